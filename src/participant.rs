@@ -1,9 +1,9 @@
-//! Joins session, executor and transport under the real clock: [`Client`], [`Assistant`], [`Call`].
+//! Participants: [`Client`], [`Assistant`] and [`Call`], which connect session, executor and transport to the real
+//! clock.
 //!
-//! State: one [`Session`] behind a lock, shared by the handles and one driver task. A handle gives
-//! the session a command and wakes the driver. The driver alone talks to the transport and the
-//! executor: it carries out what the session asks for, and tells it what happened. Its task also polls the
-//! transport's background work.
+//! The handles and one driver task share one [`Session`] behind a lock. A handle gives the session a command and
+//! wakes the driver. Only the driver uses the transport and the executor: it handles the session's outputs and feeds
+//! it the events. Its task also polls the transport's background work.
 
 use std::{
     collections::HashMap,
@@ -49,24 +49,24 @@ pub use turn::Turn;
 
 use call::OpenCall;
 
-/// How many events a reader may be behind before it misses the oldest.
+/// The most unread events of a reader; beyond it the oldest are dropped.
 const EVENTS_KEPT: usize = 256;
 
-/// What handles, calls and the driver share.
+/// The state that handles, calls and the driver share.
 #[derive(Debug)]
 struct Shared {
     identity: Identity,
     inner: Mutex<Inner>,
-    /// The driver has something to do.
+    /// Wakes the driver.
     wake: Notify,
-    /// The last handle is gone.
+    /// Whether the last handle was dropped.
     abandoned: AtomicBool,
-    /// Counts changes of what the clients offer.
+    /// Counts changes of the tools that clients offer.
     offers: watch::Sender<u64>,
-    /// Counts what may have changed who can be asked.
+    /// Counts events that may change which client is ready.
     registrations: watch::Sender<u64>,
     closed: watch::Sender<Option<CloseReason>>,
-    /// What joins our spans to the traces of others.
+    /// The author's trace propagation.
     propagation: spans::Propagation,
 }
 
@@ -75,18 +75,18 @@ struct Inner {
     session: Session,
     calls: HashMap<CallKey, OpenCall>,
     closing: Closing,
-    /// None when nothing will ever happen again.
+    /// `None` once no further event can follow.
     events: Option<broadcast::Sender<Event>>,
 }
 
-/// How far the end has come.
+/// The stage of leaving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
-    /// Not begun.
+    /// Not started.
     No,
-    /// Nothing new is begun; what is open may end.
+    /// New work is refused; open work may end.
     Drain,
-    /// Now.
+    /// The participant leaves at once.
     Now,
 }
 
@@ -118,7 +118,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// It is over: whatever is open ends. The first reason stands.
+    /// Ends everything that is open. The first reason is kept.
     fn finish(&self, reason: &CloseReason) {
         let mut inner = self.lock();
         inner.closing = Closing::Now;
@@ -136,18 +136,18 @@ impl Shared {
     fn events(&self) -> broadcast::Receiver<Event> {
         match &self.lock().events {
             Some(events) => events.subscribe(),
-            None => broadcast::channel(1).1, // its sender is gone, and so it ends at once
+            None => broadcast::channel(1).1, // its sender is dropped, and so it ends at once
         }
     }
 
     async fn closed(&self) -> CloseReason {
         let mut closed = self.closed.subscribe();
         let reason = closed.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
-        // The sender lives in `self`, so the wait cannot fail; `Closed` is the harmless reading.
+        // The sender lives in `self`, so the wait cannot fail; `Closed` is the harmless default.
         reason.unwrap_or(CloseReason::Closed)
     }
 
-    /// Why nothing new can begin, if so.
+    /// Returns why new work is refused, if it is.
     fn refusal(&self, inner: &Inner) -> Option<CallError> {
         if let Some(reason) = self.closed.borrow().clone() {
             return Some(CallError::Closed(reason));
@@ -156,7 +156,7 @@ impl Shared {
     }
 }
 
-/// Held by handles alone: when the last one goes, the participant leaves.
+/// Held only by handles: when the last one is dropped, the participant leaves.
 #[derive(Debug)]
 struct Handle(Arc<Shared>);
 
@@ -167,12 +167,12 @@ impl Drop for Handle {
     }
 }
 
-/// Now, by a clock that tests can pause.
+/// Returns the current time of a clock that tests can pause.
 fn now() -> std::time::Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// How long [`Client::close`] lets open work go on, unless told otherwise.
+/// How long [`Client::close`] waits for open work by default.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Why a participant could not join.
@@ -189,7 +189,7 @@ pub enum JoinError {
     #[cfg(feature = "record")]
     #[error(transparent)]
     Record(#[from] crate::recording::RecordError),
-    /// The token makes its bearer something else, so that others would not take this participant for what it is.
+    /// The token has another role, so that others would not accept this participant in its role.
     #[cfg(feature = "livekit")]
     #[error(
         "the token is {bearer}, and this participant needs one of role {wanted}: set the attribute {}={wanted} in the \
@@ -197,12 +197,12 @@ pub enum JoinError {
         crate::transport::ROLE_ATTRIBUTE
     )]
     WrongToken {
-        /// What the token makes of its bearer.
+        /// The role or kind in the token.
         bearer: crate::transport::livekit::access_token::Bearer,
-        /// The role of the participant that joins.
+        /// The role that is needed.
         wanted: crate::transport::Role,
     },
-    /// The room could not be joined.
+    /// The LiveKit room could not be joined.
     #[cfg(feature = "livekit")]
     #[error(transparent)]
     Connect(#[from] crate::transport::livekit::ConnectError),
@@ -210,11 +210,11 @@ pub enum JoinError {
 
 type Reply = oneshot::Sender<Result<crate::value::Value, CallError>>;
 
-/// What both builders have in common, written once.
+/// The setters of both builders, written once.
 macro_rules! setup_methods {
     ($name:ident) => {
         impl $name {
-            /// Offers a plain async function as a tool. A bad or double name is an error when joining.
+            /// Offers a plain async function as a tool. An invalid or duplicate name is an error when joining.
             pub fn tool<M>(
                 self,
                 name: &str,
@@ -236,12 +236,13 @@ macro_rules! setup_methods {
                 self
             }
 
-            /// Asks a person before a tool of ours runs that needs it: every time for a destructive one, else
-            /// as its [`Consent`](crate::Consent) says. On `false` nothing runs, and the caller reads
-            /// `permission_denied`; so it does if there is no answer until 500 ms before its budget ends.
+            /// Sets the handler that asks a person before a tool of this participant runs: every time for a
+            /// destructive tool, otherwise as its [`Consent`](crate::Consent) says. If it returns `false`, or does
+            /// not return until 500 ms before the call's budget ends, nothing runs, and the caller gets
+            /// `permission_denied`.
             ///
-            /// Without this, such a tool is an error when joining. The future is dropped when the question is
-            /// taken back: the call was cancelled, or its caller left. A function that panics is a no.
+            /// Without a handler, such a tool is an error when joining. The future is dropped when the question is
+            /// withdrawn because the call was cancelled or its caller left. A handler that panics counts as `false`.
             ///
             /// ```
             /// # async fn dialog(_question: String) -> bool { true }
@@ -264,46 +265,46 @@ macro_rules! setup_methods {
                 self
             }
 
-            /// Joins the spans of calls to the traces of other processes: see
-            /// [`Propagate`](crate::Propagate). Default: a trace context that a request brings is read, and
-            /// none is made.
+            /// Connects the spans of calls to the traces of other processes: see [`Propagate`](crate::Propagate).
+            /// Default: the trace context of a request is read, and none is created.
             pub fn propagate(mut self, propagate: impl crate::participant::Propagate) -> Self {
                 self.setup.propagation = crate::participant::spans::Propagation::new(propagate);
                 self
             }
 
-            /// Offers all tools of a source. Two tools of one name are an error when joining; see
+            /// Offers all tools of a source. Two tools with the same name are an error when joining; see
             /// [`ToolSource::prefixed`](crate::tool::source::ToolSource::prefixed).
             pub fn tools(mut self, source: impl crate::tool::source::ToolSource) -> Self {
                 self.setup.sources.push(std::sync::Arc::new(source));
                 self
             }
 
-            /// Which of several is meant: of clients that offer one tool, of participants that may be the assistant.
-            /// Default: nobody, and that is an error or event.
+            /// Sets the policy that selects among several clients that offer a tool, or among several possible
+            /// assistants. Default: none is selected; calls fail with `Ambiguous`, and an event names the possible
+            /// assistants.
             pub fn choose(mut self, policy: crate::protocol::session::SelectionPolicy) -> Self {
                 self.setup.config = self.setup.config.choose(policy);
                 self
             }
 
-            /// Changes any number or rule of the session: see [`Config`](crate::protocol::session::Config).
+            /// Changes any limit or rule of the session: see [`Config`](crate::protocol::session::Config).
             pub fn configure(mut self, change: impl FnOnce(&mut crate::protocol::session::Config)) -> Self {
                 change(&mut self.setup.config);
                 self
             }
 
-            /// How long `close` lets open work go on. Default: 5 s.
+            /// Sets how long `close` waits for open work. Default: 5 s.
             pub fn drain(mut self, limit: std::time::Duration) -> Self {
                 self.setup.drain = limit;
                 self
             }
 
-            /// Records the session to a file, as an MCAP recording: see [`recording`](crate::recording). A file
-            /// that is there is an error when joining ([`JoinError::Record`](crate::JoinError::Record)).
+            /// Records the session to a file, as an MCAP recording: see [`recording`](crate::recording). An existing
+            /// file is an error when joining ([`JoinError::Record`](crate::JoinError::Record)).
             ///
-            /// What is secret by its name, and what tools of ours carry that do not disclose everything, is taken
-            /// out before it is written. The calls never wait for the file: if it cannot be written, the recording
-            /// ends, and they go on. `close` finishes it.
+            /// Before writing, values under secret-looking keys are redacted, and so is the data of this
+            /// participant's tools that do not disclose everything. Calls never wait for the file: if it cannot be
+            /// written, the recording ends and the calls continue. `close` finishes the file.
             #[cfg(feature = "record")]
             pub fn record(self, path: impl AsRef<std::path::Path>) -> Self {
                 self.record_with(path, crate::recording::RecorderOptions::default())
@@ -320,7 +321,7 @@ macro_rules! setup_methods {
                 self
             }
 
-            /// How a LiveKit room is joined: certificates, limits.
+            /// Sets the options for joining a LiveKit room: certificates, limits.
             #[cfg(feature = "livekit")]
             pub fn connect_options(mut self, options: crate::transport::livekit::ConnectOptions) -> Self {
                 self.setup.room = options;
@@ -330,55 +331,55 @@ macro_rules! setup_methods {
     };
 }
 
-/// What a [`Client`] and an [`Assistant`] have in common, written once.
+/// The methods of both [`Client`] and [`Assistant`], written once.
 macro_rules! participant_methods {
     ($name:ident) => {
         impl $name {
-            /// Our identity.
+            /// Returns the identity of this participant.
             pub fn identity(&self) -> &crate::transport::Identity {
                 &self.handle.0.identity
             }
 
-            /// The room's name.
+            /// Returns the room's name.
             pub fn room(&self) -> String {
                 self.handle.0.lock().session.room().to_owned()
             }
 
-            /// Who else is in the room, as far as it was announced.
+            /// Returns the other participants that have been announced.
             pub fn participants(&self) -> Vec<crate::transport::Participant> {
                 self.handle.0.lock().session.participants()
             }
 
-            /// What was counted so far.
+            /// Returns the counters.
             pub fn stats(&self) -> crate::protocol::session::Stats {
                 self.handle.0.lock().session.stats().clone()
             }
 
-            /// Calls of ours that have no outcome yet.
+            /// Returns the number of calls by this participant that have no outcome yet.
             pub fn open_calls(&self) -> usize {
                 self.handle.0.lock().session.open_calls()
             }
 
-            /// Tools of ours that run just now.
+            /// Returns the number of this participant's tools that are running.
             pub fn open_jobs(&self) -> usize {
                 self.handle.0.lock().session.open_jobs()
             }
 
-            /// What became of calls: the last 256 that have ended, oldest first, then those that are open. Ours
-            /// and those that we ran, without arguments and results.
+            /// Returns records of calls, without arguments and results: the last 256 that have ended, oldest first,
+            /// then the open ones. They include the calls that this participant made and those that it executed.
             pub fn calls(&self) -> Vec<crate::protocol::session::CallRecord> {
                 self.handle.0.lock().session.records()
             }
 
-            /// What happens from now on.
+            /// Returns a stream of the events from now on.
             pub fn events(&self) -> crate::participant::Events {
                 crate::participant::Events::new(self.handle.0.events())
             }
 
-            /// Sends a frame of a type that is not this protocol's, with a finished body.
+            /// Sends a frame of a type that the protocol does not define, with an encoded body.
             ///
             /// # Errors
-            /// When its type is one of ours, it is too large, or we are not in the room.
+            /// If the protocol defines the type, the frame is too large, or the participant is not in the room.
             pub fn send_frame(
                 &self,
                 to: crate::protocol::session::Destination,
@@ -395,20 +396,20 @@ macro_rules! participant_methods {
                 Ok(())
             }
 
-            /// Leaves in order: begins nothing new, lets what is open end (as long as the builder's `drain`
-            /// says), says goodbye. Returns why the participant left, which may have been earlier.
+            /// Leaves the room: starts no new work, waits for open work (as long as the builder's `drain` allows),
+            /// and says goodbye. Returns why the participant left, which may have happened earlier.
             ///
             /// # Cancel safety
-            /// Once polled, the participant leaves whether or not this is awaited to the end.
+            /// Once polled, the participant leaves even if the future is dropped.
             pub async fn close(&self) -> crate::transport::CloseReason {
                 self.handle.0.begin_close();
                 self.handle.0.closed().await
             }
 
-            /// Resolves when the participant has left the room, for whatever reason.
+            /// Resolves when the participant has left the room for any reason.
             ///
             /// # Cancel safety
-            /// Safe: nothing is lost when it is dropped.
+            /// Safe: dropping it loses nothing.
             pub async fn closed(&self) -> crate::transport::CloseReason {
                 self.handle.0.closed().await
             }

@@ -1,6 +1,6 @@
-//! Tools: their definitions, errors and outcomes, and what runs them.
+//! Tools: definitions, errors, outcomes and tool sources.
 //!
-//! A [`source::ToolSource`] offers tools. [`functions`] is the source of Rust functions, [`programs`] that of programs in a
+//! A [`source::ToolSource`] offers tools. [`functions`] offers Rust functions; [`programs`] offers the programs of a
 //! `tools.toml`.
 
 use std::time::Duration;
@@ -41,8 +41,8 @@ pub use prompt::{
 };
 pub use trace_context::{InvalidTraceContext, TraceContext};
 
-/// The timeout of a call that names none (`wire.md`, section 3.1).
+/// The timeout of a call that does not set one (`wire.md`, section 3.1).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What travels: exactly one for every call.
+/// The result that is sent for a call. Every call has exactly one.
 pub type Outcome = Result<Value, ToolError>;

@@ -1,4 +1,4 @@
-//! What reading frames costs in memory: nothing for the envelope, and little for a bomb.
+//! The memory cost of reading frames: nothing for the envelope, and little for a hostile frame.
 
 use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use toolbridge::{
 #[path = "../benches/samples/mod.rs"]
 mod samples;
 
-/// The bytes as they come from a room: shared already, so that a second handle costs nothing.
+/// The bytes as a room delivers them: already shared, so that another handle costs nothing.
 fn shared(bytes: impl Into<Bytes>) -> Bytes {
     let bytes = bytes.into();
     drop(bytes.clone());
@@ -18,7 +18,7 @@ fn shared(bytes: impl Into<Bytes>) -> Bytes {
 }
 
 #[test]
-fn an_envelope_is_read_without_allocation() {
+fn envelope_is_read_without_allocation() {
     for bytes in [samples::request(), samples::result()] {
         let bytes = shared(bytes);
         let cost = measure(|| {
@@ -34,7 +34,7 @@ fn an_envelope_is_read_without_allocation() {
 }
 
 #[test]
-fn a_relayed_body_costs_nothing_in_a_buffer_that_was_used_before() {
+fn relayed_body_allocates_nothing_in_a_reused_buffer() {
     let frame = Frame::decode(shared(samples::result())).unwrap();
     let mut out = Vec::with_capacity(16 * 1024);
     let meta = Meta::new();
@@ -44,7 +44,7 @@ fn a_relayed_body_costs_nothing_in_a_buffer_that_was_used_before() {
     assert_eq!(cost.count_total, 0, "{cost:?}");
 }
 
-/// Decodes the bytes, and tells what that cost and why they were refused, if they were.
+/// Decodes the bytes; returns the cost, and the error if there is one.
 fn cost_of(bytes: Vec<u8>) -> (AllocationInfo, Option<DecodeError>) {
     let bytes = shared(bytes);
     let mut error = None;
@@ -100,7 +100,7 @@ fn sec_c1_an_id_of_a_mebibyte_costs_its_own_length() {
 
 #[test]
 fn sec_c1_large_maps_are_checked_in_bounded_memory_and_time() {
-    // Half a million keys, the most that a frame may hold, whose hashes an attacker cannot choose: there are none.
+    // Half a million keys, the most that a frame may hold. There are no hashes for an attacker to choose.
     let mut keys = vec![0xdf, 0x00, 0x07, 0x40, 0x00];
     for n in 0..0x7_4000_u32 {
         keys.push(0xce);
@@ -114,7 +114,7 @@ fn sec_c1_large_maps_are_checked_in_bounded_memory_and_time() {
     assert!(taken);
     assert!(cost.bytes_max < 4 * size && cost.count_total == 1, "{size}: {cost:?}");
 
-    // The last key is the first one again, written wider.
+    // The last key repeats the first one, in a wider encoding.
     let last = keys.len() - 6;
     keys.splice(last.., [0xcf, 0, 0, 0, 0, 0, 0, 0, 0, 0xc0]);
     let error = Value::from_bytes(keys).unwrap_err();

@@ -1,5 +1,5 @@
-//! What a flood costs: counters. Somebody without a part in the conversation sends whatever there is, and the memory of a
-//! session stays where it was.
+//! The cost of a flood: counters only. A stranger sends frames of every kind, and the memory of a session does not
+//! grow.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -18,13 +18,13 @@ use toolbridge::{
 /// Frames of each kind.
 const FLOOD: usize = 20_000;
 
-/// What a flood may leave behind in a session, in bytes: what it knows of its sender, and complaints that are told later.
+/// What a flood may leave behind in a session, in bytes: the sender's state, and reports for later.
 const KEPT: i64 = 4 * 1024;
 
-/// What it may take meanwhile: one frame that is read.
+/// What it may use meanwhile: one frame that is read.
 const TAKEN: u64 = 64 * 1024;
 
-/// An assistant and a client that know each other, and nobody else.
+/// An assistant and a client that know each other.
 struct Pair {
     assistant: Session,
     client: Session,
@@ -51,7 +51,7 @@ impl Pair {
         pair
     }
 
-    /// Carries what each says to the other, until both are silent.
+    /// Exchanges the packets of both until neither sends.
     fn talk(&mut self) {
         let peers = [Peer::new("a", "PA_1"), Peer::new("phone", "PA_2")];
         loop {
@@ -75,7 +75,7 @@ impl Pair {
     }
 }
 
-/// The payloads of the packets that a session gives out; whatever else it gives out is dropped.
+/// Returns the payloads of a session's packets; all other outputs are dropped.
 fn outputs(session: &mut Session) -> Vec<bytes::Bytes> {
     std::iter::from_fn(|| session.poll_output())
         .filter_map(|output| match output {
@@ -197,10 +197,11 @@ fn sec_r1_a_flood_of_stream_headers_leaves_memory_flat() {
     }
 }
 
-/// Senders whom the room never announced, each another one: their frames wait, so many of them, for so long.
+/// Senders that the room never announced, each another one: a limited number of their frames waits for a limited
+/// time.
 #[test]
 fn sec_r1_a_flood_of_many_who_are_not_announced_is_capped_and_forgotten() {
-    /// What a frame that waits may need, in bytes: these are small.
+    /// What a waiting frame may use, in bytes: these are small.
     const WAITING: usize = 2 * 1024;
     let mut pair = Pair::new();
     let most = (Config::default().caps.held_frames_of_all * WAITING) as u64;
@@ -220,7 +221,7 @@ fn sec_r1_a_flood_of_many_who_are_not_announced_is_capped_and_forgotten() {
             let expired = session.stats().named("hold_expired");
             let cost = measure(|| flood(session, now, &bytes));
             assert!(cost.bytes_max < most, "type {kind}: {cost:?}");
-            // The list itself stays as long as it once was.
+            // The list itself keeps its capacity.
             assert!(n == 0 || cost.bytes_current.abs() < KEPT, "type {kind}: {cost:?}");
             assert_eq!(session.stats().named("hold_expired") - expired, FLOOD as u64);
         }

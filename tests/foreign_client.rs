@@ -1,6 +1,6 @@
-//! A process whose WebSocket client was set by somebody else before the first join.
+//! A process in which another WebSocket client was registered before the first join.
 //!
-//! In a process of its own: what is registered there stays.
+//! The test runs in its own process, because the registration is permanent.
 
 use std::sync::{
     Arc,
@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use livekit_net::{Header, TransportError, WsClient, WsConnectResult};
 use toolbridge::transport::livekit::{ConnectError, LiveKitTransport};
 
-/// Somebody else's, which notes whether it was used.
+/// Another client, which records whether it was used.
 struct Foreign(Arc<AtomicBool>);
 
 #[async_trait]
@@ -23,7 +23,7 @@ impl WsClient for Foreign {
 }
 
 #[tokio::test]
-async fn a_client_that_is_not_ours_is_told_and_never_used() {
+async fn foreign_client_is_reported_and_never_used() {
     let used = Arc::new(AtomicBool::new(false));
     livekit_net::set_ws_client(Arc::new(Foreign(used.clone())));
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! Files that are no longer what they were: ten thousand of them through everything that reads recordings, in a process
-//! that may not have much memory. And files that are whole, and made to cost their readers time and memory.
+//! Mutated files: ten thousand of them through everything that reads recordings, in a process with limited memory. In
+//! addition, intact files that are made to use much time and memory.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
@@ -30,17 +30,17 @@ mod costly;
 /// Files in all.
 const FILES: usize = 10_000;
 
-/// What one file may take in memory at once, in bytes: all readers, one after another, of a file of 4 KB; and what a chunk says
-/// of its size, which is taken at its word up to the limit of a record, 24 MiB.
+/// The most memory that one file may use at once, in bytes: all readers, one after another, of a file of 4 KB; and
+/// the announced size of a chunk, which is trusted up to the limit of a record, 24 MiB.
 const TAKEN: u64 = (24 + 4) * 1024 * 1024;
 
-/// What each verb may take of memory at once for any file, in bytes. What the process itself takes comes to that.
+/// The most memory that each verb may use at once for any file, in bytes. The process itself uses more in addition.
 const MOST: u64 = 224 * 1024 * 1024;
 
-/// The address space of this process, in bytes. An allocation beyond it would end the process.
+/// The address space of this process, in bytes. An allocation beyond it would abort the process.
 const SPACE: u64 = 2 * 1024 * 1024 * 1024;
 
-/// The parts of a live file: what stands before the first record, and records with their heads.
+/// The parts of a live file: the bytes before the first record, and the records with their headers.
 struct File {
     head: Vec<u8>,
     records: Vec<Vec<u8>>,
@@ -48,7 +48,7 @@ struct File {
 
 const MESSAGE: u8 = 0x05;
 
-/// Where a message's time stands in its record, and where its payload begins.
+/// The positions of a message's time and of its payload in its record.
 const TIME: usize = 9 + 6;
 const PAYLOAD: usize = 9 + 22;
 
@@ -91,7 +91,7 @@ impl Draw {
         &all[self.below(all.len())]
     }
 
-    /// A byte that is something else in MessagePack, in JSON or as a number.
+    /// Returns a byte with another meaning in MessagePack, in JSON or as a number.
     fn byte(&mut self, old: u8) -> u8 {
         match self.below(4) {
             0 => self.next() as u8,
@@ -102,7 +102,7 @@ impl Draw {
     }
 }
 
-/// Changes a file: mostly what its records say, so that it is read to its end and deeply.
+/// Changes a file: mostly the content of its records, so that it is read completely and deeply.
 fn change(live: &File, finished: &[u8], draw: &mut Draw) -> Vec<u8> {
     if draw.below(8) == 0 {
         let mut bytes = if draw.below(2) == 0 { finished.to_vec() } else { live.bytes() };
@@ -169,7 +169,7 @@ fn change(live: &File, finished: &[u8], draw: &mut Draw) -> Vec<u8> {
     file.bytes()
 }
 
-/// What became of so many files.
+/// The results of all files.
 #[derive(Debug, Default)]
 struct Seen {
     refused: u64,
@@ -180,7 +180,7 @@ struct Seen {
     live: u64,
 }
 
-/// As every verb reads a file.
+/// Reads a file as every verb does.
 fn read_all(bytes: &[u8], folder: &Path, seen: &mut Seen) {
     let mut entries = match Recording::read(Cursor::new(bytes.to_vec())) {
         Ok(recording) => recording.entries(),
@@ -231,7 +231,7 @@ fn live(entries: Vec<Entry>, path: &Path) -> Vec<u8> {
     let recorder = Recorder::create(path, RecorderOptions::default()).unwrap();
     let is_packet = |entry: &&Entry| matches!(entry.what, Happened::Packet(_));
     let packets = entries.iter().filter(is_packet).count() as u64 + 1;
-    // It ends with a packet, since these are counted once they are written.
+    // It ends with a packet, because packets are counted once they are written.
     let last = entries.iter().rfind(is_packet).unwrap().clone();
     for entry in entries.into_iter().chain([last]) {
         recorder.record(entry);
@@ -244,7 +244,7 @@ fn live(entries: Vec<Entry>, path: &Path) -> Vec<u8> {
     live
 }
 
-/// A recording of a real session, as it was while it was written, and at its end.
+/// A recording of a real session, live and finished.
 struct Whole {
     name: String,
     live: File,
@@ -289,16 +289,16 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn five_thousand_changed_files() {
+fn five_thousand_mutated_files_are_handled() {
     run(1);
 }
 
 #[test]
-fn five_thousand_others() {
+fn five_thousand_unstructured_files_are_handled() {
     run(2);
 }
 
-/// The name of a verb, and what it does with a file.
+/// The name of a verb, and its work on a file.
 type Verb = (&'static str, fn(&Path));
 
 const VERBS: &[Verb] = &[
@@ -356,8 +356,8 @@ fn costly_files_are_read_by_every_verb_in_bounded_memory() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Keeps the largest files of each kind in the folder that `TOOLBRIDGE_COSTLY_FILES` names, to measure the command line
-/// with them: `/usr/bin/time -v toolbridge info FILE`.
+/// Keeps the largest files of each kind in the folder `TOOLBRIDGE_COSTLY_FILES`, to measure the command line with
+/// them: `/usr/bin/time -v toolbridge info FILE`.
 #[test]
 fn costly_files_are_kept_on_request() {
     let Some(folder) = env::var_os("TOOLBRIDGE_COSTLY_FILES").map(PathBuf::from) else { return };

@@ -1,6 +1,6 @@
 //! What dependencies write to the `log` crate while a client and an assistant join, call and leave.
 //!
-//! In a process of its own: a logger that is set stays.
+//! The test runs in its own process, because a logger is permanent.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -23,9 +23,9 @@ use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{AccessKey, Assistant, Client, ToolError, transport::livekit::ConnectOptions};
 
-/// How every JWT begins.
+/// The start of every JWT.
 const JWT: &str = "eyJ";
-/// What the client is asked, and answers.
+/// The client's arguments and results.
 const PLANTED: &str = "planted-secret";
 
 /// Keeps every record that any crate logs.
@@ -45,7 +45,7 @@ impl log::Log for Sink {
     fn flush(&self) {}
 }
 
-/// Every spelling in which a text can be recognized: as it is, as hexadecimal digits, and as a list of bytes.
+/// Every form in which a text can be recognized: as it is, as hexadecimal digits, and as a list of bytes.
 fn spellings(text: &str) -> [String; 3] {
     let list: Vec<_> = text.bytes().map(|byte| byte.to_string()).collect();
     [text.to_owned(), text.bytes().map(|byte| format!("{byte:02x}")).collect(), list.join(", ")]
@@ -93,7 +93,8 @@ impl Drop for Server {
     }
 }
 
-/// A server behind TLS that refuses every token and repeats it, as LiveKit does. Its address and its certificate.
+/// A server behind TLS that refuses every token and repeats it, as LiveKit does. Returns its address and its
+/// certificate.
 fn refusing_over_tls() -> (String, Vec<u8>) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
@@ -150,12 +151,12 @@ async fn sec_p3_tokens_and_arguments_never_reach_the_log_crate() {
     let assistant = Assistant::builder().client("phone").join(&server.url, &assistants).await.unwrap();
     let answer = assistant.call("echo", json!({"text": PLANTED})).await.unwrap();
     assert_eq!(answer.decode::<String>().unwrap(), PLANTED);
-    // One that travels in parts.
+    // A frame that is sent in parts.
     assistant.call("echo", json!({"text": PLANTED.repeat(2_000)})).await.unwrap();
     assistant.close().await;
     client.close().await;
 
-    // A token that is refused, and a server that is not there.
+    // A refused token, and an unreachable server.
     let refused =
         AccessKey::new("another", "planted-secret of at least 32 characters").client("kitchen", "phone");
     let refused = refused.sign().unwrap();
@@ -176,7 +177,7 @@ async fn sec_p3_tokens_and_arguments_never_reach_the_log_crate() {
         let signature = token.rsplit('.').next().unwrap();
         assert_free_of(signature);
     }
-    // Also those that the server has renewed.
+    // Including tokens that the server has refreshed.
     assert_free_of(JWT);
     assert_free_of(PLANTED);
     assert_free_of(server.key.key());

@@ -56,7 +56,7 @@ pub(super) struct RoomArguments {
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
 
-    /// Participant identity [default: random]. Clients configured with a specific assistant only accept that identity
+    /// Identity to join under [default: random]. Clients that name their assistant accept calls only from that identity
     #[arg(long, value_name = "IDENTITY")]
     identity: Option<String>,
 

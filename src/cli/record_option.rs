@@ -12,7 +12,7 @@ use toolbridge::recording::RecorderOptions;
 
 #[derive(Debug, Args)]
 pub(super) struct RecordOption {
-    /// Record the session as seen by this participant (see `toolbridge info`)
+    /// Record what this participant sends and receives, as an MCAP file (see `toolbridge info`)
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 

@@ -28,7 +28,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// How long to wait for participants that have not answered; LiveKit may announce the observer up to 3 s late
+    /// How long to wait for participants that have not answered; LiveKit may announce this command's participant to them up to 3 s late
     #[arg(long, default_value = "4s", value_parser = clock::span, value_name = "TIME")]
     wait: Duration,
 }

@@ -1,4 +1,4 @@
-//! A participant that asks for tools.
+//! The assistant: a participant that calls tools.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -18,13 +18,14 @@ use crate::{
     value::Value,
 };
 
-/// A participant that asks for tools, its own and the clients', as a handle: clones are the same participant.
+/// A participant that calls tools, its own and those of clients. It is a handle: clones refer to the same
+/// participant.
 ///
-/// Dropping the last one leaves at once; [`close`](Assistant::close) waits for what is open.
+/// Dropping the last handle leaves at once; [`close`](Assistant::close) waits for open calls.
 #[derive(Debug)]
 pub struct Assistant {
     handle: Arc<Handle>,
-    /// What of the offers' changes a sink has seen. Each clone may be in the hands of another sink.
+    /// The changes of the offered tools that a sink has seen. Each clone may be used by another sink.
     seen: Mutex<watch::Receiver<u64>>,
 }
 
@@ -36,32 +37,33 @@ impl Clone for Assistant {
 }
 
 impl Assistant {
-    /// What an assistant is made of.
+    /// Returns a builder.
     pub fn builder() -> AssistantBuilder {
         AssistantBuilder::default()
     }
 
-    /// A call of this tool, to be awaited or started. `()` stands for no arguments; else they are a map.
+    /// Creates a call of this tool, to be awaited or started. `()` means no arguments; any other value must encode to
+    /// a map.
     ///
-    /// The questions to a person ([`Prompt`](crate::Prompt)) are asked so too, of the only or the named client that
-    /// answers them. A person takes longer than a program: give them a [`timeout`](CallBuilder::timeout).
+    /// Prompts ([`Prompt`](crate::Prompt)) are calls too, to the named client or to the only one that answers them. A
+    /// person takes longer than a program: set a [`timeout`](CallBuilder::timeout).
     pub fn call(&self, tool: &str, arguments: impl Serialize) -> CallBuilder {
         CallBuilder::new(Arc::clone(&self.handle), tool, &arguments)
     }
 
-    /// Waits until the tools of this client are known, for [10 s](Ready::within) at most.
+    /// Waits until the tools of this client are known, for at most [10 s](Ready::within).
     ///
-    /// A call waits as well, but its [`timeout`](CallBuilder::timeout) counts from its beginning. After this, a call that
-    /// names the client is sent at once. A client that speaks without the handshake and registers nothing is ready when it
-    /// has been silent for 1 s since it could know this assistant; its tools are not known, and the list is empty.
+    /// A call waits as well, but its [`timeout`](CallBuilder::timeout) counts from its start. After this wait, a call
+    /// that names the client is sent at once. A client that does not shake hands and registers nothing is ready when
+    /// it has been silent for 1 s since it could know this assistant; its tools are unknown, and the list is empty.
     ///
     /// # Errors
-    /// [`NotReady`](crate::ReadyError::NotReady) with the reason, when the time is over; at once for an observer, which
-    /// never offers tools. [`NotBound`](crate::ReadyError::NotBound) for a client that listens to another assistant.
-    /// [`Closed`](crate::ReadyError::Closed) when this assistant has left.
+    /// [`NotReady`](crate::ReadyError::NotReady) with the reason, when the time is over; at once for an observer,
+    /// which never offers tools. [`NotBound`](crate::ReadyError::NotBound) for a client that is bound to another
+    /// assistant. [`Closed`](crate::ReadyError::Closed) when this assistant has left.
     ///
     /// # Cancel safety
-    /// Safe: nothing is lost when it is dropped, and it can be asked again.
+    /// Safe: dropping it loses nothing, and it can be called again.
     ///
     /// ```
     /// # async fn example(assistant: toolbridge::Assistant) -> Result<(), Box<dyn std::error::Error>> {
@@ -80,7 +82,7 @@ impl Assistant {
         &self.handle
     }
 
-    /// What can be called just now: our own tools and those of the clients.
+    /// Returns the tools that can be called now: this assistant's own and those of the clients.
     pub fn tools(&self) -> Vec<Offer> {
         self.handle.0.lock().session.tools()
     }
@@ -88,9 +90,9 @@ impl Assistant {
 
 participant_methods!(Assistant);
 
-/// A sink may take an assistant for a source: its tools are all that can be called in the room.
+/// An assistant is a tool source: it offers every tool that can be called in the room.
 ///
-/// A tool that several clients offer is listed once; calling it is ambiguous, as it is by [`Assistant::call`].
+/// A tool that several clients offer is listed once; calling it is ambiguous, as with [`Assistant::call`].
 impl ToolSource for Assistant {
     fn list(&self) -> Vec<Tool> {
         let mut tools: Vec<Tool> = Vec::new();
@@ -103,17 +105,17 @@ impl ToolSource for Assistant {
     }
 
     async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
-        // The context says how long its caller waits at most; that is no demand for so long a call.
+        // The context gives the longest time that its caller waits, which need not be allowed for one call.
         let limit = context.time_left().min(self.handle.0.lock().session.longest_call());
         if limit < Duration::from_millis(1) {
             Err(CallError::Timeout { limit })?;
         }
         if tool.is_prompt() {
-            // Whoever sits behind a sink, a model for instance, does not speak to a person in our name.
+            // A caller behind a sink, for example a model, must not prompt a person in the assistant's name.
             Err(CallError::unknown_tool(tool.as_str(), NotOffered::NotAName))?;
         }
         let mut call = self.call(tool.as_str(), arguments).timeout(limit);
-        // What joins traces knows the span in which we are; else the sink's own context goes on.
+        // A propagator knows the current span; without one the sink's own context is passed on.
         if let Some(trace) = context.trace().filter(|_| !self.handle.0.propagation.is_set()) {
             call = call.trace(trace.clone());
         }
@@ -142,7 +144,7 @@ impl ToolSource for Assistant {
     }
 }
 
-/// What an assistant is made of: its own tools, whom it admits, and how it chooses.
+/// Builds an [`Assistant`]: its own tools, the clients that it admits, and its selection policy.
 #[derive(Debug, Default)]
 #[must_use = "a builder does nothing until it joins"]
 pub struct AssistantBuilder {
@@ -150,42 +152,43 @@ pub struct AssistantBuilder {
 }
 
 impl AssistantBuilder {
-    /// Admits this client by name, and greets it as soon as it is there.
+    /// Admits this client by name, and starts the handshake as soon as it is in the room.
     ///
-    /// Named, its tools can be called as soon as both are in the room; else LiveKit must announce it
-    /// first, which takes up to 3 s. Default: whoever has the token attribute `toolbridge.role: client`.
+    /// The tools of a named client can be called as soon as both are in the room; otherwise LiveKit must announce it
+    /// first, which takes up to 3 s. Default: participants with the token attribute `toolbridge.role: client`.
     pub fn client(mut self, identity: impl Into<Identity>) -> Self {
         self.setup.config = self.setup.config.admit(identity);
         self
     }
 
-    /// Admits the clients that this rule admits, beside those whose token says that they are clients.
+    /// Admits the participants for which this rule returns true, in addition to those whose token has the role
+    /// `client`.
     ///
-    /// It runs while the session is locked, and often: it must be quick, and must not use a handle of this
-    /// participant, which panics. A rule that panics says no.
+    /// The rule runs often, while the session is locked: it must be quick, and must not use a handle of this
+    /// participant, which panics. A rule that panics counts as false.
     pub fn admit(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
         self.setup.config = self.setup.config.admit_if(rule);
         self
     }
 
-    /// Admits nobody whose token names no role.
+    /// Admits only participants whose token has a role.
     ///
     /// By default, if neither [`client`](Self::client) nor [`admit`](Self::admit) was called and no participant has
-    /// the role `client`, the assistant admits the only ordinary participant whose token names no role, so that
-    /// tokens from any LiveKit token server work. Turn this off where other people can join the room.
+    /// the role `client`, the assistant admits the only ordinary participant whose token has no role, so that tokens
+    /// from any LiveKit token server work. Call this if other people can join the room.
     pub fn admit_only_roles(mut self) -> Self {
         self.setup.config = self.setup.config.admit_only_roles();
         self
     }
 
-    /// Lets the clients that this rule allows stop calls (`ControlStop`). Default: none. What holds for
-    /// [`admit`](Self::admit) holds for this rule, too.
+    /// Lets the clients for which this rule returns true stop calls (`ControlStop`). Default: none. The conditions of
+    /// [`admit`](Self::admit) apply to this rule too.
     pub fn allow_stop(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
         self.setup.config = self.setup.config.allow_stop(rule);
         self
     }
 
-    /// Calls of this tool go to this client, whoever else offers it. A bad name is an error when joining.
+    /// Sends calls of this tool only to this client. An invalid name is an error when joining.
     pub fn pin(mut self, tool: &str, owner: impl Into<Identity>) -> Self {
         match tool.parse() {
             Ok(tool) => self.setup.config = self.setup.config.pin(tool, owner),
@@ -194,13 +197,13 @@ impl AssistantBuilder {
         self
     }
 
-    /// Joins over a transport of your own.
+    /// Joins over a custom transport.
     ///
     /// # Errors
-    /// [`JoinError::Register`] when our own tools cannot be offered.
+    /// [`JoinError::Register`] if the assistant's own tools cannot be offered.
     ///
     /// # Cancel safety
-    /// Dropped half-way, nothing has joined.
+    /// Dropping the future before it completes joins nothing.
     pub async fn join_over(self, transport: impl Transport) -> Result<Assistant, JoinError> {
         let handle = self.setup.join(transport, Role::Assistant)?;
         let seen = Mutex::new(handle.0.offers.subscribe());
@@ -210,12 +213,12 @@ impl AssistantBuilder {
     /// Joins a LiveKit room: `url` as `wss://…`, with a token for that room.
     ///
     /// # Errors
-    /// [`JoinError::Register`] when our own tools cannot be offered, [`JoinError::WrongToken`] when the token names another
-    /// role, else what kept us out and what to do about it. A token without a role is not an error; the log says what
-    /// will not work with it.
+    /// [`JoinError::Register`] if the assistant's own tools cannot be offered, [`JoinError::WrongToken`] if the token
+    /// has another role, otherwise the reason of the failure and advice. A token without a role is not an error; a
+    /// log entry states what will not work with it.
     ///
     /// # Cancel safety
-    /// Dropped half-way, the participant leaves again.
+    /// Dropping the future before it completes leaves the room again.
     #[cfg(feature = "livekit")]
     pub async fn join(self, url: &str, token: &str) -> Result<Assistant, JoinError> {
         self.setup.check()?;

@@ -1,4 +1,4 @@
-//! One call: what is asked for, and the wait for what comes of it.
+//! One call: its request, and the wait for its outcome.
 
 use std::{
     collections::VecDeque,
@@ -22,19 +22,19 @@ use crate::{
     value::{EncodeError, Value},
 };
 
-/// How many steps of progress a reader may be behind before it misses the oldest.
+/// The most unread progress of a reader; beyond it the oldest is dropped.
 const PROGRESS_KEPT: usize = 64;
 
-/// A call that was not sent yet: see [`Assistant::call`](crate::Assistant::call).
+/// A call that has not been sent: see [`Assistant::call`](crate::Assistant::call).
 ///
 /// Awaiting it sends it and waits for its outcome; [`start`](CallBuilder::start) sends it.
 #[must_use = "a call is sent when it is awaited or started"]
 pub struct CallBuilder {
     handle: Arc<Handle>,
     request: Result<Request, EncodeError>,
-    /// Kept until the call is sent: a turn takes calls no longer when nobody holds it.
+    /// Kept until the call is sent, because a turn without handles accepts no calls.
     turn: Option<Arc<OpenTurn>>,
-    /// The trace that the author says it belongs to.
+    /// The trace context that the author set.
     trace: Option<TraceContext>,
 }
 
@@ -50,17 +50,17 @@ impl CallBuilder {
         self.with(|request| Ok(request.turn(key)))
     }
 
-    /// Asks this participant, whoever else offers the tool.
+    /// Sends the call to this participant, whichever others offer the tool.
     pub fn to(self, owner: impl Into<Identity>) -> Self {
         self.with(|request| Ok(request.to(owner)))
     }
 
-    /// The whole time it may take: waiting for an owner, sending, executing. Default: 30 s.
+    /// Sets the total time limit: waiting for an owner, sending and executing. Default: 30 s.
     pub fn timeout(self, limit: Duration) -> Self {
         self.with(|request| Ok(request.timeout(limit)))
     }
 
-    /// How long to wait for somebody who offers the tool, inside the timeout. Default: 5 s.
+    /// Sets how long to wait for a client that offers the tool, within the timeout. Default: 5 s.
     pub fn owner_wait(self, wait: Duration) -> Self {
         self.with(|request| Ok(request.owner_wait(wait)))
     }
@@ -70,15 +70,14 @@ impl CallBuilder {
         self.with(|request| Ok(request.meta(key, Value::encode(&value)?)))
     }
 
-    /// As part of this trace, which its owner reads in its
-    /// [`ToolContext`](crate::ToolContext::trace). Default: what the builder's
-    /// [`propagate`](crate::AssistantBuilder::propagate) says of the call's span.
+    /// Sets the trace context, which the owner reads from its [`ToolContext`](crate::ToolContext::trace). Default:
+    /// the context that the builder's [`propagate`](crate::AssistantBuilder::propagate) returns for the call's span.
     pub fn trace(mut self, context: TraceContext) -> Self {
         self.trace = Some(context);
         self
     }
 
-    /// Sends it. Dropping what this returns cancels the call.
+    /// Sends the call. Dropping the returned [`Call`] cancels it.
     pub fn start(self) -> Call {
         let shared = &self.handle.0;
         let (reply, outcome) = oneshot::channel();
@@ -132,7 +131,7 @@ fn begin(shared: &Shared, request: Request, to: Reporting) -> Result<(CallKey, O
     Ok((key, id))
 }
 
-/// `()` is a call without arguments; anything else must be a map.
+/// Encodes the arguments: `()` as a call without arguments; any other value must be a map.
 fn encode_arguments(arguments: &impl Serialize) -> Result<Value, EncodeError> {
     let body = Value::encode(arguments)?;
     if body.is_nil() {
@@ -156,9 +155,9 @@ impl fmt::Debug for CallBuilder {
     }
 }
 
-/// An open call: a future of its one outcome.
+/// A call in progress: a future of its one outcome.
 ///
-/// Dropping it cancels the call: the owner is asked to stop. [`detach`](Call::detach) lets it finish without a reader.
+/// Dropping it cancels the call and sends the owner a stop. [`detach`](Call::detach) lets it finish without a caller.
 ///
 /// Polling it again after it has returned its outcome does not panic. It returns [`CallError::Cancelled`], which says
 /// nothing about the call.
@@ -170,13 +169,13 @@ pub struct Call {
     steps: Arc<Steps>,
 }
 
-/// Where a call stands, as its caller sees it.
+/// The state of a call at its caller.
 enum State {
-    /// Its outcome will come.
+    /// The outcome is pending.
     Open { key: CallKey, outcome: oneshot::Receiver<Result<Value, CallError>> },
-    /// It never began; the error is still to be told.
+    /// The call was refused; the error has not been returned yet.
     Refused(Option<CallError>),
-    /// Its outcome was told.
+    /// The outcome was returned.
     Told,
 }
 
@@ -186,15 +185,16 @@ impl Call {
         self.id.as_ref()
     }
 
-    /// Who runs it, once somebody was asked: the owner, or ourselves.
+    /// Returns the participant that executes the call, once one was selected: the owner, or the assistant itself.
     pub fn owner(&self) -> Option<Identity> {
         self.shared.lock().session.record(self.id.as_ref()?).and_then(|record| record.owner.clone())
     }
 
-    /// How far the tool has come: first that it began, then what it tells. `None` when the call has ended.
+    /// Returns the next progress: first that the tool has started, then the tool's own reports. `None` when the call
+    /// has ended.
     ///
     /// # Cancel safety
-    /// Safe: a dropped future loses no step.
+    /// Safe: dropping the future loses no progress.
     pub async fn progress(&mut self) -> Option<Progress> {
         if !matches!(self.state, State::Open { .. }) {
             return None;
@@ -206,7 +206,7 @@ impl Call {
         Arc::clone(&self.steps)
     }
 
-    /// Cancels it: it settles at once as [`CallError::Cancelled`], and its owner is told to stop.
+    /// Cancels the call: it settles at once as [`CallError::Cancelled`], and its owner gets a stop.
     pub fn cancel(&mut self) {
         if let State::Open { key, .. } = self.state {
             self.shared.lock().session.cancel(now(), key);
@@ -214,7 +214,7 @@ impl Call {
         }
     }
 
-    /// Lets it finish unseen: it is sent and executed as any other, and nobody hears what comes of it.
+    /// Lets the call finish without a caller: it is sent and executed like any other, and its outcome is discarded.
     pub fn detach(mut self) {
         if let State::Open { key, .. } = self.state {
             let mut inner = self.shared.lock();
@@ -233,7 +233,7 @@ impl Future for Call {
             State::Open { outcome, .. } => match Pin::new(outcome).poll(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(result)) => result,
-                // The driver is gone without a word: its runtime was shut down.
+                // The driver has ended without a reason: its runtime was shut down.
                 Poll::Ready(Err(_)) => Err(CallError::Closed(CloseReason::Closed)),
             },
             State::Refused(error) => Err(error.take().unwrap_or(CallError::Cancelled)),
@@ -262,7 +262,7 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Where the driver puts a call's outcome and progress.
+/// Receives a call's outcome and progress from the driver.
 #[derive(Debug)]
 pub(super) struct OpenCall {
     pub(super) id: Option<CallId>,
@@ -277,13 +277,13 @@ impl OpenCall {
         if let Err(error) = &result {
             spans::failed(&self.span, error);
         }
-        // A caller that is gone does not want it.
+        // A dropped caller does not need it.
         let _ = self.reply.send(result);
         self.steps.end();
     }
 }
 
-/// Progress that was not read yet.
+/// Unread progress.
 #[derive(Debug, Default)]
 pub(super) struct Steps(Mutex<Unread>);
 
@@ -304,7 +304,7 @@ impl Steps {
         });
     }
 
-    /// The next step; `None` when the call has ended.
+    /// Returns the next progress; `None` when the call has ended.
     pub(super) async fn next(&self) -> Option<Progress> {
         std::future::poll_fn(|context| self.poll(context)).await
     }

@@ -1,4 +1,4 @@
-//! A participant that offers tools.
+//! The client: a participant that offers tools.
 
 use std::{future::Future, sync::Arc};
 
@@ -11,39 +11,39 @@ use crate::{
     transport::{Identity, Role, Transport},
 };
 
-/// A participant that offers tools, as a handle: clones are the same participant.
+/// A participant that serves tools. It is a handle: clones refer to the same participant.
 ///
-/// Dropping the last one leaves at once; [`close`](Client::close) waits for what is open.
+/// Dropping the last handle leaves at once; [`close`](Client::close) waits for open calls.
 #[derive(Clone, Debug)]
 pub struct Client {
     handle: Arc<Handle>,
 }
 
 impl Client {
-    /// What a client is made of.
+    /// Returns a builder.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
 
-    /// The assistant that may call our tools, once it is known.
+    /// Returns the bound assistant, which may call this client's tools, once there is one.
     pub fn assistant(&self) -> Option<Identity> {
         self.handle.0.lock().session.bound().cloned()
     }
 
-    /// Asks the assistant to stop this call, if its author lets us
-    /// ([`allow_stop`](crate::AssistantBuilder::allow_stop)). The id of a call is in
-    /// [`Event::Requested`](crate::Event::Requested).
+    /// Asks the assistant to stop this call, if its author allows it
+    /// ([`allow_stop`](crate::AssistantBuilder::allow_stop)). [`Event::Requested`](crate::Event::Requested) contains
+    /// the id of a call.
     ///
     /// # Errors
-    /// There is no assistant, or we have left. That nothing was wrong does not say that it stops.
+    /// If there is no assistant, or this client has left. Success does not mean that the call stops.
     pub fn stop(&self, call: &CallId) -> Result<(), StopError> {
         self.ask_to_stop(Some(call))
     }
 
-    /// Asks the assistant to stop every call that a barge-in would stop, if its author lets us.
+    /// Asks the assistant to stop every call that a barge-in would stop, if its author allows it.
     ///
     /// # Errors
-    /// There is no assistant, or we have left.
+    /// If there is no assistant, or this client has left.
     pub fn stop_all(&self) -> Result<(), StopError> {
         self.ask_to_stop(None)
     }
@@ -61,7 +61,7 @@ impl Client {
 
 participant_methods!(Client);
 
-/// What a client is made of: its tools, and the assistant it listens to.
+/// Builds a [`Client`]: its tools and its assistant.
 #[derive(Debug, Default)]
 #[must_use = "a builder does nothing until it joins"]
 pub struct ClientBuilder {
@@ -69,20 +69,20 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The assistant whose calls are taken. Default: the only one in the room that may be one.
+    /// Sets the assistant whose calls are accepted. Default: the only eligible one in the room.
     ///
-    /// Named, it may call as soon as both are in the room; else LiveKit must announce it first, which
+    /// A named assistant may call as soon as both are in the room; otherwise LiveKit must announce it first, which
     /// takes up to 3 s.
     pub fn assistant(mut self, identity: impl Into<Identity>) -> Self {
         self.setup.config = self.setup.config.assistant(identity);
         self
     }
 
-    /// Answers the assistant's questions to the person here: permissions, choices, sign-ins, forms.
+    /// Answers the assistant's questions to the person at this client: permissions, choices, sign-ins, forms.
     ///
-    /// With it the client says that it can be asked (`tool_prompt`). The future is dropped when nobody waits for
-    /// the answer any more: then put the question away. An answer that is none to the question is an error
-    /// for whoever asked. At most 8 questions are open at once; more are refused as busy.
+    /// With a handler the client lists the feature `tool_prompt`. The future is dropped when the answer is no longer
+    /// needed: dismiss the question then. An answer that does not fit the question is an error for the caller. At
+    /// most 8 questions are open at once; more are refused as busy.
     ///
     /// ```
     /// use toolbridge::{Client, ErrorCode, Prompt, PromptAnswer, PromptRequest, ToolError};
@@ -113,13 +113,13 @@ impl ClientBuilder {
         self
     }
 
-    /// Joins over a transport of your own.
+    /// Joins over a custom transport.
     ///
     /// # Errors
-    /// [`JoinError::Register`] when the tools cannot be offered.
+    /// [`JoinError::Register`] if the tools cannot be offered.
     ///
     /// # Cancel safety
-    /// Dropped half-way, nothing has joined.
+    /// Dropping the future before it completes joins nothing.
     pub async fn join_over(self, transport: impl Transport) -> Result<Client, JoinError> {
         Ok(Client { handle: self.setup.join(transport, Role::Client)? })
     }
@@ -127,12 +127,12 @@ impl ClientBuilder {
     /// Joins a LiveKit room: `url` as `wss://…`, with a token for that room.
     ///
     /// # Errors
-    /// [`JoinError::Register`] when the tools cannot be offered, [`JoinError::WrongToken`] when the token names another role
-    /// or the kind `AGENT`, else what kept us out and what to do about it. A token without a role is not an error; the
-    /// log says what will not work with it.
+    /// [`JoinError::Register`] if the tools cannot be offered, [`JoinError::WrongToken`] if the token has another
+    /// role or the kind `AGENT`, otherwise the reason of the failure and advice. A token without a role is not an
+    /// error; a log entry states what will not work with it.
     ///
     /// # Cancel safety
-    /// Dropped half-way, the participant leaves again.
+    /// Dropping the future before it completes leaves the room again.
     #[cfg(feature = "livekit")]
     pub async fn join(self, url: &str, token: &str) -> Result<Client, JoinError> {
         self.setup.check()?;

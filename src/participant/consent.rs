@@ -1,4 +1,4 @@
-//! The author's own question to a person, before a tool of his runs.
+//! The author's question to a person before a tool runs.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -11,10 +11,10 @@ use crate::{
     value::Value,
 };
 
-/// What somebody wants to run, and a person is asked to allow.
+/// The call that a person is asked to allow.
 ///
-/// What it says of the call is what will run. The description of the tool and the arguments may have been
-/// worded by somebody else: show them as text.
+/// It describes exactly the call that will run. The tool's description and the arguments may have been written by
+/// someone else: show them as text.
 #[derive(Clone)]
 pub struct ConsentRequest(Question);
 
@@ -23,32 +23,33 @@ impl ConsentRequest {
         Self(question)
     }
 
-    /// Who wants it.
+    /// Returns the caller.
     pub fn caller(&self) -> &Identity {
         &self.0.caller
     }
 
-    /// The tool, as it is offered now.
+    /// Returns the tool, as it is offered now.
     pub fn tool(&self) -> &Tool {
         &self.0.tool
     }
 
-    /// What it will be given.
+    /// Returns the arguments.
     pub fn arguments(&self) -> &Value {
         &self.0.arguments
     }
 
-    /// The call's id.
+    /// Returns the call's id.
     pub fn call_id(&self) -> &CallId {
         &self.0.call
     }
 
-    /// When silence is a no: 500 ms before the call's budget ends. The question is dropped then.
+    /// Returns when a missing answer counts as a refusal: 500 ms before the call's budget ends. The question is
+    /// dropped then.
     pub fn deadline(&self) -> Instant {
         Instant::from_std(self.0.until)
     }
 
-    /// How long is left until then.
+    /// Returns the time left until then.
     pub fn time_left(&self) -> Duration {
         self.deadline().saturating_duration_since(Instant::now())
     }
@@ -67,7 +68,7 @@ impl fmt::Debug for ConsentRequest {
 
 type Answer = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// The author's function that asks.
+/// The author's handler.
 #[derive(Clone)]
 pub(super) struct AskPerson(Arc<dyn Fn(ConsentRequest) -> Answer + Send + Sync>);
 
@@ -80,7 +81,7 @@ impl AskPerson {
         Self(Arc::new(move |request| Box::pin(ask(request))))
     }
 
-    /// The question, asked when it is first polled: the function itself may panic too.
+    /// Asks the question when it is first polled, because the handler itself may panic too.
     pub(super) async fn ask(self, request: ConsentRequest) -> bool {
         (self.0)(request).await
     }

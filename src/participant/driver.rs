@@ -1,4 +1,4 @@
-//! The one task of a participant: carries out what the session asks for, and tells it what happened.
+//! The task of a participant: handles the session's outputs, and feeds it the events.
 
 use std::{
     future::poll_fn,
@@ -28,30 +28,31 @@ use crate::{
     },
 };
 
-/// How many reports of tools are taken before the transport is looked at again.
+/// The most tool reports that are handled before the transport is polled again.
 const REPORTS_AT_ONCE: usize = 64;
 
-/// While so much waits that nothing is read, and nothing was handed over for this long, one event is read all
-/// the same: what waits to be read may be what keeps the packets back. Two who both wait would wait for ever.
+/// If the send queue is so long that nothing is read, and no packet was sent for this long, one event is read
+/// nevertheless: unread events may be what blocks the packets. Two participants that both wait would wait forever.
 const STALLED: Duration = Duration::from_millis(10);
 
-/// How long the last packets may take to be handed over when we leave.
+/// The time limit of sending the last packets when leaving.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// How long the transport may take to leave; then it is dropped.
+/// The time limit of the transport's close; then it is dropped.
 const LEAVE: Duration = Duration::from_secs(5);
 
-/// How long tools may tidy up when we leave, whatever their own grace. The default grace is 1 s.
+/// How long tools may clean up when the participant leaves, whatever their own grace period. The default grace period
+/// is 1 s.
 const TIDY: Duration = Duration::from_secs(10);
 
-/// What the driver holds.
+/// The driver's state.
 pub(super) struct Driver<T: Transport> {
     shared: Arc<Shared>,
     transport: T,
     executor: Executor<JobKey>,
     reports: Reports<JobKey>,
     consent: Option<AskPerson>,
-    /// Hears of our tools before anybody is offered them.
+    /// Receives this participant's tools before they are offered.
     offering: Option<Offering>,
     unasked: Option<Unasked>,
     questions: Questions<JobKey>,
@@ -70,10 +71,10 @@ pub(super) struct Driver<T: Transport> {
 /// Receives each call that ended before a participant was asked.
 pub(super) type Unasked = Box<dyn Fn(&CallRecord, &CallError) + Send>;
 
-/// Is told what will be offered.
+/// Receives the tools that will be offered.
 pub(super) type Offering = Box<dyn Fn(&[Tool]) + Send>;
 
-/// Ends what is open if the driver goes without a word: its runtime was shut down, or it panicked.
+/// Ends everything that is open if the driver is dropped: its runtime was shut down, or it panicked.
 struct LastWord(Arc<Shared>);
 
 impl Drop for LastWord {
@@ -82,7 +83,7 @@ impl Drop for LastWord {
     }
 }
 
-/// What woke the driver.
+/// The source of a wake-up.
 enum Woken {
     Transport(Option<TransportEvent>),
     Done(Done<JobKey>),
@@ -122,19 +123,19 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Who asks a person before a tool runs that needs it.
+    /// Sets the handler that asks a person before a tool runs.
     pub(super) fn asking(mut self, consent: Option<AskPerson>) -> Self {
         self.consent = consent;
         self
     }
 
-    /// Who hears of changed tools before anybody is offered them.
+    /// Sets the function that receives changed tools before they are offered.
     pub(super) fn offering(mut self, offering: Option<Offering>) -> Self {
         self.offering = offering;
         self
     }
 
-    /// Who hears of calls that ended before anybody was asked: no packet says anything of them.
+    /// Sets the function that receives calls that ended before a participant was asked, which no packet shows.
     pub(super) fn noting_unasked(mut self, unasked: Option<Unasked>) -> Self {
         self.unasked = unasked;
         self
@@ -143,7 +144,7 @@ impl<T: Transport> Driver<T> {
     /// Runs until the participant has left.
     pub(super) async fn run(mut self) {
         let reason = loop {
-            // A transport that always has something must not keep the thread for itself.
+            // A transport that is always ready must not monopolize the thread.
             tokio::task::consume_budget().await;
             self.take_reports();
             self.carry_out();
@@ -168,7 +169,7 @@ impl<T: Transport> Driver<T> {
         self.end(reason).await;
     }
 
-    /// Takes what tools report. Neither a flood of packets nor of reports keeps the other waiting.
+    /// Handles tool reports. A flood of packets or of reports does not delay the other.
     fn take_reports(&mut self) {
         for _ in 0..REPORTS_AT_ONCE {
             let Some(done) = self.reports.try_recv() else { return };
@@ -176,7 +177,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Does all that the session asks for.
+    /// Handles all outputs of the session.
     fn carry_out(&mut self) {
         for question in self.take_outputs() {
             self.ask(question);
@@ -184,8 +185,8 @@ impl<T: Transport> Driver<T> {
         self.start_sending();
     }
 
-    /// Does what the session asks for, what is due first: no flood of packets stops the clock. Packets wait. Returns the questions to a
-    /// person, which are asked without the session's lock.
+    /// Handles the session's outputs, due timers first: a flood of packets does not delay timers. Packets wait. Returns the
+    /// questions to a person, which are asked without the session's lock.
     fn take_outputs(&mut self) -> Vec<Question> {
         let mut questions = Vec::new();
         let shared = Arc::clone(&self.shared);
@@ -238,7 +239,7 @@ impl<T: Transport> Driver<T> {
                         shared.offers.send_modify(|changes| *changes += 1);
                     }
                     if let Some(events) = &inner.events {
-                        let _ = events.send(event); // nobody may be listening
+                        let _ = events.send(event); // there may be no receiver
                     }
                 }
             }
@@ -262,7 +263,7 @@ impl<T: Transport> Driver<T> {
             (None, Some(consent)) => self.questions.ask(key, consent.ask(ConsentRequest::new(question))),
             (None, None) => self.shared.lock().session.consent(now(), key, false),
         }
-        self.shared.wake.notify_one(); // what came of it is still to be carried out
+        self.shared.wake.notify_one(); // its outputs are still to be handled
     }
 
     fn settle(&self, key: JobKey, outcome: Outcome) {
@@ -286,8 +287,8 @@ impl<T: Transport> Driver<T> {
         });
     }
 
-    /// The next thing to do. When there is none the session hears what waits on the reliable lane, and may
-    /// find that something can go there.
+    /// Returns the next output. If there is none, the session learns the length of the reliable queue, and may then
+    /// have one.
     fn next_output(&self, session: &mut Session, now: std::time::Instant) -> Option<Output> {
         session.poll_output().or_else(|| {
             session.handle_backlog(now, self.queue.backlog());
@@ -341,13 +342,13 @@ impl<T: Transport> Driver<T> {
             }
             TransportEvent::Stream { from, part } => session.handle_stream(now(), &from, part),
             TransportEvent::ConnectionState(state) => session.handle_connection_state(now(), state),
-            // A packet on a topic that is not ours is for somebody else in this app.
+            // A packet on another topic belongs to another part of the app.
             TransportEvent::Packet(_) | TransportEvent::Closed(_) => {}
         }
     }
 
-    /// We are in the room under another sid. What was to be sent was for peers as they knew us: none of it
-    /// may leave in the new join.
+    /// Handles a new local sid. Queued packets were meant for peers of the previous join: none may be sent in the new
+    /// one.
     fn rejoined(&mut self) {
         self.take_outputs();
         let local = self.transport.local();
@@ -398,7 +399,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Whether we have left by our own will. Begins and watches the drain.
+    /// Returns whether the participant has left deliberately. Starts and monitors the drain.
     fn is_over(&mut self) -> bool {
         if self.shared.abandoned.load(Ordering::Relaxed) {
             return true;
@@ -424,11 +425,11 @@ impl<T: Transport> Driver<T> {
                 _ => inner.session.handle_closed(now(), reason.clone()),
             }
         }
-        // A large packet that is left would keep the goodbye, which ends what it is about.
+        // A remaining large packet would delay the goodbye, which ends its call anyway.
         self.queue.cancel_large();
         self.carry_out();
         if reason == CloseReason::Closed {
-            // What is not handed over by then stays behind: the goodbye is a courtesy.
+            // Packets that are not sent by then are dropped: the goodbye is optional.
             let _ = tokio::time::timeout(FLUSH, self.flush()).await;
             if tokio::time::timeout(LEAVE, self.transport.close()).await.is_err() {
                 tracing::warn!(limit = ?LEAVE, "the transport did not leave in time");
@@ -442,7 +443,7 @@ impl<T: Transport> Driver<T> {
         self.shared.finish(&reason);
     }
 
-    /// Sends what is queued.
+    /// Sends the queued packets.
     async fn flush(&mut self) {
         loop {
             self.start_sending();

@@ -1,4 +1,4 @@
-//! What happens in the room, as a stream.
+//! The events of a room, as a stream.
 
 use std::{
     pin::Pin,
@@ -13,9 +13,9 @@ use crate::protocol::session::Event;
 
 type Received = (Result<Event, RecvError>, broadcast::Receiver<Event>);
 
-/// What happens from the moment it was asked for: a [`Stream`], and [`recv`](Events::recv).
+/// The events from the moment of subscription: a [`Stream`], and [`recv`](Events::recv).
 ///
-/// A reader that is too slow misses the oldest, and reads [`Event::Missed`] with their number.
+/// A reader that is too slow misses the oldest events, and gets [`Event::Missed`] with their number.
 #[derive(Debug)]
 pub struct Events {
     next: ReusableBoxFuture<'static, Received>,
@@ -26,10 +26,10 @@ impl Events {
         Self { next: ReusableBoxFuture::new(receive(receiver)) }
     }
 
-    /// The next event; `None` when the participant has left and all was read.
+    /// Returns the next event; `None` when the participant has left and every event was read.
     ///
     /// # Cancel safety
-    /// Safe: a dropped future loses no event.
+    /// Safe: dropping the future loses no event.
     pub async fn recv(&mut self) -> Option<Event> {
         std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }

@@ -57,7 +57,7 @@ pub(super) async fn run_both(first: Work, second: Work) {
 /// The task that polls both.
 #[derive(Default)]
 struct Task {
-    /// True while it polls. It then sees by itself what was woken.
+    /// Whether it is polling. It then detects wake-ups itself.
     is_polling: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }

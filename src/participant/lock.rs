@@ -1,5 +1,5 @@
-//! The session's lock. Functions of the author's run under it: what chooses, what admits. One that asks for it
-//! again would wait for itself for ever; so it panics, which whoever called it catches.
+//! The session's lock. The author's callbacks, such as selection and admission, run while it is held. A callback that
+//! tried to lock it again would deadlock; therefore that panics, and the caller of the callback catches the panic.
 
 use std::{
     cell::RefCell,
@@ -11,7 +11,7 @@ use std::{
 use super::{Inner, Shared};
 
 thread_local! {
-    /// Whose locks this thread holds, by their addresses: two participants in one process may know each other.
+    /// The locks that this thread holds, by address: two participants in one process may use each other.
     static HELD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -22,10 +22,11 @@ pub(super) struct Locked<'a> {
 }
 
 impl Shared {
-    /// A panic while the lock was held would be a bug in the session; its state is still the best there is.
+    /// Ignores poisoning: a panic while the lock was held would be a bug in the session, and its state is still the
+    /// best available.
     ///
     /// # Panics
-    /// When a function that runs under this lock uses its own participant.
+    /// If a callback that runs under this lock uses its own participant.
     #[track_caller]
     pub(super) fn lock(&self) -> Locked<'_> {
         assert!(
@@ -39,14 +40,14 @@ impl Shared {
         }
     }
 
-    /// For what is dropped: nothing, if it goes because [`lock`](Self::lock) has panicked. A second panic would
-    /// end the process.
+    /// For destructors: returns `None` if the thread is unwinding because [`lock`](Self::lock) has panicked. A second
+    /// panic would abort the process.
     pub(super) fn lock_to_drop(&self) -> Option<Locked<'_>> {
         (!thread::panicking() || !self.is_held_here()).then(|| self.lock())
     }
 
     fn is_held_here(&self) -> bool {
-        // A thread that ends has no such list any more, and runs no function of anybody's.
+        // A thread that is ending has no such list any more, and runs no callbacks.
         HELD.try_with(|held| held.borrow().contains(&self.address())).unwrap_or(false)
     }
 
@@ -55,7 +56,7 @@ impl Shared {
     }
 }
 
-/// That this thread holds the lock at this address.
+/// Records that this thread holds the lock at this address.
 struct Held(usize);
 
 impl Held {

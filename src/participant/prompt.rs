@@ -1,4 +1,4 @@
-//! Prompts in a client: the author's function, as the source of the tools that ask a person.
+//! Prompts at a client: the author's handler, as the source of the reserved tools.
 
 use std::{fmt, future::Future};
 
@@ -21,22 +21,22 @@ pub struct PromptRequest {
 }
 
 impl PromptRequest {
-    /// The question.
+    /// Returns the question.
     pub fn prompt(&self) -> &Prompt {
         &self.prompt
     }
 
-    /// The question as it was written, with what [`prompt`](PromptRequest::prompt) does not know.
+    /// Returns the question as it was sent, including fields that [`prompt`](PromptRequest::prompt) does not have.
     pub fn parameters(&self) -> &Value {
         &self.parameters
     }
 
-    /// Who asks: the assistant.
+    /// Returns the assistant that asks.
     pub fn caller(&self) -> &Identity {
         self.context.caller()
     }
 
-    /// When nobody waits for the answer any more.
+    /// Returns when the answer is no longer needed.
     pub fn deadline(&self) -> Instant {
         self.context.deadline()
     }
@@ -51,7 +51,7 @@ impl fmt::Debug for PromptRequest {
     }
 }
 
-/// The author's function as a source. Its tools are reserved: the executor takes them from here alone.
+/// The author's handler as a source. Its tools are reserved: the executor accepts them only from here.
 pub(super) struct Prompts<F>(pub(super) F);
 
 impl<F, Fut> ToolSource for Prompts<F>
@@ -71,7 +71,7 @@ where
         asked.answered(&answer)
     }
 
-    /// A question that nobody asks any more is put away at once.
+    /// A withdrawn question is dismissed at once.
     fn uses_cancel_grace(&self, _tool: &ToolName) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Waiting until a client's tools are known.
+//! Waits until a client's tools are known.
 
 use std::{
     fmt,
@@ -15,13 +15,13 @@ use crate::{
     transport::{CloseReason, Identity},
 };
 
-/// How long is waited, unless told otherwise. Announcements take up to 3 s in each direction.
+/// The default time limit. Announcements take up to 3 s in each direction.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// How long before the end a client that shook hands and has not registered is asked for a sign of life.
+/// How long before the end a client that shook hands and has not registered is pinged.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// A wait for one client, which begins when it is awaited: see [`Assistant::ready`](crate::Assistant::ready).
+/// A wait for one client, which starts when it is awaited: see [`Assistant::ready`](crate::Assistant::ready).
 #[must_use = "the wait begins when it is awaited"]
 pub struct Ready {
     handle: Arc<Handle>,
@@ -34,7 +34,7 @@ impl Ready {
         Self { handle, client, limit: WAIT }
     }
 
-    /// The longest that it waits. Default: 10 s.
+    /// Sets the time limit. Default: 10 s.
     pub fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -100,7 +100,7 @@ impl fmt::Debug for Ready {
     }
 }
 
-/// The session expects the participant as long as this lives.
+/// Makes the session expect the participant as long as this lives.
 struct Expected<'a> {
     handle: &'a Handle,
     client: &'a Identity,
@@ -126,23 +126,23 @@ impl Drop for Expected<'_> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadyError {
-    /// It did not become ready in time.
+    /// The client did not become ready in time.
     #[error("{}; waited {} ms", why.explain(""), waited.as_millis())]
     NotReady {
         /// The client.
         client: Identity,
-        /// What was missing.
+        /// The reason.
         why: NotOffered,
-        /// The longest that was waited.
+        /// How long it was waited for.
         waited: Duration,
     },
-    /// It is in the room and listens to another assistant, or to none of several.
-    #[error("{} listens to another assistant, or to none of several", shown(client.as_str()))]
+    /// The client is bound to another assistant, or to none because there are several.
+    #[error("{} is bound to another assistant, or to none because there are several", shown(client.as_str()))]
     NotBound {
         /// The client.
         client: Identity,
     },
-    /// This assistant is not in the room any more.
+    /// This assistant is no longer in the room.
     #[error("not in the room: {0}")]
     Closed(CloseReason),
 }

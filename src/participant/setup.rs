@@ -1,4 +1,4 @@
-//! What both builders gather, and the one way into a room.
+//! The settings of both builders, and joining.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -24,19 +24,19 @@ use crate::{
 pub(super) struct Setup {
     pub(super) functions: Tools<()>,
     pub(super) sources: Vec<Arc<dyn AnySource>>,
-    /// What answers prompts.
+    /// The source that answers prompts.
     pub(super) prompts: Option<Arc<dyn AnySource>>,
     pub(super) config: Config,
     pub(super) drain: Duration,
-    /// Asks a person before a tool runs that needs it.
+    /// The handler that asks a person before a tool runs.
     pub(super) consent: Option<AskPerson>,
-    /// What joins our spans to the traces of others.
+    /// The author's trace propagation.
     pub(super) propagation: Propagation,
-    /// What a setter was given and cannot be used: told when joining.
+    /// The first invalid setting, which is reported when joining.
     pub(super) problem: Option<RegisterError>,
     #[cfg(feature = "livekit")]
     pub(super) room: crate::transport::livekit::ConnectOptions,
-    /// The file that the session goes to, and how.
+    /// The file to record to, and its options.
     #[cfg(feature = "record")]
     pub(super) record: Option<(std::path::PathBuf, crate::recording::RecorderOptions)>,
 }
@@ -123,13 +123,13 @@ impl Setup {
         Ok(Arc::new(Handle(shared)))
     }
 
-    /// Finds what is wrong with the tools before anybody joins.
+    /// Checks the tools before joining.
     #[cfg(feature = "livekit")]
     pub(super) fn check(&self) -> Result<(), RegisterError> {
         self.executor().map(drop)
     }
 
-    /// Refuses a token that makes its bearer something else, and logs what will not work without a role.
+    /// Refuses a token with another role, and logs the consequences of a token without a role.
     #[cfg(feature = "livekit")]
     pub(super) fn check_token(&self, token: &str, wanted: Role) -> Result<(), JoinError> {
         let Some(part) = crate::transport::livekit::access_token::TokenClaims::from_unverified(token) else {
@@ -159,7 +159,7 @@ impl Setup {
     }
 }
 
-/// What the file says of us, and what of our tools it does not hold.
+/// Returns the recording's metadata: this participant, and which of its tools are not disclosed.
 #[cfg(feature = "record")]
 fn recorded_as(
     mut options: crate::recording::RecorderOptions,
@@ -173,7 +173,7 @@ fn recorded_as(
     options
 }
 
-/// What the file says of a call that ended before anybody was asked.
+/// Records a call that ended before a participant was asked.
 #[cfg(feature = "record")]
 fn unasked_event(
     record: &crate::protocol::session::CallRecord,
@@ -189,14 +189,14 @@ fn unasked_event(
     }
 }
 
-/// Those that do not tell observers everything.
+/// Returns the tools that do not disclose everything to observers.
 #[cfg(feature = "record")]
 fn undisclosed(tools: &[crate::tool::Tool]) -> impl Iterator<Item = &str> {
     let hides = |tool: &&crate::tool::Tool| tool.tool_options().disclose != crate::tool::Visibility::Full;
     tools.iter().filter(hides).map(|tool| tool.name().as_str())
 }
 
-/// A recording that stops before its end is an event.
+/// Reports a recording that ended early as an event.
 #[cfg(feature = "record")]
 fn tell_of_its_end(handle: &Handle, outcome: impl Future<Output = Option<String>> + Send + 'static) {
     let shared = Arc::downgrade(&handle.0);
@@ -208,7 +208,7 @@ fn tell_of_its_end(handle: &Handle, outcome: impl Future<Output = Option<String>
         if let (Some(reason), Some(shared)) = (outcome.await, shared.upgrade())
             && let Some(events) = &shared.lock().events
         {
-            let _ = events.send(crate::protocol::session::Event::RecordingStopped { reason }); // nobody may be listening
+            let _ = events.send(crate::protocol::session::Event::RecordingStopped { reason }); // there may be no receiver
         }
     });
 }

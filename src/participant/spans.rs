@@ -1,8 +1,8 @@
-//! Spans of calls, and their place in a distributed trace.
+//! Spans of calls, and their position in a distributed trace.
 //!
-//! There is one span for each call at its caller and one where its tool runs, both named `execute_tool` as
-//! OpenTelemetry's GenAI conventions have it (1.41, in development), with its messaging conventions for
-//! what travels. They hold names, ids and sizes. A crate like `tracing-opentelemetry` exports them.
+//! There is one span for each call at its caller and one where its tool runs, both named `execute_tool` according to
+//! OpenTelemetry's GenAI conventions (1.41, in development), with its messaging conventions for the transport. They
+//! contain names, ids and sizes. A crate such as `tracing-opentelemetry` exports them.
 
 use std::{
     fmt,
@@ -18,13 +18,13 @@ use crate::{
     value::Value,
 };
 
-/// What `messaging.system` says.
+/// The value of `messaging.system`.
 const SYSTEM: &str = "toolbridge";
 
-/// Joins the spans of calls to the traces of other processes.
+/// Connects the spans of calls to the traces of other processes.
 ///
-/// A W3C trace context travels with each call. Where it comes from and what it is given to is a
-/// tracing system's matter; with `tracing-opentelemetry` it is about this:
+/// A W3C trace context is sent with each call. A tracing system provides and consumes it; with
+/// `tracing-opentelemetry` the implementation is roughly this:
 ///
 /// ```
 /// use toolbridge::{Propagate, TraceContext};
@@ -46,13 +46,13 @@ const SYSTEM: &str = "toolbridge";
 /// }
 /// ```
 pub trait Propagate: Send + Sync + 'static {
-    /// The context that goes with a call of ours, whose span this is; its parent is the caller's own span.
+    /// Returns the context to send with a call that has this span; its parent is the caller's own span.
     fn context(&self, span: &Span) -> Option<TraceContext>;
 
-    /// Makes the caller's context the parent of this span, in which a tool of ours is about to run.
+    /// Makes the caller's context the parent of this span, in which a tool of this participant is about to run.
     ///
-    /// It runs while the session is locked: it must be quick, and must not use a handle of the participant that
-    /// it is for, which panics. If it panics, the span stays a root.
+    /// It runs while the session is locked: it must be quick, and must not use a handle of its own participant, which
+    /// panics. If it panics, the span stays a root.
     fn adopt(&self, span: &Span, parent: &TraceContext);
 }
 
@@ -75,7 +75,7 @@ impl Propagation {
 
     pub(super) fn adopt(&self, span: &Span, parent: Option<&TraceContext>) {
         let (Some(propagate), Some(parent)) = (&self.0, parent) else { return };
-        // A stranger's code, in the midst of ours: it may cost the trace, and nothing else.
+        // A panic in the author's code may lose the trace, but nothing else.
         if catch_unwind(AssertUnwindSafe(|| propagate.adopt(span, parent))).is_err() {
             tracing::error!("the function that adopts a trace panicked; the span stays a root");
         }
@@ -88,7 +88,7 @@ impl fmt::Debug for Propagation {
     }
 }
 
-/// The span of a call at its caller, from the call to its outcome. A child of the span in which it is made.
+/// Creates the span of a call at its caller, from the call to its outcome, as a child of the current span.
 pub(super) fn call_span(tool: &str, arguments: Option<&Value>) -> Span {
     tracing::info_span!(
         "execute_tool",
@@ -109,14 +109,14 @@ pub(super) fn call_span(tool: &str, arguments: Option<&Value>) -> Span {
     )
 }
 
-/// What is known of a call once it was asked for.
+/// Records the fields that are known once the request was created.
 pub(super) fn asked(span: &Span, call: &str, room: &str) {
     span.record("gen_ai.tool.call.id", call);
     span.record("messaging.message.id", call);
     span.record("gen_ai.conversation.id", room);
 }
 
-/// What is known of a call when it has ended.
+/// Records the fields that are known when the call has ended.
 pub(super) fn ended(span: &Span, record: Option<&CallRecord>) {
     let Some(record) = record.filter(|_| !span.is_disabled()) else { return };
     span.record("gen_ai.tool.type", kind_of(record.execution));
@@ -125,14 +125,15 @@ pub(super) fn ended(span: &Span, record: Option<&CallRecord>) {
     }
 }
 
-/// How a call failed.
+/// Records how a call failed.
 pub(super) fn failed(span: &Span, error: &CallError) {
     if !span.is_disabled() {
         span.record("error.type", ToolError::code_of(error).as_str());
     }
 }
 
-/// The span in which a tool of ours runs: everything that it logs is inside. A root, unless its call is our own.
+/// Creates the span in which a tool of this participant runs, with everything that it logs. It is a root unless the
+/// call is its own.
 pub(super) fn tool_span(job: &Job, room: &str, call: Option<&Span>) -> Span {
     let execution = if call.is_some() { Execution::Server } else { Execution::Client };
     tracing::info_span!(
@@ -155,7 +156,7 @@ pub(super) fn tool_span(job: &Job, room: &str, call: Option<&Span>) -> Span {
     )
 }
 
-/// The conventions' word: a function is run by the model's client, an extension beside the model.
+/// Returns the conventions' tool type: a function runs at the model's client, an extension next to the model.
 fn kind_of(execution: Execution) -> &'static str {
     match execution {
         Execution::Server => "extension",

@@ -1,4 +1,4 @@
-//! One answer of the model: its calls, and the barge-in that ends them.
+//! A turn: one reply of the model, its calls, and the barge-in that ends them.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::{
     tool::Offer,
 };
 
-/// The calls of one answer of the model, as a handle: clones are the same turn.
+/// The calls of one reply of the model. It is a handle: clones refer to the same turn.
 ///
-/// When the user interrupts, [`barge_in`](Turn::barge_in) settles every open call of it at once. Dropping the
-/// last handle leaves open calls alone.
+/// When the user interrupts, [`barge_in`](Turn::barge_in) settles every open call of the turn at once. Dropping the
+/// last handle does not affect open calls.
 ///
 /// ```no_run
 /// # async fn interrupted() {}
@@ -33,54 +33,55 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// A call of this tool as part of the turn, to be awaited or started: see [`Assistant::call`].
+    /// Creates a call of this tool as part of the turn, to be awaited or started: see [`Assistant::call`].
     ///
-    /// A turn may ask for the very same 5 times
+    /// A turn may make the same call with equal arguments 5 times
     /// ([`Caps::equal_calls`](crate::protocol::session::Caps::equal_calls)).
     pub fn call(&self, tool: &str, arguments: impl Serialize) -> CallBuilder {
         CallBuilder::new(Arc::clone(&self.open.handle), tool, &arguments).in_turn(&self.open)
     }
 
-    /// What can be called just now: our own tools and those of the clients.
+    /// Returns the tools that can be called now: this assistant's own and those of the clients.
     pub fn tools(&self) -> Vec<Offer> {
         self.open.handle.0.lock().session.tools()
     }
 
-    /// Ends the turn, since the user interrupted: each open call settles at once, as its tool says.
+    /// Ends the turn because the user interrupted: each open call settles at once, as its tool specifies.
     ///
-    /// By default it is stopped and settles as [`Cancelled`](crate::CallError::Cancelled). One whose tool says
-    /// [`Finish`](crate::BargeIn::Finish) settles likewise and goes on unseen; one that says
-    /// [`Report`](crate::BargeIn::Report) settles as [`Detached`](crate::CallError::Detached), and its end
-    /// comes out of [`Assistant::late_results`]. Further calls of this turn are refused.
+    /// By default it is stopped and settles as [`Cancelled`](crate::CallError::Cancelled). With
+    /// [`Finish`](crate::BargeIn::Finish) it settles in the same way and the tool continues unobserved. With
+    /// [`Report`](crate::BargeIn::Report) it settles as [`Detached`](crate::CallError::Detached), and
+    /// [`Assistant::late_results`] returns its result. Further calls of this turn are refused.
     pub fn barge_in(&self) {
         let shared = &self.open.handle.0;
         shared.lock().session.barge_in(now(), self.open.key);
         shared.wake.notify_one();
     }
 
-    /// Its name in [`CallRecord::turn`](crate::CallRecord::turn).
+    /// Returns its key, as in [`CallRecord::turn`](crate::CallRecord::turn).
     pub fn key(&self) -> TurnKey {
         self.open.key
     }
 }
 
 impl Assistant {
-    /// Begins a turn: one answer of the model, whose calls a barge-in ends together.
+    /// Starts a turn: one reply of the model, whose calls a barge-in ends together.
     pub fn turn(&self) -> Turn {
         let handle = Arc::clone(self.handle());
         let key = handle.0.lock().session.turn();
         Turn { open: Arc::new(OpenTurn { handle, key }) }
     }
 
-    /// The ends of calls that a barge-in had left running, since this was last asked: at most 32, and 256 KiB.
+    /// Returns the results of calls that a barge-in had left running, since the last call of this method: at most 32,
+    /// and 256 KiB.
     ///
-    /// To tell the model of them, see [`chat::note`](crate::participant::chat::note).
+    /// To tell the model about them, see [`chat::note`](crate::participant::chat::note).
     pub fn late_results(&self) -> Vec<LateResult> {
         self.handle().0.lock().session.late_results()
     }
 }
 
-/// A turn that takes calls, until the last of its handles and unsent calls is gone.
+/// A turn that accepts calls, until the last of its handles and unsent calls is dropped.
 #[derive(Debug)]
 pub(super) struct OpenTurn {
     handle: Arc<Handle>,

@@ -699,13 +699,13 @@ mod tests {
     }
 
     #[test]
-    fn a_session_can_move_to_another_thread() {
+    fn session_can_move_to_another_thread() {
         fn is_send<T: Send>(_: T) {}
         is_send(Session::client(an_instant(), Participant::new("phone", "PA_1"), Config::default(), [0; 32]));
     }
 
     #[test]
-    fn a_session_that_used_all_stanzas_ends_and_says_so() {
+    fn session_that_used_all_stanzas_ends_with_an_event() {
         let mut session =
             Session::assistant(an_instant(), Participant::new("a", "PA_1"), Config::default(), [0; 32]);
         let now = an_instant();
@@ -722,7 +722,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_is_an_error_at_once() {
+    fn invalid_call_is_an_error_at_once() {
         let mut session =
             Session::assistant(an_instant(), Participant::new("a", "PA_1"), Config::default(), [0; 32]);
         let now = an_instant();

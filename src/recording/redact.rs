@@ -59,7 +59,7 @@ const HARMLESS: &[&[u8]] = &[
     b"bridge.to",
 ];
 
-/// The address of a sign-in must not be recorded (`wire.md`, section 4).
+/// The address of a sign-in must not be recorded (`wire.md`, section 4.10).
 const AUTHORIZE: &str = "bridge.authorize";
 
 impl Default for Redact {

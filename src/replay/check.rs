@@ -61,13 +61,13 @@ impl<'a> Checked<'a> {
         }
     }
 
-    /// How many such answers are spoken for.
+    /// Returns how many such replies later frames account for.
     pub(super) fn answered_later(&self, kind: Kind, about: &str) -> usize {
         self.waiting.iter().filter(|((of, it), ..)| *of == kind && it == about).count()
     }
 
-    /// What it must have heard before it said this: what this answers, or what an earlier frame of its answers that
-    /// was overtaken.
+    /// Returns a frame that the session must have received before it sent this one: the one that this answers, or one
+    /// that an earlier, overtaken reply answers.
     pub(super) fn heard_by_now(&mut self, said: &DecodedFrame) -> Option<&'a Line> {
         let at = self.waiting.iter().position(|((kind, about), stanza, _)| {
             let is_earlier = stanza.is_some_and(|stanza| said.stanza().is_some_and(|now| stanza <= now));
@@ -198,7 +198,7 @@ impl<'a> Checked<'a> {
             return self.end.said.remove(at);
         }
         self.end.infer(line, decoded, to);
-        // A window or a silence is over, of which the session told with a stop or a request.
+        // A claim window or a silence limit has ended, which the session showed by a stop or a request.
         let by_clock = matches!(decoded.kind(), Kind::TOOL_USE_REQUEST | Kind::CONTROL_STOP);
         let most: Instant = later(self.end.clock, if by_clock { EARLY } else { Duration::ZERO });
         loop {
@@ -209,7 +209,7 @@ impl<'a> Checked<'a> {
                 break;
             }
         }
-        // One of this type that the file will not have: this must be it, with something changed.
+        // The session sent one of this type that the file does not have later: it must be this one, with a change.
         let is_to_come = |said: &Said| {
             let key = (self.end.id.clone(), said.decoded.kind().code(), said.decoded.about.clone());
             to_come.get(&key).is_some_and(|left| !left.is_empty())
@@ -240,16 +240,17 @@ impl<'a> Checked<'a> {
 
     fn is_to(&self, said: &Said, to: &[Identity]) -> bool {
         if !self.end.is_home {
-            return true; // what was heard names no receivers
+            return true; // received frames name no receivers
         }
         said.to.len() == to.len() && said.to.iter().all(|it| to.contains(it))
     }
 
     fn leave(&self, decoded: &DecodedFrame, to: &[Identity]) -> Leave {
-        // Whether the other was heard before the first greeting, its author decides; later it is a matter of moments.
+        // Whether the peer's Configuration arrived before the first local one depends on the author; later it depends
+        // on timing.
         let heard = decoded.kind() == Kind::CONFIGURATION
             && (!self.end.is_home || self.greeted.iter().any(|it| it == to));
-        // Who speaks plainly is asked only after a silence, out of the same budget.
+        // A plain peer gets its request only after a silence, out of the same budget.
         let budget =
             decoded.kind() == Kind::TOOL_USE_REQUEST && decoded.frame.meta_str("bridge.to").is_none();
         Leave { heard, budget: budget && !to.is_empty() }
@@ -312,7 +313,7 @@ impl<'a> Checked<'a> {
             Message::ToolProgress(it) if !self.end.is_home && self.end.stopped.contains(&it.id) => {
                 return Some(Skipped::Race);
             }
-            // It waited for its turn, and went with the end of its job.
+            // The progress waited for its rate limit and was dropped at the end of its job.
             Message::ToolProgress(it)
                 if self.end.aborted.get(&it.id).is_some_and(|at| line.at.since(*at) < EARLY) =>
             {
@@ -342,7 +343,7 @@ impl<'a> Checked<'a> {
             Message::ControlStop(it) if !self.end.is_home && it.target_id.is_some() => {
                 return Some(Skipped::Race);
             }
-            // Its own limit was over a moment before the owner's word of the same came.
+            // The caller's own limit ended just before the owner's timeout arrived.
             Message::ControlStop(it)
                 if it.target_id.as_deref().is_some_and(|call| {
                     let answered = self.end.ended_there.get(&CallId::known(call));

@@ -39,7 +39,7 @@ const MAX_WAITING: usize = 1_024;
 /// ```
 /// use toolbridge::{recording::Recording, replay::Replay};
 ///
-/// fn the_session_says_the_same_again(file: &std::path::Path) -> anyhow::Result<()> {
+/// fn session_replays_without_differences(file: &std::path::Path) -> anyhow::Result<()> {
 ///     let report = Replay::dry(Recording::open(file)?.entries())?;
 ///     anyhow::ensure!(report.is_same(), "{report}"); // which entry, which field, what was expected
 ///     Ok(())
@@ -58,7 +58,7 @@ const MAX_WAITING: usize = 1_024;
 /// # assistant.call("get_battery", ()).await?;
 /// # assistant.close().await;
 /// # phone.close().await;
-/// # the_session_says_the_same_again(&file)?;
+/// # session_replays_without_differences(&file)?;
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok(())
 /// # }
@@ -312,7 +312,7 @@ impl<'a> Stage<'a> {
                 self.joined(now, &who);
             }
             RoomEvent::Left { identity, sid } => self.left(&Peer::new(identity, sid)),
-            // The link is up for a new join: that is told at once with the join.
+            // The connection is restored by a rejoin: it is reported together with the join.
             RoomEvent::Link { up: true } if self.is_rejoin(entry + 1) => {}
             RoomEvent::Link { up } => {
                 let state = if *up { ConnectionState::Connected } else { ConnectionState::Reconnecting };
@@ -346,7 +346,7 @@ impl<'a> Stage<'a> {
     fn is_here(&mut self, entry: usize, now: Instant, sid: &Sid) {
         let Some(shown) = self.shown.get(&self.home) else {
             self.here = Some(Participant::new(self.home.clone(), sid.clone()));
-            return; // it said nothing
+            return; // it sent nothing
         };
         let who = Participant::new(self.home.clone(), sid.clone());
         let who = match shown.role {
@@ -360,7 +360,7 @@ impl<'a> Stage<'a> {
             self.end = end.map(Checked::new);
             return;
         };
-        // Those whom the room lists in the new join follow at once.
+        // Participants that are present in the new join follow at once.
         let listed = self.steps[entry + 1..].iter().map_while(|step| match &step.what {
             What::Event(RoomEvent::Joined { identity, .. }) => Some(identity),
             _ => None,

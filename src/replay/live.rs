@@ -1,7 +1,7 @@
 //! Live replays: one end of a recorded session in a room with the real other end.
 //!
-//! These are users of the public API, as adapters are; what they decide is decided without a clock or a room, in
-//! `tape`, `shelf`, `plan` and `outcome` beside them.
+//! These modules use only the public API. Their decisions are made without a clock or a room, in `recorded_calls`,
+//! `matcher`, `plan` and `outcome`.
 
 mod ask;
 mod cassette;

@@ -164,7 +164,7 @@ pub enum LiveError {
     #[error("the recording is damaged at byte {}: {}", .0.at_byte, .0.text)]
     Damaged(Damage),
     /// The recording has no call to a client.
-    #[error("the recording has no call that a client was asked")]
+    #[error("the recording has no call to a client")]
     NoCalls,
     /// The recording exceeds [`MAX_ENTRIES`](super::MAX_ENTRIES) or [`MAX_BYTES`](super::MAX_BYTES).
     #[error("the recording has more than {entries} entries or {bytes} bytes of packets")]

@@ -112,7 +112,7 @@ impl ClientCall {
         }
     }
 
-    /// Whether its tool began, as far as its caller knows: some failures prove that it did not (`wire.md`, section 5).
+    /// Whether its tool began, as far as its caller knows: some failures prove that it did not (`wire.md`, section 5.10).
     pub(super) fn began(&self) -> bool {
         let proof = |it: &Answer| !it.success && !it.began && it.code.proves_that_nothing_ran();
         !matches!(self.ending(), Ending::Answered(answer) if proof(answer))

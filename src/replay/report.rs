@@ -152,12 +152,12 @@ impl fmt::Display for Skipped {
 #[non_exhaustive]
 pub enum DryError {
     /// The recorded participant is unknown.
-    #[error("the recording does not say who was recorded: it has no `here` event")]
+    #[error("the recording does not name its participant: it has no `here` event")]
     NobodyHere,
     /// The recorded participant is an observer.
     #[error(
-        "the recording is an observer's: it said nothing, and heard neither whom requests went to nor Configurations \
-         and acknowledgements, so there is no session to run again; record the client or the assistant itself"
+        "the recording was made by an observer, which sends nothing and receives neither the recipients of requests nor \
+         Configurations and acknowledgements; to replay a session, record its client or its assistant"
     )]
     Observer,
     /// The recording exceeds [`MAX_ENTRIES`](super::MAX_ENTRIES) or [`MAX_BYTES`](super::MAX_BYTES).

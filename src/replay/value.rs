@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_keys_and_the_width_of_numbers_make_no_difference() {
+    fn key_order_and_number_width_do_not_matter() {
         let one = Value::from_json(r#"{"a": {"x": 1, "y": [1.0, -2.0]}, "b": 0.5}"#).unwrap();
         let other = Value::from_json(r#"{"b": 0.5, "a": {"y": [1, -2], "x": 1.0}}"#).unwrap();
         assert_eq!(key("t", &one), key("t", &other));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_same_stays_apart() {
+    fn different_values_stay_different() {
         let values = [
             r#"{"n": 1}"#,
             r#"{"n": 1.5}"#,

@@ -1,23 +1,23 @@
-//! What becomes of a running call when the user interrupts the assistant.
+//! What happens to a running call when the user interrupts the assistant.
 
 use std::fmt;
 
-/// What becomes of a running call of this tool when its turn is interrupted (`wire.md`, section 5).
+/// What happens to a running call of this tool when its turn is interrupted (`wire.md`, section 5.4).
 ///
-/// Whatever it is, the caller waits no longer: its call settles at once.
+/// The caller never waits: its call settles at once in each case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BargeIn {
-    /// It stops, and settles as cancelled.
+    /// The call stops and settles as cancelled.
     #[default]
     Cancel,
-    /// It settles as cancelled, and the work goes on; its result is only counted.
+    /// The call settles as cancelled, and the tool continues to run. Its result is only counted.
     Finish,
-    /// It settles as detached, and the work goes on; its result is offered to the next turn.
+    /// The call settles as detached, and the tool continues to run. Its result is delivered to the next turn.
     Report,
 }
 
 impl BargeIn {
-    /// The word on the wire.
+    /// Returns the value on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cancel => "cancel",
@@ -26,7 +26,7 @@ impl BargeIn {
         }
     }
 
-    /// The rule that the word names.
+    /// Returns the rule with this value on the wire.
     pub fn from_text(text: &str) -> Option<Self> {
         [Self::Cancel, Self::Finish, Self::Report].into_iter().find(|it| it.as_str() == text)
     }

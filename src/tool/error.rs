@@ -1,4 +1,4 @@
-//! Why a call has no result, and why tools could not be offered.
+//! Why a call has no result, and why tools cannot be offered.
 
 use std::time::Duration;
 
@@ -13,108 +13,111 @@ use crate::{
 
 /// Why a call has no result.
 ///
-/// A failure is named by what it means, not by whose clock noticed it.
+/// Each variant names the cause, whichever participant detected it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The tool ran, or refused to, and said why.
+    /// The tool failed, or its owner refused to run it, and reported why.
     #[error("{0}")]
     Tool(ToolError),
-    /// Nobody was found that offers it. It did not run.
+    /// No owner was found. The tool did not run.
     #[error("{}", why.explain(tool))]
     UnknownTool {
-        /// The name that was asked for.
+        /// The name in the call.
         tool: Box<str>,
-        /// Why nobody was asked: `nobody offers it` is only one of the reasons.
+        /// Why no owner was found.
         why: Box<NotOffered>,
     },
-    /// Several offer it and none was named. It did not run.
-    #[error("{tool:?} is offered by several: {owners:?}; name one with `to`")]
+    /// Several clients offer the tool and the call names none of them. It did not run.
+    #[error("several clients offer {tool:?}: {owners:?}; name one with `to`")]
     Ambiguous {
-        /// The name that was asked for.
+        /// The name in the call.
         tool: Box<str>,
-        /// Who offers it.
+        /// The clients that offer it.
         owners: Vec<Identity>,
     },
-    /// Clients are there that offer us nothing, since they listen to another assistant, or to none of several.
-    /// It did not run.
-    #[error("{} to another assistant, or to none of several: {tool:?} is not offered to us", listen(clients))]
+    /// Clients are in the room that have not registered with this assistant, because they are bound to another one,
+    /// or to none because there are several. The tool did not run.
+    #[error(
+        "tool {tool:?} is unavailable: {} bound to another assistant, or to none because there are several",
+        are(clients)
+    )]
     NotBound {
-        /// The name that was asked for.
+        /// The name in the call.
         tool: Box<str>,
-        /// Those clients: the one that was named, else all of them.
+        /// Those clients: the one that the call names, otherwise all of them.
         clients: Vec<Identity>,
     },
-    /// The request never left this process: nothing ran, asking again is safe.
+    /// The request never left this process. Nothing ran, and a retry is safe.
     #[error("the request never left this process; nothing ran")]
     NotDelivered {
         /// The call's limit.
         limit: Duration,
     },
-    /// Our token does not allow us to send data: nothing ran.
-    #[error("our token does not allow us to send data (`canPublishData`); nothing ran")]
+    /// The local token does not allow sending data. Nothing ran.
+    #[error("the local token does not allow sending data (`canPublishData`); nothing ran")]
     NotAllowed,
-    /// No answer within the limit; it may have run.
-    #[error("no answer within {} ms", limit.as_millis())]
+    /// No result arrived within the limit. The tool may have run.
+    #[error("no result within {} ms", limit.as_millis())]
     Timeout {
         /// The call's limit.
         limit: Duration,
     },
-    /// The owner left and did not come back in time; it may have run.
+    /// The owner left and did not return in time. The tool may have run.
     #[error("{owner} left before it answered")]
     Lost {
-        /// Who should have answered.
+        /// The participant that should have replied.
         owner: Identity,
     },
-    /// The call was cancelled; it may have run.
+    /// The call was cancelled. The tool may have run.
     #[error("the call was cancelled")]
     Cancelled,
-    /// The turn was interrupted and the call left running: its result comes later, for the next turn.
-    #[error("the turn was interrupted; the call goes on, and its result comes later")]
+    /// The turn was interrupted and the call continues. Its result is delivered to the next turn.
+    #[error("the turn was interrupted; the call continues, and its result is delivered later")]
     Detached,
-    /// The turn that this call belongs to is over. It did not run.
+    /// The turn of this call is over. The tool did not run.
     #[error("the turn is over; nothing ran")]
     TurnOver,
-    /// This turn has asked for the very same too often. It did not run.
-    #[error("{tool:?} was asked for with the same arguments {limit} times in this turn; nothing ran")]
+    /// This turn has made the same call too often. The tool did not run.
+    #[error("{tool:?} was called with the same arguments {limit} times in this turn; nothing ran")]
     TooManyEqual {
-        /// The name that was asked for.
+        /// The name in the call.
         tool: Box<str>,
-        /// How often a turn may ask for the same.
+        /// How often a turn may make the same call.
         limit: u32,
     },
-    /// The request is larger than what can be carried. It did not run.
-    #[error("{size} bytes are more than the {limit} that can be carried")]
+    /// The request is larger than the limit. The tool did not run.
+    #[error("the request has {size} bytes; the limit is {limit}")]
     TooLarge {
         /// Its size in bytes.
         size: usize,
         /// The limit in bytes.
         limit: usize,
     },
-    /// This many calls to one client are open already. It did not run.
+    /// Too many calls to one client are open. The tool did not run.
     #[error("{open} calls to this client are open already; wait for one to end")]
     TooManyOpen {
         /// How many are open.
         open: usize,
     },
-    /// The owner has too much to do. It did not run.
+    /// The owner is overloaded. The tool did not run.
     #[error("{owner} is busy; nothing ran")]
     Busy {
-        /// Who refused.
+        /// The owner.
         owner: Identity,
     },
-    /// The limit is zero or longer than allowed. It did not run.
-    #[error("a limit of {asked:?} is not between 1 ms and {maximum:?}")]
+    /// The call's limit is zero or too long. The tool did not run.
+    #[error("the timeout {asked:?} is outside the range from 1 ms to {maximum:?}")]
     Limit {
-        /// The limit that was asked for.
+        /// The limit that the caller set.
         asked: Duration,
-        /// The longest allowed.
+        /// The longest limit that is allowed.
         maximum: Duration,
     },
-    /// The arguments could not be encoded. It did not run.
+    /// The arguments could not be encoded. The tool did not run.
     #[error("the arguments cannot be encoded: {0}")]
     Arguments(EncodeError),
-    /// We are not in the room any more.
+    /// The local participant is no longer in the room.
     #[error("not in the room: {0}")]
     Closed(CloseReason),
 }
@@ -124,7 +127,7 @@ impl CallError {
         Self::UnknownTool { tool: tool.into(), why: Box::new(why) }
     }
 
-    /// The code of the failure, as events and recordings show it: each cause has its own.
+    /// Returns the error code that events and recordings show. Each cause has its own.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Tool(error) => error.code(),
@@ -145,7 +148,7 @@ impl CallError {
         }
     }
 
-    /// Whether the tool may have run, wholly or in part. `false` is a proof; asking again is then safe.
+    /// Returns whether the tool may have run, wholly or in part. If `false`, it did not run and a retry is safe.
     pub fn may_have_run(&self) -> bool {
         match self {
             Self::UnknownTool { .. }
@@ -169,28 +172,26 @@ impl CallError {
     }
 }
 
-/// "phone listens", "phone and tv listen", "desk, phone, tv listen".
-fn listen(clients: &[Identity]) -> String {
+/// "phone is", "phone and tv are", "desk, phone, tv are".
+fn are(clients: &[Identity]) -> String {
     match clients {
-        [only] => format!("{} listens", list(std::slice::from_ref(only), 0)),
-        [one, two] => format!(
-            "{} and {} listen",
-            list(std::slice::from_ref(one), 0),
-            list(std::slice::from_ref(two), 0)
-        ),
-        several => format!("{} listen", list(several, 0)),
+        [only] => format!("{} is", list(std::slice::from_ref(only), 0)),
+        [one, two] => {
+            format!("{} and {} are", list(std::slice::from_ref(one), 0), list(std::slice::from_ref(two), 0))
+        }
+        several => format!("{} are", list(several, 0)),
     }
 }
 
-/// Why tools could not be offered.
+/// Why tools cannot be offered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// The name is no tool name.
+    /// The name is not a valid tool name.
     #[error(transparent)]
     Name(#[from] InvalidToolName),
-    /// The name is kept for the protocol.
-    #[error("{name:?} begins with `bridge.`, which is kept for the protocol")]
+    /// The name is reserved for the protocol.
+    #[error("{name:?} begins with `bridge.`, which is reserved for the protocol")]
     Reserved {
         /// The name.
         name: ToolName,
@@ -201,8 +202,8 @@ pub enum RegisterError {
         /// The name.
         name: ToolName,
     },
-    /// The tool must ask a person, and nothing is there to ask.
-    #[error("{name:?} needs a person's consent, and nobody can be asked")]
+    /// The tool needs a person's consent, and no consent handler is set.
+    #[error("{name:?} needs a person's consent, but no consent handler is set")]
     NoConsent {
         /// The name.
         name: ToolName,
@@ -222,7 +223,7 @@ pub enum RegisterError {
         reason: String,
     },
     /// A description or schema is larger than allowed.
-    #[error("the {part} of {name:?} has {size} bytes, {limit} are allowed")]
+    #[error("the {part} of {name:?} has {size} bytes; the limit is {limit}")]
     TooLarge {
         /// The name.
         name: ToolName,
@@ -234,7 +235,7 @@ pub enum RegisterError {
         limit: usize,
     },
     /// More tools than allowed.
-    #[error("{count} tools are more than the {limit} that one participant may offer")]
+    #[error("{count} tools exceed the limit of {limit} for one participant")]
     TooMany {
         /// How many there are.
         count: usize,
@@ -242,7 +243,7 @@ pub enum RegisterError {
         limit: usize,
     },
     /// All tools together do not fit a registration.
-    #[error("the registration of all tools has {size} bytes, {limit} can be carried")]
+    #[error("the registration of all tools has {size} bytes; the limit is {limit}")]
     RegistrationTooLarge {
         /// Its size in bytes.
         size: usize,

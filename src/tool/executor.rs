@@ -1,8 +1,9 @@
-//! Runs a source's calls: so many at once, each within its limit, each with exactly one outcome.
+//! Runs the calls of tool sources: a limited number at once, each within its time limit, each with exactly one
+//! outcome.
 //!
-//! State: the tools that the sources offer, and a task for each open call. In: [`execute`](Executor::execute),
-//! [`abort`](Executor::abort). Out: [`Reports`]. What a function does wrong — it panics, it never returns, it
-//! hears no cancellation — ends here and harms neither its caller nor another call.
+//! The executor holds the tools that the sources offer and one task per open call. Inputs are
+//! [`execute`](Executor::execute) and [`abort`](Executor::abort); outputs are [`Reports`]. A function that panics,
+//! never returns or ignores its cancellation affects neither its caller nor another call.
 
 mod caught;
 mod questions;
@@ -35,10 +36,10 @@ use self::{
     slots::Slots,
 };
 
-/// The shortest time between two looks at a source whose list changes all the time.
+/// The shortest time between two reads of a list that changes all the time.
 const LIST_AGAIN: Duration = Duration::from_millis(100);
 
-/// Runs the calls of some sources. Dropping it stops them all.
+/// Runs the calls of tool sources. Dropping it stops them all.
 pub(crate) struct Executor<K> {
     sources: Vec<Arc<dyn AnySource>>,
     offered: Vec<Offered>,
@@ -46,7 +47,7 @@ pub(crate) struct Executor<K> {
     prompts: Vec<Offered>,
     slots: Slots,
     open: HashMap<K, (u64, CancellationToken)>,
-    /// Each task answers with its number: by the time it has tidied up, its key may be another call's.
+    /// Each task returns its number, because its key may belong to another call when the task has cleaned up.
     running: JoinSet<(K, u64)>,
     begun: u64,
     reports: mpsc::UnboundedSender<report::Notice<K>>,
@@ -57,23 +58,23 @@ pub(crate) struct Executor<K> {
 /// One call to run.
 #[derive(Debug)]
 pub(crate) struct Job<K> {
-    /// What the reports name it by. Unique among the calls that are not settled.
+    /// The key in reports. Unique among the calls that are not settled.
     pub(crate) key: K,
     pub(crate) tool: ToolName,
     pub(crate) arguments: Value,
     pub(crate) caller: Identity,
     pub(crate) call: CallId,
-    /// The call's whole limit: what the text of a timeout names.
+    /// The call's whole limit, which the text of a timeout names.
     pub(crate) limit: Duration,
     /// When that limit ends.
     pub(crate) deadline: Instant,
-    /// What its function logs is inside.
+    /// The parent span of everything that its function logs.
     pub(crate) span: Span,
-    /// The trace that its caller says it belongs to.
+    /// The trace context that its caller sent.
     pub(crate) trace: Option<TraceContext>,
 }
 
-/// A tool, who runs it, and what checks its arguments.
+/// A tool, its source, and the validator of its arguments.
 #[derive(Clone)]
 struct Offered {
     tool: Tool,
@@ -82,12 +83,12 @@ struct Offered {
 }
 
 impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
-    /// An executor for these sources, that runs so many calls at once and lets so many wait, and the other end of
-    /// its reports. Needs a tokio runtime.
+    /// Creates an executor for these sources with limits for the running and the waiting calls, and the receiver of
+    /// its reports. Requires a tokio runtime.
     ///
     /// # Errors
-    /// `Duplicate` if two tools have one name, `Reserved` if one is `bridge.*`, `Schema` if a schema cannot be
-    /// used, and what a source says of itself.
+    /// `Duplicate` if two tools have the same name, `Reserved` if a name starts with `bridge.`, `Schema` if a schema
+    /// cannot be used, and the errors of [`ToolSource::check`](crate::tool::source::ToolSource::check).
     pub(crate) fn with_caps(
         sources: Vec<Arc<dyn AnySource>>,
         running: usize,
@@ -96,7 +97,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         sources.iter().try_for_each(|source| source.check())?;
         let offered = list(&sources, &[], Err)?;
         let (notices, reports) = Reports::new();
-        // One change that nobody looked at yet says as much as many.
+        // One unread change is as good as many.
         let (changed, changes) = mpsc::channel(1);
         let mut watching = JoinSet::new();
         for source in &sources {
@@ -117,38 +118,38 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         Ok((executor, reports))
     }
 
-    /// Runs calls of the reserved tools of this source too, without offering them. It checks what it is given.
+    /// Runs calls of this source's reserved tools too, without offering them. The source checks the arguments itself.
     pub(crate) fn answer_prompts(&mut self, source: &Arc<dyn AnySource>) {
         let offered = |tool| match ArgumentCheck::compile(&tool) {
             Ok(check) => Some(Offered { tool, source: Arc::clone(source), check }),
             Err(problem) => {
-                tracing::error!(%problem, "a prompt is not answered");
+                tracing::error!(%problem, "a prompt cannot be answered");
                 None
             }
         };
         self.prompts = source.list().into_iter().filter_map(offered).collect();
     }
 
-    /// The tools that are offered.
+    /// Returns the tools that are offered.
     pub(crate) fn tools(&self) -> Vec<Tool> {
         self.offered.iter().map(|offered| offered.tool.clone()).collect()
     }
 
-    /// Resolves when a source's list has changed; then [`refresh`](Self::refresh).
+    /// Resolves when a source's list has changed. Call [`refresh`](Self::refresh) then.
     ///
     /// # Cancel safety
-    /// Safe: a change that was not reported is reported by the next one.
+    /// Safe: a change that was not returned is returned by the next call.
     pub(crate) async fn changed(&mut self) {
         if self.changes.recv().await.is_none() {
             std::future::pending().await
         }
     }
 
-    /// Asks the sources again. A tool that cannot be offered is left out, with a warning; if a source panics, all
-    /// stays as it was.
+    /// Reads the lists of the sources again. A tool that cannot be offered is omitted with a warning. If a source
+    /// panics, the tools stay unchanged.
     pub(crate) fn refresh(&mut self) -> Vec<Tool> {
         let leave_out = |problem: RegisterError| {
-            tracing::warn!(%problem, "a tool that came later is not offered");
+            tracing::warn!(%problem, "a tool that was added later is not offered");
             Ok(())
         };
         match quietly(|| list(&self.sources, &self.offered, leave_out)) {
@@ -161,13 +162,13 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         self.tools()
     }
 
-    /// Whether arguments fit their tool's schema: what does not is not worth a question to a person.
+    /// Checks arguments against their tool's schema, before a person is asked for consent.
     pub(crate) fn check(&self, tool: &ToolName, arguments: &Value) -> Result<(), ToolError> {
         let offered = self.offered.iter().find(|offered| offered.tool.name() == tool);
         offered.map_or(Ok(()), |offered| offered.check.check(arguments.clone()).map(drop))
     }
 
-    /// Starts a call, or lets it wait for others to end. Exactly one `Settled` follows, whatever happens.
+    /// Starts a call, or queues it until others end. Exactly one `Settled` follows in every case.
     pub(crate) fn execute(&mut self, job: Job<K>) {
         self.forget_ended();
         let reporter = Reporter::new(job.key, self.reports.clone());
@@ -191,17 +192,17 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         });
     }
 
-    /// Stops a call. One that has ended already is left alone.
+    /// Stops a call. A call that has ended is unaffected.
     pub(crate) fn abort(&mut self, key: K) {
         if let Some((_, token)) = self.open.get(&key) {
             token.cancel();
         }
     }
 
-    /// Resolves when no call runs any more, tidying up included.
+    /// Resolves when no call runs any more, including cleanup.
     ///
     /// # Cancel safety
-    /// Safe: what has not ended goes on.
+    /// Safe: calls that have not ended continue.
     pub(crate) async fn rest(&mut self) {
         while self.running.join_next().await.is_some() {}
     }
@@ -226,7 +227,7 @@ impl<K> fmt::Debug for Executor<K> {
     }
 }
 
-/// The sources' tools in their order. `problem` decides whether a bad one is an error or left out.
+/// Lists the tools of the sources, in their order. `problem` decides whether an invalid tool is an error or omitted.
 fn list(
     sources: &[Arc<dyn AnySource>],
     before: &[Offered],
@@ -247,7 +248,7 @@ fn list(
                 problem(RegisterError::Duplicate { name: tool.name().clone() })?;
                 continue;
             }
-            // What is checked against does not change, so it is not compiled again.
+            // An unchanged definition keeps its validator and is not compiled again.
             let known = before.iter().find(|known| {
                 Arc::ptr_eq(&known.source, source)
                     && known.tool.name() == tool.name()
@@ -272,7 +273,7 @@ async fn watch(source: Arc<dyn AnySource>, changed: mpsc::Sender<()>) {
             Err(panic) => std::task::Poll::Ready(Err(panic)),
         });
         if let Err(panic) = next.await {
-            tracing::error!(at = %panic.place, "a source panicked; changes of its list are not seen any more");
+            tracing::error!(at = %panic.place, "a source panicked; its list is no longer watched");
             return;
         }
         if changed.send(()).await.is_err() {

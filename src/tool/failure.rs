@@ -1,16 +1,16 @@
-//! A tool's failure, as it travels.
+//! A tool's failure, as it is sent to the caller.
 
 use std::{any::Any, borrow::Cow, error::Error, fmt};
 
 use super::CallError;
 use crate::value::{DecodeError, EncodeError, Value};
 
-/// A tool's failure, as it travels to the caller and its model.
+/// A tool's failure, as it is sent to the caller and its model.
 ///
-/// Any error becomes one by `?`, with code `execution_error`: its text stays in this process (see
-/// [`source`](ToolError::source)), and the caller reads a plain sentence. A `&str` or `String`
-/// is a text of yours, and travels. A [`CallError`] keeps its code. For this reason the type is no
-/// [`std::error::Error`] itself.
+/// `?` converts any error into one with code `execution_error`: the error's text stays in this process (see
+/// [`source`](ToolError::source)), and the caller gets a generic message. A `&str` or `String` is sent as it is. A
+/// [`CallError`] keeps its code. This conversion is the reason why the type does not implement [`std::error::Error`]
+/// itself.
 ///
 /// ```
 /// use toolbridge::{ErrorCode, ToolError};
@@ -29,40 +29,40 @@ struct Failure {
     code: ErrorCode,
     message: String,
     partial: Option<Value>,
-    /// The tool had begun: its code, whatever it is, is no proof that nothing ran.
+    /// Whether the tool had started, so that the code does not prove that nothing ran.
     began: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl ToolError {
-    /// What a caller reads in place of a text that stays local.
+    /// The message that the caller gets in place of a text that stays local.
     pub const LOCAL_MESSAGE: &str = "the tool failed";
 
-    /// A failure with this code and text; both travel.
+    /// Creates a failure with this code and message; both are sent.
     pub fn new(code: impl Into<ErrorCode>, message: impl fmt::Display) -> Self {
         Self::build(code.into(), message.to_string(), None)
     }
 
-    /// The answer of a tool that was stopped.
+    /// Creates the failure of a tool that was stopped.
     pub fn cancelled() -> Self {
         Self::new(ErrorCode::CANCELLED, "the call was cancelled")
     }
 
-    /// With the part of the result that was reached.
+    /// Adds a partial result.
     #[must_use]
     pub fn with_partial(mut self, partial: Value) -> Self {
         self.0.partial = Some(partial);
         self
     }
 
-    /// With the error behind it, which stays in this process.
+    /// Sets the underlying error, which stays in this process.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
     }
 
-    /// Of a tool that had begun, if so.
+    /// Records whether the tool had started.
     pub(crate) fn of_begun(mut self, began: bool) -> Self {
         self.0.began = began;
         self
@@ -72,22 +72,22 @@ impl ToolError {
         self.0.began
     }
 
-    /// The code.
+    /// Returns the code.
     pub fn code(&self) -> ErrorCode {
         self.0.code.clone()
     }
 
-    /// The text for people, as it travels.
+    /// Returns the message that is sent.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The part of the result that was reached, if any.
+    /// Returns the partial result, if any.
     pub fn partial(&self) -> Option<&Value> {
         self.0.partial.as_ref()
     }
 
-    /// The error behind it, which stays in this process.
+    /// Returns the underlying error, which stays in this process.
     pub fn source(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         self.0.source.as_deref()
     }
@@ -96,7 +96,7 @@ impl ToolError {
         Self(Box::new(Failure { code, message, partial: None, began: false, source }))
     }
 
-    /// The code that a call's failure has where it is told as a tool's.
+    /// Returns the code of a call's failure when it is reported as a tool's failure.
     pub(crate) fn code_of(error: &CallError) -> ErrorCode {
         match error {
             CallError::NotDelivered { .. } => ErrorCode::TIMEOUT,
@@ -139,7 +139,7 @@ where
             return Self::build(ErrorCode::INVALID_PARAMETERS, text, None);
         }
         if let Some(Some(EncodeError::TooLarge { size, limit })) = any.downcast_ref::<Option<EncodeError>>() {
-            let text = format!("the result has {size} bytes, {limit} can be carried");
+            let text = format!("the result has {size} bytes; the limit is {limit}");
             return Self::build(ErrorCode::RESULT_TOO_LARGE, text, None);
         }
         Self::build(ErrorCode::EXECUTION_ERROR, Self::LOCAL_MESSAGE.to_owned(), slot.map(Into::into))
@@ -166,36 +166,36 @@ impl fmt::Debug for ToolError {
     }
 }
 
-/// Why a tool failed, in a word for programs. Codes that this page does not know pass unchanged.
+/// The code of a tool's failure, for programs. Unknown codes are passed through unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ErrorCode(Cow<'static, str>);
 
 impl ErrorCode {
     /// The owner has no tool of that name.
     pub const UNKNOWN_TOOL: Self = Self(Cow::Borrowed("unknown_tool"));
-    /// It took longer than the call's limit.
+    /// The call took longer than its limit.
     pub const TIMEOUT: Self = Self(Cow::Borrowed("timeout"));
     /// The tool itself failed.
     pub const EXECUTION_ERROR: Self = Self(Cow::Borrowed("execution_error"));
-    /// The arguments do not fit the tool's schema.
+    /// The arguments do not match the tool's schema.
     pub const INVALID_PARAMETERS: Self = Self(Cow::Borrowed("invalid_parameters"));
-    /// It was stopped.
+    /// The call was stopped.
     pub const CANCELLED: Self = Self(Cow::Borrowed("cancelled"));
-    /// The owner, or the person asked, said no.
+    /// The owner or a person refused the call.
     pub const PERMISSION_DENIED: Self = Self(Cow::Borrowed("permission_denied"));
-    /// The result is larger than what can be carried.
+    /// The result is larger than the limit.
     pub const RESULT_TOO_LARGE: Self = Self(Cow::Borrowed("result_too_large"));
-    /// The owner has too much to do; nothing ran.
+    /// The owner is overloaded. Nothing ran.
     pub const BUSY: Self = Self(Cow::Borrowed("busy"));
-    /// The owner left and did not come back in time.
+    /// The owner left and did not return in time.
     pub const LOST: Self = Self(Cow::Borrowed("lost"));
 
-    /// Whether a failure's code would be a proof that nothing ran.
+    /// Returns whether a failure with this code would prove that nothing ran.
     pub(crate) fn proves_that_nothing_ran(&self) -> bool {
         [Self::UNKNOWN_TOOL, Self::INVALID_PARAMETERS, Self::PERMISSION_DENIED, Self::BUSY].contains(self)
     }
 
-    /// The code as it travels.
+    /// Returns the code as it is sent.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_of_ones_own_travels_and_an_error_does_not() {
+    fn message_of_the_author_is_sent_and_a_source_error_is_not() {
         let mine: ToolError = "nobody of that name".into();
         assert_eq!(mine.message(), "nobody of that name");
         let theirs: ToolError = std::io::Error::other("password is hunter2").into();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_call_inside_a_tool_keeps_its_code() {
+    fn failed_call_inside_a_tool_keeps_its_code() {
         let inner = CallError::Tool(ToolError::new("too_dark", "the lamp is broken"));
         let outer: ToolError = inner.into();
         assert_eq!(outer.code().as_str(), "too_dark");

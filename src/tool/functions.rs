@@ -24,11 +24,11 @@ pub use self::{
 
 use self::function::Function;
 
-/// Functions offered as tools, with the state that they share.
+/// Offers functions as tools, with shared state.
 ///
-/// A tool is a plain `async fn([ToolContext], [State<S>], [Arguments]) -> Result<T, ToolError>`, each
-/// parameter optional. Its JSON Schema comes from the type of its arguments, which must be a struct with
-/// named fields (or another type that is a map), and its doc comments describe the fields to the model.
+/// A tool is a plain `async fn([ToolContext], [State<S>], [Arguments]) -> Result<T, ToolError>`, each parameter
+/// optional. Its JSON Schema is derived from the type of its arguments, which must be a struct with named fields (or
+/// another type that serializes to a map). The doc comments of the fields describe them to the model.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -66,29 +66,29 @@ use self::function::Function;
 pub struct Tools<S = ()> {
     state: S,
     functions: Vec<Function<S>>,
-    /// The first thing that was wrong: reported when the tools are to be offered.
+    /// The first error, which is reported when the tools are offered.
     problem: Option<RegisterError>,
 }
 
 impl Tools {
-    /// No tools yet, and no state.
+    /// Creates an empty set of tools, without state.
     pub fn new() -> Self {
         Self::with_state(())
     }
 }
 
 impl<S: Clone + Send + Sync + 'static> Tools<S> {
-    /// No tools yet. Each call gets a clone of the state, by [`State<S>`].
+    /// Creates an empty set of tools. Each call gets a clone of the state through [`State<S>`].
     pub fn with_state(state: S) -> Self {
         Self { state, functions: Vec::new(), problem: None }
     }
 
-    /// And this function. A bad or double name, or arguments that are not a map, are reported at `join`.
+    /// Adds a function. An invalid or duplicate name, and arguments that are not a map, are reported at `join`.
     pub fn tool<M>(self, name: &str, description: &str, handler: impl Handler<M, S>) -> Self {
         self.tool_with(name, description, ToolOptions::default(), handler)
     }
 
-    /// And this function, with options.
+    /// Adds a function with options.
     pub fn tool_with<M>(
         mut self,
         name: &str,
@@ -102,16 +102,15 @@ impl<S: Clone + Send + Sync + 'static> Tools<S> {
         self
     }
 
-    /// Runs one tool as a call from outside would: its arguments are checked first. For tests of one's own
-    /// tools.
+    /// Runs one tool as a remote call would, after checking its arguments. For unit tests of tools.
     ///
-    /// The caller is `local`; no deadline is enforced and a panic is passed on, since a test wants to see it.
+    /// The caller is `local`. No deadline is enforced, and a panic is propagated so that a test can see it.
     ///
     /// # Errors
-    /// `unknown_tool`, `invalid_parameters`, or what the tool itself answers.
+    /// `unknown_tool`, `invalid_parameters`, or the tool's own error.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the function where it stands.
+    /// Dropping the future drops the function at its current await point.
     pub async fn call(&self, name: &str, arguments: impl Serialize) -> Outcome {
         self.check().map_err(|problem| ToolError::new(ErrorCode::EXECUTION_ERROR, problem))?;
         let function = self.function(name)?;

@@ -1,4 +1,4 @@
-//! Names of tools and ids of calls.
+//! Tool names and call ids.
 
 use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
@@ -10,26 +10,26 @@ pub const MAX_TOOL_NAME: usize = 64;
 pub struct ToolName(Arc<str>);
 
 impl ToolName {
-    /// The prefix of names that this protocol keeps for itself.
+    /// The prefix of names that are reserved for the protocol.
     pub const RESERVED: &str = "bridge.";
 
-    /// The tool that every client's session answers by itself, with its arguments.
+    /// The tool that every client's session answers itself, with the call's arguments.
     pub const ECHO: &str = "bridge.echo";
 
-    /// The questions to a person, which are never registered: see [`Prompt`](super::Prompt).
+    /// The prompts: questions to a person, which are never registered. See [`Prompt`](super::Prompt).
     pub const PROMPTS: [&str; 4] = ["bridge.permission", "bridge.choose", "bridge.authorize", "bridge.form"];
 
-    /// Whether it is one of [`PROMPTS`](ToolName::PROMPTS).
+    /// Returns whether it is one of [`PROMPTS`](ToolName::PROMPTS).
     pub fn is_prompt(&self) -> bool {
         Self::PROMPTS.contains(&self.as_str())
     }
 
-    /// The name itself.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether nobody may register it.
+    /// Returns whether the name is reserved, so that it cannot be registered.
     pub fn is_reserved(&self) -> bool {
         self.0.starts_with(Self::RESERVED)
     }
@@ -87,9 +87,9 @@ impl Borrow<str> for ToolName {
     }
 }
 
-/// A text that cannot be a tool's name.
+/// The text is not a valid tool name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no tool name: 1 to {MAX_TOOL_NAME} of A-Z a-z 0-9 _ . -")]
+#[error("{0:?} is not a tool name: use 1 to {MAX_TOOL_NAME} of A-Z a-z 0-9 _ . -")]
 pub struct InvalidToolName(String);
 
 /// A call's id: a NanoID that toolbridge generated, or any text that another implementation chose. Never empty.
@@ -98,7 +98,7 @@ pub struct InvalidToolName(String);
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct CallId(Arc<str>);
 
-// By hand, so that unit tests can count comparisons.
+// Implemented by hand, so that unit tests can count comparisons.
 impl Ord for CallId {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         #[cfg(test)]
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_ascii_and_short() {
+    fn name_is_short_ascii() {
         for good in ["a", "get_battery", "fs.read-file", &"x".repeat(64)] {
             assert_eq!(good.parse::<ToolName>().unwrap().as_str(), good);
         }

@@ -1,4 +1,4 @@
-//! Why nobody runs a tool that was asked for, and why a participant is not one of the assistant's clients.
+//! Why no participant runs a tool, and why a participant is not one of the assistant's clients.
 
 use std::fmt;
 
@@ -10,20 +10,20 @@ pub(crate) const NAMES_SHOWN: usize = 8;
 /// The most characters of one name that a message shows. LiveKit allows identities of 256 bytes.
 const NAME_SHOWN: usize = 64;
 
-/// Why nobody was asked to run a tool: see [`CallError::UnknownTool`](super::CallError::UnknownTool).
+/// Why no participant was asked to run a tool: see [`CallError::UnknownTool`](super::CallError::UnknownTool).
 ///
-/// Nothing ran in any of these cases. Lists hold at most 8 identities.
+/// Nothing ran in any of these cases. Lists contain at most 8 identities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotOffered {
-    /// Everybody who could offer the tool has said what it offers, and this tool is not among it.
+    /// All participants that could offer the tool have registered, and none of them offers it.
     NoSuchTool {
         /// The participant that the call names, if it names one.
         owner: Option<Identity>,
-        /// The offered name that is spelled most alike, if one is.
+        /// The most similar name that is offered, if there is one.
         similar: Option<Box<str>>,
     },
-    /// Nobody else is in the room.
+    /// The room contains no other participant.
     EmptyRoom {
         /// The room's name.
         room: Box<str>,
@@ -37,62 +37,65 @@ pub enum NotOffered {
         /// How many more are in the room.
         more: usize,
     },
-    /// Participants are in the room that have not said yet what they offer. They may offer this tool.
+    /// Some participants in the room have not registered yet. They may offer this tool.
     NotReady {
-        /// Those participants; the one that the call names, if it names one.
+        /// Those participants; only the one that the call names, if it names one.
         owners: Vec<Identity>,
-        /// Whether the call ended before the room had told them of this assistant, which takes LiveKit up to 3 s.
+        /// Whether the call ended before the room had announced this assistant to them, which takes LiveKit up to 3
+        /// s.
         unannounced: bool,
     },
-    /// The participant is in the room, and its tools are not taken.
+    /// The participant is in the room but is not admitted, so that its tools are ignored.
     NotAdmitted {
         /// The participant.
         client: Identity,
         /// Whether it tried to register this tool.
         offers: bool,
-        /// Why its tools are not taken.
+        /// Why it is not admitted.
         why: NotAdmitted,
     },
-    /// The participant that was asked answered that it has no such tool.
+    /// The participant that got the request replied that it has no such tool.
     Declined {
-        /// The participant that was asked.
+        /// That participant.
         owner: Identity,
     },
-    /// The name cannot be a tool's, or is reserved for the protocol.
+    /// The name is not a valid tool name, or is reserved for the protocol.
     NotAName,
     /// The caller is a client. Only an assistant calls tools.
     NotAnAssistant,
 }
 
-/// Why an assistant does not take a participant's tools.
+/// Why an assistant does not admit a participant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotAdmitted {
-    /// Its token names no role.
+    /// Its token contains no role.
     NoRole {
-        /// The participant without a role that is admitted already. Only one is.
+        /// The participant without a role that is already admitted. Only one can be.
         admitted: Option<Identity>,
     },
-    /// Its token names another role.
+    /// Its token contains another role.
     OtherRole {
         /// That role.
         role: Role,
     },
-    /// Its token lets it change its own attributes, so that nothing vouches for its role.
+    /// Its token lets it change its own attributes, so that its role proves nothing.
     ChangeableRole,
-    /// LiveKit says that it is an agent, an egress, an ingress or a telephone, and its token names no role.
+    /// LiveKit reports it as an agent, an egress, an ingress or a telephone participant, and its token contains no
+    /// role.
     OtherKind,
 }
 
 impl NotOffered {
-    /// What a caller of this tool reads; what is known without one, if none is named.
+    /// Returns the explanation for the caller of this tool; for an empty name, the part that does not depend on a
+    /// tool.
     pub(crate) fn explain(&self, tool: &str) -> String {
         let tool = shown(tool);
         match self {
             Self::NoSuchTool { owner, similar } => {
                 let said = match owner {
                     Some(owner) => format!("{} offers no tool named \"{tool}\"", shown(owner.as_str())),
-                    None => format!("nobody in the room offers a tool named \"{tool}\""),
+                    None => format!("no participant in the room offers a tool named \"{tool}\""),
                 };
                 match similar {
                     Some(similar) => format!("{said}; did you mean {}?", shown(similar)),
@@ -103,62 +106,59 @@ impl NotOffered {
                 let name =
                     if room.is_empty() { "the room".to_owned() } else { format!("room {}", shown(room)) };
                 let to_run = if tool.is_empty() { String::new() } else { format!(" to run \"{tool}\"") };
-                format!("{name} is empty: nobody is here{to_run}")
+                format!("{name} is empty: there is no participant{to_run}")
             }
             Self::NotHere { owner, here, more } => {
-                format!("{} is not here; here: {}", shown(owner.as_str()), list(here, *more))
+                format!("{} is not in the room; participants: {}", shown(owner.as_str()), list(here, *more))
             }
             Self::NotReady { owners, unannounced } => {
                 let who = list(owners, 0);
-                let has = if owners.len() == 1 { "is here, but it has" } else { "are here, but they have" };
-                let what = match tool.is_empty() {
-                    true => "what it offers".to_owned(),
-                    false => format!("whether \"{tool}\" is offered"),
-                };
+                let has =
+                    if owners.len() == 1 { "is in the room, but has" } else { "are in the room, but have" };
                 let advice = match unannounced {
                     true => "the room may take 3 s to announce this assistant",
                     false => "wait longer",
                 };
-                format!("{who} {has} not said yet {what}: {advice}")
+                format!("{who} {has} not registered tools yet: {advice}")
             }
             Self::NotAdmitted { client, offers, why } => {
                 let name = shown(client.as_str());
                 let offers = if *offers { format!(" and offers {tool}") } else { String::new() };
-                format!("{name} is here{offers}, but {}", why.explain(&name))
+                format!("{name} is in the room{offers}, but {}", why.explain(&name))
             }
             Self::Declined { owner } => {
-                format!("{} answered that it has no tool named \"{tool}\"", shown(owner.as_str()))
+                format!("{} replied that it has no tool named \"{tool}\"", shown(owner.as_str()))
             }
-            Self::NotAName => format!("\"{tool}\" is not a name that a tool can have"),
+            Self::NotAName => format!("\"{tool}\" is not a valid tool name"),
             Self::NotAnAssistant => "a client cannot call tools; only an assistant can".to_owned(),
         }
     }
 }
 
 impl NotAdmitted {
-    /// What is wrong with the token of this participant, and what to do.
+    /// Returns what is wrong with the participant's token, and what to do.
     pub(crate) fn explain(&self, client: &str) -> String {
         match self {
             Self::NoRole { admitted: None } => format!(
-                "its token names no role: add the attribute {ROLE_ATTRIBUTE}=client, or name it with \
+                "its token has no role: add the attribute {ROLE_ATTRIBUTE}=client, or name it with \
                  .client(\"{client}\")"
             ),
             Self::NoRole { admitted: Some(first) } => format!(
-                "its token names no role, and only one such participant is admitted, which is {}: add the \
+                "its token has no role, and only one such participant is admitted, which is {}: add the \
                  attribute {ROLE_ATTRIBUTE}=client, or name it with .client(\"{client}\")",
                 shown(first.as_str())
             ),
             Self::OtherRole { role } => format!(
-                "its token names the role {role}: use a token with {ROLE_ATTRIBUTE}=client, or name it with \
+                "its token has the role {role}: use a token with {ROLE_ATTRIBUTE}=client, or name it with \
                  .client(\"{client}\")"
             ),
             Self::ChangeableRole => format!(
-                "its token lets it change its own attributes, so that its role is not believed: take \
+                "its token lets it change its own attributes, so that its role proves nothing: remove \
                  canUpdateOwnMetadata from the token and add the attribute {ROLE_ATTRIBUTE}=client, or name it with \
                  .client(\"{client}\")"
             ),
             Self::OtherKind => format!(
-                "it is not an ordinary participant and its token names no role: add the attribute \
+                "it is not an ordinary participant and its token has no role: add the attribute \
                  {ROLE_ATTRIBUTE}=client, or name it with .client(\"{client}\")"
             ),
         }
@@ -175,7 +175,7 @@ pub(crate) fn list(names: &[Identity], more: usize) -> String {
     }
 }
 
-/// A name of somebody else, cut to what a message can show, without control characters.
+/// Returns a foreign name, shortened for a message and without control characters.
 pub(crate) fn shown(name: &str) -> String {
     let mut text: String = name.chars().take(NAME_SHOWN).flat_map(char::escape_debug).collect();
     if name.chars().nth(NAME_SHOWN).is_some() {
@@ -184,14 +184,15 @@ pub(crate) fn shown(name: &str) -> String {
     text
 }
 
-/// The name among these that is most likely meant by a misspelled one. At most one letter in three may differ.
+/// Returns the known name that is most similar to a misspelled one. At most one letter in three may differ.
 pub(crate) fn most_alike<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = name.chars().count().div_ceil(3).min(3);
     let alike = known.filter(|other| *other != name).map(|other| (distance(name, other), other));
     alike.filter(|(distance, _)| *distance <= most).min().map(|(_, other)| other)
 }
 
-/// How many letters must be added, taken away, replaced or swapped with their neighbor (Damerau and Levenshtein).
+/// Returns how many letters must be added, removed, replaced or swapped with their neighbor (Damerau and
+/// Levenshtein).
 fn distance(one: &str, two: &str) -> usize {
     let (one, two): (Vec<char>, Vec<char>) = (one.chars().collect(), two.chars().collect());
     let mut before: Vec<usize> = Vec::new();
@@ -215,13 +216,13 @@ fn distance(one: &str, two: &str) -> usize {
 impl fmt::Display for NotAdmitted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoRole { admitted: None } => "its token names no role",
+            Self::NoRole { admitted: None } => "its token has no role",
             Self::NoRole { admitted: Some(_) } => {
-                "its token names no role, and another such participant is admitted"
+                "its token has no role, and another such participant is admitted"
             }
-            Self::OtherRole { .. } => "its token names another role",
+            Self::OtherRole { .. } => "its token has another role",
             Self::ChangeableRole => "its token lets it change its own attributes",
-            Self::OtherKind => "it is not an ordinary participant, and its token names no role",
+            Self::OtherKind => "it is not an ordinary participant, and its token has no role",
         })
     }
 }

@@ -24,7 +24,7 @@ use crate::{
 use self::command::Command;
 pub use self::supervise::{SUPERVISE, supervise};
 
-/// Programs offered as tools, as a `tools.toml` lists them.
+/// Offers the programs that a `tools.toml` lists as tools.
 ///
 /// ```toml
 /// [[tools]]
@@ -43,19 +43,18 @@ pub use self::supervise::{SUPERVISE, supervise};
 /// env = { LANG = "C.UTF-8", HOME = true }  # `true` takes over this process' own value
 /// ```
 ///
-/// A program starts with nothing in its environment but `PATH=/usr/local/bin:/usr/bin:/bin` and what `env`
-/// says, in a process group of its own. What it writes to stdout is its result, as one JSON value of at most
-/// 1 MiB; nothing at all is an empty map. A status other than 0 is a failure, and the last line of stderr is its
-/// text. When the call is cancelled or its time is up, the group gets a `SIGTERM`, and `SIGKILL` 2 s later;
-/// children that a program leaves behind end in the same way. Only a process that leaves the group (`setsid`)
-/// escapes.
+/// A program's environment contains only `PATH=/usr/local/bin:/usr/bin:/bin` and the variables of `env`. It runs in a
+/// process group of its own. Its result is the JSON value that it writes to stdout, at most 1 MiB; empty output is an
+/// empty map. A status other than 0 is a failure, and the last line of stderr is its message. When the call is
+/// cancelled or its time is up, the group gets a `SIGTERM`, and `SIGKILL` 2 s later; children that a program leaves
+/// behind end in the same way. Only a process that leaves the group (`setsid`) escapes.
 ///
-/// A process that is killed (`SIGKILL`, a crash, out of memory) cannot end its programs: they run on, unless a
-/// [`supervisor`](Self::supervisor) ends them. The command line tool `toolbridge` is its own supervisor.
+/// A process that is killed (`SIGKILL`, a crash, out of memory) cannot end its programs: they continue to run, unless
+/// a [`supervisor`](Self::supervisor) ends them. The command line tool `toolbridge` is its own supervisor.
 ///
-/// A program that needs a person's consent is an error when joining, unless the builder's `consent` says who asks.
+/// A program that needs a person's consent is an error when joining, unless the builder has a `consent` handler.
 ///
-/// Runs on Unix, in a tokio runtime with I/O and time enabled.
+/// Requires Unix and a tokio runtime with I/O and time enabled.
 ///
 /// ```
 /// use std::time::Duration;
@@ -86,7 +85,7 @@ pub struct ProgramTools {
     supervisor: Option<Arc<Path>>,
 }
 
-/// One program and the tool that it is.
+/// A program and its tool definition.
 #[derive(Debug)]
 struct Program {
     tool: Tool,
@@ -94,20 +93,22 @@ struct Program {
 }
 
 impl ProgramTools {
-    /// The programs that this file lists.
+    /// Reads a `tools.toml` file.
     ///
-    /// A user who can change the file or one of its programs can run anything as this user. So the file, each program, and
-    /// the folders that hold them must belong to this user or to root, and only their owner may write them, as sshd demands
-    /// of `authorized_keys` (`StrictModes`). The same holds for every folder above them and every symbolic link on the
-    /// way, except that a folder above may be writable by others if it has the sticky bit, as `/tmp` has. The
-    /// file itself is not a symbolic link. This is checked once, when the file is read.
+    /// A user who can change the file or one of its programs can run anything as this user. Therefore the file, each
+    /// program and the folders that hold them must belong to this user or to root, and only their owner may have
+    /// write permission, as sshd requires for `authorized_keys` (`StrictModes`). The same holds for every folder
+    /// above them and every symbolic link on the path, except that a folder above may be writable by others if it has
+    /// the sticky bit, as `/tmp` has. The file itself must not be a symbolic link. This is checked once, when the
+    /// file is read.
     ///
-    /// Not checked: the working folder (`cwd`), files that arguments name, such as the script of an interpreter, and whatever
-    /// a program itself loads.
+    /// Not checked: the working folder (`cwd`), files that arguments name, such as the script of an interpreter, and
+    /// files that a program itself loads.
     ///
     /// # Errors
-    /// [`Writable`](ProgramsError::Writable), [`Owner`](ProgramsError::Owner) or [`NotAFile`](ProgramsError::NotAFile) if
-    /// another user could change what runs; the others if the file cannot be read or says something that it may not.
+    /// [`Writable`](ProgramsError::Writable), [`Owner`](ProgramsError::Owner) or
+    /// [`NotAFile`](ProgramsError::NotAFile) if another user could change what runs; the other variants if the file
+    /// cannot be read or its content is invalid.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ProgramsError> {
         let (text, folder) = trust::read(path.as_ref())?;
         let tools = Self::parse(&text, &folder)?;
@@ -115,11 +116,11 @@ impl ProgramTools {
         Ok(tools)
     }
 
-    /// The programs that this text lists. They run in `/`, where `cwd` says nothing else. Who could have changed the
-    /// programs is not checked.
+    /// Reads the text of a `tools.toml`. The programs run in `/` unless `cwd` is set. Who could change the programs
+    /// is not checked.
     ///
     /// # Errors
-    /// When the text says something that it may not.
+    /// If the content is invalid.
     pub fn from_toml(text: &str) -> Result<Self, ProgramsError> {
         Self::parse(text, Path::new("/"))
     }
@@ -135,16 +136,18 @@ impl ProgramTools {
         Ok(Self { programs: programs.into(), supervisor: None })
     }
 
-    /// Starts each program by this helper binary, an absolute path, which ends the program when this process is killed.
+    /// Starts each program through this helper binary, an absolute path. The helper ends the program when this
+    /// process is killed.
     ///
-    /// The helper is `toolbridge`, or a binary of your own whose `main` is [`programs::supervise`](supervise), of the
-    /// same version as this library. It starts once for each call, stays beside the program, and holds a socket to
-    /// this process. When the socket closes it does what a cancellation does: `SIGTERM` to the group, `SIGKILL` 2 s
-    /// later. If the helper is killed, its program is ended by this process, and the call fails. Only if both are killed
-    /// at once does the program go on.
+    /// The helper is `toolbridge`, or a binary whose `main` is [`programs::supervise`](supervise), of the same
+    /// version as this library. One helper starts for each call, runs as long as the program, and holds a socket to
+    /// this process. When the socket closes, it sends `SIGTERM` to the group and `SIGKILL` 2 s later, like a
+    /// cancellation. If the helper is killed, this process ends the program, and the call fails. The program
+    /// continues to run only if both are killed at once.
     ///
-    /// With a helper the program no longer leads its process group, so it can leave it with a `setsid` of its own. Signals that
-    /// end a process, such as `SIGINT`, have their default action in the program, even if this process ignores them.
+    /// With a helper the program no longer leads its process group, so it can leave the group by calling `setsid`.
+    /// Signals that end a process, such as `SIGINT`, have their default action in the program, even if this process
+    /// ignores them.
     ///
     /// Default: no helper.
     #[must_use]
@@ -188,13 +191,13 @@ pub enum ProgramsError {
     /// The file is a symbolic link, a folder, a pipe or a device.
     #[error("{} is not a regular file", path.display())]
     NotAFile {
-        /// What was to be read.
+        /// The path.
         path: PathBuf,
     },
     /// Other users could change which programs run.
     #[error("{} can be written by other users (mode {mode:03o}); run `chmod go-w` on it", path.display())]
     Writable {
-        /// The file, a program, or a folder on the way to one of them.
+        /// The file, a program, or a folder that contains one of them.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
@@ -202,12 +205,12 @@ pub enum ProgramsError {
     /// Another user could change which programs run.
     #[error("{} belongs to user {owner}; it must belong to this user or to root", path.display())]
     Owner {
-        /// The file, a program, or a folder or symbolic link on the way to one of them.
+        /// The file, a program, or a folder or symbolic link on the path to one of them.
         path: PathBuf,
-        /// The owner's number.
+        /// The owner's user id.
         owner: u32,
     },
-    /// It is larger than a list of programs can be.
+    /// The file is larger than the limit.
     #[error("{} has more than {limit} bytes", path.display())]
     TooLarge {
         /// The file.
@@ -215,25 +218,25 @@ pub enum ProgramsError {
         /// The limit in bytes.
         limit: u64,
     },
-    /// It is no TOML, or has a key or value that is not known.
+    /// The text is not valid TOML, or has an unknown key or value.
     #[error("line {line}: {reason}")]
     Toml {
-        /// Where, counted from 1.
+        /// The line, counted from 1.
         line: usize,
         /// What is wrong.
         reason: String,
     },
-    /// One tool says something that cannot be.
+    /// The entry of one tool is invalid.
     #[error("tool {tool:?}, line {line}: {reason}")]
     Tool {
         /// Its name.
         tool: String,
-        /// Where, counted from 1.
+        /// The line, counted from 1.
         line: usize,
         /// What is wrong.
         reason: String,
     },
-    /// A name that no tool can have, or that two have.
+    /// A tool name is invalid or used twice.
     #[error(transparent)]
     Register(#[from] RegisterError),
 }

@@ -1,28 +1,28 @@
-//! How far a running tool has come.
+//! Progress of a running tool.
 
 use std::fmt;
 
 use crate::value::Value;
 
-/// How far a running tool has come, in words for a person. `Debug` shows their length.
+/// Progress of a running tool, for a person to read. `Debug` shows only the length of the text.
 #[derive(Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Where it stands.
+    /// The state of the tool.
     pub status: ProgressStatus,
-    /// What it says, if anything.
+    /// A text, if any.
     pub message: Option<String>,
-    /// Anything structured.
+    /// Structured content, if any.
     pub content: Option<Value>,
 }
 
 impl Progress {
-    /// The owner has begun.
+    /// Creates the progress that an owner sends when its tool starts.
     pub fn started() -> Self {
         Self::default()
     }
 
-    /// With structured content.
+    /// Adds structured content.
     #[must_use]
     pub fn content(mut self, content: Value) -> Self {
         self.content = Some(content);
@@ -59,12 +59,12 @@ impl fmt::Display for Progress {
     }
 }
 
-/// Where a running tool stands.
+/// The state of a running tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ProgressStatus {
-    /// Not begun.
+    /// Not started.
     Pending,
-    /// At work.
+    /// Running.
     #[default]
     InProgress,
     /// Done; the result follows.
@@ -74,7 +74,7 @@ pub enum ProgressStatus {
 }
 
 impl ProgressStatus {
-    /// The word on the wire.
+    /// Returns the value on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -84,7 +84,7 @@ impl ProgressStatus {
         }
     }
 
-    /// The status that the word names.
+    /// Returns the status with this value on the wire.
     pub fn from_text(text: &str) -> Option<Self> {
         [Self::Pending, Self::InProgress, Self::Completed, Self::Failed]
             .into_iter()
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_tool_says_of_itself_is_not_in_its_debug_text() {
+    fn debug_output_of_progress_hides_its_text() {
         let told = Progress::from("Ada's number").content(Value::from_json(r#"{"n": "secret"}"#).unwrap());
         let shown = format!("{told:?}");
         assert!(shown.contains("12 B") && !shown.contains("Ada") && !shown.contains("secret"), "{shown}");

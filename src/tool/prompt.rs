@@ -1,7 +1,7 @@
-//! Questions to the person at a client (`wire.md`, section 4, "Prompts").
+//! Questions to the person at a client (`wire.md`, section 4.10).
 //!
-//! A prompt is a call of a reserved tool, which a client takes from its bound assistant without registering it. Here
-//! are the words: what is asked, what is answered, and the limits of both.
+//! A prompt is a call of a reserved tool, which a client accepts from its bound assistant without registering it.
+//! This module defines the questions, the answers, and the limits of both.
 
 mod answer;
 mod question;
@@ -14,24 +14,24 @@ pub use question::{
 use super::{ErrorCode, ToolError, ToolName};
 use crate::value::{DecodeError, Value};
 
-/// The longest text that is shown or spoken, in bytes; it is for a person who listens.
+/// The longest text that is shown or spoken, in bytes, because a person may have to listen to it.
 pub const MAX_PROMPT_TEXT: usize = 1_024;
 
 /// The longest label of an option or choice, and the longest name, in bytes.
 pub const MAX_PROMPT_LABEL: usize = 256;
 
-/// The most options or choices of one question: nobody listens to more.
+/// The most options or choices of one question, because a person may have to listen to them.
 pub const MAX_PROMPT_CHOICES: usize = 32;
 
-/// The longest URL that a person is sent to, in bytes.
+/// The longest URL of a sign-in page, in bytes.
 pub const MAX_PROMPT_URL: usize = 4_096;
 
-/// The largest schema, appearance or default data of a form, in bytes each; as of a tool's schema.
+/// The largest schema, appearance or default data of a form, in bytes each: the limit of a tool's schema.
 pub const MAX_PROMPT_SCHEMA: usize = 16 * 1_024;
 
 /// A question to the person at a client.
 ///
-/// Each is what a call of its tool has as parameters:
+/// It serializes to the parameters of a call of its tool:
 ///
 /// ```no_run
 /// use toolbridge::{Assistant, PermissionPrompt, PromptAnswer, PromptedCall};
@@ -54,21 +54,21 @@ pub const MAX_PROMPT_SCHEMA: usize = 16 * 1_024;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Prompt {
-    /// `bridge.permission`: may this be done?
+    /// `bridge.permission`: asks whether calls may be made.
     Permission(PermissionPrompt),
-    /// `bridge.choose`: which of these?
+    /// `bridge.choose`: asks for one of several choices.
     Choose(ChoicePrompt),
-    /// `bridge.authorize`: please sign in there.
+    /// `bridge.authorize`: asks the person to sign in.
     Authorize(AuthorizePrompt),
-    /// `bridge.form`: please fill this in.
+    /// `bridge.form`: asks the person to fill in a form.
     Form(FormPrompt),
 }
 
 impl Prompt {
-    /// The question that the parameters of a call hold.
+    /// Reads the question from the parameters of a call.
     ///
     /// # Errors
-    /// `unknown_tool` if the tool is no prompt, `invalid_parameters` with the path of what does not fit.
+    /// `unknown_tool` if the tool is not a prompt, `invalid_parameters` with the path of the invalid value.
     pub fn read(tool: &ToolName, parameters: &Value) -> Result<Self, ToolError> {
         let refuse = |error: DecodeError| invalid(format!("the parameters are not those of {tool}: {error}"));
         let prompt = match tool.as_str() {
@@ -76,7 +76,7 @@ impl Prompt {
             "bridge.choose" => Self::Choose(parameters.decode().map_err(refuse)?),
             "bridge.authorize" => Self::Authorize(parameters.decode().map_err(refuse)?),
             "bridge.form" => Self::Form(parameters.decode().map_err(refuse)?),
-            _ => return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, format!("{tool} is no prompt"))),
+            _ => return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, format!("{tool} is not a prompt"))),
         };
         let checked = match &prompt {
             Self::Permission(ask) => ask.check(),
@@ -88,7 +88,7 @@ impl Prompt {
         Ok(prompt)
     }
 
-    /// The tool whose parameters it is.
+    /// Returns the name of the tool whose parameters it is.
     pub fn tool(&self) -> &'static str {
         match self {
             Self::Permission(_) => "bridge.permission",
@@ -98,7 +98,7 @@ impl Prompt {
         }
     }
 
-    /// The question in words, to be shown or spoken, if there are any.
+    /// Returns the text of the question, to be shown or spoken, if it has one.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Permission(ask) => ask.text.as_deref(),
@@ -108,10 +108,10 @@ impl Prompt {
         }
     }
 
-    /// The result of the call that asked, if this answer is one to it.
+    /// Returns the result of the call, if this answer fits the question.
     ///
     /// # Errors
-    /// `execution_error` if the answer is none to this question: an option that was not offered, a decision of
+    /// `execution_error` if the answer does not fit the question: an option that was not offered, or an outcome of
     /// another kind of prompt.
     pub fn answered(&self, answer: &PromptAnswer) -> Result<Value, ToolError> {
         let fits = match (self, answer.outcome) {
@@ -124,7 +124,7 @@ impl Prompt {
             _ => false,
         };
         if !fits {
-            let text = format!("the answer is none to {}", self.tool());
+            let text = format!("the answer does not fit {}", self.tool());
             return Err(ToolError::new(ErrorCode::EXECUTION_ERROR, text));
         }
         Ok(Value::encode(answer)?)
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prompt_keeps_what_it_was_written_with() {
+    fn every_prompt_round_trips() {
         let all = [
             ("bridge.permission", permission()),
             ("bridge.choose", json!({"text": "Which?", "choices": ["a", "b"], "default": 1})),
@@ -200,17 +200,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_or_missing_is_refused_with_its_path() {
+    fn excess_or_missing_value_is_refused_with_its_path() {
         let with = |path: &str, value: Json| {
             let mut parameters = permission();
             *parameters.pointer_mut(path).unwrap() = value;
             read("bridge.permission", parameters).unwrap_err()
         };
-        assert!(with("/text", json!("x".repeat(1_025))).contains("text has 1025 bytes, 1024 are allowed"));
+        assert!(with("/text", json!("x".repeat(1_025))).contains("text has 1025 bytes; the limit is 1024"));
         assert!(with("/options", json!([])).contains("options has 0 entries, 1 to 32 are allowed"));
-        assert!(with("/options/1/optionId", json!("y")).contains("options[1].optionId stands twice"));
+        assert!(with("/options/1/optionId", json!("y")).contains("options[1].optionId appears twice"));
         assert!(with("/options/0/name", json!("x".repeat(257))).contains("options[0].name has 257 bytes"));
-        assert!(with("/others", json!([{}])).contains("others[0] says neither name nor title"));
+        assert!(with("/others", json!([{}])).contains("others[0] has neither name nor title"));
         assert!(with("/toolCall", json!(1)).contains("bridge.permission"));
         let choose = |parameters| read("bridge.choose", parameters).unwrap_err();
         assert!(choose(json!({"text": "?", "choices": ["a"], "default": 1})).contains("default is 1"));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_one_to_its_question() {
+    fn answer_must_fit_its_question() {
         let ask = read("bridge.permission", permission()).unwrap();
         assert!(ask.answered(&PromptAnswer::selected("a")).is_ok());
         assert!(ask.answered(&PromptAnswer::cancelled()).is_ok());
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_option_that_was_offered_and_allows_is_a_yes() {
+    fn only_an_offered_allowing_option_gives_permission() {
         let Ok(Prompt::Permission(ask)) = read("bridge.permission", permission()) else { unreachable!() };
         let allows = |answer: Json| {
             let answer: PromptAnswer = Value::from(answer).decode().unwrap();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_and_answered_is_not_printed() {
+    fn debug_output_hides_question_and_answer() {
         let secret = "hunter2";
         let ask = read("bridge.authorize", json!({"url": format!("https://x.example/{secret}")})).unwrap();
         let answer = PromptAnswer::submitted(&json!({"word": secret})).unwrap().text(secret);

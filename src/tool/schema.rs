@@ -45,7 +45,7 @@ impl ArgumentCheck {
         })
     }
 
-    /// Takes any map, whatever the schema says: it is not looked at.
+    /// Accepts any map without reading the schema.
     pub(crate) fn any_map() -> Self {
         Self::default()
     }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_path_and_rule_but_no_value() {
+    fn refusal_names_path_and_rule_but_no_value() {
         let schema = json!({"type": "object", "required": ["who"], "properties": {
             "who": {"type": "object", "required": ["na/me"], "properties": {"age": {"type": "integer", "maximum": 9}}},
             "tags": {"type": "array", "items": {"enum": ["a", "b"]}},

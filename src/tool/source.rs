@@ -1,7 +1,7 @@
-//! The seam for tools: what offers them and executes their calls.
+//! [`ToolSource`]: offers tools and executes their calls.
 //!
-//! Functions ([`Tools`](crate::Tools)) and programs ([`ProgramTools`](crate::ProgramTools)) are sources;
-//! an [`Assistant`](crate::Assistant) is one too; anything else becomes one by two methods.
+//! Functions ([`Tools`](crate::Tools)), programs ([`ProgramTools`](crate::ProgramTools)) and an
+//! [`Assistant`](crate::Assistant) are sources. Any other type becomes one by implementing two methods.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -14,19 +14,19 @@ use crate::{
     value::Value,
 };
 
-/// The deadline of a context without a limit, thirty years from now: every clock can count so far.
+/// The deadline of a context without a limit, thirty years from now, which every clock can represent.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 
-/// Something that offers tools and executes their calls.
+/// Offers tools and executes their calls.
 ///
 /// # Cancel safety
 /// Dropping the future that [`execute`](ToolSource::execute) returned cancels that call.
 pub trait ToolSource: Send + Sync + 'static {
-    /// The tools that are offered just now.
+    /// Returns the tools that are currently offered.
     fn list(&self) -> Vec<Tool>;
 
     /// Runs one call. The arguments have been checked against the schema in [`list`](ToolSource::list), unless the
-    /// source [judges](ToolSource::validates_arguments) them.
+    /// source [validates](ToolSource::validates_arguments) them itself.
     fn execute(
         &self,
         tool: &ToolName,
@@ -34,35 +34,36 @@ pub trait ToolSource: Send + Sync + 'static {
         context: ToolContext,
     ) -> impl Future<Output = Outcome> + Send;
 
-    /// Resolves when [`list`](ToolSource::list) would answer differently from before. Default: never.
+    /// Resolves when the return value of [`list`](ToolSource::list) has changed. Default: never.
     fn changed(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
 
-    /// Whether a cancelled call of this tool goes on for its grace before its future is dropped.
+    /// Returns whether a cancelled call of this tool continues for its grace period before its future is dropped.
     ///
-    /// Default: yes, since a source is given a context and may want to tidy up.
+    /// Default: yes, because a source gets a context and may need to clean up.
     fn uses_cancel_grace(&self, _tool: &ToolName) -> bool {
         true
     }
 
-    /// Whether the source judges arguments itself: its schemas are offered, and neither compiled nor checked.
+    /// Returns whether the source validates arguments itself; toolbridge then offers its schemas without compiling
+    /// them.
     ///
-    /// Such a source says when a call begins, by any [`progress`](ToolContext::progress): until then its refusal proves
-    /// that nothing ran. For a source whose schemas are not its own. Default: no.
+    /// Such a source must send [`progress`](ToolContext::progress) when execution starts; an error before that proves
+    /// that nothing ran. This is for a source whose schemas come from elsewhere. Default: no.
     fn validates_arguments(&self) -> bool {
         false
     }
 
-    /// Whether the source is fit to be offered. Asked once, at `join`. Default: yes.
+    /// Checks whether the source can be offered. Called once, at `join`. Default: `Ok`.
     ///
     /// # Errors
-    /// What makes it unfit, as the error of `join`.
+    /// The reason why it cannot be offered; `join` returns this error.
     fn check(&self) -> Result<(), RegisterError> {
         Ok(())
     }
 
-    /// The same tools, each name with `prefix` and a dot before it: for two sources with equal names.
+    /// Returns the same tools with `prefix` and a dot before each name, for two sources with equal names.
     fn prefixed(self, prefix: &str) -> Prefixed<Self>
     where
         Self: Sized,
@@ -102,7 +103,7 @@ impl<T: ToolSource> ToolSource for Arc<T> {
     }
 }
 
-/// A source whose tools' names have a prefix: see [`ToolSource::prefixed`].
+/// A source whose tool names have a prefix: see [`ToolSource::prefixed`].
 #[derive(Clone, Debug)]
 pub struct Prefixed<T> {
     source: T,
@@ -152,7 +153,7 @@ impl<T: ToolSource> ToolSource for Prefixed<T> {
     }
 }
 
-/// What a running tool knows of its call, and how it speaks to its caller.
+/// The context of a running tool: describes its call, and reports progress to the caller.
 ///
 /// ```
 /// # async fn copy() {}
@@ -180,7 +181,7 @@ pub struct ToolContext {
 }
 
 impl ToolContext {
-    /// A context of one's own, for calling a source directly. Its progress goes nowhere.
+    /// Creates a context for calling a source directly. Its progress is discarded.
     pub fn new(caller: impl Into<Identity>, limit: Duration) -> Self {
         let now = Instant::now();
         Self {
@@ -193,80 +194,80 @@ impl ToolContext {
         }
     }
 
-    /// With this id of the call.
+    /// Sets the id of the call.
     #[must_use]
     pub fn with_call_id(mut self, call: CallId) -> Self {
         self.call = call;
         self
     }
 
-    /// With this deadline.
+    /// Sets the deadline.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Cancelled when this token is.
+    /// Sets a token that cancels the call.
     #[must_use]
     pub fn with_cancellation(mut self, token: CancellationToken) -> Self {
         self.cancelled = token;
         self
     }
 
-    /// With somebody who hears the progress.
+    /// Sets a function that receives the progress.
     #[must_use]
     pub fn with_progress(mut self, report: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.report = Some(Arc::new(report));
         self
     }
 
-    /// As part of this trace.
+    /// Sets the trace context.
     #[must_use]
     pub fn with_trace(mut self, context: impl Into<Option<TraceContext>>) -> Self {
         self.trace = context.into();
         self
     }
 
-    /// The trace that the caller says its call belongs to, if it says so: its own span.
+    /// Returns the trace context that the caller sent: the caller's own span.
     pub fn trace(&self) -> Option<&TraceContext> {
         self.trace.as_ref()
     }
 
-    /// Who asked for the tool.
+    /// Returns the identity of the caller.
     pub fn caller(&self) -> &Identity {
         &self.caller
     }
 
-    /// The call's id.
+    /// Returns the call's id.
     pub fn call_id(&self) -> &CallId {
         &self.call
     }
 
-    /// When the call ends as a timeout.
+    /// Returns when the call ends as a timeout.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// How long is left; zero when the deadline has passed.
+    /// Returns the remaining time; zero after the deadline.
     pub fn time_left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Whether the result is still wanted.
+    /// Returns whether the call was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.is_cancelled()
     }
 
-    /// Resolves when the result is no longer wanted.
+    /// Resolves when the call is cancelled.
     ///
     /// # Cancel safety
-    /// Safe: nothing is lost when it is dropped.
+    /// Safe: dropping it loses nothing.
     pub async fn cancelled(&self) {
         self.cancelled.cancelled().await;
     }
 
-    /// Tells the caller how far the work has come. At most ten a second are sent; the last is kept.
+    /// Reports progress to the caller. At most ten reports a second are sent; the last one is never dropped.
     pub fn progress(&self, progress: impl Into<Progress>) {
         if let Some(report) = &self.report {
             report(progress.into());
@@ -285,7 +286,7 @@ impl fmt::Debug for ToolContext {
     }
 }
 
-/// A source behind a pointer: what the executor holds.
+/// A source behind a pointer, as the executor holds it.
 pub(crate) trait AnySource: Send + Sync + 'static {
     fn list(&self) -> Vec<Tool>;
     fn execute<'a>(

@@ -1,20 +1,21 @@
-//! Where a call stands in a distributed trace: W3C Trace Context, level 1.
+//! The position of a call in a distributed trace: W3C Trace Context, level 1.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 /// The length of a `traceparent` of version 00, in characters.
 const PARENT_CHARS: usize = 55;
 
-/// The longest `tracestate` that travels, in characters: as much as the recommendation wants everybody to carry.
+/// The longest `tracestate` that is sent, in characters: the length that the recommendation requires every system to
+/// propagate.
 const MAX_STATE: usize = 512;
 
 /// The most members that a `tracestate` may have.
 const MAX_MEMBERS: usize = 32;
 
-/// The flags that are known: sampled, and (of level 2) that the trace's id is random.
+/// The known flags: sampled, and (level 2) that the trace id is random.
 const KNOWN_FLAGS: u8 = 0b11;
 
-/// Where a call stands in a distributed trace: the caller's span, as W3C's `traceparent` and `tracestate` say it.
+/// The position of a call in a distributed trace: the caller's span, as in W3C's `traceparent` and `tracestate`.
 ///
 /// See [W3C Trace Context](https://www.w3.org/TR/trace-context/).
 ///
@@ -35,35 +36,35 @@ pub struct TraceContext {
     state: Option<Arc<str>>,
 }
 
-/// Why a text is no trace context.
+/// Why a text is not a valid trace context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidTraceContext {
     /// A `traceparent` of this version has another length.
-    #[error("a traceparent has 55 characters, this one has {0}")]
+    #[error("the traceparent has {0} characters instead of 55")]
     Length(usize),
-    /// It is not `version-trace-span-flags` in lower-case hexadecimal digits.
-    #[error("it is not four fields of lower-case hexadecimal digits with hyphens between them")]
+    /// The text is not `version-trace-span-flags` in lower-case hexadecimal digits.
+    #[error("the traceparent is not four fields of lower-case hexadecimal digits separated by hyphens")]
     Form,
     /// Version ff is forbidden.
-    #[error("version ff is forbidden")]
+    #[error("traceparent version ff is forbidden")]
     Version,
-    /// An id is all zeroes, which means that there is none.
-    #[error("an id of zeroes is none")]
+    /// An id is all zeroes, which means that there is no id.
+    #[error("the trace id or span id is all zeroes")]
     Zero,
     /// The `tracestate` is longer than 512 characters or has more than 32 members.
-    #[error("a tracestate may have 512 characters and 32 members")]
+    #[error("the tracestate exceeds 512 characters or 32 members")]
     StateTooLarge,
     /// The `tracestate` is not a list of `key=value`, each key once.
-    #[error("it is not a list of key=value, each key once")]
+    #[error("the tracestate is not a list of key=value members with unique keys")]
     State,
 }
 
 impl TraceContext {
-    /// A context of these ids, not sampled and without state.
+    /// Creates a context with these ids, not sampled and without state.
     ///
     /// # Errors
-    /// `Zero` if one of them is all zeroes.
+    /// `Zero` if an id is all zeroes.
     pub fn new(trace_id: [u8; 16], span_id: [u8; 8]) -> Result<Self, InvalidTraceContext> {
         if trace_id == [0; 16] || span_id == [0; 8] {
             return Err(InvalidTraceContext::Zero);
@@ -71,72 +72,72 @@ impl TraceContext {
         Ok(Self { trace: trace_id, span: span_id, flags: 0, state: None })
     }
 
-    /// A context of these ids in hexadecimal digits.
+    /// Creates a context from ids in hexadecimal digits.
     pub(crate) fn of_ids(trace_id: &str, span_id: &str) -> Result<Self, InvalidTraceContext> {
         Self::new(digits(trace_id.as_bytes())?, digits(span_id.as_bytes())?)
     }
 
-    /// Whether the caller may have recorded its span.
+    /// Sets whether the caller may have recorded its span.
     #[must_use]
     pub fn sampled(mut self, sampled: bool) -> Self {
         self.flags = (self.flags & !1) | u8::from(sampled);
         self
     }
 
-    /// With this `tracestate`; an empty one is none.
+    /// Sets the `tracestate`; an empty one counts as none.
     ///
     /// # Errors
-    /// `State` or `StateTooLarge`; the recommendation says to go on without it then.
+    /// `State` or `StateTooLarge`; the recommendation is to continue without a `tracestate` then.
     pub fn with_state(mut self, tracestate: &str) -> Result<Self, InvalidTraceContext> {
         check_state(tracestate)?;
         self.state = (!tracestate.trim_matches([' ', '\t', ',']).is_empty()).then(|| tracestate.into());
         Ok(self)
     }
 
-    /// The trace's id, as 32 hexadecimal digits.
+    /// Returns the trace id as 32 hexadecimal digits.
     pub fn trace_id(&self) -> String {
         hex(&self.trace)
     }
 
-    /// The caller's span, as 16 hexadecimal digits.
+    /// Returns the caller's span id as 16 hexadecimal digits.
     pub fn span_id(&self) -> String {
         hex(&self.span)
     }
 
-    /// The trace's id in bytes, most significant first.
+    /// Returns the trace id in bytes, most significant first.
     pub fn trace_id_bytes(&self) -> [u8; 16] {
         self.trace
     }
 
-    /// The caller's span in bytes, most significant first.
+    /// Returns the caller's span id in bytes, most significant first.
     pub fn span_id_bytes(&self) -> [u8; 8] {
         self.span
     }
 
-    /// Whether the caller may have recorded its span.
+    /// Returns whether the caller may have recorded its span.
     pub fn is_sampled(&self) -> bool {
         self.flags & 1 == 1
     }
 
-    /// The trace flags: bit 0 is sampled.
+    /// Returns the trace flags: bit 0 is sampled.
     pub fn flags(&self) -> u8 {
         self.flags
     }
 
-    /// What tracing systems have added, if anything.
+    /// Returns the `tracestate`, if there is one.
     pub fn state(&self) -> Option<&str> {
         self.state.as_deref()
     }
 }
 
-/// The `traceparent`, in version 00.
+/// Writes the `traceparent`, in version 00.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "00-{}-{}-{:02x}", self.trace_id(), self.span_id(), self.flags)
     }
 }
 
-/// Reads a `traceparent`. Of a later version the fields that this one knows are read.
+/// Parses a `traceparent`. From a later version it reads the fields that this version has.
 impl FromStr for TraceContext {
     type Err = InvalidTraceContext;
 
@@ -211,7 +212,7 @@ fn check_state(text: &str) -> Result<(), InvalidTraceContext> {
     Ok(())
 }
 
-/// A name of a system, or of a tenant in a system.
+/// Whether the text is the name of a system, or of a tenant in a system.
 fn is_key(key: &str) -> bool {
     let rest = |part: &str| {
         part.bytes().all(|it| matches!(it, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'*' | b'/'))
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_traceparent_is_read_and_written_alike() {
+    fn traceparent_round_trips() {
         let context: TraceContext = GOOD.parse().unwrap();
         assert_eq!(context.to_string(), GOOD);
         assert_eq!(context.trace_id(), "4bf92f3577b34da6a3ce929d0e0e4736");
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_may_say_more_behind_a_hyphen() {
+    fn later_version_may_have_more_after_a_hyphen() {
         let later = GOOD.replacen("00", "cc", 1);
         for text in [later.clone(), format!("{later}-"), format!("{later}-what-the-future-brings")] {
             assert_eq!(text.parse::<TraceContext>().unwrap().to_string(), GOOD);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_traceparent_is_refused() {
+    fn invalid_traceparent_is_refused() {
         assert_eq!(error(""), InvalidTraceContext::Length(0));
         assert_eq!(error(&GOOD[..54]), InvalidTraceContext::Length(54));
         assert_eq!(error(&format!("{GOOD}-00")), InvalidTraceContext::Length(58));
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tracestate_is_a_list_of_known_form() {
+    fn tracestate_is_validated() {
         let context: TraceContext = GOOD.parse().unwrap();
         let with = |state: &str| context.clone().with_state(state);
         for good in ["congo=t61rcWkgMzE", "rojo=00f067aa0ba902b7, congo=x", "0tenant@sys=1,,a=b", "a= b"] {

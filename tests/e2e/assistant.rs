@@ -17,21 +17,21 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = trials![assistant:
-        a_driver_calls_and_hears_what_happens,
-        its_own_programs_are_tools_that_the_room_sees_run,
-        a_call_is_cancelled_by_a_line_and_all_are_by_an_order_to_stop,
-        when_the_input_ends_open_calls_are_waited_for,
-        a_shell_pipeline_drives_it,
-        who_stops_reading_ends_it,
-        a_lost_room_ends_it_with_every_result_told,
-        a_call_beside_it_is_told_whom_the_client_listens_to,
-        a_hangup_leaves_no_program_behind,
-        a_watch_without_a_role_hears_what_goes_to_the_whole_room,
+        driver_calls_tools_and_gets_events,
+        own_programs_are_tools_that_the_room_observes,
+        cancel_line_ends_one_call_and_stop_order_ends_all,
+        end_of_input_waits_for_open_calls,
+        shell_pipeline_drives_the_assistant,
+        closed_output_ends_the_assistant,
+        lost_room_ends_the_assistant_after_every_result,
+        second_assistant_learns_that_the_client_is_bound,
+        hangup_leaves_no_program_running,
+        watch_without_a_role_receives_broadcasts,
     ];
     trials.push(trial_with(
-        "assistant::a_python_script_drives_it",
+        "assistant::python_script_drives_the_assistant",
         || (!has_python()).then_some("python3"),
-        a_python_script_drives_it,
+        python_script_drives_the_assistant,
     ));
     trials
 }
@@ -49,7 +49,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("nap", "exec /bin/sleep 60"),
 ];
 
-/// `toolbridge client`, in the room, for this assistant.
+/// Starts `toolbridge client` in the room, for this assistant.
 async fn desk(server: &Server, room: &str, listens_to: Option<&str>) -> anyhow::Result<Program> {
     let file = tools_file(&format!("{room}-desk"), PROGRAMS)?;
     let mut arguments = vec!["client", "--room", room, "--identity", "desk"];
@@ -59,7 +59,7 @@ async fn desk(server: &Server, room: &str, listens_to: Option<&str>) -> anyhow::
     Ok(client)
 }
 
-/// `toolbridge assistant` as `brain`, which knows the desk by name.
+/// Starts `toolbridge assistant` as `brain`, which knows the desk by name.
 fn brain(server: &Server, room: &str) -> anyhow::Result<Program> {
     let arguments = ["assistant", "--room", room, "--identity", "brain", "--client", "desk"];
     Program::toolbridge(server, &arguments).start()
@@ -69,7 +69,7 @@ async fn ask(program: &mut Program, line: Value) -> anyhow::Result<()> {
     program.write(&line.to_string()).await
 }
 
-async fn a_driver_calls_and_hears_what_happens() -> anyhow::Result<()> {
+async fn driver_calls_tools_and_gets_events() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "assistant-lines");
     let mut desk = desk(&server, room, Some("brain")).await?;
     let mut brain = brain(&server, room)?;
@@ -113,7 +113,7 @@ async fn a_driver_calls_and_hears_what_happens() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn its_own_programs_are_tools_that_the_room_sees_run() -> anyhow::Result<()> {
+async fn own_programs_are_tools_that_the_room_observes() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "assistant-own");
     let phone = client(&server, room, "phone", Client::builder().assistant("brain")).await?;
     let mut events = phone.events();
@@ -124,7 +124,7 @@ async fn its_own_programs_are_tools_that_the_room_sees_run() -> anyhow::Result<(
     ask(&mut brain, json!({"type": "tools"})).await?;
     let tools = brain.json(json!({"type": "tools"})).await?;
     ensure!(tools["tools"][0]["execution"] == "server" && tools["tools"][0]["owner"] == "brain", "{tools}");
-    // The phone sees it as its assistant's once the two have shaken hands.
+    // The phone treats it as its assistant once the two have shaken hands.
     event(&mut events, "the assistant", |event| match event {
         toolbridge::Event::Bound(Some(assistant)) if assistant == "brain" => Some(()),
         _ => None,
@@ -145,7 +145,7 @@ async fn its_own_programs_are_tools_that_the_room_sees_run() -> anyhow::Result<(
     Ok(())
 }
 
-async fn a_call_is_cancelled_by_a_line_and_all_are_by_an_order_to_stop() -> anyhow::Result<()> {
+async fn cancel_line_ends_one_call_and_stop_order_ends_all() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "assistant-cancel");
     let mut desk = desk(&server, room, Some("brain")).await?;
     let mut brain = brain(&server, room)?;
@@ -176,12 +176,12 @@ async fn a_call_is_cancelled_by_a_line_and_all_are_by_an_order_to_stop() -> anyh
     Ok(())
 }
 
-async fn when_the_input_ends_open_calls_are_waited_for() -> anyhow::Result<()> {
+async fn end_of_input_waits_for_open_calls() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "assistant-eof");
     let mut brain = brain(&server, room)?;
     ask(&mut brain, json!({"type": "call", "id": 1, "tool": "echo", "ownerWaitMs": 20_000})).await?;
     brain.json(json!({"type": "hello"})).await?;
-    // The one who has the tool comes when all was said.
+    // The client with the tool joins after the input has ended.
     let (desk, output) = tokio::join!(desk(&server, room, Some("brain")), brain.finish());
     let (_desk, output) = (desk?, output?);
     ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
@@ -189,7 +189,7 @@ async fn when_the_input_ends_open_calls_are_waited_for() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_python_script_drives_it() -> anyhow::Result<()> {
+async fn python_script_drives_the_assistant() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "assistant-python");
     let _desk = desk(&server, room, None).await?;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/assistant.py");
@@ -199,7 +199,7 @@ async fn a_python_script_drives_it() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_shell_pipeline_drives_it() -> anyhow::Result<()> {
+async fn shell_pipeline_drives_the_assistant() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "assistant-shell");
     let _desk = desk(&server, room, None).await?;
     let line = format!(
@@ -215,19 +215,19 @@ async fn a_shell_pipeline_drives_it() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn who_stops_reading_ends_it() -> anyhow::Result<()> {
+async fn closed_output_ends_the_assistant() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "assistant-unread");
     let line = format!("{{ toolbridge assistant --room {room}; echo \"status $?\" >&2; }} | head -n 1");
     let mut pipeline = Program::other(&server, "sh", &["-c", &line]).start()?;
     pipeline.json(json!({"type": "hello"})).await?;
-    // Whatever happens next cannot be told.
+    // Output is closed, so later events cannot be reported.
     let _phone = client(&server, room, "phone", Client::builder()).await?;
     let output = soon("its end", pipeline.ended()).await??;
     ensure!(output.code == Some(0) && output.stderr == "status 0\n", "{output:?}");
     Ok(())
 }
 
-async fn a_lost_room_ends_it_with_every_result_told() -> anyhow::Result<()> {
+async fn lost_room_ends_the_assistant_after_every_result() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "assistant-lost");
     let _desk = desk(&server, room, Some("brain")).await?;
     let mut brain = brain(&server, room)?;
@@ -243,23 +243,23 @@ async fn a_lost_room_ends_it_with_every_result_told() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_call_beside_it_is_told_whom_the_client_listens_to() -> anyhow::Result<()> {
+async fn second_assistant_learns_that_the_client_is_bound() -> anyhow::Result<()> {
     let server = shared()?;
-    // One client that chose the first that spoke, and one whose author chose.
+    // One client that bound the first assistant, and one whose author named its assistant.
     for (room, listens_to) in [("assistant-bound", None), ("assistant-named", Some("brain"))] {
         let mut desk = desk(&server, room, listens_to).await?;
         let mut brain = brain(&server, room)?;
         ask(&mut brain, json!({"type": "call", "id": 1, "tool": "echo"})).await?;
         brain.json(json!({"type": "result", "id": 1, "ok": true})).await?;
         desk.line("bound to the assistant brain").await?;
-        // Asked by name, the desk says so itself if it hears the call before our handshake.
+        // A named desk reports this itself if the call arrives before the handshake.
         for to in [&["--to", "desk"][..], &[]] {
             let arguments = [&["call", "echo", "--room", room], to].concat();
             let output = Program::toolbridge(&server, &arguments).run().await?;
             ensure!(output.code == Some(4) && output.stdout.is_empty(), "{output:?}");
             let told = output.stderr.lines().last().unwrap_or_default();
             ensure!(
-                told.contains(" listens to another assistant") && told.ends_with("(the tool did not run)"),
+                told.contains(" is bound to another assistant") && told.ends_with("(the tool did not run)"),
                 "{room} {to:?}: {output:?}"
             );
         }
@@ -269,7 +269,7 @@ async fn a_call_beside_it_is_told_whom_the_client_listens_to() -> anyhow::Result
     Ok(())
 }
 
-async fn a_hangup_leaves_no_program_behind() -> anyhow::Result<()> {
+async fn hangup_leaves_no_program_running() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "assistant-hangup");
     let marks = tools_file("hangup-marks", &[])?;
     for verb in ["client", "assistant"] {
@@ -307,7 +307,7 @@ async fn a_hangup_leaves_no_program_behind() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_watch_without_a_role_hears_what_goes_to_the_whole_room() -> anyhow::Result<()> {
+async fn watch_without_a_role_receives_broadcasts() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "assistant-watch");
     let token = server.key().participant(room, "user").sign()?;
     let mut watch = Program::toolbridge(&server, &["watch", "--json", "--token", &token]).start()?;
@@ -317,7 +317,7 @@ async fn a_watch_without_a_role_hears_what_goes_to_the_whole_room() -> anyhow::R
     let arguments = ["assistant", "--room", room, "--identity", "brain", "--client", "phone"];
     let mut brain = Program::toolbridge(&server, &arguments).arg("--tools").arg(&file).start()?;
     brain.json(json!({"event": "joined", "identity": "user", "role": null})).await?;
-    // It can be named, and is not asked before it could answer; nobody waits for it longer than he said.
+    // The phone can be named, and gets no request before it could reply; the call waits no longer than its limit.
     ask(&mut brain, json!({"type": "call", "id": 0, "tool": "double", "arguments": {"n": 1}})).await?;
     brain.json(json!({"type": "result", "id": 0, "ok": true})).await?;
     ask(&mut brain, json!({"type": "call", "id": 1, "tool": "echo", "arguments": {"n": 1}})).await?;
@@ -328,7 +328,7 @@ async fn a_watch_without_a_role_hears_what_goes_to_the_whole_room() -> anyhow::R
             (value["frame"]["name"] == "ToolUseRequest").then_some(value)
         })
         .await?;
-    // The call of the phone came first, and was not for everybody.
+    // The call to the phone came first, and was not a broadcast.
     ensure!(heard["frame"]["body"]["execution"] == "server", "{heard}");
     watch.interrupt()?;
     let output = watch.finish().await?;

@@ -25,31 +25,31 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![calls:
-        a_client_known_by_its_attribute_waits_for_the_announcement,
-        two_who_are_named_need_no_announcement,
-        a_call_crosses_the_server,
-        what_a_tool_answers_survives,
-        a_call_of_the_assistants_own_tool_is_heard_by_the_client,
-        frames_of_the_app_pass_both_ways,
+        client_known_by_its_attribute_waits_for_the_announcement,
+        named_participants_need_no_announcement,
+        call_crosses_the_server,
+        result_values_are_preserved,
+        call_of_the_assistants_own_tool_reaches_the_client,
+        frames_of_the_app_pass_in_both_directions,
         progress_passes,
-        two_hundred_calls_over_four_clients_each_get_their_own_answer,
-        the_sixty_fifth_open_call_to_one_client_is_too_many,
-        a_request_of_16_mib_passes_and_one_more_byte_is_refused,
-        a_result_too_large_says_so_with_both_numbers,
+        two_hundred_calls_over_four_clients_get_their_own_results,
+        sixty_fifth_open_call_to_one_client_is_refused,
+        request_of_16_mib_passes_and_one_more_byte_is_refused,
+        too_large_result_is_an_error_with_both_numbers,
         tools_too_large_for_a_frame_are_an_error_at_join,
         dropping_a_call_stops_the_function,
-        a_timeout_names_its_milliseconds_and_stops_the_function,
-        a_tool_that_nobody_offers,
-        a_second_assistant_is_told_no_once,
+        timeout_names_its_milliseconds_and_stops_the_function,
+        tool_without_an_owner_is_unknown,
+        second_assistant_is_denied_once,
         two_candidates_and_none_configured_bind_none,
-        who_may_not_publish_is_told_why,
+        participant_without_permission_to_send_gets_the_reason,
         client_with_an_ordinary_token_is_called,
         two_ends_with_ordinary_tokens_call_if_the_client_names_its_assistant,
-        second_client_with_an_ordinary_token_is_refused_and_told_so,
+        second_client_with_an_ordinary_token_is_refused_with_the_reason,
     ]
 }
 
-async fn a_call_crosses_the_server() -> anyhow::Result<()> {
+async fn call_crosses_the_server() -> anyhow::Result<()> {
     let server = shared()?;
     let phone = Client::builder().tool("double", "Twice", double);
     let (_phone, brain) = pair(&server, "crosses", phone, Assistant::builder()).await?;
@@ -60,7 +60,7 @@ async fn a_call_crosses_the_server() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn what_a_tool_answers_survives() -> anyhow::Result<()> {
+async fn result_values_are_preserved() -> anyhow::Result<()> {
     async fn fail() -> Result<(), ToolError> {
         Err(ToolError::new("too_dark", "the lamp is broken").with_partial(Value::from(json!({"lux": 3}))))
     }
@@ -102,12 +102,12 @@ async fn what_a_tool_answers_survives() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_call_of_the_assistants_own_tool_is_heard_by_the_client() -> anyhow::Result<()> {
+async fn call_of_the_assistants_own_tool_reaches_the_client() -> anyhow::Result<()> {
     let server = shared()?;
     let brain = Assistant::builder().tool("search", "", double);
     let (phone, brain) = pair(&server, "own", Client::builder().tool("hello", "", hang), brain).await?;
     let mut events = phone.events();
-    // The two have met: else the broadcast is of somebody who is not known.
+    // After a call both know each other; otherwise the broadcast would come from an unknown sender.
     let mut hello = brain.call("hello", ()).start();
     started(&mut hello).await?;
     let call = brain.call("search", json!({"n": 4})).start();
@@ -129,7 +129,7 @@ async fn a_call_of_the_assistants_own_tool_is_heard_by_the_client() -> anyhow::R
     .await
 }
 
-async fn frames_of_the_app_pass_both_ways() -> anyhow::Result<()> {
+async fn frames_of_the_app_pass_in_both_directions() -> anyhow::Result<()> {
     let server = shared()?;
     let (phone, brain) =
         pair(&server, "frames", Client::builder().tool("double", "", double), Assistant::builder()).await?;
@@ -167,7 +167,7 @@ async fn progress_passes() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn two_hundred_calls_over_four_clients_each_get_their_own_answer() -> anyhow::Result<()> {
+async fn two_hundred_calls_over_four_clients_get_their_own_results() -> anyhow::Result<()> {
     const CLIENTS: u64 = 4;
     const EACH: u64 = 50; // a second's worth at the default rate limit
     let server = shared()?;
@@ -196,9 +196,9 @@ async fn two_hundred_calls_over_four_clients_each_get_their_own_answer() -> anyh
     Ok(())
 }
 
-async fn the_sixty_fifth_open_call_to_one_client_is_too_many() -> anyhow::Result<()> {
+async fn sixty_fifth_open_call_to_one_client_is_refused() -> anyhow::Result<()> {
     let server = shared()?;
-    // 64 calls within a second are more than the client's own rate limit.
+    // 64 calls within a second exceed the client's own rate limit.
     let phone = Client::builder().configure(unhurried).tool("hang", "", hang).tool("double", "", double);
     let (phone, brain) = pair(&server, "sixty-four", phone, Assistant::builder()).await?;
     brain.call("double", json!({"n": 1})).await?;
@@ -210,7 +210,7 @@ async fn the_sixty_fifth_open_call_to_one_client_is_too_many() -> anyhow::Result
     }
     let error = brain.call("double", json!({"n": 1})).await.unwrap_err();
     ensure!(matches!(error, CallError::TooManyOpen { open: 64 }) && !error.may_have_run(), "{error:?}");
-    // A stopped one keeps its place until its owner knows.
+    // A stopped call keeps its slot until its owner has acknowledged the stop.
     let mut events = phone.events();
     drop(open.pop());
     event(&mut events, "the stop", |event| matches!(event, Event::Settled { .. }).then_some(())).await?;
@@ -226,7 +226,7 @@ async fn the_sixty_fifth_open_call_to_one_client_is_too_many() -> anyhow::Result
     Ok(())
 }
 
-async fn a_request_of_16_mib_passes_and_one_more_byte_is_refused() -> anyhow::Result<()> {
+async fn request_of_16_mib_passes_and_one_more_byte_is_refused() -> anyhow::Result<()> {
     async fn length(text: Text) -> Result<usize, ToolError> {
         Ok(text.text.len())
     }
@@ -236,7 +236,7 @@ async fn a_request_of_16_mib_passes_and_one_more_byte_is_refused() -> anyhow::Re
     let ask = |size: usize| brain.call("length", json!({"text": "x".repeat(size)}));
     ensure!(ask(1).await?.decode::<usize>()? == 1);
     const MOST: usize = 16 * 1024 * 1024;
-    const BELOW: usize = MOST - 30; // a value of less than the maximum, whose frame is above it
+    const BELOW: usize = MOST - 30; // a value below the limit, whose frame is above it
     let CallError::TooLarge { size, limit: MOST } = ask(BELOW).await.unwrap_err() else {
         bail!("almost 16 MiB of text and a frame around them passed")
     };
@@ -254,7 +254,7 @@ struct Text {
     text: String,
 }
 
-async fn a_result_too_large_says_so_with_both_numbers() -> anyhow::Result<()> {
+async fn too_large_result_is_an_error_with_both_numbers() -> anyhow::Result<()> {
     async fn novel() -> Result<String, ToolError> {
         Ok("x".repeat(17 << 20))
     }
@@ -306,7 +306,7 @@ async fn dropping_a_call_stops_the_function() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_timeout_names_its_milliseconds_and_stops_the_function() -> anyhow::Result<()> {
+async fn timeout_names_its_milliseconds_and_stops_the_function() -> anyhow::Result<()> {
     let running = Running::default();
     let server = shared()?;
     let phone = Client::builder().tools(running.tools());
@@ -321,7 +321,7 @@ async fn a_timeout_names_its_milliseconds_and_stops_the_function() -> anyhow::Re
     running.until(0).await
 }
 
-async fn a_tool_that_nobody_offers() -> anyhow::Result<()> {
+async fn tool_without_an_owner_is_unknown() -> anyhow::Result<()> {
     let server = shared()?;
     let (_phone, brain) =
         pair(&server, "nobody", Client::builder().tool("double", "", double), Assistant::builder()).await?;
@@ -330,13 +330,13 @@ async fn a_tool_that_nobody_offers() -> anyhow::Result<()> {
     let error = brain.call("treble", ()).owner_wait(wait).await.unwrap_err();
     ensure!(matches!(&error, CallError::UnknownTool { tool, .. } if &**tool == "treble"), "{error:?}");
     ensure!(!error.may_have_run());
-    // Whoever is named and has said what it offers need not be waited for.
+    // A named owner that has registered is not waited for.
     let error = brain.call("treble", ()).to("phone").await.unwrap_err();
     ensure!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
     Ok(())
 }
 
-async fn a_second_assistant_is_told_no_once() -> anyhow::Result<()> {
+async fn second_assistant_is_denied_once() -> anyhow::Result<()> {
     let server = shared()?;
     let phone = client(&server, "second", "phone", Client::builder().tool("double", "", double)).await?;
     let mut events = phone.events();
@@ -344,7 +344,7 @@ async fn a_second_assistant_is_told_no_once() -> anyhow::Result<()> {
     ensure!(one.call("double", json!({"n": 1})).await?.decode::<u64>()? == 2);
     ensure!(phone.assistant() == Some("one".into()));
 
-    // It may be asked for an echo without having offered anything.
+    // It can be called for an echo without having registered anything.
     let two = assistant(&server, "second", "two", Assistant::builder().client("phone")).await?;
     match two.call("bridge.echo", json!({"n": 1})).to("phone").await {
         Err(CallError::Tool(error)) => {
@@ -374,7 +374,7 @@ async fn two_candidates_and_none_configured_bind_none() -> anyhow::Result<()> {
     let mut others = Vec::new();
     for name in ["two", "three"] {
         let other = join(name).await?;
-        // An answer, even this one, shows that the client has heard of it.
+        // Any reply, even this one, shows that the client has received it.
         let refused = other.call("bridge.echo", json!({})).to("phone").await;
         ensure!(matches!(refused, Err(CallError::Tool(_))), "{refused:?}");
         others.push(other);
@@ -397,7 +397,7 @@ async fn two_candidates_and_none_configured_bind_none() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn two_who_are_named_need_no_announcement() -> anyhow::Result<()> {
+async fn named_participants_need_no_announcement() -> anyhow::Result<()> {
     let server = shared()?;
     let began = Instant::now();
     let (phone, brain) =
@@ -407,7 +407,7 @@ async fn two_who_are_named_need_no_announcement() -> anyhow::Result<()> {
     let (mut of_phone, mut of_brain) = (phone.events(), brain.events());
     ensure!(brain.call("double", json!({"n": 1})).await?.decode::<u64>()? == 2);
     println!("named by their authors: two joins {joined:?}, to the first result {:?}", began.elapsed());
-    // Whoever joined last was told at its join of who was there; the other has still to hear of it.
+    // The participant that joined last got the list of participants at its join; the other is still to be told of it.
     let known = [phone.participants().len(), brain.participants().len()];
     ensure!(known.iter().sum::<usize>() <= 1, "{known:?}");
     for (events, known, other) in [(&mut of_phone, known[0], "assistant"), (&mut of_brain, known[1], "phone")]
@@ -424,7 +424,7 @@ async fn two_who_are_named_need_no_announcement() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_client_known_by_its_attribute_waits_for_the_announcement() -> anyhow::Result<()> {
+async fn client_known_by_its_attribute_waits_for_the_announcement() -> anyhow::Result<()> {
     let server = shared()?;
     let began = Instant::now();
     let phone = client(&server, "by-attribute", "phone", Client::builder().tool("double", "", double));
@@ -438,7 +438,7 @@ async fn a_client_known_by_its_attribute_waits_for_the_announcement() -> anyhow:
     Ok(())
 }
 
-async fn who_may_not_publish_is_told_why() -> anyhow::Result<()> {
+async fn participant_without_permission_to_send_gets_the_reason() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().assistant("muted", "assistant").listen_only().sign()?;
     let brain = Assistant::builder().client("phone").join(&server.url(), &token).await?;
@@ -460,7 +460,7 @@ async fn who_may_not_publish_is_told_why() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A token as any token server makes it: an identity, a room, and no attribute that names a role.
+/// A token as any token server makes it: an identity, a room, and no role attribute.
 fn ordinary_token(room: &str, identity: &str) -> anyhow::Result<String> {
     let grants = VideoGrants { room_join: true, room: room.into(), ..VideoGrants::default() };
     Ok(AccessToken::with_api_key(KEY, SECRET).with_identity(identity).with_grants(grants).to_jwt()?)
@@ -495,7 +495,7 @@ async fn two_ends_with_ordinary_tokens_call_if_the_client_names_its_assistant() 
     Ok(())
 }
 
-async fn second_client_with_an_ordinary_token_is_refused_and_told_so() -> anyhow::Result<()> {
+async fn second_client_with_an_ordinary_token_is_refused_with_the_reason() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "ordinary-second");
     let brain = assistant(&server, room, "assistant", Assistant::builder()).await?;
     let mut at_brain = brain.events();
@@ -503,7 +503,7 @@ async fn second_client_with_an_ordinary_token_is_refused_and_told_so() -> anyhow
     offers(&brain, "phone").await?;
     let relay = Relay::start(&server).await?;
     let joined = LiveKitTransport::join(&relay.url(), &ordinary_token(room, "tablet")?).await?;
-    // Nothing that it says gets through before its events are listened to.
+    // Nothing that it sends arrives before the test reads its events.
     relay.media().cut();
     let tablet = Client::builder().tool("double", "Twice", double).join_over(joined).await?;
     let mut at_tablet = tablet.events();

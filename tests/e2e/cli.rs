@@ -28,18 +28,18 @@ pub(crate) fn trials() -> Vec<Trial> {
         two_calls_in_a_row_of_a_named_assistant_need_no_announcement,
         ctrl_c_stops_the_call_and_says_goodbye,
         ctrl_c_of_a_client_says_goodbye,
-        tools_lists_what_is_offered,
+        tools_lists_offered_tools,
         watch_sees_the_frames_of_a_call,
         ping_counts,
         two_clients_with_one_tool_are_named,
-        a_client_refuses_a_file_that_others_may_write,
-        a_token_has_the_claims_that_were_asked_for,
-        a_finished_token_is_enough,
-        the_demo_runs_over_a_server,
-        a_client_that_may_not_send_says_so,
+        client_refuses_a_file_that_others_may_write,
+        token_has_the_requested_claims,
+        finished_token_is_sufficient,
+        demo_runs_over_a_server,
+        client_without_permission_to_send_reports_it,
         sec_c3_nothing_steers_the_terminal,
-        a_call_after_a_goodbye_that_was_lost_waits_until_the_client_is_free,
-        a_machine_that_stood_still_for_4_s_goes_on,
+        call_after_a_lost_goodbye_waits_until_the_client_is_free,
+        machine_suspended_for_4_s_continues,
     ]
 }
 
@@ -51,7 +51,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("nap", "exec /bin/sleep 60"),
 ];
 
-/// `toolbridge client`, in the room and listening.
+/// Starts `toolbridge client` and waits until it has joined the room.
 async fn cli_client(server: &Server, room: &str, identity: &str) -> anyhow::Result<Program> {
     let file = tools_file(&format!("{room}-{identity}"), PROGRAMS)?;
     let mut client = Program::toolbridge(server, &["client", "--room", room, "--identity", identity])
@@ -67,14 +67,14 @@ async fn call(server: &Server, room: &str, arguments: &[&str]) -> anyhow::Result
     Program::toolbridge(server, &all).run().await
 }
 
-/// Success: JSON on stdout, nothing but hints on stderr.
+/// Asserts success: JSON on stdout, nothing but hints on stderr.
 fn value_of(output: &Output) -> anyhow::Result<Value> {
     ensure!(output.code == Some(0), "{output:?}");
     ensure!(output.stderr.lines().all(|line| line.starts_with("waiting for ")), "{output:?}");
     Ok(serde_json::from_str(&output.stdout)?)
 }
 
-/// Failure: its text on stderr, nothing on stdout, this status.
+/// Asserts failure: its text on stderr, nothing on stdout, this status.
 fn failure_of(output: &Output, status: i32) -> anyhow::Result<&str> {
     ensure!(output.code == Some(status) && output.stdout.is_empty(), "{output:?}");
     let lines: Vec<_> = output.stderr.lines().filter(|line| !line.starts_with("waiting for ")).collect();
@@ -192,7 +192,7 @@ async fn ctrl_c_of_a_client_says_goodbye() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn tools_lists_what_is_offered() -> anyhow::Result<()> {
+async fn tools_lists_offered_tools() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "cli-tools");
     let _phone = cli_client(&server, room, "phone").await?;
     let offered = Client::builder().tool("double", "Twice a number", double);
@@ -220,7 +220,7 @@ async fn watch_sees_the_frames_of_a_call() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "cli-watch");
     let mut watch = Program::toolbridge(&server, &["watch", "--json", "--room", room]).start()?;
     let phone = cli_client(&server, room, "phone").await?;
-    // An observer hears copies only once the two know of it, which is when they were told of it.
+    // An observer gets copies only once both participants have been told of it.
     let brain = assistant(&server, room, "assistant", Assistant::builder().client("phone")).await?;
     let knows = soon("the observer", async {
         while !brain.participants().iter().any(|who| who.identity().as_str().starts_with("toolbridge-watch"))
@@ -247,7 +247,7 @@ async fn watch_sees_the_frames_of_a_call() -> anyhow::Result<()> {
     ensure!(result["from"] == "phone", "{result}");
     ensure!(result["frame"]["body"]["id"] == request["frame"]["body"]["id"], "{result}");
 
-    // A frame that is larger than a packet comes as a byte stream, and is shown as a frame.
+    // A frame that is larger than a packet arrives as a byte stream, and is printed as a frame.
     let text = "x".repeat(40_000);
     brain.call("echo", json!({"text": text})).await?;
     let large = watch
@@ -288,7 +288,7 @@ async fn two_clients_with_one_tool_are_named() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "cli-ambiguous");
     let one = client(&server, room, "kitchen", Client::builder().tool("double", "", double)).await?;
     let two = client(&server, room, "hall", Client::builder().tool("double", "", double)).await?;
-    // Both have to be announced; whoever asks first asks whoever is there.
+    // Both have to be announced; an earlier call would reach only one.
     let met = soon("both", async {
         while one.participants().is_empty() || two.participants().is_empty() {
             tokio::task::yield_now().await;
@@ -314,7 +314,7 @@ async fn two_clients_with_one_tool_are_named() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_client_refuses_a_file_that_others_may_write() -> anyhow::Result<()> {
+async fn client_refuses_a_file_that_others_may_write() -> anyhow::Result<()> {
     let server = shared()?;
     let file = tools_file("writable", PROGRAMS)?;
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
@@ -324,7 +324,7 @@ async fn a_client_refuses_a_file_that_others_may_write() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_token_has_the_claims_that_were_asked_for() -> anyhow::Result<()> {
+async fn token_has_the_requested_claims() -> anyhow::Result<()> {
     let server = shared()?;
     for role in ["client", "assistant", "observer"] {
         let arguments = ["token", "--room", "kitchen", "--identity", "ada", "--role", role, "--ttl", "90s"];
@@ -339,7 +339,7 @@ async fn a_token_has_the_claims_that_were_asked_for() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_finished_token_is_enough() -> anyhow::Result<()> {
+async fn finished_token_is_sufficient() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "cli-finished-token");
     let _phone = client(&server, room, "phone", Client::builder().tool("double", "", double)).await?;
     let token = server.key().assistant(room, "helper").sign()?;
@@ -352,7 +352,7 @@ async fn a_finished_token_is_enough() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn the_demo_runs_over_a_server() -> anyhow::Result<()> {
+async fn demo_runs_over_a_server() -> anyhow::Result<()> {
     let server = shared()?;
     let output = Program::toolbridge(&server, &["demo"]).run().await?;
     ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
@@ -362,7 +362,7 @@ async fn the_demo_runs_over_a_server() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_client_that_may_not_send_says_so() -> anyhow::Result<()> {
+async fn client_without_permission_to_send_reports_it() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "cli-muted");
     let token = server.key().client(room, "phone").listen_only().sign()?;
     let mut phone =
@@ -371,7 +371,7 @@ async fn a_client_that_may_not_send_says_so() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What would move the cursor, change colours, turn text around, or hide.
+/// Characters that would move the cursor, change colors, reverse text, or be invisible.
 const EVIL: &str = "\u{1b}[2J\u{9b}31m\u{202e}evil\u{200b}\u{7}";
 
 fn is_plain(output: &Output) -> bool {
@@ -428,7 +428,7 @@ async fn sec_c3_nothing_steers_the_terminal() -> anyhow::Result<()> {
         ensure!(is_plain(output), "{output:?}");
     }
 
-    // A client shows who calls it.
+    // A client prints its caller.
     let mut listener = cli_client(&server, "cli-evil-caller", "phone").await?;
     let caller = format!("caller{EVIL}");
     let brain = assistant(&server, "cli-evil-caller", &caller, Assistant::builder().client("phone")).await?;
@@ -441,15 +441,14 @@ async fn sec_c3_nothing_steers_the_terminal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The client keeps its place for an assistant whose goodbye was lost, and is free after the grace.
-/// As a laptop under load does, or a virtual machine that is moved. Nothing was said meanwhile, and nothing lost.
-async fn a_machine_that_stood_still_for_4_s_goes_on() -> anyhow::Result<()> {
+/// As on a laptop under load or a virtual machine that is moved. Nothing was sent meanwhile, and nothing lost.
+async fn machine_suspended_for_4_s_continues() -> anyhow::Result<()> {
     let (server, room) = (Server::start("")?, "cli-stood-still");
     let phone = cli_client(&server, room, "phone").await?;
     phone.signal(Signal::STOP)?;
     server.pause();
     tokio::time::sleep(Duration::from_secs(4)).await;
-    // The first to wake has nothing in its sockets.
+    // The first process to wake up has nothing in its sockets.
     phone.signal(Signal::CONT)?;
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();
@@ -462,14 +461,14 @@ async fn a_machine_that_stood_still_for_4_s_goes_on() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_call_after_a_goodbye_that_was_lost_waits_until_the_client_is_free() -> anyhow::Result<()> {
+async fn call_after_a_lost_goodbye_waits_until_the_client_is_free() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "cli-lost-goodbye");
     let relay = Relay::start(&server).await?;
     let phone = cli_client(&server, room, "phone").await?;
     let token = server.key().assistant(room, "brain").sign()?;
     let brain = Assistant::builder().client("phone").join(&relay.url(), &token).await?;
     brain.call("where_is", ()).await?;
-    relay.media().cut(); // the server hears that it leaves, and the client does not
+    relay.media().cut(); // the server gets the leave request; the client gets no goodbye
     brain.close().await;
     let ok = call(&server, room, &["where_is"]).await?;
     ensure!(value_of(&ok)? == json!({"room": "kitchen"}), "{ok:?}");

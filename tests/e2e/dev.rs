@@ -1,4 +1,4 @@
-//! The same tests over our own server for development: what is true of our participants over LiveKit's is true over it.
+//! The same tests over the embedded development server, which must behave like LiveKit's for toolbridge participants.
 
 use libtest_mimic::Trial;
 
@@ -20,26 +20,26 @@ const FILES_NOT_HERE: &[(&str, &str)] = &[
     ("turn", "it has no relays to tell of"),
 ];
 
-/// What cannot be shown there, and why.
+/// The tests that cannot run there, and why.
 const NOT_HERE: &[(&str, &str)] = &[
     ("room::seventy_idle_seconds_cut_nothing", "it only waits, and makes a run longer"),
     ("endings::seventy_idle_seconds_and_a_call_still_works", "it only waits, and makes a run longer"),
     ("room::seventy_idle_seconds_cut_nothing_of_an_ice_lite_server", "it is no ICE-lite server"),
-    ("room::a_server_with_tcp_alone_is_enough", "it cannot be told to offer TCP alone"),
-    ("calls::two_who_are_named_need_no_announcement", "it announces at once, so nobody comes before it"),
-    ("several::plain_clients_are_unharmed_by_what_others_do", "it is for our own participants only"),
+    ("room::server_with_tcp_only_is_reachable", "it cannot be told to offer TCP alone"),
+    ("calls::named_participants_need_no_announcement", "it announces at once, so nobody comes before it"),
+    ("several::plain_clients_are_unaffected_by_frames_between_others", "it is for our own participants only"),
     ("streams::a_client_in_python_takes_and_sends_one", "it is for our own participants only"),
     ("streams::a_client_in_node_takes_and_sends_one", "it is for our own participants only"),
-    ("doctor::a_server_that_is_well_passes_every_step", "it does not tell the time"),
-    ("doctor::a_server_over_tcp_only_is_a_warning", "it cannot be told to offer TCP alone"),
-    ("doctor::a_room_that_must_exist_is_named", "it cannot be told to make no rooms"),
-    ("doctor::a_relay_is_told_with_what_keeps_it", "it has no relays to tell of"),
+    ("doctor::healthy_server_passes_every_step", "it does not tell the time"),
+    ("doctor::server_over_tcp_only_is_a_warning", "it cannot be told to offer TCP alone"),
+    ("doctor::missing_room_without_auto_create_is_named", "it cannot be told to make no rooms"),
+    ("doctor::failed_relay_is_reported_with_its_reason", "it has no relays to tell of"),
 ];
 
-/// How their names begin.
+/// The prefix of their names.
 const PREFIX: &str = "dev::";
 
-/// The tests that run there too, of all those over LiveKit's, and those that run only there.
+/// The tests that run there too, of all those over LiveKit's server, and those that run only there.
 pub(crate) fn trials(all: &[Trial]) -> Vec<Trial> {
     server::set_kind(Kind::Dev);
     let files = [
@@ -63,8 +63,8 @@ pub(crate) fn trials(all: &[Trial]) -> Vec<Trial> {
         observe::trials(),
         replay::trials(),
         forged::trials(),
-        // LiveKit's ignores what is asked for.
-        vec![trial("resume::who_asks_for_a_new_join_gets_one", resume::who_asks_for_a_new_join_gets_one)],
+        // LiveKit's server ignores this request.
+        vec![trial("resume::requested_rejoin_is_performed", resume::requested_rejoin_is_performed)],
     ];
     server::set_kind(Kind::LiveKit);
     let (mut here, mut left_out) = (Vec::new(), 0);
@@ -85,13 +85,13 @@ pub(crate) fn trials(all: &[Trial]) -> Vec<Trial> {
     here
 }
 
-/// The file of a test.
+/// Returns the file of a test.
 fn file(trial: &Trial) -> &str {
     let name = trial.name().trim_start_matches(PREFIX);
     name.split("::").next().unwrap_or(name)
 }
 
-/// What a test is called, over the server that this thread is at.
+/// Returns the name of a test for this thread's server.
 pub(crate) fn name(name: &str) -> String {
     match server::kind() {
         Kind::LiveKit => name.to_owned(),

@@ -1,4 +1,4 @@
-//! `toolbridge doctor` before a real server, which is well or has one of the usual faults.
+//! `toolbridge doctor` against a real server that is healthy or has one of the usual faults.
 
 use anyhow::{Context, ensure};
 use hmac::{Hmac, KeyInit, Mac};
@@ -16,23 +16,23 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![doctor:
-        a_server_that_is_well_passes_every_step,
-        a_token_is_enough_for_all_but_the_echo,
-        a_wrong_secret_is_named,
-        a_token_that_does_not_let_in_is_named,
-        a_token_that_may_not_send_is_named,
-        an_expired_token_is_named,
-        a_server_over_tcp_only_is_a_warning,
+        healthy_server_passes_every_step,
+        token_is_sufficient_for_all_steps_but_the_echo,
+        wrong_secret_is_named,
+        token_without_room_access_is_named,
+        token_without_permission_to_send_is_named,
+        expired_token_is_named,
+        server_over_tcp_only_is_a_warning,
         blocked_udp_is_a_warning_with_its_port,
         blocked_packets_are_a_failure,
-        a_room_that_must_exist_is_named,
-        a_relay_is_told_with_what_keeps_it,
+        missing_room_without_auto_create_is_named,
+        failed_relay_is_reported_with_its_reason,
         own_roots_are_trusted,
-        ctrl_c_ends_a_check,
+        ctrl_c_ends_the_check,
     ]
 }
 
-/// The steps of a check, and how it ended.
+/// The steps of a check, and its end.
 struct Check {
     output: Output,
     lines: Vec<Value>,
@@ -81,7 +81,7 @@ fn doctor(server: &Server, more: &[&str]) -> Planned {
     Program::toolbridge(server, &[&["doctor", "--json"], more].concat())
 }
 
-async fn a_server_that_is_well_passes_every_step() -> anyhow::Result<()> {
+async fn healthy_server_passes_every_step() -> anyhow::Result<()> {
     let server = shared()?;
     let check = Check::of(doctor(&server, &[])).await?;
     check.is(
@@ -94,7 +94,7 @@ async fn a_server_that_is_well_passes_every_step() -> anyhow::Result<()> {
     check.ends(true)
 }
 
-async fn a_token_is_enough_for_all_but_the_echo() -> anyhow::Result<()> {
+async fn token_is_sufficient_for_all_steps_but_the_echo() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().assistant("doctor-token", "brain").sign()?;
     let check = Check::of(doctor(&server, &["--token", &token]).without_key()).await?;
@@ -106,7 +106,7 @@ async fn a_token_is_enough_for_all_but_the_echo() -> anyhow::Result<()> {
     );
     ensure!(check.step("echo")?["found"].as_str().is_some_and(|it| it.contains("the API key and secret")));
     check.ends(true)?;
-    // A key of elsewhere does no harm.
+    // A key of another server has no effect.
     let elsewhere =
         doctor(&server, &["--token", &token, "--api-secret", "another secret of 32 characters and more"]);
     let check = Check::of(elsewhere).await?;
@@ -114,13 +114,13 @@ async fn a_token_is_enough_for_all_but_the_echo() -> anyhow::Result<()> {
     check.is("ok", &["signalling", "udp"])?;
     check.is("skipped", &["echo"])?;
     check.ends(true)?;
-    // With key and secret beside it, somebody is there to answer.
+    // With key and secret in addition, a second participant can reply.
     let check = Check::of(doctor(&server, &["--token", &token])).await?;
     check.is("ok", &["token", "echo"])?;
     check.ends(true)
 }
 
-async fn a_wrong_secret_is_named() -> anyhow::Result<()> {
+async fn wrong_secret_is_named() -> anyhow::Result<()> {
     let server = shared()?;
     let check =
         Check::of(doctor(&server, &["--api-secret", "another secret of at least 32 characters"])).await?;
@@ -132,7 +132,7 @@ async fn a_wrong_secret_is_named() -> anyhow::Result<()> {
     check.ends(false)
 }
 
-async fn a_token_that_does_not_let_in_is_named() -> anyhow::Result<()> {
+async fn token_without_room_access_is_named() -> anyhow::Result<()> {
     let server = shared()?;
     let grants = VideoGrants { room: "doctor-no-join".into(), ..Default::default() };
     let token = AccessToken::with_api_key(KEY, SECRET).with_identity("phone").with_grants(grants).to_jwt()?;
@@ -142,7 +142,7 @@ async fn a_token_that_does_not_let_in_is_named() -> anyhow::Result<()> {
     check.ends(false)
 }
 
-async fn a_token_that_may_not_send_is_named() -> anyhow::Result<()> {
+async fn token_without_permission_to_send_is_named() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("doctor-mute", "phone").listen_only().sign()?;
     let check = Check::of(doctor(&server, &["--token", &token])).await?;
@@ -150,14 +150,14 @@ async fn a_token_that_may_not_send_is_named() -> anyhow::Result<()> {
     check.says("permissions", "failed", "may not send data, as client", "canPublishData")?;
     check.is("skipped", &["echo"])?;
     check.ends(false)?;
-    // For whoever only watches this is as it should be.
+    // For an observer this is as it should be.
     let token = server.key().observer("doctor-mute", "eyes").sign()?;
     let check = Check::of(doctor(&server, &["--token", &token])).await?;
     check.is("ok", &["permissions"])?;
     check.ends(true)
 }
 
-async fn an_expired_token_is_named() -> anyhow::Result<()> {
+async fn expired_token_is_named() -> anyhow::Result<()> {
     use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
     let server = shared()?;
     let claims = json!({
@@ -174,7 +174,7 @@ async fn an_expired_token_is_named() -> anyhow::Result<()> {
     check.ends(false)
 }
 
-async fn a_server_over_tcp_only_is_a_warning() -> anyhow::Result<()> {
+async fn server_over_tcp_only_is_a_warning() -> anyhow::Result<()> {
     let server = Server::start("  force_tcp: true")?;
     let check = Check::of(doctor(&server, &["--limit", "3s"])).await?;
     check.says("udp", "warning", "offers no address for packets over UDP", "force_tcp")?;
@@ -210,14 +210,14 @@ async fn blocked_packets_are_a_failure() -> anyhow::Result<()> {
     check.ends(false)
 }
 
-async fn a_room_that_must_exist_is_named() -> anyhow::Result<()> {
+async fn missing_room_without_auto_create_is_named() -> anyhow::Result<()> {
     let server = Server::start("room: {auto_create: false}")?;
     let check = Check::of(doctor(&server, &[])).await?;
     check.says("signalling", "failed", "the room does not exist", "--room")?;
     check.ends(false)
 }
 
-async fn a_relay_is_told_with_what_keeps_it() -> anyhow::Result<()> {
+async fn failed_relay_is_reported_with_its_reason() -> anyhow::Result<()> {
     let port = std::net::UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port();
     let config = |more: &str| {
         format!(
@@ -234,7 +234,7 @@ async fn a_relay_is_told_with_what_keeps_it() -> anyhow::Result<()> {
     check.ends(true)?;
     drop(server);
 
-    // As it is configured by default it reaches no private address, not even its own.
+    // By default the relay reaches no private address, not even its own.
     let server = Server::start(&config(""))?;
     let check = Check::of(doctor(&server, &["--limit", "3s"])).await?;
     check.says("relay", "warning", "no relay can be used", "as a peer")?;
@@ -253,7 +253,7 @@ async fn own_roots_are_trusted() -> anyhow::Result<()> {
     check.ends(true)
 }
 
-async fn ctrl_c_ends_a_check() -> anyhow::Result<()> {
+async fn ctrl_c_ends_the_check() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
     relay.media().cut();

@@ -1,4 +1,4 @@
-//! How calls end when somebody goes: in order, suddenly, or with the server.
+//! How calls end when a participant leaves, disappears or is killed, or the server ends.
 
 use std::time::{Duration, Instant};
 
@@ -18,21 +18,21 @@ use crate::{
 pub(crate) fn trials() -> Vec<Trial> {
     trials![endings:
         seventy_idle_seconds_and_a_call_still_works,
-        a_client_that_is_killed_is_lost,
-        a_client_that_is_cut_off_is_lost_after_the_grace,
-        an_assistant_that_is_cut_off_stops_its_calls_after_the_grace,
-        a_goodbye_is_lost_at_once,
-        dropping_a_client_is_lost_at_once,
-        an_assistant_that_leaves_stops_what_it_asked_for,
-        a_killed_server_ends_both_and_settles_what_is_open,
-        a_deleted_room_ends_both_and_settles_what_is_open,
+        killed_client_is_lost,
+        disconnected_client_is_lost_after_the_grace_period,
+        calls_of_a_disconnected_assistant_stop_after_the_grace_period,
+        goodbye_of_the_owner_is_lost_at_once,
+        call_to_a_dropped_client_is_lost_at_once,
+        leaving_assistant_stops_its_calls,
+        killed_server_ends_both_and_settles_open_calls,
+        deleted_room_ends_both_and_settles_open_calls,
     ]
 }
 
-/// Later than this the loss of a killed client is noticed too late.
+/// The loss of a killed client must be detected by then.
 const NOTICED: Duration = Duration::from_secs(12);
 
-/// Well below the grace of 5 s, on a machine with much else to do: a goodbye needs none.
+/// Well below the grace period of 5 s, even on a busy machine: a goodbye needs no grace period.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 fn is_lost<T>(result: &Result<T, CallError>) -> bool {
@@ -51,7 +51,7 @@ async fn seventy_idle_seconds_and_a_call_still_works() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_client_that_is_killed_is_lost() -> anyhow::Result<()> {
+async fn killed_client_is_lost() -> anyhow::Result<()> {
     let server = shared()?;
     let file = tools_file("killed", &[("nap", "exec /bin/sleep 30")])?;
     let mut phone = Program::toolbridge(&server, &["client", "--room", "killed", "--identity", "phone"])
@@ -72,7 +72,7 @@ async fn a_client_that_is_killed_is_lost() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_client_that_is_cut_off_is_lost_after_the_grace() -> anyhow::Result<()> {
+async fn disconnected_client_is_lost_after_the_grace_period() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("cut-off", "phone").sign()?;
     let (transport, cut) = Cuttable::new(LiveKitTransport::join(&server.url(), &token).await?);
@@ -92,7 +92,7 @@ async fn a_client_that_is_cut_off_is_lost_after_the_grace() -> anyhow::Result<()
     Ok(())
 }
 
-async fn an_assistant_that_is_cut_off_stops_its_calls_after_the_grace() -> anyhow::Result<()> {
+async fn calls_of_a_disconnected_assistant_stop_after_the_grace_period() -> anyhow::Result<()> {
     let server = shared()?;
     let running = Running::default();
     let builder = Client::builder().assistant("assistant").tools(running.tools());
@@ -114,7 +114,7 @@ async fn an_assistant_that_is_cut_off_stops_its_calls_after_the_grace() -> anyho
     .await
 }
 
-async fn a_goodbye_is_lost_at_once() -> anyhow::Result<()> {
+async fn goodbye_of_the_owner_is_lost_at_once() -> anyhow::Result<()> {
     let server = shared()?;
     let phone = Client::builder().tool("hang", "", hang).drain(Duration::ZERO);
     let (phone, brain) = pair(&server, "goodbye", phone, Assistant::builder()).await?;
@@ -130,7 +130,7 @@ async fn a_goodbye_is_lost_at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn dropping_a_client_is_lost_at_once() -> anyhow::Result<()> {
+async fn call_to_a_dropped_client_is_lost_at_once() -> anyhow::Result<()> {
     let server = shared()?;
     let (phone, brain) =
         pair(&server, "dropped", Client::builder().tool("hang", "", hang), Assistant::builder()).await?;
@@ -144,7 +144,7 @@ async fn dropping_a_client_is_lost_at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn an_assistant_that_leaves_stops_what_it_asked_for() -> anyhow::Result<()> {
+async fn leaving_assistant_stops_its_calls() -> anyhow::Result<()> {
     let server = shared()?;
     let running = Running::default();
     let (phone, brain) = pair(
@@ -163,7 +163,7 @@ async fn an_assistant_that_leaves_stops_what_it_asked_for() -> anyhow::Result<()
     Ok(())
 }
 
-async fn a_killed_server_ends_both_and_settles_what_is_open() -> anyhow::Result<()> {
+async fn killed_server_ends_both_and_settles_open_calls() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let running = Running::default();
     let once = ConnectOptions::new().rejoin_limit(Duration::ZERO);
@@ -190,7 +190,7 @@ async fn a_killed_server_ends_both_and_settles_what_is_open() -> anyhow::Result<
     }
 }
 
-async fn a_deleted_room_ends_both_and_settles_what_is_open() -> anyhow::Result<()> {
+async fn deleted_room_ends_both_and_settles_open_calls() -> anyhow::Result<()> {
     let server = shared()?;
     let running = Running::default();
     let (phone, brain) =

@@ -1,4 +1,4 @@
-//! Our two ends, in a room of a real server, and tools for them.
+//! A toolbridge client and assistant in a room of a real server, and tools for them.
 
 use std::{
     future::Future,
@@ -30,7 +30,7 @@ pub(crate) async fn hang() -> Result<(), ToolError> {
     std::future::pending().await
 }
 
-/// How many calls of [`held`] run now, for a test to wait for.
+/// How many calls of [`held`] are running, for a test to wait for.
 #[derive(Clone, Default)]
 pub(crate) struct Running(Arc<watch::Sender<usize>>);
 
@@ -50,7 +50,7 @@ impl Running {
     }
 }
 
-/// Leaves when the function is dropped.
+/// Decrements the count when the function is dropped.
 struct Entered(Running);
 
 impl Drop for Entered {
@@ -65,7 +65,7 @@ async fn held(State(running): State<Running>) -> Result<(), ToolError> {
     std::future::pending().await
 }
 
-/// A gate that opens when so many wait, for the last first.
+/// A gate that opens when this many calls wait, for the last first.
 #[derive(Clone)]
 pub(crate) struct Gate {
     size: usize,
@@ -86,7 +86,7 @@ async fn gate_of_many(State(gate): State<Gate>, number: Number) -> Result<u64, T
         waiting.push(open);
         if waiting.len() == gate.size { std::mem::take(&mut *waiting) } else { Vec::new() }
     };
-    // One after the other, each answered before the next goes on.
+    // One after the other, each answered before the next continues.
     for open in all.into_iter().rev() {
         let _ = open.send(());
         tokio::task::yield_now().await;
@@ -95,18 +95,18 @@ async fn gate_of_many(State(gate): State<Gate>, number: Number) -> Result<u64, T
     Ok(2 * number.n)
 }
 
-/// Without the limits of 50 calls a second and of 4,096 that are remembered, which a test can meet.
+/// Removes the limits of 50 calls a second and of 4,096 remembered ones, which a test can reach.
 pub(crate) fn unhurried(config: &mut Config) {
     config.caps.calls_per_second = 1_000_000;
     config.caps.table_entries = 100_000;
 }
 
-/// Who is gone without a goodbye is waited for longer than any test lasts.
+/// Sets a grace period longer than any test.
 pub(crate) fn patient(config: &mut Config) {
     config.times.grace = Duration::from_secs(600);
 }
 
-/// Waits until somebody offers its tools.
+/// Waits until this owner has registered tools.
 pub(crate) async fn offers(brain: &Assistant, owner: &str) -> anyhow::Result<()> {
     let mut events = brain.events();
     while brain.tools().iter().all(|offer| offer.owner != owner) {
@@ -116,7 +116,7 @@ pub(crate) async fn offers(brain: &Assistant, owner: &str) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Waits until nobody offers any tool: of an assistant that is [`patient`] that is the work of goodbyes.
+/// Waits until no tools are offered: for a [`patient`] assistant, only goodbyes cause that.
 pub(crate) async fn nothing_offered(brain: &Assistant) -> anyhow::Result<()> {
     let mut events = brain.events();
     while !brain.tools().is_empty() {
@@ -144,8 +144,8 @@ pub(crate) async fn assistant(
     Ok(builder.join(&server.url(), &server.key().assistant(room, identity).sign()?).await?)
 }
 
-/// A client `phone` and an assistant `assistant` that know each other's name, so that nothing waits
-/// for an announcement.
+/// A client `phone` and an assistant `assistant` that know each other's name, so that nothing waits for an
+/// announcement.
 pub(crate) async fn pair(
     server: &Server,
     room: &str,
@@ -157,7 +157,7 @@ pub(crate) async fn pair(
     tokio::try_join!(phone, brain)
 }
 
-/// The first event that `wanted` takes.
+/// Returns the first event that `wanted` accepts.
 pub(crate) async fn event<T>(
     events: &mut Events,
     what: &str,
@@ -182,7 +182,7 @@ pub(crate) async fn started(call: &mut toolbridge::Call) -> anyhow::Result<()> {
     }
 }
 
-/// A transport that can be cut off without a goodbye.
+/// A transport that can be disconnected without a goodbye.
 pub(crate) struct Cuttable<T> {
     inner: T,
     cut: mpsc::Receiver<()>,

@@ -1,4 +1,4 @@
-//! A participant that is lost, or comes and goes, again and again: what it needs stays the same.
+//! A participant that is lost, or joins and leaves, again and again: its use of resources does not grow.
 
 use std::{env, fs, process::Command, time::Duration};
 
@@ -23,18 +23,18 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// How often each is done: 60 times, or as this variable says (200 rejoins take a minute and a half).
+/// The variable with the number of repetitions, 60 by default (200 rejoins take a minute and a half).
 const TIMES: &str = "TOOLBRIDGE_TIMES";
-/// Says that the test is in a process of its own, where nobody else opens files.
+/// The variable that marks the test's own process, in which no other test opens files.
 const ALONE: &str = "TOOLBRIDGE_ALONE";
-/// After so many everything that is set up once has been: the relay keeps its last eight ways open.
+/// After this many repetitions all one-time setup is done: the relay keeps its last eight paths open.
 const WARM: usize = 12;
-/// What memory may grow by each time, in KiB, on average over the second third or the last, when the first has brought
-/// whatever it grows by once. The handle alone of a participant that has ended, with its queues, is 70 if it is forgotten,
-/// and that in both; the allocator's ups and downs are up to 35 in one of them.
+/// How much memory may grow per repetition, in KiB, on average over the second or the last third; one-time growth
+/// happens in the first. The handle of an ended participant with its queues alone is 70 if it is leaked, in both
+/// thirds; the allocator's fluctuations are up to 35 in one of them.
 const GROWTH: usize = 32;
 
-/// Does something again and again, in a process of its own, and looks whether it needs more and more.
+/// Repeats an action in its own process, and checks that its use of resources does not grow.
 async fn flat<F, Fut>(test: &str, begin: F) -> anyhow::Result<()>
 where
     F: AsyncFnOnce(&Server, &Relay) -> anyhow::Result<Fut>,
@@ -69,7 +69,7 @@ where
     Ok(())
 }
 
-/// Somebody behind the relay, and somebody who says again what he hears.
+/// A participant behind the relay, and one that echoes its packets.
 async fn with_an_echo(server: &Server, relay: &Relay) -> anyhow::Result<LiveKitTransport> {
     let quick = ConnectOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(20));
     let one = quick.join(&relay.url(), &server.key().client("flat", "one").sign()?).await?;
@@ -92,7 +92,7 @@ async fn forced_rejoins_leave_nothing_behind() -> anyhow::Result<()> {
     flat("forced_rejoins_leave_nothing_behind", async |server, relay| {
         let mut one = with_an_echo(server, relay).await?;
         Ok(async move |_: &Server, relay: &Relay, n: usize| {
-            // Now and then it is the media that are gone, with something on its way: that takes 2.5 s to see.
+            // Sometimes only the media are cut, with a packet in flight: detecting that takes 2.5 s.
             if n.is_multiple_of(8) {
                 relay.media().cut();
                 one.send(to("two", "lost")).await?;
@@ -138,12 +138,12 @@ async fn joins_and_leaves_leave_nothing_behind() -> anyhow::Result<()> {
     .await
 }
 
-/// What this process needs.
+/// The resources of this process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Needs {
     files: usize,
     tasks: usize,
-    /// Resident, in KiB.
+    /// Resident memory, in KiB.
     memory: usize,
 }
 
@@ -158,8 +158,8 @@ impl Needs {
         })
     }
 
-    /// Waits until it needs no more files and tasks than this; or, if this is nothing, until a second has
-    /// changed nothing. What a join leaves behind ends within seconds: the goodbye of its socket.
+    /// Waits until no more files and tasks are used than given; without a given value, until nothing has changed for
+    /// a second. What a join leaves behind, such as its closing socket, ends within seconds.
     async fn settled(than: Needs) -> anyhow::Result<Self> {
         let settling = async {
             let mut last = Self::now()?;

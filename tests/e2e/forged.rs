@@ -1,4 +1,4 @@
-//! Datagrams from somebody who has no part in the connection, at the port where a participant takes its packets.
+//! Datagrams from an attacker, at the port where a participant receives its packets.
 
 use std::{
     fs,
@@ -21,10 +21,10 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![forged: sixty_thousand_forged_datagrams_change_nothing]
 }
 
-/// How many between two calls: few enough for the system's buffer, so that each is read.
+/// How many are sent between two calls: few enough for the system's buffer, so that each is read.
 const BURST: usize = 50;
 const BURSTS: usize = 1_200;
-/// Where the participant is, and nobody else.
+/// The participant's own address.
 const HERE: Ipv4Addr = Ipv4Addr::new(127, 33, 77, 11);
 
 async fn sixty_thousand_forged_datagrams_change_nothing() -> anyhow::Result<()> {
@@ -49,7 +49,7 @@ async fn sixty_thousand_forged_datagrams_change_nothing() -> anyhow::Result<()> 
     let (port, _) = media_port().await?;
     let mut sent = 0;
     for n in 0..BURSTS {
-        // Its datagrams come behind the forged ones: when it is answered, they were read.
+        // Its datagrams follow the forged ones: when it has been answered, those were read.
         ensure!(brain.call("double", json!({"n": n})).await?.decode::<usize>()? == 2 * n);
         for _ in 0..BURST {
             stranger.send_to(&forged(sent), port).await?;
@@ -65,13 +65,13 @@ async fn sixty_thousand_forged_datagrams_change_nothing() -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Garbage, STUN, DTLS, RTP and what relays say, each a little different.
+/// Returns garbage, STUN, DTLS, RTP or TURN messages, each slightly different.
 fn forged(n: usize) -> Vec<u8> {
-    /// The beginnings of what could be meant.
+    /// Heads of plausible datagrams.
     const HEADS: [&[u8]; 10] = [
         b"",
         b"\xff\xff\xff\xff",
-        // A check of a path, its answer, a goodbye of a path.
+        // A connectivity check, its response, an error response.
         b"\x00\x01\x00\x00\x21\x12\xa4\x42",
         b"\x01\x01\x00\x0c\x21\x12\xa4\x42",
         b"\x01\x11\x00\x00\x21\x12\xa4\x42",
@@ -88,10 +88,10 @@ fn forged(n: usize) -> Vec<u8> {
     datagram
 }
 
-/// Where the participant takes its packets, and how many the system has dropped there.
+/// Returns where the participant receives its packets, and how many the system has dropped there.
 async fn media_port() -> anyhow::Result<(SocketAddr, u64)> {
     let local = format!("{:08X}:", u32::from_ne_bytes(HERE.octets()));
-    // The system writes this table part by part, and where sockets come and go meanwhile a line may be missing.
+    // The system writes this table in parts; a line may be missing while sockets are opened and closed.
     let found = async {
         loop {
             let table = fs::read_to_string("/proc/net/udp")?;

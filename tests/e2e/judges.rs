@@ -1,4 +1,4 @@
-//! Readers of MCAP files that are not ours, as judges of our recordings: they count the same messages, of the same
+//! Third-party readers of MCAP files as judges of toolbridge's recordings: they count the same messages, of the same
 //! bytes, and find nothing wrong.
 
 use std::{
@@ -23,7 +23,7 @@ mod files;
 mod ours;
 mod trace;
 
-/// Who judges, and what its part is called where it is missing.
+/// A reader, and the name of its part if it is missing.
 #[derive(Clone, Copy, Debug)]
 enum Judge {
     PymcapCli,
@@ -31,7 +31,7 @@ enum Judge {
     JavaScript,
 }
 
-/// When a judge has failed because it does not come to an end: an interpreter that starts beside all other tests.
+/// The time limit of a judge: an interpreter that starts while all other tests run.
 const JUDGES: Duration = Duration::from_secs(120);
 
 type Made = Pin<Box<dyn Future<Output = anyhow::Result<PathBuf>>>>;
@@ -99,7 +99,7 @@ impl Judge {
         (!has_peers()).then_some(name)
     }
 
-    /// What a reader counts: see `tests/peers/count.py`.
+    /// Returns what a reader counts: see `tests/peers/count.py`.
     async fn count(self, file: &Path) -> anyhow::Result<Value> {
         let program = if matches!(self, Self::JavaScript) { "count.mjs" } else { "count.py" };
         let (said, code) = judge(&[program], file, &[]).await?;
@@ -108,7 +108,7 @@ impl Judge {
     }
 }
 
-/// What the doctor finds, by code, and its summary.
+/// Returns the doctor's findings, by code, and its summary.
 async fn doctor(file: &Path) -> anyhow::Result<(Vec<(String, String)>, Value, Option<i32>)> {
     let (said, code) = judge(&["pymcap-cli", "doctor"], file, &["--format", "jsonl"]).await?;
     let lines: Vec<Value> = said.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
@@ -118,12 +118,12 @@ async fn doctor(file: &Path) -> anyhow::Result<(Vec<(String, String)>, Value, Op
     Ok((findings, summary.clone(), code))
 }
 
-/// The codes of what it does not merely mention.
+/// Returns the codes of the findings that are errors.
 fn errors(findings: &[(String, String)]) -> Vec<&str> {
     findings.iter().filter(|(severity, _)| severity != "info").map(|(_, code)| &**code).collect()
 }
 
-/// Lets one judge a file, and gives what it says and its status.
+/// Runs a judge on a file, and returns its output and its status.
 async fn judge(before: &[&str], file: &Path, behind: &[&str]) -> anyhow::Result<(String, Option<i32>)> {
     let mut command = Command::new(script());
     command.arg("run").args(before).arg(file).args(behind);
@@ -135,7 +135,7 @@ async fn judge(before: &[&str], file: &Path, behind: &[&str]) -> anyhow::Result<
     Ok((said, output.status.code()))
 }
 
-/// A finished file is one in all respects.
+/// A finished file is complete in all respects.
 async fn whole(judge: Judge, kind: Kind, name: String) -> anyhow::Result<()> {
     let file = (kind.make)(folder(&name.replace("::", "-"))?).await?;
     let (ours, chunks) = (Ours::of(&file).await?, files::chunks(&file)?);
@@ -169,15 +169,15 @@ async fn whole(judge: Judge, kind: Kind, name: String) -> anyhow::Result<()> {
     ours.are_counted_in(&said)
 }
 
-/// What `pymcap-cli info` says.
+/// Returns the output of `pymcap-cli info`.
 async fn information(file: &Path) -> anyhow::Result<Value> {
     let (said, code) = judge(&["pymcap-cli", "info"], file, &["--json"]).await?;
     ensure!(code == Some(0), "{said}");
     Ok(serde_json::from_str(&said)?)
 }
 
-/// A file that has no end yet: every message is there for who reads in order, nobody finds an index, and everybody says
-/// that the end is missing.
+/// An unfinished file: sequential readers get every message, there is no index, and every judge reports that the end
+/// is missing.
 async fn unfinished(judge: Judge, name: String) -> anyhow::Result<()> {
     let file = files::live(folder(&name.replace("::", "-"))?).await?;
     let ours = Ours::of(&file).await?;
@@ -199,8 +199,9 @@ async fn unfinished(judge: Judge, name: String) -> anyhow::Result<()> {
     ours.are_counted_in(&information(&file).await?)
 }
 
-/// They would have noticed: with another checksum of the first chunk, or of all the data, the file is wrong to who looks
-/// at that one. JavaScript's reader looks at chunks alone, and an index leads past the data's.
+/// The judges would detect damage: with a wrong checksum of the first chunk, or of all data, the file is invalid to a
+/// reader that verifies that checksum. JavaScript's reader verifies only chunks, and an index bypasses the checksum
+/// of all data.
 async fn damaged(judge: Judge, name: String) -> anyhow::Result<()> {
     let file = files::finished(folder(&name.replace("::", "-"))?).await?;
     let (chunk, data) = (files::with_wrong_checksum(&file, true)?, files::with_wrong_checksum(&file, false)?);

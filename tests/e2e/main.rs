@@ -1,6 +1,6 @@
-//! What only real parts can show: a LiveKit server, official SDKs, the built program.
+//! Tests that need real parts: a LiveKit server, official SDKs, the built program.
 //!
-//! Where a part is missing (see [`server`], [`program`]) its tests are skipped by name; with
+//! If a part is missing (see [`server`], [`program`]), its tests are skipped by name; with
 //! `TOOLBRIDGE_REQUIRE_PARTS=1` they fail instead.
 
 #![allow(
@@ -15,7 +15,7 @@ use std::{env, future::Future, process, time::Duration};
 use anyhow::Context;
 use libtest_mimic::{Arguments, Completion, Trial};
 
-/// Tests under the name of their file.
+/// Lists tests under the name of their file.
 macro_rules! trials {
     ($file:ident: $($test:ident),* $(,)?) => {
         vec![$(crate::trial(concat!(stringify!($file), "::", stringify!($test)), $test)),*]
@@ -62,16 +62,16 @@ mod tls;
 mod turn;
 mod turn_server;
 
-/// Tests that mostly wait: more of them at once than there are processors.
+/// The tests mostly wait, so there are more threads than processors.
 const THREADS: usize = 8;
 
-/// When a test has failed because what it waits for does not come.
+/// The time after which a test fails because an expected event does not occur.
 const BOUND: Duration = Duration::from_secs(30);
 
 fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
-    // The longest are the first of their files.
+    // The longest tests come first in their files.
     let files = [
         flat::trials(),
         storm::trials(),
@@ -109,13 +109,13 @@ fn main() {
     process::exit(if conclusion.has_failed() { 101 } else { 0 });
 }
 
-/// A test with a runtime of its own, that needs the server.
+/// A test with its own runtime that needs the server.
 fn trial<F: Future<Output = anyhow::Result<()>>>(name: &str, test: impl Fn() -> F + Send + 'static) -> Trial {
     let is_missing = || server::kind() == server::Kind::LiveKit && server::binary().is_none();
     trial_with(name, move || is_missing().then_some("livekit-server"), test)
 }
 
-/// A test with a runtime of its own, that needs parts; one that is missing is named.
+/// A test with its own runtime that needs parts; a missing part is named.
 fn trial_with<F: Future<Output = anyhow::Result<()>>>(
     name: &str,
     missing: impl FnOnce() -> Option<&'static str> + Send + 'static,
@@ -125,7 +125,7 @@ fn trial_with<F: Future<Output = anyhow::Result<()>>>(
     trial_where(name, move || missing().filter(|_| !required), test)
 }
 
-/// A test with a runtime of its own, that needs what cannot be installed; where it is not allowed it is skipped.
+/// A test with its own runtime that needs privileges; without them it is skipped.
 fn trial_where<F: Future<Output = anyhow::Result<()>>>(
     name: &str,
     impossible: impl FnOnce() -> Option<&'static str> + Send + 'static,
@@ -160,7 +160,7 @@ fn trial_where<F: Future<Output = anyhow::Result<()>>>(
     })
 }
 
-/// Waits for what must come.
+/// Waits for an event that must occur.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> anyhow::Result<T> {
     tokio::time::timeout(BOUND, future).await.with_context(|| format!("{what} did not come"))
 }

@@ -1,7 +1,7 @@
-//! Calls all the time while the network of their owner is cut (the media, the datagrams among them, the signaling, or
-//! both), loses packets, mixes up their order or has no room for them: each has exactly one outcome and runs at most
-//! once. Where nobody can be away for longer than the grace, each succeeds; else none is given up before it, and none
-//! that is asked for once calls work again. How soon they do is a benchmark's business (`scripts/bench-cuts`).
+//! Continuous calls while the network of their owner is cut (the media, only UDP, the signaling, or both), loses
+//! packets, reorders them or is too narrow for them: each call has exactly one outcome and runs at most once. Where
+//! no absence can exceed the grace period, each succeeds; otherwise none is lost before its end, and none that starts
+//! once calls work again. How soon that is the case is measured by `scripts/bench-cuts`.
 
 use std::{
     collections::HashMap,
@@ -28,52 +28,52 @@ use crate::{
     soon, trial_with,
 };
 
-/// Between two calls.
+/// The time between two calls.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long calls go on after the network is well again.
+/// How long calls continue after the network has recovered.
 const AFTER: Duration = Duration::from_secs(1);
-/// How long a call may take: longer than any cut here and what follows.
+/// The timeout of a call: longer than any cut here and its consequences.
 const LIMIT: Duration = Duration::from_secs(45);
-/// How long what is not a cut lasts.
+/// How long a fault that is not a cut lasts.
 const BAD: Duration = Duration::from_secs(5);
-/// An outcome that is decided is seen within this time, on a machine that has much to do: less than the grace, so that
-/// nothing that is decided later is taken for it.
+/// An outcome is seen within this time after it was decided, on a busy machine: less than the grace period, so that
+/// no later outcome is mistaken for it.
 const SEEN: Duration = Duration::from_secs(2);
 
-/// By then calls go another way, where there is one: the way is suspected after 2 s, and the server says again what it
-/// had to say after 7 s.
+/// By then calls use another path, if there is one: the path is suspected after 2 s, and the server repeats its
+/// messages after 7 s.
 const ELSEWHERE: Duration = Duration::from_secs(12);
 
-/// How long the cuts last, in ms. Those of 3 s and more end between the second and the third time that the server sends
-/// again what it lost: who is back by then must not wait for that.
+/// How long the cuts last, in ms. Those of 3 s and more end between the server's second and third retransmission: a
+/// participant that is back by then must not wait for the third.
 const LENGTHS_MS: [u64; 9] = [30_000, 12_000, 5_000, 4_500, 4_000, 3_500, 3_000, 2_000, 500];
 
-/// What is wrong with the network.
+/// A fault of the network.
 #[derive(Clone, Copy)]
 enum Wrong {
     Media,
     Signaling,
     Both,
-    /// The datagrams are cut: there is another way, and it is taken.
+    /// UDP is cut: there is another path, and it is used.
     Udp,
-    /// So many of a thousand datagrams are lost, each way. A stream loses nothing: it is late.
+    /// This many of a thousand datagrams are lost in each direction. A stream loses nothing: it is late.
     Loses(u32),
-    /// Each datagram is up to so many milliseconds late, by chance: they pass each other.
+    /// Each datagram is randomly late by up to this many milliseconds: they overtake each other.
     Mixes(u64),
-    /// Over TCP, whatever is said is up to so many milliseconds late, by chance: as when a network loses of it.
+    /// Over TCP, data is randomly late by up to this many milliseconds, as if the network lost packets.
     Stutters(u64),
-    /// So many bytes a second pass, each way; what finds no room is lost.
+    /// This many bytes a second pass in each direction; the excess is lost.
     Narrow(u64),
 }
 
 impl Wrong {
-    /// Whether somebody can be away for longer than the grace, if it lasts so long. Who takes the other way has what was
-    /// under way only when the server says it again, and that it does only after as long as the hole was.
+    /// Returns whether an absence can exceed the grace period if the fault lasts this long. On the other path, data
+    /// in flight arrives only when the server retransmits it, which takes as long as the outage was.
     fn takes_away(self, length: Duration) -> bool {
         matches!(self, Self::Media | Self::Both | Self::Udp) && length >= Config::default().times.grace
     }
 
-    /// Whether calls work while it lasts.
+    /// Returns whether calls work while the fault lasts.
     fn leaves_a_way(self) -> bool {
         !matches!(self, Self::Media | Self::Both)
     }
@@ -104,7 +104,7 @@ impl Wrong {
         relay.media().lose(0);
         relay.media().jitter(Duration::ZERO);
         relay.media().rate(0);
-        // That it was wrong indeed.
+        // Checks that the fault had its effect.
         match self {
             Self::Mixes(_) => ensure!(relay.udp().overtaking() > 0, "all came in order"),
             Self::Narrow(_) => ensure!(relay.udp().crowded_out() > 0, "there was room for all"),
@@ -115,7 +115,7 @@ impl Wrong {
     }
 }
 
-/// The longest first, so that they run beside the others.
+/// The longest first, so that they run in parallel with the others.
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for ms in LENGTHS_MS {
@@ -168,15 +168,15 @@ async fn calls(room: String, wrong: Wrong, length: Duration) -> anyhow::Result<(
     let relay = Relay::start(&server).await?;
     let runs = Runs::default();
     let tools = Tools::with_state(runs.clone()).tool("count", "Counts how often it runs", count);
-    // What was asked in a long cut comes all at once behind it.
+    // Calls made during a long cut are all sent together after it.
     let phone = Client::builder().assistant("assistant").tools(tools).connect_options(wrong.options());
     let phone = phone.configure(|config| {
         config.caps.open_per_peer = 1_000;
         config.caps.calls_per_second = 1_000;
     });
     let brain = Assistant::builder().client("phone").configure(|config| config.caps.open_per_peer = 1_000);
-    // First the one whose network stays: so the other knows of it from its own join, and not only by a word of the
-    // signaling that the cut may hold up.
+    // The participant with the stable network joins first: so the other knows of it from its own join, and not only
+    // through signaling that the cut may delay.
     let brain = brain.join(&server.url(), &server.key().assistant(&room, "assistant").sign()?).await?;
     let phone = phone.join(&relay.url(), &server.key().client(&room, "phone").sign()?).await?;
     ensure!(ask(&brain, u64::MAX).await? == u64::MAX);
@@ -185,7 +185,7 @@ async fn calls(room: String, wrong: Wrong, length: Duration) -> anyhow::Result<(
     let flow = tokio::spawn(flow(brain.clone(), over.clone()));
     let began = Instant::now();
     wrong.begin(&relay);
-    // Whatever was lost, calls work again: at once where there is another way, else when the link is back.
+    // Whatever was lost, calls work again: at once with another path, otherwise when the network is back.
     let again = async {
         while ask(&brain, u64::MAX).await.is_err() {}
         Instant::now()
@@ -218,7 +218,7 @@ async fn calls(room: String, wrong: Wrong, length: Duration) -> anyhow::Result<(
         );
         match outcome {
             Ok(value) => ensure!(value == n, "{when}: {value}"),
-            // It was lost, or nobody was there.
+            // The call was lost, or had no owner.
             Err(
                 error @ (CallError::Lost { .. } | CallError::UnknownTool { .. } | CallError::NotBound { .. }),
             ) if wrong.takes_away(length) => {
@@ -251,7 +251,7 @@ struct Ended {
     outcome: Result<u64, CallError>,
 }
 
-/// Calls until it is over, and waits for what is open then.
+/// Calls until the fault is over, and waits for the open calls.
 async fn flow(brain: Assistant, over: Arc<AtomicBool>) -> anyhow::Result<Vec<Ended>> {
     let (mut tick, mut open) = (interval(PERIOD), Vec::<JoinHandle<Ended>>::new());
     for n in 0.. {

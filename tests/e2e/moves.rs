@@ -1,6 +1,6 @@
-//! A participant whose address goes away, on a network of its own: a namespace, with this machine's own TCP and UDP.
+//! A participant whose address is removed, on its own network: a namespace, with this machine's TCP and UDP.
 //!
-//! Needs to be root on Linux: where namespaces or tunnels are not allowed, these are skipped by name.
+//! Requires root on Linux: where namespaces or tunnels are not allowed, these tests are skipped by name.
 
 use std::{
     fs::{self, OpenOptions},
@@ -27,16 +27,16 @@ use crate::{
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial_where("moves::who_gets_another_address_goes_on_in_the_same_join", impossible, || {
-        who_gets_another_address_goes_on_in_the_same_join()
+    vec![trial_where("moves::changed_address_continues_in_the_same_join", impossible, || {
+        changed_address_continues_in_the_same_join()
     })]
 }
 
-/// What is not allowed here.
+/// Returns what is not allowed here.
 fn impossible() -> Option<&'static str> {
     let tunnels = OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_ok();
     let namespaces = Command::new("ip").args(["netns", "exec", "none", "true"]).output();
-    // Who may not do it is told so before it is looked for.
+    // Permission is checked before the namespace is looked up.
     let allowed = namespaces.is_ok_and(|said| String::from_utf8_lossy(&said.stderr).contains("No such file"));
     (!(tunnels && allowed)).then_some("network namespaces")
 }
@@ -82,7 +82,7 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        // Its command ends with this, and it tidies up behind that.
+        // This ends its command, which then cleans up.
         drop(self.child.stdin.take());
         if !matches!(self.child.wait(), Ok(status) if status.success())
             && let Some(pid) = Pid::from_raw(self.child.id() as i32)
@@ -92,11 +92,11 @@ impl Drop for Hosts {
     }
 }
 
-/// Each way, in seconds: as between a phone and a server that is not far.
+/// The delay in each direction, in seconds: as between a phone and a nearby server.
 const DELAY: f64 = 0.05;
 
-/// With one call that runs all the while, and one that is asked for while there is no address.
-async fn who_gets_another_address_goes_on_in_the_same_join() -> anyhow::Result<()> {
+/// With one call that runs all the time, and one that is made while there is no address.
+async fn changed_address_continues_in_the_same_join() -> anyhow::Result<()> {
     let mut hosts = tokio::task::spawn_blocking(Hosts::start).await??;
     let (key, room) = (AccessKey::new(KEY, SECRET), "moves");
     let folder = folder("moves-slow")?;
@@ -107,7 +107,7 @@ async fn who_gets_another_address_goes_on_in_the_same_join() -> anyhow::Result<(
     let file = tools_file("moves", &[("where_is", r#"echo "{\"room\": \"kitchen\"}""#), ("slow", &slow)])?;
     let near = format!("{}-near", Hosts::NAME);
     hosts.order(&json!({"class": "all", "delay": DELAY}))?;
-    // Before the phone, whose coming it waits for.
+    // Joins before the phone, whose join it waits for.
     let mut watcher = LiveKitTransport::join(&hosts.url, &key.observer(room, "watcher").sign()?).await?;
     let mut phone = tokio::process::Command::new("ip")
         .args(["netns", "exec", &near, env!("CARGO_BIN_EXE_toolbridge"), "client", "--tools"])
@@ -129,7 +129,7 @@ async fn who_gets_another_address_goes_on_in_the_same_join() -> anyhow::Result<(
     let mut slow = call("slow");
     started(&mut slow).await?;
 
-    // It says what its link does.
+    // It reports its connection state.
     let mut says = async |wanted: &str| {
         let search = async {
             while let Some(line) = said.next_line().await? {
@@ -157,7 +157,7 @@ async fn who_gets_another_address_goes_on_in_the_same_join() -> anyhow::Result<(
     ensure!(fs::read_to_string(&runs)?.lines().count() == 1, "it ran again");
     ensure!(answer(call("where_is")).await? == kitchen);
 
-    // What the room tells comes in order: had it left, that would have come before this.
+    // Room events arrive in order: a leave event would have arrived before this one.
     let end = LiveKitTransport::join(&hosts.url, &key.client(room, "end").sign()?).await?;
     let gone = until(&mut watcher, |event| match event {
         TransportEvent::Left(who) if who == *here.peer() => Some(true),

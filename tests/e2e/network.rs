@@ -1,4 +1,4 @@
-//! That the relay is what the other tests take it for.
+//! The relay behaves as the other tests assume.
 
 use std::{net::Ipv6Addr, time::Duration};
 
@@ -22,8 +22,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![network:
         packets_pass_through_the_relay_over_udp,
         packets_pass_through_the_relay_over_tcp,
-        a_severed_connection_ends_and_another_is_taken,
-        a_restarted_server_is_at_the_same_address,
+        severed_connection_ends_and_another_is_used,
+        restarted_server_has_the_same_address,
         packets_pass_over_ipv6,
     ]
 }
@@ -49,7 +49,7 @@ async fn passes(room: &str, options: ConnectOptions) -> anyhow::Result<()> {
     ensure!(packet(&mut two).await?.payload == "late");
     ensure!(began.elapsed() >= DELAY, "{:?}", began.elapsed());
     relay.media().delay(Duration::ZERO);
-    // Both ends say again what a network loses.
+    // Both ends retransmit lost data.
     for n in 0..3 {
         relay.media().lose_next(1);
         one.send(to("two", vec![n])).await?;
@@ -57,7 +57,7 @@ async fn passes(room: &str, options: ConnectOptions) -> anyhow::Result<()> {
     }
     relay.cut();
     one.send(to("two", "held up")).await?;
-    // What the relay takes is passed on in no time; a second says that it is not.
+    // The relay forwards at once; after a second the packet would not have been forwarded.
     if let Ok(early) = timeout(Duration::from_secs(1), packet(&mut two)).await {
         bail!("through a cut: {early:?}");
     }
@@ -66,7 +66,7 @@ async fn passes(room: &str, options: ConnectOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_severed_connection_ends_and_another_is_taken() -> anyhow::Result<()> {
+async fn severed_connection_ends_and_another_is_used() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
     let address = relay.url().replace("ws://", "");
@@ -85,7 +85,7 @@ async fn a_severed_connection_ends_and_another_is_taken() -> anyhow::Result<()> 
     ask(&mut TcpStream::connect(&address).await?).await
 }
 
-async fn a_restarted_server_is_at_the_same_address() -> anyhow::Result<()> {
+async fn restarted_server_has_the_same_address() -> anyhow::Result<()> {
     let mut server = Server::start("")?;
     let relay = Relay::start(&server).await?;
     let token = server.key().client("restarted", "one").sign()?;
@@ -98,7 +98,7 @@ async fn a_restarted_server_is_at_the_same_address() -> anyhow::Result<()> {
 async fn packets_pass_over_ipv6() -> anyhow::Result<()> {
     for (room, options) in [("v6-udp", ConnectOptions::new()), ("v6-tcp", ConnectOptions::new().tcp_only())] {
         let server = shared()?;
-        // All addresses of the server's that we see are of the other family.
+        // All visible addresses of the server are of the other family.
         let relay = Relay::start_for(&server, Ipv6Addr::LOCALHOST.into()).await?;
         let mut one = options.join(&relay.url(), &server.key().client(room, "one").sign()?).await?;
         let two = LiveKitTransport::join(&server.url(), &server.key().client(room, "two").sign()?).await?;

@@ -27,25 +27,25 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![observe:
-        an_observer_records_a_session_and_every_verb_reads_it,
-        a_hidden_observer_hears_what_goes_to_the_whole_room_and_says_so,
+        observer_records_a_session_that_every_verb_reads,
+        hidden_observer_receives_broadcasts_and_is_marked,
         two_observers_have_the_same_calls,
-        a_recorder_that_is_killed_leaves_a_file_that_is_repaired,
-        watch_records_what_it_shows,
-        an_observer_whose_connection_is_lost_goes_on_in_the_same_file,
-        a_recording_ends_after_its_time,
-        a_second_ctrl_c_leaves_at_once_with_a_file_that_can_be_read,
-        a_deleted_room_ends_the_recording_in_order,
-        a_full_disk_ends_the_recording_with_one_error,
-        a_file_that_is_there_is_replaced_only_if_asked,
-        what_was_asked_wrongly_is_told_before_anybody_joins,
+        killed_recorder_leaves_a_repairable_file,
+        watch_records_what_it_prints,
+        observer_continues_in_the_same_file_after_a_rejoin,
+        recording_ends_after_its_duration,
+        second_ctrl_c_leaves_at_once_with_a_readable_file,
+        deleted_room_ends_the_recording_cleanly,
+        full_disk_ends_the_recording_with_one_error,
+        existing_file_is_replaced_only_with_force,
+        wrong_usage_is_reported_before_joining,
     ]
 }
 
-/// How often a file that is being written is looked at. Nothing depends on it.
+/// The interval of polling a file that is being written. Nothing depends on it.
 const ASK: Duration = Duration::from_millis(20);
 
-/// Where a test records to: a name that is free, in a folder of its own.
+/// Returns an unused file name in a temporary folder.
 fn place(name: &str) -> anyhow::Result<PathBuf> {
     Ok(tools_file(name, &[])?.with_file_name("session.mcap"))
 }
@@ -54,7 +54,7 @@ fn record(server: &Server, room: &str, path: &Path, more: &[&str]) -> Planned {
     Program::toolbridge(server, &["record", "--room", room]).arg(path).args(more)
 }
 
-/// Waits until the file, which is still being written, has what is wanted.
+/// Waits until the file, which is still being written, has the wanted entries.
 async fn until(path: &Path, what: &str, wanted: impl Fn(&[Entry]) -> bool) -> anyhow::Result<()> {
     let mut again = interval(ASK);
     let look = async {
@@ -73,7 +73,7 @@ fn of(entries: &[Entry]) -> Vec<RecordedCall> {
     calls(entries.to_vec()).calls
 }
 
-/// How many calls have an end.
+/// Returns how many calls have an end.
 fn settled(entries: &[Entry]) -> usize {
     of(entries).iter().filter(|call| call.settled.is_some()).count()
 }
@@ -106,7 +106,7 @@ impl Watched {
         Ok(Self { phone, brain })
     }
 
-    /// A success, one of the assistant's own, and a tool that the phone does not have.
+    /// A success, a call of the assistant's own tool, and a tool that the phone does not have.
     async fn calls(&self) -> anyhow::Result<()> {
         let doubled: u64 = self.brain.call("double", json!({"n": 21})).await?.decode()?;
         ensure!(doubled == 42);
@@ -117,14 +117,14 @@ impl Watched {
     }
 }
 
-/// A verb that reads a file: its standard output, and this status.
+/// Runs a verb that reads a file; returns its standard output and asserts this status.
 async fn read(server: &Server, arguments: &[&str], path: &Path, status: i32) -> anyhow::Result<String> {
     let output = Program::toolbridge(server, arguments).arg(path).run().await?;
     ensure!(output.code == Some(status), "{arguments:?}: {output:?}");
     Ok(output.stdout)
 }
 
-/// It was ended in order: one line that says what it holds.
+/// Asserts that it ended cleanly: one line that summarizes the file.
 fn in_order(output: &Output, path: &Path) -> anyhow::Result<String> {
     ensure!(output.code == Some(0), "{output:?}");
     let line = output.stdout.strip_suffix('\n').context("no line")?;
@@ -136,7 +136,7 @@ fn in_order(output: &Output, path: &Path) -> anyhow::Result<String> {
     Ok(line.to_owned())
 }
 
-async fn an_observer_records_a_session_and_every_verb_reads_it() -> anyhow::Result<()> {
+async fn observer_records_a_session_that_every_verb_reads() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "observe");
     let path = place(room)?;
     let recorder = record(&server, room, &path, &["--identity", "eye"]).start()?;
@@ -176,7 +176,7 @@ async fn an_observer_records_a_session_and_every_verb_reads_it() -> anyhow::Resu
     ensure!(trace["traceEvents"].as_array().is_some_and(|it| it.len() >= 8), "{trace}");
     let replay = Program::toolbridge(&server, &["replay"]).arg(&path).run().await?;
     ensure!(replay.code == Some(1) && replay.stdout.is_empty(), "{replay:?}");
-    ensure!(replay.stderr.contains("the recording is an observer's: it said nothing"), "{replay:?}");
+    ensure!(replay.stderr.contains("the recording was made by an observer"), "{replay:?}");
     let page = path.with_extension("html");
     let report = Program::toolbridge(&server, &["report", "-o"]).arg(&page).arg(&path).run().await?;
     ensure!(
@@ -194,7 +194,7 @@ async fn an_observer_records_a_session_and_every_verb_reads_it() -> anyhow::Resu
     Ok(())
 }
 
-async fn a_hidden_observer_hears_what_goes_to_the_whole_room_and_says_so() -> anyhow::Result<()> {
+async fn hidden_observer_receives_broadcasts_and_is_marked() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "observe-hidden");
     let path = place(room)?;
     let recorder = record(&server, room, &path, &["--identity", "ghost", "--hidden"]).start()?;
@@ -221,7 +221,7 @@ async fn a_hidden_observer_hears_what_goes_to_the_whole_room_and_says_so() -> an
     ensure!(only.len() == 1 && only[0].tool == "ours" && only[0].outcome == RecordedOutcome::Ok, "{only:#?}");
     ensure!(read(&server, &["check"], &path, 0).await?.contains("0 errors, 0 notes"));
 
-    // Also with a finished token that is a hidden one, whether or not it is asked for.
+    // Also with a finished hidden token, with or without --hidden.
     let token = Program::toolbridge(&server, &["token", "--room", room, "--identity", "ghost"]);
     let token = token.args(&["--role", "observer", "--hidden"]).run().await?.stdout;
     let again = place("observe-hidden-token")?;
@@ -258,7 +258,7 @@ async fn two_observers_have_the_same_calls() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_recorder_that_is_killed_leaves_a_file_that_is_repaired() -> anyhow::Result<()> {
+async fn killed_recorder_leaves_a_repairable_file() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "observe-killed");
     let path = place(room)?;
     let recorder = record(&server, room, &path, &["--identity", "eye"]).start()?;
@@ -277,7 +277,7 @@ async fn a_recorder_that_is_killed_leaves_a_file_that_is_repaired() -> anyhow::R
     Ok(())
 }
 
-async fn watch_records_what_it_shows() -> anyhow::Result<()> {
+async fn watch_records_what_it_prints() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "observe-watch");
     let path = place(room)?;
     let mut watch =
@@ -291,7 +291,7 @@ async fn watch_records_what_it_shows() -> anyhow::Result<()> {
     watch.interrupt()?;
     let output = watch.finish().await?;
     ensure!(output.code == Some(0), "{output:?}");
-    // Nothing but frames on the standard output: what the file holds is told beside it.
+    // Only frames on standard output: the summary of the file goes to stderr.
     let shown = output.stdout.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
     let shown = shown.iter().filter(|it| it["frame"].is_object()).count();
     ensure!(output.stderr.contains(&format!("{}: {shown} frames, 3 calls, ", path.display())), "{output:?}");
@@ -301,7 +301,7 @@ async fn watch_records_what_it_shows() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn an_observer_whose_connection_is_lost_goes_on_in_the_same_file() -> anyhow::Result<()> {
+async fn observer_continues_in_the_same_file_after_a_rejoin() -> anyhow::Result<()> {
     let server = shared()?;
     let (relay, room) = (Relay::start(&server).await?, "observe-rejoin");
     let path = place(room)?;
@@ -340,7 +340,7 @@ async fn an_observer_whose_connection_is_lost_goes_on_in_the_same_file() -> anyh
     Ok(())
 }
 
-async fn a_recording_ends_after_its_time() -> anyhow::Result<()> {
+async fn recording_ends_after_its_duration() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "observe-for");
     let path = place(room)?;
     let output = record(&server, room, &path, &["--for", "100ms"]).run().await?;
@@ -349,19 +349,19 @@ async fn a_recording_ends_after_its_time() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_second_ctrl_c_leaves_at_once_with_a_file_that_can_be_read() -> anyhow::Result<()> {
+async fn second_ctrl_c_leaves_at_once_with_a_readable_file() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let path = place("observe-twice")?;
     let recorder = record(&server, "observe-twice", &path, &[]).start()?;
     until(&path, "its beginning", begun).await?;
-    // A server that says nothing any more is waited for, until somebody asks again.
+    // A silent server is waited for until a second Ctrl-C.
     server.pause();
     recorder.interrupt()?;
     recorder.signal(Signal::TERM)?;
     let output = recorder.finish().await?;
     server.resume();
     ensure!(output.code == Some(130) && output.stdout.is_empty(), "{output:?}");
-    // A small file may be finished all the same, as it is dropped.
+    // A small file may be finished nevertheless, when it is dropped.
     ensure!(begun(&Recording::open(&path)?.entries().collect::<Vec<_>>()));
     let whole = path.with_extension("whole");
     let repaired = Program::toolbridge(&server, &["repair"]).arg(&path).arg(&whole).run().await?;
@@ -369,7 +369,7 @@ async fn a_second_ctrl_c_leaves_at_once_with_a_file_that_can_be_read() -> anyhow
     Ok(())
 }
 
-async fn a_deleted_room_ends_the_recording_in_order() -> anyhow::Result<()> {
+async fn deleted_room_ends_the_recording_cleanly() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "observe-deleted");
     let path = place(room)?;
     let recorder = record(&server, room, &path, &[]).start()?;
@@ -385,10 +385,10 @@ async fn a_deleted_room_ends_the_recording_in_order() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_full_disk_ends_the_recording_with_one_error() -> anyhow::Result<()> {
+async fn full_disk_ends_the_recording_with_one_error() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "observe-full");
     let path = place(room)?;
-    // A shell's limit on the size of files, in blocks of 512 or 1,024 bytes, is what a test has for a full disk.
+    // A shell's limit on file sizes, in blocks of 512 or 1,024 bytes, simulates a full disk.
     let line = "trap '' XFSZ; ulimit -f 8; exec toolbridge record --identity eye --room observe-full \"$0\"";
     let recorder = Program::other(&server, "sh", &["-c", line]).arg(&path).start()?;
     let ends = Watched::by(&server, room, &["eye"]).await?;
@@ -417,7 +417,7 @@ async fn a_full_disk_ends_the_recording_with_one_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_file_that_is_there_is_replaced_only_if_asked() -> anyhow::Result<()> {
+async fn existing_file_is_replaced_only_with_force() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "observe-there");
     let path = place(room)?;
     fs::write(&path, "a diary")?;
@@ -427,14 +427,14 @@ async fn a_file_that_is_there_is_replaced_only_if_asked() -> anyhow::Result<()> 
     ensure!(fs::read_to_string(&path)? == "a diary");
     let output = record(&server, room, &path, &["--force", "--for", "1ms"]).run().await?;
     in_order(&output, &path)?;
-    // A folder that is not there is told once the room is left again.
+    // A missing folder is reported after the room was left.
     let nowhere = path.with_file_name("nowhere").join("session.mcap");
     let output = record(&server, room, &nowhere, &[]).run().await?;
     ensure!(output.code == Some(1) && output.stderr.contains("nowhere"), "{output:?}");
     Ok(())
 }
 
-async fn what_was_asked_wrongly_is_told_before_anybody_joins() -> anyhow::Result<()> {
+async fn wrong_usage_is_reported_before_joining() -> anyhow::Result<()> {
     let server = shared()?;
     let path = place("observe-wrong")?;
     let seen = server.key().observer("r", "eye").sign()?;

@@ -1,4 +1,4 @@
-//! Clients and assistants that know nothing of us, over the official SDKs.
+//! Clients and assistants without toolbridge, over the official SDKs.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,13 @@ use crate::{
     trial_with,
 };
 
-/// Calls of one test that shows that nothing stays behind.
+/// The number of calls of the test for leftover state.
 const MANY: usize = 5_000;
 
-/// Cancelled calls of the same test.
+/// The number of cancelled calls of the same test.
 const STOPS: usize = 100;
 
-/// When so many calls are taken to hang: how fast they are is measured elsewhere.
+/// The time limit for this many calls; their speed is measured elsewhere.
 const MANY_TAKE: Duration = Duration::from_secs(300);
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -51,7 +51,7 @@ fn missing() -> Option<&'static str> {
     (!has_peers()).then_some("tests/peers (scripts/peers path)")
 }
 
-/// A client of theirs, in the room.
+/// Starts an SDK client in the room.
 async fn their_client(server: &Server, room: &str, program: &str) -> anyhow::Result<Program> {
     let token = server.key().client(room, "phone").sign()?;
     let mut peer = Program::peer(server, &token, program, &[]).start()?;
@@ -59,7 +59,7 @@ async fn their_client(server: &Server, room: &str, program: &str) -> anyhow::Res
     Ok(peer)
 }
 
-/// What an assistant of theirs printed of each of its calls.
+/// Returns what an SDK assistant printed about each of its calls.
 async fn their_calls(
     server: &Server,
     room: &str,
@@ -82,7 +82,7 @@ async fn calls_to(program: &str) -> anyhow::Result<()> {
     answers(&brain).await
 }
 
-/// LiveKit has to announce us before such a client can answer: it is not asked sooner.
+/// LiveKit has to announce the caller before such a client can reply: it gets no request earlier.
 async fn there_first(program: &str) -> anyhow::Result<()> {
     let (server, room) = (shared()?, format!("first-{program}"));
     let _phone = their_client(&server, &room, program).await?;

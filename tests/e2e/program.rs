@@ -1,4 +1,4 @@
-//! Programs that run beside the tests: the built `toolbridge`, and peers over the official SDKs.
+//! Programs that the tests start: the built `toolbridge`, and peers over the official SDKs.
 
 use std::{
     env,
@@ -31,26 +31,26 @@ use crate::{
 /// A program to be started.
 pub(crate) struct Planned(Command);
 
-/// A program that runs, in a process group of its own; killed when dropped.
+/// A running program in its own process group; killed when dropped.
 pub(crate) struct Program {
     child: Child,
     pid: Pid,
-    /// Read all the time, since a program that nobody reads stands still.
+    /// Read all the time, because a program with a full output pipe blocks.
     lines: mpsc::UnboundedReceiver<String>,
     seen: Vec<String>,
     errors: Option<JoinHandle<String>>,
 }
 
-/// How much of what a program wrote is shown when a test fails, in bytes: the end of it.
+/// How much of a program's output is shown when a test fails, in bytes: its end.
 const SHOWN: usize = 4_096;
 
-/// What a program left.
+/// The result of a program.
 pub(crate) struct Output {
-    /// Its status; none if a signal ended it.
+    /// Its status; `None` if a signal ended it.
     pub(crate) code: Option<i32>,
-    /// What it wrote to its standard output.
+    /// Its standard output.
     pub(crate) stdout: String,
-    /// What it wrote to its standard error.
+    /// Its standard error.
     pub(crate) stderr: String,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Debug for Output {
     }
 }
 
-/// Whether the peers of `tests/peers` are installed.
+/// Returns whether the peers of `tests/peers` are installed.
 pub(crate) fn has_peers() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -77,7 +77,7 @@ pub(crate) fn has_peers() -> bool {
     })
 }
 
-/// What starts the peers, and the other readers of recordings.
+/// Returns the script that starts the peers and the other readers of recordings.
 pub(crate) fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/peers")
 }
@@ -86,12 +86,12 @@ fn folders() -> PathBuf {
     env::temp_dir().join(format!("toolbridge-e2e-{}", std::process::id()))
 }
 
-/// To be called when all tests have ended.
+/// Called when all tests have ended.
 pub(crate) fn remove_files() {
     let _ = fs::remove_dir_all(folders());
 }
 
-/// A folder of this name, for the server that this thread is at: the same test runs at both at once.
+/// Returns a folder with this name for this thread's server: the same test runs with both at once.
 pub(crate) fn folder(name: &str) -> anyhow::Result<PathBuf> {
     let of_server = match server::kind() {
         Kind::LiveKit => "livekit",
@@ -102,7 +102,7 @@ pub(crate) fn folder(name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// A file of tools that are lines of shell, in a folder of its own.
+/// Writes a file of tools that are shell scripts, in its own folder.
 pub(crate) fn tools_file(name: &str, tools: &[(&str, &str)]) -> anyhow::Result<PathBuf> {
     let folder = folder(name)?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
@@ -121,7 +121,7 @@ pub(crate) fn tools_file(name: &str, tools: &[(&str, &str)]) -> anyhow::Result<P
 impl Program {
     /// The built program, with the server's address and key in its environment.
     pub(crate) fn toolbridge(server: &Server, arguments: &[&str]) -> Planned {
-        // Whoever runs the tests may have hangups ignored, and who inherits that stays when the terminal is closed.
+        // The test's parent may ignore SIGHUP, which a child inherits, and would then ignore a closed terminal.
         let mut command = StdCommand::new("env");
         command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_toolbridge")]);
         command.args(arguments).env("LIVEKIT_URL", server.url());
@@ -130,7 +130,7 @@ impl Program {
         Planned::new(command)
     }
 
-    /// Somebody else's program, which finds the built one on its path.
+    /// Another program, which finds the built one on its path.
     pub(crate) fn other(server: &Server, program: &str, arguments: &[&str]) -> Planned {
         let ours = Path::new(env!("CARGO_BIN_EXE_toolbridge")).parent().unwrap_or_else(|| Path::new("/"));
         let path = env::var_os("PATH").unwrap_or_default();
@@ -150,7 +150,7 @@ impl Program {
         Planned::new(command)
     }
 
-    /// Waits for the first line that holds this text.
+    /// Waits for the first line that contains this text.
     pub(crate) async fn line(&mut self, wanted: &str) -> anyhow::Result<String> {
         self.find(wanted, |line| line.contains(wanted).then(|| line.to_owned())).await
     }
@@ -164,7 +164,7 @@ impl Program {
         .await
     }
 
-    /// Waits for the first line that `wanted` takes.
+    /// Waits for the first line that `wanted` accepts.
     pub(crate) async fn find<T>(
         &mut self,
         what: &str,
@@ -216,12 +216,12 @@ impl Program {
         Ok(kill_process(self.pid, signal)?)
     }
 
-    /// Ends it without a chance to say anything, with all that it started.
+    /// Kills it and all its children.
     pub(crate) fn kill(&self) {
         let _ = kill_process_group(self.pid, Signal::KILL);
     }
 
-    /// What Ctrl-C does.
+    /// Sends SIGINT, as Ctrl-C does.
     pub(crate) fn interrupt(&self) -> anyhow::Result<()> {
         Ok(kill_process(self.pid, Signal::INT)?)
     }
@@ -234,12 +234,12 @@ impl Program {
         output
     }
 
-    /// Waits for its end.
+    /// Closes its standard input and waits for its end.
     pub(crate) async fn finish(self) -> anyhow::Result<Output> {
         self.finish_within(BOUND).await
     }
 
-    /// Waits for its end, which may take so long.
+    /// Waits for its end within this time.
     pub(crate) async fn finish_within(mut self, bound: Duration) -> anyhow::Result<Output> {
         drop(self.child.stdin.take());
         let rest = async {
@@ -281,13 +281,13 @@ impl Planned {
         self
     }
 
-    /// With this in its environment.
+    /// Sets an environment variable.
     pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.0.env(name, value);
         self
     }
 
-    /// Without key and secret in its environment.
+    /// Removes key and secret from its environment.
     pub(crate) fn without_key(mut self) -> Self {
         self.0.env_remove("LIVEKIT_API_KEY").env_remove("LIVEKIT_API_SECRET");
         self

@@ -1,4 +1,4 @@
-//! The built program behind a proxy: only the proxy knows where `livekit.test` is.
+//! The built program behind a proxy: only the proxy can resolve `livekit.test`.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,21 +22,21 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![proxy:
-        a_call_goes_through_the_proxy_that_the_environment_names,
-        a_call_goes_through_it_encrypted_with_a_root_of_ones_own,
-        a_proxy_may_be_spoken_to_over_tls_itself,
-        a_refusal_names_the_proxy_and_not_the_password,
-        what_no_proxy_names_and_this_machine_are_reached_without,
+        call_passes_the_proxy_of_the_environment,
+        encrypted_call_passes_the_proxy_with_a_private_root,
+        proxy_may_use_tls_itself,
+        refusal_names_the_proxy_but_not_the_password,
+        excluded_hosts_and_this_machine_are_reached_directly,
         doctor_looks_through_a_proxy,
     ]
 }
 
 const USER: &str = "ada:hunter2";
 
-/// A proxy that opens ways to `livekit.test`, which is this machine, for whoever knows the password.
+/// A proxy that opens tunnels to `livekit.test`, which is this machine, with a password.
 struct Proxy {
     port: u16,
-    /// What it was asked for.
+    /// The requested targets.
     asked: Arc<Mutex<Vec<String>>>,
     _task: JoinSet<()>,
 }
@@ -95,7 +95,7 @@ async fn phone(server: &Server, room: &str) -> anyhow::Result<Client> {
     client(server, room, "phone", Client::builder().tools(tools)).await
 }
 
-/// `toolbridge call double` by an assistant that knows the server by this address.
+/// Runs `toolbridge call double` with this address of the server.
 fn call(server: &Server, room: &str, url: &str) -> anyhow::Result<Planned> {
     let token = server.key().assistant(room, "brain").sign()?;
     let arguments = ["call", "double", r#"{"n": 21}"#, "--url", url, "--token", &token];
@@ -108,7 +108,7 @@ fn answered(output: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_call_goes_through_the_proxy_that_the_environment_names() -> anyhow::Result<()> {
+async fn call_passes_the_proxy_of_the_environment() -> anyhow::Result<()> {
     let (server, room, proxy) = (shared()?, "proxy-plain", Proxy::start().await?);
     let _phone = phone(&server, room).await?;
     let url = format!("ws://livekit.test:{}", server.port());
@@ -121,7 +121,7 @@ async fn a_call_goes_through_the_proxy_that_the_environment_names() -> anyhow::R
     Ok(())
 }
 
-async fn a_call_goes_through_it_encrypted_with_a_root_of_ones_own() -> anyhow::Result<()> {
+async fn encrypted_call_passes_the_proxy_with_a_private_root() -> anyhow::Result<()> {
     let (server, room, proxy) = (shared()?, "proxy-tls", Proxy::start().await?);
     let _phone = phone(&server, room).await?;
     let tls = TlsProxy::start(server.port()).await?;
@@ -137,7 +137,7 @@ async fn a_call_goes_through_it_encrypted_with_a_root_of_ones_own() -> anyhow::R
     Ok(())
 }
 
-async fn a_proxy_may_be_spoken_to_over_tls_itself() -> anyhow::Result<()> {
+async fn proxy_may_use_tls_itself() -> anyhow::Result<()> {
     let (server, room, proxy) = (shared()?, "proxy-over-tls", Proxy::start().await?);
     let _phone = phone(&server, room).await?;
     let tls = TlsProxy::start(proxy.port).await?;
@@ -153,7 +153,7 @@ async fn a_proxy_may_be_spoken_to_over_tls_itself() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_refusal_names_the_proxy_and_not_the_password() -> anyhow::Result<()> {
+async fn refusal_names_the_proxy_but_not_the_password() -> anyhow::Result<()> {
     let (server, proxy) = (shared()?, Proxy::start().await?);
     let url = format!("ws://livekit.test:{}", server.port());
     let output = call(&server, "proxy-no", &url)?
@@ -168,7 +168,7 @@ async fn a_refusal_names_the_proxy_and_not_the_password() -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn what_no_proxy_names_and_this_machine_are_reached_without() -> anyhow::Result<()> {
+async fn excluded_hosts_and_this_machine_are_reached_directly() -> anyhow::Result<()> {
     let (server, room, proxy) = (shared()?, "proxy-none", Proxy::start().await?);
     let _phone = phone(&server, room).await?;
     let here = call(&server, room, &server.url())?.env("ALL_PROXY", proxy.address(USER));

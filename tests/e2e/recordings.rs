@@ -1,4 +1,4 @@
-//! Sessions over the real server, one a kind of ending, recorded: what a recording says of them is true. With
+//! Sessions over the real server, recorded, one per kind of ending: the recording describes them correctly. With
 //! `TOOLBRIDGE_MAKE_RECORDINGS=1` they become `fixtures/recordings`.
 
 use std::{
@@ -31,7 +31,7 @@ use crate::{
 
 type Recorded = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
-/// Where a session is recorded.
+/// A server and a file to record to.
 struct Stage {
     server: Arc<Server>,
     room: String,
@@ -74,7 +74,7 @@ fn missing(needs_peers: bool) -> Option<&'static str> {
     (needs_peers && !has_peers()).then_some("tests/peers (scripts/peers path)")
 }
 
-/// Records a session, and looks at it.
+/// Records a session and checks the recording.
 async fn made(
     name: &'static str,
     record: fn(Stage) -> Recorded,
@@ -103,7 +103,7 @@ async fn keep(file: &Path, session: &Session) -> anyhow::Result<()> {
     ensure!(info.status.success(), "{info:?}");
     let info: Value = serde_json::from_slice(&info.stdout)?;
     fs::write(kept.join(format!("{}.json", session.name)), format!("{info:#}\n"))?;
-    // Its bytes alone: a recording is its owner's, a fixture is everybody's.
+    // Only its bytes: a recording is private to its owner, a fixture is public.
     fs::write(kept.join(format!("{}.mcap", session.name)), fs::read(file)?)?;
     Ok(())
 }
@@ -122,7 +122,7 @@ impl Stage {
         pair(&self.server, &self.room, phone, brain.record(self.file())).await
     }
 
-    /// The recorded assistant, with a phone that is somebody else's program.
+    /// The recorded assistant, with a phone of another implementation.
     async fn assistant(&self) -> anyhow::Result<Assistant> {
         let brain = Assistant::builder().client("phone").record(self.file());
         assistant(&self.server, &self.room, "assistant", brain).await
@@ -162,7 +162,7 @@ async fn find_contact(who: Name) -> Result<String, ToolError> {
     Err(ToolError::new("no_such_contact", format!("there is no {}", who.name)))
 }
 
-/// Its error's own text stays at home.
+/// The text of its error stays local.
 async fn read_diary() -> Result<String, ToolError> {
     Err(std::io::Error::other("the key does not turn").into())
 }
@@ -217,7 +217,7 @@ async fn tool_error(stage: Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A client of ours is never asked for what it does not offer.
+/// A toolbridge client never gets a request for a tool that it does not offer.
 async fn unknown_tool(stage: Stage) -> anyhow::Result<()> {
     let brain = stage.assistant().await?;
     let phone = stage.plain_phone().await?;
@@ -315,7 +315,7 @@ async fn plain_peer(stage: Stage) -> anyhow::Result<()> {
 async fn server_executed(stage: Stage) -> anyhow::Result<()> {
     let brain = Assistant::builder().tool("search_web", "Searches the web", search_web);
     let (phone, brain) = stage.pair(battery(), brain).await?;
-    // The two have met: else the broadcast is of somebody who is not known.
+    // After a call both know each other; otherwise the broadcast would come from an unknown sender.
     brain.call("get_battery", ()).await?;
     brain.call("search_web", json!({"name": "carbonara"})).await?;
     brain.close().await;
@@ -323,7 +323,7 @@ async fn server_executed(stage: Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The assistant would run it itself, if the phone did not.
+/// The assistant would run it itself if the phone did not.
 async fn claimed(stage: Stage) -> anyhow::Result<()> {
     let options = ToolOptions::default().prefer_client();
     let brain = Assistant::builder().tool_with("search_web", "Searches the web", options, search_web);
@@ -352,7 +352,7 @@ async fn lost_peer(stage: Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets `wait` answer.
+/// Lets `wait` return.
 static GO: Notify = Notify::const_new();
 
 async fn wait() -> Result<u32, ToolError> {
@@ -360,7 +360,7 @@ async fn wait() -> Result<u32, ToolError> {
     Ok(7)
 }
 
-/// The assistant loses its connection while a call is open, and joins anew.
+/// The assistant loses its connection while a call is open, and rejoins.
 async fn rejoin(stage: Stage) -> anyhow::Result<()> {
     let relay = Relay::start(&stage.server).await?;
     let phone = battery().tool("wait", "Answers when it is told to", wait).assistant("assistant");

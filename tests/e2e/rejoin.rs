@@ -1,4 +1,4 @@
-//! A room that was lost and is joined anew: by cuts of either connection, by a server that goes and comes.
+//! Rejoins after a loss: by cuts of either connection, and by a server that is restarted.
 
 use std::{
     collections::HashSet,
@@ -28,28 +28,28 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![rejoin:
-        a_cut_of_both_for_20_s_is_survived,
-        a_cut_of_the_media_for_20_s_is_survived,
-        a_cut_of_the_signaling_for_20_s_costs_no_rejoin,
-        a_cut_of_both_for_8_s_is_survived,
-        a_cut_of_both_for_3_s_is_survived,
-        a_cut_of_both_for_1_s_costs_no_rejoin,
-        a_cut_over_tcp_is_survived_over_tcp,
-        who_leaves_while_the_link_is_down_is_gone,
-        who_is_dropped_while_the_link_is_down_is_gone,
-        who_is_put_out_is_joined_anew,
-        a_server_that_was_restarted_is_joined_anew,
-        what_waits_is_interrupted_and_never_leaves_later,
-        nothing_passes_between_down_and_up,
-        the_room_is_told_as_it_is_after_the_rejoin,
-        a_server_that_refuses_the_token_ends_it,
-        a_fresh_token_is_asked_for_when_the_newest_is_refused,
-        a_fresh_token_of_somebody_else_ends_it,
-        a_limit_ends_it,
+        calls_survive_a_cut_of_both_for_20_s,
+        calls_survive_a_cut_of_the_media_for_20_s,
+        cut_of_the_signaling_for_20_s_causes_no_rejoin,
+        calls_survive_a_cut_of_both_for_8_s,
+        calls_survive_a_cut_of_both_for_3_s,
+        cut_of_both_for_1_s_causes_no_rejoin,
+        calls_over_tcp_survive_a_cut,
+        participant_that_leaves_during_an_outage_is_gone,
+        participant_that_times_out_during_an_outage_is_gone,
+        kicked_participant_rejoins,
+        restarted_server_is_rejoined,
+        waiting_packet_is_interrupted_and_never_sent_later,
+        no_packet_passes_between_down_and_up,
+        room_state_is_reported_after_the_rejoin,
+        refused_token_ends_the_participant,
+        fresh_token_is_requested_when_the_newest_is_refused,
+        fresh_token_of_another_identity_ends_the_participant,
+        rejoin_limit_ends_the_participant,
     ]
 }
 
-/// How often somebody asks whether packets pass again. Nothing depends on it.
+/// The interval of asking whether packets pass again. Nothing depends on it.
 const ASK: Duration = Duration::from_millis(50);
 
 async fn one_and_two(
@@ -69,7 +69,7 @@ async fn link(room: &mut LiveKitTransport, wanted: ConnectionState) -> anyhow::R
     .await
 }
 
-/// Waits until the link was down and is up again.
+/// Waits until the connection was lost and restored.
 async fn rejoined(room: &mut LiveKitTransport) -> anyhow::Result<Participant> {
     let before = room.local();
     link(room, ConnectionState::Reconnecting).await?;
@@ -79,7 +79,7 @@ async fn rejoined(room: &mut LiveKitTransport) -> anyhow::Result<Participant> {
     Ok(room.local())
 }
 
-/// Asks until the other one answers: what was asked while nothing passed may be lost.
+/// Asks until the other participant replies: packets sent during the cut may be lost.
 async fn answered(one: &mut LiveKitTransport, two: LiveKitTransport) -> anyhow::Result<()> {
     let echo = tokio::spawn(async move {
         let mut two = two;
@@ -105,7 +105,7 @@ async fn answered(one: &mut LiveKitTransport, two: LiveKitTransport) -> anyhow::
     found
 }
 
-/// Cuts for so long. Whether there was a new join.
+/// Cuts for this long. Returns whether there was a rejoin.
 async fn cut(
     room: &str,
     options: ConnectOptions,
@@ -126,44 +126,44 @@ async fn cut(
     Ok(anew)
 }
 
-async fn a_cut_of_both_for_20_s_is_survived() -> anyhow::Result<()> {
+async fn calls_survive_a_cut_of_both_for_20_s() -> anyhow::Result<()> {
     ensure!(cut("both-20", ConnectOptions::new(), Relay::cut, Duration::from_secs(20)).await?);
     Ok(())
 }
 
-async fn a_cut_of_the_media_for_20_s_is_survived() -> anyhow::Result<()> {
+async fn calls_survive_a_cut_of_the_media_for_20_s() -> anyhow::Result<()> {
     let media = |relay: &Relay| relay.media().cut();
     ensure!(cut("media-20", ConnectOptions::new(), media, Duration::from_secs(20)).await?);
     Ok(())
 }
 
-async fn a_cut_of_the_signaling_for_20_s_costs_no_rejoin() -> anyhow::Result<()> {
+async fn cut_of_the_signaling_for_20_s_causes_no_rejoin() -> anyhow::Result<()> {
     let signaling = |relay: &Relay| relay.signaling().cut();
     ensure!(!cut("signalling-20", ConnectOptions::new(), signaling, Duration::from_secs(20)).await?);
     Ok(())
 }
 
-async fn a_cut_of_both_for_8_s_is_survived() -> anyhow::Result<()> {
+async fn calls_survive_a_cut_of_both_for_8_s() -> anyhow::Result<()> {
     ensure!(cut("both-8", ConnectOptions::new(), Relay::cut, Duration::from_secs(8)).await?);
     Ok(())
 }
 
-/// With the silence before the cut it may be longer than 5 s, or not.
-async fn a_cut_of_both_for_3_s_is_survived() -> anyhow::Result<()> {
+/// Together with the silence before the cut it may exceed 5 s, or not.
+async fn calls_survive_a_cut_of_both_for_3_s() -> anyhow::Result<()> {
     cut("both-3", ConnectOptions::new(), Relay::cut, Duration::from_secs(3)).await.map(drop)
 }
 
-async fn a_cut_of_both_for_1_s_costs_no_rejoin() -> anyhow::Result<()> {
+async fn cut_of_both_for_1_s_causes_no_rejoin() -> anyhow::Result<()> {
     ensure!(!cut("both-1", ConnectOptions::new(), Relay::cut, Duration::from_secs(1)).await?);
     Ok(())
 }
 
-async fn a_cut_over_tcp_is_survived_over_tcp() -> anyhow::Result<()> {
+async fn calls_over_tcp_survive_a_cut() -> anyhow::Result<()> {
     ensure!(cut("tcp-8", ConnectOptions::new().tcp_only(), Relay::cut, Duration::from_secs(8)).await?);
     Ok(())
 }
 
-async fn who_is_put_out_is_joined_anew() -> anyhow::Result<()> {
+async fn kicked_participant_rejoins() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
     let (mut one, mut two) = one_and_two(&server, &relay, "severed", ConnectOptions::new()).await?;
@@ -177,7 +177,7 @@ async fn who_is_put_out_is_joined_anew() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_server_that_was_restarted_is_joined_anew() -> anyhow::Result<()> {
+async fn restarted_server_is_rejoined() -> anyhow::Result<()> {
     let mut server = Server::start("")?;
     let mut one = LiveKitTransport::join(&server.url(), &server.key().client("again", "one").sign()?).await?;
     let mut two = LiveKitTransport::join(&server.url(), &server.key().client("again", "two").sign()?).await?;
@@ -186,8 +186,8 @@ async fn a_server_that_was_restarted_is_joined_anew() -> anyhow::Result<()> {
     answered(&mut one, two).await
 }
 
-/// More than the connection takes and the queue holds, and then it is lost.
-async fn what_waits_is_interrupted_and_never_leaves_later() -> anyhow::Result<()> {
+/// Sends more than the connection and the queue hold; then the connection is lost.
+async fn waiting_packet_is_interrupted_and_never_sent_later() -> anyhow::Result<()> {
     const PACKETS: u32 = 60;
     let server = shared()?;
     let relay = Relay::start(&server).await?;
@@ -226,9 +226,9 @@ async fn what_waits_is_interrupted_and_never_leaves_later() -> anyhow::Result<()
     }
 }
 
-/// Under a steady flow of packets: the old join has its say before the link is down, the new one after it
-/// is up, and the sid is one and the same between.
-async fn nothing_passes_between_down_and_up() -> anyhow::Result<()> {
+/// Under a steady flow of packets: packets of the old join arrive before the connection is reported lost, those of
+/// the new one after it is restored, and the sid does not change in between.
+async fn no_packet_passes_between_down_and_up() -> anyhow::Result<()> {
     const TIMES: usize = 5;
     let server = shared()?;
     let relay = Relay::start(&server).await?;
@@ -273,7 +273,7 @@ async fn nothing_passes_between_down_and_up() -> anyhow::Result<()> {
     found
 }
 
-async fn the_room_is_told_as_it_is_after_the_rejoin() -> anyhow::Result<()> {
+async fn room_state_is_reported_after_the_rejoin() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
     let (mut one, _two) = one_and_two(&server, &relay, "as-it-is", ConnectOptions::new()).await?;
@@ -306,7 +306,7 @@ async fn the_room_is_told_as_it_is_after_the_rejoin() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn who_leaves_while_the_link_is_down_is_gone() -> anyhow::Result<()> {
+async fn participant_that_leaves_during_an_outage_is_gone() -> anyhow::Result<()> {
     let (relay, mut one) = down("leaves-down").await?;
     soon("the end", one.close()).await?;
     ensure!(closed(&mut one).await? == CloseReason::Closed);
@@ -315,14 +315,14 @@ async fn who_leaves_while_the_link_is_down_is_gone() -> anyhow::Result<()> {
     is_gone("leaves-down").await
 }
 
-async fn who_is_dropped_while_the_link_is_down_is_gone() -> anyhow::Result<()> {
+async fn participant_that_times_out_during_an_outage_is_gone() -> anyhow::Result<()> {
     let (relay, one) = down("dropped-down").await?;
     drop(one);
     relay.restore();
     is_gone("dropped-down").await
 }
 
-/// A room whose link is down and stays so while it tries.
+/// A participant that is disconnected and cannot reconnect.
 async fn down(room: &str) -> anyhow::Result<(Relay, LiveKitTransport)> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
@@ -334,7 +334,7 @@ async fn down(room: &str) -> anyhow::Result<(Relay, LiveKitTransport)> {
     Ok((relay, one))
 }
 
-/// Waits until the server has nobody in it any more, and nobody comes late.
+/// Waits until the server has no participant left, and checks that none joins late.
 async fn is_gone(room: &str) -> anyhow::Result<()> {
     let server = shared()?;
     let gone = async {
@@ -347,7 +347,7 @@ async fn is_gone(room: &str) -> anyhow::Result<()> {
     soon("the end in the room", gone).await?
 }
 
-/// The server that comes back has other secrets, and so it takes no token of before.
+/// The restarted server has another secret, so it accepts no earlier token.
 async fn of_another_secret(options: ConnectOptions) -> anyhow::Result<(Server, LiveKitTransport)> {
     let mut server = Server::start("")?;
     let room = options.join(&server.url(), &server.key().client("secret", "one").sign()?).await?;
@@ -357,7 +357,7 @@ async fn of_another_secret(options: ConnectOptions) -> anyhow::Result<(Server, L
 
 const ANOTHER: &str = "anothersecretanothersecretanothersecret";
 
-async fn a_server_that_refuses_the_token_ends_it() -> anyhow::Result<()> {
+async fn refused_token_ends_the_participant() -> anyhow::Result<()> {
     let (_server, mut room) = of_another_secret(ConnectOptions::new()).await?;
     let token = room.token();
     match closed(&mut room).await? {
@@ -367,7 +367,7 @@ async fn a_server_that_refuses_the_token_ends_it() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_fresh_token_is_asked_for_when_the_newest_is_refused() -> anyhow::Result<()> {
+async fn fresh_token_is_requested_when_the_newest_is_refused() -> anyhow::Result<()> {
     let asked = Arc::new(AtomicUsize::new(0));
     let source = {
         let asked = asked.clone();
@@ -387,7 +387,7 @@ async fn a_fresh_token_is_asked_for_when_the_newest_is_refused() -> anyhow::Resu
     Ok(())
 }
 
-async fn a_fresh_token_of_somebody_else_ends_it() -> anyhow::Result<()> {
+async fn fresh_token_of_another_identity_ends_the_participant() -> anyhow::Result<()> {
     let source = || async { AccessKey::new(KEY, ANOTHER).client("secret", "two").sign() };
     let (_server, mut room) = of_another_secret(ConnectOptions::new().token_source(source)).await?;
     match closed(&mut room).await? {
@@ -397,7 +397,7 @@ async fn a_fresh_token_of_somebody_else_ends_it() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_limit_ends_it() -> anyhow::Result<()> {
+async fn rejoin_limit_ends_the_participant() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let token = server.key().client("limit", "one").sign()?;
     let options = ConnectOptions::new().rejoin_limit(Duration::from_secs(1));

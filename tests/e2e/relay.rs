@@ -1,8 +1,8 @@
-//! A network between a participant and the server that can be cut, slowed down, narrowed, made to lose and to mix up
-//! the order, for the signaling, the datagrams and the streams of the media apart.
+//! A network between a participant and the server that can be cut, slowed down, narrowed, made to lose and to
+//! reorder, separately for the signaling, the datagrams and the streams of the media.
 //!
-//! The server's candidates are rewritten on their way: so the participant sends its packets here too.
-//! Whoever joins by the server's own address is not touched.
+//! It rewrites the server's candidates, so that the participant sends its packets here too. Participants that join by
+//! the server's own address are not affected.
 
 use std::{
     cmp::Reverse,
@@ -29,9 +29,9 @@ mod link;
 
 /// How many datagrams or pieces of a stream wait in one direction.
 const QUEUE: usize = 4096;
-/// How many sockets of participants have a way at once: the oldest loses its own.
+/// How many sockets of participants have a path at once: the oldest loses its own.
 const WAYS: usize = 8;
-/// What is read at once, in bytes: more than any datagram or signaling frame of a test.
+/// The size of one read, in bytes: more than any datagram or signaling frame of a test.
 const READ: usize = 64 * 1024;
 
 /// A relay in front of one server. Dropping it cuts everything.
@@ -47,7 +47,7 @@ impl Relay {
         Self::start_for(server, Ipv4Addr::LOCALHOST.into()).await
     }
 
-    /// One whose packets come to and go from this address, of either family: 127.0.0.1 or ::1.
+    /// Starts a relay whose packets use this address, of either family: 127.0.0.1 or ::1.
     pub(crate) async fn start_for(server: &Server, packets: IpAddr) -> anyhow::Result<Self> {
         let signal = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (tcp, udp) = (TcpListener::bind((packets, 0)).await?, UdpSocket::bind((packets, 0)).await?);
@@ -72,46 +72,46 @@ impl Relay {
         format!("ws://127.0.0.1:{}", self.port)
     }
 
-    /// The way of the signaling: a WebSocket.
+    /// The signaling: a WebSocket.
     pub(crate) fn signaling(&self) -> &Link {
         &self.signaling
     }
 
-    /// The way of the packets: UDP and ICE over TCP.
+    /// The media: UDP and ICE over TCP.
     pub(crate) fn media(&self) -> &Media {
         &self.media
     }
 
-    /// The way of the packets that are datagrams.
+    /// The media over UDP.
     pub(crate) fn udp(&self) -> &Link {
         &self.media.udp
     }
 
-    /// The way of the packets in ICE over TCP.
+    /// The media over ICE-TCP.
     pub(crate) fn tcp(&self) -> &Link {
         &self.media.tcp
     }
 
-    /// Ends the signaling and takes no other for the same join: whoever is behind it must join anew.
+    /// Ends the signaling and accepts no other for the same join: a participant behind it must rejoin.
     pub(crate) fn evict(&self) {
         self.signaling.refuse_next(1);
         self.signaling.sever();
     }
 
-    /// Cuts both ways.
+    /// Cuts signaling and media.
     pub(crate) fn cut(&self) {
         self.signaling.cut();
         self.media.cut();
     }
 
-    /// Restores both ways.
+    /// Restores signaling and media.
     pub(crate) fn restore(&self) {
         self.signaling.restore();
         self.media.restore();
     }
 }
 
-/// Both ways of the packets.
+/// The media over UDP and TCP.
 pub(crate) struct Media {
     udp: Arc<Link>,
     tcp: Arc<Link>,
@@ -138,27 +138,27 @@ impl Media {
         self.each(|link| link.jitter(most));
     }
 
-    /// From now on so many bytes a second pass in each direction, of datagrams and of streams; 0 is no limit.
+    /// From now on this many bytes a second pass in each direction, of datagrams and of streams; 0 is no limit.
     pub(crate) fn rate(&self, bytes: u64) {
         self.each(|link| link.rate(bytes));
     }
 
-    /// From now on so many of a thousand datagrams are lost, each way. A stream loses nothing.
+    /// From now on this many of a thousand datagrams are lost in each direction. A stream loses nothing.
     pub(crate) fn lose(&self, permille: u32) {
         self.udp.lose(permille);
     }
 
-    /// The next so many datagrams are lost, whichever way they go.
+    /// The next datagrams are lost, in either direction.
     pub(crate) fn lose_next(&self, datagrams: u32) {
         self.udp.lose_next(datagrams);
     }
 
-    /// As a router that forgets: see [`Link::rebind`].
+    /// Simulates a NAT that loses its mappings: see [`Link::rebind`].
     pub(crate) fn rebind(&self) {
         self.udp.rebind();
     }
 
-    /// Waits until a datagram of the server's has passed since then.
+    /// Waits until a datagram from the server has passed after that.
     pub(crate) async fn until_heard_from_server(&self) {
         self.udp.until_heard_from_server().await;
     }
@@ -169,19 +169,19 @@ impl Media {
     }
 }
 
-/// An address and a port as a candidate has them, in the same number of bytes for both families.
+/// An address and a port in a candidate, with the same number of bytes for both families.
 fn candidate(address: IpAddr, port: u16) -> Vec<u8> {
     let address = if address.is_ipv4() { "127.0.0.1" } else { "::0:0:0:1" };
     format!(" {address} {port} ").into_bytes()
 }
 
-/// What is to be replaced in the server's signaling frames: by the same number of bytes.
+/// Replacements in the server's signaling frames, each by the same number of bytes.
 type Rewrites = Arc<[(Vec<u8>, Vec<u8>); 2]>;
 
 async fn relay_tcp(listener: TcpListener, target: u16, link: Arc<Link>, rewrites: Option<Rewrites>) {
     let mut connections = JoinSet::new();
     while let Ok((inside, _)) = listener.accept().await {
-        // Whoever waits for it may end it at once.
+        // A test that waits for the connection may sever it at once.
         let severed = link.severed();
         link.connected();
         while connections.try_join_next().is_some() {}
@@ -189,7 +189,7 @@ async fn relay_tcp(listener: TcpListener, target: u16, link: Arc<Link>, rewrites
     }
 }
 
-/// Carries one TCP connection until either end ends it.
+/// Carries one TCP connection until either end closes it.
 async fn carry(
     mut participant: TcpStream,
     mut severed: watch::Receiver<u64>,
@@ -211,7 +211,7 @@ async fn carry(
         let forth = async {
             let carried = stream(Pieces::raw(from_participant), to_server, &link, Direction::ToServer).await;
             if carried.is_err() {
-                // The server takes no more: its last words may be on their way.
+                // The server reads no more: its last messages may be in flight.
                 pending().await
             }
         };
@@ -220,7 +220,7 @@ async fn carry(
             () = forth => Ok(()),
             ended = back => ended,
         };
-        // While the way is cut the other end cannot know.
+        // While the path is cut the other end cannot detect this.
         link.until_open().await;
         ended
     };
@@ -230,15 +230,15 @@ async fn carry(
     }
 }
 
-/// Answers a request as somebody who has nothing there.
+/// Answers a request with 404.
 async fn refuse(mut participant: TcpStream, mut request: Vec<u8>) -> std::io::Result<()> {
     while !request.ends_with(b"\r\n\r\n") && participant.read_buf(&mut request).await? > 0 {}
     participant.write_all(b"HTTP/1.1 410 Gone\r\nContent-Length: 0\r\n\r\n").await?;
     participant.shutdown().await
 }
 
-/// A connection that is opened while the way is cut: what it says is held, unless it is given up. On a real
-/// network its first packet would not even have been answered.
+/// Holds the first data of a connection that is opened while the path is cut, unless the connection is closed. On a
+/// real network its first packet would not even be answered.
 async fn hold_until_open(participant: &mut TcpStream, link: &Link) -> std::io::Result<Option<Vec<u8>>> {
     let mut held = Vec::new();
     loop {
@@ -249,7 +249,7 @@ async fn hold_until_open(participant: &mut TcpStream, link: &Link) -> std::io::R
     }
 }
 
-/// Carries one direction, in order, each piece when its time has come and the way is open.
+/// Carries one direction, in order, each piece when it is due and the path is open.
 async fn stream<R: AsyncRead + Unpin>(
     mut pieces: Pieces<R>,
     mut to: impl AsyncWriteExt + Unpin,
@@ -260,11 +260,11 @@ async fn stream<R: AsyncRead + Unpin>(
     let reading = async move {
         loop {
             link.until_free(direction).await;
-            // However it ends, what came before goes on first.
+            // However it ends, earlier data is forwarded first.
             let piece = pieces.next().await.unwrap_or_default();
             let due = link.piece(direction, piece.len());
             if piece.is_empty() || queue.send((due, piece)).await.is_err() {
-                // The queue ends with this, and the writing once all that waits in it is written.
+                // This closes the queue, and the writer ends once it has written all queued data.
                 return Ok(());
             }
         }
@@ -280,7 +280,7 @@ async fn stream<R: AsyncRead + Unpin>(
     tokio::try_join!(reading, writing).map(drop)
 }
 
-/// A stream in pieces: as it comes, or frame by frame behind the head of a WebSocket's answer.
+/// A stream in pieces: as it arrives, or frame by frame after the head of a WebSocket response.
 struct Pieces<R> {
     from: BufReader<R>,
     rewrites: Option<Rewrites>,
@@ -296,7 +296,7 @@ impl<R: AsyncRead + Unpin> Pieces<R> {
         Self { from: BufReader::with_capacity(READ, from), rewrites, in_head: true }
     }
 
-    /// The next piece; empty at the end.
+    /// Returns the next piece; empty at the end.
     async fn next(&mut self) -> std::io::Result<Vec<u8>> {
         let Some(rewrites) = self.rewrites.clone() else { return self.some().await };
         if self.in_head {
@@ -317,7 +317,7 @@ impl<R: AsyncRead + Unpin> Pieces<R> {
         Ok(piece)
     }
 
-    /// The answer's head. One that opens no WebSocket is followed by no frames.
+    /// Returns the response's head. One that opens no WebSocket is followed by no frames.
     async fn head(&mut self) -> std::io::Result<Vec<u8>> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -333,7 +333,7 @@ impl<R: AsyncRead + Unpin> Pieces<R> {
         Ok(head)
     }
 
-    /// A frame of the server's, which is never masked ([RFC 6455](https://www.rfc-editor.org/rfc/rfc6455)).
+    /// Returns a frame of the server, which is never masked ([RFC 6455](https://www.rfc-editor.org/rfc/rfc6455)).
     async fn frame(&mut self) -> std::io::Result<Vec<u8>> {
         let mut frame = vec![0; 2];
         if self.from.read_exact(&mut frame).await.is_err() {
@@ -355,7 +355,7 @@ impl<R: AsyncRead + Unpin> Pieces<R> {
     }
 }
 
-/// A socket of its own towards the server for each of the participant's, as a network's translator has it.
+/// Opens a socket towards the server for each socket of a participant, as a NAT does.
 async fn relay_udp(socket: UdpSocket, target: u16, link: Arc<Link>) {
     let (socket, mut buffer) = (Arc::new(socket), vec![0; READ]);
     let mut ways: VecDeque<Way> = VecDeque::new();
@@ -369,7 +369,7 @@ async fn relay_udp(socket: UdpSocket, target: u16, link: Arc<Link>) {
                 continue;
             }
         };
-        // An error is the answer to an earlier datagram to a socket that is gone.
+        // An error is the ICMP reply to an earlier datagram to a closed socket.
         let Ok((size, from)) = received else { continue };
         let Some(due) = link.datagram(Direction::ToServer, size) else { continue };
         if !ways.iter().any(|way| way.from == from) {
@@ -383,7 +383,7 @@ async fn relay_udp(socket: UdpSocket, target: u16, link: Arc<Link>) {
     }
 }
 
-/// The way of one socket of a participant's.
+/// The path of one socket of a participant.
 struct Way {
     from: SocketAddr,
     queue: mpsc::Sender<(Instant, Vec<u8>)>,
@@ -407,7 +407,7 @@ impl Way {
     }
 }
 
-/// Sends each datagram when its time has come, whichever came first.
+/// Sends each datagram when it is due, whichever arrived first.
 async fn send_on(
     mut queued: mpsc::Receiver<(Instant, Vec<u8>)>,
     socket: Arc<UdpSocket>,
@@ -445,7 +445,7 @@ async fn answers(from: Arc<UdpSocket>, socket: Arc<UdpSocket>, to: SocketAddr, l
     let mut buffer = vec![0; READ];
     let reading = async {
         loop {
-            // An error says that the server's port is closed; it may open again.
+            // An error means that the server's port is closed; it may open again.
             match from.recv(&mut buffer).await {
                 Ok(size) => {
                     if let Some(due) = link.datagram(Direction::FromServer, size) {

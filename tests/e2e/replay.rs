@@ -1,4 +1,4 @@
-//! Live replays of the built program over a real server: a cassette for `call`, and `client` asked again.
+//! Live replays of the built program over a real server: a cassette for `call`, and repeated calls to `client`.
 
 use std::path::{Path, PathBuf};
 
@@ -16,23 +16,23 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![replay:
-        a_recorded_client_answers_a_live_assistant_and_misses_are_status_3,
-        live_clients_are_asked_again_and_differences_are_status_3,
-        what_the_program_recorded_answers_in_a_program_of_ones_own,
+        recorded_client_serves_a_live_assistant_and_misses_exit_with_status_3,
+        live_clients_are_called_again_and_differences_exit_with_status_3,
+        recorded_client_serves_a_library_user,
         ctrl_c_of_a_cassette_says_goodbye,
-        ctrl_c_of_a_replay_stops_what_is_open_and_says_goodbye,
-        a_replay_whose_room_is_deleted_fails,
+        ctrl_c_of_a_replay_stops_open_calls_and_says_goodbye,
+        replay_fails_when_its_room_is_deleted,
     ]
 }
 
-/// Programs that succeed, fail, and answer at once.
+/// Programs that succeed, fail, and return at once.
 const PROGRAMS: &[(&str, &str)] = &[
     ("where_is", r#"echo "{\"room\": \"kitchen\"}""#),
     ("echo", "cat"),
     ("fail", "echo 'it is dark' >&2; exit 3"),
 ];
 
-/// The same names, and other deeds.
+/// The same names with other behavior.
 const CHANGED: &[(&str, &str)] =
     &[("where_is", r#"echo "{\"room\": \"cellar\"}""#), ("echo", "cat"), ("fail", "cat")];
 
@@ -59,7 +59,7 @@ async fn call(server: &Server, room: &str, arguments: &[&str]) -> anyhow::Result
     Program::toolbridge(server, &all).run().await
 }
 
-/// A session of a phone and the calls of `toolbridge call`, recorded by the phone: three of them.
+/// A phone's recording of three calls of `toolbridge call`.
 async fn recorded(server: &Server, room: &str) -> anyhow::Result<PathBuf> {
     let file = tools_file(&format!("{room}-file"), &[])?.with_file_name("session.mcap");
     let phone = phone(server, room, PROGRAMS, Some(&file)).await?;
@@ -69,7 +69,7 @@ async fn recorded(server: &Server, room: &str) -> anyhow::Result<PathBuf> {
     }
     phone.interrupt()?;
     let output = phone.finish().await?;
-    // What a failed tool said stays with its owner.
+    // The stderr of a failed tool stays with its owner.
     let failed = output.stderr.lines().collect::<Vec<_>>();
     let is_told =
         failed.len() == 1 && failed[0].starts_with("fail failed: ") && failed[0].contains("it is dark");
@@ -77,19 +77,19 @@ async fn recorded(server: &Server, room: &str) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// `toolbridge replay FILE`, with these options.
+/// Starts `toolbridge replay FILE` with these options.
 fn replay(server: &Server, file: &Path, room: &str, options: &[&str]) -> crate::program::Planned {
     let all = [&["replay", "--room", room], options].concat();
     Program::toolbridge(server, &all).arg(file)
 }
 
-/// The cassette in the place of the phone.
+/// Starts the cassette in place of the phone.
 async fn cassette(server: &Server, file: &Path, room: &str, options: &[&str]) -> anyhow::Result<Program> {
     let all = [&["--as", "client", "--identity", "phone", "--assistant", "brain"], options].concat();
     replay(server, file, room, &all).start()
 }
 
-async fn a_recorded_client_answers_a_live_assistant_and_misses_are_status_3() -> anyhow::Result<()> {
+async fn recorded_client_serves_a_live_assistant_and_misses_exit_with_status_3() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "replay-cassette");
     let file = recorded(&server, room).await?;
     let again = file.with_file_name("again.mcap");
@@ -115,7 +115,7 @@ async fn a_recorded_client_answers_a_live_assistant_and_misses_are_status_3() ->
         output.stdout.ends_with("3 calls answered, 0 not recorded; 0 recorded calls not used\n"),
         "{output:?}"
     );
-    // What the cassette recorded of itself is as good as the first.
+    // The cassette's own recording is as good as the first.
     let output =
         replay(&server, &again, room, &["--as", "assistant", "--json", "--allow", "echo"]).run().await?;
     let plan: Value = serde_json::from_str(&output.stdout)?;
@@ -152,7 +152,7 @@ async fn a_recorded_client_answers_a_live_assistant_and_misses_are_status_3() ->
     Ok(())
 }
 
-async fn live_clients_are_asked_again_and_differences_are_status_3() -> anyhow::Result<()> {
+async fn live_clients_are_called_again_and_differences_exit_with_status_3() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "replay-again");
     let file = recorded(&server, room).await?;
     let ask = |options: &[&str]| {
@@ -190,8 +190,8 @@ async fn live_clients_are_asked_again_and_differences_are_status_3() -> anyhow::
     Ok(())
 }
 
-/// The same file, as the tools of a client in a program of one's own.
-async fn what_the_program_recorded_answers_in_a_program_of_ones_own() -> anyhow::Result<()> {
+/// The same file, as the tools of a client in a library user's program.
+async fn recorded_client_serves_a_library_user() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "replay-own");
     let file = recorded(&server, room).await?;
     let cassette = Cassette::open(&file)?.fast();
@@ -220,7 +220,7 @@ async fn ctrl_c_of_a_cassette_says_goodbye() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn ctrl_c_of_a_replay_stops_what_is_open_and_says_goodbye() -> anyhow::Result<()> {
+async fn ctrl_c_of_a_replay_stops_open_calls_and_says_goodbye() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "replay-again-ctrl-c");
     let file = recorded(&server, room).await?;
     let slow = [("where_is", "exec /bin/sleep 60"), ("echo", "cat"), ("fail", "cat")];
@@ -237,7 +237,7 @@ async fn ctrl_c_of_a_replay_stops_what_is_open_and_says_goodbye() -> anyhow::Res
     Ok(())
 }
 
-async fn a_replay_whose_room_is_deleted_fails() -> anyhow::Result<()> {
+async fn replay_fails_when_its_room_is_deleted() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "replay-deleted");
     let file = recorded(&server, room).await?;
     let slow = [("where_is", "exec /bin/sleep 60 0"), ("echo", "cat"), ("fail", "cat")];

@@ -1,4 +1,4 @@
-//! The report in a real browser: what it draws, and that nothing in a recording gets a say.
+//! The report in a real browser: what it draws, and that nothing in a recording can take effect.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ use crate::{
     soon, trial_with,
 };
 
-/// Tests that need the browser, under the name of this file.
+/// Lists tests that need the browser, under the name of this file.
 macro_rules! in_browser {
     ($($test:ident),* $(,)?) => {
         vec![$(trial_with(
@@ -38,16 +38,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         chosen_call_has_a_marked_row,
         times_of_an_observer_are_labelled,
         fifty_thousand_calls_are_drawn_as_counts_and_a_window_of_rows,
-        every_call_is_a_bar_and_a_row,
+        call_is_drawn_as_a_bar_and_a_row,
         keys_pointer_filter_and_headings_work,
-        a_call_that_the_address_names_is_open_with_its_frames,
-        an_empty_recording_says_so,
+        call_named_in_the_address_is_open_with_its_frames,
+        empty_recording_makes_a_page_that_says_so,
         sec_c3_hostile_text_adds_nothing_to_the_page,
         sec_c3_the_policy_refuses_any_other_script_and_style,
     ]
 }
 
-/// Debian's package has the first name; others are what Chromium is called elsewhere.
+/// Debian's package has the first name; the others are Chromium's names elsewhere.
 fn browser() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let folders: Vec<PathBuf> = env::split_paths(&env::var_os("PATH")?).collect();
@@ -59,17 +59,17 @@ fn browser() -> Option<PathBuf> {
 struct Seen {
     /// The document, after its script ran.
     document: String,
-    /// What the console was told, violations of the policy included.
+    /// The console output, including violations of the content policy.
     console: Vec<String>,
 }
 
 impl Seen {
-    /// How often this is in the document, the data and the script apart.
+    /// Counts a text in the document, without the data and the script.
     fn count(&self, text: &str) -> usize {
         self.body().matches(text).count()
     }
 
-    /// What was drawn: everything before the data.
+    /// The drawn part: everything before the data.
     fn body(&self) -> &str {
         let from = self.document.find("<body").unwrap_or_default();
         let until = self.document.find("<script type=\"application/json\"").unwrap_or(self.document.len());
@@ -100,7 +100,7 @@ impl Drop for Folder {
     }
 }
 
-/// Opens a page, with this behind its address.
+/// Opens a page with this fragment in its address.
 async fn open(name: &str, page: &str, fragment: &str) -> anyhow::Result<Seen> {
     let folder = Folder::new(name)?;
     let file = folder.0.join("report.html");
@@ -124,7 +124,7 @@ fn chromium(profile: &Path) -> Command {
             "--disable-dev-shm-usage",
             "--no-first-run",
         ])
-        // The page's own clock: it is done when its timers are, however slow the machine.
+        // Virtual time: the page is done when its timers are, however slow the machine.
         .args(["--window-size=1400,1000", "--virtual-time-budget=20000", "--enable-logging=stderr", "--v=0"])
         .arg(format!("--user-data-dir={}", profile.join("profile").display()))
         .stdin(Stdio::null())
@@ -132,7 +132,7 @@ fn chromium(profile: &Path) -> Command {
     command
 }
 
-async fn every_call_is_a_bar_and_a_row() -> anyhow::Result<()> {
+async fn call_is_drawn_as_a_bar_and_a_row() -> anyhow::Result<()> {
     let sample = afternoon();
     let calls = sample.calls.len();
     let seen = open("afternoon", &sample.page("Kitchen"), "").await?;
@@ -147,7 +147,7 @@ async fn every_call_is_a_bar_and_a_row() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a person does with hands, and what is seen then.
+/// A user's actions, and what is seen then.
 const HANDS: &str = r##"(async () => {
   const seen = {};
   const one = (place) => document.querySelector(place);
@@ -250,7 +250,7 @@ async fn keys_pointer_filter_and_headings_work() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_call_that_the_address_names_is_open_with_its_frames() -> anyhow::Result<()> {
+async fn call_named_in_the_address_is_open_with_its_frames() -> anyhow::Result<()> {
     let sample = afternoon();
     let call = sample.calls.iter().position(|call| call.stopped.is_some() && call.settled.is_some());
     let call = sample.calls[call.context("a stopped call")?].id.clone();
@@ -264,7 +264,7 @@ async fn a_call_that_the_address_names_is_open_with_its_frames() -> anyhow::Resu
     Ok(())
 }
 
-async fn an_empty_recording_says_so() -> anyhow::Result<()> {
+async fn empty_recording_makes_a_page_that_says_so() -> anyhow::Result<()> {
     let seen = open("empty", &Sample::default().page("Nothing"), "").await?;
     seen.is_quiet()?;
     ensure!(seen.count("There are no calls in this recording.") == 1, "{}", seen.body());
@@ -292,7 +292,7 @@ fn rows_of_bars(seen: &Seen) -> BTreeSet<&str> {
 }
 
 async fn calls_one_after_another_share_a_row() -> anyhow::Result<()> {
-    // Three owners in turn; on the page their calls are nearer to one another than the least width of a bar.
+    // Three owners in turn; on the page their calls are closer together than the minimum width of a bar.
     let seen = open("rows", &long(1_500).page("An hour"), "").await?;
     seen.is_quiet()?;
     ensure!(seen.count("data-call=\"") == 1_500, "{} bars", seen.count("data-call=\""));
@@ -350,7 +350,7 @@ async fn sec_c3_hostile_text_adds_nothing_to_the_page() -> anyhow::Result<()> {
     seen.is_quiet()?;
     ensure!(seen.count("data-call=\"") == 1, "{} bars", seen.count("data-call=\""));
     ensure!(seen.count("<img") == 0 && seen.count("<script") == 0, "an element of the recording's");
-    // In text it stands escaped; in an attribute's value Chromium may write it as it is, between the quotes.
+    // In text it is escaped; in an attribute's value Chromium may write it unescaped, between the quotes.
     ensure!(
         seen.count("&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;\\u{202e}\\u{1b}[31m") > 0,
         "not shown"

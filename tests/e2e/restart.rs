@@ -1,4 +1,4 @@
-//! An owner whose process is killed in the midst of calls: one that stays away, and one that is started again.
+//! An owner whose process is killed during calls: one that stays away, and one that is started again.
 
 use std::{
     fs,
@@ -24,16 +24,16 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![restart:
-        a_killed_owner_that_stays_away_is_lost_within_8_s,
-        a_killed_owner_that_comes_back_loses_its_calls_at_once_but_those_that_may_run_twice,
+        killed_owner_that_stays_away_is_lost_within_8_s,
+        restarted_owner_loses_its_calls_at_once_except_idempotent_ones,
     ]
 }
 
-/// A grace of 5 s, the last sign of life up to a second before, and a slow machine.
+/// A grace period of 5 s, the last packet up to a second before, and a slow machine.
 const LOST_WITHIN: Duration = Duration::from_secs(8);
 
-/// The tools of a client that is killed: each notes that it ran, and ends only when `go` is there, or with its folder,
-/// which goes with the last test: nobody else ends what a killed client leaves behind.
+/// The tools of a client that is killed: each records that it ran, and ends only when the file `go` exists, or with
+/// its folder, which is removed after the last test: nothing else ends what a killed client leaves running.
 struct Files {
     folder: PathBuf,
     tools: PathBuf,
@@ -53,7 +53,7 @@ impl Files {
             )
         };
         let tools = tools_file(name, &[("once", &line("once")), ("again", &line("again"))])?;
-        // It belongs to the last one.
+        // The mark belongs to the last one.
         let text = fs::read_to_string(&tools)?;
         fs::write(&tools, format!("{}\nidempotent = true\n", text.trim_end()))?;
         Ok(Self { folder, tools })
@@ -75,7 +75,7 @@ async fn phone(server: &Server, room: &str, tools: &Path) -> anyhow::Result<Prog
     Ok(phone)
 }
 
-async fn a_killed_owner_that_stays_away_is_lost_within_8_s() -> anyhow::Result<()> {
+async fn killed_owner_that_stays_away_is_lost_within_8_s() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "killed-for-good");
     let files = Files::new(room)?;
     let owner = phone(&server, room, &files.tools).await?;
@@ -87,7 +87,7 @@ async fn a_killed_owner_that_stays_away_is_lost_within_8_s() -> anyhow::Result<(
     owner.kill();
     let killed = Instant::now();
     for call in calls {
-        // That it may run twice helps nobody where nobody is.
+        // An idempotent call does not help without any owner.
         let result = soon("the loss", call).await?;
         ensure!(matches!(&result, Err(CallError::Lost { owner }) if owner == "phone"), "{result:?}");
     }
@@ -98,9 +98,8 @@ async fn a_killed_owner_that_stays_away_is_lost_within_8_s() -> anyhow::Result<(
     Ok(())
 }
 
-/// The grace is so long here that only the new process can be the reason for an end.
-async fn a_killed_owner_that_comes_back_loses_its_calls_at_once_but_those_that_may_run_twice()
--> anyhow::Result<()> {
+/// The grace period is so long here that only the new process can end the calls.
+async fn restarted_owner_loses_its_calls_at_once_except_idempotent_ones() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "killed-and-back");
     let files = Files::new(room)?;
     let token = server.key().observer(room, "observer").sign()?;
@@ -119,7 +118,7 @@ async fn a_killed_owner_that_comes_back_loses_its_calls_at_once_but_those_that_m
     started(&mut once).await?;
     started(&mut again).await?;
     let id = again.id().cloned().context("no id")?;
-    // A program that was started has not noted yet that it runs.
+    // A started program may not have recorded yet that it runs.
     soon("the first runs", async {
         while (files.runs("once"), files.runs("again")) != (1, 1) {
             tokio::task::yield_now().await;
@@ -133,7 +132,7 @@ async fn a_killed_owner_that_comes_back_loses_its_calls_at_once_but_those_that_m
     let lost = soon("the loss", once).await?;
     ensure!(matches!(&lost, Err(CallError::Lost { owner }) if owner == "phone"), "{lost:?}");
     println!("a call of an owner that was started again is lost {:?} after the kill", killed.elapsed());
-    // Asked of the new process too, which waits before it answers.
+    // The new process gets the request too, and waits before it answers.
     soon("the second run", async {
         while files.runs("again") < 2 {
             tokio::task::yield_now().await;
@@ -144,7 +143,7 @@ async fn a_killed_owner_that_comes_back_loses_its_calls_at_once_but_those_that_m
     ensure!(soon("the result", again).await??.to_json() == json!({"done": true}));
     ensure!((files.runs("once"), files.runs("again")) == (1, 2));
 
-    // Both requests had one id, and each a stanza and an addressee of its own.
+    // Both requests had the same id, and each its own stanza and instance.
     let mut asked = Vec::new();
     while asked.len() < 2 {
         let frame = until(&mut observer, |event| match event {
@@ -161,7 +160,7 @@ async fn a_killed_owner_that_comes_back_loses_its_calls_at_once_but_those_that_m
     }
     ensure!(asked.iter().all(|(asked, _)| *asked == id) && asked[0].1 != asked[1].1, "{asked:?}");
 
-    // What it offers is there again, and works.
+    // Its tools are offered again, and work.
     let mut offered: Vec<_> = brain.tools().iter().map(|it| it.tool.name().to_string()).collect();
     offered.sort();
     ensure!(offered == ["again", "once"], "{offered:?}");

@@ -1,5 +1,5 @@
-//! 128 results of 4,096 B on their way while one end joins anew again and again, or the server is killed and started
-//! again: each call has exactly one outcome, its own result, and none runs twice.
+//! 128 results of 4,096 B in flight while one end rejoins again and again, or the server is killed and started again:
+//! each call has exactly one outcome, its own result, and none runs twice.
 
 use std::{
     collections::HashMap,
@@ -24,19 +24,19 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![results:
-        results_on_their_way_survive_new_joins_of_their_owner,
-        results_on_their_way_survive_new_joins_of_their_caller,
-        results_on_their_way_survive_servers_that_are_killed,
+        results_in_flight_survive_rejoins_of_their_owner,
+        results_in_flight_survive_rejoins_of_their_caller,
+        results_in_flight_survive_killed_servers,
     ]
 }
 
 const CALLS: usize = 128;
 const SIZE: usize = 4_096;
-/// Longer than all that happens to them.
+/// Longer than all faults together.
 const BUDGET: Duration = Duration::from_secs(120);
-/// Each way: so most results are on their way when the first one arrives.
+/// The delay in each direction, so that most results are in flight when the first one arrives.
 const DELAY: Duration = Duration::from_millis(30);
-/// It happens when so many calls have ended.
+/// The fault occurs when this many calls have ended.
 const WHEN: [usize; 4] = [1, 32, 64, 96];
 
 /// How often each call ran, and the gate before their end.
@@ -58,7 +58,7 @@ fn result(n: u64) -> String {
     format!("{n:0>SIZE$}")
 }
 
-/// The caps are for a handful of calls of one model.
+/// Raises the limits, which are meant for a handful of calls of one model.
 fn many(config: &mut Config) {
     config.caps.calls_per_second = 1_000_000;
     config.caps.open_per_peer = CALLS;
@@ -66,33 +66,33 @@ fn many(config: &mut Config) {
     config.caps.running_jobs = CALLS;
 }
 
-/// Whose network is the relay.
+/// Which end's network is the relay.
 #[derive(Clone, Copy, PartialEq)]
 enum Behind {
     Owner,
     Caller,
 }
 
-async fn results_on_their_way_survive_new_joins_of_their_owner() -> anyhow::Result<()> {
+async fn results_in_flight_survive_rejoins_of_their_owner() -> anyhow::Result<()> {
     Ends::join(&*shared()?, "results-owner", Behind::Owner).await?.survive(Relay::evict).await
 }
 
-async fn results_on_their_way_survive_new_joins_of_their_caller() -> anyhow::Result<()> {
+async fn results_in_flight_survive_rejoins_of_their_caller() -> anyhow::Result<()> {
     Ends::join(&*shared()?, "results-caller", Behind::Caller).await?.survive(Relay::evict).await
 }
 
-async fn results_on_their_way_survive_servers_that_are_killed() -> anyhow::Result<()> {
+async fn results_in_flight_survive_killed_servers() -> anyhow::Result<()> {
     let mut server = Server::start("")?;
     let ends = Ends::join(&server, "results-killed", Behind::Owner).await?;
     ends.survive(|_| server.restart().unwrap()).await
 }
 
-/// Both, one of them behind a relay.
+/// Both ends, one of them behind a relay.
 struct Ends {
     relay: Relay,
     phone: Client,
     brain: Assistant,
-    /// Of the one behind it.
+    /// The events of the end behind the relay.
     events: Events,
     work: Work,
 }
@@ -101,7 +101,7 @@ impl Ends {
     async fn join(server: &Server, room: &str, behind: Behind) -> anyhow::Result<Self> {
         let (relay, work) = (Relay::start(server).await?, Work::default());
         let url = |who| if who == behind { relay.url() } else { server.url() };
-        // So often lost, they would else wait longer and longer before they try again.
+        // After so many losses they would otherwise wait longer and longer before they retry.
         let quick = || ConnectOptions::new().rejoin_wait(Duration::ZERO, Duration::from_millis(50));
         let tools = Tools::with_state(work.clone()).tool("large", "Ends when it may", large);
         let phone = Client::builder().assistant("assistant").tools(tools).configure(many);

@@ -1,4 +1,4 @@
-//! What is mended within a join: a signaling connection that is lost, a way that changes.
+//! Recoveries within a join: a lost signaling connection, a changed path.
 
 use std::{future::Future, pin::Pin, time::Duration};
 
@@ -20,23 +20,23 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![resume:
-        a_severed_signaling_is_taken_up_again_and_nobody_is_told,
-        who_left_meanwhile_is_told_as_gone,
-        who_is_hidden_is_told_too_who_left_meanwhile,
-        a_connection_over_tcp_that_is_reset_is_opened_again,
-        a_server_that_wants_us_gone_is_heard_after_a_resume,
-        who_leaves_while_the_signaling_is_down_leaves,
-        a_reliable_stream_crosses_resumes_of_both_sides_over_udp,
-        a_reliable_stream_crosses_resumes_of_both_sides_over_tcp,
-        a_reliable_stream_crosses_short_cuts_of_both_connections_over_udp,
-        a_reliable_stream_crosses_short_cuts_of_both_connections_over_tcp,
-        a_reliable_stream_crosses_short_cuts_of_the_media,
-        a_way_that_changes_is_found_again_without_a_new_join,
-        a_way_that_changes_under_traffic_is_found_again,
-        a_signaling_that_ends_as_soon_as_it_is_open_is_opened_again,
-        a_participant_that_its_server_lost_joins_anew,
-        a_server_that_lets_us_go_ends_it,
-        a_server_that_wants_tcp_gets_it_at_the_next_beginning,
+        severed_signaling_is_resumed_silently,
+        participant_that_left_meanwhile_is_reported_as_gone,
+        hidden_participant_learns_who_left_meanwhile,
+        reset_connection_over_tcp_is_opened_again,
+        removal_by_the_server_is_received_after_a_resume,
+        participant_can_leave_while_signaling_is_down,
+        reliable_packets_survive_resumes_of_both_sides_over_udp,
+        reliable_packets_survive_resumes_of_both_sides_over_tcp,
+        reliable_packets_survive_short_cuts_of_both_connections_over_udp,
+        reliable_packets_survive_short_cuts_of_both_connections_over_tcp,
+        reliable_packets_survive_short_cuts_of_the_media,
+        changed_path_is_found_without_a_rejoin,
+        changed_path_is_found_under_traffic,
+        signaling_that_closes_at_once_is_opened_again,
+        participant_unknown_to_its_server_rejoins,
+        leave_request_of_the_server_ends_the_participant,
+        switch_to_tcp_applies_at_the_next_ice_restart,
     ]
 }
 
@@ -53,7 +53,7 @@ async fn pair(
     Ok([join("one").await?, join("two").await?])
 }
 
-/// Changes what the room knows of somebody, and waits until this participant has heard of it by signaling.
+/// Changes a participant's attributes, and waits until this participant has received the change by signaling.
 pub(crate) async fn hears_by_signaling(
     server: &Server,
     one: &mut LiveKitTransport,
@@ -73,14 +73,14 @@ pub(crate) async fn hears_by_signaling(
     .map_err(anyhow::Error::msg)
 }
 
-async fn a_severed_signaling_is_taken_up_again_and_nobody_is_told() -> anyhow::Result<()> {
+async fn severed_signaling_is_resumed_silently() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), (mut two, _relay)] = pair(&server, "taken-up", &ConnectOptions::new()).await?;
     let before = one.local();
     for n in 0..5_u8 {
         let connections = relay.signaling().connections();
         relay.signaling().sever();
-        // Nothing is held up meanwhile.
+        // Packets pass meanwhile.
         one.send(to("two", vec![n])).await?;
         ensure!(packet(&mut two).await?.payload[..] == [n]);
         soon("another connection", relay.signaling().until_connections(connections + 1)).await?;
@@ -90,15 +90,16 @@ async fn a_severed_signaling_is_taken_up_again_and_nobody_is_told() -> anyhow::R
     hears_by_signaling(&server, &mut two, "one").await
 }
 
-/// The server does not tell a participant without signaling who leaves, but lists who is there afterwards.
-async fn who_left_meanwhile_is_told_as_gone() -> anyhow::Result<()> {
+/// The server does not tell a participant without signaling who leaves, but lists the present participants
+/// afterwards.
+async fn participant_that_left_meanwhile_is_reported_as_gone() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("left-meanwhile", "one");
     is_told_who_left_meanwhile(&server, "left-meanwhile", token).await
 }
 
-/// The list of all who are there does not have it.
-async fn who_is_hidden_is_told_too_who_left_meanwhile() -> anyhow::Result<()> {
+/// The list of present participants does not contain it.
+async fn hidden_participant_learns_who_left_meanwhile() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("left-hidden", "one").hidden();
     is_told_who_left_meanwhile(&server, "left-hidden", token).await
@@ -134,8 +135,8 @@ async fn is_told_who_left_meanwhile(server: &Server, room: &str, token: Token) -
     Ok(())
 }
 
-/// As a firewall does that wants to be rid of it.
-async fn a_connection_over_tcp_that_is_reset_is_opened_again() -> anyhow::Result<()> {
+/// As a firewall does that closes a connection.
+async fn reset_connection_over_tcp_is_opened_again() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), (mut two, _relay)] =
         pair(&server, "tcp-reset", &ConnectOptions::new().tcp_only()).await?;
@@ -153,7 +154,7 @@ async fn a_connection_over_tcp_that_is_reset_is_opened_again() -> anyhow::Result
     Ok(())
 }
 
-async fn a_server_that_wants_us_gone_is_heard_after_a_resume() -> anyhow::Result<()> {
+async fn removal_by_the_server_is_received_after_a_resume() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), _two] = pair(&server, "gone-then", &ConnectOptions::new()).await?;
     relay.signaling().sever();
@@ -165,7 +166,7 @@ async fn a_server_that_wants_us_gone_is_heard_after_a_resume() -> anyhow::Result
     Ok(())
 }
 
-async fn who_leaves_while_the_signaling_is_down_leaves() -> anyhow::Result<()> {
+async fn participant_can_leave_while_signaling_is_down() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), (mut two, _relay)] = pair(&server, "leaves-then", &ConnectOptions::new()).await?;
     relay.signaling().sever();
@@ -182,20 +183,20 @@ async fn who_leaves_while_the_signaling_is_down_leaves() -> anyhow::Result<()> {
 
 const PACKETS: usize = 128;
 const SIZE: usize = 4_096;
-/// So often something happens to each side meanwhile.
+/// The number of faults on each side.
 const TROUBLES: usize = 7;
-/// So many packets are sent before the first of it, and may be sent beside each.
+/// How many packets are sent before the first fault, and may be sent during each.
 const SLICE: usize = PACKETS / (TROUBLES + 1);
 
-/// 128 packets of 4,096 B each way while something happens to both sides again and again, and nobody waits for that: none
-/// is lost, none comes twice, all come in order, and each time the same join goes on with its signaling.
+/// 128 packets of 4,096 B in each direction while faults occur on both sides again and again: none is lost or
+/// duplicated, all arrive in order, and each time the same join continues with its signaling.
 pub(crate) async fn crosses(
     server: &Server,
     room: &str,
     options: &ConnectOptions,
     trouble: impl AsyncFn(&Relay),
 ) -> anyhow::Result<()> {
-    // So often lost, it would else wait longer and longer before it tries again.
+    // After so many losses it would otherwise wait longer and longer before it retries.
     let options = options.clone().rejoin_wait(Duration::ZERO, Duration::from_millis(50));
     let [(one, one_relay), (two, two_relay)] = pair(server, room, &options).await?;
     let sides = [Side::default(), Side::default()];
@@ -211,19 +212,19 @@ pub(crate) async fn crosses(
     Ok(())
 }
 
-/// How far one side is.
+/// The progress of one side.
 #[derive(Default)]
 struct Side {
     sent: watch::Sender<usize>,
     /// How often it has recovered.
     mended: watch::Sender<usize>,
-    /// What it last heard by signaling.
+    /// The last value that it received by signaling.
     seen: watch::Sender<usize>,
 }
 
 impl Side {
-    /// Sends and hears all packets, in one join. It sends no further than a slice beyond a trouble that is not over: so
-    /// each has packets on their way.
+    /// Sends and receives all packets, in one join. It sends at most one slice beyond a fault that is not over, so
+    /// that each fault meets packets in flight.
     async fn flow(
         &self,
         mut room: LiveKitTransport,
@@ -261,10 +262,10 @@ impl Side {
             ensure!(*room.local().sid() == before, "it joined anew");
         }
         drop(sending);
-        Ok(room) // which stays for as long as the other one is not through
+        Ok(room) // which stays until the other side has finished
     }
 
-    /// Lets it happen as soon as the next slice has been sent, and waits until this side hears by signaling again.
+    /// Causes the fault as soon as the next slice has been sent, and waits until this side receives signaling again.
     async fn suffer(
         &self,
         server: &Server,
@@ -291,14 +292,14 @@ fn one_packet(room: &LiveKitTransport, other: &'static str, n: usize) -> Sending
     Box::pin(room.send(to(other, vec![n as u8; SIZE])))
 }
 
-/// The signaling ends, and another connection is taken.
+/// Closes the signaling, and waits for another connection.
 pub(crate) async fn sever(relay: &Relay) {
     let connections = relay.signaling().connections();
     relay.signaling().sever();
     relay.signaling().until_connections(connections + 1).await;
 }
 
-/// Both are cut for a while, and the signaling ends.
+/// Cuts both for a while, and closes the signaling.
 async fn cut_and_sever(relay: &Relay) {
     relay.cut();
     relay.signaling().sever();
@@ -306,26 +307,26 @@ async fn cut_and_sever(relay: &Relay) {
     relay.restore();
 }
 
-/// Shorter than any after which somebody joins anew.
+/// Shorter than any cut that causes a rejoin.
 const SHORT_CUT: Duration = Duration::from_millis(500);
 
-async fn a_reliable_stream_crosses_resumes_of_both_sides_over_udp() -> anyhow::Result<()> {
+async fn reliable_packets_survive_resumes_of_both_sides_over_udp() -> anyhow::Result<()> {
     crosses(&*shared()?, "stream-udp", &ConnectOptions::new(), sever).await
 }
 
-async fn a_reliable_stream_crosses_resumes_of_both_sides_over_tcp() -> anyhow::Result<()> {
+async fn reliable_packets_survive_resumes_of_both_sides_over_tcp() -> anyhow::Result<()> {
     crosses(&*shared()?, "stream-tcp", &ConnectOptions::new().tcp_only(), sever).await
 }
 
-async fn a_reliable_stream_crosses_short_cuts_of_both_connections_over_udp() -> anyhow::Result<()> {
+async fn reliable_packets_survive_short_cuts_of_both_connections_over_udp() -> anyhow::Result<()> {
     crosses(&*shared()?, "stream-cut-udp", &ConnectOptions::new(), cut_and_sever).await
 }
 
-async fn a_reliable_stream_crosses_short_cuts_of_both_connections_over_tcp() -> anyhow::Result<()> {
+async fn reliable_packets_survive_short_cuts_of_both_connections_over_tcp() -> anyhow::Result<()> {
     crosses(&*shared()?, "stream-cut-tcp", &ConnectOptions::new().tcp_only(), cut_and_sever).await
 }
 
-async fn a_reliable_stream_crosses_short_cuts_of_the_media() -> anyhow::Result<()> {
+async fn reliable_packets_survive_short_cuts_of_the_media() -> anyhow::Result<()> {
     crosses(&*shared()?, "stream-cut", &ConnectOptions::new(), async |relay: &Relay| {
         relay.media().cut();
         tokio::time::sleep(SHORT_CUT).await;
@@ -334,9 +335,9 @@ async fn a_reliable_stream_crosses_short_cuts_of_the_media() -> anyhow::Result<(
     .await
 }
 
-/// As when a router forgets a connection that was silent: our packets come from another address, and what is sent to
-/// the old one is lost.
-async fn a_way_that_changes_is_found_again_without_a_new_join() -> anyhow::Result<()> {
+/// As when a NAT loses the mapping of a silent connection: packets arrive from another address, and packets to the
+/// old one are lost.
+async fn changed_path_is_found_without_a_rejoin() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), (mut two, _relay)] = pair(&server, "rebound", &ConnectOptions::new()).await?;
     let before = one.local();
@@ -352,7 +353,7 @@ async fn a_way_that_changes_is_found_again_without_a_new_join() -> anyhow::Resul
     Ok(())
 }
 
-async fn a_way_that_changes_under_traffic_is_found_again() -> anyhow::Result<()> {
+async fn changed_path_is_found_under_traffic() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), (mut two, _relay)] = pair(&server, "rebound-busy", &ConnectOptions::new()).await?;
     relay.media().rebind();
@@ -373,15 +374,15 @@ async fn a_way_that_changes_under_traffic_is_found_again() -> anyhow::Result<()>
     Ok(())
 }
 
-/// What the server simulates for whoever asks.
-async fn a_signaling_that_ends_as_soon_as_it_is_open_is_opened_again() -> anyhow::Result<()> {
+/// The server simulates this on request.
+async fn signaling_that_closes_at_once_is_opened_again() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), _two] = pair(&server, "ends-again", &ConnectOptions::new()).await?;
     let before = one.local();
     for (scenario, tries) in [(Scenario::SignalLostAtResume, 2), (Scenario::SignalLostBeforeResume, 1)] {
         let connections = relay.signaling().connections();
         one.simulate(scenario);
-        // What was asked is done before the end of the connection is seen.
+        // The request is handled before the end of the connection is detected.
         hears_by_signaling(&server, &mut one, "two").await?;
         one.simulate(Scenario::SignalLost);
         soon("the last connection", relay.signaling().until_connections(connections + tries)).await?;
@@ -391,7 +392,7 @@ async fn a_signaling_that_ends_as_soon_as_it_is_open_is_opened_again() -> anyhow
     Ok(())
 }
 
-async fn a_participant_that_its_server_lost_joins_anew() -> anyhow::Result<()> {
+async fn participant_unknown_to_its_server_rejoins() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, _ways), (mut two, _relay)] = pair(&server, "lost-there", &ConnectOptions::new()).await?;
     for (n, scenario) in [Scenario::NodeFailure, Scenario::Migration].into_iter().enumerate() {
@@ -407,8 +408,8 @@ async fn a_participant_that_its_server_lost_joins_anew() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Only the development server does what is asked for.
-pub(crate) async fn who_asks_for_a_new_join_gets_one() -> anyhow::Result<()> {
+/// Only the development server supports this request.
+pub(crate) async fn requested_rejoin_is_performed() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, _ways), (mut two, _relay)] = pair(&server, "asks-anew", &ConnectOptions::new()).await?;
     for n in 0..3_u8 {
@@ -418,7 +419,7 @@ pub(crate) async fn who_asks_for_a_new_join_gets_one() -> anyhow::Result<()> {
             until(&mut one, |event| (event == TransportEvent::ConnectionState(wanted)).then_some(())).await?;
         }
         ensure!(one.local().sid() != before.sid());
-        // The others see one go and another come.
+        // The others see one participant leave and another join.
         let seen = until(&mut two, |event| match event {
             TransportEvent::Left(who) => Some(who),
             _ => None,
@@ -433,7 +434,7 @@ pub(crate) async fn who_asks_for_a_new_join_gets_one() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_server_that_lets_us_go_ends_it() -> anyhow::Result<()> {
+async fn leave_request_of_the_server_ends_the_participant() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, _relay), _two] = pair(&server, "let-go", &ConnectOptions::new()).await?;
     one.simulate(Scenario::ServerLeave);
@@ -442,13 +443,13 @@ async fn a_server_that_lets_us_go_ends_it() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_server_that_wants_tcp_gets_it_at_the_next_beginning() -> anyhow::Result<()> {
+async fn switch_to_tcp_applies_at_the_next_ice_restart() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), (mut two, _relay)] = pair(&server, "to-tcp", &ConnectOptions::new()).await?;
     let before = one.local();
     one.simulate(Scenario::SwitchToTcp);
     hears_by_signaling(&server, &mut one, "two").await?;
-    // 2 s after the last datagram ICE begins anew, over TCP; after 2.8 s there would be a new join.
+    // ICE restarts 2 s after the last datagram, over TCP; after 2.8 s there would be a rejoin.
     relay.media().lose_next(u32::MAX);
     two.send(to("one", "over TCP")).await?;
     ensure!(packet(&mut one).await?.payload == "over TCP");

@@ -1,4 +1,4 @@
-//! The room by itself: joining, packets, leaving, and every way in which it ends.
+//! The transport by itself: joining, packets, leaving, and every way in which a connection ends.
 
 use std::time::{Duration, Instant};
 
@@ -31,38 +31,38 @@ pub(crate) fn trials() -> Vec<Trial> {
         // The long ones first: they only wait.
         seventy_idle_seconds_cut_nothing,
         seventy_idle_seconds_cut_nothing_of_an_ice_lite_server,
-        a_slow_reader_slows_the_sender_and_stays,
-        a_server_that_stays_silent_is_lost,
-        a_server_that_is_silent_for_a_while_is_a_link_that_comes_back,
-        packets_pass_both_ways_on_both_lanes,
-        only_those_named_hear,
-        a_broadcast_must_be_meant,
-        a_packet_has_a_largest_size,
+        slow_reader_slows_the_sender_and_stays_connected,
+        permanently_silent_server_is_lost,
+        temporarily_silent_server_is_reported_down_then_up,
+        packets_pass_in_both_directions_on_both_lanes,
+        packet_reaches_only_named_destinations,
+        packet_without_destinations_is_refused,
+        packet_above_the_size_limit_is_refused,
         many_packets_stay_in_order,
-        what_was_handed_over_arrives_before_the_goodbye,
-        a_wrong_secret_is_unauthorized,
-        an_expired_token_is_unauthorized,
-        no_token_at_all_is_malformed,
-        nobody_there_is_unreachable,
-        a_server_that_never_answers_is_given_up,
-        another_web_server_is_refused,
-        no_way_for_packets_is_told_with_the_ports,
-        an_untrusted_certificate_is_refused_and_its_root_accepted,
-        a_server_with_tcp_alone_is_enough,
-        a_client_with_tcp_alone_is_enough,
-        the_same_identity_puts_out_the_first,
-        without_the_grant_nothing_is_sent,
-        a_grant_that_is_taken_away_counts_at_once,
-        a_deleted_room_says_so,
-        a_removed_participant_is_told,
-        a_killed_server_is_noticed,
-        without_a_rejoin_a_killed_server_ends_it,
-        a_server_that_shuts_down_says_so,
-        a_join_that_fails_leaves_nobody_behind,
-        leaving_is_seen,
-        dropping_is_leaving,
-        attributes_and_permissions_are_seen_as_they_are,
-        a_kind_is_seen,
+        accepted_packets_arrive_before_the_leave,
+        wrong_secret_is_unauthorized,
+        expired_token_is_unauthorized,
+        missing_token_is_malformed,
+        closed_port_is_unreachable,
+        server_that_never_answers_times_out,
+        server_other_than_livekit_is_refused,
+        missing_network_path_is_reported_with_the_ports,
+        untrusted_certificate_is_refused_and_its_root_accepted,
+        server_with_tcp_only_is_reachable,
+        client_with_tcp_only_connects,
+        second_join_of_an_identity_kicks_the_first,
+        missing_grant_prevents_sending,
+        revoked_grant_applies_at_once,
+        deleted_room_is_reported,
+        removal_is_reported_to_the_participant,
+        killed_server_is_detected,
+        killed_server_ends_a_participant_without_rejoin,
+        server_shutdown_is_reported,
+        failed_join_leaves_no_participant,
+        leave_is_announced,
+        drop_is_announced_as_leave,
+        attributes_and_permissions_are_reported,
+        participant_kind_is_reported,
     ]
 }
 
@@ -71,7 +71,7 @@ async fn join(server: &Server, room: &str, identity: &str) -> anyhow::Result<Liv
     Ok(LiveKitTransport::join(&server.url(), &token).await?)
 }
 
-/// Two in a room, each of whom knows of the other.
+/// Two participants in a room that know of each other.
 async fn pair(server: &Server, room: &str) -> anyhow::Result<(LiveKitTransport, LiveKitTransport)> {
     let mut one = join(server, room, "one").await?;
     let two = join(server, room, "two").await?;
@@ -80,7 +80,7 @@ async fn pair(server: &Server, room: &str) -> anyhow::Result<(LiveKitTransport, 
     Ok((one, two))
 }
 
-/// Waits for the first event that `wanted` takes.
+/// Waits for the first event that `wanted` accepts.
 pub(crate) async fn until<T>(
     room: &mut LiveKitTransport,
     mut wanted: impl FnMut(TransportEvent) -> Option<T>,
@@ -142,7 +142,7 @@ pub(crate) fn on(lane: Lane, mut packet: Packet) -> Packet {
     packet
 }
 
-/// Signs claims that no maker of tokens would.
+/// Signs claims that no token server would issue.
 fn sign(claims: &Claims) -> anyhow::Result<String> {
     let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
     let signed =
@@ -156,7 +156,7 @@ fn refusal<T>(joined: Result<T, ConnectError>) -> anyhow::Result<ConnectError> {
     joined.err().context("it was let in")
 }
 
-async fn packets_pass_both_ways_on_both_lanes() -> anyhow::Result<()> {
+async fn packets_pass_in_both_directions_on_both_lanes() -> anyhow::Result<()> {
     let server = shared()?;
     let start = Instant::now();
     let one = join(&server, "both-ways", "warm-up").await?;
@@ -186,7 +186,7 @@ async fn packets_pass_both_ways_on_both_lanes() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn only_those_named_hear() -> anyhow::Result<()> {
+async fn packet_reaches_only_named_destinations() -> anyhow::Result<()> {
     let server = shared()?;
     let (one, mut two) = pair(&server, "named").await?;
     let mut three = join(&server, "named", "three").await?;
@@ -200,13 +200,13 @@ async fn only_those_named_hear() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_broadcast_must_be_meant() -> anyhow::Result<()> {
+async fn packet_without_destinations_is_refused() -> anyhow::Result<()> {
     let room = join(&*shared()?, "meant", "one").await?;
     ensure!(matches!(room.send(Packet::new([], "x")).await, Err(SendError::NoDestination)));
     Ok(())
 }
 
-async fn a_packet_has_a_largest_size() -> anyhow::Result<()> {
+async fn packet_above_the_size_limit_is_refused() -> anyhow::Result<()> {
     let (one, mut two) = pair(&*shared()?, "sizes").await?;
     let limit = Capabilities::MAX_PACKET;
     for lane in [Lane::Reliable, Lane::Lossy] {
@@ -246,19 +246,19 @@ async fn many_packets_stay_in_order() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn what_was_handed_over_arrives_before_the_goodbye() -> anyhow::Result<()> {
+async fn accepted_packets_arrive_before_the_leave() -> anyhow::Result<()> {
     const PACKETS: usize = 40;
     let (mut one, mut two) = pair(&*shared()?, "flush").await?;
     let sends: Vec<_> =
         (0..PACKETS).map(|n| tokio::spawn(one.send(to("two", vec![n as u8; 10_000])))).collect();
-    // The first 32 have their place in the queue; the others get one when they are polled.
+    // The first 32 have a slot in the queue; the others get one when they are polled.
     for send in sends {
         send.await??;
     }
     one.close().await;
     ensure!(closed(&mut one).await? == CloseReason::Closed);
     ensure!(matches!(one.send(to("two", "late")).await, Err(SendError::Closed(CloseReason::Closed))));
-    // That it has left is told another way, and may be ahead of its last packets.
+    // The leave event takes another path, and may arrive before its last packets.
     let (mut heard, mut is_gone) = (Vec::new(), false);
     while heard.len() < PACKETS || !is_gone {
         let event = until(&mut two, Some).await?;
@@ -268,13 +268,13 @@ async fn what_was_handed_over_arrives_before_the_goodbye() -> anyhow::Result<()>
             _ => {}
         }
     }
-    // Those that waited for a place came in the order in which they were polled.
+    // Those that waited for a slot arrived in the order in which they were polled.
     heard.sort_unstable();
     ensure!(heard.iter().copied().eq(0..PACKETS), "{heard:?}");
     Ok(())
 }
 
-async fn a_wrong_secret_is_unauthorized() -> anyhow::Result<()> {
+async fn wrong_secret_is_unauthorized() -> anyhow::Result<()> {
     let server = shared()?;
     let token = AccessKey::new(KEY, "anothersecretanothersecretanothersecret").client("no", "one").sign()?;
     let error = refusal(LiveKitTransport::join(&server.url(), &token).await)?;
@@ -283,7 +283,7 @@ async fn a_wrong_secret_is_unauthorized() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn an_expired_token_is_unauthorized() -> anyhow::Result<()> {
+async fn expired_token_is_unauthorized() -> anyhow::Result<()> {
     let server = shared()?;
     let mut claims = Claims::from_unverified(&server.key().client("no", "one").sign()?)?;
     claims.exp -= 3600;
@@ -293,13 +293,13 @@ async fn an_expired_token_is_unauthorized() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn no_token_at_all_is_malformed() -> anyhow::Result<()> {
+async fn missing_token_is_malformed() -> anyhow::Result<()> {
     let error = refusal(LiveKitTransport::join(&shared()?.url(), "not a\ntoken").await)?;
     ensure!(matches!(error, ConnectError::MalformedToken), "{error:?}");
     Ok(())
 }
 
-async fn nobody_there_is_unreachable() -> anyhow::Result<()> {
+async fn closed_port_is_unreachable() -> anyhow::Result<()> {
     let server = shared()?;
     let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
     let token = server.key().client("no", "one").sign()?;
@@ -311,7 +311,7 @@ async fn nobody_there_is_unreachable() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn another_web_server_is_refused() -> anyhow::Result<()> {
+async fn server_other_than_livekit_is_refused() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("ws://{}", listener.local_addr()?);
     tokio::spawn(async move {
@@ -329,7 +329,7 @@ async fn another_web_server_is_refused() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn an_untrusted_certificate_is_refused_and_its_root_accepted() -> anyhow::Result<()> {
+async fn untrusted_certificate_is_refused_and_its_root_accepted() -> anyhow::Result<()> {
     let server = shared()?;
     let proxy = TlsProxy::start(server.port()).await?;
     let token = server.key().client("tls", "one").sign()?;
@@ -352,7 +352,7 @@ async fn an_untrusted_certificate_is_refused_and_its_root_accepted() -> anyhow::
     Ok(())
 }
 
-async fn a_server_with_tcp_alone_is_enough() -> anyhow::Result<()> {
+async fn server_with_tcp_only_is_reachable() -> anyhow::Result<()> {
     let server = Server::start("  force_tcp: true")?;
     let (one, mut two) = pair(&server, "tcp").await?;
     one.send(to("two", vec![1; 15_000])).await?;
@@ -360,7 +360,7 @@ async fn a_server_with_tcp_alone_is_enough() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_client_with_tcp_alone_is_enough() -> anyhow::Result<()> {
+async fn client_with_tcp_only_connects() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("tcp-client", "one").sign()?;
     let mut one = ConnectOptions::new().tcp_only().join(&server.url(), &token).await?;
@@ -370,7 +370,7 @@ async fn a_client_with_tcp_alone_is_enough() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn the_same_identity_puts_out_the_first() -> anyhow::Result<()> {
+async fn second_join_of_an_identity_kicks_the_first() -> anyhow::Result<()> {
     let server = shared()?;
     let (mut one, mut two) = pair(&server, "twice").await?;
     let again = join(&server, "twice", "one").await?;
@@ -383,7 +383,7 @@ async fn the_same_identity_puts_out_the_first() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn without_the_grant_nothing_is_sent() -> anyhow::Result<()> {
+async fn missing_grant_prevents_sending() -> anyhow::Result<()> {
     let server = shared()?;
     let mut two = join(&server, "grant", "two").await?;
     let token = server.key().participant("grant", "one").listen_only().sign()?;
@@ -395,14 +395,14 @@ async fn without_the_grant_nothing_is_sent() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_grant_that_is_taken_away_counts_at_once() -> anyhow::Result<()> {
+async fn revoked_grant_applies_at_once() -> anyhow::Result<()> {
     let server = shared()?;
     let (one, mut two) = pair(&server, "revoked").await?;
     one.send(to("two", "x")).await?;
     let permission = json!({"can_publish_data": false, "can_subscribe": true});
     let body = json!({"room": "revoked", "identity": "one", "permission": permission});
     server.room_service("UpdateParticipant", "revoked", body).await?;
-    // Nothing tells of it but the refusal itself; whatever is sent until then arrives.
+    // Only the refusal itself reports it; packets sent before it arrive.
     let refused = async {
         loop {
             match one.send(to("two", "y")).await {
@@ -418,7 +418,7 @@ async fn a_grant_that_is_taken_away_counts_at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_deleted_room_says_so() -> anyhow::Result<()> {
+async fn deleted_room_is_reported() -> anyhow::Result<()> {
     let server = shared()?;
     let (mut one, mut two) = pair(&server, "deleted").await?;
     server.room_service("DeleteRoom", "deleted", json!({"room": "deleted"})).await?;
@@ -427,7 +427,7 @@ async fn a_deleted_room_says_so() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_removed_participant_is_told() -> anyhow::Result<()> {
+async fn removal_is_reported_to_the_participant() -> anyhow::Result<()> {
     let server = shared()?;
     let (mut one, mut two) = pair(&server, "removed").await?;
     server
@@ -438,7 +438,7 @@ async fn a_removed_participant_is_told() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_killed_server_is_noticed() -> anyhow::Result<()> {
+async fn killed_server_is_detected() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let (mut one, mut two) = pair(&server, "killed").await?;
     let start = Instant::now();
@@ -451,7 +451,7 @@ async fn a_killed_server_is_noticed() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn without_a_rejoin_a_killed_server_ends_it() -> anyhow::Result<()> {
+async fn killed_server_ends_a_participant_without_rejoin() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let token = server.key().client("killed", "one").sign()?;
     let mut one = ConnectOptions::new().rejoin_limit(Duration::ZERO).join(&server.url(), &token).await?;
@@ -462,7 +462,7 @@ async fn without_a_rejoin_a_killed_server_ends_it() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The next news of the link.
+/// Returns the next change of the connection state.
 async fn link(room: &mut LiveKitTransport) -> anyhow::Result<ConnectionState> {
     until(room, |event| match event {
         TransportEvent::ConnectionState(link) => Some(link),
@@ -471,7 +471,7 @@ async fn link(room: &mut LiveKitTransport) -> anyhow::Result<ConnectionState> {
     .await
 }
 
-async fn a_server_that_is_silent_for_a_while_is_a_link_that_comes_back() -> anyhow::Result<()> {
+async fn temporarily_silent_server_is_reported_down_then_up() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let (mut one, mut two) = pair(&server, "pause").await?;
     server.pause();
@@ -488,7 +488,7 @@ async fn a_server_that_is_silent_for_a_while_is_a_link_that_comes_back() -> anyh
     Ok(())
 }
 
-async fn a_server_that_stays_silent_is_lost() -> anyhow::Result<()> {
+async fn permanently_silent_server_is_lost() -> anyhow::Result<()> {
     let server = Server::start("")?;
     let token = server.key().client("silent", "one").sign()?;
     let options = ConnectOptions::new().rejoin_limit(Duration::from_secs(2));
@@ -505,14 +505,14 @@ async fn seventy_idle_seconds_cut_nothing() -> anyhow::Result<()> {
     idle(&*shared()?).await
 }
 
-/// Such a server never checks the path by itself: all that is heard are answers to our own checks.
+/// Such a server never checks the path itself: it only answers the client's checks.
 async fn seventy_idle_seconds_cut_nothing_of_an_ice_lite_server() -> anyhow::Result<()> {
     idle(&Server::start("  use_ice_lite: true")?).await
 }
 
 async fn idle(server: &Server) -> anyhow::Result<()> {
     let (one, mut two) = pair(server, "idle").await?;
-    // All that comes is that the room knows of us by now.
+    // The only event is that the room has announced the participant.
     let nothing = timeout(Duration::from_secs(70), async {
         loop {
             match two.recv().await {
@@ -528,7 +528,7 @@ async fn idle(server: &Server) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn no_way_for_packets_is_told_with_the_ports() -> anyhow::Result<()> {
+async fn missing_network_path_is_reported_with_the_ports() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("no-path", "one").sign()?;
     let options = ConnectOptions::new().bind_address("::1".parse()?).join_timeout(Duration::from_secs(2));
@@ -541,7 +541,7 @@ async fn no_way_for_packets_is_told_with_the_ports() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_server_that_never_answers_is_given_up() -> anyhow::Result<()> {
+async fn server_that_never_answers_times_out() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("ws://{}", listener.local_addr()?);
     let token = shared()?.key().client("no", "one").sign()?;
@@ -557,7 +557,7 @@ async fn a_server_that_never_answers_is_given_up() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn leaving_is_seen() -> anyhow::Result<()> {
+async fn leave_is_announced() -> anyhow::Result<()> {
     let (mut one, mut two) = pair(&*shared()?, "leave").await?;
     let start = Instant::now();
     one.close().await;
@@ -567,7 +567,7 @@ async fn leaving_is_seen() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn dropping_is_leaving() -> anyhow::Result<()> {
+async fn drop_is_announced_as_leave() -> anyhow::Result<()> {
     let (one, mut two) = pair(&*shared()?, "drop").await?;
     let peer = one.local().peer().clone();
     drop(one);
@@ -575,7 +575,7 @@ async fn dropping_is_leaving() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn attributes_and_permissions_are_seen_as_they_are() -> anyhow::Result<()> {
+async fn attributes_and_permissions_are_reported() -> anyhow::Result<()> {
     let server = shared()?;
     let mut phone = join(&server, "roles", "phone").await?;
     let assistant = server.key().assistant("roles", "assistant").attribute("floor", "2").sign()?;
@@ -600,7 +600,7 @@ async fn attributes_and_permissions_are_seen_as_they_are() -> anyhow::Result<()>
     Ok(())
 }
 
-async fn a_kind_is_seen() -> anyhow::Result<()> {
+async fn participant_kind_is_reported() -> anyhow::Result<()> {
     let server = shared()?;
     let mut phone = join(&server, "kind", "phone").await?;
     let agent = server.key().participant("kind", "agent").agent().sign()?;
@@ -609,12 +609,12 @@ async fn a_kind_is_seen() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The server does not wait until its word is out: now and then the connection just ends, and that is no answer.
-async fn a_server_that_shuts_down_says_so() -> anyhow::Result<()> {
+/// The server does not wait until its message is sent: sometimes the connection just closes.
+async fn server_shutdown_is_reported() -> anyhow::Result<()> {
     for _ in 0..5 {
         let server = Server::start("")?;
         let mut room = join(&server, "shutdown", "one").await?;
-        // Asked once it waits until everybody has left; asked again it sends them away.
+        // After the first request it waits until all participants have left; after the second it disconnects them.
         let mut again = interval(Duration::from_millis(200));
         let asking = async {
             loop {
@@ -644,8 +644,8 @@ async fn a_server_that_shuts_down_says_so() -> anyhow::Result<()> {
     bail!("it never said so")
 }
 
-/// More than our queues hold, and no reading for longer than ICE waits for a silent peer.
-async fn a_slow_reader_slows_the_sender_and_stays() -> anyhow::Result<()> {
+/// Sends more than the queues hold, and does not read for longer than ICE waits for a silent peer.
+async fn slow_reader_slows_the_sender_and_stays_connected() -> anyhow::Result<()> {
     const PACKETS: u32 = 1000;
     let (one, mut two) = pair(&*shared()?, "slow").await?;
     let reading_nothing = sleep(Duration::from_secs(17));
@@ -669,7 +669,7 @@ async fn a_slow_reader_slows_the_sender_and_stays() -> anyhow::Result<()> {
                 ensure!(last.is_none_or(|last| last < n), "{n} after {last:?}");
                 last = Some(n);
             }
-            TransportEvent::Joined(who) if who.identity() == "two" => {} // the room knows of us
+            TransportEvent::Joined(who) if who.identity() == "two" => {} // the participant was announced
             other => bail!("{other:?}"),
         }
     }
@@ -678,7 +678,7 @@ async fn a_slow_reader_slows_the_sender_and_stays() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_join_that_fails_leaves_nobody_behind() -> anyhow::Result<()> {
+async fn failed_join_leaves_no_participant() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("nobody", "one").sign()?;
     let options = ConnectOptions::new().bind_address("::1".parse()?).join_timeout(Duration::from_secs(1));

@@ -1,5 +1,5 @@
-//! A server on loopback, on ports of its own, gone when dropped or when the tests die: a real LiveKit server, or ours for
-//! development. Which of them, the test's thread says.
+//! A server on loopback, on its own ports, ended when dropped or when the tests die: a real LiveKit server or the
+//! embedded development server, as the test's thread selects.
 
 use std::{
     cell::Cell,
@@ -24,12 +24,12 @@ use toolbridge::AccessKey;
 const VERSION: &str = "v1.13.5";
 pub(crate) const KEY: &str = "devkey";
 pub(crate) const SECRET: &str = "secretsecretsecretsecretsecretsecret";
-/// How long the server may take to answer, as a bound of failure.
+/// The time limit of the server's start.
 const READY: Duration = Duration::from_secs(20);
-/// Ports can be taken between looking for one and using it.
+/// A free port can be taken before it is used.
 const TRIES: usize = 4;
 
-/// Where the server's program is, if anywhere: `LIVEKIT_SERVER_BIN`, or where `scripts/livekit-server` puts it.
+/// Returns the server's program, if any: `LIVEKIT_SERVER_BIN`, or where `scripts/livekit-server` puts it.
 pub(crate) fn binary() -> Option<PathBuf> {
     if let Some(path) = env::var_os("LIVEKIT_SERVER_BIN") {
         return Some(path.into());
@@ -39,7 +39,7 @@ pub(crate) fn binary() -> Option<PathBuf> {
     Some(cache.join(format!("toolbridge/livekit-server-{VERSION}/server"))).filter(|path| path.is_file())
 }
 
-/// Whose server.
+/// The kind of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// LiveKit's.
@@ -52,19 +52,19 @@ thread_local! {
     static KIND: Cell<Kind> = const { Cell::new(Kind::LiveKit) };
 }
 
-/// Over which server what this thread does runs.
+/// Returns the kind of server that this thread uses.
 pub(crate) fn kind() -> Kind {
     KIND.get()
 }
 
-/// What this thread does from now on runs over this server.
+/// Sets the kind of server that this thread uses.
 pub(crate) fn set_kind(kind: Kind) {
     KIND.set(kind);
 }
 
 static SHARED: [Mutex<Option<Arc<Server>>>; 2] = [Mutex::new(None), Mutex::new(None)];
 
-/// One server of each kind for all tests that do it no harm; each uses a room of its own.
+/// One server of each kind for all tests that do not disturb it; each uses its own room.
 pub(crate) fn shared() -> anyhow::Result<Arc<Server>> {
     let mut shared = SHARED[kind() as usize].lock().unwrap();
     if shared.is_none() {
@@ -73,7 +73,7 @@ pub(crate) fn shared() -> anyhow::Result<Arc<Server>> {
     Ok(shared.clone().unwrap())
 }
 
-/// To be called when all tests have ended.
+/// Called when all tests have ended.
 pub(crate) fn stop_shared() {
     for shared in &SHARED {
         shared.lock().unwrap().take();
@@ -82,7 +82,7 @@ pub(crate) fn stop_shared() {
 
 /// A running server.
 pub(crate) struct Server {
-    /// A shell around the server: it kills it as soon as its standard input ends, so also when we die.
+    /// A shell around the server: it kills the server as soon as its standard input closes, also when the tests die.
     guard: Child,
     pid: Pid,
     kind: Kind,
@@ -93,7 +93,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one and waits until it answers. `rtc` are more lines for that part of its configuration.
+    /// Starts a server and waits until it answers. `rtc` are further lines for that section of its configuration.
     pub(crate) fn start(rtc: &str) -> anyhow::Result<Self> {
         let mut last = None;
         for _ in 0..TRIES {
@@ -106,12 +106,12 @@ impl Server {
         Err(last.unwrap())
     }
 
-    /// Kills it and starts it anew on the same ports, as one that was there before: it knows nobody.
+    /// Kills the server and starts it again on the same ports, without any state.
     pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
         self.restart_with(self.secret)
     }
 
-    /// The same with another secret: it takes no token of before.
+    /// The same with another secret: it accepts no earlier token.
     pub(crate) fn restart_with(&mut self, secret: &'static str) -> anyhow::Result<()> {
         let (kind, ports, rtc) = (self.kind, self.ports, self.rtc.clone());
         self.end();
@@ -172,12 +172,12 @@ impl Server {
         self.ports.signaling
     }
 
-    /// Where it takes packets.
+    /// Its port for packets over UDP.
     pub(crate) fn udp_port(&self) -> u16 {
         self.ports.udp
     }
 
-    /// Where it takes packets over TCP.
+    /// Its port for packets over TCP.
     pub(crate) fn tcp_port(&self) -> u16 {
         self.ports.tcp
     }
@@ -187,27 +187,27 @@ impl Server {
         AccessKey::new(KEY, self.secret)
     }
 
-    /// Ends it without a goodbye.
+    /// Kills it.
     pub(crate) fn kill(&self) {
         let _ = kill_process(self.pid, Signal::KILL);
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
         kill_process(self.pid, Signal::TERM).unwrap();
     }
 
-    /// Makes it fall silent, with all sockets open.
+    /// Suspends it, with all sockets open.
     pub(crate) fn pause(&self) {
         kill_process(self.pid, Signal::STOP).unwrap();
     }
 
-    /// Ends the silence.
+    /// Resumes it.
     pub(crate) fn resume(&self) {
         kill_process(self.pid, Signal::CONT).unwrap();
     }
 
-    /// Asks the server's room service to do something in this room.
+    /// Calls the server's room service for this room.
     pub(crate) async fn room_service(
         &self,
         method: &str,
@@ -275,7 +275,7 @@ struct Ports {
 }
 
 impl Ports {
-    /// Three that nobody uses now, one behind the other.
+    /// Returns three free ports in a row.
     fn free() -> anyhow::Result<Self> {
         loop {
             let first = TcpListener::bind("127.0.0.1:0")?;

@@ -1,4 +1,4 @@
-//! Rooms with several clients: who is asked, and who hears what.
+//! Rooms with several clients: which one is called, and which frames each receives.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -22,11 +22,13 @@ use crate::{
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = trials![several:
         two_clients_with_one_tool_are_ambiguous_unless_one_is_named_pinned_or_left,
-        a_policy_chooses_among_two_clients_with_one_tool,
+        policy_selects_among_two_clients_with_one_tool,
     ];
-    trials.push(trial_with("several::plain_clients_are_unharmed_by_what_others_do", missing, || {
-        plain_clients_are_unharmed_by_what_others_do()
-    }));
+    trials.push(trial_with(
+        "several::plain_clients_are_unaffected_by_frames_between_others",
+        missing,
+        plain_clients_are_unaffected_by_frames_between_others,
+    ));
     trials
 }
 
@@ -37,7 +39,7 @@ fn missing() -> Option<&'static str> {
     (!has_peers()).then_some("tests/peers (scripts/peers path)")
 }
 
-/// Says who runs it.
+/// Returns the name of the client that runs it.
 async fn who(State(name): State<&'static str>) -> Result<&'static str, ToolError> {
     Ok(name)
 }
@@ -80,7 +82,7 @@ async fn two_clients_with_one_tool_are_ambiguous_unless_one_is_named_pinned_or_l
         ensure!(brain.call("who", ()).to(name).await?.decode::<String>()? == name);
     }
     ensure!(brain.call("pinned", ()).await?.decode::<String>()? == "kitchen");
-    // Nobody is asked in the place of somebody who was named.
+    // A named client is never replaced by another.
     ensure!(brain.call("pinned", ()).to("kitchen").await?.decode::<String>()? == "kitchen");
     let jobs = hall.stats().named("jobs");
     kitchen.close().await;
@@ -97,7 +99,7 @@ async fn two_clients_with_one_tool_are_ambiguous_unless_one_is_named_pinned_or_l
     Ok(())
 }
 
-async fn a_policy_chooses_among_two_clients_with_one_tool() -> anyhow::Result<()> {
+async fn policy_selects_among_two_clients_with_one_tool() -> anyhow::Result<()> {
     let server = shared()?;
     let by = SelectionPolicy::by(|tool, among| {
         let wanted = among.iter().find(|it| tool == Some("who") && it.identity == "hall");
@@ -121,7 +123,7 @@ async fn a_policy_chooses_among_two_clients_with_one_tool() -> anyhow::Result<()
             };
             ensure!(asked(&brain).await? == expected, "{name}, after {talks}");
         }
-        // Whoever would be chosen leaves: the other one is asked, as the only one.
+        // The client that would be selected leaves: the other one is called, as the only one.
         let (leaves, stays) = match name {
             "last" | "by" => (&hall, "kitchen"),
             _ => (&kitchen, "hall"),
@@ -138,11 +140,11 @@ async fn a_policy_chooses_among_two_clients_with_one_tool() -> anyhow::Result<()
     Ok(())
 }
 
-/// A client of an official SDK, with all that it heard.
+/// A client of an official SDK, with everything that it received.
 struct Plain {
     name: &'static str,
     program: Program,
-    /// The calls that it was asked for.
+    /// The calls that it received.
     calls: Vec<String>,
 }
 
@@ -163,7 +165,7 @@ impl Plain {
         Ok(())
     }
 
-    /// One that is stopped before it is answered.
+    /// A call that is stopped before it is answered.
     async fn is_stopped(&mut self, brain: &Assistant) -> anyhow::Result<()> {
         let mut call = brain.call("hang", ()).to(self.name).start();
         self.calls.extend(call.id().map(ToString::to_string));
@@ -172,7 +174,7 @@ impl Plain {
         Ok(())
     }
 
-    /// It heard its own requests, and nothing but what the seed of the protocol has.
+    /// Asserts that it received its own requests, and only frame types of the base protocol.
     async fn heard(self) -> anyhow::Result<BTreeMap<u64, usize>> {
         let name = self.name;
         let output = self.program.finish().await?;
@@ -198,8 +200,8 @@ impl Plain {
     }
 }
 
-/// Frames as streams, heartbeats of calls, registrations, observers and a new join: all of it is between others.
-async fn plain_clients_are_unharmed_by_what_others_do() -> anyhow::Result<()> {
+/// Frames as streams, heartbeats of calls, registrations, observers and a rejoin: all of it happens between others.
+async fn plain_clients_are_unaffected_by_frames_between_others() -> anyhow::Result<()> {
     const LARGE: usize = 1_000_000;
     let (server, room) = (shared()?, "unharmed");
     let relay = Relay::start(&server).await?;
@@ -244,7 +246,7 @@ async fn plain_clients_are_unharmed_by_what_others_do() -> anyhow::Result<()> {
     let_go.send(()).await?;
     ensure!(soon("the long one", through_it_all).await??.decode::<u64>()? == 1);
 
-    // The observer saw what they were asked, and they nothing of the observer.
+    // The observer saw their requests, and they received nothing from the observer.
     watch
         .find("a request to a plain one", |line| {
             let value: Value = serde_json::from_str(line).ok()?;

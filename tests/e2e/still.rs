@@ -1,8 +1,8 @@
-//! Whether this machine stood still while a test ran.
+//! Detects whether this machine was suspended while a test ran.
 //!
-//! These tests are about real connections, which a participant rightly takes for lost after 1.5 to 2.8 s of silence: what
-//! fails on a machine that was held up meanwhile has shown nothing, and is run again. What fails on one that was not has
-//! failed.
+//! These tests use real connections, which a participant rightly considers lost after 1.5 to 2.8 s of silence: a
+//! failure on a machine that was suspended meanwhile proves nothing, and the test runs again. A failure on any other
+//! machine counts.
 
 use std::{
     sync::{LazyLock, Mutex, PoisonError},
@@ -10,14 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often it is looked after.
+/// The check interval.
 const LOOK: Duration = Duration::from_millis(50);
-/// Who comes this much too late was held up.
+/// A check that is this late shows a suspension.
 const LATE: Duration = Duration::from_millis(200);
-/// How often a test that was held up is run again at most.
+/// How often a suspended test is run again at most.
 pub(crate) const ATTEMPTS: usize = 2;
 
-/// When the machine stood still, and for how long.
+/// When the machine was suspended, and for how long.
 static STILL: LazyLock<Mutex<Vec<(Instant, Duration)>>> = LazyLock::new(|| {
     thread::spawn(|| {
         loop {
@@ -32,7 +32,7 @@ static STILL: LazyLock<Mutex<Vec<(Instant, Duration)>>> = LazyLock::new(|| {
     Mutex::default()
 });
 
-/// A stretch of time that is watched.
+/// A watched interval.
 pub(crate) struct Watch(Instant);
 
 impl Watch {
@@ -41,7 +41,7 @@ impl Watch {
         Self(Instant::now())
     }
 
-    /// For how long at most the machine has stood still since then, if it has.
+    /// Returns the longest suspension since then, if there was one.
     pub(crate) fn stood_still(&self) -> Option<Duration> {
         let still = STILL.lock().unwrap_or_else(PoisonError::into_inner);
         still.iter().filter(|(began, _)| *began + LOOK >= self.0).map(|(_, late)| *late).max()

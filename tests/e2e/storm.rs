@@ -1,5 +1,5 @@
-//! Five hundred calls while their assistant is cut off, signaling and packets alike: each has one outcome, and none
-//! runs twice.
+//! Five hundred calls while their assistant is disconnected, signaling and media alike: each has one outcome, and
+//! none runs twice.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,19 +21,19 @@ use crate::{ends::Number, relay::Relay, server::shared, soon};
 
 /// Calls that run when the cut begins; half of them end while it lasts.
 const BEFORE: u64 = 300;
-/// Calls that are asked for while it lasts: they can be delivered only after it.
+/// Calls that are made while it lasts: they can be delivered only after it.
 const DURING: u64 = 150;
-/// Calls that are asked for when it is over.
+/// Calls that are made when it is over.
 const AFTER: u64 = 50;
-/// Of those that run, so many are cancelled while the cut lasts.
+/// How many of the running calls are cancelled while the cut lasts.
 const CANCELLED: u64 = 30;
-/// Asked for while it lasts too, and over before it is.
+/// Calls that are made while it lasts, and end before it does.
 const SHORT: u64 = 30;
-/// The budget of those.
+/// The timeout of those.
 const SHORT_BUDGET: Duration = Duration::from_millis(200);
-/// Longer than any cut and whatever follows it.
+/// Longer than any cut and its consequences.
 const BUDGET: Duration = Duration::from_secs(120);
-/// When everything must have ended after a cut.
+/// The time within which everything must have ended after a cut.
 const SETTLED: Duration = Duration::from_secs(60);
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -104,7 +104,7 @@ async fn double(context: ToolContext, State(work): State<Work>, number: Number) 
     Ok(2 * number.n)
 }
 
-/// The caps are for a handful of calls of one model; here are hundreds.
+/// Raises the limits, which are meant for a handful of calls of one model; here are hundreds.
 fn many(config: &mut Config) {
     let most = (BEFORE + DURING + AFTER + SHORT) as usize;
     config.caps.calls_per_second = 1_000_000;
@@ -113,7 +113,7 @@ fn many(config: &mut Config) {
     config.caps.running_jobs = most;
 }
 
-/// What became of the calls.
+/// The outcomes of the calls.
 #[derive(Default)]
 struct Tally {
     outcomes: BTreeMap<&'static str, usize>,
@@ -121,7 +121,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// One call has its outcome, and there is no second one to come: the future has ended.
+    /// Counts one outcome. There can be no second one: the future has ended.
     fn count(&mut self, work: &Work, (n, id, outcome): Ended) -> anyhow::Result<()> {
         let runs = work.runs_of(&id);
         ensure!(runs <= 1, "call {n} ran {runs} times: {outcome:?}");
@@ -151,7 +151,7 @@ impl Tally {
 
 type Ended = (u64, CallId, Result<u64, CallError>);
 
-/// Waits for the call's end in a task of its own.
+/// Waits for the call's end in its own task.
 fn follow(open: &mut JoinSet<anyhow::Result<Ended>>, n: u64, call: Call) {
     let id = call.id().cloned();
     open.spawn(async move {
@@ -202,7 +202,7 @@ async fn storm(room: &str, length: Duration) -> anyhow::Result<()> {
     }
     relay.restore();
     let restored = Instant::now();
-    // The first that works again: with as many tries as it takes, were it to end otherwise.
+    // The first call that works again, with as many attempts as needed.
     let again = async {
         loop {
             if let Ok(answer) = ask(&brain, "double", 1).await {
@@ -238,7 +238,7 @@ async fn storm(room: &str, length: Duration) -> anyhow::Result<()> {
     );
     ensure!(total as u64 == BEFORE + DURING + AFTER);
     ensure!(tally.of("cancelled") == CANCELLED, "{:?}", tally.outcomes);
-    // The judge itself was cut off: nobody's absence counts, and no call ends needlessly.
+    // The caller itself was disconnected: no absence counts, and no call ends needlessly.
     ensure!(tally.of("ok") == BEFORE + DURING + AFTER - CANCELLED, "{:?}", tally.outcomes);
     // Those could not be answered in time.
     ensure!(ended_short.of("timeout") + ended_short.of("not run") == SHORT, "{:?}", ended_short.outcomes);

@@ -1,4 +1,4 @@
-//! Frames larger than a packet, over a real server: ours as byte streams, and the official SDKs'.
+//! Frames larger than a packet, over a real server: toolbridge's as byte streams, and the official SDKs'.
 
 use std::time::{Duration, Instant};
 
@@ -21,15 +21,15 @@ use crate::{
 
 const MIB: usize = 1024 * 1024;
 
-/// A frame has a little more than the text in it: this one is below the maximum of 16 MiB.
+/// A frame is slightly larger than its text: this one is below the limit of 16 MiB.
 const LARGEST: usize = 16 * MIB - 1_000;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = trials![streams:
-        large_frames_cross_the_server_both_ways,
-        a_cancel_reaches_the_handler_before_a_large_request_has_left,
-        a_cancelled_large_request_is_abandoned,
-        a_dropped_send_tells_its_receiver,
+        large_frames_cross_the_server_in_both_directions,
+        cancel_reaches_the_handler_before_a_large_request_is_sent,
+        cancelled_large_request_is_abandoned,
+        dropped_send_notifies_its_receiver,
     ];
     for (language, program) in [("python", "client.py"), ("node", "client.mjs")] {
         let name = format!("streams::a_client_in_{language}_takes_and_sends_one");
@@ -72,7 +72,7 @@ fn rate(size: usize, took: Duration) -> String {
     format!("{size} B in {took:?}, {:.1} MB/s", size as f64 / 1e6 / took.as_secs_f64())
 }
 
-async fn large_frames_cross_the_server_both_ways() -> anyhow::Result<()> {
+async fn large_frames_cross_the_server_in_both_directions() -> anyhow::Result<()> {
     let server = shared()?;
     let phone = Client::builder().tool("length", "", length).tool("novel", "", novel);
     let (phone, brain) = pair(&server, "large", phone, Assistant::builder()).await?;
@@ -95,13 +95,13 @@ async fn large_frames_cross_the_server_both_ways() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Counts what came, beside what [`Running`] holds.
+/// Counts the calls that arrived, in addition to what [`Running`] holds.
 async fn arrived(State(running): State<Running>, text: Text) -> Result<bool, ToolError> {
     length(text).await?;
     Ok(running.count() == 0)
 }
 
-async fn a_cancel_reaches_the_handler_before_a_large_request_has_left() -> anyhow::Result<()> {
+async fn cancel_reaches_the_handler_before_a_large_request_is_sent() -> anyhow::Result<()> {
     let (server, running) = (shared()?, Running::default());
     let tools = Tools::with_state(running.clone()).tool("arrived", "", arrived);
     let phone = Client::builder().tools(running.tools()).tools(tools);
@@ -120,13 +120,13 @@ async fn a_cancel_reaches_the_handler_before_a_large_request_has_left() -> anyho
     call.cancel();
     running.until(0).await?;
     println!("a cancel while {LARGEST} B are leaving: {:?}", began.elapsed());
-    // The handler of the large one looks whether the other had stopped when it began.
+    // The handler of the large call checks whether the other had been stopped when it started.
     ensure!(soon("the large one", large).await??.decode::<bool>()?);
     println!("and all of them: {:?}", began.elapsed());
     Ok(())
 }
 
-async fn a_cancelled_large_request_is_abandoned() -> anyhow::Result<()> {
+async fn cancelled_large_request_is_abandoned() -> anyhow::Result<()> {
     let (server, running) = (shared()?, Running::default());
     let tools = Tools::with_state(running.clone()).tool("arrived", "", arrived);
     let (phone, brain) =
@@ -146,7 +146,7 @@ async fn a_cancelled_large_request_is_abandoned() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_dropped_send_tells_its_receiver() -> anyhow::Result<()> {
+async fn dropped_send_notifies_its_receiver() -> anyhow::Result<()> {
     let server = shared()?;
     let join = async |identity: &str| -> anyhow::Result<LiveKitTransport> {
         Ok(LiveKitTransport::join(&server.url(), &server.key().client("dropped", identity).sign()?).await?)
@@ -176,7 +176,7 @@ async fn a_dropped_send_tells_its_receiver() -> anyhow::Result<()> {
     };
     println!("{bytes} of {LARGEST} B came of what was dropped");
     ensure!(!reason.is_empty() && bytes < LARGEST, "{reason:?} after {bytes}");
-    // What follows is not kept by it.
+    // Later packets are not blocked by it.
     one.send(Packet::new(["two".into()], "small")).await?;
     Ok(())
 }
@@ -187,7 +187,7 @@ async fn of_theirs(program: &'static str) -> anyhow::Result<()> {
     let token = server.key().client(&room, "phone").sign()?;
     let mut peer = Program::peer(&server, &token, program, &["--streams"]).start()?;
     peer.event("ready").await?;
-    // It says that it takes streams when it is greeted.
+    // It lists streams when it gets a Configuration.
     peer.event("greeted").await?;
     ensure!(brain.call("get_battery", ()).to("phone").await?.to_json() == json!({"level": 0.8}));
     let said = json!({"text": "grüß dich 👋".repeat(MIB / 16), "n": [1, 2, 3]});

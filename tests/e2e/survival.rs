@@ -1,4 +1,4 @@
-//! Calls that are under way while a participant, or the server, is gone and comes back.
+//! Calls in progress while a participant, or the server, is away and returns.
 
 use std::{
     sync::{
@@ -22,18 +22,18 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![survival:
-        a_call_survives_a_cut_of_its_caller_for_8_s,
-        a_call_survives_a_cut_of_its_owner_for_8_s,
-        a_call_survives_a_cut_of_its_caller_for_3_s,
-        a_call_survives_a_cut_of_its_caller_for_1_s,
-        a_call_survives_the_rejoin_of_its_caller,
-        a_call_survives_the_rejoin_of_its_owner,
-        a_call_survives_the_rejoin_of_its_owner_of_which_its_caller_is_not_told,
-        a_call_survives_a_restarted_server,
+        call_survives_a_cut_of_its_caller_for_8_s,
+        call_survives_a_cut_of_its_owner_for_8_s,
+        call_survives_a_cut_of_its_caller_for_3_s,
+        call_survives_a_cut_of_its_caller_for_1_s,
+        call_survives_the_rejoin_of_its_caller,
+        call_survives_the_rejoin_of_its_owner,
+        call_survives_an_unannounced_rejoin_of_its_owner,
+        call_survives_a_restarted_server,
     ]
 }
 
-/// A tool that counts how often it runs, and ends when it may.
+/// A tool that counts how often it runs, and ends when the test allows it.
 #[derive(Clone)]
 struct Slow {
     runs: Arc<AtomicUsize>,
@@ -56,7 +56,7 @@ async fn slow(State(it): State<Slow>) -> Result<usize, ToolError> {
     Ok(run)
 }
 
-/// Two ends with one call between them that has begun.
+/// Two ends with one call between them that has started.
 struct World {
     phone: Client,
     brain: Assistant,
@@ -90,7 +90,7 @@ impl World {
         Ok(Self { phone, brain, slow, call })
     }
 
-    /// Lets the tool end: the call has its result, and the tool ran once. So it is with the next one.
+    /// Lets the tool end: the call has its result, and the tool ran once. The same for the next one.
     async fn end(self) -> anyhow::Result<()> {
         self.slow.may_end.add_permits(1);
         ensure!(soon("the result", self.call).await??.decode::<usize>()? == 1);
@@ -119,20 +119,20 @@ async fn cut_of_the_caller(room: &str, length: Duration) -> anyhow::Result<()> {
     world.end().await
 }
 
-async fn a_call_survives_a_cut_of_its_caller_for_1_s() -> anyhow::Result<()> {
+async fn call_survives_a_cut_of_its_caller_for_1_s() -> anyhow::Result<()> {
     cut_of_the_caller("caller-1", Duration::from_secs(1)).await
 }
 
-async fn a_call_survives_a_cut_of_its_caller_for_3_s() -> anyhow::Result<()> {
+async fn call_survives_a_cut_of_its_caller_for_3_s() -> anyhow::Result<()> {
     cut_of_the_caller("caller-3", Duration::from_secs(3)).await
 }
 
-async fn a_call_survives_a_cut_of_its_caller_for_8_s() -> anyhow::Result<()> {
+async fn call_survives_a_cut_of_its_caller_for_8_s() -> anyhow::Result<()> {
     cut_of_the_caller("caller-8", Duration::from_secs(8)).await
 }
 
-/// Its caller takes a silence of 5 s for a loss, and so it must be patient.
-async fn a_call_survives_a_cut_of_its_owner_for_8_s() -> anyhow::Result<()> {
+/// Its caller would consider a silence of 5 s a loss, so it gets a longer grace period.
+async fn call_survives_a_cut_of_its_owner_for_8_s() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
     let patient = Duration::from_secs(20);
@@ -144,7 +144,7 @@ async fn a_call_survives_a_cut_of_its_owner_for_8_s() -> anyhow::Result<()> {
 }
 
 /// The tool ends while its caller is away.
-async fn a_call_survives_the_rejoin_of_its_caller() -> anyhow::Result<()> {
+async fn call_survives_the_rejoin_of_its_caller() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
     let world = World::begin(&server, "caller-anew", &server.url(), &relay.url()).await?;
@@ -154,7 +154,7 @@ async fn a_call_survives_the_rejoin_of_its_caller() -> anyhow::Result<()> {
     world.end().await
 }
 
-async fn a_call_survives_the_rejoin_of_its_owner() -> anyhow::Result<()> {
+async fn call_survives_the_rejoin_of_its_owner() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
     let world = World::begin(&server, "owner-anew", &relay.url(), &server.url()).await?;
@@ -164,8 +164,8 @@ async fn a_call_survives_the_rejoin_of_its_owner() -> anyhow::Result<()> {
     world.end().await
 }
 
-/// Who has lost its signaling is told of nobody. The room takes up to 3 s to announce somebody else.
-async fn a_call_survives_the_rejoin_of_its_owner_of_which_its_caller_is_not_told() -> anyhow::Result<()> {
+/// A participant without signaling gets no announcements. The room takes up to 3 s to announce another participant.
+async fn call_survives_an_unannounced_rejoin_of_its_owner() -> anyhow::Result<()> {
     let server = shared()?;
     let relays = [Relay::start(&server).await?, Relay::start(&server).await?];
     let [phone, brain] = &relays;
@@ -183,7 +183,7 @@ async fn a_call_survives_the_rejoin_of_its_owner_of_which_its_caller_is_not_told
     Ok(())
 }
 
-async fn a_call_survives_a_restarted_server() -> anyhow::Result<()> {
+async fn call_survives_a_restarted_server() -> anyhow::Result<()> {
     let mut server = Server::start("")?;
     let world = World::begin(&server, "restarted", &server.url(), &server.url()).await?;
     let mut events = [world.phone.events(), world.brain.events()];

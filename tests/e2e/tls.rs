@@ -14,7 +14,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// A proxy that speaks TLS outside and passes everything on to a port of ours.
+/// A proxy that accepts TLS and forwards everything to a local port.
 pub(crate) struct TlsProxy {
     /// The root certificate, in PEM.
     pub(crate) root: String,

@@ -1,4 +1,4 @@
-//! Packets through relays, with a real one and a real server.
+//! Packets through relays, with a real relay and a real server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ use crate::{
     turn_server::{self, PASSWORD, TurnServer},
 };
 
-/// Tests that need both servers.
+/// Lists tests that need both servers.
 macro_rules! trials {
     ($($test:ident),* $(,)?) => {
         vec![$(trial_with(concat!("turn::", stringify!($test)), missing, $test)),*]
@@ -37,28 +37,28 @@ macro_rules! trials {
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = trials![
-        an_allocation_outlives_its_lifetime_and_its_nonce,
-        a_relay_that_dies_is_used_again_when_it_is_back,
-        a_relay_that_nobody_uses_may_die,
-        a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin,
-        a_reliable_stream_crosses_resumes_of_both_sides_through_a_relay,
-        a_relay_over_udp_is_enough,
-        a_relay_over_tcp_is_enough,
-        a_relay_over_tls_is_enough_with_its_root,
-        the_relay_within_the_server_is_enough,
-        a_relay_is_used_where_no_direct_way_is,
+        allocation_outlives_its_lifetime_and_its_nonce,
+        restarted_relay_is_used_again,
+        unused_relay_may_die,
+        cut_connection_to_a_relay_causes_no_rejoin,
+        reliable_packets_survive_resumes_of_both_sides_through_a_relay,
+        relay_over_udp_is_sufficient,
+        relay_over_tcp_is_sufficient,
+        relay_over_tls_is_sufficient_with_its_root,
+        servers_own_relay_is_sufficient,
+        relay_is_used_without_a_direct_path,
         one_of_several_relays_is_enough,
-        without_a_relay_the_reason_is_told,
+        missing_relay_is_reported_with_the_reason,
         wrong_credentials_are_told,
-        an_untrusted_certificate_is_told,
-        a_relay_that_is_not_there_is_told,
-        a_relay_that_will_not_reach_the_server_is_told,
-        the_program_does_as_it_is_told,
+        untrusted_relay_certificate_is_reported,
+        unreachable_relay_is_reported,
+        relay_that_refuses_the_server_is_reported,
+        relay_only_option_of_the_program_is_honored,
     ];
     trials.push(trial_where(
-        "turn::the_relay_over_tls_within_the_server_is_enough_and_what_it_may_want",
+        "turn::servers_own_relay_over_tls_is_sufficient_and_may_be_required",
         missing_for_tls,
-        the_relay_over_tls_within_the_server_is_enough_and_what_it_may_want,
+        servers_own_relay_over_tls_is_sufficient_and_may_be_required,
     ));
     trials
 }
@@ -77,19 +77,19 @@ fn missing() -> Option<&'static str> {
     turn_server::binary().is_none().then_some("coturn")
 }
 
-async fn a_relay_over_udp_is_enough() -> anyhow::Result<()> {
+async fn relay_over_udp_is_sufficient() -> anyhow::Result<()> {
     passes("udp", |_| Ok(ConnectOptions::new())).await
 }
 
-async fn a_relay_over_tcp_is_enough() -> anyhow::Result<()> {
+async fn relay_over_tcp_is_sufficient() -> anyhow::Result<()> {
     passes("tcp", |_| Ok(ConnectOptions::new().tcp_only())).await
 }
 
-async fn a_relay_over_tls_is_enough_with_its_root() -> anyhow::Result<()> {
+async fn relay_over_tls_is_sufficient_with_its_root() -> anyhow::Result<()> {
     passes("tls", |relay| Ok(ConnectOptions::new().root_certificates(relay.root.as_bytes())?)).await
 }
 
-async fn a_reliable_stream_crosses_resumes_of_both_sides_through_a_relay() -> anyhow::Result<()> {
+async fn reliable_packets_survive_resumes_of_both_sides_through_a_relay() -> anyhow::Result<()> {
     let relay = TurnServer::start(&[])?;
     for protocol in ["udp", "tcp", "tls"] {
         let server = Server::start(&relay.config(&[protocol], PASSWORD))?;
@@ -99,7 +99,7 @@ async fn a_reliable_stream_crosses_resumes_of_both_sides_through_a_relay() -> an
     Ok(())
 }
 
-/// Packets of every size pass both ways, and calls, through the relay alone: without it there is no way.
+/// Packets of every size pass in both directions, and calls, through the relay alone: without it there is no path.
 async fn passes(
     protocol: &str,
     options: impl FnOnce(&TurnServer) -> anyhow::Result<ConnectOptions>,
@@ -129,8 +129,8 @@ async fn passes(
     link(&mut one, ConnectionState::Reconnecting).await
 }
 
-/// The server's own: its credentials are of a kind of their own, and so are its rules.
-async fn the_relay_within_the_server_is_enough() -> anyhow::Result<()> {
+/// The server's own relay, which has its own kind of credentials and its own rules.
+async fn servers_own_relay_is_sufficient() -> anyhow::Result<()> {
     let port = free_udp_port()?;
     let config = |more: &str| {
         format!(
@@ -146,7 +146,7 @@ async fn the_relay_within_the_server_is_enough() -> anyhow::Result<()> {
     ensure!(packet(&mut one).await?.payload == "through the server's own");
     drop(server);
 
-    // As it is configured by default it reaches no private address, not even its own.
+    // By default the relay reaches no private address, not even its own.
     let server = Server::start(&config(""))?;
     let options = ConnectOptions::new().relay_only().join_timeout(Duration::from_secs(2));
     match options.join(&server.url(), &token).await {
@@ -159,12 +159,12 @@ async fn the_relay_within_the_server_is_enough() -> anyhow::Result<()> {
     }
 }
 
-/// Where the server says that its relay over TLS is: always at port 443, wherever it really listens. The name is one
-/// that it takes for a domain.
+/// The address that the server announces for its relay over TLS: always at port 443, wherever it really listens. It
+/// accepts this address as a domain.
 const FRONT: (&str, u16) = ("127.0.3.1", 443);
 
-/// For those who get out by nothing but TLS. A server that found somebody to be one of them lets him in by no other way.
-async fn the_relay_over_tls_within_the_server_is_enough_and_what_it_may_want() -> anyhow::Result<()> {
+/// For networks that allow only TLS. A server that has detected such a participant accepts it by no other path.
+async fn servers_own_relay_over_tls_is_sufficient_and_may_be_required() -> anyhow::Result<()> {
     let home = std::env::temp_dir().join(format!("toolbridge-own-relay-{}", std::process::id()));
     std::fs::create_dir_all(&home)?;
     let root = turn_server::certificate(&home, FRONT.0)?;
@@ -187,7 +187,7 @@ async fn the_relay_over_tls_within_the_server_is_enough_and_what_it_may_want() -
     ensure!(packet(&mut one).await?.payload == "by TLS alone");
     front.until_open(1).await?;
 
-    // This one is let in directly, until the server thinks that only TLS passes.
+    // This participant connects directly until the server decides that only TLS passes.
     let mut three = rooted.join(&server.url(), &token("three")?).await?;
     three.simulate(Scenario::SwitchToTls);
     hears_by_signaling(&server, &mut three, "two").await?;
@@ -219,7 +219,7 @@ impl Front {
                     count.send_modify(|it| *it += 1);
                     if let Ok(mut far) = TcpStream::connect(("127.0.0.1", port)).await {
                         let ((mut up, mut down), (mut back, mut forth)) = (near.split(), far.split());
-                        // The server leaves one open whose other end did not trust it.
+                        // The server leaves a connection open if the other end did not trust it.
                         tokio::select! {
                             _ = copy(&mut up, &mut forth) => {}
                             _ = copy(&mut back, &mut down) => {}
@@ -232,7 +232,7 @@ impl Front {
         Self { carry, open }
     }
 
-    /// Those whose certificate is not trusted end by themselves.
+    /// Connections whose certificate is not trusted close by themselves.
     async fn until_open(&self, count: usize) -> anyhow::Result<()> {
         soon("the connections", self.open.clone().wait_for(|open| *open == count)).await??;
         Ok(())
@@ -245,8 +245,8 @@ impl Drop for Front {
     }
 }
 
-/// We have only IPv6 here, and the server has none. The relay has both.
-async fn a_relay_is_used_where_no_direct_way_is() -> anyhow::Result<()> {
+/// The participant has only IPv6, and the server has none. The relay has both.
+async fn relay_is_used_without_a_direct_path() -> anyhow::Result<()> {
     let relay = TurnServer::start(&["--listening-ip=::1"])?;
     let config = relay.config(&["udp"], PASSWORD).replace("127.0.0.1", "\"[::1]\"");
     let server = Server::start(&config)?;
@@ -260,7 +260,7 @@ async fn a_relay_is_used_where_no_direct_way_is() -> anyhow::Result<()> {
 
 async fn one_of_several_relays_is_enough() -> anyhow::Result<()> {
     let relay = TurnServer::start(&[])?;
-    // Untrusted, nowhere, and the one that will do.
+    // An untrusted relay, an unreachable one, and a usable one.
     let nowhere = format!(
         "{}\n    - {{host: 127.0.0.1, port: {}, protocol: tcp, username: a, credential: b}}\n    - \
          {{host: nowhere.invalid, port: 1, protocol: udp, username: a, credential: b}}",
@@ -283,7 +283,7 @@ async fn refused(server: &Server, options: ConnectOptions) -> anyhow::Result<Vec
     }
 }
 
-async fn without_a_relay_the_reason_is_told() -> anyhow::Result<()> {
+async fn missing_relay_is_reported_with_the_reason() -> anyhow::Result<()> {
     let relays = refused(&*server::shared()?, ConnectOptions::new()).await?;
     ensure!(relays.is_empty(), "{relays:?}");
     let text = ConnectError::NoRelay { relays }.to_string();
@@ -305,7 +305,7 @@ async fn wrong_credentials_are_told() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn an_untrusted_certificate_is_told() -> anyhow::Result<()> {
+async fn untrusted_relay_certificate_is_reported() -> anyhow::Result<()> {
     let (relay, another) = (TurnServer::start(&[])?, TurnServer::start(&[])?);
     let server = Server::start(&relay.config(&["tls"], PASSWORD))?;
     for options in [ConnectOptions::new(), ConnectOptions::new().root_certificates(another.root.as_bytes())?]
@@ -318,7 +318,7 @@ async fn an_untrusted_certificate_is_told() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_relay_that_is_not_there_is_told() -> anyhow::Result<()> {
+async fn unreachable_relay_is_reported() -> anyhow::Result<()> {
     let mut relay = TurnServer::start(&[])?;
     let server = Server::start(&relay.config(&["udp", "tcp", "tls"], PASSWORD))?;
     relay.kill();
@@ -330,7 +330,7 @@ async fn a_relay_that_is_not_there_is_told() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_relay_that_will_not_reach_the_server_is_told() -> anyhow::Result<()> {
+async fn relay_that_refuses_the_server_is_reported() -> anyhow::Result<()> {
     let relay = TurnServer::start(&["--denied-peer-ip=127.0.0.0-127.255.255.255"])?;
     let server = Server::start(&relay.config(&["tcp"], PASSWORD))?;
     let relays = refused(&server, ConnectOptions::new().join_timeout(Duration::from_secs(2))).await?;
@@ -339,7 +339,7 @@ async fn a_relay_that_will_not_reach_the_server_is_told() -> anyhow::Result<()> 
     Ok(())
 }
 
-async fn the_program_does_as_it_is_told() -> anyhow::Result<()> {
+async fn relay_only_option_of_the_program_is_honored() -> anyhow::Result<()> {
     let relay = TurnServer::start(&[])?;
     let with = Server::start(&relay.config(&["udp"], PASSWORD))?;
     let without = server::shared()?;
@@ -360,7 +360,7 @@ async fn link(room: &mut LiveKitTransport, wanted: ConnectionState) -> anyhow::R
     .await
 }
 
-async fn a_relay_that_dies_is_used_again_when_it_is_back() -> anyhow::Result<()> {
+async fn restarted_relay_is_used_again() -> anyhow::Result<()> {
     for protocol in ["udp", "tcp"] {
         let mut relay = TurnServer::start(&[])?;
         let server = Server::start(&relay.config(&[protocol], PASSWORD))?;
@@ -378,8 +378,8 @@ async fn a_relay_that_dies_is_used_again_when_it_is_back() -> anyhow::Result<()>
     Ok(())
 }
 
-/// What a translator of addresses does that has forgotten a connection. The relay itself is well.
-async fn a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin() -> anyhow::Result<()> {
+/// Simulates a NAT that has lost a connection's mapping. The relay itself works.
+async fn cut_connection_to_a_relay_causes_no_rejoin() -> anyhow::Result<()> {
     let relay = TurnServer::start(&[])?;
     let between = TcpListener::bind("127.0.0.1:0").await?;
     let (port, cut) = (between.local_addr()?.port(), Arc::new(Notify::new()));
@@ -408,7 +408,7 @@ async fn a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin() -> anyhow::Re
     for n in 0..3_u8 {
         cut.notify_waiters();
         two.send(to("one", vec![n])).await?;
-        // It is the next packet that comes: nothing is lost, and no link was down before it.
+        // The next event is the packet: nothing is lost, and the connection was never reported down.
         let event = until(&mut one, |event| match event {
             TransportEvent::Joined(_) => None,
             event => Some(event),
@@ -417,7 +417,7 @@ async fn a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin() -> anyhow::Re
             TransportEvent::Packet(packet) => ensure!(packet.payload[..] == [n], "{packet:?}"),
             other => bail!("{other:?}"),
         }
-        // Both directions go again before the next cut.
+        // Both directions work again before the next cut.
         one.send(to("two", vec![n])).await?;
         ensure!(packet(&mut two).await?.payload[..] == [n]);
     }
@@ -426,8 +426,8 @@ async fn a_connection_to_a_relay_that_is_cut_off_costs_no_rejoin() -> anyhow::Re
     Ok(())
 }
 
-/// A relay that is there for the worst case must not make it.
-async fn a_relay_that_nobody_uses_may_die() -> anyhow::Result<()> {
+/// An unused relay must not cause a failure.
+async fn unused_relay_may_die() -> anyhow::Result<()> {
     let mut relay = TurnServer::start(&[])?;
     let server = Server::start(&relay.config(&["udp", "tcp"], PASSWORD))?;
     let mut one = LiveKitTransport::join(&server.url(), &server.key().client("spare", "one").sign()?).await?;
@@ -439,7 +439,7 @@ async fn a_relay_that_nobody_uses_may_die() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The link stays up for so long.
+/// Asserts that the connection stays up for this long.
 async fn stays(room: &mut LiveKitTransport, time: Duration) -> anyhow::Result<()> {
     let lost = async {
         loop {
@@ -455,8 +455,8 @@ async fn stays(room: &mut LiveKitTransport, time: Duration) -> anyhow::Result<()
     }
 }
 
-async fn an_allocation_outlives_its_lifetime_and_its_nonce() -> anyhow::Result<()> {
-    // Six seconds and three: each is over several times.
+async fn allocation_outlives_its_lifetime_and_its_nonce() -> anyhow::Result<()> {
+    // Six seconds and three: each expires several times.
     let relay = TurnServer::start(&["--max-allocate-lifetime=6", "--stale-nonce=3"])?;
     let server = Server::start(&relay.config(&["udp"], PASSWORD))?;
     let token = server.key().client("long", "one").sign()?;
@@ -468,7 +468,7 @@ async fn an_allocation_outlives_its_lifetime_and_its_nonce() -> anyhow::Result<(
     Ok(())
 }
 
-/// A port that nobody uses now.
+/// Returns a free UDP port.
 fn free_udp_port() -> anyhow::Result<u16> {
     Ok(std::net::UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -1,4 +1,4 @@
-//! A real relay (coturn) on loopback, on ports of its own, gone when dropped or when the tests die.
+//! A real relay (coturn) on loopback, on its own ports, ended when dropped or when the tests die.
 
 use std::{
     env, fs,
@@ -15,13 +15,13 @@ use anyhow::{Context, bail};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Who may use it.
+/// Its user.
 const USER: &str = "somebody";
 pub(crate) const PASSWORD: &str = "between-us";
-/// How long it may take to answer, as a bound of failure.
+/// The time limit of its start.
 const READY: Duration = Duration::from_secs(20);
 
-/// Where the program is, if anywhere.
+/// Returns the program, if it is installed.
 pub(crate) fn binary() -> Option<PathBuf> {
     let paths = env::var_os("PATH")?;
     env::split_paths(&paths).map(|path| path.join("turnserver")).find(|path| path.is_file())
@@ -29,7 +29,7 @@ pub(crate) fn binary() -> Option<PathBuf> {
 
 /// A running relay.
 pub(crate) struct TurnServer {
-    /// A shell around it, which kills it as soon as its standard input ends.
+    /// A shell around the relay, which kills it as soon as its standard input closes.
     guard: Child,
     pid: Pid,
     port: u16,
@@ -41,7 +41,7 @@ pub(crate) struct TurnServer {
 }
 
 impl TurnServer {
-    /// Starts one with these options beside the usual ones.
+    /// Starts a relay with these options in addition to the usual ones.
     pub(crate) fn start(options: &[&str]) -> anyhow::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +56,8 @@ impl TurnServer {
         Ok(server)
     }
 
-    /// Lines for the `rtc` part of a LiveKit server's configuration that name it over these: `udp`, `tcp`, `tls`.
+    /// Returns lines for the `rtc` section of a LiveKit server's configuration that announce the relay over these
+    /// protocols: `udp`, `tcp`, `tls`.
     pub(crate) fn config(&self, protocols: &[&str], password: &str) -> String {
         let servers = protocols.iter().map(|protocol| {
             let (host, port) = match *protocol {
@@ -75,7 +76,7 @@ impl TurnServer {
         self.port
     }
 
-    /// Ends it without a goodbye.
+    /// Kills it.
     pub(crate) fn kill(&mut self) {
         let Some(stdin) = self.guard.stdin.take() else { return };
         let _ = kill_process(self.pid, Signal::KILL);
@@ -83,7 +84,7 @@ impl TurnServer {
         let _ = self.guard.wait();
     }
 
-    /// Starts it anew on the same ports: it knows nobody.
+    /// Starts it again on the same ports, without any state.
     pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
         self.kill();
         (self.guard, self.pid) = spawn(&self.home, self.port, self.tls_port, &self.options)?;
@@ -114,7 +115,7 @@ impl Drop for TurnServer {
     }
 }
 
-/// A port that nobody uses now, and that the system gives to nobody while the relay is away for a moment.
+/// Returns a free port that the system does not assign while the relay is restarted.
 fn free_port() -> anyhow::Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..10_000 {
@@ -153,7 +154,7 @@ fn spawn(home: &PathBuf, port: u16, tls: u16, options: &[String]) -> anyhow::Res
     Ok((guard, pid))
 }
 
-/// Makes a certificate for the relay, and the root that vouches for it.
+/// Makes a certificate for the relay and its root.
 pub(crate) fn certificate(home: &std::path::Path, name: &str) -> anyhow::Result<String> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

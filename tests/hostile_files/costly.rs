@@ -1,4 +1,4 @@
-//! Recordings that are whole and small, and made to cost their readers much: time, memory, or both.
+//! Intact and small recordings that are made to use much of their readers' time, memory, or both.
 
 use std::{
     cell::Cell,
@@ -10,16 +10,16 @@ use std::{
 use mcap::{Compression, WriteOptions, Writer, records::MessageHeader, write::Metadata};
 use toolbridge::protocol::frame::Frame;
 
-/// The largest file that is made, in bytes: what readers promise to bear.
+/// The largest file that is made, in bytes: the size that readers promise to handle.
 pub(crate) const LARGEST: usize = 16 * 1024 * 1024;
 
-/// One kind of file. `make` takes how many of whatever makes it costly are in it.
+/// One kind of file. The argument of `make` is the number of costly parts in it.
 pub(crate) struct Costly {
     pub(crate) name: &'static str,
     pub(crate) make: fn(usize) -> Vec<u8>,
-    /// How many make a file that a test reads.
+    /// The number for a file that a test reads.
     pub(crate) few: usize,
-    /// How many make a file of nearly 16 MiB, or one that unpacks to gigabytes.
+    /// The number for a file of nearly 16 MiB, or one that unpacks to gigabytes.
     pub(crate) many: usize,
 }
 
@@ -44,7 +44,7 @@ impl Seek for Memory {
     }
 }
 
-/// A recording in the making. Once it is as large as it may be, nothing more goes into it.
+/// A recording in the making. Once it has reached its maximum size, nothing more is added.
 struct Maker {
     out: Writer<Memory>,
     size: Rc<Cell<u64>>,
@@ -56,7 +56,7 @@ struct Maker {
 const EVENTS: u16 = 1;
 
 impl Maker {
-    /// A finished file, of zstd chunks of this size.
+    /// A finished file with zstd chunks of this size.
     fn packed(chunk: u64) -> Self {
         let options = WriteOptions::new().compression(Some(Compression::Zstd)).chunk_size(Some(chunk));
         Self::with(options.compression_threads(0).emit_summary_records(false).emit_message_indexes(false))
@@ -82,7 +82,7 @@ impl Maker {
         maker
     }
 
-    /// A channel of what `who` says: heard, if it is not the phone.
+    /// A channel of frames from `who`: received, unless it is the phone.
     fn channel(&mut self, who: &str, to: &[&str]) -> u16 {
         let direction = if who == "phone" { "sent" } else { "heard" };
         let to = serde_json::to_string(to).unwrap();
@@ -135,7 +135,7 @@ impl Maker {
     }
 }
 
-/// The size of chunks that are filled with much of the same.
+/// The size of chunks that are filled with repetitive data.
 const CHUNK: u64 = 4 << 20;
 
 fn request(id: &str, tool: &str) -> String {
@@ -199,7 +199,7 @@ fn many_small_frames_of_one_call(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// Gigabytes of nothing in a few kilobytes.
+/// Gigabytes of zeros in a few kilobytes.
 fn frames_of_zeros(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let channel = maker.channel("assistant", &[]);
@@ -214,7 +214,7 @@ fn frames_of_zeros(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// A string that takes six times as much as JSON.
+/// A string that is six times as long as JSON.
 fn frames_of_control_characters(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let (asks, channel) = (maker.channel("assistant", &[]), maker.channel("phone", &["assistant"]));
@@ -229,7 +229,7 @@ fn frames_of_control_characters(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// As many values as a frame may have, in pairs whose keys are no strings.
+/// As many values as a frame may have, in pairs whose keys are not strings.
 fn frames_of_many_values(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let (asks, channel) = (maker.channel("assistant", &[]), maker.channel("phone", &["assistant"]));
@@ -276,7 +276,7 @@ fn many_receivers(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// Calls that are open, and participants that come and go all the time.
+/// Open calls, and participants that join and leave all the time.
 fn open_calls_and_leaves(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let channel = maker.channel("assistant", &[]);
@@ -290,7 +290,7 @@ fn open_calls_and_leaves(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// Calls of as many tools, each with an outcome of its own.
+/// Calls of as many tools, each with its own outcome.
 fn calls_of_many_tools(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let (asks, answers) = (maker.channel("assistant", &[]), maker.channel("phone", &["assistant"]));
@@ -336,7 +336,7 @@ fn large_registrations(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// Participants whose identities, sids and rooms are long.
+/// Participants with long identities, sids and rooms.
 fn long_names(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let long = "x".repeat(1_000);
@@ -360,7 +360,7 @@ fn large_events(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// Stanzas of many senders, none of which is a repetition.
+/// Stanzas of many senders, none of which is repeated.
 fn many_stanzas(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let channels: Vec<_> = (0..4_000).map(|n| maker.channel(&format!("c{n}"), &[])).collect();
@@ -375,7 +375,7 @@ fn many_stanzas(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// What an observer hears: many offer the tools, and answer for others.
+/// An observer's recording: many participants offer the tools, and send results for others.
 fn observed_answers(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     maker.event(r#"{"event":"joined","identity":"phone","sid":"PA_phone","agent":false,"role":"observer"}"#);
@@ -394,7 +394,7 @@ fn observed_answers(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// Secrets in the place of every value.
+/// Secrets in place of every value.
 fn many_secrets(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let channel = maker.channel("assistant", &[]);
@@ -409,7 +409,7 @@ fn many_secrets(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// Calls of the one tool that is always hidden, each with an answer.
+/// Calls of the one tool that is always hidden, each with a result.
 fn hidden_calls(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let (asks, answers) = (maker.channel("assistant", &[]), maker.channel("phone", &["assistant"]));
@@ -421,7 +421,7 @@ fn hidden_calls(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// Many participants with which the phone shook hands, and then talk of two of them.
+/// Many participants with which the phone shook hands, and then frames of two of them.
 fn many_handshakes(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let hello = |instance: &str| {
@@ -444,7 +444,7 @@ fn many_handshakes(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// Calls with large parameters and results, all the same.
+/// Calls with large parameters and results, all equal.
 fn large_calls(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let (asks, answers) = (maker.channel("assistant", &[]), maker.channel("phone", &["assistant"]));
@@ -472,7 +472,7 @@ fn many_ordinary_calls(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// Schemas and metadata records, which mean nothing here.
+/// Schemas and metadata records, which have no meaning here.
 fn schemas_and_metadata(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let data = vec![0; 1 << 20];

@@ -1,4 +1,4 @@
-//! Handles, driver, executor and session together, in a room in memory and on a paused clock.
+//! Handles, driver, executor and session together, in an in-memory room on a paused clock.
 
 use std::{
     sync::{
@@ -35,7 +35,7 @@ async fn hang() -> Result<(), ToolError> {
     std::future::pending().await
 }
 
-/// What a tool that runs and stops tells the test.
+/// Reports when a tool starts and stops.
 #[derive(Clone, Default)]
 struct Watched {
     running: Arc<AtomicUsize>,
@@ -80,7 +80,7 @@ async fn pair(tools: Tools<Watched>) -> (MemoryRoom, Client, Assistant) {
 #[tokio::test(start_paused = true)]
 async fn alicia_a1_many_in_flight_each_gets_its_own_answer() {
     async fn slow_double(number: Number) -> Result<u64, ToolError> {
-        // The first asked is the last to answer.
+        // The first call ends last.
         tokio::time::sleep(Duration::from_millis(100 - number.n)).await;
         Ok(2 * number.n)
     }
@@ -104,14 +104,14 @@ async fn dropping_a_call_stops_the_function() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_call_goes_on() {
+async fn detached_call_continues() {
     let state = Watched::default();
     let (_room, client, assistant) =
         pair(Tools::with_state(state.clone()).tool("watched", "", watched)).await;
     assistant.call("watched", ()).start().detach();
     state.until(1).await;
     assert_eq!(state.running.load(Ordering::SeqCst), 1);
-    // It ends with its caller, which waits for it as for any other.
+    // The call ends with its caller, which waits for it as for any other.
     let began = Instant::now();
     assistant.close().await;
     assert_eq!(began.elapsed(), Duration::from_secs(5));
@@ -141,7 +141,7 @@ async fn progress_begins_with_the_start_and_ends_with_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_waits_for_what_is_open_and_no_longer_than_told() {
+async fn closing_waits_for_open_calls_up_to_its_limit() {
     async fn five(_: ToolContext) -> Result<u8, ToolError> {
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(5)
@@ -181,7 +181,7 @@ async fn dropping_the_last_handle_leaves_at_once() {
     let began = Instant::now();
     drop(assistant);
     assert!(matches!(call.await, Err(CallError::Closed(_))));
-    state.until(0).await; // the goodbye stopped it, not the grace
+    state.until(0).await; // the goodbye stopped it, not the grace period
     assert_eq!(began.elapsed(), Duration::ZERO);
     drop(room);
 }
@@ -200,7 +200,7 @@ async fn two_calls_in_a_row_from_two_assistants_work_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_assistant_is_a_source_of_all_that_can_be_called() {
+async fn assistant_as_a_source_offers_every_callable_tool() {
     let room = MemoryRoom::new();
     let _client =
         Client::builder().tool("double", "Twice", double).join_over(room.client("phone")).await.unwrap();
@@ -230,7 +230,7 @@ async fn bad_tools_are_an_error_at_join() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn arguments_that_are_no_map_are_refused_before_anything_is_sent() {
+async fn arguments_that_are_not_a_map_are_refused_before_sending() {
     let (_room, _client, assistant) =
         pair(Tools::with_state(Watched::default()).tool("double", "", double)).await;
     let error = assistant.call("double", 7).await.unwrap_err();
@@ -243,11 +243,11 @@ async fn arguments_that_are_no_map_are_refused_before_anything_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn frames_of_other_types_pass_both_ways() {
+async fn frames_of_other_types_pass_in_both_directions() {
     let (_room, client, assistant) =
         pair(Tools::with_state(Watched::default()).tool("double", "", double)).await;
     let mut events = client.events();
-    // A call first: frames of the app's own go to whoever is there, and the two have met now.
+    // A call first: frames of the app need no handshake, but after a call both have met.
     assistant.call("double", json!({"n": 1})).await.unwrap();
     let to = Destination::Peers(vec!["phone".into()]);
     assistant.send_frame(to, Kind::new(9), Meta::default(), Value::from(json!({"text": "hello"}))).unwrap();
@@ -261,7 +261,7 @@ async fn frames_of_other_types_pass_both_ways() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_reader_of_events_is_told_what_it_missed() {
+async fn slow_reader_of_events_learns_how_many_it_missed() {
     let (_room, client, assistant) =
         pair(Tools::with_state(Watched::default()).tool("double", "", double)).await;
     let mut events = client.events();
@@ -274,7 +274,7 @@ async fn a_slow_reader_of_events_is_told_what_it_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_identity_that_joins_twice_closes_its_older_self() {
+async fn identity_that_joins_twice_closes_the_older_participant() {
     let room = MemoryRoom::new();
     let old = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();
     let _new = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();

@@ -1,5 +1,5 @@
-//! Tools that a client may run in the assistant's place, policies and prompts, by the public handles: in a room in
-//! memory, on a paused clock.
+//! Tools that a client may run instead of the assistant, policies and prompts, through the public handles: in an
+//! in-memory room on a paused clock.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn assistant(room: &MemoryRoom) -> Assistant {
     builder.join_over(room.assistant("assistant")).await.unwrap()
 }
 
-/// Waits until this participant offers something.
+/// Waits until this participant has registered a tool.
 async fn offers(assistant: &Assistant, client: &str) {
     let mut events = assistant.events();
     while !assistant.tools().iter().any(|offer| offer.owner.as_str() == client) {
@@ -66,7 +66,7 @@ async fn alicia_a9_a_client_that_hangs_before_its_claim_costs_the_claim_window()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_function_of_the_assistants_author_chooses_among_clients() {
+async fn selection_function_of_the_author_selects_a_client() {
     let room = MemoryRoom::new();
     let choose = SelectionPolicy::by(|_, candidates| {
         candidates.iter().find(|it| it.identity.as_str() == "tv").map(|it| it.identity.clone())
@@ -83,7 +83,7 @@ async fn a_function_of_the_assistants_author_chooses_among_clients() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clients_policy_binds_one_of_several_assistants() {
+async fn client_policy_binds_one_of_several_assistants() {
     let room = MemoryRoom::new();
     let client = Client::builder().choose(SelectionPolicy::Last).tool("lookup", "", there);
     let client = client.join_over(room.client("phone")).await.unwrap();
@@ -113,7 +113,7 @@ fn wipe() -> PermissionPrompt {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_person_is_asked_and_answers() {
+async fn prompt_is_answered_by_the_person() {
     let room = MemoryRoom::new();
     let client = Client::builder().prompt(|ask: PromptRequest| async move {
         assert_eq!(ask.caller().as_str(), "assistant");
@@ -131,7 +131,7 @@ async fn a_person_is_asked_and_answers() {
     let answer: PromptAnswer = assistant.call("bridge.permission", wipe()).await.unwrap().decode().unwrap();
     assert!(wipe().chosen(&answer).is_some_and(|option| option.allows()));
     assert_eq!(answer.text.as_deref(), Some("go ahead"));
-    // What the author gets wrong is his tool's failure, and whoever asks hears no more than that.
+    // An error of the author fails his tool, and the caller learns no more than that.
     let code = |result: Result<_, CallError>| match result.map(|_: toolbridge::Value| ()) {
         Err(CallError::Tool(error)) => error.code().as_str().to_owned(),
         other => panic!("{other:?}"),
@@ -146,7 +146,7 @@ async fn a_person_is_asked_and_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_function_for_it_nobody_is_asked() {
+async fn prompt_without_a_handler_is_refused() {
     let room = MemoryRoom::new();
     let _client = Client::builder().tool("lookup", "", there).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
@@ -156,7 +156,7 @@ async fn without_a_function_for_it_nobody_is_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_that_nobody_asks_any_more_is_put_away() {
+async fn prompt_of_a_cancelled_call_is_withdrawn() {
     let (shown, mut events) = mpsc::unbounded_channel();
     struct Dialog(mpsc::UnboundedSender<&'static str>);
     impl Drop for Dialog {

@@ -1,4 +1,4 @@
-//! How a participant ends, and what keeps its promises while others press it hard.
+//! How a participant ends, and what still works under heavy load.
 
 use std::{
     future::Future,
@@ -28,7 +28,7 @@ async fn hang() -> Result<(), ToolError> {
     std::future::pending().await
 }
 
-/// A room where nobody else is, and packets of strangers never cease.
+/// A room without participants, in which packets from strangers never stop.
 struct Flooded {
     packets: usize,
 }
@@ -63,14 +63,14 @@ impl Transport for Flooded {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_does_not_stop_the_clock() {
+async fn flood_of_frames_does_not_delay_timers() {
     let assistant = Assistant::builder().join_over(Flooded { packets: 10_000 }).await.unwrap();
     let call = assistant.call("t", ()).start();
     let error = call.await.unwrap_err();
     assert!(matches!(error, CallError::UnknownTool { .. }), "{error}");
 }
 
-/// A room that takes no packet.
+/// A transport that accepts no packet.
 struct Stalled;
 
 impl Transport for Stalled {
@@ -100,7 +100,7 @@ impl Transport for Stalled {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transport_that_takes_nothing_costs_no_more_than_its_queue() {
+async fn blocked_transport_uses_no_more_memory_than_its_queue() {
     let assistant = Assistant::builder().join_over(Stalled).await.unwrap();
     for _ in 0..20 {
         for _ in 0..1_000 {
@@ -113,13 +113,13 @@ async fn a_transport_that_takes_nothing_costs_no_more_than_its_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transport_that_never_closes_is_left_behind() {
+async fn transport_that_never_closes_is_dropped_after_the_limit() {
     let assistant = Assistant::builder().join_over(Stalled).await.unwrap();
     assert_eq!(assistant.close().await, CloseReason::Closed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_without_an_end_is_allowed() {
+async fn unlimited_drain_is_accepted() {
     let room = MemoryRoom::new();
     let assistant =
         Assistant::builder().drain(Duration::MAX).join_over(room.assistant("assistant")).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_drain_without_an_end_is_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn times_without_an_end_are_allowed() {
+async fn unlimited_times_are_accepted() {
     let room = MemoryRoom::new();
     let endless = |config: &mut toolbridge::Config| {
         config.times.grace = Duration::MAX;
@@ -149,7 +149,7 @@ async fn times_without_an_end_are_allowed() {
 }
 
 #[test]
-fn a_runtime_that_ends_ends_calls_and_events() {
+fn runtime_shutdown_ends_calls_and_events() {
     let room = MemoryRoom::new();
     let first = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (assistant, mut events, mut call) = first.block_on(async {
@@ -190,7 +190,7 @@ struct Number {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_its_schema_refuses_never_began() {
+async fn call_with_arguments_that_break_the_schema_does_not_start() {
     async fn double(number: Number) -> Result<u64, ToolError> {
         Ok(2 * number.n)
     }
@@ -212,7 +212,7 @@ async fn a_call_that_its_schema_refuses_never_began() {
     }
 }
 
-/// A tool that runs until it is told to stop, and then needs a moment.
+/// A tool that runs until it is stopped, and then needs a moment.
 #[derive(Clone, Default)]
 struct Tidied {
     begun: Arc<Notify>,
@@ -228,7 +228,7 @@ async fn tidy(context: ToolContext, State(state): State<Tidied>) -> Result<(), T
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_may_tidy_up_when_its_participant_leaves() {
+async fn tool_cleans_up_when_its_participant_leaves() {
     let state = Tidied::default();
     let room = MemoryRoom::new();
     let tools = Tools::with_state(state.clone()).tool("tidy", "", tidy);
@@ -245,7 +245,7 @@ async fn a_tool_may_tidy_up_when_its_participant_leaves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_new_begins_while_a_client_leaves() {
+async fn leaving_client_starts_no_new_calls() {
     async fn two() -> Result<(), ToolError> {
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(())
@@ -266,7 +266,7 @@ async fn nothing_new_begins_while_a_client_leaves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sinks_limits_are_no_errors_of_their_own() {
+async fn limits_of_a_sink_are_reported_as_the_transport_reports_them() {
     let room = MemoryRoom::new();
     let _client = Client::builder()
         .tool("hang", "", hang)
@@ -286,7 +286,7 @@ async fn a_sinks_limits_are_no_errors_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_that_ends_at_once_leaves_the_link_up() {
+async fn reconnect_that_succeeds_at_once_leaves_the_session_connected() {
     use toolbridge::transport::ConnectionState;
     let room = MemoryRoom::new();
     let mut phone = room.client("phone");
@@ -302,7 +302,7 @@ async fn a_pause_that_ends_at_once_leaves_the_link_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_began_may_have_run_whatever_it_says() {
+async fn failure_of_a_started_tool_counts_as_may_have_run_whatever_its_code() {
     async fn wrong() -> Result<(), ToolError> {
         Err(ToolError::new(ErrorCode::INVALID_PARAMETERS, "an inner one"))
     }

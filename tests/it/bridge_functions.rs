@@ -1,4 +1,4 @@
-//! The author's own functions, called in the midst of a participant: whatever they do, it lives on.
+//! The author's callbacks, called inside a participant: whatever they do, the participant continues.
 
 use std::{
     future::Future,
@@ -16,10 +16,10 @@ use toolbridge::{
     transport::Participant,
 };
 
-/// How long a test may take before it counts as locked up; it takes milliseconds.
+/// The time after which a test counts as deadlocked; it takes milliseconds.
 const LOCKED_UP: Duration = Duration::from_secs(30);
 
-/// Runs it in a thread of its own: what locks up fails, and does not hang.
+/// Runs the test in its own thread, so that a deadlock fails instead of hanging.
 fn within<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let (over, ended) = mpsc::channel();
     thread::spawn(move || {
@@ -34,11 +34,11 @@ async fn nothing() -> Result<(), ToolError> {
     Ok(())
 }
 
-/// The handle that a function of its own gets hold of.
+/// The participant's own handle, as its callback gets it.
 type Own = Arc<OnceLock<Assistant>>;
 
 #[test]
-fn a_rule_that_uses_its_own_handle_says_no_and_locks_nothing_up() {
+fn rule_that_calls_its_own_handle_refuses_without_deadlock() {
     within(|| async {
         let (room, own) = (MemoryRoom::new(), Own::default());
         let admit = {
@@ -57,7 +57,7 @@ fn a_rule_that_uses_its_own_handle_says_no_and_locks_nothing_up() {
 }
 
 #[test]
-fn a_function_that_chooses_and_calls_by_its_own_handle_chooses_nobody() {
+fn selection_function_that_calls_its_own_handle_selects_none() {
     within(|| async {
         let (room, own) = (MemoryRoom::new(), Own::default());
         let choose = {
@@ -88,7 +88,7 @@ fn a_function_that_chooses_and_calls_by_its_own_handle_chooses_nobody() {
 }
 
 #[test]
-fn a_rule_that_panics_says_no() {
+fn rule_that_panics_refuses() {
     within(|| async {
         let room = MemoryRoom::new();
         let admit = |_: &Participant| -> bool { std::panic::resume_unwind(Box::new("planted")) };
@@ -114,7 +114,7 @@ async fn wait(context: ToolContext) -> Result<(), ToolError> {
     Err(ToolError::cancelled())
 }
 
-/// A source that cannot say any more what it offers.
+/// A source whose list panics.
 struct Broken {
     changed: Arc<Notify>,
     broken: Arc<Mutex<bool>>,
@@ -139,7 +139,7 @@ impl ToolSource for Broken {
 }
 
 #[test]
-fn a_source_whose_list_panics_offers_what_it_did() {
+fn source_whose_list_panics_keeps_its_tools() {
     within(|| async {
         let (changed, broken) = (Arc::new(Notify::new()), Arc::default());
         let source = Broken { changed: Arc::clone(&changed), broken: Arc::clone(&broken) };
@@ -147,12 +147,12 @@ fn a_source_whose_list_panics_offers_what_it_did() {
         let assistant = builder.join_over(MemoryRoom::new().assistant("assistant")).await.unwrap();
         *broken.lock().unwrap() = true;
         changed.notify_one();
-        tokio::time::sleep(Duration::from_secs(1)).await; // of a paused clock: all that is to be done is done
+        tokio::time::sleep(Duration::from_secs(1)).await; // on a paused clock: until all work is done
         assert_eq!(assistant.call("it", ()).await.unwrap().decode::<u8>().unwrap(), 1);
     });
 }
 
-/// A propagation that cannot bear any context.
+/// A propagator that panics.
 struct Touchy;
 
 impl Propagate for Touchy {
@@ -166,7 +166,7 @@ impl Propagate for Touchy {
 }
 
 #[test]
-fn a_propagation_that_panics_costs_the_trace_and_not_the_call() {
+fn propagator_that_panics_loses_the_trace_but_not_the_call() {
     within(|| async {
         let builder = Assistant::builder().propagate(Touchy).tool("ours", "", nothing);
         let assistant = builder.join_over(MemoryRoom::new().assistant("assistant")).await.unwrap();
@@ -175,7 +175,7 @@ fn a_propagation_that_panics_costs_the_trace_and_not_the_call() {
 }
 
 #[test]
-fn a_rule_that_panics_keeps_no_news_back() {
+fn rule_that_panics_suppresses_no_events() {
     within(|| async {
         let room = MemoryRoom::new();
         let admit = |_: &Participant| -> bool { std::panic::resume_unwind(Box::new("planted")) };

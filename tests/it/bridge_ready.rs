@@ -27,7 +27,7 @@ fn names(tools: &[toolbridge::Tool]) -> Vec<&str> {
     tools.iter().map(|tool| tool.name().as_str()).collect()
 }
 
-/// The wait's outcome, and how long it took.
+/// Returns the wait's outcome and its duration.
 async fn waited(ready: Ready) -> (Result<Vec<toolbridge::Tool>, ReadyError>, Duration) {
     let began = tokio::time::Instant::now();
     (ready.await, began.elapsed())
@@ -41,7 +41,7 @@ async fn client_is_ready_when_its_tools_are_known() {
     tokio::time::sleep(4 * SECOND).await;
     let _phone = phone(&room).await;
     assert_eq!(names(&waiting.await.unwrap().unwrap()), ["t"]);
-    // A call that names it is sent at once.
+    // A call that names the client is sent at once.
     let n: i32 = a.call("t", ()).to("phone").timeout(SECOND).await.unwrap().decode().unwrap();
     assert_eq!(n, 1);
     let (again, took) = waited(a.ready("phone").within(Duration::ZERO)).await;
@@ -49,7 +49,7 @@ async fn client_is_ready_when_its_tools_are_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn plain_peer_is_ready_when_it_was_silent_for_long_enough() {
+async fn plain_peer_is_ready_after_its_silence_limit() {
     let room = MemoryRoom::new();
     let a = assistant(&room).await;
     let _silent = room.join(|sid| Participant::new("plain", sid).can_update_metadata(false));
@@ -59,16 +59,19 @@ async fn plain_peer_is_ready_when_it_was_silent_for_long_enough() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_that_ends_says_what_was_missing() {
+async fn wait_that_times_out_reports_what_was_missing() {
     let room = MemoryRoom::named("hom");
     let a = assistant(&room).await;
     let (empty, took) = waited(a.ready("phone")).await;
     assert_eq!(took, 10 * SECOND);
-    assert_eq!(empty.unwrap_err().to_string(), "room hom is empty: nobody is here; waited 10000 ms");
+    assert_eq!(empty.unwrap_err().to_string(), "room hom is empty: there is no participant; waited 10000 ms");
     let _desk = Client::builder().join_over(room.client("desk")).await.unwrap();
     let (unknown, took) = waited(a.ready("phnoe").within(2 * SECOND)).await;
     assert_eq!(took, 2 * SECOND);
-    assert_eq!(unknown.unwrap_err().to_string(), "phnoe is not here; here: desk; waited 2000 ms");
+    assert_eq!(
+        unknown.unwrap_err().to_string(),
+        "phnoe is not in the room; participants: desk; waited 2000 ms"
+    );
     let _eye = room.observer("eye");
     let (observer, took) = waited(a.ready("eye")).await;
     let why = NotOffered::NotAdmitted {
@@ -105,7 +108,7 @@ async fn wait_that_is_dropped_is_forgotten_and_one_after_the_end_is_closed() {
     let a = assistant(&room).await;
     let dropped = tokio::time::timeout(SECOND, a.ready("plain").into_future()).await;
     assert!(dropped.is_err());
-    // Nobody waits for it any more, so it is greeted by nobody.
+    // The wait was dropped, so no Configuration is sent to the client.
     let mut plain = room.join(|sid| Participant::new("plain", sid).can_update_metadata(false));
     let heard = async {
         loop {

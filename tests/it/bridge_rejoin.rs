@@ -1,4 +1,4 @@
-//! A transport that joins its room anew, under the driver.
+//! A transport that rejoins its room, under the driver.
 
 use std::future::Future;
 
@@ -12,14 +12,14 @@ use toolbridge::{
     },
 };
 
-/// A packet that was handed over, in which join, and who waits to hear what became of it.
+/// A packet passed to the transport: its join, and the sender waiting for the result.
 struct Handed {
     sid: String,
     packet: Packet,
     answer: oneshot::Sender<Result<(), SendError>>,
 }
 
-/// A room whose events and answers are written by the test.
+/// A transport whose events and results the test writes.
 struct Scripted {
     local: Participant,
     events: mpsc::Receiver<(TransportEvent, Option<Participant>)>,
@@ -59,7 +59,7 @@ fn text(packet: &Packet) -> String {
 }
 
 #[tokio::test]
-async fn what_was_queued_for_one_join_never_leaves_in_the_next() {
+async fn packet_queued_in_one_join_is_not_sent_in_the_next() {
     let (tell, events) = mpsc::channel(8);
     let (handed, mut sent) = mpsc::unbounded_channel();
     let local = Participant::new("assistant", "PA_1").agent(true);
@@ -67,7 +67,7 @@ async fn what_was_queued_for_one_join_never_leaves_in_the_next() {
     let assistant = Assistant::builder().client("phone").join_over(transport).await.unwrap();
     let mut news = assistant.events();
 
-    // The greeting is being handed over, and that takes long; what follows waits behind it.
+    // The Configuration is being sent, which takes long; later packets wait behind it.
     let greeting = sent.recv().await.unwrap();
     assert_eq!(greeting.sid, "PA_1");
     let say = |text: &str| {
@@ -99,6 +99,6 @@ async fn what_was_queued_for_one_join_never_leaves_in_the_next() {
         }
     }
     assert!(log.len() >= 2, "it greeted anew first");
-    // The greeting, and eleven of ours.
+    // The Configuration and eleven test packets.
     assert!(assistant.stats().count(toolbridge::protocol::session::Counter::SendFailed) >= 12);
 }

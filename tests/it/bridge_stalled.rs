@@ -1,4 +1,4 @@
-//! A transport whose sending waits for its receiving, as two full queues that wait for each other do.
+//! A transport that sends only after its events were read, like two full queues that wait for each other.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use toolbridge::{
     transport::{Packet, Participant, SendError, Transport, TransportEvent},
 };
 
-/// It hands nothing over until what it has heard was read.
+/// Sends nothing until its received events were read.
 struct Stalled {
     comes: Arc<Notify>,
     read: watch::Sender<bool>,
@@ -34,7 +34,7 @@ impl Transport for Stalled {
     fn send(&self, _: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
         let mut read = self.read.subscribe();
         async move {
-            // The transport lives as long as whoever sends by it.
+            // The transport lives as long as its sender.
             let _ = read.wait_for(|read| *read).await;
             Ok(())
         }
@@ -48,7 +48,7 @@ impl Transport for Stalled {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_to_be_sent_never_waits_for_ever_on_what_waits_to_be_read() {
+async fn full_send_queue_and_full_event_queue_do_not_deadlock() {
     let comes = Arc::new(Notify::new());
     let transport = Stalled { comes: Arc::clone(&comes), read: watch::Sender::new(false) };
     let assistant = Assistant::builder().join_over(transport).await.unwrap();
@@ -57,7 +57,7 @@ async fn what_waits_to_be_sent_never_waits_for_ever_on_what_waits_to_be_read() {
         let sent = assistant.send_frame(Destination::Room, Kind::new(9_000), Meta::default(), Value::empty());
         sent.unwrap();
     }
-    tokio::time::sleep(Duration::from_secs(1)).await; // of a paused clock: all of it waits by now
+    tokio::time::sleep(Duration::from_secs(1)).await; // on a paused clock: everything waits by now
     comes.notify_one();
     let heard = async { while !matches!(events.recv().await.unwrap(), Event::Joined(_)) {} };
     tokio::time::timeout(Duration::from_secs(60), heard).await.expect("it is read");

@@ -1,4 +1,4 @@
-//! Large frames through handles, driver and a room in memory: they pass whole, and nothing urgent waits for them.
+//! Large frames through handles, driver and an in-memory room: they arrive complete, and urgent frames overtake them.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ async fn novel(size: Size) -> Result<String, ToolError> {
     Ok("x".repeat(size.size))
 }
 
-/// How many calls of `held` run, and how many `arrived` have come.
+/// How many calls of `held` run, and how many calls of `arrived` have arrived.
 #[derive(Clone, Default)]
 struct Seen {
     held: Arc<watch::Sender<usize>>,
@@ -65,9 +65,9 @@ async fn pair(tools: Tools<Seen>) -> (MemoryRoom, Client, Assistant) {
     (room, client, assistant)
 }
 
-/// The largest text whose result fits, found by what a slightly larger one is refused with.
+/// The largest text whose result fits, found from the refusal of a slightly larger one.
 async fn largest(assistant: &Assistant) -> usize {
-    let size = 16 * MIB - 20; // a value of less than the maximum, whose frame is above it
+    let size = 16 * MIB - 20; // a value below the limit, whose frame is above it
     let Err(CallError::Tool(error)) = assistant.call("novel", json!({"size": size})).await else {
         panic!("a frame above the maximum passed")
     };
@@ -99,7 +99,7 @@ async fn alicia_a23_a_result_of_16_mib_arrives_whole_and_one_byte_more_is_too_la
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancel_overtakes_a_large_request() {
+async fn cancel_overtakes_a_large_request() {
     let seen = Seen::default();
     let tools = Tools::with_state(seen.clone()).tool("held", "", held).tool("arrived", "", arrived);
     let (_room, _client, assistant) = pair(tools).await;
@@ -114,14 +114,14 @@ async fn a_cancel_overtakes_a_large_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_large_request_is_abandoned_and_never_runs() {
+async fn cancelled_large_request_is_abandoned_and_never_runs() {
     let seen = Seen::default();
     let tools = Tools::with_state(seen.clone()).tool("held", "", held).tool("arrived", "", arrived);
     let (_room, client, assistant) = pair(tools).await;
     let mut first = assistant.call("held", ()).start();
     first.progress().await.unwrap();
     let mut large = assistant.call("arrived", json!({"text": "x".repeat(15 * MIB)})).start();
-    // Its beginning is on its way when it is cancelled.
+    // Its first parts are in flight when it is cancelled.
     while client.stats().named("bytes_in") == 0 {
         tokio::task::yield_now().await;
     }
@@ -130,7 +130,7 @@ async fn a_cancelled_large_request_is_abandoned_and_never_runs() {
     }
     large.cancel();
     assert!(matches!(large.await, Err(CallError::Cancelled)));
-    // What follows is not kept by it, and comes after all that came of it.
+    // Later frames are not blocked by it, and arrive after all its parts.
     let after = assistant.call("arrived", json!({"text": "small"})).await.unwrap();
     assert_eq!((after.decode::<usize>().unwrap(), *seen.arrived.borrow()), (5, 1));
     assert_eq!(client.stats().named("stream_broken"), 0);
@@ -147,7 +147,7 @@ async fn part(connection: &mut MemoryTransport) -> StreamPart {
 }
 
 #[tokio::test]
-async fn a_dropped_send_abandons_its_stream() {
+async fn dropped_send_abandons_its_stream() {
     let room = MemoryRoom::new();
     let (a, mut b) = (room.client("a"), room.client("b"));
     let mut sending = Box::pin(a.send(Packet::new(["b".into()], vec![7; 10 * STREAM_CHUNK])));

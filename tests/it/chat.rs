@@ -1,4 +1,4 @@
-//! A conversation: a chat model's tool calls, and what it reads of them.
+//! A conversation: a chat model's tool calls and their results as messages.
 
 use std::sync::{
     Arc,
@@ -8,7 +8,7 @@ use std::sync::{
 use serde_json::{Value, json};
 use toolbridge::{Assistant, Client, State, ToolError, Tools, memory::MemoryRoom, participant::chat};
 
-/// A tool that works only once the user has switched it on.
+/// A tool that works only once the user has enabled it.
 #[derive(Clone, Default)]
 struct Location(Arc<AtomicBool>);
 
@@ -20,14 +20,14 @@ fn asks(name: &str, arguments: &str) -> Value {
     json!({"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}})
 }
 
-/// The model of this conversation: it asks, reads a failure, asks the user, and asks again.
+/// The model of this conversation: it calls, reads a failure, asks the user, and calls again.
 fn model(messages: &[Value], location: &Location) -> Value {
     let last = &messages[messages.len() - 1];
     let content = last["content"].as_str().unwrap();
     match last["role"].as_str().unwrap() {
         "user" => json!({"role": "assistant", "content": null, "tool_calls": [asks("get_location", "{}")]}),
         _ if content.contains("location is switched off") => {
-            // What the user does when asked to.
+            // The user enables the tool when asked.
             location.0.store(true, Ordering::SeqCst);
             json!({"role": "assistant", "content": null, "tool_calls": [asks("get_location", "")]})
         }
@@ -61,7 +61,7 @@ async fn alicia_a14_the_model_reads_the_failure_and_asks_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_tool_call_has_an_answer_whatever_the_model_wrote() {
+async fn every_tool_call_of_a_model_has_a_result_whatever_it_wrote() {
     let room = MemoryRoom::new();
     let _phone = Client::builder().join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
@@ -82,7 +82,7 @@ async fn every_tool_call_has_an_answer_whatever_the_model_wrote() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_with_a_long_dotted_name_is_called_by_the_name_that_the_model_reads() {
+async fn tool_with_a_long_dotted_name_is_called_by_its_model_name() {
     async fn where_am_i() -> Result<&'static str, ToolError> {
         Ok("Rome")
     }
@@ -92,7 +92,7 @@ async fn a_tool_with_a_long_dotted_name_is_called_by_the_name_that_the_model_rea
     let _phone = client.join_over(room.client("phone")).await.unwrap();
     let assistant =
         Assistant::builder().client("phone").join_over(room.assistant("assistant")).await.unwrap();
-    assistant.call(&name, ()).await.unwrap(); // it is offered by now
+    assistant.call(&name, ()).await.unwrap(); // the tool is registered by now
     let written = chat::definitions(&assistant.tools())[0]["function"]["name"].as_str().unwrap().to_owned();
     assert!(name.len() == 64 && written.len() == 64 && !written.contains('.'), "{written}");
     let answer = chat::call(&assistant, &asks(&written, "{}")).await;

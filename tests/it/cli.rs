@@ -1,4 +1,4 @@
-//! The built program where no server is: what it says, where, and with which status.
+//! The built program without a server: its output and its exit status.
 
 use std::{
     fs::{self, File},
@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
     toolbridge(arguments).output().unwrap()
 }
 
-/// Runs it with these bytes on its standard input.
+/// Runs the program with these bytes on standard input.
 pub(crate) fn feed(arguments: &[&str], bytes: &[u8]) -> Output {
     let mut child = toolbridge(arguments)
         .stdin(Stdio::piped())
@@ -35,7 +35,7 @@ pub(crate) fn feed(arguments: &[&str], bytes: &[u8]) -> Output {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let bytes = bytes.to_vec();
-    // It may answer before it has read all.
+    // The program may answer before it has read everything.
     let writer = std::thread::spawn(move || drop(stdin.write_all(&bytes)));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
@@ -46,7 +46,7 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Its one line on stderr: it failed with this status and printed nothing else.
+/// Returns the single line on stderr, and asserts this status and no other output.
 #[track_caller]
 pub(crate) fn complaint(output: &Output, status: i32) -> String {
     assert_eq!(output.status.code(), Some(status), "{output:?}");
@@ -63,7 +63,7 @@ fn fixtures(folder: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// The file of the same case, by whichever maker.
+/// The file of the same case, from any maker.
 fn beside(path: &Path, extension: &str) -> PathBuf {
     let case = path.file_name().unwrap().to_str().unwrap().split('.').next().unwrap();
     path.with_file_name(format!("{case}.{extension}"))
@@ -149,7 +149,7 @@ fn help_shows_no_secret_of_the_environment() {
 }
 
 #[test]
-fn what_is_asked_wrongly_has_status_2() {
+fn wrong_usage_exits_with_status_2() {
     let url = ["--url", "ws://127.0.0.1:1"];
     let key = ["--api-key", "key", "--api-secret", "a secret of at least 32 characters"];
     let known = [&url[..], &key].concat();
@@ -181,7 +181,7 @@ fn what_is_asked_wrongly_has_status_2() {
 }
 
 #[test]
-fn the_well_known_key_is_for_this_machine_alone() {
+fn development_key_is_used_for_this_machine_only() {
     let key = ["--api-key", "devkey", "--api-secret", "secretsecretsecretsecretsecretsecret"];
     for url in ["wss://example.com", "ws://127.0.0.1.example.com:7880", "ws://10.0.0.1:7880"] {
         for verb in [&["call", "t"][..], &["client"], &["watch"], &["tools"], &["ping"], &["assistant"]] {
@@ -193,14 +193,14 @@ fn the_well_known_key_is_for_this_machine_alone() {
 }
 
 #[test]
-fn server_that_is_not_there_has_a_failure_status_and_advice() {
+fn unreachable_server_exits_with_a_failure_and_advice() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("ws://127.0.0.1:{port}");
     let key = ["--api-key", "key", "--api-secret", "a secret of at least 32 characters"];
     for verb in [&["call", "t"][..], &["client"], &["watch"], &["tools"], &["ping"], &["assistant"]] {
         let arguments = [verb, &["--room", "r", "--url", &url], &key].concat();
         let output = run(&arguments);
-        // A call that was never made has a status of its own; a driver reads why on stdout.
+        // A call that was never made has its own status; a driver reads the reason on stdout.
         let status = if verb[0] == "call" { 4 } else { 1 };
         assert_eq!(output.status.code(), Some(status), "{output:?}");
         assert_eq!(output.stdout.is_empty(), verb[0] != "assistant", "{output:?}");
@@ -212,7 +212,7 @@ fn server_that_is_not_there_has_a_failure_status_and_advice() {
 }
 
 #[test]
-fn a_bad_address_or_token_says_what_to_do() {
+fn invalid_address_or_token_is_reported_with_advice() {
     let key = ["--api-key", "key", "--api-secret", "a secret of at least 32 characters"];
     let output = run(&[&["call", "t", "--room", "r", "--url", "not an address"], &key[..]].concat());
     assert!(complaint(&output, 2).contains("wss://HOST"), "{output:?}");
@@ -235,21 +235,21 @@ fn decode_prints_the_canonical_json_of_every_fixture() {
 }
 
 #[test]
-fn decode_refuses_with_one_line_that_says_what_and_where() {
+fn decode_reports_an_error_and_its_place_in_one_line() {
     for path in fixtures("refused") {
         let output = run(&["frame", "decode", path.to_str().unwrap()]);
         let complaint = complaint(&output, 1);
         assert_eq!(complaint.lines().count(), 1, "{path:?}: {complaint}");
         let reason = fs::read_to_string(beside(&path, "txt")).unwrap();
         assert!(complaint.contains(reason.trim()), "{path:?}: {complaint}");
-        // What is not there has no place.
+        // An error about something missing has no position.
         let has_place = complaint.contains("byte ") || complaint.contains("bytes ");
         assert!(has_place || complaint.trim_end().ends_with("` is missing"), "{path:?}: {complaint}");
     }
 }
 
 #[test]
-fn encode_undoes_decode() {
+fn encode_reverses_decode() {
     for path in fixtures("frames") {
         let json = run(&["frame", "decode", path.to_str().unwrap()]).stdout;
         let bytes = feed(&["frame", "encode", "-"], &json);
@@ -257,13 +257,13 @@ fn encode_undoes_decode() {
         assert!(Frame::decode(bytes.stdout.clone()).is_ok(), "{path:?}");
         let again = feed(&["frame", "decode", "-"], &bytes.stdout);
         assert_eq!(text(&again.stdout), text(&json), "{path:?}");
-        // What was written once is written alike ever after.
+        // Written output is stable when it is converted again.
         assert_eq!(feed(&["frame", "encode", "-"], &again.stdout).stdout, bytes.stdout, "{path:?}");
     }
 }
 
 #[test]
-fn encode_refuses_what_is_no_frame() {
+fn encode_refuses_input_that_is_not_a_frame() {
     for bad in ["", "{", "[]", "{\"type\": \"six\"}", "\u{1b}[31m"] {
         let output = feed(&["frame", "encode", "-"], bad.as_bytes());
         let complaint = complaint(&output, 1);
@@ -274,14 +274,14 @@ fn encode_refuses_what_is_no_frame() {
 }
 
 #[test]
-fn a_frame_above_the_limit_is_refused_by_its_size() {
+fn frame_above_the_limit_is_refused_by_its_size() {
     let output = feed(&["frame", "decode", "-"], &vec![0; 17 * 1024 * 1024]);
     let complaint = complaint(&output, 1);
     assert!(complaint.contains("16777216"), "{complaint}");
 }
 
 #[test]
-fn a_reader_that_stops_reading_is_no_error() {
+fn closed_output_pipe_is_not_an_error() {
     for arguments in [&["demo"][..], &["frame", "decode", "-"], &["--help"], &["call", "--help"]] {
         let mut child = toolbridge(arguments)
             .stdin(Stdio::piped())
@@ -299,7 +299,7 @@ fn a_reader_that_stops_reading_is_no_error() {
 }
 
 #[test]
-fn nobody_has_to_read_the_errors() {
+fn closed_stderr_does_not_change_the_status() {
     let mut child = toolbridge(&["frame", "decode", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -312,7 +312,7 @@ fn nobody_has_to_read_the_errors() {
 }
 
 #[test]
-fn a_full_disk_is_an_error() {
+fn full_disk_is_an_error() {
     let Ok(full) = File::options().write(true).open("/dev/full") else { return };
     let path = &fixtures("frames")[0];
     let output =
@@ -323,7 +323,7 @@ fn a_full_disk_is_an_error() {
 }
 
 #[test]
-fn the_demo_needs_nothing() {
+fn demo_needs_no_configuration() {
     let output = run(&["demo"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let shown = text(&output.stdout);
@@ -345,7 +345,7 @@ fn the_demo_needs_nothing() {
 }
 
 #[test]
-fn a_demo_with_a_finished_token_says_why_not() {
+fn demo_with_an_expired_token_reports_the_reason() {
     let output = run(&["demo", "--url", "ws://127.0.0.1:1", "--token", "t"]);
     assert!(complaint(&output, 2).contains("joins as two participants"), "{output:?}");
 }
@@ -378,7 +378,7 @@ fn sec_c3_a_decoded_frame_cannot_steer_the_terminal() {
     assert!(!shown.contains(char::is_control) && !shown.contains(['\u{202e}', '\u{200b}']), "{shown:?}");
     let value: Value = serde_json::from_str(shown).unwrap();
     assert_eq!(value["body"]["toolName"], evil);
-    // An argument may be what an attacker chose, too.
+    // An argument may come from an attacker, too.
     for arguments in [&["frame", "decode", evil][..], &["call", "t", evil, "--url", evil]] {
         let output = run(arguments);
         let shown = text(&output.stderr).trim_end();

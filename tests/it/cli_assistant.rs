@@ -1,4 +1,4 @@
-//! `toolbridge assistant` where no server is: what it says, where, and with which status.
+//! `toolbridge assistant` without a server: its output and its exit status.
 
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _};
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{complaint, feed, run, text};
 
-/// A server that is not there, and a key.
+/// The options for an unreachable server and a key.
 fn nowhere() -> Vec<String> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("ws://127.0.0.1:{port}");
@@ -16,7 +16,7 @@ fn nowhere() -> Vec<String> {
 }
 
 #[test]
-fn the_contract_is_at_hand_and_help_says_where() {
+fn protocol_text_is_printed_and_help_names_the_option() {
     let output = run(&["assistant", "--protocol"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let contract = text(&output.stdout);
@@ -42,7 +42,7 @@ fn the_contract_is_at_hand_and_help_says_where() {
 }
 
 #[test]
-fn failed_join_is_the_only_line_and_wrong_usage_is_none() {
+fn failed_join_prints_one_line_and_wrong_usage_prints_none() {
     let (nowhere, line) = (nowhere(), b"{\"type\":\"call\",\"id\":1,\"tool\":\"t\"}\n");
     let arguments: Vec<_> = ["assistant"].into_iter().chain(nowhere.iter().map(String::as_str)).collect();
     let output = feed(&arguments, line);

@@ -1,4 +1,4 @@
-//! What the built program says about the server's address and about the way to it.
+//! What the built program reports about the server's address and the connection to it.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -8,14 +8,14 @@ use std::{
 
 use crate::cli::{complaint, run, toolbridge};
 
-/// An assistant's token for the room `r`. Nobody here looks at its signature.
+/// An assistant's token for the room `r`. Its signature is not checked here.
 const TOKEN: &str = concat!(
     "eyJhbGciOiJIUzI1NiJ9.eyJleHAiOjk5OTk5OTk5OTksImlzcyI6ImEiLCJuYmYiOjAsInN1YiI6InAiLCJhdHRya",
     "WJ1dGVzIjp7InRvb2xicmlkZ2Uucm9sZSI6ImFzc2lzdGFudCJ9LCJ2aWRlbyI6eyJyb29tIjoiciIsInJvb21Kb2l",
     "uIjp0cnVlfX0.c2ln"
 );
 
-/// A server that answers each request with this.
+/// A server that sends this response to each request.
 fn answering(answer: impl Into<String>) -> u16 {
     let answer = answer.into();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -27,7 +27,7 @@ fn answering(answer: impl Into<String>) -> u16 {
             while stream.read_line(&mut line).is_ok_and(|size| size > 2) {
                 line.clear();
             }
-            // Who sent no request has gone by now.
+            // A peer that sent no request has closed by now.
             let _ = stream.get_mut().write_all(answer.as_bytes());
         }
     });
@@ -35,7 +35,7 @@ fn answering(answer: impl Into<String>) -> u16 {
 }
 
 #[test]
-fn unencrypted_connection_to_another_machine_is_warned_of() {
+fn unencrypted_connection_to_another_machine_causes_a_warning() {
     let proxy = answering("HTTP/1.1 403 Forbidden\r\n\r\n");
     for url in ["ws://livekit.test", "ws://livekit.test:7880", "http://192.0.2.1"] {
         let mut command = toolbridge(&["call", "--url", url, "--token", TOKEN, "echo", "{}"]);
@@ -51,7 +51,7 @@ fn unencrypted_connection_to_another_machine_is_warned_of() {
 }
 
 #[test]
-fn connection_to_this_machine_or_an_encrypted_one_is_not_warned_of() {
+fn connection_that_is_local_or_encrypted_causes_no_warning() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for url in [
         format!("ws://127.0.0.1:{port}"),
@@ -64,7 +64,7 @@ fn connection_to_this_machine_or_an_encrypted_one_is_not_warned_of() {
 }
 
 #[test]
-fn address_without_a_scheme_is_told_before_anything_else() {
+fn address_without_a_scheme_is_reported_first() {
     for arguments in [
         &["call", "--url", "localhost:7880", "echo", "{}"][..],
         &[
@@ -91,7 +91,7 @@ fn address_without_a_scheme_is_told_before_anything_else() {
 }
 
 #[test]
-fn encryption_where_the_server_does_not_encrypt_is_told() {
+fn tls_to_a_server_without_tls_is_reported() {
     let port = answering("HTTP/1.0 400 Bad Request\r\n\r\n");
     let url = format!("wss://127.0.0.1:{port}");
     let complaint = complaint(&run(&["call", "--url", &url, "--token", TOKEN, "echo", "{}"]), 4);

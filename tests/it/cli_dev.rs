@@ -1,4 +1,4 @@
-//! The built program as a server for development.
+//! The built program as a development server.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cli::{complaint, run, text, toolbridge};
 
-/// A server, and what it tells others to set.
+/// Starts a server, and returns the variables that it prints.
 pub(crate) fn dev() -> (Child, Vec<(String, String)>) {
     let (child, settings) = started(&mut toolbridge(&["dev", "--port", "0"]));
     assert_eq!(settings.len(), 3, "{settings:?}");
@@ -29,7 +29,7 @@ fn started(command: &mut Command) -> (Child, Vec<(String, String)>) {
 }
 
 #[test]
-fn a_server_for_development_is_joined_with_what_it_prints_and_ends_by_ctrl_c() {
+fn development_server_is_joined_with_its_printed_tokens_and_stops_by_ctrl_c() {
     let (child, settings) = dev();
     let demo = toolbridge(&["demo"]).envs(settings).output().unwrap();
     let shown = text(&demo.stdout);
@@ -41,7 +41,7 @@ fn a_server_for_development_is_joined_with_what_it_prints_and_ends_by_ctrl_c() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_with_what_to_do() {
+fn port_in_use_is_reported_with_advice() {
     let (mut child, settings) = dev();
     let port = settings[0].1.rsplit(':').next().unwrap();
     let complaint = complaint(&run(&["dev", "--port", port]), 1);
@@ -51,7 +51,7 @@ fn a_port_that_is_taken_is_told_with_what_to_do() {
 }
 
 #[test]
-fn a_key_without_a_secret_is_wrong_usage() {
+fn key_without_a_secret_is_wrong_usage() {
     for key in ["devkey", ":secret", "devkey:", ""] {
         assert_eq!(run(&["dev", "--key", key]).status.code(), Some(2), "{key:?}");
     }
@@ -80,7 +80,7 @@ fn key_of_the_environment_is_used_and_its_secret_is_not_printed() {
 }
 
 #[test]
-fn request_addressed_to_a_name_of_somebody_else_is_refused_unless_the_name_is_allowed() {
+fn request_with_a_foreign_host_name_is_refused_unless_the_name_is_allowed() {
     let arguments = ["dev", "--port", "0", "--allow-host", "studio.local"];
     let (mut child, settings) = started(&mut toolbridge(&arguments));
     let address = settings[0].1.strip_prefix("ws://").unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! The built program towards somebody who does not know it: what he reads tells him what to do.
+//! Error messages of the built program for a new user: they state what to do.
 
 use std::{fs, os::unix::fs::DirBuilderExt as _};
 
@@ -11,7 +11,7 @@ const ROOM_VERBS: &[&[&str]] =
     &[&["call", "t"], &["client"], &["assistant"], &["tools"], &["watch"], &["ping"]];
 
 #[test]
-fn everything_that_is_missing_is_told_at_once() {
+fn missing_options_are_reported_together() {
     for verb in ROOM_VERBS {
         let complaint = complaint(&run(verb), 2);
         assert_eq!(complaint.lines().count(), 1, "{complaint}");
@@ -21,7 +21,7 @@ fn everything_that_is_missing_is_told_at_once() {
             assert!(complaint.contains(word), "{verb:?} {word}: {complaint}");
         }
     }
-    // A token cannot make a token.
+    // A token cannot create a token.
     let output =
         toolbridge(&["token", "--room", "r", "--identity", "i"]).env("LIVEKIT_TOKEN", "t").output().unwrap();
     let complaint = complaint(&output, 2);
@@ -29,7 +29,7 @@ fn everything_that_is_missing_is_told_at_once() {
 }
 
 #[test]
-fn a_token_of_another_role_is_refused_before_anybody_joins() {
+fn token_of_another_role_is_refused_before_joining() {
     let key = AccessKey::new("key", "a secret of at least 32 characters");
     let tokens = [
         ("client", key.client("r", "i").sign().unwrap()),
@@ -56,14 +56,14 @@ fn a_token_of_another_role_is_refused_before_anybody_joins() {
             }
         }
     }
-    // Without a role an observer of everybody's tools would wait for nothing.
+    // Without a role, an observer of all tools would never receive anything.
     let plain = key.participant("r", "i").sign().unwrap();
     let output = run(&["tools", "--url", "ws://127.0.0.1:1", "--token", &plain]);
     assert!(complaint(&output, 2).contains("--role observer"), "{output:?}");
 }
 
 #[test]
-fn what_is_wrong_in_a_file_of_tools_is_told_with_its_name() {
+fn error_in_a_tools_file_is_reported_with_the_file_name() {
     let folder = std::env::temp_dir().join(format!("toolbridge-it-kind-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let file = folder.join("tools.toml");
@@ -89,19 +89,19 @@ fn arguments_may_come_by_standard_input_and_hold_what_json_lacks() {
 }
 
 #[test]
-fn a_log_filter_that_is_not_understood_is_told() {
+fn invalid_log_filter_is_reported() {
     let output = toolbridge(&["demo"]).env("RUST_LOG", "toolbridge=loud").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(text(&output.stderr).contains("RUST_LOG is invalid"), "{output:?}");
 }
 
 #[test]
-fn a_demo_that_cannot_begin_prints_nothing() {
+fn demo_that_cannot_start_prints_nothing() {
     complaint(&run(&["demo", "--url", "ws://127.0.0.1:1"]), 2);
 }
 
 #[test]
-fn a_tool_that_needs_consent_says_how_it_can_be_given() {
+fn tool_that_needs_consent_is_reported_with_the_options_that_give_it() {
     let folder = std::env::temp_dir().join(format!("toolbridge-it-consent-{}", std::process::id()));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).unwrap();
     let file = folder.join("tools.toml");
@@ -113,7 +113,7 @@ fn a_tool_that_needs_consent_says_how_it_can_be_given() {
     let client = key.client("r", "i").sign().unwrap();
     let there = ["--url", "ws://127.0.0.1:1", "--token", client.as_str(), "--tools", file];
     let run_with = |more: &[&str]| feed(&[&["client"], &there[..], more].concat(), b"");
-    // Nobody sits at this standard input.
+    // Standard input is not a terminal here.
     let told = complaint(&run_with(&[]), 2);
     assert!(
         told.contains("\"erase\"") && told.contains("--yes erase") && told.contains("terminal"),
@@ -121,7 +121,7 @@ fn a_tool_that_needs_consent_says_how_it_can_be_given() {
     );
     assert!(complaint(&run_with(&["--yes", "eraze"]), 2).contains("no tool with this name"));
     assert!(complaint(&run_with(&["--yes", "erase"]), 1).contains("cannot be reached"));
-    // Of an assistant the standard input is its driver's.
+    // An assistant's standard input belongs to its driver.
     let assistant = key.assistant("r", "i").sign().unwrap();
     let there = ["assistant", "--url", "ws://127.0.0.1:1", "--token", assistant.as_str(), "--tools", file];
     let told = complaint(&feed(&there, b""), 2);

@@ -1,4 +1,4 @@
-//! The verbs that read recordings: what they print, where, and with which status.
+//! The verbs that read recordings: their output and their exit status.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::{
     recording_said::{closed, event, failed, heard, here, joined, left, ok, raw, request, sent, stop},
 };
 
-/// A folder of its own, gone at the end.
+/// A temporary folder.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -34,7 +34,7 @@ impl Folder {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    /// A finished recording of these entries.
+    /// Writes a finished recording of these entries.
     fn recording(&self, entries: Vec<Entry>) -> String {
         let path = self.path("session.mcap");
         let recorder = Recorder::create(&path, RecorderOptions::default()).unwrap();
@@ -52,7 +52,7 @@ impl Drop for Folder {
     }
 }
 
-/// An assistant asks a phone and a lamp: one call succeeds, one fails, one is stopped.
+/// An assistant calls a phone and a lamp: one call succeeds, one fails, one is stopped.
 fn session() -> Vec<Entry> {
     let lamp = request(-3, "c", "client").replace("lamp", "picture");
     vec![
@@ -82,7 +82,7 @@ fn shown(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn info_says_who_when_and_how_it_went() {
+fn info_prints_participants_times_and_outcomes() {
     let folder = Folder::new();
     let file = folder.recording(session());
     let info = json(&["info", &file, "--json"], 0);
@@ -103,7 +103,7 @@ fn info_says_who_when_and_how_it_went() {
 }
 
 #[test]
-fn calls_is_a_row_a_call() {
+fn calls_prints_one_row_per_call() {
     let folder = Folder::new();
     let file = folder.recording(session());
     let calls = json(&["calls", &file, "--json"], 0);
@@ -159,7 +159,7 @@ fn cat_shows_entries_as_text_and_as_json() {
 }
 
 #[test]
-fn cat_shows_what_was_asked_for_alone() {
+fn cat_prints_only_the_selected_entries() {
     let folder = Folder::new();
     let file = folder.recording(session());
     let places = |filter: &[&str]| -> Vec<u64> {
@@ -177,7 +177,7 @@ fn cat_shows_what_was_asked_for_alone() {
 }
 
 #[test]
-fn cat_refuses_a_packet_that_is_no_frame_and_shows_its_bytes() {
+fn cat_prints_the_bytes_of_a_packet_that_is_not_a_frame() {
     let folder = Folder::new();
     let broken = raw(2, toolbridge::recording::Direction::Heard, "phone", &[], vec![0x81, 0xc1]);
     let file = folder.recording(vec![here(1, "assistant"), broken, closed(3)]);
@@ -191,7 +191,7 @@ fn cat_refuses_a_packet_that_is_no_frame_and_shows_its_bytes() {
 }
 
 #[test]
-fn check_has_status_3_and_a_list_when_something_is_wrong() {
+fn check_exits_with_status_3_and_lists_the_findings() {
     let folder = Folder::new();
     let good = folder.recording(session());
     assert_eq!(shown(&["check", &good]), "0 errors, 0 notes\n");
@@ -222,14 +222,14 @@ fn export_writes_lines_for_jq_and_a_trace() {
         ["id", "cat", "name", "pid"].into_iter().for_each(same);
         assert!(begin["ts"].as_f64() < end["ts"].as_f64());
     }
-    // A file that is there stays, unless it shall not.
+    // An existing file is kept unless --force is given.
     assert!(complaint(&run(&["export", &file, "--to", "jsonl", "-o", &out]), 2).contains("trace.json"));
     assert_eq!(shown(&["export", &file, "--to", "jsonl", "-o", &out, "--force"]), "");
     assert_eq!(fs::read_to_string(&out).unwrap(), lines);
 }
 
 #[test]
-fn a_damaged_file_is_shown_up_to_the_damage_with_status_3_and_repaired() {
+fn damaged_file_is_printed_up_to_the_damage_with_status_3_and_repaired() {
     let folder = Folder::new();
     let path = folder.path("live.mcap");
     let recorder = Recorder::create(&path, RecorderOptions::default()).unwrap();
@@ -239,7 +239,7 @@ fn a_damaged_file_is_shown_up_to_the_damage_with_status_3_and_repaired() {
     recorder.finish().unwrap();
     let whole = fs::read(&path).unwrap();
     let cut = folder.path("cut.mcap");
-    // The end of the data, and with it the index, is gone.
+    // The end of the data, and with it the index, is missing.
     fs::write(&cut, &whole[..whole.len() - 60]).unwrap();
     for verb in ["info", "cat", "calls", "check"] {
         let output = run(&[verb, &cut]);
@@ -256,7 +256,7 @@ fn a_damaged_file_is_shown_up_to_the_damage_with_status_3_and_repaired() {
 }
 
 #[test]
-fn redact_takes_out_what_is_not_kept() {
+fn redact_removes_values_that_are_not_kept() {
     let folder = Folder::new();
     let file = folder.recording(session());
     let out = folder.path("redacted.mcap");
@@ -271,7 +271,7 @@ fn redact_takes_out_what_is_not_kept() {
 }
 
 #[test]
-fn wrong_input_is_told_apart_from_wrong_usage() {
+fn wrong_input_and_wrong_usage_have_different_statuses() {
     let folder = Folder::new();
     let text_file = folder.path("notes.txt");
     fs::write(&text_file, "no recording").unwrap();
@@ -288,7 +288,7 @@ fn wrong_input_is_told_apart_from_wrong_usage() {
 }
 
 #[test]
-fn a_reader_of_a_recording_that_stops_reading_is_no_error() {
+fn closed_output_pipe_of_a_recording_verb_is_not_an_error() {
     let folder = Folder::new();
     let entries = (0..5_000).map(|ms| left(ms, "phone")).collect::<Vec<_>>();
     let file = folder.recording([vec![here(0, "a")], entries].concat());
@@ -305,7 +305,7 @@ fn a_reader_of_a_recording_that_stops_reading_is_no_error() {
     }
 }
 
-/// Every verb that writes what it has read to standard output.
+/// Every verb that writes its result to standard output.
 const TO_STANDARD_OUTPUT: [&[&str]; 11] = [
     &["info"],
     &["info", "--json"],
@@ -320,13 +320,13 @@ const TO_STANDARD_OUTPUT: [&[&str]; 11] = [
     &["replay"],
 ];
 
-/// A recording of a real session, in which nothing is wrong.
+/// A recording of a real session without findings.
 fn sound() -> String {
     format!("{}/fixtures/recordings/success.mcap", env!("CARGO_MANIFEST_DIR"))
 }
 
 #[test]
-fn no_verb_minds_that_nobody_reads_on() {
+fn no_verb_fails_on_a_closed_output_pipe() {
     for verb in TO_STANDARD_OUTPUT {
         let mut child = toolbridge(&[verb, &[sound().as_str()]].concat())
             .stdout(Stdio::piped())
@@ -341,7 +341,7 @@ fn no_verb_minds_that_nobody_reads_on() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn every_verb_says_that_its_output_could_not_be_written() {
+fn every_verb_reports_that_its_output_could_not_be_written() {
     for verb in TO_STANDARD_OUTPUT {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = toolbridge(&[verb, &[sound().as_str()]].concat()).stdout(full).output().unwrap();
@@ -352,12 +352,12 @@ fn every_verb_says_that_its_output_could_not_be_written() {
 }
 
 #[test]
-fn a_file_that_is_being_written_is_followed_to_its_end() {
+fn file_that_is_being_written_is_followed_to_its_end() {
     let folder = Folder::new();
     let path = folder.path("session.mcap");
     let recorder = Recorder::create(&path, RecorderOptions::default()).unwrap();
     recorder.record(here(0, "assistant"));
-    // The first entry makes the file say whose it is; the reader waits for the test, and never for time.
+    // The first entry identifies the recorded participant; the reader waits for the test, never for time.
     let (more, wait) = std::sync::mpsc::channel::<()>();
     while Recording::open(&path).is_err() {
         std::thread::yield_now();
@@ -374,7 +374,7 @@ fn a_file_that_is_being_written_is_followed_to_its_end() {
         more.send(()).unwrap();
     }
     recorder.finish().unwrap();
-    // It may have been asked before the file was replaced, and waits once more at most.
+    // The reader may have polled before the file was replaced, and waits at most once more.
     let _ = more.send(());
     let (rest, damage) = reader.join().unwrap();
     assert_eq!((rest, damage), (20, None));
@@ -383,7 +383,7 @@ fn a_file_that_is_being_written_is_followed_to_its_end() {
 }
 
 #[test]
-fn the_demo_is_recorded_and_its_recording_is_sound() {
+fn recorded_demo_has_no_findings() {
     let folder = Folder::new();
     let file = folder.path("demo.mcap");
     let demo = run(&["demo", "--record", &file]);
@@ -413,7 +413,7 @@ fn the_demo_is_recorded_and_its_recording_is_sound() {
 }
 
 #[test]
-fn outcome_and_tool_that_the_recording_lacks_are_wrong_usage() {
+fn unknown_outcome_and_tool_filters_are_wrong_usage() {
     let folder = Folder::new();
     let file = folder.path("success.mcap");
     let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/recordings/success.mcap");
@@ -447,7 +447,7 @@ fn redacted_recording_shows_the_sizes_of_the_original() {
 }
 
 #[test]
-fn times_in_json_are_milliseconds_and_say_so() {
+fn times_in_json_are_milliseconds_and_named_so() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/recordings/success.mcap");
     let info = json(&["info", file, "--json"], 0);
     let begun = info["begunMs"].as_f64().unwrap();
@@ -461,7 +461,7 @@ fn times_in_json_are_milliseconds_and_say_so() {
     assert!((micros - micros.round()).abs() < 0.3, "three decimals at most: {micros}");
 }
 
-/// The verbs that join a room and write what they hear into this file.
+/// The verbs that join a room and record it to this file.
 fn recording_verbs(file: &str) -> [Vec<&str>; 5] {
     let room = ["--room", "r", "--record", file];
     [
@@ -479,7 +479,7 @@ fn existing_file_is_not_overwritten_without_force_whatever_the_verb() {
     let file = folder.path("old.mcap");
     fs::write(&file, "old").unwrap();
     for verb in recording_verbs(&file).into_iter().chain([vec!["demo", "--record", &file]]) {
-        // Nobody listens there: the file is looked at before anybody joins.
+        // The port is closed: the file is checked before joining.
         let server = ["--url", "ws://127.0.0.1:1", "--api-key", "k", "--api-secret", "s"];
         let complaint = complaint(&run(&[&verb[..], &server].concat()), 2);
         assert!(complaint.contains(&file) && complaint.contains("--force"), "{verb:?}: {complaint}");
@@ -509,7 +509,7 @@ fn existing_file_is_replaced_with_force_whatever_the_verb() {
             .unwrap();
         let mut lines = BufReader::new(output).lines().map(Result::unwrap);
         let first = lines.next();
-        // Its first line comes when it has joined; a call has ended by then.
+        // The first line appears after joining; a call has ended by then.
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         child.wait().unwrap();
         let info = json(&["info", &file, "--json"], 0);

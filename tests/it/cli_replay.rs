@@ -1,4 +1,4 @@
-//! `toolbridge replay` where no server is: what it would send and does not, and what it cannot read.
+//! `toolbridge replay` without a server: what it would send, and which files it rejects.
 
 use std::{fs, net::TcpListener, process::Output};
 
@@ -22,7 +22,7 @@ fn recording(folder: &Folder, entries: Vec<Entry>) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Two calls of a lamp, one of a door that cannot be shut again, one with a secret.
+/// Two calls of a lamp, one of a destructive door, one with a secret.
 fn session() -> Vec<Entry> {
     let mut entries = beginning();
     let door = json!([
@@ -48,7 +48,7 @@ fn rows(output: &Output) -> Vec<&str> {
     text(&output.stdout).lines().collect()
 }
 
-/// Where it would be sent somebody listens, and hears nothing: not even a join is tried.
+/// A listener at the server's address sees no connection: nothing is even tried.
 #[test]
 fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_would_ask() {
     let folder = Folder::new();
@@ -85,7 +85,7 @@ fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_woul
         assert!(text(&output.stderr).contains("nothing was sent"), "{output:?}");
         assert!(!text(&output.stdout).contains('\u{1b}') && !text(&output.stdout).contains("hunter2"));
     }
-    // A tool that cannot be undone takes a word of its own; with nothing else to ask, nothing is sent.
+    // A destructive tool needs an option of its own; without other calls, nothing is sent.
     let output = replay(&["--live", "--allow", "door"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("and --destructive for tools marked destructive"), "{output:?}");
@@ -103,7 +103,7 @@ fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_woul
 }
 
 #[test]
-fn options_that_mean_nothing_here_are_refused() {
+fn options_without_a_meaning_here_are_refused() {
     let folder = Folder::new();
     let file = recording(&folder, session());
     for (options, expected) in [
@@ -126,7 +126,7 @@ fn options_that_mean_nothing_here_are_refused() {
 }
 
 #[test]
-fn a_file_that_is_no_recording_or_has_no_calls_has_nothing_to_replay() {
+fn file_without_a_recording_or_calls_cannot_be_replayed() {
     let folder = Folder::new();
     let other = folder.file("other.mcap").to_str().unwrap().to_owned();
     fs::write(&other, "no recording").unwrap();
@@ -138,13 +138,13 @@ fn a_file_that_is_no_recording_or_has_no_calls_has_nothing_to_replay() {
         let replay = |file: &str| run(&["replay", file, "--as", end, "--room", "r"]);
         assert!(complaint(&replay("none.mcap"), 2).contains("cannot read `none.mcap`"));
         assert!(complaint(&replay(&other), 1).contains("not an MCAP file"));
-        assert!(complaint(&replay(&empty), 1).contains("no call that a client was asked"));
+        assert!(complaint(&replay(&empty), 1).contains("no call to a client"));
     }
 }
 
-/// At whatever byte it is cut, the damage is named, and not what is missing because of it.
+/// Wherever the file is cut, the damage is named, and not a consequence of it.
 #[test]
-fn a_file_that_was_cut_says_where() {
+fn truncated_file_is_reported_with_its_position() {
     let folder = Folder::new();
     let file = recording(&folder, session());
     let whole = fs::read(&file).unwrap();
@@ -157,7 +157,7 @@ fn a_file_that_was_cut_says_where() {
             let (told, status) = (text(&output.stderr), output.status.code());
             assert!(!told.contains("`here`") && !told.contains("no call"), "{part}: {told}");
             if told.contains("damaged at byte") {
-                // What stood before is there: then the verb goes on, and here nothing more was given to it.
+                // With enough of the file left, the verb continues, and it got no other options here.
                 assert!(matches!((options.len(), status), (_, Some(3)) | (2, Some(2))), "{part}: {output:?}");
                 named += 1;
             } else {
@@ -167,7 +167,7 @@ fn a_file_that_was_cut_says_where() {
         }
     }
     assert!(named > 30 && none > 0, "{named} and {none}");
-    // Before its first event, and behind all of them.
+    // Before its first event, and after all of them.
     let start = whole.windows(4).position(|it| it == b"\x28\xb5\x2f\xfd").unwrap();
     for (at, options, status) in [(start + 8, "assistant", 3), (whole.len() - 20, "assistant", 2)] {
         fs::write(&cut, &whole[..at]).unwrap();

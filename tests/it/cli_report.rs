@@ -1,4 +1,4 @@
-//! `toolbridge report`: where the page goes, who may read it, what is never overwritten.
+//! `toolbridge report`: where the page is written, who may read it, and what is never overwritten.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -9,7 +9,7 @@ use crate::{
     report_sample::afternoon,
 };
 
-/// A recording of an afternoon in a folder of its own.
+/// A recording of an afternoon in a temporary folder.
 fn recorded() -> (Folder, String) {
     let folder = Folder::new();
     let path = folder.file("afternoon.mcap");
@@ -23,7 +23,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_page_is_written_beside_the_recording_for_its_user_alone() {
+fn page_is_written_next_to_the_recording_for_its_owner_only() {
     let (folder, path) = recorded();
     let output = run(&["report", &path]);
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
@@ -35,7 +35,7 @@ fn a_page_is_written_beside_the_recording_for_its_user_alone() {
 }
 
 #[test]
-fn a_page_that_is_there_is_replaced_only_if_that_is_asked_for() {
+fn existing_page_is_replaced_only_with_force() {
     let (folder, path) = recorded();
     let page = folder.file("page.html");
     fs::write(&page, "mine").unwrap();
@@ -49,7 +49,7 @@ fn a_page_that_is_there_is_replaced_only_if_that_is_asked_for() {
 }
 
 #[test]
-fn standard_output_takes_the_page_and_nothing_else() {
+fn page_on_standard_output_is_the_only_output() {
     let (folder, path) = recorded();
     let output = run(&["report", &path, "--output", "-"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
@@ -58,7 +58,7 @@ fn standard_output_takes_the_page_and_nothing_else() {
 }
 
 #[test]
-fn the_recording_itself_is_never_overwritten() {
+fn recording_is_never_overwritten_by_its_page() {
     let (_folder, path) = recorded();
     let before = fs::read(&path).unwrap();
     complaint(&run(&["report", &path, "-o", &path, "--force"]), 2);
@@ -66,7 +66,7 @@ fn the_recording_itself_is_never_overwritten() {
 }
 
 #[test]
-fn what_is_no_recording_makes_no_page() {
+fn file_that_is_not_a_recording_makes_no_page() {
     let folder = Folder::new();
     let path = folder.file("notes.txt");
     complaint(&run(&["report", path.to_str().unwrap()]), 2);
@@ -76,7 +76,7 @@ fn what_is_no_recording_makes_no_page() {
 }
 
 #[test]
-fn a_damaged_recording_makes_a_page_that_says_so() {
+fn damaged_recording_makes_a_page_that_says_so() {
     let (folder, path) = recorded();
     let bytes = fs::read(&path).unwrap();
     fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();

@@ -1,4 +1,4 @@
-//! The built program when it is told to stop before it has got anywhere.
+//! The built program when it is stopped before it has joined.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -16,11 +16,11 @@ use tokio_tungstenite::{WebSocketStream, accept_async};
 
 use crate::cli::toolbridge;
 
-/// A verb on its way to a server that takes the connection and says nothing.
+/// Starts a verb that connects to a server which accepts the connection and sends nothing.
 fn joining(verb: &[&str]) -> (Child, TcpStream) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let child = Command::new("env")
-        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_toolbridge")]) // whoever runs this may ignore it
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_toolbridge")]) // the test's own process may ignore it
         .args(verb)
         .args(["--room", "r", "--url", &format!("ws://{}", server.local_addr().unwrap())])
         .args(["--api-key", "k", "--api-secret", "s", "--token", ""])
@@ -34,7 +34,7 @@ fn joining(verb: &[&str]) -> (Child, TcpStream) {
 }
 
 #[test]
-fn a_join_is_broken_off_by_ctrl_c_by_term_and_by_a_hangup() {
+fn join_is_aborted_by_ctrl_c_sigterm_and_sighup() {
     let verbs = [&["call", "x"][..], &["client"], &["tools"], &["watch"], &["ping"], &["assistant"]];
     let signals = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().cycle();
     let joining: Vec<_> = verbs.into_iter().map(|verb| (verb, joining(verb))).collect();
@@ -50,7 +50,7 @@ fn a_join_is_broken_off_by_ctrl_c_by_term_and_by_a_hangup() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn who_was_started_with_hangups_ignored_outlives_a_hangup() {
+fn process_started_with_sighup_ignored_survives_sighup() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut child = Command::new("nohup")
         .arg(env!("CARGO_BIN_EXE_toolbridge"))
@@ -63,14 +63,14 @@ fn who_was_started_with_hangups_ignored_outlives_a_hangup() {
         .unwrap();
     let (mut connection, _) = server.accept().unwrap();
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
-    // It goes on with what it was at, and so it hears that it is not let in.
+    // The program continues, and so it receives the refusal.
     connection.write_all(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n").unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 
 type Signaling = WebSocketStream<tokio::net::TcpStream>;
 
-/// A verb and its signaling connection to a server that has not answered the join yet.
+/// Starts a verb, and returns its signaling connection to a server that has not answered the join.
 async fn asking(verb: &[&str]) -> (Child, Signaling) {
     let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let child = toolbridge(verb)
@@ -99,7 +99,7 @@ async fn let_in(signaling: &mut Signaling) {
     signaling.send(response.encode_to_vec().into()).await.unwrap();
 }
 
-/// Whether a Leave comes before the connection ends.
+/// Returns whether a Leave arrives before the connection ends.
 async fn leaves(signaling: &mut Signaling) -> bool {
     while let Some(Ok(frame)) = signaling.next().await {
         let request = SignalRequest::decode(frame.into_data()).unwrap();

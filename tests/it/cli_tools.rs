@@ -1,4 +1,4 @@
-//! A client whose tools are programs, a call from the command line, and what the person at each end sees.
+//! A client whose tools are programs, a call from the command line, and the output at each end.
 
 use std::{
     fs::File,
@@ -28,12 +28,12 @@ use crate::{
 
 type Settings = Vec<(String, String)>;
 
-/// A server, and a client in its room whose tools are lines of shell.
+/// A server, and a client in its room whose tools are shell scripts.
 struct Stage {
     server: Child,
     settings: Settings,
     phone: Child,
-    /// What the client wrote to stdout and stderr, line by line.
+    /// The client's stdout and stderr, line by line.
     said: Receiver<String>,
     warned: Receiver<String>,
 }
@@ -48,7 +48,7 @@ fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
     lines
 }
 
-/// The first line that holds the text.
+/// Returns the first line that contains the text.
 fn until(lines: &Receiver<String>, wanted: &str) -> String {
     loop {
         let line = lines.recv().unwrap_or_else(|_| panic!("it ended without {wanted:?}"));
@@ -106,7 +106,7 @@ impl Drop for Stage {
     }
 }
 
-/// Both ends of a new pseudo-terminal.
+/// Opens both ends of a new pseudo-terminal.
 fn terminal() -> (File, Stdio) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&ours).unwrap();
@@ -117,7 +117,7 @@ fn terminal() -> (File, Stdio) {
 }
 
 #[test]
-fn bad_output_of_a_program_is_one_short_line_on_its_owners_stderr() {
+fn invalid_output_of_a_program_is_one_short_line_on_stderr() {
     let script = r#"printf 'planted\033[31m\n%0600d' 0"#;
     let tools = [("bad", script, ""), ("fails", "echo planted-first >&2; echo said >&2; exit 1", "")];
     let mut stage = Stage::new("bad-output", &tools, Stdio::null(), "toolbridge=trace");
@@ -174,7 +174,7 @@ fn question_at_the_terminal_is_short_and_answered_by_one_letter() {
 }
 
 #[test]
-fn call_says_as_json_and_by_its_status_whether_anything_ran() {
+fn call_reports_in_json_and_status_whether_the_tool_ran() {
     let tools = [
         ("echo", "cat", ""),
         ("fails", "echo no >&2; exit 1", ""),
@@ -208,7 +208,7 @@ fn call_says_as_json_and_by_its_status_whether_anything_ran() {
     );
 }
 
-/// Goes on once the test has seen how far it has come.
+/// Continues once the test has seen the progress.
 async fn export(context: ToolContext, State(seen): State<Arc<Notify>>) -> Result<u8, ToolError> {
     context.progress("1 of 2\u{1b}[31m");
     seen.notified().await;
@@ -216,7 +216,7 @@ async fn export(context: ToolContext, State(seen): State<Arc<Notify>>) -> Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn progress_of_a_call_is_shown_on_a_terminal_only() {
+async fn progress_of_a_call_is_printed_on_a_terminal_only() {
     let (mut server, settings) = dev();
     let setting = |name: &str| settings.iter().find(|(it, _)| it == name).unwrap().1.clone();
     let key = AccessKey::new(setting("LIVEKIT_API_KEY"), setting("LIVEKIT_API_SECRET"));

@@ -1,4 +1,4 @@
-//! A person is asked before a tool runs: by the rule on virtual time, and by a builder's own function.
+//! Consent before a tool runs: the session's rule on virtual time, and a builder's handler.
 
 use std::{
     sync::{
@@ -58,7 +58,7 @@ fn voids(world: &World) -> usize {
 }
 
 #[test]
-fn a_destructive_tool_asks_each_time_and_runs_only_on_a_yes() {
+fn destructive_tool_asks_each_time_and_runs_only_with_consent() {
     let mut world = pair(vec![tool("wipe").options(ToolOptions::destructive())]);
     for _ in 0..2 {
         let key = world.call("a", toolbridge::Request::new("wipe", value(3))).unwrap();
@@ -75,7 +75,7 @@ fn a_destructive_tool_asks_each_time_and_runs_only_on_a_yes() {
 }
 
 #[test]
-fn a_no_is_permission_denied_and_nothing_ran() {
+fn declined_consent_is_permission_denied_and_nothing_ran() {
     let mut world = pair(vec![asking("t", Consent::Always)]);
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
@@ -89,7 +89,7 @@ fn a_no_is_permission_denied_and_nothing_ran() {
 }
 
 #[test]
-fn silence_until_500_ms_before_the_budget_ends_is_a_no() {
+fn unanswered_consent_is_declined_500_ms_before_the_budget_ends() {
     let mut world = pair(vec![asking("t", Consent::Always)]);
     let began = world.now;
     let key = world.call("a", request("t").timeout(5 * SECOND)).unwrap();
@@ -101,13 +101,13 @@ fn silence_until_500_ms_before_the_budget_ends_is_a_no() {
     assert_eq!(world.now - began, 4_500 * MS + 2 * world.delay, "counted from receipt");
     assert_eq!(world.ends["phone"].aborted.len(), 1, "the question is taken back");
     assert!(question(&mut world, "phone").is_none() && world.executed.is_empty());
-    // A budget that has no time for a question is a no at once.
+    // A budget without time for a question is declined at once.
     let error = world.ask("a", request("t").timeout(400 * MS)).unwrap_err();
     assert!(is_denied(&error), "{error:?}");
 }
 
 #[test]
-fn a_question_is_taken_back_when_its_call_is_cancelled_or_its_caller_leaves() {
+fn question_is_withdrawn_when_its_call_is_cancelled_or_its_caller_leaves() {
     let mut world = pair(vec![asking("t", Consent::Always)]);
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
@@ -128,7 +128,7 @@ fn a_question_is_taken_back_when_its_call_is_cancelled_or_its_caller_leaves() {
 }
 
 #[test]
-fn once_per_session_is_once_for_a_caller_and_a_definition() {
+fn once_per_session_means_once_per_caller_and_definition() {
     let mut world = pair(vec![asking("t", Consent::OncePerSession)]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let key = world.call("a", request("t")).unwrap();
@@ -138,18 +138,18 @@ fn once_per_session_is_once_for_a_caller_and_a_definition() {
     assert!(matches!(world.settled("a", key), Some(Err(_))));
     world.call("a", request("t")).unwrap();
     world.run(100 * MS);
-    answer(&mut world, "phone", true); // a no is not remembered
+    answer(&mut world, "phone", true); // a refusal is not remembered
     world.run(100 * MS);
     world.ask("a", request("t")).unwrap();
     assert!(question(&mut world, "phone").is_none());
 
-    // The same assistant joins anew: it is the same run, and the consent stands.
+    // The same assistant rejoins: it is the same instance, and the consent remains valid.
     world.rejoin("a");
     world.run(SECOND);
     world.ask("a", request("t")).unwrap();
     assert_eq!(voids(&world), 0);
 
-    // Another run of it is another caller.
+    // Another instance is another caller.
     world.leave("a");
     world.assistant("a", Config::default());
     world.run(SECOND);
@@ -159,9 +159,9 @@ fn once_per_session_is_once_for_a_caller_and_a_definition() {
     assert_eq!(voids(&world), 1);
 }
 
-/// The person answers when the one who asked is gone already, and another program is there under its identity.
+/// The person answers when the caller has left already, and another program has its identity.
 #[test]
-fn a_yes_is_for_the_run_of_the_caller_that_asked() {
+fn consent_applies_to_the_instance_of_the_caller() {
     let mut world = World::new();
     world.client("phone", Config::default().consent_available(true), &[]);
     offer(&mut world, "phone", vec![asking("once", Consent::OncePerSession)]);
@@ -199,7 +199,7 @@ fn sec_i7_a_changed_definition_is_a_new_tool_that_asks_again() {
     offer(&mut world, "phone", vec![turned]);
     assert_eq!(voids(&world), 1);
     world.run(100 * MS);
-    // The other side is told as well, and shows the model the new words.
+    // The caller is notified as well, and shows the model the new description.
     let told = |it: &Event| matches!(it, Event::ToolsChanged { owner } if owner.as_str() == "phone");
     assert!(world.ends["a"].events.iter().any(told));
     assert_eq!(world.session("a").tools()[0].tool.description(), "wipes the phone");
@@ -212,7 +212,7 @@ fn sec_i7_a_changed_definition_is_a_new_tool_that_asks_again() {
 }
 
 #[test]
-fn open_questions_are_bounded_and_others_are_not_kept_waiting() {
+fn open_questions_are_bounded_and_do_not_block_other_calls() {
     let mut world = pair(vec![asking("t", Consent::Always), tool("free")]);
     let keys: Vec<_> = (0..9).map(|_| world.call("a", request("t")).unwrap()).collect();
     world.run(100 * MS);
@@ -229,7 +229,7 @@ fn open_questions_are_bounded_and_others_are_not_kept_waiting() {
 }
 
 #[test]
-fn a_tools_own_limit_is_for_its_run_and_not_for_the_question() {
+fn timeout_of_a_tool_covers_its_run_and_not_the_question() {
     let options = ToolOptions::default().consent(Consent::Always).timeout(2 * SECOND);
     let mut world = pair(vec![tool("t").options(options)]);
     let key = world.call("a", request("t")).unwrap();
@@ -241,7 +241,7 @@ fn a_tools_own_limit_is_for_its_run_and_not_for_the_question() {
 }
 
 #[test]
-fn a_driver_that_says_a_tool_ran_before_anybody_was_asked_is_not_believed() {
+fn start_reported_before_consent_is_ignored() {
     let mut world = pair(vec![asking("t", Consent::Always)]);
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
@@ -252,7 +252,7 @@ fn a_driver_that_says_a_tool_ran_before_anybody_was_asked_is_not_believed() {
 }
 
 #[test]
-fn an_assistants_own_tools_ask_too() {
+fn assistants_own_tools_ask_for_consent_too() {
     let mut world = World::new();
     world.assistant("a", Config::default().consent_available(true));
     offer(&mut world, "a", vec![asking("t", Consent::OncePerSession)]);
@@ -271,7 +271,7 @@ struct Album {
     album: String,
 }
 
-/// How often the tool ran, and what was asked.
+/// How often the tool ran, and which questions were asked.
 #[derive(Clone, Default)]
 struct Seen {
     runs: Arc<AtomicUsize>,
@@ -295,7 +295,7 @@ fn tools(seen: &Seen) -> Tools<Seen> {
 
 type Answer = std::pin::Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// A person who allows Rome, refuses Paris, says nothing to London, and falls over Oslo.
+/// A person who allows Rome, refuses Paris, ignores London, and panics for Oslo.
 fn person(seen: &Seen) -> impl Fn(ConsentRequest) -> Answer + use<> {
     let seen = seen.clone();
     move |ask| {
@@ -317,7 +317,7 @@ fn person(seen: &Seen) -> impl Fn(ConsentRequest) -> Answer + use<> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_builders_consent_is_asked_with_caller_tool_and_arguments() {
+async fn consent_handler_gets_caller_tool_and_arguments() {
     let (room, seen) = (MemoryRoom::new(), Seen::default());
     let _phone = Client::builder()
         .tools(tools(&seen))
@@ -338,7 +338,7 @@ async fn a_builders_consent_is_asked_with_caller_tool_and_arguments() {
     assert!(is_denied(&error), "{error:?}");
     assert_eq!(began.elapsed(), Duration::from_millis(2_500));
     assert_eq!(seen.runs.load(Ordering::SeqCst), 1);
-    // Nobody is bothered with what would be refused anyway.
+    // No question is asked for a call that would be refused anyway.
     let asked = seen.asked.lock().unwrap().len();
     let error = assistant.call("erase_album", json!({"albun": "Rome"})).await.unwrap_err();
     assert!(matches!(error, CallError::Tool(it) if it.code() == ErrorCode::INVALID_PARAMETERS));
@@ -346,7 +346,7 @@ async fn a_builders_consent_is_asked_with_caller_tool_and_arguments() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancel_drops_the_open_question() {
+async fn cancel_drops_the_open_question() {
     let (room, seen) = (MemoryRoom::new(), Seen::default());
     let held = Arc::new(());
     let (watched, ask) = (Arc::downgrade(&held), person(&seen));
@@ -396,7 +396,7 @@ async fn sec_c4_a_result_that_asks_for_a_wipe_gets_a_question_and_stays_in_its_f
     let answer = chat::call(&turn, &asks("read_note", "{}")).await;
     let fence: serde_json::Value = serde_json::from_str(answer["content"].as_str().unwrap()).unwrap();
     assert_eq!((&fence["tool"], &fence["from"]), (&json!("read_note"), &json!("phone")));
-    // The model is fooled: the person is not.
+    // The model is deceived; the person is not.
     let answer = chat::call(&turn, &asks("erase_album", r#"{"album": "Paris"}"#)).await;
     assert!(answer["content"].as_str().unwrap().contains("permission_denied"), "{answer}");
     assert_eq!(seen.asked.lock().unwrap().len(), 1);
@@ -417,7 +417,7 @@ async fn sec_i10_an_assistants_author_is_asked_for_its_own_tools() {
     assert_eq!(seen.runs.load(Ordering::SeqCst), 1);
 }
 
-/// Whoever calls through a sink has the assistant's rights and no more: the owner's person decides about each call.
+/// A caller behind a sink has only the assistant's rights: the owner's person decides about each call.
 #[tokio::test(start_paused = true)]
 async fn sec_i10_call_through_a_sink_runs_only_with_the_owners_consent() {
     let (room, seen) = (MemoryRoom::new(), Seen::default());
@@ -437,7 +437,7 @@ async fn sec_i10_call_through_a_sink_runs_only_with_the_owners_consent() {
     assert!(through("Rome").await.is_ok(), "this yes is for this call alone");
     assert_eq!(through("Paris").await.unwrap_err().code(), ErrorCode::PERMISSION_DENIED);
     assert_eq!((seen.asked.lock().unwrap().len(), seen.runs.load(Ordering::SeqCst)), (3, 2));
-    // The question names the one who is bound, and not what somebody behind it calls itself.
+    // The question names the bound assistant, not the name that a caller behind it claims.
     let questions = seen.asked.lock().unwrap();
     assert!(questions.iter().all(|it| it.starts_with("assistant wants erase_album")), "{questions:?}");
 }

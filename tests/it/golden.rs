@@ -1,4 +1,4 @@
-//! Frames made by MessagePack libraries of other languages, against what they must read as.
+//! Frames made by MessagePack libraries of other languages, and the JSON that they must decode to.
 //! `fixtures/README.md` names their makers.
 
 #![expect(clippy::unwrap_used, reason = "the fixtures are part of the crate")]
@@ -13,7 +13,7 @@ use serde_json::Value;
 use toolbridge::protocol::frame::Frame;
 
 #[test]
-fn frames_of_other_languages_read_as_they_should() {
+fn frames_of_other_languages_decode_as_expected() {
     let mut makers = BTreeMap::<String, u32>::new();
     for path in fixtures("frames") {
         let (case, maker) = case_and_maker(&path);
@@ -35,7 +35,7 @@ fn frames_of_other_languages_read_as_they_should() {
 }
 
 #[test]
-fn malformed_frames_are_refused_for_their_own_reason() {
+fn malformed_frames_are_refused_for_the_expected_reason() {
     let mut count = 0;
     for path in fixtures("refused") {
         let (case, _) = case_and_maker(&path);
@@ -56,7 +56,7 @@ fn fixtures(folder: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// `request-snake.go.msgpack` is the case `request-snake`, made by `go`.
+/// Splits a file name: `request-snake.go.msgpack` is the case `request-snake`, made by `go`.
 fn case_and_maker(path: &Path) -> (String, String) {
     let name = path.file_name().unwrap().to_str().unwrap();
     let mut parts = name.split('.').map(str::to_owned);

@@ -22,7 +22,7 @@ fn readme_has_at_most_150_lines_and_1300_words() {
 }
 
 #[test]
-fn each_failure_in_the_guide_names_an_existing_test() {
+fn guide_failures_name_existing_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let guide = fs::read_to_string(root.join("src/guide/reliability.md")).unwrap();
     let mut text = String::new();

@@ -1,5 +1,5 @@
-//! Frames that somebody spoiled, near enough to real ones to get far: nothing panics, and what is taken
-//! says the same however often it is shown and read again.
+//! Mutated frames, close enough to real ones to pass the first checks: nothing panics, and an accepted frame shows
+//! the same JSON however often it is shown and read again.
 
 #![expect(clippy::unwrap_used, reason = "the fixtures are part of the crate")]
 
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use proptest::{prelude::*, test_runner::RngSeed};
 use toolbridge::{Value, protocol::frame::Frame};
 
-/// Where to start from: every real frame of the fixtures.
+/// The originals: every real frame of the fixtures.
 static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/frames");
     let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -17,18 +17,18 @@ static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     paths.into_iter().map(|path| std::fs::read(path).unwrap()).collect()
 });
 
-/// One way to spoil bytes.
+/// A mutation.
 #[derive(Clone, Debug)]
 enum Spoil {
-    /// Another byte, often one that begins a value of another kind.
+    /// Replaces a byte, often by one that starts a value of another kind.
     Set(prop::sample::Index, u8),
-    /// Nothing from here on.
+    /// Truncates the frame.
     Cut(prop::sample::Index),
-    /// These bytes in between.
+    /// Inserts these bytes.
     Insert(prop::sample::Index, Vec<u8>),
-    /// A piece of the frame once more, somewhere else.
+    /// Repeats a part of the frame elsewhere.
     Repeat(prop::sample::Index, prop::sample::Index, usize),
-    /// Without these bytes.
+    /// Removes these bytes.
     Remove(prop::sample::Index, usize),
 }
 
@@ -68,7 +68,7 @@ fn apply(bytes: &mut Vec<u8>, spoil: Spoil) {
     }
 }
 
-/// Everything that can be asked of bytes from outside.
+/// Calls every function that takes bytes from outside.
 fn exercise(bytes: Vec<u8>) {
     let _ = Value::from_bytes(bytes.clone()).map(|body| {
         assert_eq!(Value::from_json(&body.to_json().to_string()).unwrap().to_json(), body.to_json());
@@ -91,7 +91,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_spoiled_frame_is_refused_or_read(
+    fn mutated_frame_is_refused_or_read(
         start in any::<prop::sample::Index>(),
         spoils in prop::collection::vec(spoil(), 1..6),
     ) {

@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Each module of the library, and the modules that it may use. A file belongs to the longest name that fits its path.
+/// The modules of the library, and the modules that each may use. A file belongs to the longest name that fits its
+/// path.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("value", &[]),
     ("transport", &[]),
@@ -28,18 +29,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("replay", &["value", "transport", "tool", "protocol/frame", "protocol/session", "recording"]),
-    // Live replays are users of the public API.
+    // Live replays use only the public API.
     ("replay/live", &["replay", "value", "transport", "tool", "recording", "participant"]),
 ];
 
-/// Only declarations: the crate root, and a module that holds nothing but the two below it.
+/// Files with declarations only: the crate root, and a module that contains nothing but its two submodules.
 const DECLARATIONS: &[&str] = &["lib.rs", "protocol.rs"];
 
-/// Words that no line of the core may hold.
+/// Identifiers that must not appear in the core.
 const NOT_IN_THE_CORE: &[&str] =
     &["tokio", "std::net", "std::thread", "std::fs", "Instant::now", "SystemTime", "rand::"];
 
-/// The core, which is built without an async runtime, and what of these folders is not part of it.
+/// The core, which builds without an async runtime, and the files of these folders that do not belong to it.
 const CORE: &[&str] = &["value", "transport/types", "tool", "protocol"];
 const NOT_CORE: &[&str] = &["tool/executor", "tool/functions", "tool/programs", "tool/schema", "tool/source"];
 
@@ -54,25 +55,25 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a module path is this module or below it.
+/// Returns whether a module path is this module or below it.
 fn is_in(path: &str, module: &str) -> bool {
     path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The longest listed module that a path is in.
+/// Returns the longest listed module that contains the path.
 fn module(path: &str) -> Option<&'static str> {
     let fitting = MAY_USE.iter().map(|(name, _)| *name).filter(|name| is_in(path, name));
     fitting.max_by_key(|name| name.len())
 }
 
-/// The lines that are compiled into the library: no comments, nothing below `#[cfg(test)]`.
+/// Returns the lines that are compiled into the library: no comments, nothing below `#[cfg(test)]`.
 fn code(text: &str) -> String {
     let until = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
     let lines = text[..until].lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Every path that begins with `crate::`, also inside `use crate::{…}`, with `/` between its parts.
+/// Returns every path that starts with `crate::`, also inside `use crate::{…}`, with `/` between its parts.
 fn named(code: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for (at, _) in code.match_indices("crate::") {
@@ -81,7 +82,7 @@ fn named(code: &str) -> Vec<String> {
     paths
 }
 
-/// Reads one tree of a `use`, and returns what follows it.
+/// Reads one tree of a `use`, and returns the text after it.
 fn expand<'a>(tree: &'a str, before: &str, paths: &mut Vec<String>) -> &'a str {
     let tree = tree.trim_start();
     if let Some(mut rest) = tree.strip_prefix('{') {
@@ -94,7 +95,7 @@ fn expand<'a>(tree: &'a str, before: &str, paths: &mut Vec<String>) -> &'a str {
                 return rest;
             }
             let after = expand(rest, before, paths);
-            // An alias, or what no tree holds.
+            // An alias, or text that does not belong to a tree.
             let next = after.find([',', '}', '{']).unwrap_or(after.len());
             rest = &after[next..];
         }
@@ -110,7 +111,7 @@ fn expand<'a>(tree: &'a str, before: &str, paths: &mut Vec<String>) -> &'a str {
     }
 }
 
-/// Items that `lib.rs` exports at the top, and the modules they come from.
+/// Returns the items that `lib.rs` exports, and their modules.
 fn exports(src: &Path) -> BTreeMap<String, String> {
     let text = code(&fs::read_to_string(src.join("lib.rs")).unwrap());
     let mut paths = Vec::new();
@@ -130,7 +131,7 @@ fn module_dependencies_are_respected() {
     for path in &files {
         let name = path.strip_prefix(&src).unwrap().to_str().unwrap().replace('\\', "/");
         let path_in_crate = name.trim_end_matches(".rs");
-        // The command line is another crate, and tests in files of their own use what they test with.
+        // The command line is another crate, and tests in their own files may use other modules.
         let is_binary = is_in(path_in_crate, "cli") || name == "main.rs";
         let is_test = name.split('/').any(|part| part == "tests" || part == "tests.rs");
         if is_binary || is_test || DECLARATIONS.contains(&name.as_str()) {

@@ -1,4 +1,4 @@
-//! What may be in a log, and in what `Debug` shows: ids, names, sizes, times. Never what was said.
+//! What logs and `Debug` output may contain: ids, names, sizes, times. Never arguments or results.
 
 use std::{
     io,
@@ -21,10 +21,10 @@ use toolbridge::{
 };
 use tracing_subscriber::fmt::MakeWriter;
 
-/// All that was planted begins like this.
+/// The prefix of every planted secret.
 const PLANTED: &str = "planted-";
 
-/// What was logged.
+/// The captured log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -134,7 +134,7 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
     for tool in ["fail", "source", "panics", "novel", "own_panic", "own_source"] {
         assert!(matches!(assistant.call(tool, secret()).await, Err(CallError::Tool(_))), "{tool}");
     }
-    // Whoever runs the tool is told why, as an event and not in a log.
+    // The owner's application gets the reason as an event, not in a log.
     for wanted in ["planted-source planted-argument", "logs.rs:"] {
         loop {
             if let Event::ToolFailed { reason, .. } = events.recv().await.unwrap() {
@@ -161,7 +161,7 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
     let late = assistant.call("hang", secret()).timeout(Duration::from_secs(1)).await;
     assert!(matches!(late, Err(CallError::Timeout { .. })));
     drop(assistant.call("hang", secret()).start());
-    // One that travels in parts, and one that does not travel.
+    // One frame that is sent in parts, and one that is not sent.
     assert!(assistant.call("echo", json!({"secret": "planted-large".repeat(2_000)})).await.is_ok());
     let large = assistant.call("echo", json!({"secret": "planted-large".repeat(1_400_000)})).await;
     assert!(matches!(large, Err(CallError::TooLarge { .. })));
@@ -247,7 +247,7 @@ async fn sec_p3_debug_of_what_carries_a_payload_shows_its_size() {
     assert!(leak.is_none(), "{leak:?}");
 }
 
-/// What is logged, from now on, by this thread.
+/// Captures the log of this thread from now on.
 fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
@@ -279,11 +279,11 @@ async fn join_with_a_token_of_another_role_is_refused_before_anything_is_dialed(
 }
 
 #[tokio::test]
-async fn join_with_a_token_without_a_role_logs_what_will_not_work() {
+async fn join_with_a_token_without_a_role_logs_the_consequences() {
     let (log, _guard) = logged();
     let key = AccessKey::new("key", "a secret of some length that is long enough");
     let token = key.participant("r", "phone").sign().unwrap();
-    // Nobody listens there; the token is looked at first.
+    // The port is closed; the token is checked first.
     assert!(matches!(Client::builder().join("ws://127.0.0.1:9", &token).await, Err(JoinError::Connect(_))));
     assert!(log.text().contains("only assistants configured with the client phone"), "{}", log.text());
     assert!(matches!(
@@ -304,6 +304,6 @@ async fn refused_registration_is_logged_on_both_sides() {
     let mut events = client.events();
     while !matches!(events.recv().await.unwrap(), Event::Unaccepted { why: Unaccepted::Refused { .. } }) {}
     let text = log.text();
-    assert!(text.contains("its tools are not taken") && text.contains("its token names no role"), "{text}");
+    assert!(text.contains("its tools are not taken") && text.contains("its token has no role"), "{text}");
     assert!(text.contains("nobody accepts the offered tools: a answered: not admitted"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! One binary for all integration tests: what needs more than one room of the house.
+//! The integration tests, in one binary. They use more than one module of the library.
 
 #![allow(
     clippy::disallowed_methods,

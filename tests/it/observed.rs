@@ -1,4 +1,4 @@
-//! The file of an observer: it receives copies, is neither end of a call, and goes when it likes.
+//! The recording of an observer: it receives copies, is neither end of a call, and may leave at any time.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::{
 const REGISTER: &str = r#"{"type": 70, "body": {"tools": [{"name": "lamp", "description": ""}]}}"#;
 const NOTHING: &str = r#"{"type": 70, "body": {"tools": []}}"#;
 
-/// What an observer heard; its file says that it is one.
+/// Entries received by an observer; the file marks it as one.
 fn observed(entries: Vec<Entry>) -> Vec<Entry> {
     let mut all = vec![here(0, "eye"), joined(0, "eye", Some("observer"))];
     all.extend(entries);
@@ -42,7 +42,7 @@ fn only(entries: &[Entry]) -> toolbridge::recording::RecordedCall {
 }
 
 #[test]
-fn a_result_that_is_heard_before_its_request_is_the_same_call() {
+fn result_observed_before_its_request_is_the_same_call() {
     let entries = observed(vec![
         heard(1, "phone", REGISTER),
         heard(1, "phone", &progress(1, "a")),
@@ -56,12 +56,12 @@ fn a_result_that_is_heard_before_its_request_is_the_same_call() {
     assert_eq!((call.settled, call.requested), (Some(Moment(2 * MS)), Some(Moment(3 * MS))));
     assert_eq!((call.started, call.entries), (Some(Moment(MS)), vec![3, 4, 5]));
     assert_eq!(found(&check(entries.clone())), []);
-    // How long it took cannot be known.
+    // The duration is unknown.
     assert_eq!(info(entries).tools[0].latency, None);
 }
 
 #[test]
-fn a_result_alone_has_no_caller_and_not_the_observer_for_one() {
+fn result_alone_has_no_caller() {
     let entries = observed(vec![heard(1, "phone", &ok(7, "a")), closed(2)]);
     let call = only(&entries);
     assert_eq!((call.caller.as_str(), call.owner.unwrap().as_str()), ("", "phone"));
@@ -69,30 +69,30 @@ fn a_result_alone_has_no_caller_and_not_the_observer_for_one() {
 }
 
 #[test]
-fn an_observer_may_go_while_calls_are_open() {
+fn observer_may_leave_while_calls_are_open() {
     let said = vec![heard(1, "phone", REGISTER), heard(2, "assistant", &request(-1, "a", "client"))];
     let open = [said.clone(), vec![closed(3)]].concat();
     assert_eq!(found(&check(observed(open))), []);
-    // What was never answered is worth knowing; an observer cannot know that it was not.
+    // A request without a result is listed; an observer cannot know that there was none.
     let late = [said.clone(), vec![closed(30_000)]].concat();
     assert_eq!(found(&check(observed(late))), [(Level::Note, "timeout-not-honoured")]);
-    // Whoever may have been asked has left.
+    // The possible owner has left.
     let gone = [said, vec![left(10, "phone"), closed(30_000)]].concat();
     assert_eq!(found(&check(observed(gone))), []);
 }
 
 #[test]
-fn nothing_is_expected_of_those_who_do_not_know_of_the_observer() {
+fn participants_unaware_of_the_observer_are_not_expected_to_send_copies() {
     let entries = observed(vec![heard(2, "assistant", &request(-1, "a", "client")), closed(30_000)]);
     assert_eq!(only(&entries).outcome, RecordedOutcome::Open);
     assert_eq!(found(&check(entries)), []);
-    // Who runs a call itself has told of the call, and will tell of its end.
+    // A participant that runs a call itself broadcasts its start and its end.
     let own = observed(vec![heard(2, "assistant", &request(-1, "a", "server")), closed(30_000)]);
     assert_eq!(found(&check(own)), [(Level::Note, "timeout-not-honoured")]);
 }
 
 #[test]
-fn who_does_not_offer_the_tool_may_have_been_asked_by_name() {
+fn owner_without_the_tool_may_have_been_named_by_the_call() {
     let entries = observed(vec![
         heard(1, "tv", REGISTER),
         heard(1, "phone", NOTHING),
@@ -140,7 +140,7 @@ fn sec_i4_a_stranger_that_answers_first_is_not_believed_once_the_owner_has_answe
 }
 
 #[test]
-fn an_owner_that_was_restarted_may_have_been_followed_by_another() {
+fn restarted_owner_may_be_followed_by_another_owner() {
     let entries = observed(vec![
         heard(1, "phone", REGISTER),
         heard(1, "tv", REGISTER),
@@ -156,7 +156,7 @@ fn an_owner_that_was_restarted_may_have_been_followed_by_another() {
 }
 
 #[test]
-fn news_of_a_leaving_may_overtake_what_was_said_before_it() {
+fn leave_event_may_overtake_earlier_frames() {
     let entries = observed(vec![
         heard(1, "phone", REGISTER),
         heard(2, "assistant", &request(-1, "a", "client")),
@@ -168,7 +168,7 @@ fn news_of_a_leaving_may_overtake_what_was_said_before_it() {
     assert_eq!(found(&check(entries)), [(Level::Note, "dead-sid")]);
 }
 
-/// An observer of a room in memory that is recorded until told to end.
+/// An observer of an in-memory room, recorded until it is stopped.
 struct Watching {
     end: tokio::sync::oneshot::Sender<()>,
     watching: tokio::task::JoinHandle<()>,
@@ -205,8 +205,8 @@ async fn slow(context: ToolContext) -> Result<(), ToolError> {
     std::future::pending().await
 }
 
-/// Success, large and small; one that never leaves, timeout, cancel; a call that the assistant runs itself, and one that
-/// is open at the end; with two observers.
+/// Small and large successes, an unsent request, a timeout, a cancel, a call that the assistant runs itself, and one
+/// that is open at the end; with two observers.
 async fn session(folder: &Folder) -> [Vec<Entry>; 2] {
     let room = MemoryRoom::named("kitchen");
     room.delay(Duration::from_millis(20));
@@ -235,7 +235,7 @@ async fn session(folder: &Folder) -> [Vec<Entry>; 2] {
     drop(stopped);
     let mut open = assistant.call("slow", ()).start();
     while open.progress().await.unwrap().message.is_none() {}
-    tokio::time::sleep(Duration::from_secs(1)).await; // on the paused clock: what is under way arrives
+    tokio::time::sleep(Duration::from_secs(1)).await; // on the paused clock: everything in flight arrives
     one.end().await;
     two.end().await;
     for recorder in recorders {
@@ -246,7 +246,7 @@ async fn session(folder: &Folder) -> [Vec<Entry>; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_two_observers_has_each_call_once_and_nothing_against_anybody() {
+async fn two_observers_record_each_call_once_without_findings() {
     let folder = Folder::new();
     for (who, entries) in ["eye", "ear"].into_iter().zip(session(&folder).await) {
         let checked = check(entries.clone());
@@ -267,7 +267,7 @@ async fn each_of_two_observers_has_each_call_once_and_nothing_against_anybody() 
             ("lamp", "phone", "Ok"),
             ("picture", "tv", "Ok"),
             ("ours", "assistant", "Ok"),
-            ("slow", "phone", "cancelled"), // its caller's clock was the first, and it said so
+            ("slow", "phone", "cancelled"), // its caller timed out first, and reported it
             ("slow", "phone", "cancelled"),
             ("slow", "phone", "Open"),
         ];
@@ -284,7 +284,7 @@ async fn each_of_two_observers_has_each_call_once_and_nothing_against_anybody() 
         assert!(shown.contains("an observer: it receives copies"), "{shown}");
         assert_eq!(Replay::dry(entries), Err(DryError::Observer), "{who}");
     }
-    // What is made of the file is an observer's, too.
+    // Files made from the recording are an observer's too.
     let (file, mended, without) = (folder.file("one.mcap"), folder.file("mended"), folder.file("without"));
     let as_it_was: Vec<_> = Recording::open(&file).unwrap().entries().collect();
     repair(&file, &mended, false).unwrap();
@@ -298,7 +298,7 @@ async fn each_of_two_observers_has_each_call_once_and_nothing_against_anybody() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hidden_observer_says_so_in_its_file() {
+async fn hidden_observer_is_marked_in_its_file() {
     let (folder, room) = (Folder::new(), MemoryRoom::named("kitchen"));
     let file = folder.file("hidden.mcap");
     let options = RecorderOptions::default().hidden();
@@ -320,7 +320,7 @@ async fn a_hidden_observer_says_so_in_its_file() {
     assert_eq!(Replay::dry(entries), Err(DryError::Observer));
 }
 
-/// A random session that breaks no rule, with an observer that comes and goes when it likes.
+/// A random session without violations, with an observer that joins and leaves at random.
 fn random_session(seed: u64) -> World {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let fast = random.one_in(2);
@@ -388,7 +388,7 @@ fn enter(world: &mut World) {
 }
 
 #[test]
-fn of_random_sessions_an_observer_has_nothing_against_anybody_and_the_outcomes_that_the_caller_had() {
+fn observer_of_random_sessions_has_no_findings_and_the_callers_outcomes() {
     let (mut settled, mut early) = (0, 0);
     for seed in 1..=200 {
         let world = random_session(seed);
@@ -411,7 +411,7 @@ fn of_random_sessions_an_observer_has_nothing_against_anybody_and_the_outcomes_t
             let Some(same) = same.filter(|it| it.settled.is_some() && call.settled.is_some()) else {
                 continue;
             };
-            // What a caller ran itself while it was cut off is broadcast to nobody.
+            // A call that the caller ran itself while disconnected is not broadcast.
             if same.owner.as_ref() == Some(&same.caller) && call.owner != same.owner {
                 continue;
             }

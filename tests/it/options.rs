@@ -1,4 +1,4 @@
-//! Every number that bounds what others may do: its option, its default, and that setting it changes what happens.
+//! Limits on other participants: the option of each, its default, and that setting it has an effect.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
 #[test]
-fn every_number_has_the_default_that_is_documented() {
+fn options_have_their_documented_defaults() {
     let caps = Caps::default();
     let sizes = [
         ("an id", caps.id_bytes, 128),
@@ -42,7 +42,7 @@ fn every_number_has_the_default_that_is_documented() {
         ("remembered requests of one caller", caps.table_entries, 4_096),
         ("results of one caller that wait", caps.table_bytes, 32 * MIB),
         ("equal calls of a turn", caps.equal_calls as usize, 5),
-        // Of no number in the contract, and bounded all the same.
+        // Not in the wire contract, but bounded as well.
         ("prompts of one caller", caps.open_prompts, 8),
         ("questions to a person", caps.open_questions, 8),
         ("frames of one unannounced sender", caps.held_frames, 32),
@@ -53,7 +53,7 @@ fn every_number_has_the_default_that_is_documented() {
         ("calls that wait to run", caps.waiting_jobs, 256),
         ("an error message", caps.message_bytes, 4 * KIB),
         ("late results", caps.late_results, 32),
-        // Constants: they are part of the names, of the protocol, or of the shape of an answer to a model.
+        // Constants: they belong to names, to the protocol, or to the form of a result for a model.
         ("a tool's name", toolbridge::MAX_TOOL_NAME, 64),
         ("an answer to a model", toolbridge::participant::chat::MAX_CONTENT, 32 * KIB),
     ];
@@ -81,13 +81,13 @@ fn every_number_has_the_default_that_is_documented() {
 
 #[cfg(feature = "livekit")]
 #[test]
-fn a_token_lasts_ten_minutes_unless_told_otherwise() {
+fn token_lasts_ten_minutes_by_default() {
     assert_eq!(toolbridge::Token::TTL, 600 * SECOND);
     let key = toolbridge::AccessKey::new("devkey", "a secret of some length, for a test");
     assert_ne!(key.client("r", "a").sign().unwrap(), key.client("r", "a").ttl(60 * SECOND).sign().unwrap());
 }
 
-/// An assistant and a phone that offers `t`, whose numbers are changed.
+/// An assistant and a phone that offers `t`, with changed limits.
 fn pair(change: impl Fn(&mut Config)) -> World {
     let config = || {
         let mut config = Config::default().streams(true);
@@ -101,7 +101,7 @@ fn pair(change: impl Fn(&mut Config)) -> World {
     world
 }
 
-/// What became of so many calls that were asked for at once, a second later.
+/// The outcomes of this many calls at once, one second later.
 fn refused(world: &mut World, calls: usize) -> Vec<CallError> {
     let mut refused = Vec::new();
     let mut keys = Vec::new();
@@ -122,7 +122,7 @@ fn refused(world: &mut World, calls: usize) -> Vec<CallError> {
 }
 
 #[test]
-fn whether_a_token_without_a_role_is_admitted_can_be_set() {
+fn admission_without_a_role_can_be_set() {
     assert!(!Config::default().only_roles);
     for only_roles in [false, true] {
         let mut config = Config::default();
@@ -140,7 +140,7 @@ fn whether_a_token_without_a_role_is_admitted_can_be_set() {
 }
 
 #[test]
-fn how_many_calls_are_taken_can_be_set() {
+fn call_limits_can_be_set() {
     let mut world = pair(|config| config.caps.calls_per_second = 2);
     world.handle("phone", |_| Some(Ok(value(1))));
     assert!(matches!(refused(&mut world, 3)[..], [CallError::Busy { .. }]));
@@ -151,7 +151,7 @@ fn how_many_calls_are_taken_can_be_set() {
     let mut world = pair(|config| config.caps.open_calls = 1);
     assert!(matches!(refused(&mut world, 2)[..], [CallError::TooManyOpen { open: 1 }]));
 
-    // What is not answered cannot be forgotten, and so there is no place for more.
+    // An unanswered request cannot be forgotten, so there is no room for more.
     let mut world = pair(|config| config.caps.table_entries = 2);
     assert!(matches!(refused(&mut world, 3)[..], [CallError::Busy { .. }]));
 
@@ -163,7 +163,7 @@ fn how_many_calls_are_taken_can_be_set() {
 }
 
 #[test]
-fn what_is_offered_can_be_set() {
+fn registration_limits_can_be_set() {
     let offer = |change: fn(&mut Caps), tools: Vec<Tool>| {
         let mut config = Config::default().room("room");
         change(&mut config.caps);
@@ -193,7 +193,7 @@ fn what_is_offered_can_be_set() {
 }
 
 #[test]
-fn how_large_ids_frames_and_streams_may_be_can_be_set() {
+fn size_limits_of_ids_frames_and_streams_can_be_set() {
     let mut world = pair(|config| config.caps.id_bytes = 4);
     let a = world.ends["a"].who.peer().clone();
     for id in ["four", "fives"] {
@@ -240,7 +240,7 @@ fn how_large_ids_frames_and_streams_may_be_can_be_set() {
 }
 
 #[test]
-fn how_large_a_frame_of_another_type_may_be_can_be_set() {
+fn size_limit_of_other_frame_types_can_be_set() {
     let mut world = pair(|config| config.caps.max_frame_of_others = 300);
     let (phone, meta) = (phone_of(&world), Meta::new());
     for (size, taken) in [(100, true), (400, false)] {
@@ -261,7 +261,7 @@ fn phone_of(world: &World) -> toolbridge::Peer {
 }
 
 #[test]
-fn how_much_progress_is_told_can_be_set() {
+fn progress_limits_can_be_set() {
     let mut world = pair(|config| {
         config.caps.progress_per_second = 2;
         config.caps.progress_bytes = 8;
@@ -284,7 +284,7 @@ fn how_much_progress_is_told_can_be_set() {
         .collect();
     assert!((1..=2).contains(&told.len()), "{told:?}");
     assert!(told.iter().all(|text| text.len() <= 8), "{told:?}");
-    // Of an owner that sends more, twice as much is taken: its seconds are not ours.
+    // Twice as much is accepted from an owner that sends more, because its seconds start at other times.
     let id = world.said("a", Kind::TOOL_USE_REQUEST)[0].1.clone();
     let id = id.peek_id().unwrap().to_owned();
     let before = world.count("a", "progress_dropped");
@@ -303,7 +303,7 @@ fn how_much_progress_is_told_can_be_set() {
 }
 
 #[test]
-fn how_often_a_stranger_is_answered_can_be_set() {
+fn denial_interval_can_be_set() {
     for (denial, answers) in [(60 * SECOND, 1), (SECOND, 5), (Duration::ZERO, 10)] {
         let mut world = pair(|config| config.times.denial = denial);
         world.stranger("x");
@@ -318,7 +318,7 @@ fn how_often_a_stranger_is_answered_can_be_set() {
 }
 
 #[test]
-fn how_many_who_are_not_announced_may_wait_can_be_set() {
+fn limit_of_frames_from_unannounced_senders_can_be_set() {
     for (caps, held) in [((32, 256), 40), ((2, 256), 8), ((32, 3), 3)] {
         let mut world = pair(|config| (config.caps.held_frames, config.caps.held_frames_of_all) = caps);
         let before = world.count("a", "held");
@@ -333,7 +333,7 @@ fn how_many_who_are_not_announced_may_wait_can_be_set() {
 }
 
 #[test]
-fn how_many_prompts_may_be_open_can_be_set() {
+fn limit_of_open_prompts_can_be_set() {
     for most in [1, 8] {
         let mut world = pair(|config| {
             config.prompts = true;
@@ -354,7 +354,7 @@ fn how_many_prompts_may_be_open_can_be_set() {
 }
 
 #[test]
-fn how_many_who_left_are_remembered_can_be_set() {
+fn limit_of_remembered_peers_can_be_set() {
     let comes_back = |most: usize| {
         let mut world = pair(|config| config.caps.remembered_peers = most);
         for n in 0..6 {
@@ -365,7 +365,7 @@ fn how_many_who_left_are_remembered_can_be_set() {
             world.run(10 * SECOND);
         }
         world.run(200 * SECOND);
-        // What is known of it says so in the words of the session itself.
+        // The session's debug output contains what it knows of the peer.
         let known = format!("{:?}", world.session("a"));
         (0..6).filter(|n| known.contains(&format!("guest{n}"))).count()
     };
@@ -379,7 +379,7 @@ async fn until_stopped(State(running): State<tokio::sync::watch::Sender<u32>>) -
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_many_tools_run_and_how_many_wait_can_be_set() {
+async fn limits_of_running_and_waiting_tools_can_be_set() {
     for (running, waiting) in [(1, 0), (2, 3), (5, 0)] {
         let room = memory::MemoryRoom::new();
         let (count, mut counted) = tokio::sync::watch::channel(0);

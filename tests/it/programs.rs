@@ -1,4 +1,4 @@
-//! Programs as tools, with real ones: what goes in, what comes out, and that nobody is left behind.
+//! Programs as tools, with real programs: input, output, and that no process is left behind.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -19,7 +19,7 @@ use toolbridge::{
     ToolSource, Value,
 };
 
-/// A folder for one test, of nobody else.
+/// Creates a folder for one test.
 pub(crate) fn folder(test: &str) -> PathBuf {
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs-{}-{test}", std::process::id()));
@@ -35,7 +35,7 @@ pub(crate) fn file(folder: &Path, text: &str) -> PathBuf {
     path
 }
 
-/// One tool `t`, which is a line for `sh`.
+/// One tool `t`, a shell script.
 pub(crate) fn shell(script: &str, more: &str) -> ProgramTools {
     let script = toml::Value::from(script);
     ProgramTools::from_toml(&format!(
@@ -58,7 +58,7 @@ pub(crate) async fn failure(tools: &ProgramTools) -> (ErrorCode, String) {
 }
 
 #[tokio::test]
-async fn json_goes_in_and_comes_out() {
+async fn program_reads_and_writes_json() {
     let tools = shell("cat", "");
     let arguments = json!({"text": "ä\n\"", "n": [1, 2.5, null], "long": "x".repeat(400_000)});
     assert_eq!(run(&tools, &arguments).await.unwrap().to_json(), arguments);
@@ -69,7 +69,7 @@ async fn json_goes_in_and_comes_out() {
 }
 
 #[tokio::test]
-async fn a_failure_says_its_last_line_and_nothing_more() {
+async fn failed_program_sends_only_its_last_line() {
     let failed = shell("echo secret; printf 'first\\n  no \\033[31msuch\\007 city \\n\\n' >&2; exit 3", "");
     assert_eq!(failure(&failed).await, (ErrorCode::EXECUTION_ERROR, "no [31msuch city".to_owned()));
     let long = shell("head -c 100000 /dev/zero | tr '\\0' x >&2; exit 1", "");
@@ -79,7 +79,7 @@ async fn a_failure_says_its_last_line_and_nothing_more() {
     let killed = shell("kill -9 $$", "");
     assert!(failure(&killed).await.1.contains("signal: 9"));
     let no_json = shell("echo hunter2", "");
-    let expected = "the program wrote something that is no JSON";
+    let expected = "the program's output is not JSON";
     assert_eq!(failure(&no_json).await, (ErrorCode::EXECUTION_ERROR, expected.to_owned()));
 }
 
@@ -121,10 +121,10 @@ async fn sec_x2_a_program_inherits_nothing_but_what_is_said() {
     assert_eq!(result, json!(["/usr/local/bin:/usr/bin:/bin", "", "C", folder.to_str().unwrap()]));
 }
 
-/// A pipe with a name, which a script opens for all its children: it ends when the last of them has ended.
+/// A named pipe that a script opens for all its children: it ends when the last of them has ended.
 pub(crate) struct Witness {
     pub(crate) path: PathBuf,
-    /// Our own end, so that a script that is stopped before it opens its own leaves nobody waiting.
+    /// The test's own end, so that a script that is stopped before it opens the pipe blocks no reader.
     ours: File,
     begun: Option<oneshot::Receiver<String>>,
     ended: JoinHandle<()>,
@@ -147,7 +147,7 @@ impl Witness {
         Self { path, ours, begun: Some(begun), ended }
     }
 
-    /// A tool that says to the witness that it has begun, and then runs the script.
+    /// A tool that reports its start through the pipe, and then runs the script.
     pub(crate) fn tool(&self, script: &str, more: &str) -> ProgramTools {
         shell(&format!("exec 3>'{}'; {script}", self.path.display()), more)
     }
@@ -201,7 +201,7 @@ async fn sec_x2_who_ignores_term_is_killed() {
 }
 
 #[tokio::test]
-async fn who_hears_term_may_tidy_up() {
+async fn program_that_handles_sigterm_may_clean_up() {
     let mut witness = Witness::new("tidies");
     let done = witness.path.with_file_name("tidied");
     let trap =
@@ -258,7 +258,7 @@ fn sec_x3_a_file_that_others_can_write_is_refused() {
     assert_eq!(error, ProgramsError::Writable { path: folder.canonicalize().unwrap(), mode: 0o777 });
 }
 
-/// A file of one tool, in a folder of its own, and the program in a folder beside it.
+/// A file with one tool in its own folder, and the program in a folder next to it.
 fn file_and_program(test: &str) -> (PathBuf, PathBuf) {
     let top = folder(test);
     let bin = top.join("bin");
@@ -331,7 +331,7 @@ fn sec_x3_link_to_a_program_is_followed_through_folders_that_only_its_owner_can_
     assert_eq!(error, ProgramsError::Writable { path: program.canonicalize().unwrap(), mode: 0o777 });
 }
 
-/// Only root can give a file to somebody else.
+/// Only root can give a file to another user.
 #[test]
 fn sec_x3_program_or_link_of_another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
@@ -382,7 +382,7 @@ fn sec_x3_a_link_or_a_pipe_is_refused() {
 }
 
 #[tokio::test]
-async fn what_a_file_says_is_what_is_offered() {
+async fn tools_of_a_file_are_offered() {
     let twice = ProgramTools::from_toml(&CAT.repeat(2)).unwrap_err();
     assert_eq!(twice, ProgramsError::Register(RegisterError::Duplicate { name: "t".parse().unwrap() }));
     let tools = shell(
@@ -398,7 +398,7 @@ async fn what_a_file_says_is_what_is_offered() {
 }
 
 #[tokio::test]
-async fn a_program_that_cannot_start_says_why_only_here() {
+async fn program_that_cannot_start_reports_the_reason_only_locally() {
     let folder = folder("no-start");
     let program = folder.join("program");
     fs::write(&program, "no program").unwrap();

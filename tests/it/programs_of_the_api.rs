@@ -1,4 +1,4 @@
-//! The user programs that the public API promises, as a user writes them in his own tests.
+//! Programs that the public API promises to support, written as a user writes tests.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -68,13 +68,13 @@ async fn erase_album(erase: Album) -> Result<String, ToolError> {
     Ok(erase.album)
 }
 
-/// A person who lets go of Rome.
+/// A person who agrees to erase Rome.
 async fn dialog(question: String) -> bool {
     question == r#"assistant wants erase_album: {"album":"Rome"}"#
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_before_a_destructive_tool() -> anyhow::Result<()> {
+async fn question_precedes_a_destructive_tool() -> anyhow::Result<()> {
     let room = memory::MemoryRoom::new();
     let _client = Client::builder()
         .tool_with("erase_album", "Delete an album", ToolOptions::destructive(), erase_album)
@@ -92,7 +92,7 @@ async fn a_question_before_a_destructive_tool() -> anyhow::Result<()> {
     }
 }
 
-/// Asks for the hour's sleep, and after that has nothing more to say.
+/// Calls the tool that sleeps for an hour, and then says nothing more.
 async fn model(messages: &[Value], tools: Vec<Value>) -> anyhow::Result<Value> {
     let asked = messages.iter().any(|message| message["role"] == "tool");
     let sleep = tools.iter().find(|tool| tool["function"]["name"] == "sleep_an_hour").filter(|_| !asked);
@@ -101,7 +101,7 @@ async fn model(messages: &[Value], tools: Vec<Value>) -> anyhow::Result<Value> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_chat_models_loop_with_barge_in() -> anyhow::Result<()> {
+async fn chat_model_loop_handles_barge_in() -> anyhow::Result<()> {
     let room = memory::MemoryRoom::new();
     let options = ToolOptions::default().barge_in(BargeIn::Report);
     let _phone = Client::builder()
@@ -118,13 +118,13 @@ async fn a_chat_models_loop_with_barge_in() -> anyhow::Result<()> {
     for heard in ["Good night", "Good morning"] {
         messages.push(json!({"role": "user", "content": heard}));
         loop {
-            messages.extend(assistant.late_results().iter().map(chat::note)); // what a barge-in left running
+            messages.extend(assistant.late_results().iter().map(chat::note)); // left running by a barge-in
             let reply = model(&messages, chat::definitions(&assistant.tools())).await?;
             messages.push(reply.clone());
             let turn = assistant.turn();
             let mut calls = JoinSet::new();
             for tool_call in reply["tool_calls"].as_array().into_iter().flatten() {
-                calls.spawn(chat::call(&turn, tool_call)); // resolves to the answer message, whatever happens
+                calls.spawn(chat::call(&turn, tool_call)); // resolves to the result message, whatever happens
             }
             if calls.is_empty() {
                 break;

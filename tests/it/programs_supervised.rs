@@ -1,4 +1,4 @@
-//! Programs that a supervisor starts: they end with the process that asked for them, and otherwise run as without one.
+//! Programs that a supervisor starts: they end with their client process, and otherwise run as without a supervisor.
 
 use std::{
     fs::{self, Permissions},
@@ -22,7 +22,7 @@ fn supervised(tools: ProgramTools) -> ProgramTools {
     tools.supervisor(env!("CARGO_BIN_EXE_toolbridge"))
 }
 
-/// An assistant that runs its own tool `t`, a line of shell, in a room of its own.
+/// An assistant that runs its own tool `t`, a shell script, in its own room.
 fn calling(test: &str, script: &str) -> (Child, Child) {
     let script = toml::Value::from(script);
     let text = format!(
@@ -50,7 +50,7 @@ fn end(mut child: Child) {
 async fn killed_client_ends_its_programs_and_their_children() {
     for (test, trap) in [("killed", ""), ("killed-deaf", "trap '' TERM; ")] {
         let mut witness = Witness::new(test);
-        // Neither the program nor its child holds a stream of the client's.
+        // Neither the program nor its child holds a stream of the client.
         let script = format!(
             "{trap}exec 3>'{}' </dev/null >/dev/null 2>&1; sleep 1000 & echo begun >&3; while :; do sleep 1000; done",
             witness.path.display()
@@ -82,7 +82,7 @@ async fn killed_supervisor_ends_its_program_and_the_call() {
 }
 
 #[tokio::test]
-async fn supervised_program_has_the_outcome_that_it_has_alone() {
+async fn supervised_program_has_the_same_outcome_as_without_supervisor() {
     let outcome = async |tools: &ProgramTools| {
         let arguments = json!({"text": "ä\n\"", "long": "x".repeat(400_000)});
         run(tools, &arguments).await.map(|body| body.to_json()).map_err(|error| {
@@ -105,7 +105,7 @@ async fn supervised_program_has_the_outcome_that_it_has_alone() {
         "kill -SEGV $$",
         "trap 'echo 8; exit 0' TERM; kill -TERM 0; exit 9",
         "kill -9 0",
-        "kill -USR1 0", // not INT, which a job in the background may be started to ignore
+        "kill -USR1 0", // not INT, which a background job may be started to ignore
         "echo hunter2",
         "echo '\"a\"; ",
         "echo 7; (echo late; sleep 1000) >/dev/null & ",
@@ -121,7 +121,7 @@ async fn supervised_program_has_the_outcome_that_it_has_alone() {
 }
 
 #[tokio::test]
-async fn supervised_program_that_cannot_start_says_why_only_here() {
+async fn supervised_program_that_cannot_start_reports_the_reason_only_locally() {
     let program = folder("supervised-no-start").join("program");
     fs::write(&program, "no program").unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o600)).unwrap();
@@ -134,7 +134,7 @@ async fn supervised_program_that_cannot_start_says_why_only_here() {
 }
 
 #[tokio::test]
-async fn helper_that_is_no_supervisor_fails_the_call_and_runs_nothing() {
+async fn helper_that_is_not_a_supervisor_fails_the_call_and_runs_nothing() {
     let marks = folder("no-helper");
     let mark = marks.join("ran");
     let tools = shell(&format!("touch '{}'", mark.display()), "");
@@ -183,14 +183,14 @@ async fn dropped_call_ends_its_supervised_program_and_the_supervisor() {
         line = witness.begun() => Pid::from_raw(line.parse().unwrap()).unwrap(),
     };
     witness.nobody_is_left().await;
-    // It is reaped in a thread of its own.
+    // It is reaped in its own thread.
     while rustix::process::test_kill_process(supervisor).is_ok() {
         tokio::task::yield_now().await;
     }
 }
 
 #[test]
-fn supervisor_that_a_person_starts_refuses() {
+fn supervisor_started_by_a_person_refuses() {
     for arguments in [&["supervise"][..], &["supervise", "/bin/true"]] {
         let complaint = complaint(&run_cli(arguments), 2);
         assert!(complaint.contains("`ProgramTools`") && complaint.lines().count() == 1, "{complaint}");

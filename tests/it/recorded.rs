@@ -1,4 +1,4 @@
-//! The sessions of `fixtures/recordings`: what is in them, and what must be true of them and of any that is made like them.
+//! The sessions in `fixtures/recordings`: their content, and the checks that they and any new ones must pass.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use toolbridge::{
     replay::Replay,
 };
 
-/// A session that was recorded over a real server: its file's name, and its calls as tool and outcome. Where both ends
-/// count the same limit either may be first, so that there are two.
+/// A session recorded over a real server: its file name, and its calls as tool and outcome. Where both ends enforce
+/// the same timeout either may be first, so that two outcomes are possible.
 pub(crate) struct Session {
     pub(crate) name: &'static str,
     pub(crate) calls: &'static [(&'static str, &'static str)],
 }
 
-/// All of them.
+/// All sessions.
 pub(crate) const SESSIONS: &[Session] = &[
     Session { name: "success", calls: &[("get_battery", "ok"), ("export_album", "ok")] },
     Session { name: "success-phone", calls: &[("get_battery", "ok"), ("export_album", "ok")] },
@@ -43,7 +43,7 @@ pub(crate) const SESSIONS: &[Session] = &[
     Session { name: "rejoin-phone", calls: &[("get_battery", "ok"), ("wait", "ok"), ("get_battery", "ok")] },
 ];
 
-/// What is wrong with a recording of this session, a line each: nothing, if all is well.
+/// Returns what is wrong with a recording of this session, one item per line.
 pub(crate) fn wrong(file: &Path, session: &Session) -> Vec<String> {
     let entries = || Recording::open(file).unwrap().entries();
     let mut wrong = Vec::new();
@@ -64,7 +64,7 @@ pub(crate) fn wrong(file: &Path, session: &Session) -> Vec<String> {
     wrong
 }
 
-/// An outcome as the verbs write it.
+/// An outcome as the verbs print it.
 pub(crate) fn word(outcome: &RecordedOutcome) -> String {
     match outcome {
         RecordedOutcome::Ok => "ok".to_owned(),

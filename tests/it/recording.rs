@@ -1,4 +1,4 @@
-//! Recordings: what is written is read back, whatever happens to the file.
+//! Recordings: written entries are read back, whatever happens to the file.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use toolbridge::{
     },
 };
 
-/// A folder of a test's own, gone at its end.
+/// A temporary folder of one test.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -60,7 +60,7 @@ pub(crate) fn here() -> Entry {
     Entry { at: Moment(1_000), what: Happened::Event(event) }
 }
 
-/// Of a session of a phone: so many packets, sent and heard in turn, and who comes and goes.
+/// A phone's session: this many packets, sent and received in turn, and participants that join and leave.
 pub(crate) fn session(packets: u64) -> Vec<Entry> {
     let (phone, assistant) = (Peer::new("phone", "PA_1"), Peer::new("assistant", "PA_2"));
     let joined = RoomEvent::Joined {
@@ -83,7 +83,7 @@ pub(crate) fn session(packets: u64) -> Vec<Entry> {
     entries
 }
 
-/// Without the numbers that the file gives.
+/// Returns the entries without the numbers that the file assigns.
 pub(crate) fn bare(entries: impl IntoIterator<Item = Entry>) -> Vec<Entry> {
     let bare = |mut entry: Entry| {
         if let Happened::Packet(packet) = &mut entry.what {
@@ -110,7 +110,7 @@ fn record(path: &Path, entries: Vec<Entry>) -> Recorder {
 }
 
 #[test]
-fn what_is_recorded_is_read_back_in_its_order() {
+fn recorded_entries_are_read_in_order() {
     let folder = Folder::new();
     let path = folder.file("session.mcap");
     let recorder = record(&path, session(40));
@@ -136,12 +136,12 @@ fn what_is_recorded_is_read_back_in_its_order() {
 }
 
 #[test]
-fn a_file_whose_writer_died_is_read_while_it_lives_and_is_repaired() {
+fn unfinished_file_is_readable_and_repairable() {
     let folder = Folder::new();
     let (path, dead, whole) = (folder.file("live.mcap"), folder.file("dead.mcap"), folder.file("whole.mcap"));
     let recorder = record(&path, session(20));
     let last = RoomEvent::Closed { reason: "closed".to_owned() };
-    // What is told is in the file as soon as the thread has written it, without an end.
+    // An entry is in the file as soon as the thread has written it, even if the file is not finished.
     while !fs::read(&path).unwrap().ends_with(br#""sid":"PA_2"}"#) {
         std::thread::yield_now();
     }
@@ -193,7 +193,7 @@ fn sec_p3_a_recording_is_its_owners_alone_follows_no_link_and_replaces_nothing()
 }
 
 #[test]
-fn what_finds_no_place_is_counted_and_the_file_says_so() {
+fn dropped_entries_are_counted_in_the_file() {
     let folder = Folder::new();
     let path = folder.file("session.mcap");
     let recorder = Recorder::create(&path, RecorderOptions::default().queue(0, 0)).unwrap();
@@ -228,7 +228,7 @@ fn more_channels_than_a_file_may_have_are_counted() {
 }
 
 #[test]
-fn a_file_of_somebody_else_is_told_apart_from_a_damaged_one() {
+fn foreign_file_is_distinguished_from_a_damaged_one() {
     assert!(matches!(Recording::read(&b"GIF89a, and more of it"[..]), Err(RecordError::NotMcap)));
     assert!(matches!(Recording::read(std::io::Cursor::new(mcap_of_another())), Err(RecordError::Foreign)));
     assert!(matches!(Recording::read(&b""[..]), Err(RecordError::NoBeginning { .. })));
@@ -236,7 +236,7 @@ fn a_file_of_somebody_else_is_told_apart_from_a_damaged_one() {
     assert!(matches!(missing, Err(RecordError::Open { .. })));
 }
 
-/// An MCAP file with a channel and a message, as any other program writes it.
+/// An MCAP file with a channel and a message, as other programs write it.
 fn mcap_of_another() -> Vec<u8> {
     let mut file = b"\x89MCAP0\r\n".to_vec();
     let mut record = |code: u8, body: &[u8]| {
@@ -260,7 +260,7 @@ fn packets(entries: &[Entry]) -> Vec<&Recorded> {
         .collect()
 }
 
-/// Each file counts the instances that it meets, so their numbers differ.
+/// Each file numbers the instances that it contains, so their numbers differ.
 fn without_instance(payload: &Bytes) -> Bytes {
     let frame = Frame::decode(payload.clone()).unwrap();
     let Some(instance) = frame.meta_str("bridge.instance") else { return payload.clone() };
@@ -308,7 +308,7 @@ async fn both_ends_of_a_call_record_the_same_frames() {
                 list.iter().filter(|it| it.lane == lane).map(|it| without_instance(&it.payload)).collect()
             };
             let (sent, heard) = (of(&sent), of(&heard));
-            // Who has left hears no more.
+            // A participant that has left receives no more.
             assert!(sent.starts_with(&heard) && !(heard.is_empty() && lane == Lane::Reliable), "{sent:?}");
         }
     }
@@ -317,7 +317,7 @@ async fn both_ends_of_a_call_record_the_same_frames() {
 }
 
 #[tokio::test]
-async fn a_packet_that_is_refused_is_told_as_unsent_and_a_stream_is_recorded_whole() {
+async fn refused_packet_is_recorded_as_unsent_and_a_stream_completely() {
     let folder = Folder::new();
     let (a_file, b_file) = (folder.file("a.mcap"), folder.file("b.mcap"));
     let room = memory::MemoryRoom::new();
@@ -426,14 +426,14 @@ async fn sec_p3_a_builder_records_no_secret_and_no_instance_and_close_finishes_t
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_written_is_an_error_when_joining_and_nobody_stays_in_the_room() {
+async fn unwritable_file_fails_the_join_and_leaves_the_room() {
     let room = memory::MemoryRoom::new();
     let joined = Client::builder().record("/nowhere/at/all.mcap").join_over(room.client("phone")).await;
     assert!(matches!(joined, Err(JoinError::Record(RecordError::Create { .. }))), "{joined:?}");
     assert!(room.assistant("assistant").present().is_empty());
 }
 
-/// A source that offers a tool only once it is told to.
+/// A source that offers a tool only once the test allows it.
 struct Later {
     now: std::sync::Arc<(tokio::sync::Notify, std::sync::atomic::AtomicBool)>,
 }

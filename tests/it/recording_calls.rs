@@ -25,7 +25,7 @@ fn code(call: &RecordedCall) -> &str {
 }
 
 #[test]
-fn a_call_is_told_by_its_caller_from_request_to_result() {
+fn call_is_built_from_the_callers_request_and_result() {
     let call = only(vec![
         here(0, "assistant"),
         joined(1, "phone", Some("client")),
@@ -48,7 +48,7 @@ fn a_call_is_told_by_its_caller_from_request_to_result() {
 }
 
 #[test]
-fn calls_stand_in_the_order_in_which_they_appear_and_one_id_of_two_callers_is_two_calls() {
+fn calls_are_in_order_of_appearance_and_one_id_of_two_callers_is_two_calls() {
     let Calls { calls, .. } = calls(vec![
         here(0, "phone"),
         heard(1, "one", &request(-1, "a", "client")),
@@ -93,7 +93,7 @@ fn sec_i4_an_observer_takes_the_answer_of_whoever_offers_the_tool() {
 }
 
 #[test]
-fn a_copy_for_an_observer_is_no_second_owner() {
+fn copy_for_an_observer_adds_no_owner() {
     let call = only(vec![
         here(0, "assistant"),
         joined(0, "watcher", Some("observer")),
@@ -105,7 +105,7 @@ fn a_copy_for_an_observer_is_no_second_owner() {
 }
 
 #[test]
-fn a_plain_peer_needs_neither_acknowledgement_nor_registration() {
+fn plain_peer_needs_neither_acknowledgement_nor_registration() {
     let result = r#"{"type": 7, "body": {"requestId": "a", "id": "res-1", "success": true, "data": 7}}"#;
     let ack = r#"{"stanzaId": 1, "type": 8, "body": {"acknowledgedStanzaId": -1, "success": true}}"#;
     let call = only(vec![
@@ -119,7 +119,7 @@ fn a_plain_peer_needs_neither_acknowledgement_nor_registration() {
 }
 
 #[test]
-fn a_broadcast_of_a_call_that_the_assistant_runs_is_settled_by_the_assistant_alone() {
+fn broadcast_call_is_settled_by_its_assistant_only() {
     let call = only(vec![
         here(0, "phone"),
         heard(1, "assistant", &request(-1, "a", "server")),
@@ -131,7 +131,7 @@ fn a_broadcast_of_a_call_that_the_assistant_runs_is_settled_by_the_assistant_alo
 }
 
 #[test]
-fn a_call_that_is_withdrawn_from_a_client_is_settled_by_who_runs_it() {
+fn call_withdrawn_from_a_client_is_settled_by_its_new_owner() {
     let call = only(vec![
         here(0, "assistant"),
         sent(1, "assistant", &["phone"], &request(-1, "a", "either")),
@@ -146,7 +146,7 @@ fn a_call_that_is_withdrawn_from_a_client_is_settled_by_who_runs_it() {
 }
 
 #[test]
-fn a_call_that_was_declined_is_settled_by_who_runs_it_instead() {
+fn declined_call_is_settled_by_its_new_owner() {
     let declined = vec![
         here(0, "assistant"),
         sent(1, "assistant", &["phone"], &request(-1, "a", "either")),
@@ -160,7 +160,7 @@ fn a_call_that_was_declined_is_settled_by_who_runs_it_instead() {
 }
 
 #[test]
-fn a_claim_makes_its_sender_the_owner() {
+fn claim_makes_its_sender_the_owner() {
     let call = only(vec![
         here(0, "watcher"),
         heard(1, "assistant", &request(-1, "a", "either")),
@@ -172,7 +172,7 @@ fn a_claim_makes_its_sender_the_owner() {
 }
 
 #[test]
-fn a_stop_counts_as_the_end_until_an_answer_comes() {
+fn stop_ends_a_call_until_a_result_arrives() {
     let stopped = vec![
         here(0, "assistant"),
         sent(1, "assistant", &["phone"], &request(-1, "a", "client")),
@@ -188,7 +188,7 @@ fn a_stop_counts_as_the_end_until_an_answer_comes() {
 }
 
 #[test]
-fn an_error_takes_the_place_of_a_result() {
+fn error_replaces_a_result() {
     let error = r#"{"type": 1, "body": {"id": "e", "conversationId": "r", "code": 304, "message": "refused",
         "severity": 1, "recoverable": true, "originatingId": "a"}}"#;
     let call = only(vec![
@@ -200,7 +200,7 @@ fn an_error_takes_the_place_of_a_result() {
 }
 
 #[test]
-fn a_call_asked_anew_belongs_to_whom_it_was_asked_of_last() {
+fn reissued_call_belongs_to_its_last_owner() {
     let call = only(vec![
         here(0, "assistant"),
         sent(1, "assistant", &["phone"], &request(-1, "a", "client")),
@@ -212,14 +212,14 @@ fn a_call_asked_anew_belongs_to_whom_it_was_asked_of_last() {
 }
 
 #[test]
-fn a_result_without_its_request_is_a_call_without_a_tool() {
+fn result_without_its_request_is_a_call_without_a_tool() {
     let call = only(vec![here(0, "assistant"), heard(1, "phone", &ok(1, "a"))]);
     assert_eq!((call.tool.as_str(), call.execution, call.requested), ("", None, None));
     assert_eq!((call.caller.as_str(), call.outcome), ("assistant", RecordedOutcome::Ok));
 }
 
 #[test]
-fn what_is_no_frame_and_what_happens_in_the_room_is_passed_over() {
+fn other_packets_and_room_events_are_ignored() {
     let other = toolbridge::recording::RoomEvent::Other;
     let mut foreign = heard(2, "phone", &ok(1, "a"));
     let toolbridge::recording::Happened::Packet(packet) = &mut foreign.what else { unreachable!() };

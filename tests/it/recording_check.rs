@@ -1,4 +1,4 @@
-//! What `check` finds: each rule in a recording that breaks it, and nothing in one that breaks none.
+//! What `check` finds: each rule in a recording that breaks it, and nothing in a correct recording.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::recording_said::{
     stop,
 };
 
-/// The rules that were broken, with the places of the entries.
+/// Returns the broken rules, with the positions of the entries.
 fn errors(entries: Vec<Entry>) -> Vec<(String, usize)> {
     of(Level::Error, check(entries))
 }
@@ -36,7 +36,7 @@ fn rule(rule: &str, entry: usize) -> Vec<(String, usize)> {
     vec![(rule.to_owned(), entry)]
 }
 
-/// An assistant's recording in which it asked a phone.
+/// An assistant's recording of a request to a phone.
 fn asked(more: Vec<Entry>) -> Vec<Entry> {
     let start = vec![
         here(0, "assistant"),
@@ -116,7 +116,7 @@ fn result_after_stop() {
 }
 
 #[test]
-fn timeout_not_honoured() {
+fn timeout_not_honored() {
     let late = |ms| vec![heard(ms, "phone", &ok(1, "a"))];
     assert_eq!(errors(asked(late(7_011))), rule("timeout-not-honoured", 2));
     assert_eq!(errors(asked(late(7_010))), []);
@@ -243,8 +243,8 @@ async fn ours() -> Result<(), ToolError> {
     Err("not today".into())
 }
 
-/// Two clients, an assistant that is one itself and an observer: success, failure, timeout, cancel, server-executed,
-/// claimed, unknown, and a client that leaves; as each of them heard it.
+/// Two clients, an assistant with its own tool and an observer: success, failure, timeout, cancel, server-executed,
+/// claimed, unknown, and a client that leaves; as each of them received it.
 async fn session() -> [Vec<Entry>; 3] {
     let room = MemoryRoom::named("kitchen");
     room.delay(Duration::from_millis(20));
@@ -289,7 +289,7 @@ async fn session() -> [Vec<Entry>; 3] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_of_ours_has_no_findings_whoever_recorded_it() {
+async fn session_between_toolbridge_peers_has_no_findings_at_either_end() {
     for (who, entries) in ["assistant", "phone", "watcher"].into_iter().zip(session().await) {
         let checked = check(entries.clone());
         assert!(checked.findings.is_empty(), "{who}: {:#?}", checked.findings);

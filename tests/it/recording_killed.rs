@@ -1,4 +1,5 @@
-//! A process that is killed while it records, or while it finishes its file, and one whose disk is full: what was written is there.
+//! A process that is killed while it records or finishes its file, and one whose disk is full: what was written
+//! remains.
 
 use std::{
     env, fs,
@@ -15,18 +16,18 @@ use toolbridge::{
 
 use crate::recording::{Folder, here, packet};
 
-/// Says to this very program that it is the one which will be killed: what it does, and its file.
+/// The environment variable that makes this program the process to be killed: what it does, and its file.
 const DOES: &str = "TOOLBRIDGE_TEST_KILLED_DOES";
 const FILE: &str = "TOOLBRIDGE_TEST_KILLED_FILE";
 
-/// Frames in a file that is finished: enough that this takes a while.
+/// Frames in a finished file, enough that finishing takes a while.
 const FRAMES: u64 = 20_000;
 
-/// Frames between two words of how many there are.
+/// Frames between two reports of their number.
 const STEP: u64 = 50;
 
 fn frame(n: u64) -> Entry {
-    // Not to be compressed, so that finishing takes long and its file grows.
+    // Incompressible data, so that finishing takes long and the file grows.
     let mut bits = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut payload = n.to_le_bytes().to_vec();
     for _ in 0..30 {
@@ -39,11 +40,11 @@ fn frame(n: u64) -> Entry {
     Entry { at: Moment(2_000 + n), what }
 }
 
-/// Not a test of its own: what the others start and kill.
+/// Not a test: the process that the other tests start and kill.
 #[test]
 fn records_until_it_is_killed() {
     let Ok(does) = env::var(DOES) else { return };
-    // Random bytes may well be the name of a secret.
+    // Random bytes may contain the name of a secret.
     let options = RecorderOptions::default().redact(Redact::nothing());
     let recorder = Recorder::create(env::var(FILE).unwrap(), options).unwrap();
     recorder.record(here());
@@ -62,7 +63,7 @@ fn records_until_it_is_killed() {
     writeln!(out, "\nfinished").unwrap();
 }
 
-/// The program that will be killed.
+/// The process that will be killed.
 struct Process {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -82,7 +83,7 @@ impl Process {
         Self { child, out }
     }
 
-    /// Waits until it has said that so many frames are recorded.
+    /// Waits until the process has reported this many recorded frames.
     fn recorded(&mut self, frames: u64) {
         let wanted = format!("recorded {frames}\n");
         let mut line = String::new();
@@ -98,7 +99,7 @@ impl Process {
     }
 }
 
-/// Reads a file that begins with the entry that says whose it is, and goes on with frames in their order.
+/// Reads a file that starts with the entry that names its participant, followed by frames in order.
 fn frames_of(path: &Path) -> u64 {
     let mut entries = Recording::open(path).unwrap().entries().skip(1);
     let mut count = 0;
@@ -113,7 +114,7 @@ fn frames_of(path: &Path) -> u64 {
 }
 
 #[test]
-fn a_process_that_is_killed_leaves_every_frame_that_was_recorded() {
+fn killed_process_leaves_every_recorded_frame() {
     let folder = Folder::new();
     for step in [1, 2, 3, 7, 20, 60] {
         let path = folder.file(&format!("killed-{step}.mcap"));
@@ -131,7 +132,7 @@ fn a_process_that_is_killed_leaves_every_frame_that_was_recorded() {
 }
 
 #[test]
-fn a_process_that_is_killed_while_it_finishes_its_file_leaves_the_live_one_or_the_finished_one() {
+fn process_killed_while_finishing_leaves_the_live_or_the_finished_file() {
     let folder = Folder::new();
     let mut between = 0;
     for part in 0..6_u64 {
@@ -153,9 +154,9 @@ fn a_process_that_is_killed_while_it_finishes_its_file_leaves_the_live_one_or_th
     println!("{between} of 6 were killed with the new file half there");
 }
 
-/// What a kill leaves, at whichever byte of the new file: the live one is whole, and the rest is in nobody's way.
+/// A kill at any byte of the new file leaves the live file complete; the remains are no obstacle.
 #[test]
-fn what_is_left_of_a_file_that_was_never_finished_is_no_obstacle() {
+fn remains_of_an_unfinished_file_are_no_obstacle() {
     let folder = Folder::new();
     let path = folder.file("whole.mcap");
     let recorder = Recorder::create(&path, RecorderOptions::default()).unwrap();
@@ -177,7 +178,7 @@ fn what_is_left_of_a_file_that_was_never_finished_is_no_obstacle() {
     }
 }
 
-/// Not a test of its own: what the next one starts where files may not grow far.
+/// Not a test: the process that the next test starts with a limited file size.
 #[tokio::test]
 async fn records_until_the_disk_is_full() {
     if env::var(DOES).as_deref() != Ok("fills") {
@@ -214,10 +215,10 @@ async fn records_until_the_disk_is_full() {
 }
 
 #[test]
-fn a_full_disk_stops_the_recording_with_an_event_and_the_calls_go_on() {
+fn full_disk_stops_the_recording_with_an_event_and_calls_continue() {
     let folder = Folder::new();
     let path = folder.file("full.mcap");
-    // 64 blocks of 512 B, or of 1,024 B, as the shell counts; beyond, writing fails as on a full disk.
+    // 64 blocks of 512 B or 1,024 B, as the shell counts; beyond that, writing fails as on a full disk.
     let script = "trap '' XFSZ; ulimit -f 64; exec \"$0\" recording_killed::records_until_the_disk_is_full --exact --nocapture";
     let output = Command::new("/bin/sh")
         .arg("-c")

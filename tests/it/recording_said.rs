@@ -1,4 +1,4 @@
-//! Entries of recordings: said by hand, or heard over a room in memory.
+//! Entries of recordings: written by hand, or captured in an in-memory room.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,15 +11,15 @@ use toolbridge::{
     transport::STREAM_TOPIC,
 };
 
-/// One millisecond, in a moment's unit.
+/// One millisecond, in the unit of a time stamp.
 pub(crate) const MS: u64 = 1_000_000;
 
-/// What `who` said, as canonical JSON: `sent` by the recorded participant.
+/// A frame from `from`, as canonical JSON, sent by the recorded participant.
 pub(crate) fn sent(ms: u64, from: &str, to: &[&str], json: &str) -> Entry {
     packet(ms, Direction::Sent, from, to, json)
 }
 
-/// As [`sent`], but heard.
+/// As [`sent`], but received.
 pub(crate) fn heard(ms: u64, from: &str, json: &str) -> Entry {
     packet(ms, Direction::Heard, from, &[], json)
 }
@@ -29,7 +29,7 @@ fn packet(ms: u64, direction: Direction, from: &str, to: &[&str], json: &str) ->
     raw(ms, direction, from, to, payload.to_vec())
 }
 
-/// Bytes that may be no frame.
+/// Bytes that may not be a frame.
 pub(crate) fn raw(ms: u64, direction: Direction, from: &str, to: &[&str], bytes: Vec<u8>) -> Entry {
     let packet = Recorded {
         direction,
@@ -69,7 +69,7 @@ pub(crate) fn closed(ms: u64) -> Entry {
     event(ms, RoomEvent::Closed { reason: "closed".into() })
 }
 
-/// A request of a tool `lamp`.
+/// A request for the tool `lamp`.
 pub(crate) fn request(stanza: i32, id: &str, execution: &str) -> String {
     format!(
         r#"{{"stanzaId": {stanza}, "type": 6, "body": {{"id": "{id}", "toolName": "lamp", "parameters": {{"on": true}},
@@ -77,14 +77,14 @@ pub(crate) fn request(stanza: i32, id: &str, execution: &str) -> String {
     )
 }
 
-/// A result that succeeded.
+/// A successful result.
 pub(crate) fn ok(stanza: i32, id: &str) -> String {
     format!(
         r#"{{"stanzaId": {stanza}, "type": 7, "body": {{"id": "{id}", "success": true, "result": {{"n": 1}}}}}}"#
     )
 }
 
-/// A result that failed.
+/// A failed result.
 pub(crate) fn failed(stanza: i32, id: &str, code: &str) -> String {
     format!(
         r#"{{"stanzaId": {stanza}, "type": 7, "body": {{"id": "{id}", "success": false, "errorCode": "{code}",
@@ -107,7 +107,7 @@ pub(crate) fn stop(stanza: i32, id: &str) -> String {
     format!(r#"{{"stanzaId": {stanza}, "type": 10, "body": {{"targetId": "{id}"}}}}"#)
 }
 
-/// What passed one participant.
+/// The packets of one participant.
 #[derive(Clone, Debug)]
 pub(crate) struct Tape {
     began: Instant,
@@ -119,7 +119,7 @@ impl Tape {
         Self { began: Instant::now(), entries: Arc::default() }
     }
 
-    /// This connection, with everything that passes it taped.
+    /// Wraps a transport and captures everything that passes it.
     pub(crate) fn of<T: Transport>(&self, inner: T) -> Taped<T> {
         let (who, room) = (inner.local(), inner.room());
         let (identity, sid) = (who.identity().clone(), who.sid().clone());
@@ -150,7 +150,7 @@ impl Tape {
     }
 }
 
-/// A connection whose packets are taped.
+/// A transport whose packets are captured.
 #[derive(Debug)]
 pub(crate) struct Taped<T> {
     tape: Tape,

@@ -1,4 +1,4 @@
-//! Recordings of real sessions, in `fixtures/recordings`: every verb says the same of them as when they were made.
+//! Recordings of real sessions, in `fixtures/recordings`: every verb prints the same as when they were made.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -22,7 +22,7 @@ fn path(name: &str, ending: &str) -> PathBuf {
 }
 
 #[test]
-fn each_session_is_there_with_what_info_says_of_it_and_nothing_else() {
+fn sessions_in_the_folder_match_their_info_files() {
     let there = fs::read_dir(folder()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let wanted =
         SESSIONS.iter().flat_map(|it| ["mcap", "json"].map(|ending| format!("{}.{ending}", it.name)));
@@ -30,7 +30,7 @@ fn each_session_is_there_with_what_info_says_of_it_and_nothing_else() {
 }
 
 #[test]
-fn info_says_what_it_said() {
+fn info_output_is_unchanged() {
     for session in SESSIONS {
         let file = path(session.name, "mcap");
         let output = run(&["info", file.to_str().unwrap(), "--json"]);
@@ -42,7 +42,7 @@ fn info_says_what_it_said() {
 }
 
 #[test]
-fn calls_ended_as_they_did_nothing_is_against_the_contract_and_a_replay_says_the_same_again() {
+fn recordings_have_the_same_outcomes_no_findings_and_equal_replays() {
     for session in SESSIONS {
         let wrong = wrong(&path(session.name, "mcap"), session);
         assert!(wrong.is_empty(), "{}: {wrong:#?}", session.name);
@@ -50,7 +50,7 @@ fn calls_ended_as_they_did_nothing_is_against_the_contract_and_a_replay_says_the
 }
 
 #[test]
-fn they_are_small_whole_and_hold_nothing_of_the_machine_that_made_them() {
+fn recordings_are_small_complete_and_free_of_machine_data() {
     for session in SESSIONS {
         let file = path(session.name, "mcap");
         let size = fs::metadata(&file).unwrap().len();

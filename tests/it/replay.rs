@@ -1,4 +1,4 @@
-//! A recorded session, run again: an honest one says what it said, and a changed one shows where.
+//! Replays of recorded sessions: an unchanged one matches, and a changed one shows where it differs.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use toolbridge::{
 use crate::recording::Folder;
 use crate::session_world::{Fate, MS, Noted, Random, SECOND, World, request, tool, value};
 
-/// The file of one participant.
+/// The recording of one participant.
 pub(crate) fn file(world: &World, name: &str) -> Vec<Entry> {
     let mut tape = Tape::default();
     for (at, whose, noted) in world.notes.as_ref().unwrap() {
@@ -117,7 +117,7 @@ pub(crate) fn dry(entries: &[Entry]) -> DryReport {
     report
 }
 
-/// Both ends' files say the same again.
+/// Asserts that the recordings of both ends replay equally.
 pub(crate) fn both_are_same(world: &World) -> (DryReport, DryReport) {
     let [a, phone] = ["a", "phone"].map(|name| {
         let report = dry(&file(world, name));
@@ -141,7 +141,7 @@ fn pair(tools: &[&str]) -> World {
     noted(Config::default(), Config::default(), tools)
 }
 
-/// Much later, so that nothing is due any more.
+/// Much later, so that no timer is left.
 pub(crate) fn ended(mut world: World) -> World {
     world.run(90 * SECOND);
     world.with("a", |session, now| session.close(now));
@@ -150,7 +150,7 @@ pub(crate) fn ended(mut world: World) -> World {
 }
 
 #[test]
-fn a_success_says_the_same_again_at_both_ends() {
+fn success_replays_equally_at_both_ends() {
     let mut world = pair(&["good"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("good")).unwrap();
@@ -159,7 +159,7 @@ fn a_success_says_the_same_again_at_both_ends() {
 }
 
 #[test]
-fn a_failure_says_the_same_again_at_both_ends() {
+fn failure_replays_equally_at_both_ends() {
     let mut world = pair(&["bad"]);
     world.handle("phone", |_| Some(Err(ToolError::new("disk_full", "no room").with_partial(value(2)))));
     world.ask("a", request("bad")).unwrap_err();
@@ -167,26 +167,26 @@ fn a_failure_says_the_same_again_at_both_ends() {
 }
 
 #[test]
-fn an_unknown_tool_says_the_same_again_at_both_ends() {
+fn unknown_tool_replays_equally_at_both_ends() {
     let mut world = pair(&["good"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.with("phone", |session, now| session.offer(now, vec![tool("gone")])).unwrap().unwrap();
-    world.call("a", request("good")).unwrap(); // the assistant has not heard of it yet
+    world.call("a", request("good")).unwrap(); // the assistant has not received it yet
     world.run(SECOND);
     both_are_same(&ended(world));
 }
 
 #[test]
-fn a_timeout_says_the_same_again_at_both_ends() {
+fn timeout_replays_equally_at_both_ends() {
     let mut world = pair(&["hang"]);
     world.ask("a", request("hang").timeout(2 * SECOND)).unwrap_err();
     both_are_same(&ended(world));
 }
 
-/// The caller's limit and its owner's word of the same are a moment apart, and a file cannot say which was first. An
-/// answer that comes long after the limit is another matter.
+/// The caller's timeout and its owner's timeout result are almost simultaneous, and a file cannot show which was
+/// first. A result long after the timeout is a difference.
 #[test]
-fn a_limit_that_meets_its_owners_word_of_it_is_no_difference() {
+fn timeout_that_meets_the_owners_timeout_is_not_a_difference() {
     for (late, same) in [(50 * MS, true), (SECOND, false)] {
         let mut world = pair(&["slow"]);
         world.call("a", request("slow").timeout(2 * SECOND)).unwrap();
@@ -209,7 +209,7 @@ fn a_limit_that_meets_its_owners_word_of_it_is_no_difference() {
 }
 
 #[test]
-fn a_cancel_says_the_same_again_at_both_ends() {
+fn cancel_replays_equally_at_both_ends() {
     let mut world = pair(&["hang"]);
     let key = world.call("a", request("hang")).unwrap();
     world.run(3 * SECOND);
@@ -219,7 +219,7 @@ fn a_cancel_says_the_same_again_at_both_ends() {
 }
 
 #[test]
-fn progress_says_the_same_again_at_both_ends() {
+fn progress_replays_equally_at_both_ends() {
     let mut world = pair(&["slow"]);
     world.call("a", request("slow")).unwrap();
     world.run(100 * MS);
@@ -234,7 +234,7 @@ fn progress_says_the_same_again_at_both_ends() {
 }
 
 #[test]
-fn a_changed_registration_says_the_same_again_at_both_ends() {
+fn changed_registration_replays_equally_at_both_ends() {
     let mut world = pair(&["one"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("one")).unwrap();
@@ -250,7 +250,7 @@ fn shared(name: &str) -> Tool {
 }
 
 #[test]
-fn a_tool_that_either_may_run_says_the_same_again_whoever_ran_it() {
+fn either_call_replays_equally_whichever_side_ran_it() {
     let mut world = World::new();
     world.notes = Some(Vec::new());
     world.assistant("a", Config::default());
@@ -274,7 +274,7 @@ fn a_tool_that_either_may_run_says_the_same_again_whoever_ran_it() {
 }
 
 #[test]
-fn what_an_assistant_runs_itself_says_the_same_again_at_both_ends() {
+fn assistants_own_tool_replays_equally_at_both_ends() {
     let mut world = pair(&["good"]);
     let own = ["open", "failing", "quiet"].map(tool);
     let named = own[2].clone().options(ToolOptions::default().disclose(toolbridge::Visibility::Name));
@@ -292,7 +292,7 @@ fn what_an_assistant_runs_itself_says_the_same_again_at_both_ends() {
 }
 
 #[test]
-fn a_call_of_a_plain_peer_says_the_same_again() {
+fn call_of_a_plain_peer_replays_equally() {
     let mut world = World::new();
     world.notes = Some(Vec::new());
     world.assistant("a", Config::default());
@@ -320,7 +320,7 @@ fn a_call_of_a_plain_peer_says_the_same_again() {
 }
 
 #[test]
-fn a_peer_that_was_lost_and_comes_back_says_the_same_again_at_both_ends() {
+fn returning_peer_replays_equally_at_both_ends() {
     let mut world = pair(&["good", "slow"]);
     world.call("a", request("slow")).unwrap();
     world.run(SECOND);
@@ -360,7 +360,7 @@ fn another_run_of_a_program_is_another_session() {
 }
 
 #[test]
-fn the_fast_lane_says_the_same_again_at_both_ends() {
+fn fast_lane_replays_equally_at_both_ends() {
     let lossy = || Config::default().lossy(true);
     let mut world = noted(lossy(), lossy(), &["t", "late"]);
     world.random = Random(3);
@@ -381,7 +381,7 @@ fn the_fast_lane_says_the_same_again_at_both_ends() {
 }
 
 #[test]
-fn frames_in_parts_and_copies_for_observers_say_the_same_again_at_both_ends() {
+fn streams_and_observer_copies_replay_equally_at_both_ends() {
     let mut world = noted(Config::default().streams(true), Config::default().streams(true), &["big"]);
     let sid = world.sid();
     world.puppet(&Participant::new("watch", sid).role(Role::Observer));
@@ -394,7 +394,7 @@ fn frames_in_parts_and_copies_for_observers_say_the_same_again_at_both_ends() {
 }
 
 #[test]
-fn a_prompt_and_a_stop_that_a_client_asks_for_say_the_same_again_at_both_ends() {
+fn prompt_and_client_stop_replay_equally_at_both_ends() {
     let assistant = Config::default().allow_stop(|_| true);
     let mut world = noted(assistant, Config::default().prompts(true), &["hang"]);
     world.handle("phone", |job| (job.tool.as_str() != "hang").then(|| Ok(value(1))));
@@ -408,7 +408,7 @@ fn a_prompt_and_a_stop_that_a_client_asks_for_say_the_same_again_at_both_ends() 
     both_are_same(&ended(world));
 }
 
-/// A frame with something changed.
+/// Returns a changed frame.
 fn changed(entry: &Entry, change: impl FnOnce(&mut i32, &mut String, &mut Message)) -> Entry {
     let mut entry = entry.clone();
     let Happened::Packet(packet) = &mut entry.what else { panic!("no packet") };
@@ -426,7 +426,7 @@ fn changed(entry: &Entry, change: impl FnOnce(&mut i32, &mut String, &mut Messag
     entry
 }
 
-/// The places of frames of this type and direction.
+/// The positions of frames with this type and direction.
 pub(crate) fn places(entries: &[Entry], direction: Direction, kind: Kind) -> Vec<usize> {
     let is_it = |entry: &Entry| match &entry.what {
         Happened::Packet(packet) => {
@@ -438,14 +438,14 @@ pub(crate) fn places(entries: &[Entry], direction: Direction, kind: Kind) -> Vec
     entries.iter().enumerate().filter(|(_, entry)| is_it(entry)).map(|(at, _)| at).collect()
 }
 
-/// What is different: place, whose, type, field.
+/// The differences: position, sender, type, field.
 fn differences(entries: &[Entry]) -> Vec<(usize, String, &'static str, String)> {
     let told =
         |it: &toolbridge::replay::Difference| (it.entry, it.who.to_string(), it.frame, it.field.clone());
     dry(entries).differences.iter().map(told).collect()
 }
 
-/// Three good calls, one of a tool that is gone, and the file of `name`.
+/// Three successful calls, one of a tool that is gone, and the recording of `name`.
 fn three_calls(name: &str) -> Vec<Entry> {
     let mut world = pair(&["good"]);
     world.handle("phone", |_| Some(Ok(value(1))));
@@ -462,7 +462,7 @@ fn three_calls(name: &str) -> Vec<Entry> {
 }
 
 #[test]
-fn an_error_code_that_the_session_would_not_give_is_different() {
+fn changed_error_code_is_a_difference() {
     let mut file = three_calls("phone");
     let at = *places(&file, Direction::Sent, Kind::TOOL_USE_RESULT).last().unwrap();
     file[at] = changed(&file[at], |_, _, message| {
@@ -473,7 +473,7 @@ fn an_error_code_that_the_session_would_not_give_is_different() {
 }
 
 #[test]
-fn a_result_body_that_the_session_would_not_give_is_different() {
+fn changed_result_body_is_a_difference() {
     let mut file = three_calls("phone");
     let at = *places(&file, Direction::Sent, Kind::TOOL_USE_RESULT).last().unwrap();
     file[at] = changed(&file[at], |_, _, message| {
@@ -484,7 +484,7 @@ fn a_result_body_that_the_session_would_not_give_is_different() {
 }
 
 #[test]
-fn an_echo_that_is_none_is_different_at_both_ends() {
+fn wrong_echo_is_a_difference_at_both_ends() {
     for (name, direction) in [("phone", Direction::Sent), ("a", Direction::Heard)] {
         let mut world = pair(&[]);
         world.ask("a", toolbridge::Request::new("bridge.echo", value(5)).to("phone")).unwrap();
@@ -502,7 +502,7 @@ fn an_echo_that_is_none_is_different_at_both_ends() {
 }
 
 #[test]
-fn an_acknowledgement_that_is_missing_is_different() {
+fn missing_acknowledgement_is_a_difference() {
     for (name, whose, direction) in
         [("phone", "phone", Direction::Sent), ("a", "a", Direction::Sent), ("a", "phone", Direction::Heard)]
     {
@@ -518,7 +518,7 @@ fn an_acknowledgement_that_is_missing_is_different() {
 }
 
 #[test]
-fn swapped_frames_and_changed_stanzas_are_different() {
+fn swapped_frames_and_changed_stanzas_are_differences() {
     let file = three_calls("phone");
     let results = places(&file, Direction::Sent, Kind::TOOL_USE_RESULT);
     let started = places(&file, Direction::Sent, Kind::TOOL_PROGRESS);
@@ -539,7 +539,7 @@ fn swapped_frames_and_changed_stanzas_are_different() {
 }
 
 #[test]
-fn a_result_of_a_call_that_was_never_asked_is_different() {
+fn result_without_a_call_is_a_difference() {
     let mut file = three_calls("a");
     let at = places(&file, Direction::Heard, Kind::TOOL_USE_RESULT)[1];
     let foreign = changed(&file[at], |stanza, _, message| {
@@ -553,7 +553,7 @@ fn a_result_of_a_call_that_was_never_asked_is_different() {
 }
 
 #[test]
-fn a_file_without_a_participant_is_refused_and_one_that_said_nothing_is_the_same() {
+fn file_without_a_participant_is_refused_and_one_without_frames_is_equal() {
     assert_eq!(Replay::dry([]), Err(toolbridge::replay::DryError::NobodyHere));
     let mut file = three_calls("a");
     file.truncate(1);
@@ -577,7 +577,7 @@ fn redacted_bodies_are_counted_and_not_compared() {
 }
 
 #[test]
-fn what_is_no_frame_or_on_another_topic_is_counted_and_heard_as_it_is() {
+fn other_packets_are_counted_and_replayed_unchanged() {
     let mut file = three_calls("a");
     let at = places(&file, Direction::Heard, Kind::TOOL_USE_RESULT)[0];
     let mut odd = file[at].clone();
@@ -594,7 +594,7 @@ fn what_is_no_frame_or_on_another_topic_is_counted_and_heard_as_it_is() {
     assert_eq!((report.skipped[&Skipped::Malformed], report.skipped[&Skipped::OtherTopic]), (1, 1));
 }
 
-/// A random session that breaks no rule.
+/// A random session without violations.
 fn random_session(seed: u64) -> World {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let fast = random.one_in(3);
@@ -653,7 +653,7 @@ fn random_session(seed: u64) -> World {
 }
 
 #[test]
-fn a_hundred_random_sessions_say_the_same_again_and_a_single_change_in_each_is_found() {
+fn hundred_random_sessions_replay_equally_and_a_change_in_each_is_found() {
     let (mut compared, mut changes) = (0, 0);
     for seed in 1..=100 {
         let world = random_session(seed);
@@ -663,7 +663,7 @@ fn a_hundred_random_sessions_say_the_same_again_and_a_single_change_in_each_is_f
             assert!(report.is_same(), "seed {seed}, {name}: {report}");
             compared += report.compared;
 
-            // Of what the session decides, in a frame that was compared.
+            // A part that the session decides, in a frame that was compared.
             let mut random = Random(seed);
             let kinds = [Kind::TOOL_USE_RESULT, Kind::TOOL_USE_REQUEST, Kind::TOOLS_REGISTER_ACK];
             let sent: Vec<_> = kinds.iter().flat_map(|kind| places(&file, Direction::Sent, *kind)).collect();
@@ -698,7 +698,7 @@ async fn fail() -> Result<(), ToolError> {
 }
 
 #[tokio::test]
-async fn what_recorders_wrote_of_both_ends_says_the_same_again() {
+async fn live_recordings_of_both_ends_replay_equally() {
     let folder = Folder::new();
     let (phone, assistant) = (folder.file("phone.mcap"), folder.file("assistant.mcap"));
     let room = memory::MemoryRoom::named("kitchen");

@@ -1,4 +1,4 @@
-//! Replays of what the file shows later than it happened: as real rooms make it, with announcements that come late and
+//! Replays of files that record events later than they happened, as real rooms cause it with late announcements and
 //! lanes of different speeds.
 
 use toolbridge::{
@@ -11,7 +11,7 @@ use crate::replay::{both_are_same, dry, ended, file, noted, places};
 use crate::session_world::{MS, SECOND, World, request, tool, value};
 
 #[test]
-fn a_call_that_waited_for_a_plain_peers_silence_says_the_same_again() {
+fn call_that_waited_for_a_plain_peer_replays_equally() {
     for called_after in [0, 300, 990, 1_100, 2_500] {
         let mut world = World::new();
         world.notes = Some(Vec::new());
@@ -42,7 +42,7 @@ fn a_call_that_waited_for_a_plain_peers_silence_says_the_same_again() {
 }
 
 #[test]
-fn progress_that_its_result_overtook_says_the_same_again_at_both_ends() {
+fn progress_overtaken_by_its_result_replays_equally_at_both_ends() {
     let lossy = || Config::default().lossy(true);
     let mut world = noted(lossy(), lossy(), &["slow"]);
     world.call("a", request("slow")).unwrap();
@@ -74,7 +74,7 @@ fn progress_that_its_result_overtook_says_the_same_again_at_both_ends() {
 }
 
 #[test]
-fn a_tool_that_the_assistant_ran_before_a_client_offered_it_says_the_same_again_at_both_ends() {
+fn tool_run_before_a_client_offered_it_replays_equally_at_both_ends() {
     let mut world = World::new();
     world.notes = Some(Vec::new());
     world.assistant("a", Config::default());
@@ -89,13 +89,13 @@ fn a_tool_that_the_assistant_ran_before_a_client_offered_it_says_the_same_again_
 }
 
 #[test]
-fn a_registration_that_an_assistant_heard_before_it_was_seen_says_the_same_again() {
+fn registration_processed_before_its_record_replays_equally() {
     let client = Config::default().assistant("a");
     let mut world = noted(Config::default().admit("phone"), client, &["good"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("good")).unwrap();
     let mut file = file(&ended(world), "phone");
-    // Nobody had announced it when the phone spoke.
+    // The phone was not announced yet when it sent this.
     let is_of_a = |entry: &Entry| match &entry.what {
         Happened::Event(RoomEvent::Joined { identity, .. }) => identity == "a",
         _ => false,

@@ -1,4 +1,4 @@
-//! The client's end of a recording: what a cassette answers, when, and what it does not.
+//! The client's end of a recording: which calls a cassette answers, when, and which it does not.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::recording_said::{Tape, failed, heard, here, joined, ok, progress, sen
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A request of this tool, asked with a limit of 5 s.
+/// A request for this tool with a timeout of 5 s.
 pub(crate) fn asked(ms: u64, stanza: i32, id: &str, tool: &str, parameters: &Json) -> Entry {
     let meta = json!({});
     asked_with(ms, stanza, id, tool, parameters, &meta)
@@ -45,12 +45,12 @@ pub(crate) fn answered(ms: u64, stanza: i32, id: &str, result: &Json) -> Entry {
     heard(ms, "phone", &json!({"stanzaId": stanza, "type": 7, "body": body}).to_string())
 }
 
-/// The phone's tools.
+/// The phone's registration.
 pub(crate) fn offered(ms: u64, tools: &Json) -> Entry {
     heard(ms, "phone", &json!({"stanzaId": 1, "type": 70, "body": {"tools": tools}}).to_string())
 }
 
-/// An assistant's recording of a phone with a lamp: the beginning.
+/// The start of an assistant's recording of a phone with a lamp.
 pub(crate) fn beginning() -> Vec<Entry> {
     vec![
         here(1_000, "assistant"),
@@ -85,7 +85,7 @@ fn code(result: Result<Json, CallError>) -> (String, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn equal_calls_are_answered_in_recorded_order_each_once_and_then_are_misses() {
+async fn equal_calls_get_the_recorded_results_in_order_then_misses() {
     let on = json!({"on": true});
     let cassette = Cassette::new(with([
         asked(1_010, -1, "a", "lamp", &on),
@@ -121,7 +121,7 @@ async fn equal_calls_are_answered_in_recorded_order_each_once_and_then_are_misse
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loose_cassette_gives_the_last_again_and_still_misses_what_was_never_asked() {
+async fn loose_cassette_repeats_the_last_result_and_misses_unrecorded_calls() {
     let cassette = Cassette::new(with([
         asked(1_010, -1, "a", "lamp", &json!({})),
         answered(1_020, 2, "a", &json!({"n": 1})),
@@ -139,7 +139,7 @@ async fn a_loose_cassette_gives_the_last_again_and_still_misses_what_was_never_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_order_of_keys_and_the_width_of_numbers_make_no_difference() {
+async fn key_order_and_number_width_do_not_matter() {
     let cassette = Cassette::new(with([
         asked(1_010, -1, "a", "lamp", &json!({"x": {"b": 1, "a": 2.0}, "list": [1, 2.5]})),
         answered(1_020, 2, "a", &json!({"n": 1})),
@@ -152,7 +152,7 @@ async fn the_order_of_keys_and_the_width_of_numbers_make_no_difference() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_answers_after_as_long_as_recorded_with_the_progress_at_its_times_or_at_once() {
+async fn recorded_result_and_progress_arrive_at_recorded_times_or_at_once() {
     let told = |ms, stanza, text: &str| {
         let body = json!({"id": "a", "status": "in_progress", "message": text});
         heard(ms, "phone", &json!({"stanzaId": stanza, "type": 1000, "body": body}).to_string())
@@ -168,7 +168,7 @@ async fn it_answers_after_as_long_as_recorded_with_the_progress_at_its_times_or_
     for (timing, times) in [(Timing::Recorded, [200, 500, 700]), (Timing::Fast, [0, 0, 0])] {
         let cassette = Cassette::new(entries.clone()).unwrap().timing(timing);
         let (_phone, assistant) = played(&cassette).await;
-        assert!(call(&assistant, "lamp", &json!({"x": 1})).await.is_err()); // both know each other
+        assert!(call(&assistant, "lamp", &json!({"x": 1})).await.is_err()); // both have shaken hands
         let began = Instant::now();
         let mut open = assistant.call("lamp", ()).start();
         let mut seen = Vec::new();
@@ -192,7 +192,7 @@ async fn it_answers_after_as_long_as_recorded_with_the_progress_at_its_times_or_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_has_its_recorded_code_text_and_part_of_a_result() {
+async fn failure_has_its_recorded_code_message_and_partial_result() {
     let body = json!({
         "id": "a", "success": false, "errorCode": "disk_full", "errorMessage": "no room", "result": {"done": 3},
     });
@@ -212,7 +212,7 @@ async fn a_failure_has_its_recorded_code_text_and_part_of_a_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_recording_has_no_answer_there_is_none_or_at_once_the_error_of_then() {
+async fn call_without_a_recorded_result_has_none_or_the_recorded_error() {
     let entries = with([
         asked(1_000, -1, "late", "lamp", &json!({"n": 1})),
         asked(1_001, -2, "stopped", "lamp", &json!({"n": 2})),
@@ -247,7 +247,7 @@ async fn where_the_recording_has_no_answer_there_is_none_or_at_once_the_error_of
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_live_call_that_is_cancelled_ends_the_recorded_wait() {
+async fn cancel_of_a_live_call_ends_the_recorded_delay() {
     let cassette =
         Cassette::new(with([asked(1_000, -1, "a", "lamp", &json!({})), answered(5_900, 2, "a", &json!({}))]))
             .unwrap();
@@ -266,7 +266,7 @@ async fn a_live_call_that_is_cancelled_ends_the_recorded_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_redacted_is_not_answered_and_says_so() {
+async fn redacted_result_is_not_replayed_and_reported() {
     let mark = json!({"bridge.redacted": true});
     let taken = json!({"redacted": "<redacted: map, 9 bytes>"});
     let body = json!({"id": "b", "success": true, "result": taken});
@@ -289,7 +289,7 @@ async fn what_is_redacted_is_not_answered_and_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn sec_c5_a_recorded_schema_is_offered_and_never_compiled() {
-    // No compiler would take either of these.
+    // A validator would reject both schemas.
     let schema = json!({"type": "object", "$ref": "https://example.com/x.json", "properties": {"n": {"pattern": "(a|aa)+(?!b)c"}}});
     let mut entries = beginning();
     entries.push(offered(1_003, &json!([
@@ -310,7 +310,7 @@ async fn sec_c5_a_recorded_schema_is_offered_and_never_compiled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_whose_registration_is_not_in_the_file_is_offered_by_its_name() {
+async fn tool_without_a_recorded_registration_is_offered_by_name() {
     let entries = [
         here(1_000, "observer"),
         heard(1_010, "assistant", &crate::recording_said::request(-1, "a", "client")),
@@ -322,7 +322,7 @@ async fn a_tool_whose_registration_is_not_in_the_file_is_offered_by_its_name() {
 }
 
 #[test]
-fn a_recording_without_a_call_of_a_client_is_refused() {
+fn recording_without_a_call_to_a_client_is_refused() {
     assert!(matches!(Cassette::new(beginning()), Err(LiveError::NoCalls)));
     let own = [
         here(1_000, "assistant"),
@@ -343,9 +343,9 @@ async fn find(context: ToolContext, arguments: Value) -> Result<Value, ToolError
     }
 }
 
-/// What was taped at either end answers an assistant as the real client did.
+/// A cassette from either end's recording answers an assistant as the real client did.
 #[tokio::test(start_paused = true)]
-async fn the_files_of_both_ends_answer_as_the_real_client_did() {
+async fn cassettes_of_both_ends_match_the_real_client() {
     struct Finder;
     impl toolbridge::ToolSource for Finder {
         fn list(&self) -> Vec<toolbridge::Tool> {
@@ -389,9 +389,9 @@ async fn the_files_of_both_ends_answer_as_the_real_client_did() {
     }
 }
 
-/// A call that either end might have run is the client's only if it took it.
+/// A call that either end might have run belongs to the client only if the client claimed it.
 #[test]
-fn what_a_client_left_to_the_assistant_is_none_of_its_calls() {
+fn call_left_to_the_assistant_is_not_a_call_of_the_client() {
     let either = |ms, stanza, id: &str| {
         sent(ms, "assistant", &["phone"], &crate::recording_said::request(stanza, id, "either"))
     };
@@ -411,7 +411,7 @@ fn what_a_client_left_to_the_assistant_is_none_of_its_calls() {
     assert!(matches!(calls(with(none)), Err(LiveError::NoCalls)));
 }
 
-/// Whatever is written in a file, reading it for a replay neither panics nor asks for a tool that was not allowed.
+/// Whatever a file contains, reading it for a replay neither panics nor calls a tool that was not allowed.
 #[test]
 fn sec_y2_files_with_wrong_bytes_harm_nobody() {
     let mut whole = with([
@@ -458,9 +458,9 @@ fn sec_y2_files_with_wrong_bytes_harm_nobody() {
     assert!(read > 2_000, "{read}");
 }
 
-/// What proved then that nothing ran proves it now, and what did not does not.
+/// A recorded proof that nothing ran is a proof in the replay too, and nothing else is.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_then_is_a_refusal_and_proves_as_much() {
+async fn recorded_refusal_proves_that_nothing_ran() {
     let codes = ["busy", "permission_denied", "invalid_parameters", "unknown_tool"];
     for (began, timing) in [(false, Timing::Fast), (false, Timing::Recorded), (true, Timing::Fast)] {
         let mut entries = beginning();

@@ -1,4 +1,4 @@
-//! The assistant's end of a recording: what live clients are asked again, when, and what is different.
+//! The assistant's end of a recording: which calls live clients get again, when, and how the results differ.
 
 use std::{
     sync::{
@@ -24,10 +24,10 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A tool, its arguments, and when it began and ended.
+/// A tool, its arguments, and when it started and ended.
 type Noted = (String, Json, Instant, Option<Instant>);
 
-/// A phone that answers as its function says, and notes what it was asked: tool, arguments, when it began and ended.
+/// A phone that answers as its function says, and records its calls: tool, arguments, start and end.
 #[derive(Clone)]
 struct Phone {
     answer: fn(&str, &Json) -> (Duration, Outcome),
@@ -47,7 +47,7 @@ impl Phone {
         self.noted.lock().unwrap().iter().map(|(tool, value, ..)| (tool.clone(), value.clone())).collect()
     }
 
-    /// When each began and ended, in milliseconds since the first.
+    /// When each call started and ended, in milliseconds since the first.
     fn times(&self) -> Vec<(u64, u64)> {
         let noted = self.noted.lock().unwrap();
         let ms = |at: Instant| u64::try_from((at - noted[0].2).as_millis()).unwrap();
@@ -84,7 +84,7 @@ fn at_once(_: &str, value: &Json) -> (Duration, Outcome) {
     (Duration::ZERO, Ok(Value::from(json!({"n": value["n"]}))))
 }
 
-/// One call of the lamp after another: what was asked, from when to when.
+/// Calls of the lamp with these start and end times.
 fn calls(spans: &[(u64, u64)]) -> Vec<Entry> {
     let mut entries = beginning();
     for (n, (from, to)) in (1..).zip(spans) {
@@ -96,7 +96,7 @@ fn calls(spans: &[(u64, u64)]) -> Vec<Entry> {
     entries
 }
 
-/// Asks this phone again.
+/// Replays the calls to this phone.
 async fn again(phone: &Phone, live: &Live) -> LiveReport {
     let room = memory::MemoryRoom::new();
     let _client = Client::builder().tools(phone.clone()).join_over(room.client("phone")).await.unwrap();
@@ -114,7 +114,7 @@ fn differences(report: &LiveReport) -> Vec<(usize, &str, &str, &str)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_answers_as_before_shows_no_difference_and_is_asked_under_new_ids() {
+async fn equal_results_show_no_difference_and_calls_get_new_ids() {
     let phone = Phone::new(at_once);
     let report = again(&phone, &live(calls(&[(1_010, 1_020), (1_030, 1_040), (1_050, 1_060)]))).await;
     assert!(report.is_same(), "{report}");
@@ -126,7 +126,7 @@ async fn what_answers_as_before_shows_no_difference_and_is_asked_under_new_ids()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_difference_shows_tool_call_field_and_both_values() {
+async fn difference_names_tool_call_field_and_both_values() {
     fn changed(_: &str, value: &Json) -> (Duration, Outcome) {
         let outcome = match value["n"].as_i64().unwrap() {
             1 => Ok(Value::from(json!({"level": {"value": 7.0, "unit": "%"}, "list": [1, 2.5]}))),
@@ -170,13 +170,13 @@ async fn a_difference_shows_tool_call_field_and_both_values() {
     assert_eq!((&json["asked"], &json["compared"]), (&json!(5), &json!(5)));
 }
 
-/// Pauses shrink with the speed; what had ended has ended, what overlapped overlaps.
+/// Pauses shrink with the speed; the order of ends and the overlaps stay.
 #[tokio::test(start_paused = true)]
-async fn calls_are_asked_at_the_recorded_pace_or_faster_and_overlap_where_they_did() {
+async fn calls_keep_the_recorded_pace_or_a_faster_one_and_overlap_as_recorded() {
     fn slow(_: &str, value: &Json) -> (Duration, Outcome) {
         (400 * MS, Ok(Value::from(json!({"n": value["n"]}))))
     }
-    // The second began while the first was open; the third when both had ended.
+    // The second started while the first was open; the third when both had ended.
     let recorded = calls(&[(2_000, 2_300), (2_100, 2_400), (4_000, 4_100)]);
     for (speed, starts) in
         [(Speed::Recorded, [0, 100, 2_000]), (Speed::Tenfold, [0, 10, 410]), (Speed::Max, [0, 0, 400])]
@@ -193,7 +193,7 @@ async fn calls_are_asked_at_the_recorded_pace_or_faster_and_overlap_where_they_d
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_long_it_goes_on_is_told_beside_what_is_done() {
+async fn progress_reports_the_remaining_time() {
     fn ten(_: &str, value: &Json) -> (Duration, Outcome) {
         (100 * MS, Ok(Value::from(json!({"n": value["n"]}))))
     }
@@ -205,7 +205,7 @@ async fn how_long_it_goes_on_is_told_beside_what_is_done() {
     let report = live.ask_with(&assistant, |step| steps.push(*step)).await;
     assert!(report.is_same(), "{report}");
     let told: Vec<_> = steps.iter().map(|it| (it.done, it.total, it.left.as_millis())).collect();
-    // At the beginning, then whenever one is asked and whenever one has ended.
+    // At the start, then whenever a call starts or ends.
     let expected = [(0, 2_100), (0, 2_100), (1, 2_000), (1, 1_100), (2, 1_000), (2, 100), (3, 0)];
     assert_eq!(told.len(), expected.len(), "{told:?}");
     for ((done, total, left), (wanted, due)) in told.iter().zip(expected) {
@@ -214,7 +214,7 @@ async fn how_long_it_goes_on_is_told_beside_what_is_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_has_its_recorded_limit_and_is_stopped_where_it_was() {
+async fn call_has_its_recorded_timeout_and_is_stopped_at_the_recorded_time() {
     fn hang(_: &str, _: &Json) -> (Duration, Outcome) {
         (Duration::from_secs(3_600), Ok(Value::empty()))
     }
@@ -241,7 +241,7 @@ async fn a_call_has_its_recorded_limit_and_is_stopped_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_redacted_is_not_asked_or_not_compared() {
+async fn redacted_values_are_not_sent_or_not_compared() {
     let mark = json!({"bridge.redacted": true});
     let taken = json!({"redacted": "<redacted: map, 9 bytes>"});
     let body = |id: &str| json!({"id": id, "success": true, "result": taken});
@@ -294,7 +294,7 @@ async fn sec_y2_only_tools_that_are_named_are_asked_and_by_default_none() {
     assert!(report.is_same() && report.to_string().contains(r#"not asked: "other", 1 call (not allowed)"#));
 }
 
-/// A tool that cannot be undone takes a word of its own here, and its owner's consent there.
+/// A destructive tool needs an option here, and its owner's consent there.
 #[tokio::test(start_paused = true)]
 async fn sec_y2_destructive_tools_take_a_word_of_their_own_and_their_owners_consent() {
     let recorded = calls(&[(2_000, 2_001)]);
@@ -303,7 +303,7 @@ async fn sec_y2_destructive_tools_take_a_word_of_their_own_and_their_owners_cons
         3,
         offered(1_003, &json!([{"name": "lamp", "description": "", "annotations": {"destructive": true}}])),
     );
-    // The file says so, or only the live owner does.
+    // The file marks it as destructive, or only the live owner does.
     for (entries, options) in
         [(said_in_file.clone(), ToolOptions::default()), (recorded.clone(), ToolOptions::destructive())]
     {
@@ -324,7 +324,7 @@ async fn sec_y2_destructive_tools_take_a_word_of_their_own_and_their_owners_cons
         let report = live(entries).destructive().ask(&assistant).await;
         assert_eq!(report.asked, 1);
         if phone.options.destructive {
-            // Its person says no, so nothing ran.
+            // The person declines, so nothing ran.
             assert_eq!((asked.load(Relaxed), phone.asked()), (1, vec![]));
             assert!(report.differences[0].got.starts_with("permission_denied"), "{report}");
         } else {
@@ -334,7 +334,7 @@ async fn sec_y2_destructive_tools_take_a_word_of_their_own_and_their_owners_cons
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_client_that_was_asked_then_is_asked_again_unless_another_is_named() {
+async fn recorded_client_is_called_again_unless_another_is_named() {
     let (phone, tv) = (Phone::new(at_once), Phone::new(at_once));
     let room = memory::MemoryRoom::new();
     let _phone = Client::builder().tools(phone.clone()).join_over(room.client("phone")).await.unwrap();
@@ -345,7 +345,7 @@ async fn the_client_that_was_asked_then_is_asked_again_unless_another_is_named()
     assert_eq!((phone.asked().len(), tv.asked().len()), (1, 0));
     assert!(live(recorded.clone()).to("tv").ask(&assistant).await.is_same());
     assert_eq!((phone.asked().len(), tv.asked().len()), (1, 1));
-    // Of several others none is better: that is told, and nothing runs.
+    // Several other clients are ambiguous: this is reported, and nothing runs.
     let room = memory::MemoryRoom::new();
     let _one = Client::builder().tools(phone.clone()).join_over(room.client("one")).await.unwrap();
     let _two = Client::builder().tools(tv.clone()).join_over(room.client("two")).await.unwrap();
@@ -355,9 +355,9 @@ async fn the_client_that_was_asked_then_is_asked_again_unless_another_is_named()
     assert_eq!((phone.asked().len(), tv.asked().len()), (1, 1));
 }
 
-/// A client takes 50 calls a second: no speed makes one refuse.
+/// A client accepts 50 calls a second: no replay speed makes it refuse.
 #[tokio::test(start_paused = true)]
-async fn the_fastest_replay_is_not_too_busy_for_anybody() {
+async fn fastest_replay_stays_below_the_call_limits() {
     let spans: Vec<_> = (0..300).map(|n| (2_000 + 100 * n, 2_050 + 100 * n)).collect();
     let (phone, began) = (Phone::new(at_once), Instant::now());
     let report = again(&phone, &live(calls(&spans)).speed(Speed::Max)).await;
@@ -366,14 +366,14 @@ async fn the_fastest_replay_is_not_too_busy_for_anybody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_offers_nothing_is_waited_for_and_the_answer_is_a_difference() {
+async fn missing_client_is_waited_for_and_reported_as_a_difference() {
     let room = memory::MemoryRoom::new();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let began = Instant::now();
     let report = live(calls(&[(2_000, 2_001)])).ask(&assistant).await;
     assert!(report.differences[0].got.starts_with("unknown_tool"), "{report}");
     assert!(began.elapsed() <= Duration::from_secs(11), "{:?}", began.elapsed());
-    // Somebody who comes meanwhile is asked.
+    // A client that joins meanwhile is called.
     let phone = Phone::new(at_once);
     let recorded = live(calls(&[(2_000, 2_001)]));
     let comes = async {
@@ -385,7 +385,7 @@ async fn who_offers_nothing_is_waited_for_and_the_answer_is_a_difference() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_room_meanwhile_has_no_differences_but_a_reason() {
+async fn leaving_the_room_gives_a_reason_and_no_differences() {
     fn slow(_: &str, value: &Json) -> (Duration, Outcome) {
         (1_000 * MS, Ok(Value::from(json!({"n": value["n"]}))))
     }
@@ -406,7 +406,7 @@ async fn who_leaves_the_room_meanwhile_has_no_differences_but_a_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replay_that_is_dropped_stops_what_is_open_and_asks_nothing_more() {
+async fn dropped_replay_stops_open_calls_and_sends_no_more() {
     fn hang(_: &str, _: &Json) -> (Duration, Outcome) {
         (Duration::from_secs(3_600), Ok(Value::empty()))
     }
@@ -421,9 +421,9 @@ async fn a_replay_that_is_dropped_stops_what_is_open_and_asks_nothing_more() {
     assert_eq!((client.open_jobs(), assistant.open_calls(), phone.asked().len()), (0, 0, 1));
 }
 
-/// A phone's own file asks the same as its assistant's.
+/// A phone's recording leads to the same calls as its assistant's.
 #[tokio::test(start_paused = true)]
-async fn the_file_of_either_end_asks_the_same() {
+async fn recordings_of_both_ends_send_the_same_calls() {
     let room = memory::MemoryRoom::new();
     let (of_phone, of_assistant) = (crate::recording_said::Tape::new(), crate::recording_said::Tape::new());
     let phone = Phone::new(at_once);
@@ -448,7 +448,7 @@ async fn the_file_of_either_end_asks_the_same() {
 }
 
 #[test]
-fn a_recording_without_a_call_of_a_client_has_nothing_to_ask() {
+fn recording_without_a_call_to_a_client_sends_nothing() {
     assert!(matches!(Replay::live(beginning()), Err(LiveError::NoCalls)));
     let entries = [here(1_000, "assistant"), joined(1_001, "phone", Some("client"))];
     assert!(matches!(Replay::live(entries), Err(LiveError::NoCalls)));

@@ -1,4 +1,4 @@
-//! The report as text: its policy, its escapes, its limits. What a browser makes of it: `tests/e2e/report.rs`.
+//! The report as text: its content policy, its escapes, its limits. The rendering is tested in `tests/e2e/report.rs`.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -19,7 +19,7 @@ use crate::{
     report_sample::{HOSTILE, Sample, afternoon, hostile, long},
 };
 
-/// What stands between these two, which are there once.
+/// The text between these two markers, which appear once.
 fn between<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     assert_eq!(page.matches(start).count(), 1, "{start}");
     let (_, rest) = page.split_once(start).unwrap();
@@ -40,7 +40,7 @@ fn dangerous(character: char) -> bool {
 }
 
 #[test]
-fn the_policy_names_the_script_and_the_style_by_their_hash_and_nothing_else() {
+fn content_policy_allows_only_the_hashes_of_script_and_style() {
     let page = afternoon().page("Kitchen");
     let policy = between(&page, "Content-Security-Policy\" content=\"", "\"");
     let hash = |text: &str| format!("'sha256-{}'", BASE64.encode(Sha256::digest(text)));
@@ -57,7 +57,7 @@ fn the_policy_names_the_script_and_the_style_by_their_hash_and_nothing_else() {
 }
 
 #[test]
-fn nothing_is_asked_of_anybody_else() {
+fn page_loads_nothing_from_elsewhere() {
     let page = report(Vec::new(), &[], "empty");
     for word in [
         "src=",
@@ -76,7 +76,7 @@ fn nothing_is_asked_of_anybody_else() {
 }
 
 #[test]
-fn a_recording_without_anything_is_a_page_too() {
+fn empty_recording_makes_a_page() {
     let data = data(&report(Vec::new(), &[], "empty"));
     assert_eq!(data["head"]["all"], json!(["", 0, [0, 0, 0, 0, 0, 0, 0], [null, null, null, null]]));
     assert_eq!(data["head"]["span"], json!([0, 0]));
@@ -103,10 +103,10 @@ fn sec_c3_foreign_text_is_no_markup_and_shows_its_control_characters() {
     gather(&data, &mut strings);
     assert!(strings.len() > 20);
     assert!(!strings.iter().any(|it| it.contains(dangerous)), "{strings:?}");
-    // A body keeps its value: the escapes are JSON's own.
+    // A body keeps its value: the escapes are those of JSON.
     let body = data["frames"][0][10][0].as_str().unwrap();
     assert_eq!(serde_json::from_str::<Value>(body).unwrap()["toolName"], HOSTILE);
-    // What is no frame is shown as its bytes, with the reason.
+    // A packet that is not a frame is shown as its bytes, with the reason.
     let broken: Value = serde_json::from_str(data["frames"][1][10][0].as_str().unwrap()).unwrap();
     assert!(
         broken["malformed"].is_string() && broken["bytes"].as_str().unwrap().starts_with("3c2f736372697074")
@@ -126,7 +126,7 @@ fn gather<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
 }
 
 #[test]
-fn a_page_has_every_call_with_its_frames_and_what_happened_in_the_room() {
+fn page_contains_calls_frames_and_room_events() {
     let sample = afternoon();
     let count = sample.calls.len();
     let data = data(&sample.page("Kitchen"));
@@ -153,7 +153,7 @@ fn a_page_has_every_call_with_its_frames_and_what_happened_in_the_room() {
 }
 
 #[test]
-fn a_long_body_is_cut_and_says_how_long_it_is() {
+fn long_body_is_cut_and_shows_its_length() {
     let mut sample = long(1);
     let body = json!({"id": "call-0", "toolName": "t", "parameters": {"text": "y".repeat(100_000)}, "execution": "client"});
     let frame = json!({"stanzaId": -9, "conversationId": "kitchen", "type": 6, "body": body});
@@ -167,7 +167,7 @@ fn a_long_body_is_cut_and_says_how_long_it_is() {
 }
 
 #[test]
-fn a_call_shows_at_most_two_hundred_frames_and_says_how_many_there_are() {
+fn call_shows_at_most_two_hundred_frames_and_their_number() {
     let mut sample = long(1);
     for number in 0..300 {
         let frame = json!({"type": 1000, "body": {"id": "call-0", "status": "in_progress"}});
@@ -181,8 +181,8 @@ fn a_call_shows_at_most_two_hundred_frames_and_says_how_many_there_are() {
 }
 
 #[test]
-fn the_data_has_a_limit_and_bodies_go_first_then_frames_then_calls() {
-    // 2,500 calls with two bodies of 8 KB are 40 MB: the bodies that came first are there, and every frame is.
+fn data_above_the_limit_drops_bodies_then_frames_then_calls() {
+    // 2,500 calls with two bodies of 8 KB are 40 MB: the earlier bodies are included, and every frame is.
     let mut sample = long(2_500);
     let filler =
         json!({"type": 1000, "body": {"id": "x", "status": "in_progress", "message": "z".repeat(8_000)}});
@@ -203,7 +203,7 @@ fn the_data_has_a_limit_and_bodies_go_first_then_frames_then_calls() {
 }
 
 #[test]
-fn calls_and_names_that_do_not_fit_are_counted_and_the_numbers_have_them() {
+fn calls_and_names_above_the_limit_are_counted_in_the_totals() {
     let long_name = |number: usize| format!("{number}{}", "<".repeat(2_000));
     let calls: Vec<RecordedCall> = (0..20_000)
         .map(|number| {
@@ -225,7 +225,7 @@ fn calls_and_names_that_do_not_fit_are_counted_and_the_numbers_have_them() {
 }
 
 #[test]
-fn events_that_are_too_many_are_counted() {
+fn events_above_the_limit_are_counted() {
     let mut sample = Sample::default();
     for ms in 0..6_000 {
         sample.event(ms, RoomEvent::Link { up: ms % 2 == 0 });
@@ -246,7 +246,7 @@ fn sec_p3_an_instance_is_in_no_report() {
 }
 
 #[test]
-fn calls_of_other_entries_and_absurd_times_break_nothing() {
+fn foreign_calls_and_absurd_times_are_tolerated() {
     let mut sample = long(3);
     let entries = sample.entries();
     let mut calls = sample.calls;
@@ -258,9 +258,9 @@ fn calls_of_other_entries_and_absurd_times_break_nothing() {
     assert_eq!(data["head"]["all"][3][0].as_u64(), Some(20_000));
 }
 
-/// The calls of a file, and the page of them.
+/// The calls of a file, and the page about them.
 #[test]
-fn a_recorded_file_becomes_a_page_of_its_calls() {
+fn recorded_file_becomes_a_page_of_its_calls() {
     let folder = Folder::new();
     let path = folder.file("session.mcap");
     let mut sample = afternoon();
@@ -281,7 +281,7 @@ fn a_recorded_file_becomes_a_page_of_its_calls() {
     assert!(frames.iter().all(|frame| frame[3].is_u64() && frame[10].is_array()));
 }
 
-/// A finished recording of these entries.
+/// Writes a finished recording of these entries.
 pub(crate) fn write_recording(path: &Path, entries: Vec<Entry>) {
     let recorder = Recorder::create(path, RecorderOptions::default().role(Role::Assistant)).unwrap();
     for entry in entries {

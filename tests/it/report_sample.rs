@@ -1,4 +1,4 @@
-//! Recordings to draw reports of: an afternoon's session, one that means harm, and a long one.
+//! Recordings for reports: an afternoon's session, a malicious one, and a long one.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ const MS: u64 = 1_000_000;
 const ROOM: &str = "kitchen";
 const ASSISTANT: &str = "assistant";
 
-/// A text that would be markup, script, terminal control and the wrong way round, if anybody let it.
+/// A text that would act as markup, script, terminal control and right-to-left override if it were not escaped.
 pub(crate) const HOSTILE: &str =
     "</script><img src=x onerror=alert(1)>\u{202e}\u{1b}[31m\u{2028}&lt;<!--\u{200b}'\"`{{%DATA%}}";
 
-/// Entries, and the calls that they are.
+/// Entries, and the calls that they form.
 #[derive(Default)]
 pub(crate) struct Sample {
     entries: Vec<(u64, Happened, Option<usize>)>,
@@ -51,13 +51,13 @@ enum Ending {
 }
 
 impl Sample {
-    /// The page of it.
+    /// The page about it.
     pub(crate) fn page(mut self, title: &str) -> String {
         let entries = self.entries();
         report(entries, &self.calls, title)
     }
 
-    /// The entries in the order of their times; their calls are told where they are.
+    /// The entries in the order of their times; the calls get their positions.
     pub(crate) fn entries(&mut self) -> Vec<Entry> {
         self.entries.sort_by_key(|(at, ..)| *at);
         let mut entries = Vec::new();
@@ -172,7 +172,7 @@ impl Sample {
     }
 }
 
-/// A call of which no more is known than who asks whom for what.
+/// A call of which only caller, owner, tool and time are known.
 fn recorded(id: &str, tool: &str, owner: &str, at: u64) -> RecordedCall {
     let mut call = RecordedCall::new(id.parse().unwrap(), ASSISTANT);
     call.tool = tool.to_owned();
@@ -212,7 +212,7 @@ fn data(tool: &str, number: usize) -> Value {
     }
 }
 
-/// About three minutes with two phones and a tablet: every outcome, a rejoin, a gap in the link.
+/// About three minutes with two phones and a tablet: every outcome, a rejoin, an outage.
 pub(crate) fn afternoon() -> Sample {
     let mut sample = Sample::default();
     let here = RoomEvent::Here { identity: ASSISTANT.into(), sid: "PA_9fK2".into(), room: ROOM.to_owned() };
@@ -232,7 +232,7 @@ pub(crate) fn afternoon() -> Sample {
     sample.event(136_500, RoomEvent::Link { up: true });
     sample.event(171_800, RoomEvent::Left { identity: "ben-phone".into(), sid: "PA_ben1".into() });
     let tools = ["get_battery", "set_alarm", "find_contact", "show_recipe", "take_photo", "play_music"];
-    // A turn of the model every six seconds asks for one to four tools at once.
+    // Every six seconds, a turn of the model calls one to four tools at once.
     let (mut seed, mut calls) = (7_u64, 0);
     let mut draw = |below: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -269,7 +269,7 @@ pub(crate) fn afternoon() -> Sample {
         let [delivered, started, stopped, settled] = times;
         Plan { at, tool, owner, delivered, started, stopped, settled, ending }
     };
-    let late = "no answer within 8000 ms";
+    let late = "no result within 8000 ms";
     for plan in [
         plan(14_000, "export_album", "ada-phone", [Some(31), Some(60), None, Some(21_400)], Ending::Ok),
         plan(
@@ -324,7 +324,7 @@ pub(crate) fn afternoon() -> Sample {
     sample
 }
 
-/// Every text that a stranger can choose is [`HOSTILE`], and one packet is no frame.
+/// Every text that a stranger can choose is [`HOSTILE`], and one packet is not a frame.
 pub(crate) fn hostile() -> Sample {
     let mut sample = Sample::default();
     let text = || HOSTILE.to_owned();

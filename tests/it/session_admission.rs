@@ -1,4 +1,4 @@
-//! Tokens without a role: who is admitted, who is refused, and what callers, assistants and clients read of it.
+//! Tokens without a role: which participants are admitted or refused, and what callers, assistants and clients learn.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -12,7 +12,7 @@ use toolbridge::{
 
 use crate::session_world::{Fate, MS, SECOND, World, request, seed, tool, value};
 
-/// A library client whose token is an ordinary one.
+/// A toolbridge client with an ordinary token.
 fn ordinary_client(world: &mut World, name: &str, config: Config, tools: &[&str]) {
     let who = ordinary(world, name);
     client_as(world, &who, config, tools);
@@ -26,7 +26,7 @@ fn client_as(world: &mut World, who: &Participant, config: Config, tools: &[&str
     world.handle(name, |_| Some(Ok(value(1))));
 }
 
-/// What an ordinary token makes of its bearer: of kind STANDARD, without attributes, and it cannot change them.
+/// A participant with an ordinary token: of kind STANDARD, without attributes, which it cannot change.
 fn ordinary(world: &mut World, name: &str) -> Participant {
     Participant::new(name, world.sid()).can_update_metadata(false)
 }
@@ -47,7 +47,7 @@ fn unaccepted(world: &World, name: &str) -> Vec<Unaccepted> {
     world.ends[name].events.iter().filter_map(of).collect()
 }
 
-/// The tools that the assistant takes from others, by owner.
+/// The tools that the assistant has accepted from others, by owner.
 fn owners(world: &World) -> Vec<String> {
     world.session("a").tools().iter().map(|offer| offer.owner.to_string()).collect()
 }
@@ -90,7 +90,7 @@ fn only_ordinary_participant_is_refused_when_only_roles_are_admitted() {
     let error = world.ask("a", request("set_lamp")).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "phone is here and offers set_lamp, but its token names no role: add the attribute \
+        "phone is in the room and offers set_lamp, but its token has no role: add the attribute \
          toolbridge.role=client, or name it with .client(\"phone\")"
     );
     assert!(!error.may_have_run() && owners(&world).is_empty());
@@ -98,7 +98,7 @@ fn only_ordinary_participant_is_refused_when_only_roles_are_admitted() {
 }
 
 #[test]
-fn ordinary_participant_is_refused_when_the_author_says_who_is_a_client() {
+fn ordinary_participant_is_refused_when_the_author_names_clients() {
     for config in [Config::default().admit("tv"), Config::default().admit_if(|_| false)] {
         let mut world = World::new();
         world.assistant("a", config);
@@ -131,7 +131,7 @@ fn second_ordinary_participant_is_refused_and_an_event_names_both() {
 }
 
 #[test]
-fn second_ordinary_participant_is_admitted_when_the_first_is_gone_for_good() {
+fn second_ordinary_participant_is_admitted_when_the_first_does_not_return() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     ordinary_client(&mut world, "phone", Config::default(), &["t"]);
@@ -162,7 +162,7 @@ fn admitted_participant_keeps_its_place_under_another_sid() {
 }
 
 #[test]
-fn two_ordinary_participants_that_are_there_first_are_both_refused_until_one_leaves() {
+fn two_early_ordinary_participants_are_both_refused_until_one_leaves() {
     let mut world = World::new();
     ordinary_client(&mut world, "phone", Config::default(), &["t"]);
     ordinary_client(&mut world, "tablet", Config::default(), &["u"]);
@@ -203,12 +203,12 @@ fn role_client_ends_the_admission_of_an_ordinary_participant() {
     assert_eq!(owners(&world), ["phone"]);
     assert!(matches!(unaccepted(&world, "x").as_slice(), [Unaccepted::Refused { by, .. }] if *by == "a"));
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
-    // What it runs ends as it would have.
+    // Its running call ends as it would have.
     assert!(world.settled("a", key).is_none());
     world.finish("x", Ok(value(2)));
     world.run(SECOND);
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(2));
-    // Nor is it admitted again when the one with a role is gone: tokens name roles in this room.
+    // It is not admitted again when the participant with a role leaves: tokens of this room have roles.
     world.leave("phone");
     world.run(20 * SECOND);
     world.say("x", &["a"], &Meta::new(), &registration(&["t"]));
@@ -258,7 +258,7 @@ fn other_kinds_do_not_count_as_a_second_participant() {
 }
 
 #[test]
-fn silent_ordinary_participant_is_sent_nothing_and_has_no_place() {
+fn silent_ordinary_participant_is_sent_nothing_and_is_not_admitted() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let who = ordinary(&mut world, "person");
@@ -297,7 +297,7 @@ fn client_between_handshake_and_registration_is_not_bound_to_another_assistant()
         world.assistant("a", Config::default().admit("phone"));
         world.run(SECOND);
         let key = world.call("a", request("t").to("phone")).unwrap();
-        // Its Configuration comes a moment before the wait for an owner ends, its registration after that.
+        // Its Configuration arrives just before the owner wait ends, its registration after that.
         world.run(4_979 * MS);
         world.fate = Some(Box::new(move |_to, from, frame| {
             let late = from.as_str() == "phone" && frame.kind() == Kind::TOOLS_REGISTER;
@@ -311,7 +311,7 @@ fn client_between_handshake_and_registration_is_not_bound_to_another_assistant()
 }
 
 #[test]
-fn registration_that_is_late_is_waited_for_within_the_budget_only() {
+fn late_registration_is_waited_for_within_the_budget_only() {
     let mut world = World::new();
     world.assistant("a", Config::default().admit("phone"));
     world.run(SECOND);
@@ -341,7 +341,7 @@ fn dead_client_that_did_not_register_is_not_bound_to_another_assistant() {
     }));
     world.client("phone", Config::default().assistant("a"), &["t"]);
     world.run(100 * MS);
-    world.ends.get_mut("phone").unwrap().here = false; // killed; the room tells of it only later
+    world.ends.get_mut("phone").unwrap().here = false; // killed; the room reports it only later
     let before = world.count("a", "pings");
     let key = world.call("a", request("t").to("phone")).unwrap();
     world.run(6 * SECOND);
@@ -353,47 +353,55 @@ fn dead_client_that_did_not_register_is_not_bound_to_another_assistant() {
 }
 
 #[test]
-fn caller_reads_why_nobody_was_asked() {
+fn error_states_why_no_client_was_asked() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.run(SECOND);
     let text = |world: &mut World, call| world.ask("a", call).unwrap_err().to_string();
-    assert_eq!(text(&mut world, request("t")), "room room is empty: nobody is here to run \"t\"");
-    assert_eq!(text(&mut world, request("t").to("phone")), "room room is empty: nobody is here to run \"t\"");
+    assert_eq!(text(&mut world, request("t")), "room room is empty: there is no participant to run \"t\"");
+    assert_eq!(
+        text(&mut world, request("t").to("phone")),
+        "room room is empty: there is no participant to run \"t\""
+    );
     world.client("desk", Config::default(), &["count_words"]);
     world.run(SECOND);
-    assert_eq!(text(&mut world, request("t").to("phnoe")), "phnoe is not here; here: desk");
+    assert_eq!(text(&mut world, request("t").to("phnoe")), "phnoe is not in the room; participants: desk");
     assert_eq!(
         text(&mut world, request("cuont_words")),
-        "nobody in the room offers a tool named \"cuont_words\"; did you mean count_words?"
+        "no participant in the room offers a tool named \"cuont_words\"; did you mean count_words?"
     );
     assert_eq!(
         text(&mut world, request("count_word").to("desk")),
         "desk offers no tool named \"count_word\"; did you mean count_words?"
     );
-    assert_eq!(text(&mut world, request("unlock")), "nobody in the room offers a tool named \"unlock\"");
+    assert_eq!(
+        text(&mut world, request("unlock")),
+        "no participant in the room offers a tool named \"unlock\""
+    );
     let eye = Participant::new("eye", "PA_eye").role(Role::Observer);
     world.puppet(&eye);
     world.run(SECOND);
     assert!(
         text(&mut world, request("t").to("eye"))
-            .starts_with("eye is here, but its token names the role observer")
+            .starts_with("eye is in the room, but its token has the role observer")
     );
 }
 
 #[test]
-fn caller_reads_that_a_client_has_not_said_yet_what_it_offers() {
+fn error_states_that_a_client_has_not_registered_yet() {
     let mut world = World::new();
     world.announce = 3 * SECOND;
     world.client("phone", Config::default(), &["slow"]);
     let plain = ordinary(&mut world, "plain");
     world.puppet(&plain);
-    world.assistant("a", Config::default()); // its list has both; they hear of it 3 s later
+    world.assistant("a", Config::default()); // its list has both; they are told 3 s later
     for (call, owner) in [(request("slow"), "phone"), (request("slow").to("plain"), "plain")] {
         let result = world.ask("a", call.timeout(SECOND));
         let error = result.as_ref().unwrap_err();
         assert!(
-            error.to_string().starts_with(&format!("{owner} is here, but it has not said yet")),
+            error
+                .to_string()
+                .starts_with(&format!("{owner} is in the room, but has not registered tools yet")),
             "{error}"
         );
         let expected = NotOffered::NotReady { owners: vec![owner.into()], unannounced: true };

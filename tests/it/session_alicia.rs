@@ -1,4 +1,4 @@
-//! The checklist of the Alicia protocol, row by row, in virtual time.
+//! The checklist of the Alicia protocol, row by row, on virtual time.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn plain_assistant(tools: &[&str]) -> World {
     world
 }
 
-/// Our assistant, and a plain client named `phone` that the test plays.
+/// A toolbridge assistant, and a plain client named `phone` that the test plays.
 fn plain_client() -> World {
     let mut world = World::new();
     world.assistant("a", Config::default());
@@ -144,7 +144,7 @@ fn alicia_a8_a_server_call_is_shown_and_never_executed_or_answered() {
         _ => false,
     };
     assert_eq!(world.ends["phone"].events.iter().filter(server).count(), 2, "it is shown, and its end");
-    // A request of a tool that the phone has, but for the server: the same.
+    // The same for a request with execution `server` for a tool that the phone has.
     let mut world = plain_assistant(&["t"]);
     say_request(&mut world, plain_request("0", "t"));
     let server = ToolUseRequest { execution: Ok(Execution::Server), ..plain_request("1", "t") };
@@ -204,7 +204,7 @@ fn alicia_a11_the_default_is_30_s_and_expiry_stops_the_work_and_drops_what_comes
     world.with("phone", |session, now| session.settle(now, job.key, Ok(value(1))));
     world.run(SECOND);
     assert_eq!(results(&world, "a").len(), 1, "the late result is dropped");
-    // The caller's side: the same limit, by its own clock; the owner's answer is late.
+    // The caller's side: the same limit on its own clock; the owner's result is late.
     let mut world = World::pair(&["hang"]);
     let error = world.ask("a", request("hang")).unwrap_err();
     assert!(matches!(error, CallError::Timeout { limit } if limit == 30 * SECOND), "{error:?}");
@@ -220,7 +220,7 @@ fn alicia_a12_a_tools_failure_is_never_an_error_message_and_malformed_data_is() 
     say_request(&mut world, plain_request("2", "none"));
     world.run(100 * MS);
     assert_eq!((results(&world, "a").len(), errors(&world, "a").len()), (2, 0));
-    // A request without the name of its tool.
+    // A request without a tool name.
     let body = Value::encode(&serde_json::json!({"id": "3", "execution": "client"})).unwrap();
     let mut bytes = Vec::new();
     Frame::relay(&mut bytes, -9, "room", &Meta::new(), Kind::TOOL_USE_REQUEST, body.as_bytes()).unwrap();
@@ -228,7 +228,7 @@ fn alicia_a12_a_tools_failure_is_never_an_error_message_and_malformed_data_is() 
     world.run(100 * MS);
     let errors = errors(&world, "a");
     assert_eq!((errors.len(), errors[0].code, errors[0].originating_id.as_deref()), (1, 101, Some("3")));
-    // A malformed error message is not answered: two such ends would never stop.
+    // A malformed error message gets no reply: two such peers would never stop.
     let empty = Value::encode(&serde_json::json!({})).unwrap();
     Frame::relay(&mut bytes, -10, "room", &Meta::new(), Kind::ERROR, empty.as_bytes()).unwrap();
     world.run(2 * SECOND);
@@ -288,7 +288,7 @@ fn alicia_a24_requests_and_results_go_to_one_identity_and_count_from_it_alone() 
     world.run(100 * MS);
     let to = receivers(&world.said("a", Kind::TOOL_USE_REQUEST));
     assert_eq!(to.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["phone"]);
-    // Somebody else answers first: it changes nothing.
+    // Another participant answers first: this has no effect.
     let id = world.with("a", |session, _| session.call_id(key).cloned()).unwrap().unwrap();
     let forged = ToolUseResult {
         id,
@@ -334,7 +334,7 @@ fn alicia_a25_a_client_registers_is_told_the_count_and_what_it_offered_before_is
     assert_eq!((offers[0].tool.name().as_str(), offers[0].tool.description()), ("three", "described"));
     assert_eq!(offers[0].tool.input_schema(), Some(&schema));
     assert_eq!(offers[0].owner, "phone");
-    // A client that is gone fails its calls after the grace, not at their timeout.
+    // A client that left fails its calls after the grace period, not at their timeout.
     let key = world.call("a", request("three")).unwrap();
     world.run(100 * MS);
     world.leave("phone");
@@ -346,7 +346,7 @@ fn alicia_a25_a_client_registers_is_told_the_count_and_what_it_offered_before_is
 }
 
 #[test]
-fn a_plain_client_that_registers_and_stops_its_heartbeat_is_gone() {
+fn plain_client_that_stops_its_heartbeat_loses_its_tools() {
     let mut world = plain_client();
     let configuration = Message::Configuration(Configuration::default());
     world.say("phone", &["a"], &Meta::new(), &configuration);
@@ -364,7 +364,7 @@ fn a_plain_client_that_registers_and_stops_its_heartbeat_is_gone() {
 }
 
 #[test]
-fn a_plain_client_is_asked_after_a_second_of_silence_and_its_answer_counts() {
+fn plain_client_gets_the_request_after_a_second_of_silence_and_its_result_counts() {
     let mut world = plain_client();
     let key = world.call("a", request("t").to("phone").timeout(10 * SECOND)).unwrap();
     world.run(1500 * MS);
@@ -388,7 +388,7 @@ fn a_plain_client_is_asked_after_a_second_of_silence_and_its_answer_counts() {
 }
 
 #[test]
-fn a_repeated_request_is_acknowledged_again_and_other_content_is_refused() {
+fn repeated_request_is_acknowledged_again_and_other_content_is_refused() {
     let mut world = plain_assistant(&["t"]);
     // It shakes hands and lists acknowledgements, by hand.
     let features = Some(vec!["tool_ack".to_owned()]);
@@ -459,7 +459,7 @@ fn alicia_a15_result_is_in_the_sessions_record_and_what_a_person_watches_is_upda
 }
 
 #[test]
-fn the_first_progress_says_that_the_owner_has_begun_and_the_last_is_kept() {
+fn first_progress_reports_the_start_and_the_last_is_kept() {
     let mut world = World::pair(&["export"]);
     let key = world.call("a", request("export")).unwrap();
     world.run(100 * MS);
@@ -519,14 +519,14 @@ fn alicia_a21_a_stop_is_acknowledged_each_time_and_its_call_is_answered_as_cance
     let results = results(&world, "a");
     assert_eq!(results.len(), 1);
     assert_eq!((results[0].id.as_str(), code(&results[0])), ("1", "cancelled"));
-    // What the function makes of it all the same goes nowhere.
+    // The function's late outcome is discarded.
     world.with("phone", |session, now| session.settle(now, job, Ok(value(1))));
     world.run(SECOND);
     assert_eq!(world.heard("a", Kind::TOOL_USE_RESULT).len(), 1);
 }
 
 #[test]
-fn a_stop_that_overtakes_its_request_is_remembered() {
+fn stop_that_overtakes_its_request_is_remembered() {
     let mut world = shown_assistant(&["t"]);
     say_stop(&mut world, Some("1"));
     say_request(&mut world, plain_request("1", "t"));
@@ -535,7 +535,7 @@ fn a_stop_that_overtakes_its_request_is_remembered() {
     assert_eq!(world.ends["phone"].jobs.len(), 1);
     assert_eq!(results(&world, "a").iter().map(code).collect::<Vec<_>>(), ["cancelled"]);
     assert_eq!(world.heard("a", Kind::ACKNOWLEDGEMENT).len(), 1, "a stop is acknowledged");
-    // And one without a target stops everything.
+    // A stop without a target stops everything.
     say_stop(&mut world, None);
     world.run(100 * MS);
     assert_eq!(results(&world, "a").iter().map(code).collect::<Vec<_>>(), ["cancelled", "cancelled"]);
@@ -543,7 +543,7 @@ fn a_stop_that_overtakes_its_request_is_remembered() {
 }
 
 #[test]
-fn a_request_that_was_forgotten_never_runs_again() {
+fn forgotten_request_never_runs_again() {
     let mut world = shown_assistant(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let first =
@@ -568,7 +568,7 @@ fn a_request_that_was_forgotten_never_runs_again() {
 }
 
 #[test]
-fn a_new_program_in_the_same_join_is_heard_after_the_goodbye_of_the_old() {
+fn new_instance_under_the_same_sid_is_accepted_after_the_goodbye_of_the_old() {
     let mut world = shown_assistant(&["t"]);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     let bye =
@@ -587,14 +587,14 @@ fn a_new_program_in_the_same_join_is_heard_after_the_goodbye_of_the_old() {
 }
 
 #[test]
-fn a_session_prints_no_instance_and_no_result() {
+fn debug_output_of_a_session_contains_no_instance_and_no_result() {
     let mut world = World::pair(&["t"]);
     let secret = Value::encode(&serde_json::json!({"pin": "hunter2"})).unwrap();
     let key = world.call("a", Request::new("t", secret.clone())).unwrap();
     world.run(100 * MS);
     let instance =
         world.said("phone", Kind::CONFIGURATION)[0].1.meta_str("bridge.instance").unwrap().to_owned();
-    world.ends.get_mut("a").unwrap().here = false; // so that the answer stays
+    world.ends.get_mut("a").unwrap().here = false; // so that the result stays
     world.finish("phone", Err(ToolError::new("odd", "hunter2")));
     for name in ["a", "phone"] {
         let printed = format!("{:?} {:?}", world.session(name), world.ends[name].events);
@@ -604,7 +604,7 @@ fn a_session_prints_no_instance_and_no_result() {
 }
 
 #[test]
-fn an_error_that_the_assistant_cannot_recover_from_ends_the_session_with_it() {
+fn unrecoverable_error_of_the_assistant_ends_the_binding() {
     let mut world = plain_assistant(&["t"]);
     say_request(&mut world, plain_request("1", "t"));
     let error = |recoverable| {

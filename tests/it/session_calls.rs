@@ -1,4 +1,4 @@
-//! Whole calls between two sessions: how they begin, and every way in which they end.
+//! Whole calls between two sessions: how they start, and every way in which they can end.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[test]
-fn a_call_crosses_and_comes_back() {
+fn call_is_sent_and_its_result_returns() {
     let mut world = World::pair(&["get_battery"]);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     assert_eq!(world.session("a").tools().len(), 1);
@@ -28,7 +28,7 @@ fn a_call_crosses_and_comes_back() {
 }
 
 #[test]
-fn a_hung_tool_is_a_timeout() {
+fn hung_tool_is_a_timeout() {
     let mut world = World::pair(&["hang"]);
     let error = world.ask("a", request("hang").timeout(2 * SECOND)).unwrap_err();
     assert!(matches!(error, CallError::Timeout { limit } if limit == 2 * SECOND), "{error:?}");
@@ -38,7 +38,7 @@ fn a_hung_tool_is_a_timeout() {
 }
 
 #[test]
-fn a_cancelled_call_settles_at_once_and_its_handler_stops() {
+fn cancelled_call_settles_at_once_and_its_handler_stops() {
     let mut world = World::pair(&["hang"]);
     let key = world.call("a", request("hang")).unwrap();
     world.run(100 * MS);
@@ -51,20 +51,20 @@ fn a_cancelled_call_settles_at_once_and_its_handler_stops() {
 }
 
 #[test]
-fn an_unknown_tool_settles_after_the_owner_wait_and_never_ran() {
+fn unknown_tool_settles_after_the_owner_wait_and_never_ran() {
     let mut world = World::pair(&["t"]);
     let began = world.now;
     let error = world.ask("a", request("none")).unwrap_err();
     assert!(matches!(&error, CallError::UnknownTool { tool, .. } if &**tool == "none"), "{error:?}");
     assert!(!error.may_have_run());
     assert_eq!(world.now.duration_since(began), Times::default().owner_wait);
-    // A named owner that has said what it offers is not waited for.
+    // A named owner that has registered is not waited for.
     let error = world.call("a", request("none").to("phone")).unwrap_err();
     assert!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
 }
 
 #[test]
-fn a_call_waits_for_a_client_that_comes() {
+fn call_waits_for_a_client_that_joins() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let key = world.call("a", request("t")).unwrap();
@@ -96,7 +96,7 @@ fn two_owners_are_an_error_that_names_them_unless_one_is_named_or_pinned() {
 }
 
 #[test]
-fn the_65th_open_call_to_one_client_is_refused() {
+fn open_call_number_65_to_one_client_is_refused() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.client("phone", Config::default(), &["hang"]);
@@ -105,12 +105,12 @@ fn the_65th_open_call_to_one_client_is_refused() {
     for n in 0..64 {
         keys.push(world.call("a", request("hang").timeout(60 * SECOND)).unwrap());
         if n % 40 == 39 {
-            world.run(1100 * MS); // its owner takes 50 in a second
+            world.run(1100 * MS); // its owner accepts 50 in a second
         }
     }
     let error = world.call("a", request("hang")).unwrap_err();
     assert!(matches!(error, CallError::TooManyOpen { open: 64 }), "{error:?}");
-    // A cancelled one keeps its place until its owner knows.
+    // A cancelled call keeps its slot until its owner has acknowledged it.
     world.with("a", |session, now| session.cancel(now, keys[0]));
     assert!(matches!(world.call("a", request("hang")), Err(CallError::TooManyOpen { open: 64 })));
     world.run(100 * MS);
@@ -118,7 +118,7 @@ fn the_65th_open_call_to_one_client_is_refused() {
 }
 
 #[test]
-fn more_calls_than_the_owner_takes_in_a_second_are_busy_and_do_not_run() {
+fn calls_above_the_owners_rate_limit_are_busy_and_do_not_run() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let keys: Vec<_> = (0..60).map(|_| world.call("a", request("t")).unwrap()).collect();
@@ -134,7 +134,7 @@ fn more_calls_than_the_owner_takes_in_a_second_are_busy_and_do_not_run() {
 }
 
 #[test]
-fn a_frame_of_15_001_bytes_is_refused_with_both_numbers() {
+fn frame_of_15_001_bytes_is_refused_with_both_numbers() {
     let mut world = World::pair(&["t"]);
     let arguments = |size: usize| Value::encode(&serde_json::json!({"x": "y".repeat(size)})).unwrap();
     let (mut size, mut error) = (14_000, None);
@@ -152,7 +152,7 @@ fn a_frame_of_15_001_bytes_is_refused_with_both_numbers() {
         CallError::TooLarge { size, limit } => assert_eq!((size, limit), (15_001, 15_000)),
         other => panic!("{other:?}"),
     }
-    // A result that is too large becomes an outcome that says so.
+    // A result that is too large becomes an error that says so.
     world.handle("phone", move |_| Some(Ok(arguments(20_000))));
     match world.ask("a", request("t")).unwrap_err() {
         CallError::Tool(error) => {
@@ -164,7 +164,7 @@ fn a_frame_of_15_001_bytes_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn a_registration_that_does_not_fit_is_a_typed_error() {
+fn registration_above_the_limit_is_a_typed_error() {
     use toolbridge::RegisterError;
     let mut world = World::pair(&["t"]);
     let long = "x".repeat(1000);
@@ -194,10 +194,10 @@ fn a_registration_that_does_not_fit_is_a_typed_error() {
 }
 
 #[test]
-fn a_packet_that_did_not_leave_settles_its_call_as_never_delivered() {
+fn unsent_packet_settles_its_call_as_never_delivered() {
     let mut world = World::pair(&["t"]);
     let key = world.call("a", request("t")).unwrap();
-    // The driver says so before anything else happens.
+    // The driver reports this before anything else happens.
     let packets = world.count("a", "frames_out");
     world.with("a", |session, now| session.handle_send_failed(now, packets, SendFailure::Closed));
     let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
@@ -209,7 +209,7 @@ fn two_fresh_participants_named_by_their_authors_complete_a_call_before_any_anno
     let mut world = World::new();
     world.announce = 3600 * SECOND;
     world.assistant("a", Config::default().admit("phone"));
-    world.ends.get_mut("a").unwrap().here = false; // the newcomer's list does not have it yet
+    world.ends.get_mut("a").unwrap().here = false; // the new participant's list does not have it yet
     world.client("phone", Config::default().assistant("a"), &["t"]);
     world.ends.get_mut("a").unwrap().here = true;
     world.handle("phone", |_| Some(Ok(value(1))));
@@ -219,18 +219,18 @@ fn two_fresh_participants_named_by_their_authors_complete_a_call_before_any_anno
 }
 
 #[test]
-fn a_newcomer_is_served_before_the_room_announces_it() {
+fn new_participant_is_served_before_the_room_announces_it() {
     let mut world = World::new();
     world.announce = 3 * SECOND;
     world.client("phone", Config::default(), &["t"]);
-    world.assistant("a", Config::default()); // its list has the phone; the phone hears of it 3 s later
+    world.assistant("a", Config::default()); // its list has the phone; the phone is told of it 3 s later
     world.handle("phone", |_| Some(Ok(value(1))));
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
     assert!(world.now.duration_since(world.began) < 4 * SECOND);
 }
 
 #[test]
-fn with_a_second_assistant_the_one_that_spoke_first_stays_bound_and_the_other_is_denied() {
+fn first_assistant_stays_bound_and_a_second_one_is_denied() {
     let mut world = World::pair(&["t"]);
     world.assistant("b", Config::default());
     world.run(SECOND);
@@ -239,7 +239,8 @@ fn with_a_second_assistant_the_one_that_spoke_first_stays_bound_and_the_other_is
     assert!(matches!(&error, CallError::NotBound { clients, .. } if *clients == ["phone"]), "{error:?}");
     world.handle("phone", |_| Some(Ok(value(1))));
     assert!(world.ask("a", request("t")).is_ok());
-    // A third, and the bound one leaves: two could be meant, so none is, and an event says so.
+    // A third assistant joins, and the bound one leaves: two candidates are left, so none is bound, and an event says
+    // so.
     world.assistant("c", Config::default());
     world.client("tv", Config::default().assistant("b"), &["t"]);
     world.run(SECOND);
@@ -271,7 +272,7 @@ fn after_a_goodbye_another_assistant_is_bound_at_once() {
     assert_eq!(world.ask("again", request("t")).unwrap(), value(1));
     assert!(world.now.duration_since(began) < SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "again");
-    // The same name again, as a terminal would run it twice in a row.
+    // The same identity again, as a terminal would run it twice in a row.
     world.with("again", |session, now| session.close(now));
     world.leave("again");
     world.assistant("again", Config::default());
@@ -279,7 +280,7 @@ fn after_a_goodbye_another_assistant_is_bound_at_once() {
 }
 
 #[test]
-fn a_client_that_says_goodbye_loses_its_calls_at_once() {
+fn goodbye_of_a_client_loses_its_calls_at_once() {
     let mut world = World::pair(&["t"]);
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
@@ -292,7 +293,7 @@ fn a_client_that_says_goodbye_loses_its_calls_at_once() {
 }
 
 #[test]
-fn the_same_instance_may_come_back_within_the_grace() {
+fn same_instance_may_return_within_the_grace_period() {
     let mut world = World::pair(&["slow"]);
     let key = world.call("a", request("slow")).unwrap();
     world.run(100 * MS);
@@ -302,7 +303,7 @@ fn the_same_instance_may_come_back_within_the_grace() {
     world.rejoin("phone");
     world.run(SECOND);
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
-    // And the assistant.
+    // The same for the assistant.
     let key = world.call("a", request("slow")).unwrap();
     world.run(100 * MS);
     world.leave("a");
@@ -327,7 +328,7 @@ fn another_instance_of_the_owner_loses_its_calls_at_once() {
 }
 
 #[test]
-fn without_grace_a_call_is_lost_when_its_owner_leaves() {
+fn call_is_lost_when_its_owner_leaves_without_a_grace_period() {
     let mut world = World::new();
     world.assistant("a", Config::default().grace(Duration::ZERO));
     world.client("phone", Config::default(), &["t"]);
@@ -340,19 +341,19 @@ fn without_grace_a_call_is_lost_when_its_owner_leaves() {
 }
 
 #[test]
-fn an_owner_that_falls_silent_is_lost_long_before_the_timeout() {
+fn silent_owner_is_lost_long_before_the_timeout() {
     let mut world = World::pair(&["t"]);
     let key = world.call("a", request("t")).unwrap();
     world.run(10 * SECOND);
     assert!(world.settled("a", key).is_none(), "it answers every ping");
     assert!(world.count("a", "pings") >= 6);
-    world.ends.get_mut("phone").unwrap().here = false; // a killed process: the room says nothing yet
+    world.ends.get_mut("phone").unwrap().here = false; // a killed process: the room reports nothing yet
     world.run(7 * SECOND);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
 }
 
 #[test]
-fn nobody_is_judged_while_we_are_cut_off() {
+fn peer_timeouts_pause_while_the_local_participant_is_disconnected() {
     let mut world = World::pair(&["t"]);
     let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
@@ -381,7 +382,7 @@ fn echo_is_answered_by_the_session_itself() {
 }
 
 #[test]
-fn a_detached_call_goes_on_and_nobody_is_stopped() {
+fn detached_call_continues_and_no_stop_is_sent() {
     let mut world = World::pair(&["slow"]);
     let key = world.call("a", request("slow")).unwrap();
     world.run(100 * MS);
@@ -397,7 +398,7 @@ fn a_detached_call_goes_on_and_nobody_is_stopped() {
 }
 
 #[test]
-fn a_client_may_stop_calls_if_its_author_allows_it() {
+fn client_may_stop_calls_if_the_author_allows_it() {
     let mut world = World::new();
     world.assistant("a", Config::default().allow_stop(|who: &Participant| *who.identity() == "tv"));
     world.client("phone", Config::default(), &["t"]);
@@ -417,7 +418,7 @@ fn a_client_may_stop_calls_if_its_author_allows_it() {
 }
 
 #[test]
-fn an_observer_sees_every_call_and_what_is_offered_and_has_no_part() {
+fn observer_sees_calls_and_registrations_and_takes_no_part() {
     let mut world = World::pair(&["t"]);
     let sid = world.sid();
     world.puppet(&Participant::new("watch", sid).role(Role::Observer));
@@ -437,7 +438,7 @@ fn an_observer_sees_every_call_and_what_is_offered_and_has_no_part() {
 }
 
 #[test]
-fn thousands_of_calls_with_a_plain_peer_leave_nothing_behind() {
+fn thousands_of_calls_with_a_plain_peer_leave_no_state() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
@@ -470,14 +471,14 @@ fn thousands_of_calls_with_a_plain_peer_leave_nothing_behind() {
 }
 
 #[test]
-fn the_caps_are_those_that_the_contract_names() {
+fn limits_match_the_wire_contract() {
     let caps = Caps::default();
     assert_eq!((caps.open_per_peer, caps.calls_per_second, caps.tools, caps.id_bytes), (64, 50, 128, 128));
     assert_eq!((caps.table_entries, caps.table_bytes), (4_096, 32 << 20));
 }
 
 #[test]
-fn an_assistant_that_just_leaves_has_its_jobs_stopped_after_the_grace() {
+fn jobs_of_an_assistant_that_left_stop_after_the_grace_period() {
     let mut world = World::pair(&["t"]);
     world.call("a", request("t")).unwrap();
     world.run(100 * MS);
@@ -490,7 +491,7 @@ fn an_assistant_that_just_leaves_has_its_jobs_stopped_after_the_grace() {
 }
 
 #[test]
-fn a_peer_asked_as_a_plain_one_is_asked_in_our_form_when_its_configuration_comes_late() {
+fn request_to_a_plain_peer_is_reissued_when_its_configuration_arrives_late() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
@@ -513,7 +514,7 @@ fn a_peer_asked_as_a_plain_one_is_asked_in_our_form_when_its_configuration_comes
 }
 
 #[test]
-fn a_call_of_the_assistants_own_tool_is_disclosed_at_its_level() {
+fn call_of_the_assistants_own_tool_is_broadcast_at_its_visibility() {
     use toolbridge::{ToolOptions, Visibility};
     let mut world = World::new();
     world.assistant("a", Config::default());
@@ -549,7 +550,7 @@ fn a_call_of_the_assistants_own_tool_is_disclosed_at_its_level() {
 }
 
 #[test]
-fn a_call_of_the_assistants_own_tool_can_be_cancelled_and_times_out() {
+fn call_of_the_assistants_own_tool_can_be_cancelled_and_times_out() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.with("a", |session, now| session.offer(now, vec![tool("hang")])).unwrap().unwrap();
@@ -565,7 +566,7 @@ fn a_call_of_the_assistants_own_tool_can_be_cancelled_and_times_out() {
 }
 
 #[test]
-fn a_name_that_the_assistant_offers_is_no_clients_any_more() {
+fn tool_that_the_assistant_offers_is_withdrawn_from_clients() {
     let mut world = World::pair(&["t", "u"]);
     world.with("a", |session, now| session.offer(now, vec![tool("t")])).unwrap().unwrap();
     let offers = world.session("a").tools();
@@ -574,7 +575,7 @@ fn a_name_that_the_assistant_offers_is_no_clients_any_more() {
 }
 
 #[test]
-fn frames_of_other_types_pass_as_they_are() {
+fn frames_of_other_types_pass_unchanged() {
     use toolbridge::{Destination, SendFrameError, protocol::frame::Meta};
     let mut world = World::pair(&["t"]);
     world.stranger("x");
@@ -607,7 +608,7 @@ fn frames_of_other_types_pass_as_they_are() {
 }
 
 #[test]
-fn a_plain_client_is_not_asked_before_it_can_know_us() {
+fn plain_client_gets_no_request_before_the_caller_is_announced() {
     let mut world = World::new();
     world.announce = 3_000 * MS;
     world.puppet(&Participant::new("watch", "PA_w"));
@@ -620,7 +621,7 @@ fn a_plain_client_is_not_asked_before_it_can_know_us() {
 }
 
 #[test]
-fn the_first_registration_holds_all_tools_though_it_goes_before_anybody_answers() {
+fn first_registration_contains_all_tools() {
     let mut world = World::new();
     world.puppet(&Participant::new("a", "PA_a").agent(true));
     world.client("phone", Config::default().assistant("a"), &["t"]);
@@ -633,7 +634,7 @@ fn the_first_registration_holds_all_tools_though_it_goes_before_anybody_answers(
 }
 
 #[test]
-fn tools_that_change_before_the_assistant_answers_are_registered_anew() {
+fn tools_changed_before_the_acknowledgement_are_registered_again() {
     let mut world = World::new();
     world.puppet(&Participant::new("a", "PA_a").agent(true));
     world.client("phone", Config::default().assistant("a"), &["t"]);
@@ -653,7 +654,7 @@ fn tools_that_change_before_the_assistant_answers_are_registered_anew() {
 }
 
 #[test]
-fn the_echo_is_answered_as_fast_as_it_is_asked() {
+fn echo_has_no_rate_limit() {
     let mut world = World::pair(&[]);
     for _ in 0..500 {
         world.ask("a", request("bridge.echo").to("phone")).unwrap();
@@ -661,7 +662,7 @@ fn the_echo_is_answered_as_fast_as_it_is_asked() {
 }
 
 #[test]
-fn an_assistant_that_left_before_it_was_announced_is_gone() {
+fn assistant_that_left_before_its_announcement_is_unbound() {
     let mut world = World::new();
     world.client("phone", Config::default().assistant("a"), &["hang"]);
     let ghost = Peer::new("a", "PA_ghost");
@@ -673,14 +674,14 @@ fn an_assistant_that_left_before_it_was_announced_is_gone() {
     world.run(SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     assert_eq!(world.session("phone").open_jobs(), 1);
-    // 4 s until it should have been announced, and 5 s of grace.
+    // 4 s until it should have been announced, and 5 s of grace period.
     world.run(9 * SECOND);
     assert_eq!(world.session("phone").open_jobs(), 0);
     assert_eq!(world.session("phone").bound(), None);
 }
 
 #[test]
-fn a_token_that_may_not_send_is_named_as_the_reason() {
+fn token_without_permission_to_send_is_named_as_the_reason() {
     let mut world = World::new();
     world.assistant("a", Config::default().admit("phone"));
     world.run(MS);
@@ -698,7 +699,7 @@ fn a_token_that_may_not_send_is_named_as_the_reason() {
 }
 
 #[test]
-fn a_second_request_that_did_not_leave_says_nothing_of_the_first() {
+fn unsent_second_request_does_not_settle_the_first() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.puppet(&Participant::new("phone", "PA_late"));
@@ -723,18 +724,18 @@ fn a_second_request_that_did_not_leave_says_nothing_of_the_first() {
 }
 
 #[test]
-fn a_busy_executor_of_our_own_is_busy() {
+fn busy_local_executor_is_busy() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.with("a", |session, now| session.offer(now, vec![tool("own")])).unwrap().unwrap();
-    world.begins = false; // it has no place, and so nothing begins
+    world.begins = false; // there is no free slot, so nothing starts
     world.handle("a", |_| Some(Err(toolbridge::ToolError::new(ErrorCode::BUSY, "full"))));
     let error = world.ask("a", request("own")).unwrap_err();
     assert!(matches!(&error, CallError::Busy { owner } if owner == "a"), "{error:?}");
 }
 
 #[test]
-fn a_silence_of_no_length_does_not_stop_the_world() {
+fn silence_limit_of_zero_does_not_loop() {
     let mut world = World::new();
     let times = || {
         let mut times = Times::default();
@@ -750,7 +751,7 @@ fn a_silence_of_no_length_does_not_stop_the_world() {
 }
 
 #[test]
-fn a_caller_is_told_which_clients_listen_to_another_assistant() {
+fn error_names_the_clients_that_are_bound_to_another_assistant() {
     let mut world = World::new();
     world.client("phone", Config::default(), &["t"]);
     world.client("tv", Config::default().assistant("a"), &["t"]);
@@ -758,26 +759,26 @@ fn a_caller_is_told_which_clients_listen_to_another_assistant() {
     world.run(SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     world.assistant("b", Config::default());
-    // Named: that one. Not named: all of them. With nothing to wait for: what is known by then.
+    // Named: that client. Not named: all of them. Without a wait: those known by then.
     let error = world.ask("b", request("t").to("tv")).unwrap_err();
     let text = error.to_string();
-    assert!(text.starts_with("tv listens to another assistant") && !error.may_have_run(), "{text}");
+    assert!(text.contains(": tv is bound to another assistant") && !error.may_have_run(), "{text}");
     for wait in [5 * SECOND, Duration::ZERO] {
         let error = world.ask("b", request("t").owner_wait(wait)).unwrap_err();
         assert!(
             matches!(&error, CallError::NotBound { clients, tool } if *clients == ["phone", "tv"] && &**tool == "t"),
             "{error:?}"
         );
-        assert!(error.to_string().starts_with("phone and tv listen to another"), "{error}");
+        assert!(error.to_string().contains(": phone and tv are bound to another"), "{error}");
     }
     assert!(world.said("b", Kind::TOOL_USE_REQUEST).is_empty(), "nothing was asked of anybody");
     assert!(world.ends["tv"].jobs.is_empty() && world.session("tv").bound().unwrap() == "a");
-    // Whoever offers us something is another matter.
+    // A client that registers here is not affected.
     world.client("lamp", Config::default().assistant("b"), &["on"]);
     world.run(SECOND);
     let error = world.ask("b", request("off").to("lamp")).unwrap_err();
     assert!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
-    // The other assistant leaves: the client that was free to choose is ours within the same wait.
+    // The other assistant leaves: the client without a named assistant binds this one within the same wait.
     world.handle("phone", |_| Some(Ok(value(1))));
     let key = world.call("b", request("t").to("phone")).unwrap();
     world.with("a", |session, now| session.close(now));
@@ -786,7 +787,7 @@ fn a_caller_is_told_which_clients_listen_to_another_assistant() {
 }
 
 #[test]
-fn an_assistant_that_is_declined_is_answered_once_and_gains_nothing() {
+fn declined_assistant_gets_one_reply_and_no_rights() {
     let mut world = World::new();
     world.client("tv", Config::default().assistant("a"), &["t"]);
     world.assistant("b", Config::default());
@@ -796,7 +797,7 @@ fn an_assistant_that_is_declined_is_answered_once_and_gains_nothing() {
     assert!(world.said("b", Kind::CONFIGURATION).len() <= 2, "it need not repeat itself");
     assert!(world.said("tv", Kind::TOOLS_REGISTER).iter().all(|(to, _)| *to != ["b"]));
     assert!(world.session("tv").bound().is_none() && world.session("b").tools().is_empty());
-    // A stranger that says the same is not answered at all.
+    // A stranger that does the same gets no reply at all.
     world.stranger("x");
     world.run(SECOND);
     let its = world.said("b", Kind::CONFIGURATION)[0].1.clone();

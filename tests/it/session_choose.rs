@@ -1,4 +1,4 @@
-//! Several who may be meant: clients that offer one tool, participants that may be a client's assistant.
+//! Selection among several: clients that offer one tool, participants that may be a client's assistant.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -14,7 +14,7 @@ use toolbridge::{
 
 use crate::session_world::{MS, SECOND, World, request, tool, value};
 
-/// An assistant with this policy, and clients that come one after the other and answer with their names.
+/// An assistant with this policy, and clients that join one after the other and reply with their names.
 fn room(policy: SelectionPolicy, clients: &[&str]) -> World {
     room_of(Config::default().choose(policy), clients)
 }
@@ -45,7 +45,7 @@ fn is_ambiguous(result: &Result<String, CallError>) -> bool {
 }
 
 #[test]
-fn without_a_policy_several_are_an_error_and_one_is_not() {
+fn several_clients_without_a_policy_are_an_error() {
     let mut world = room(SelectionPolicy::Nobody, &["tv"]);
     assert_eq!(by(&mut world).unwrap(), "tv");
     comes(&mut world, "lamp");
@@ -54,7 +54,7 @@ fn without_a_policy_several_are_an_error_and_one_is_not() {
 }
 
 #[test]
-fn the_first_to_register_keeps_its_place_if_it_comes_back_in_time() {
+fn first_registered_client_keeps_its_position_if_it_returns_in_time() {
     let mut world = room(SelectionPolicy::First, &["tv", "lamp", "phone"]);
     assert_eq!(by(&mut world).unwrap(), "tv");
     world.leave("tv");
@@ -63,20 +63,20 @@ fn the_first_to_register_keeps_its_place_if_it_comes_back_in_time() {
     world.rejoin("tv");
     world.run(SECOND);
     assert_eq!(by(&mut world).unwrap(), "tv");
-    // Away for too long, it is the last.
+    // After a long absence, it is the last.
     world.leave("tv");
     world.run(10 * SECOND);
     world.rejoin("tv");
     world.run(SECOND);
     assert_eq!(by(&mut world).unwrap(), "lamp");
-    // And so is another run of the same program.
+    // So is another instance of the same program.
     world.leave("lamp");
     comes(&mut world, "lamp");
     assert_eq!(by(&mut world).unwrap(), "phone");
 }
 
 #[test]
-fn the_last_to_register_is_no_other_for_a_changed_registration() {
+fn changed_registration_does_not_make_a_client_the_last() {
     let mut world = room(SelectionPolicy::Last, &["phone", "tv", "lamp"]);
     assert_eq!(by(&mut world).unwrap(), "lamp");
     world.with("phone", |session, now| session.offer(now, vec![tool("t"), tool("u")])).unwrap().unwrap();
@@ -87,7 +87,7 @@ fn the_last_to_register_is_no_other_for_a_changed_registration() {
 }
 
 #[test]
-fn the_last_heard_from_is_asked() {
+fn last_active_client_is_selected() {
     let mut world = room(SelectionPolicy::LastHeard, &["phone", "tv", "lamp"]);
     for name in ["tv", "phone", "lamp", "tv"] {
         let to = toolbridge::Destination::Peers(vec!["a".into()]);
@@ -100,7 +100,7 @@ fn the_last_heard_from_is_asked() {
 }
 
 #[test]
-fn a_function_chooses_by_what_was_registered_and_announced() {
+fn selection_function_gets_registrations_and_participants() {
     let policy = SelectionPolicy::by(|tool, candidates| {
         assert_eq!(tool, Some("t"));
         assert!(candidates.iter().all(|it| it.participant.is_some() && it.tool.is_some()));
@@ -113,11 +113,11 @@ fn a_function_chooses_by_what_was_registered_and_announced() {
 }
 
 #[test]
-fn a_function_that_panics_or_names_somebody_else_chooses_nobody() {
+fn selection_function_that_panics_or_names_another_selects_none() {
     let asked = Arc::new(AtomicUsize::new(0));
     let times = Arc::clone(&asked);
     let policy = SelectionPolicy::by(move |_, candidates| match times.fetch_add(1, Ordering::SeqCst) {
-        0 => std::panic::resume_unwind(Box::new("no")), // no message on the test's screen
+        0 => std::panic::resume_unwind(Box::new("no")), // no panic message in the test's output
         1 => Some(Identity::from("stranger")),
         2 => None,
         _ => Some(candidates[0].identity.clone()),
@@ -132,7 +132,7 @@ fn a_function_that_panics_or_names_somebody_else_chooses_nobody() {
 }
 
 #[test]
-fn a_call_that_waits_for_an_owner_chooses_when_they_come() {
+fn waiting_call_selects_when_owners_register() {
     let mut world = room(SelectionPolicy::First, &[]);
     let key = world.call("a", request("t")).unwrap();
     comes(&mut world, "tv");
@@ -152,7 +152,7 @@ fn sec_i6_a_pinned_or_named_tool_is_never_ambiguous_and_no_policy_is_asked() {
 }
 
 #[test]
-fn a_policy_chooses_who_may_claim_first() {
+fn policy_selects_the_client_that_may_claim() {
     let mut world = room(SelectionPolicy::Last, &[]);
     let shared = tool("t").options(ToolOptions::default().prefer_client());
     world.with("a", |session, now| session.offer(now, vec![shared])).unwrap().unwrap();
@@ -163,7 +163,7 @@ fn a_policy_chooses_who_may_claim_first() {
 }
 
 #[test]
-fn a_client_binds_whom_its_policy_names_when_its_assistant_left() {
+fn client_binds_the_assistant_of_its_policy_when_the_bound_one_left() {
     for (policy, bound) in [
         (SelectionPolicy::Nobody, None),
         (SelectionPolicy::First, Some("b")),
@@ -191,7 +191,7 @@ fn a_client_binds_whom_its_policy_names_when_its_assistant_left() {
 }
 
 #[test]
-fn a_registration_that_is_refused_gives_no_place() {
+fn refused_registration_gives_no_position() {
     let mut world = room(SelectionPolicy::Last, &["phone", "tv"]);
     world.stranger("x");
     world.run(200 * MS);

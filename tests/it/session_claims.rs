@@ -1,4 +1,4 @@
-//! Tools that a client may run in the assistant's place: who runs a call, and that never both do.
+//! Tools that a client may run instead of the assistant: which side runs a call, and that both never do.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -18,14 +18,14 @@ use crate::{
     session_world::{Fate, MS, Random, SECOND, World, request, tool, value},
 };
 
-/// The assistant's number; a client's is 1.
+/// The assistant's result; a client's is 1.
 const HERE: i32 = 7;
 
 fn shared(name: &str) -> Tool {
     tool(name).options(ToolOptions::default().prefer_client())
 }
 
-/// An assistant that runs `lookup` itself, or lets a client; and a phone that offers it too.
+/// An assistant that runs `lookup` itself or lets a client run it, and a phone that offers it too.
 fn home(clients: &[&str]) -> World {
     home_of(Config::default(), clients)
 }
@@ -73,7 +73,7 @@ fn requests(world: &World, name: &str) -> Vec<ToolUseRequest> {
     world.heard(name, Kind::TOOL_USE_REQUEST).into_iter().filter_map(read).collect()
 }
 
-/// What the phone was asked for, broadcasts left out.
+/// The request to the phone, without broadcasts.
 fn asked(world: &World) -> ToolUseRequest {
     let asked: Vec<_> =
         requests(world, "phone").into_iter().filter(|it| it.execution != Ok(Execution::Server)).collect();
@@ -90,7 +90,7 @@ fn claim_of(call: &CallId) -> Message {
     })
 }
 
-/// What a participant that the test plays was told of the claim that it sent under this stanza.
+/// The reply to a claim that a played participant sent under this stanza.
 fn answer_to(world: &World, name: &str, stanza: i32) -> Option<bool> {
     let of_claim = |message: Message| match message {
         Message::Acknowledgement(it) if it.acknowledged_stanza_id == Some(stanza) => it.success,
@@ -115,7 +115,7 @@ fn is_claim(frame: &Frame) -> bool {
     matches!(frame.message(), Ok(Message::Acknowledgement(it)) if it.notes.as_deref() == Some("claim"))
 }
 
-/// Whether a frame is the assistant's answer to a claim.
+/// Returns whether a frame is the assistant's reply to a claim.
 fn is_grant(from: &Identity, frame: &Frame) -> bool {
     let names_a_call = |it: &Acknowledgement| it.acknowledged_message_id.is_some() && it.notes.is_none();
     from.as_str() == "a" && matches!(frame.message(), Ok(Message::Acknowledgement(it)) if names_a_call(&it))
@@ -142,7 +142,7 @@ fn alicia_a9_a_client_that_has_the_tool_claims_it_and_alone_runs_it() {
     assert_eq!(ran(&world), ["phone"]);
     assert_eq!(told_to_stop(&world), 0);
     assert!(world.session("a").is_drained() && world.session("phone").is_drained());
-    // On the wire: asked as `either`, claimed with the call's id, begun after the claim was acknowledged.
+    // On the wire: requested as `either`, claimed with the call's id, started after the grant.
     let (_, asked) = &world.said("a", Kind::TOOL_USE_REQUEST)[0];
     let Ok(Message::ToolUseRequest(asked)) = asked.message() else { panic!("not a request") };
     assert_eq!(asked.execution, Ok(Execution::Either));
@@ -160,7 +160,7 @@ fn alicia_a9_without_a_capable_client_the_assistant_runs_it_at_once() {
     let began = world.now;
     assert_eq!(world.ask("a", request("lookup")).unwrap(), value(HERE));
     assert_eq!(world.now, began);
-    // And it is told to the room as any tool of its own.
+    // It is broadcast to the room like any tool of the assistant.
     let broadcast = |(to, frame): &(Vec<Identity>, Frame)| {
         let server = |it: &ToolUseRequest| it.execution == Ok(Execution::Server);
         to.is_empty() && matches!(frame.message(), Ok(Message::ToolUseRequest(it)) if server(&it))
@@ -185,7 +185,7 @@ fn alicia_a9_without_a_claim_in_the_window_the_assistant_withdraws_the_call_and_
 #[test]
 fn alicia_a9_a_claim_after_the_window_is_refused_and_nothing_runs() {
     let mut world = home(&["phone"]);
-    // The stop is lost too: the refusal alone must hold the client back.
+    // The stop is lost too: the refusal alone must prevent the run.
     world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
         Kind::CONTROL_STOP => Fate::IsLost,
         _ if is_claim(frame) => Fate::IsOvertaken(3 * SECOND),
@@ -244,7 +244,7 @@ fn sec_i1_a_strangers_claim_moves_a_counter_only() {
     assert_eq!(world.count("a", "not_permitted"), 1);
     world.run(5 * SECOND);
     assert_eq!(outcome(&world, key), value(HERE));
-    // Nor does it let anybody start.
+    // Nor does it start anything.
     let grant = Message::Acknowledgement(Acknowledgement {
         acknowledged_stanza_id: Some(3),
         acknowledged_message_id: Some(call.to_string()),
@@ -260,7 +260,7 @@ fn sec_i1_a_strangers_claim_moves_a_counter_only() {
 }
 
 #[test]
-fn what_comes_twice_is_claimed_granted_and_run_once() {
+fn duplicated_frames_are_claimed_granted_and_run_once() {
     let mut world = home(&["phone"]);
     world.fate = Some(Box::new(|_, _, _| Fate::ComesTwice));
     world.handle("phone", |_| Some(Ok(value(1))));
@@ -271,7 +271,7 @@ fn what_comes_twice_is_claimed_granted_and_run_once() {
 }
 
 #[test]
-fn a_grant_that_was_lost_is_given_again_after_a_rejoin_and_the_call_runs_once() {
+fn lost_grant_is_repeated_after_a_rejoin_and_the_call_runs_once() {
     for who in ["phone", "a"] {
         let mut world = home(&["phone"]);
         world.handle("phone", |_| Some(Ok(value(1))));
@@ -293,12 +293,12 @@ fn a_grant_that_was_lost_is_given_again_after_a_rejoin_and_the_call_runs_once() 
 }
 
 #[test]
-fn a_claim_or_grant_that_the_connection_kept_goes_when_it_is_back() {
+fn unsent_claim_or_grant_is_sent_when_the_connection_is_restored() {
     for who in ["phone", "a"] {
         let mut world = home(&["phone"]);
         world.handle("phone", |_| Some(Ok(value(1))));
         let key = world.call("a", request("lookup")).unwrap();
-        // The request has arrived, or the claim is about to: the answer to it stays behind.
+        // The request has arrived, or the claim is about to: its reply is not delivered.
         world.run(if who == "phone" { 19 * MS } else { 39 * MS });
         world.with(who, |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
         world.fate = Some(Box::new(move |_, from, _| match from.as_str() == who {
@@ -316,7 +316,7 @@ fn a_claim_or_grant_that_the_connection_kept_goes_when_it_is_back() {
 }
 
 #[test]
-fn a_request_that_the_connection_keeps_is_withdrawn_without_a_word() {
+fn unsent_request_is_withdrawn_without_a_stop() {
     let mut world = home(&["phone"]);
     world.unsent = SendFailure::Interrupted;
     world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
@@ -331,7 +331,7 @@ fn a_request_that_the_connection_keeps_is_withdrawn_without_a_word() {
 }
 
 #[test]
-fn an_idempotent_tool_that_nobody_claimed_is_not_asked_anew_but_run_here() {
+fn unclaimed_idempotent_call_is_run_by_the_assistant() {
     for claimed in [false, true] {
         let mut world = home(&[]);
         let idempotent = || vec![tool("lookup").options(ToolOptions::default().idempotent())];
@@ -359,7 +359,7 @@ fn an_idempotent_tool_that_nobody_claimed_is_not_asked_anew_but_run_here() {
 }
 
 #[test]
-fn a_call_that_may_never_start_ends_with_its_budget_at_both_ends() {
+fn call_that_never_starts_ends_with_its_budget_at_both_ends() {
     let mut world = home(&["phone"]);
     world.fate =
         Some(Box::new(|_, from, frame| if is_grant(from, frame) { Fate::IsLost } else { Fate::Arrives }));
@@ -372,13 +372,13 @@ fn a_call_that_may_never_start_ends_with_its_budget_at_both_ends() {
 }
 
 #[test]
-fn an_owner_that_is_restarted_before_its_claim_was_heard_loses_nothing_but_its_chance() {
+fn owner_restarted_before_its_claim_leaves_the_call_to_the_assistant() {
     let mut world = home(&["phone"]);
     world.fate = Some(Box::new(|_, _, frame| if is_claim(frame) { Fate::IsLost } else { Fate::Arrives }));
     let key = world.call("a", request("lookup")).unwrap();
     world.run(100 * MS);
     world.leave("phone");
-    world.client("phone", Config::default(), &["lookup"]); // another run of its program
+    world.client("phone", Config::default(), &["lookup"]); // another instance of its program
     world.run(500 * MS);
     assert_eq!(outcome(&world, key), value(HERE), "before the window ends");
     world.run(60 * SECOND);
@@ -386,8 +386,8 @@ fn an_owner_that_is_restarted_before_its_claim_was_heard_loses_nothing_but_its_c
 }
 
 #[test]
-fn an_owner_that_is_restarted_after_its_claim_was_granted_has_lost_the_call() {
-    // Whether it began nobody can know, and so nobody else may run it.
+fn owner_restarted_after_its_grant_has_lost_the_call() {
+    // Whether it started is unknown, so no other participant may run it.
     for grant_is_lost in [false, true] {
         let mut world = home(&["phone"]);
         world.fate = Some(Box::new(move |_, from, frame| match is_grant(from, frame) && grant_is_lost {
@@ -407,15 +407,15 @@ fn an_owner_that_is_restarted_after_its_claim_was_granted_has_lost_the_call() {
 }
 
 #[test]
-fn an_owner_that_says_goodbye_before_its_claim_leaves_the_call_to_the_assistant() {
+fn owner_that_says_goodbye_before_its_claim_leaves_the_call_to_the_assistant() {
     let mut world = home(&["phone"]);
     world.delay = 100 * MS;
     let key = world.call("a", request("lookup")).unwrap();
-    world.with("phone", |session, now| session.close(now)); // the request is still on its way
+    world.with("phone", |session, now| session.close(now)); // the request is still in flight
     world.run(300 * MS);
     assert_eq!(outcome(&world, key), value(HERE));
     assert_eq!(ran(&world), ["a"]);
-    // And after it.
+    // The same after it.
     let mut world = home(&["phone"]);
     let key = world.call("a", request("lookup")).unwrap();
     world.run(100 * MS);
@@ -426,11 +426,11 @@ fn an_owner_that_says_goodbye_before_its_claim_leaves_the_call_to_the_assistant(
 }
 
 #[test]
-fn an_owner_that_is_about_to_leave_gives_back_what_it_has_not_started() {
+fn leaving_owner_returns_calls_that_have_not_started() {
     for (after, runs) in [(10, true), (30, false), (50, false)] {
         let mut world = home(&["phone"]);
         let key = world.call("a", request("lookup")).unwrap();
-        world.run(after * MS); // the request is under way, or the claim, or the grant
+        world.run(after * MS); // the request, the claim or the grant is in flight
         world.with("phone", |session, now| session.drain(now));
         world.run(SECOND);
         let settled = world.settled("a", key).unwrap();
@@ -442,7 +442,7 @@ fn an_owner_that_is_about_to_leave_gives_back_what_it_has_not_started() {
 }
 
 #[test]
-fn an_owner_that_is_killed_before_its_claim_leaves_the_call_to_the_assistant() {
+fn owner_killed_before_its_claim_leaves_the_call_to_the_assistant() {
     let mut world = home(&["phone"]);
     world.delay = 100 * MS;
     let key = world.call("a", request("lookup")).unwrap();
@@ -454,8 +454,8 @@ fn an_owner_that_is_killed_before_its_claim_leaves_the_call_to_the_assistant() {
 }
 
 #[test]
-fn a_call_that_is_cancelled_while_it_is_claimed_runs_nowhere() {
-    // The cancel, at each stage: request under way, claim under way, grant under way.
+fn call_cancelled_during_its_claim_runs_nowhere() {
+    // The cancel at each stage: request, claim or grant in flight.
     for after in [5, 25, 45] {
         let mut world = home(&["phone"]);
         let key = world.call("a", request("lookup")).unwrap();
@@ -463,7 +463,7 @@ fn a_call_that_is_cancelled_while_it_is_claimed_runs_nowhere() {
         world.with("a", |session, now| session.cancel(now, key));
         assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
         world.run(60 * SECOND);
-        // A grant that was under way is followed by the stop.
+        // A grant in flight is followed by the stop.
         let (ran, aborted) = (ran(&world).len(), world.ends["phone"].aborted.len());
         assert_eq!((ran, aborted), if after == 45 { (1, 1) } else { (0, 0) });
         assert!(world.session("a").is_drained() && world.session("phone").is_drained());
@@ -472,7 +472,7 @@ fn a_call_that_is_cancelled_while_it_is_claimed_runs_nowhere() {
 }
 
 #[test]
-fn a_stop_that_overtakes_its_request_or_its_grant_holds_the_client_back() {
+fn stop_that_overtakes_its_request_or_grant_prevents_the_run() {
     type Late = fn(&Identity, &Frame) -> bool;
     let request: Late = |_, frame| frame.kind() == Kind::TOOL_USE_REQUEST;
     let grant: Late = is_grant;
@@ -492,8 +492,8 @@ fn a_stop_that_overtakes_its_request_or_its_grant_holds_the_client_back() {
 }
 
 #[test]
-fn an_answer_before_the_claim_leaves_the_call_to_the_assistant_unless_it_is_a_verdict() {
-    // (answer, whether the assistant runs it)
+fn result_before_the_claim_leaves_the_call_to_the_assistant_unless_it_is_final() {
+    // (result, whether the assistant runs it)
     let answers = [
         ("unknown_tool", true),
         ("busy", true),
@@ -511,7 +511,7 @@ fn an_answer_before_the_claim_leaves_the_call_to_the_assistant_unless_it_is_a_ve
         world.run(100 * MS);
         assert_eq!(world.settled("a", key).unwrap().is_ok(), runs, "{code}");
         assert_eq!(ran(&world).len(), usize::from(runs), "{code}");
-        // A claim that was overtaken by it is too late.
+        // A claim that the result overtook is too late.
         let stanza = world.say("phone", &["a"], &Meta::new(), &claim_of(&call));
         world.run(100 * MS);
         assert_eq!(answer_to(&world, "phone", stanza), Some(false), "{code}");
@@ -520,7 +520,7 @@ fn an_answer_before_the_claim_leaves_the_call_to_the_assistant_unless_it_is_a_ve
 }
 
 #[test]
-fn a_304_before_the_claim_leaves_the_call_to_the_assistant_and_after_it_is_a_loss() {
+fn error_304_before_the_claim_leaves_the_call_to_the_assistant_and_after_it_is_lost() {
     for claimed in [false, true] {
         let mut world = puppet_home(FEATURES, Some("i1"));
         let key = world.call("a", request("lookup")).unwrap();
@@ -549,7 +549,7 @@ fn a_304_before_the_claim_leaves_the_call_to_the_assistant_and_after_it_is_a_los
 }
 
 #[test]
-fn a_persons_no_after_the_claim_is_the_outcome_and_the_assistant_does_not_run_it() {
+fn declined_consent_after_the_claim_is_the_outcome() {
     for allowed in [false, true] {
         let mut world = home(&[]);
         world.client("phone", Config::default().consent_available(true), &[]);
@@ -573,7 +573,7 @@ fn a_persons_no_after_the_claim_is_the_outcome_and_the_assistant_does_not_run_it
 }
 
 #[test]
-fn a_barge_in_before_the_claim_leaves_nothing_running_and_after_it_the_tool_decides() {
+fn barge_in_before_the_claim_ends_the_call_and_after_it_follows_the_tool() {
     for claimed in [false, true] {
         let mut world = home(&[]);
         let report = ToolOptions::default().barge_in(BargeIn::Report);
@@ -604,7 +604,7 @@ fn a_barge_in_before_the_claim_leaves_nothing_running_and_after_it_the_tool_deci
 }
 
 #[test]
-fn the_ledger_names_who_ran_a_call_in_the_end() {
+fn call_log_names_the_participant_that_ran_a_call() {
     let mut world = home(&["phone"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     for claim_is_lost in [false, true] {
@@ -623,12 +623,12 @@ fn the_ledger_names_who_ran_a_call_in_the_end() {
 }
 
 #[test]
-fn a_request_that_goes_again_after_its_claim_is_the_same_request() {
+fn request_repeated_after_its_claim_is_the_same_request() {
     let mut world = puppet_home(FEATURES, Some("i1"));
     world.call("a", request("lookup")).unwrap();
     world.run(100 * MS);
     let first = asked(&world);
-    world.say("phone", &["a"], &Meta::new(), &claim_of(&first.id)); // it does not say that the request came
+    world.say("phone", &["a"], &Meta::new(), &claim_of(&first.id)); // it does not acknowledge the request
     world.run(100 * MS);
     world.leave("phone");
     let sid = world.sid();
@@ -644,7 +644,7 @@ fn a_request_that_goes_again_after_its_claim_is_the_same_request() {
 }
 
 #[test]
-fn an_owner_that_starts_without_a_claim_keeps_the_call() {
+fn owner_that_starts_without_a_claim_keeps_the_call() {
     let mut world = puppet_home(FEATURES, Some("i1"));
     let key = world.call("a", request("lookup")).unwrap();
     world.run(100 * MS);
@@ -661,7 +661,7 @@ fn an_owner_that_starts_without_a_claim_keeps_the_call() {
     world.say("phone", &["a"], &Meta::new(), &result(&call, None));
     world.run(100 * MS);
     assert_eq!(outcome(&world, key), value(1));
-    // Nor is it run elsewhere when such an owner is gone, or says that it has no such tool after all.
+    // Nor is it run elsewhere when such an owner leaves, or replies that it has no such tool.
     for answers in [false, true] {
         let mut world = puppet_home(FEATURES, Some("i1"));
         let key = world.call("a", request("lookup")).unwrap();
@@ -681,8 +681,8 @@ fn an_owner_that_starts_without_a_claim_keeps_the_call() {
 }
 
 #[test]
-fn a_caller_that_is_gone_grants_nothing_and_its_claims_end() {
-    // By goodbye, by death, by another run of its program: each while the grant is lost or late.
+fn caller_that_left_grants_no_claims() {
+    // By goodbye, by kill, by another instance: each while the grant is lost or late.
     for (how, fate) in [
         ("goodbye", Fate::IsLost),
         ("killed", Fate::IsLost),
@@ -712,8 +712,8 @@ fn a_caller_that_is_gone_grants_nothing_and_its_claims_end() {
 }
 
 #[test]
-fn a_client_that_cannot_claim_is_asked_as_client_and_only_unknown_tool_lets_the_assistant_run_it() {
-    // A plain peer, and one of another make that shakes hands but lists no claims.
+fn client_without_claims_gets_execution_client_and_falls_back_on_unknown_tool_only() {
+    // A plain peer, and another implementation that shakes hands but lists no claims.
     let makes: [(&[&str], Option<&str>); 2] =
         [(&["tool_use"], None), (&["tool_use", "tool_register", "tool_ack"], Some("i1"))];
     for (features, instance) in makes {
@@ -728,7 +728,7 @@ fn a_client_that_cannot_claim_is_asked_as_client_and_only_unknown_tool_lets_the_
             world.run(100 * MS);
             assert_eq!(world.settled("a", key).unwrap().is_ok(), code == "unknown_tool", "{code}");
         }
-        // It is silent, or gone: it may have run.
+        // The owner is silent or gone: the tool may have run.
         let mut world = puppet_home(features, instance);
         let error = world.ask("a", request("lookup").timeout(3 * SECOND)).unwrap_err();
         assert!(matches!(error, CallError::Timeout { .. }), "{error:?}");
@@ -741,7 +741,7 @@ fn a_client_that_cannot_claim_is_asked_as_client_and_only_unknown_tool_lets_the_
 }
 
 #[test]
-fn a_client_takes_either_for_client_from_an_assistant_that_grants_no_claims() {
+fn client_treats_either_as_client_from_an_assistant_without_claims() {
     // One that shakes hands and lists none, and a plain one.
     for shakes in [true, false] {
         let mut world = World::new();
@@ -766,7 +766,7 @@ fn a_client_takes_either_for_client_from_an_assistant_that_grants_no_claims() {
 }
 
 #[test]
-fn a_yes_that_names_another_call_lets_nothing_start() {
+fn grant_of_another_call_starts_nothing() {
     let mut world = home(&["phone"]);
     world.fate =
         Some(Box::new(|_, from, frame| if is_grant(from, frame) { Fate::IsLost } else { Fate::Arrives }));
@@ -793,7 +793,7 @@ fn a_yes_that_names_another_call_lets_nothing_start() {
 }
 
 #[test]
-fn only_a_plain_yes_to_its_claim_lets_a_client_start() {
+fn client_starts_only_after_a_grant_of_its_claim() {
     for success in [None, Some(false), Some(true)] {
         let mut world = World::new();
         world.client("phone", Config::default(), &["lookup"]);
@@ -822,7 +822,7 @@ fn only_a_plain_yes_to_its_claim_lets_a_client_start() {
 }
 
 #[test]
-fn several_capable_clients_and_no_policy_leave_it_to_the_assistant_but_a_pin_decides() {
+fn several_clients_without_a_policy_leave_the_call_to_the_assistant_unless_pinned() {
     let mut world = home(&["phone", "tv"]);
     assert_eq!(world.ask("a", request("lookup")).unwrap(), value(HERE));
     world.run(SECOND);
@@ -830,7 +830,7 @@ fn several_capable_clients_and_no_policy_leave_it_to_the_assistant_but_a_pin_dec
     let mut world = home_of(Config::default().pin("lookup".parse().unwrap(), "tv"), &["phone", "tv"]);
     world.handle("tv", |_| Some(Ok(value(2))));
     assert_eq!(world.ask("a", request("lookup")).unwrap(), value(2));
-    // It is gone: nobody is waited for.
+    // It has left: there is nothing to wait for.
     world.with("tv", |session, now| session.close(now));
     world.run(100 * MS);
     let began = world.now;
@@ -839,7 +839,7 @@ fn several_capable_clients_and_no_policy_leave_it_to_the_assistant_but_a_pin_dec
 }
 
 #[test]
-fn a_named_client_alone_may_run_it_and_so_may_the_assistant_if_it_is_named() {
+fn named_participant_alone_may_run_the_call() {
     let mut world = home(&["phone"]);
     world.handle("phone", |_| Some(Err(ToolError::new("busy", "not now"))));
     let error = world.ask("a", request("lookup").to("phone")).unwrap_err();
@@ -851,13 +851,13 @@ fn a_named_client_alone_may_run_it_and_so_may_the_assistant_if_it_is_named() {
 }
 
 #[test]
-fn the_claim_window_is_at_most_half_of_the_budget() {
+fn claim_window_is_at_most_half_of_the_budget() {
     let mut world = home(&["phone"]);
     world.fate = Some(Box::new(|_, _, frame| if is_claim(frame) { Fate::IsLost } else { Fate::Arrives }));
     let began = world.now;
     assert_eq!(world.ask("a", request("lookup").timeout(SECOND)).unwrap(), value(HERE));
     assert_eq!(world.now.duration_since(began), 500 * MS);
-    // What is left of the budget is all that the assistant has.
+    // The assistant has only the rest of the budget.
     world.handle("a", |_| None);
     let (began, limit) = (world.now, 3 * SECOND);
     let error = world.ask("a", request("lookup").timeout(limit)).unwrap_err();
@@ -867,7 +867,7 @@ fn the_claim_window_is_at_most_half_of_the_budget() {
 }
 
 #[test]
-fn a_request_that_cannot_reach_the_client_is_run_by_the_assistant() {
+fn unsent_request_is_run_by_the_assistant() {
     let mut world = home(&["phone"]);
     let large = Value::encode(&serde_json::json!({"x": "y".repeat(20_000)})).unwrap();
     let result = world.ask("a", toolbridge::Request::new("lookup", large));
@@ -880,7 +880,7 @@ fn a_request_that_cannot_reach_the_client_is_run_by_the_assistant() {
 }
 
 #[test]
-fn a_client_may_register_a_name_of_the_assistant_only_if_it_is_marked() {
+fn client_may_register_an_assistants_tool_only_if_it_prefers_clients() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let offer = |world: &mut World, tools| world.with("a", |session, now| session.offer(now, tools));
@@ -894,13 +894,13 @@ fn a_client_may_register_a_name_of_the_assistant_only_if_it_is_marked() {
     };
     assert_eq!(names(&world), ["lookup"]);
     assert_eq!(world.count("a", "registration_refused"), 1);
-    // The mark is taken away: the client's tool is withdrawn.
+    // The mark is removed: the client's tool is withdrawn.
     offer(&mut world, vec![tool("lookup")]).unwrap().unwrap();
     assert!(names(&world).is_empty());
 }
 
 #[test]
-fn whatever_the_network_does_never_both_run_it_and_every_call_has_one_outcome() {
+fn random_network_faults_never_run_a_call_at_both_ends() {
     let mut fallbacks = 0;
     let mut claimed = 0;
     for seed in 1..=300 {
@@ -918,7 +918,7 @@ fn whatever_the_network_does_never_both_run_it_and_every_call_has_one_outcome() 
         let mut net = Random(seed * 31 + 7);
         let bad = random.pick(&[3, 6, 20]);
         world.fate = Some(Box::new(move |_, _, frame| match frame.kind() {
-            // The handshake is left alone, or nothing would ever be asked.
+            // The handshake is not affected, or no request would ever be sent.
             Kind::TOOL_USE_REQUEST | Kind::TOOL_USE_RESULT | Kind::ACKNOWLEDGEMENT | Kind::CONTROL_STOP
                 if net.one_in(bad) =>
             {

@@ -1,4 +1,4 @@
-//! Corners where two features meet: what one of them proves must not be undone by the other.
+//! Combinations of two features: what one of them proves must not be undone by the other.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -21,10 +21,10 @@ fn offer(world: &mut World, name: &str, tools: Vec<Tool>) {
     world.with(name, |session, now| session.offer(now, tools)).unwrap().unwrap();
 }
 
-/// An assistant whose call of a tool that may run twice began on a phone, which then was restarted with `tools`.
+/// An assistant whose idempotent call started on a phone, which was then restarted with `tools`.
 fn restarted(config: Config, tools: Vec<Tool>, call: Request) -> (World, CallKey) {
     let mut world = World::new();
-    world.begins = false; // the word that it began may be lost
+    world.begins = false; // the start message may be lost
     world.assistant("a", Config::default());
     world.client("phone", Config::default(), &[]);
     offer(&mut world, "phone", vec![may_repeat()]);
@@ -40,7 +40,7 @@ fn restarted(config: Config, tools: Vec<Tool>, call: Request) -> (World, CallKey
 }
 
 #[test]
-fn what_an_earlier_instance_may_have_run_is_never_proven_not_to_have_run() {
+fn call_of_an_earlier_instance_stays_may_have_run() {
     let mut full = Config::default();
     full.caps.open_per_peer = 0;
     let call = || request("look").timeout(20 * SECOND);
@@ -77,7 +77,7 @@ fn fast_pair() -> World {
 }
 
 #[test]
-fn a_copy_that_did_not_leave_proves_nothing_of_a_request_that_was_acknowledged() {
+fn unsent_copy_proves_nothing_of_an_acknowledged_request() {
     for why in [SendFailure::QueueFull, SendFailure::Closed, SendFailure::Interrupted] {
         let mut world = fast_pair();
         let key = world.call("a", request("t").timeout(5 * SECOND)).unwrap();
@@ -92,7 +92,7 @@ fn a_copy_that_did_not_leave_proves_nothing_of_a_request_that_was_acknowledged()
 }
 
 #[test]
-fn a_copy_that_did_not_leave_proves_nothing_after_the_owner_moved() {
+fn unsent_copy_proves_nothing_after_the_owners_sid_changed() {
     for why in [SendFailure::QueueFull, SendFailure::Closed, SendFailure::Interrupted] {
         let mut world = fast_pair();
         world.lossy.lose = Some(Box::new(|_, lane, frame| {
@@ -113,7 +113,7 @@ fn a_copy_that_did_not_leave_proves_nothing_after_the_owner_moved() {
 }
 
 #[test]
-fn an_assistants_own_tool_has_its_own_limit_once_a_person_allowed_it() {
+fn assistants_own_tool_has_its_own_timeout_after_consent() {
     let mut world = World::new();
     world.assistant("a", Config::default().consent_available(true));
     let options = ToolOptions::default().consent(Consent::Always).timeout(2 * SECOND);
@@ -132,7 +132,7 @@ fn an_assistants_own_tool_has_its_own_limit_once_a_person_allowed_it() {
 }
 
 #[test]
-fn a_tool_that_is_withdrawn_while_it_is_claimed_does_not_run() {
+fn tool_withdrawn_during_its_claim_does_not_run() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     offer(&mut world, "a", vec![tool("wipe").options(ToolOptions::default().prefer_client())]);
@@ -151,7 +151,7 @@ fn a_tool_that_is_withdrawn_while_it_is_claimed_does_not_run() {
     );
 }
 
-/// A plain program under the identity of an assistant of ours that is gone: it showed no instance.
+/// A plain program under the identity of a toolbridge assistant that left: it shows no instance.
 fn plain_takeover(world: &mut World) {
     world.leave("a");
     world.run(100 * MS);
@@ -162,13 +162,13 @@ fn plain_takeover(world: &mut World) {
 }
 
 #[test]
-fn a_plain_program_under_an_identity_that_showed_an_instance_has_no_floor() {
+fn plain_sender_after_an_instance_has_no_floor() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     for _ in 0..3 {
         world.ask("a", request("t")).unwrap();
     }
-    world.run(200 * SECOND); // forgotten: the floor is up
+    world.run(200 * SECOND); // forgotten: the floor is raised
     plain_takeover(&mut world);
     world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("p1", "t")));
     world.run(SECOND);
@@ -176,7 +176,7 @@ fn a_plain_program_under_an_identity_that_showed_an_instance_has_no_floor() {
 }
 
 #[test]
-fn a_plain_program_under_an_identity_that_showed_an_instance_inherits_nothing() {
+fn plain_sender_after_an_instance_inherits_nothing() {
     let mut world = World::pair(&["t", "hang"]);
     world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
     world.call("a", request("t").timeout(60 * SECOND)).unwrap();
@@ -202,7 +202,7 @@ fn body_of(bytes: usize) -> Value {
 }
 
 #[test]
-fn a_replay_goes_on_when_what_is_on_its_way_ends_without_an_acknowledgement() {
+fn retransmission_continues_when_frames_in_flight_end_without_an_acknowledgement() {
     for cancels in [false, true] {
         let mut world = World::new();
         world.assistant("a", Config::default().streams(true));
@@ -214,7 +214,7 @@ fn a_replay_goes_on_when_what_is_on_its_way_ends_without_an_acknowledgement() {
         if !cancels {
             world.run(2 * SECOND);
         }
-        world.ends.get_mut("phone").unwrap().here = false; // cut off, and nobody knows
+        world.ends.get_mut("phone").unwrap().here = false; // disconnected, and no one notices
         let call = |world: &mut World| {
             world.call("a", Request::new("t", body_of(2_100_000)).timeout(20 * SECOND)).unwrap()
         };
@@ -240,7 +240,7 @@ fn a_replay_goes_on_when_what_is_on_its_way_ends_without_an_acknowledgement() {
 }
 
 #[test]
-fn names_and_codes_of_any_length_are_not_kept() {
+fn long_names_and_codes_are_not_kept() {
     let mut world = World::pair(&["t"]);
     let long = "n".repeat(100_000);
     let observed =
@@ -273,7 +273,7 @@ fn names_and_codes_of_any_length_are_not_kept() {
 }
 
 #[test]
-fn a_handshake_goes_on_after_a_long_time_without_a_connection() {
+fn handshake_continues_after_a_long_outage() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.run(SECOND);
@@ -291,7 +291,7 @@ fn a_handshake_goes_on_after_a_long_time_without_a_connection() {
 }
 
 #[test]
-fn nothing_follows_the_end_whatever_is_asked_for() {
+fn closed_session_has_no_further_outputs() {
     for role in ["a", "phone"] {
         let mut world = World::pair(&["t"]);
         world.with(role, |session, now| session.close(now));
@@ -313,7 +313,7 @@ fn nothing_follows_the_end_whatever_is_asked_for() {
 }
 
 #[test]
-fn a_stop_that_found_no_place_in_the_queue_goes_later() {
+fn stop_that_found_a_full_queue_is_sent_later() {
     let mut world = World::pair(&["hang"]);
     let key = world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
@@ -354,7 +354,7 @@ fn sec_i7_a_yes_to_a_definition_that_has_changed_meanwhile_is_none() {
 }
 
 #[test]
-fn a_tool_of_our_own_that_is_withdrawn_while_it_runs_stays_as_private_as_it_was() {
+fn local_tool_withdrawn_while_it_runs_keeps_its_visibility() {
     for level in [Visibility::Nothing, Visibility::Name] {
         let mut world = World::new();
         world.stranger("x");
@@ -374,7 +374,7 @@ fn a_tool_of_our_own_that_is_withdrawn_while_it_runs_stays_as_private_as_it_was(
 }
 
 #[test]
-fn a_tool_of_our_own_that_is_withdrawn_while_a_client_is_asked_first_does_not_run() {
+fn local_tool_withdrawn_while_a_client_may_claim_does_not_run() {
     let mut world = World::new();
     world.assistant("a", Config::default().consent_available(true));
     let wipe = tool("wipe").options(ToolOptions::destructive().prefer_client());
@@ -391,7 +391,7 @@ fn a_tool_of_our_own_that_is_withdrawn_while_a_client_is_asked_first_does_not_ru
 }
 
 #[test]
-fn an_instance_that_a_plain_program_replaced_runs_nothing_twice_should_it_return() {
+fn instance_replaced_by_a_plain_sender_runs_nothing_twice_when_it_returns() {
     let mut world = World::new();
     world.client("phone", Config::default(), &["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
@@ -427,7 +427,7 @@ fn an_instance_that_a_plain_program_replaced_runs_nothing_twice_should_it_return
 }
 
 #[test]
-fn an_owner_holds_no_more_arguments_of_one_caller_than_a_caller_may_have_open() {
+fn owner_holds_no_more_arguments_of_a_caller_than_the_caller_may_have_open() {
     let mut world = World::new();
     let mut config = Config::default();
     config.caps.open_bytes = 1_000;

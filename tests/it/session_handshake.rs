@@ -1,4 +1,4 @@
-//! Configurations: how a session begins, goes on, changes, and what it refuses.
+//! Configurations: how a session starts, continues, changes, and what it refuses.
 
 use toolbridge::{
     Config, Participant, Peer, Role,
@@ -22,7 +22,7 @@ fn configuration(features: &[&str]) -> Message {
     Message::Configuration(Configuration { features, ..Configuration::default() })
 }
 
-/// Our assistant, and a client that the test plays and that shows an instance.
+/// A toolbridge assistant, and a client that the test plays and that shows an instance.
 fn shown_client(features: &[&str]) -> World {
     let mut world = World::new();
     world.assistant("a", Config::default());
@@ -40,7 +40,7 @@ fn shown() -> Meta {
     Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true)
 }
 
-/// The puppet's answer to the newest request.
+/// The played client's result for the newest request.
 fn answer(world: &mut World) {
     let Some(Message::ToolUseRequest(asked)) = world.heard("phone", Kind::TOOL_USE_REQUEST).pop() else {
         panic!("nothing was asked")
@@ -70,7 +70,7 @@ fn alicia_a19_a_new_session_takes_two_configurations_and_one_round_trip() {
             world.client("phone", Config::default(), &["t"]);
             world.assistant("a", Config::default());
         }
-        world.run(60 * MS); // one way is 20 ms
+        world.run(60 * MS); // one direction takes 20 ms
         assert_eq!(world.session("a").tools().len(), 1);
         world.run(60 * SECOND);
         for name in ["a", "phone"] {
@@ -95,7 +95,7 @@ fn alicia_a19_a_session_is_resumed_by_the_same_instance_under_a_new_sid() {
         world.run(SECOND);
         world.rejoin(who);
         world.run(SECOND);
-        // One more of each: the first frames of the new pair.
+        // One more of each: the first frames of the new pair of sids.
         for name in ["a", "phone"] {
             let shown: Vec<_> = world
                 .said(name, Kind::CONFIGURATION)
@@ -123,7 +123,7 @@ fn alicia_a19_a_configuration_in_the_midst_updates_what_a_peer_can_and_ends_noth
     assert!(world.settled("a", first).unwrap().is_ok());
     assert_eq!(acknowledged(&world), before + 1);
 
-    // It goes on as one that knows no acknowledgements: the open call is untouched, and none follow.
+    // It continues as a peer without acknowledgements: the open call is unaffected, and none follow.
     let second = world.call("a", request("t").to("phone")).unwrap();
     world.run(100 * MS);
     let greetings = count(&world, "a", Kind::CONFIGURATION);
@@ -222,14 +222,14 @@ fn alicia_a19_a_plain_client_that_opens_is_answered_in_both_forms() {
     assert_eq!(acknowledged, [Some(stanza)]);
 }
 
-/// Ours were lost, and it says so: it need not wait for the next, which is seconds away.
+/// The local Configurations were lost, and the peer says so: it must not wait for the next, which is seconds away.
 #[test]
-fn a_configuration_that_has_not_heard_ours_is_answered_at_once() {
+fn configuration_of_a_peer_without_the_local_one_is_answered_at_once() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
     world.puppet(&Participant::new("phone", sid).role(Role::Client));
-    world.run(5 * SECOND); // ours went at 0, 1 and 3 s, and goes again at 7
+    world.run(5 * SECOND); // the local ones were sent at 0, 1 and 3 s; the next is due at 7 s
     let before = count(&world, "a", Kind::CONFIGURATION);
     let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", false);
     world.say("phone", &["a"], &meta, &configuration(&["tool_use"]));
@@ -238,7 +238,7 @@ fn a_configuration_that_has_not_heard_ours_is_answered_at_once() {
 }
 
 #[test]
-fn what_waits_for_an_owner_goes_when_configurations_have_crossed() {
+fn waiting_request_is_sent_when_configurations_are_exchanged() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.call("a", request("bridge.echo").to("phone")).unwrap();
@@ -254,15 +254,16 @@ fn registration() -> Message {
     Message::ToolsRegister(ToolsRegister { tools: Vec::new() })
 }
 
-/// The client's Configuration was lost, and it takes the handshake for complete: it repeats nothing by itself.
+/// The client's Configuration was lost, and the client considers the handshake complete: it repeats nothing by
+/// itself.
 #[test]
-fn waiting_frame_asks_its_sender_for_the_configuration_once_in_900_ms() {
+fn waiting_frame_requests_the_configuration_once_in_900_ms() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
     world.puppet(&Participant::new("phone", sid).role(Role::Client));
     world.stranger("stranger");
-    world.run(5 * SECOND); // the assistant's went at 0, 1 and 3 s, and goes again at 7 s
+    world.run(5 * SECOND); // the assistant's were sent at 0, 1 and 3 s; the next is due at 7 s
     let before = count(&world, "a", Kind::CONFIGURATION);
     for _ in 0..10 {
         world.say("phone", &["a"], &Meta::new(), &registration());
@@ -279,9 +280,9 @@ fn waiting_frame_asks_its_sender_for_the_configuration_once_in_900_ms() {
     assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 2);
 }
 
-/// The room does not announce where a client is now, and the Configuration from there was lost.
+/// The room does not announce the client's new sid, and the Configuration from there was lost.
 #[test]
-fn frame_of_a_known_client_under_an_unannounced_sid_asks_for_its_configuration() {
+fn frame_of_a_known_client_under_an_unannounced_sid_requests_its_configuration() {
     let mut world = shown_client(&["tool_use", "tool_ack"]);
     world.run(SECOND);
     let before = count(&world, "a", Kind::CONFIGURATION);
@@ -305,7 +306,7 @@ fn frame_of_a_known_client_under_an_unannounced_sid_asks_for_its_configuration()
     assert!(count(&world, "a", Kind::CONFIGURATION) <= before + 5, "until it is dropped");
 }
 
-/// What it registers shows that it speaks our form: asked in the plain form, it could not be sent a large request.
+/// Its registration shows that it is not plain: as a plain peer, it could not be sent a large request.
 #[test]
 fn named_participant_whose_registration_waits_has_another_second_to_shake_hands() {
     for shakes_hands in [true, false] {
@@ -328,9 +329,10 @@ fn named_participant_whose_registration_waits_has_another_second_to_shake_hands(
     }
 }
 
-/// It was sent the registration while it was the only assistant, and did not answer; then the client bound another one.
+/// It got the registration while it was the only assistant, and did not acknowledge it; then the client bound another
+/// one.
 #[test]
-fn registration_that_was_given_up_goes_when_its_assistant_is_bound() {
+fn abandoned_registration_is_sent_when_its_assistant_is_bound() {
     let mut world = World::new();
     world.client("phone", Config::default(), &["t"]);
     for name in ["a", "b"] {

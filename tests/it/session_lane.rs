@@ -9,8 +9,8 @@ use toolbridge::{
 
 use crate::session_world::{Fate, Lossy, MS, Random, SECOND, World, request, value};
 
-/// An assistant and a phone whose transports have a lossy lane, after their handshake and two calls: by the first
-/// the assistant learns that it was heard, by the second the round trip.
+/// An assistant and a phone whose transports have a lossy lane, after their handshake and two calls: the first shows
+/// the assistant that its Configuration arrived, the second measures the round trip.
 fn pair() -> World {
     let mut world = fresh(lossy(), lossy());
     for _ in 0..2 {
@@ -46,7 +46,7 @@ fn lanes(world: &World, name: &str, kind: Kind) -> Vec<Lane> {
     sent(world, name, kind).into_iter().map(|(_, lane)| lane).collect()
 }
 
-/// Loses packets for as long as the rule says so.
+/// Loses packets for which the rule returns true.
 fn lose(world: &mut World, rule: impl FnMut(&str, Lane, &Frame) -> bool + 'static) {
     world.lossy.lose = Some(Box::new(rule));
 }
@@ -62,7 +62,7 @@ fn took(world: &mut World) -> Duration {
 }
 
 #[test]
-fn between_peers_that_list_it_a_call_is_three_lossy_packets_and_nothing_else() {
+fn call_on_the_fast_lane_is_three_lossy_packets() {
     let mut world = pair();
     assert_eq!(took(&mut world), 40 * MS);
     world.run(SECOND);
@@ -74,7 +74,7 @@ fn between_peers_that_list_it_a_call_is_three_lossy_packets_and_nothing_else() {
 }
 
 #[test]
-fn an_answer_that_does_not_come_at_once_is_preceded_by_its_acknowledgement() {
+fn late_result_is_preceded_by_its_acknowledgement() {
     let mut world = pair();
     world.ends.get_mut("phone").unwrap().handler = None;
     let key = world.call("a", request("t")).unwrap();
@@ -87,7 +87,7 @@ fn an_answer_that_does_not_come_at_once_is_preceded_by_its_acknowledgement() {
     assert!(world.settled("a", key).unwrap().is_ok());
 }
 
-/// The messages of the progress that the assistant reports to its caller.
+/// The progress messages that the assistant reports to its caller.
 fn progress_heard(world: &World) -> Vec<String> {
     let heard = |event: &Event| match event {
         Event::Progress { progress, .. } => progress.message.clone(),
@@ -97,13 +97,13 @@ fn progress_heard(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn progress_just_before_an_answer_is_reported_before_it() {
+fn progress_just_before_a_result_is_reported_before_it() {
     let mut world = pair();
     world.ends.get_mut("phone").unwrap().handler = None;
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
     let job = world.ends["phone"].jobs.last().unwrap().key;
-    // What is sent reliably comes long after the answer.
+    // Reliable frames arrive long after the result.
     world.fate = Some(Box::new(|_, _, _| Fate::IsOvertaken(50 * MS)));
     world.with("phone", |session, now| session.progress(now, job, "3 of 3".into()));
     world.finish("phone", Ok(value(2)));
@@ -115,7 +115,7 @@ fn progress_just_before_an_answer_is_reported_before_it() {
 }
 
 #[test]
-fn progress_that_is_lost_on_the_fast_lane_comes_reliably_once() {
+fn progress_lost_on_the_fast_lane_arrives_reliably_once() {
     let mut world = pair();
     world.ends.get_mut("phone").unwrap().handler = None;
     world.call("a", request("t")).unwrap();
@@ -125,7 +125,7 @@ fn progress_that_is_lost_on_the_fast_lane_comes_reliably_once() {
     world.with("phone", |session, now| session.progress(now, job, "1 of 3".into()));
     world.run(200 * MS);
     assert_eq!(progress_heard(&world), ["1 of 3"]);
-    // The copies of the next one come in the other order.
+    // The copies of the next one arrive in the other order.
     world.lossy.lose = None;
     world.with("phone", |session, now| session.progress(now, job, "2 of 3".into()));
     world.run(200 * MS);
@@ -133,7 +133,7 @@ fn progress_that_is_lost_on_the_fast_lane_comes_reliably_once() {
 }
 
 #[test]
-fn without_the_feature_on_both_sides_or_a_lossy_lane_all_is_reliable() {
+fn calls_without_the_feature_or_a_lossy_lane_are_reliable() {
     let mut without = lossy();
     without.fast_lane = false;
     for (assistant, client) in [
@@ -154,7 +154,7 @@ fn without_the_feature_on_both_sides_or_a_lossy_lane_all_is_reliable() {
 }
 
 #[test]
-fn nothing_is_lossy_before_configurations_crossed_under_this_pair_of_sids() {
+fn frames_before_the_handshake_are_reliable() {
     let is_silent = |world: &World| {
         let mut all = world.ends.values().flat_map(|end| &end.log);
         all.all(|(_, lane, _)| *lane == Lane::Reliable)
@@ -173,7 +173,7 @@ fn nothing_is_lossy_before_configurations_crossed_under_this_pair_of_sids() {
 }
 
 #[test]
-fn a_frame_above_one_datagram_goes_reliably() {
+fn frame_above_one_datagram_is_reliable() {
     let mut world = pair();
     for (size, lane) in [(600, Lane::Lossy), (1_000, Lane::Reliable)] {
         world.ends.values_mut().for_each(|end| end.log.clear());
@@ -188,7 +188,7 @@ fn a_frame_above_one_datagram_goes_reliably() {
 }
 
 #[test]
-fn what_is_not_acknowledged_goes_again_after_one_and_a_half_round_trips_each_wait_doubled_four_times() {
+fn unacknowledged_frame_is_retried_four_times_from_one_and_a_half_round_trips_on() {
     let mut world = pair();
     lose(&mut world, |name, _, _| name == "a");
     let _ = world.call("a", request("t"));
@@ -203,7 +203,7 @@ fn what_is_not_acknowledged_goes_again_after_one_and_a_half_round_trips_each_wai
 }
 
 #[test]
-fn before_the_first_sample_it_waits_100_ms() {
+fn first_wait_without_a_sample_is_100_ms() {
     let mut world = fresh(lossy(), lossy());
     world.ask("a", request("t")).unwrap();
     world.run(SECOND);
@@ -218,7 +218,7 @@ fn before_the_first_sample_it_waits_100_ms() {
 }
 
 #[test]
-fn however_short_the_round_trip_it_waits_20_ms() {
+fn first_wait_is_at_least_20_ms() {
     let mut world = World::new();
     world.delay = MS;
     world.assistant("a", lossy());
@@ -236,7 +236,7 @@ fn however_short_the_round_trip_it_waits_20_ms() {
 }
 
 #[test]
-fn an_acknowledgement_is_not_retried() {
+fn acknowledgement_is_not_retried() {
     let mut world = pair();
     lose(&mut world, |name, _, frame| name == "a" && frame.kind() == Kind::ACKNOWLEDGEMENT);
     world.ask("a", request("t")).unwrap();
@@ -248,7 +248,7 @@ fn an_acknowledgement_is_not_retried() {
 }
 
 #[test]
-fn the_reliable_copy_is_dropped_once_acknowledged() {
+fn reliable_copy_is_dropped_once_acknowledged() {
     let mut world = pair();
     let mut lost = false;
     lose(&mut world, move |name, lane, frame| {
@@ -256,7 +256,7 @@ fn the_reliable_copy_is_dropped_once_acknowledged() {
     });
     assert_eq!(took(&mut world), 100 * MS, "one retry after 60 ms, and the round trip");
     world.run(2 * SECOND);
-    // The copy is due after 80 ms, 20 before the retry's answer comes.
+    // The copy is due after 80 ms, 20 ms before the retry's reply arrives.
     assert_eq!(
         sent(&world, "a", Kind::TOOL_USE_REQUEST),
         [(Duration::ZERO, Lane::Lossy), (60 * MS, Lane::Lossy), (80 * MS, Lane::Reliable)]
@@ -265,7 +265,7 @@ fn the_reliable_copy_is_dropped_once_acknowledged() {
 }
 
 #[test]
-fn the_copy_is_held_while_more_than_600_bytes_wait_judged_anew_and_dropped_once_acknowledged() {
+fn reliable_copy_is_held_while_more_than_600_bytes_wait() {
     let mut world = pair();
     world.with("a", |session, now| session.handle_backlog(now, 601));
     let mut lost = 2;
@@ -290,7 +290,7 @@ fn the_copy_is_held_while_more_than_600_bytes_wait_judged_anew_and_dropped_once_
 }
 
 #[test]
-fn copies_that_are_due_at_once_wait_for_one_another() {
+fn reliable_copies_due_together_wait_for_one_another() {
     let mut world = pair();
     lose(&mut world, is_request);
     world.with("a", |session, now| session.handle_backlog(now, 0));
@@ -300,7 +300,7 @@ fn copies_that_are_due_at_once_wait_for_one_another() {
     world.run(85 * MS);
     let copies = world.count("a", "fast_copies");
     assert!((1..=5).contains(&copies), "{copies} went at once");
-    // As a driver does: what was handed over has left.
+    // As a driver does: accepted packets have been sent.
     for _ in 0..40 {
         world.with("a", |session, now| session.handle_backlog(now, 0));
         world.run(5 * MS);
@@ -309,7 +309,7 @@ fn copies_that_are_due_at_once_wait_for_one_another() {
 }
 
 #[test]
-fn behind_endless_bulk_a_frame_still_arrives_once_its_retries_are_used_up() {
+fn frame_behind_endless_bulk_arrives_after_its_last_retry() {
     let mut world = pair();
     lose(&mut world, |_, lane, _| lane == Lane::Lossy);
     world.with("a", |session, now| session.handle_backlog(now, 1_000_000));
@@ -322,9 +322,9 @@ fn behind_endless_bulk_a_frame_still_arrives_once_its_retries_are_used_up() {
 }
 
 #[test]
-fn samples_come_only_from_lossy_acknowledgements_of_frames_that_went_once() {
+fn samples_come_only_from_lossy_acknowledgements_of_frames_sent_once() {
     let mut world = pair();
-    // Each request is lost once: what its answers take says nothing of the round trip.
+    // Each request is lost once: the time of its result is no measure of the round trip.
     let mut count = 0;
     lose(&mut world, move |name, lane, frame| {
         is_request(name, lane, frame) && {
@@ -339,7 +339,7 @@ fn samples_come_only_from_lossy_acknowledgements_of_frames_that_went_once() {
 }
 
 #[test]
-fn on_a_slower_network_than_the_first_wait_a_sample_is_found_all_the_same() {
+fn sample_is_found_on_a_network_slower_than_the_first_wait() {
     let mut world = World::new();
     world.delay = 150 * MS;
     world.assistant("a", lossy());
@@ -359,7 +359,7 @@ fn on_a_slower_network_than_the_first_wait_a_sample_is_found_all_the_same() {
 }
 
 #[test]
-fn a_lossy_duplicate_later_than_half_a_round_trip_after_the_answer_is_answered_again_on_lossy() {
+fn lossy_duplicate_after_half_a_round_trip_is_answered_again_on_lossy() {
     let mut world = pair();
     let peer = world.ends["a"].who.peer().clone();
     world.ask("a", request("t")).unwrap();
@@ -384,7 +384,7 @@ fn a_lossy_duplicate_later_than_half_a_round_trip_after_the_answer_is_answered_a
 }
 
 #[test]
-fn a_duplicate_of_a_request_whose_answer_is_on_its_way_is_answered_by_the_answer() {
+fn duplicate_of_a_request_whose_result_is_in_flight_repeats_the_result() {
     let mut world = pair();
     let peer = world.ends["a"].who.peer().clone();
     lose(&mut world, |name, _, _| name == "phone");
@@ -404,7 +404,7 @@ fn a_duplicate_of_a_request_whose_answer_is_on_its_way_is_answered_by_the_answer
 }
 
 #[test]
-fn a_frame_that_came_reliably_is_acknowledged_on_both_lanes_duplicates_too() {
+fn reliable_frame_is_acknowledged_on_both_channels_duplicates_too() {
     let mut world = pair();
     lose(&mut world, is_request);
     world.ask("a", request("t")).unwrap();
@@ -425,7 +425,7 @@ fn a_frame_that_came_reliably_is_acknowledged_on_both_lanes_duplicates_too() {
 }
 
 #[test]
-fn a_stop_goes_fast_and_its_request_goes_no_more() {
+fn stop_uses_the_fast_lane_and_ends_its_requests_retries() {
     let mut world = pair();
     lose(&mut world, |name, _, _| name == "a");
     let key = world.call("a", request("t")).unwrap();
@@ -439,7 +439,7 @@ fn a_stop_goes_fast_and_its_request_goes_no_more() {
 }
 
 #[test]
-fn a_failure_that_would_prove_that_nothing_ran_says_itself_that_its_tool_began() {
+fn failure_with_a_nothing_ran_code_states_that_its_tool_started() {
     let mut world = pair();
     world.handle("phone", |_| -> Option<Outcome> { Some(Err(ToolError::new("busy", "the tool says so"))) });
     let error = world.ask("a", request("t")).unwrap_err();
@@ -452,7 +452,7 @@ fn a_failure_that_would_prove_that_nothing_ran_says_itself_that_its_tool_began()
 }
 
 #[test]
-fn signs_of_life_are_asked_for_and_given_on_both_lanes() {
+fn pings_use_both_channels() {
     let mut world = pair();
     world.ends.get_mut("phone").unwrap().handler = None;
     world.call("a", request("t")).unwrap();
@@ -473,7 +473,7 @@ fn signs_of_life_are_asked_for_and_given_on_both_lanes() {
 }
 
 #[test]
-fn a_goodbye_is_reliable_and_takes_the_answers_on_their_way_along() {
+fn goodbye_is_reliable_and_sends_results_in_flight_along() {
     let mut world = pair();
     lose(&mut world, |_, lane, _| lane == Lane::Lossy);
     let key = world.call("a", request("t")).unwrap();
@@ -487,7 +487,7 @@ fn a_goodbye_is_reliable_and_takes_the_answers_on_their_way_along() {
 }
 
 #[test]
-fn nothing_goes_again_while_we_are_cut_off_nor_to_another_pair_of_sids() {
+fn frames_are_not_retried_while_disconnected_or_to_another_pair_of_sids() {
     let mut world = pair();
     lose(&mut world, |name, _, _| name == "a");
     let _ = world.call("a", request("t"));
@@ -507,7 +507,7 @@ fn nothing_goes_again_while_we_are_cut_off_nor_to_another_pair_of_sids() {
 }
 
 #[test]
-fn a_request_that_left_on_neither_lane_is_proven_undelivered_and_one_that_may_have_is_not() {
+fn request_unsent_on_both_channels_is_never_delivered() {
     let mut world = pair();
     lose(&mut world, |name, _, _| name == "a");
     let key = world.call("a", request("t")).unwrap();
@@ -534,7 +534,7 @@ fn a_request_that_left_on_neither_lane_is_proven_undelivered_and_one_that_may_ha
 }
 
 #[test]
-fn a_reliable_copy_that_the_connection_gave_back_goes_again_when_it_is_back() {
+fn unsent_reliable_copy_is_sent_when_the_connection_is_restored() {
     let mut world = pair();
     lose(&mut world, |name, _, frame| name == "phone" && frame.kind() == Kind::TOOL_USE_RESULT);
     world.call("a", request("t")).unwrap();
@@ -556,7 +556,7 @@ fn a_reliable_copy_that_the_connection_gave_back_goes_again_when_it_is_back() {
 }
 
 #[test]
-fn a_flood_of_calls_keeps_what_is_on_its_way_within_its_cap() {
+fn flood_of_calls_keeps_frames_in_flight_within_the_limit() {
     let mut world = pair();
     lose(&mut world, |name, _, _| name == "a");
     for _ in 0..40 {
@@ -578,7 +578,7 @@ fn one_lost_packet_costs_at_most_one_wait_and_two_cost_the_reliable_copy() {
         world.random = Random(seed);
         let mut random = Random(seed * 77 + 1);
         for _ in 0..30 {
-            // Which one of the next packets of either end is lost.
+            // Which of the next packets of either end is lost.
             let (at, mut count) = (random.below(4), 0);
             lose(&mut world, move |_, lane, _| {
                 count += 1;
@@ -593,7 +593,7 @@ fn one_lost_packet_costs_at_most_one_wait_and_two_cost_the_reliable_copy() {
 }
 
 #[test]
-fn whatever_is_lost_repeated_or_reordered_each_call_runs_once_and_has_its_answer() {
+fn random_network_faults_leave_each_call_one_run_and_its_result() {
     let (mut worst, mut retries) = (Duration::ZERO, 0);
     for seed in 1..=60 {
         let mut world = pair();
@@ -617,21 +617,21 @@ fn whatever_is_lost_repeated_or_reordered_each_call_runs_once_and_has_its_answer
         worst = worst.max(took.max().unwrap());
     }
     assert!(retries > 100, "{retries}");
-    // Both the request and its answer may need a reliable copy, which a loss of 10 % does not touch here.
+    // Request and result may both need a reliable copy, which a loss of 10 % does not affect here.
     assert!(worst <= 2 * (80 * MS + 40 * MS) + 40 * MS, "{worst:?}");
 }
 
-/// Who is asked in plain form, because it was silent, and hears of its caller at last: its answer must not pass
-/// its Configuration, or its caller is done before it knows with whom it shook hands, and leaves without a goodbye.
+/// A silent peer that got a plain request and then hears from its caller: its result must not overtake its
+/// Configuration, or its caller is done before it knows the peer, and leaves without a goodbye.
 #[test]
-fn a_request_in_plain_form_does_not_open_the_lane() {
+fn plain_request_does_not_open_the_fast_lane() {
     let mut world = World::new();
     world.client("phone", lossy(), &["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.announce = 3 * SECOND;
     world.assistant("a", lossy().admit("phone"));
     world.fate = Some(Box::new(|to, _, _| match to {
-        "a" => Fate::IsOvertaken(50 * MS), // all that is reliable is slow, and stays in order
+        "a" => Fate::IsOvertaken(50 * MS), // reliable frames are slow and in order
         _ => Fate::Arrives,
     }));
     assert_eq!(world.ask("a", request("t").to("phone")).unwrap(), value(1));

@@ -1,4 +1,4 @@
-//! Prompts between two sessions: who may be asked, and by whom.
+//! Prompts between two sessions: which clients may get them, and from which participants.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -26,7 +26,7 @@ fn ask() -> Request {
     Request::new("bridge.permission", Value::encode(&permission()).unwrap())
 }
 
-/// An assistant, and clients whose people answer with the first option, or whatever they were asked to.
+/// An assistant, and clients whose people answer with the first option or as the prompt says.
 fn room(config: Config, clients: &[&str]) -> World {
     let mut world = World::new();
     world.assistant("a", config);
@@ -54,7 +54,7 @@ fn answers(world: &mut World, client: &str) {
 }
 
 #[test]
-fn the_only_client_that_answers_prompts_is_asked_all_four() {
+fn only_client_that_answers_prompts_gets_all_four() {
     let mut world = room(Config::default(), &["phone"]);
     world.client("tv", Config::default(), &["u"]); // answers none
     world.run(200 * MS);
@@ -73,13 +73,13 @@ fn the_only_client_that_answers_prompts_is_asked_all_four() {
         let result = world.ask("a", Request::new(tool, Value::from(parameters))).unwrap();
         assert_eq!(result.to_json(), expected);
     }
-    // What they are is not offered, and what is none is not asked.
+    // Prompts are not listed as tools, and other reserved names are not called.
     assert!(world.session("a").tools().iter().all(|offer| !offer.tool.name().is_reserved()));
     assert!(matches!(world.call("a", request("bridge.wipe")), Err(CallError::UnknownTool { .. })));
 }
 
 #[test]
-fn who_lists_no_prompts_is_not_asked() {
+fn client_that_lists_no_prompts_gets_none() {
     let mut world = room(Config::default(), &[]);
     world.client("tv", Config::default(), &["t"]);
     world.run(200 * MS);
@@ -99,7 +99,7 @@ fn who_lists_no_prompts_is_not_asked() {
 }
 
 #[test]
-fn a_client_without_prompts_answers_unknown_tool() {
+fn client_without_prompts_replies_unknown_tool() {
     let mut world = World::new();
     world.client("phone", Config::default(), &["t"]);
     let sid = world.sid();
@@ -114,7 +114,7 @@ fn a_client_without_prompts_answers_unknown_tool() {
 }
 
 #[test]
-fn a_plain_client_is_asked_no_prompt() {
+fn plain_client_gets_no_prompt() {
     let mut world = room(Config::default(), &[]);
     let sid = world.sid();
     world.puppet(&Participant::new("phone", sid).role(Role::Client));
@@ -129,7 +129,7 @@ fn a_plain_client_is_asked_no_prompt() {
 }
 
 #[test]
-fn of_several_the_named_one_or_the_one_that_the_policy_chooses_is_asked() {
+fn prompt_goes_to_the_named_or_the_selected_client() {
     let mut world = room(Config::default(), &["phone", "tv"]);
     match world.call("a", ask()).unwrap_err() {
         CallError::Ambiguous { owners, .. } => assert_eq!(owners, ["phone", "tv"]),
@@ -177,7 +177,7 @@ fn sec_i6_a_prompt_cannot_be_registered() {
 }
 
 #[test]
-fn the_ninth_open_question_is_busy_and_tools_are_not() {
+fn ninth_open_prompt_is_busy_and_tools_are_not() {
     let mut world = room(Config::default(), &["phone"]);
     world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(Value::empty())));
     let keys: Vec<_> = (0..9).map(|_| world.call("a", ask()).unwrap()).collect();
@@ -211,7 +211,7 @@ fn sec_p3_observers_do_not_see_where_a_person_signs_in() {
 }
 
 #[test]
-fn what_is_no_question_is_refused_with_its_path() {
+fn invalid_prompt_is_refused_with_its_path() {
     let mut world = room(Config::default(), &["phone"]);
     match world.ask("a", Request::new("bridge.choose", Value::from(json!({"text": "?", "choices": []})))) {
         Err(CallError::Tool(error)) => {

@@ -1,4 +1,4 @@
-//! Frames that come again, late, out of turn or after a gap: the call's id says what they are, not their stanza.
+//! Frames that arrive again, late, out of order or after a gap: the call's id identifies them, not their stanza.
 
 use toolbridge::{
     CallError, Config,
@@ -19,7 +19,7 @@ fn under(stanza: i32, frame: &Frame) -> Vec<u8> {
     bytes
 }
 
-/// What the two ends have done and have said to be done.
+/// What the two ends have run and reported.
 fn deeds(world: &World) -> [usize; 5] {
     let [a, phone] = [&world.ends["a"], &world.ends["phone"]];
     [
@@ -50,7 +50,7 @@ fn alicia_a17_repeated_frames_of_a_call_do_nothing_twice_whatever_their_stanza()
         let peer = world.ends[from].who.peer().clone();
         for kind in kinds {
             for (_, frame) in world.said(from, kind) {
-                // As it was, as the first, after a gap, and as the last that there can be.
+                // Unchanged, as the first, after a gap, and as the highest possible.
                 let its = frame.stanza_id().unwrap();
                 for stanza in [its, sign, its + sign * 1_000, sign * i32::MAX] {
                     world.throw_as(&peer, &[to], &under(stanza, &frame));
@@ -70,7 +70,7 @@ fn alicia_a17_repeated_frames_of_a_call_do_nothing_twice_whatever_their_stanza()
     }
     assert!(world.count("phone", "duplicate") >= 12, "each request four times");
 
-    // The stanzas that follow are all lower than one that came: they are taken as if nothing had been.
+    // The following stanzas are all lower than one that arrived: they are accepted normally.
     assert_eq!(world.ask("a", request("quick")).unwrap(), value(1));
     world.ends.get_mut("phone").unwrap().jobs.retain(|job| job.tool.as_str() == "open");
     world.finish("phone", Ok(value(2)));
@@ -82,7 +82,7 @@ fn alicia_a17_repeated_frames_of_a_call_do_nothing_twice_whatever_their_stanza()
 fn alicia_a17_a_gap_is_accepted() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
-    // Frames for somebody else take stanzas too.
+    // Frames for other participants use stanzas too.
     world.stranger("x");
     world.run(SECOND);
     world.ask("a", request("t")).unwrap();
@@ -101,7 +101,7 @@ fn alicia_a17_a_gap_is_accepted() {
     assert_eq!(world.count("phone", "out_of_order"), 0);
 }
 
-/// Each of 64 cancelled calls has its request lost on the lossy lane, so that its stop comes first.
+/// Each of 64 cancelled calls has its request lost on the lossy lane, so that its stop arrives first.
 fn after_many_quick_cancels() -> World {
     let mut world = World::new();
     world.assistant("a", Config::default().lossy(true));
@@ -139,7 +139,7 @@ fn call_after_64_quick_cancels_runs() {
 }
 
 #[test]
-fn first_of_65_quick_cancels_never_starts_however_late_its_request_comes() {
+fn first_of_65_quick_cancels_never_starts_however_late_its_request() {
     let mut world = World::new();
     world.assistant("a", Config::default().lossy(true));
     world.client("phone", Config::default().lossy(true), &["t"]);

@@ -1,4 +1,4 @@
-//! What was not acknowledged goes again when its peer comes back, and nothing runs twice for it.
+//! Unacknowledged frames are retransmitted when their peer returns, and nothing runs twice because of it.
 
 use toolbridge::{
     CallError, CallId, Config, Event, SendFailure, Tool, ToolOptions,
@@ -7,12 +7,12 @@ use toolbridge::{
 
 use crate::session_world::{MS, SECOND, World, receivers, request, value};
 
-/// The stanzas of what this one sent of a kind.
+/// The stanzas of the frames of a type that this participant sent.
 fn stanzas(world: &World, name: &str, kind: Kind) -> Vec<i32> {
     world.said(name, kind).iter().map(|(_, frame)| frame.stanza_id().unwrap()).collect()
 }
 
-/// Sends a request that is lost, since its owner is just joining anew, and lets that come back.
+/// Sends a request that is lost because its owner is rejoining, and lets the owner return.
 fn lost_on_its_way(world: &mut World) {
     world.leave("phone");
     world.run(500 * MS);
@@ -67,7 +67,7 @@ fn alicia_a20_results_of_a_client_that_was_away_arrive_in_their_order_and_run_on
 }
 
 #[test]
-fn what_was_acknowledged_is_not_sent_again() {
+fn acknowledged_frame_is_not_retransmitted() {
     let mut world = World::pair(&["t"]);
     world.call("a", request("t")).unwrap();
     world.run(200 * MS);
@@ -84,11 +84,11 @@ fn what_was_acknowledged_is_not_sent_again() {
 }
 
 #[test]
-fn a_result_whose_acknowledgement_was_lost_goes_again_and_counts_once() {
+fn result_whose_acknowledgement_was_lost_is_retransmitted_and_counts_once() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let key = world.call("a", request("t")).unwrap();
-    world.run(45 * MS); // the result is there; its acknowledgement is on its way
+    world.run(45 * MS); // the result has arrived; its acknowledgement is in flight
     assert!(world.settled("a", key).is_some());
     world.leave("phone");
     world.run(100 * MS);
@@ -103,7 +103,7 @@ fn a_result_whose_acknowledgement_was_lost_goes_again_and_counts_once() {
 }
 
 #[test]
-fn a_client_that_was_lost_and_comes_back_as_the_same_instance_hears_that_its_call_was_stopped() {
+fn returning_instance_of_a_lost_client_gets_the_stop_of_its_call() {
     let mut world = World::pair(&["t"]);
     let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
@@ -114,7 +114,7 @@ fn a_client_that_was_lost_and_comes_back_as_the_same_instance_hears_that_its_cal
     world.rejoin("phone");
     world.run(SECOND);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
-    // Its place is free again.
+    // Its slot is free again.
     assert_eq!(stanzas(&world, "a", Kind::CONTROL_STOP).len(), 1);
     let caps = Config::default().caps.open_per_peer;
     for _ in 0..caps {
@@ -123,11 +123,11 @@ fn a_client_that_was_lost_and_comes_back_as_the_same_instance_hears_that_its_cal
 }
 
 #[test]
-fn a_stop_that_was_lost_goes_again() {
+fn lost_stop_is_retransmitted() {
     let mut world = World::pair(&["t"]);
     let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
-    world.ends.get_mut("phone").unwrap().here = false; // cut off, and nobody knows
+    world.ends.get_mut("phone").unwrap().here = false; // disconnected, and no one notices
     world.with("a", |session, now| session.cancel(now, key));
     world.run(100 * MS);
     world.rejoin("phone");
@@ -139,7 +139,7 @@ fn a_stop_that_was_lost_goes_again() {
 }
 
 #[test]
-fn a_request_that_was_stopped_is_not_sent_again() {
+fn stopped_request_is_not_retransmitted() {
     let mut world = World::pair(&["t"]);
     world.ends.get_mut("phone").unwrap().here = false;
     let key = world.call("a", request("t")).unwrap();
@@ -153,7 +153,7 @@ fn a_request_that_was_stopped_is_not_sent_again() {
 }
 
 #[test]
-fn another_instance_is_asked_anew_if_the_tool_may_run_twice() {
+fn idempotent_call_is_reissued_to_another_instance() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let may_repeat =
@@ -182,7 +182,7 @@ fn another_instance_is_asked_anew_if_the_tool_may_run_twice() {
 }
 
 #[test]
-fn a_refusal_of_what_another_instance_was_asked_does_not_end_the_call_that_is_asked_anew() {
+fn refusal_of_the_first_request_does_not_end_a_reissued_call() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let may_repeat = Tool::new("look".parse().unwrap(), "").options(ToolOptions::default().idempotent());
@@ -194,7 +194,7 @@ fn a_refusal_of_what_another_instance_was_asked_does_not_end_the_call_that_is_as
         world.with("phone", |session, now| session.offer(now, tools)).unwrap().unwrap();
         if key.is_none() {
             world.run(200 * MS);
-            world.ends.get_mut("phone").unwrap().here = false; // the request will find the next process
+            world.ends.get_mut("phone").unwrap().here = false; // the request will reach the next process
             key = world.call("a", request("look").timeout(20 * SECOND)).ok();
         }
     }
@@ -222,7 +222,7 @@ fn a_refusal_of_what_another_instance_was_asked_does_not_end_the_call_that_is_as
 }
 
 #[test]
-fn a_request_that_the_connection_kept_goes_when_it_is_back_and_else_is_proven_not_to_have_run() {
+fn unsent_request_is_sent_when_the_connection_is_restored_or_never_delivered() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let interrupted = |world: &mut World| {
@@ -262,7 +262,7 @@ fn a_request_that_the_connection_kept_goes_when_it_is_back_and_else_is_proven_no
 }
 
 #[test]
-fn a_request_refused_for_load_whose_answer_was_lost_is_refused_again_and_never_runs() {
+fn request_refused_for_load_is_refused_again_when_the_refusal_was_lost() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let mut config = Config::default();
@@ -272,9 +272,9 @@ fn a_request_refused_for_load_whose_answer_was_lost_is_refused_again_and_never_r
     world.run(SECOND);
     world.call("a", request("t")).unwrap();
     let refused = world.call("a", request("t")).unwrap();
-    world.run(30 * MS); // both were taken; the refusal is on its way
+    world.run(30 * MS); // both were accepted; the refusal is in flight
     world.ends.get_mut("a").unwrap().here = false;
-    world.run(1_500 * MS); // the second in which only one call was taken is over
+    world.run(1_500 * MS); // the second in which only one call was accepted is over
     world.rejoin("a");
     world.run(2 * SECOND);
     let Some(Err(error)) = world.settled("a", refused) else { panic!("it has no outcome") };
@@ -283,7 +283,7 @@ fn a_request_refused_for_load_whose_answer_was_lost_is_refused_again_and_never_r
 }
 
 #[test]
-fn a_replay_has_so_many_frames_on_its_way_at_once_and_goes_on_when_they_are_acknowledged() {
+fn retransmission_has_a_window_and_continues_with_acknowledgements() {
     let mut world = World::new();
     let mut config = Config::default();
     config.caps.retransmit_frames = 3;
@@ -295,12 +295,12 @@ fn a_replay_has_so_many_frames_on_its_way_at_once_and_goes_on_when_they_are_ackn
     let keys: Vec<_> = (0..20).map(|_| world.call("a", request("t")).unwrap()).collect();
     world.run(50 * MS);
     world.rejoin("phone");
-    world.run(35 * MS); // its Configuration is here, no acknowledgement yet
+    world.run(35 * MS); // its Configuration has arrived, no acknowledgement yet
     assert_eq!(world.count("a", "retransmitted"), 3);
     world.run(SECOND);
     assert!(keys.iter().all(|key| matches!(world.settled("a", *key), Some(Ok(_)))));
     assert_eq!(world.executed.len(), 20);
-    // A frame that is larger than all that is allowed at once still goes.
+    // A frame that exceeds the whole window is still sent.
     let mut config = Config::default();
     config.caps.retransmit_bytes = 10;
     let mut world = World::new();
@@ -344,7 +344,7 @@ fn sec_y1_frames_of_yesterday_are_refused_and_run_nothing() {
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("t")).unwrap();
     let yesterday = world.said("a", Kind::TOOL_USE_REQUEST).pop().unwrap().1;
-    // Today: another run of both programs. The same bytes come from the assistant's identity.
+    // Now: another instance of both programs. The same bytes arrive from the assistant's identity.
     let mut world = World::new();
     world.sid(); // so that the programs are others
     world.assistant("a", Config::default());
@@ -388,7 +388,7 @@ fn sec_r2_a_request_older_than_what_is_remembered_is_refused_not_run() {
 }
 
 #[test]
-fn an_instance_that_another_one_replaced_runs_nothing_twice_should_it_return() {
+fn replaced_instance_runs_nothing_twice_when_it_returns() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("t")).unwrap();

@@ -1,4 +1,4 @@
-//! Peers that come back, and what was still on its way of those who were there before.
+//! Peers that return, and frames in flight from those that were there before.
 
 use toolbridge::{
     CallError, Config, ErrorCode, Event, Participant, Peer, Role, SendFailure, ToolError, Value,
@@ -33,7 +33,7 @@ fn plain_assistant(tools: &[&str]) -> World {
     world
 }
 
-/// It joins, under a new sid.
+/// The assistant joins under a new sid.
 fn plain_assistant_comes(world: &mut World) {
     let sid = world.sid();
     world.puppet(&Participant::new("a", sid).agent(true));
@@ -46,7 +46,7 @@ fn answers(world: &World, name: &str) -> Vec<ToolUseResult> {
 }
 
 #[test]
-fn the_last_word_of_a_sid_that_was_replaced_moves_nobody() {
+fn late_frame_of_a_replaced_sid_moves_no_identity() {
     let mut world = World::new();
     world.assistant("a", Config::default().admit("phone"));
     let (old, new) = (Peer::new("phone", "PA_old"), Peer::new("phone", "PA_new"));
@@ -54,7 +54,7 @@ fn the_last_word_of_a_sid_that_was_replaced_moves_nobody() {
     world.with("a", |session, now| session.handle_joined(now, role(&old)));
     world.throw_as(&old, &["a"], &configuration("one"));
     world.run(100 * MS);
-    // It is killed and started again; its new Configuration comes before the room's announcement.
+    // It is killed and started again; its new Configuration arrives before the room's announcement.
     world.throw_as(&new, &["a"], &configuration("two"));
     world.run(100 * MS);
     world.with("a", |session, now| session.handle_joined(now, role(&new)));
@@ -67,7 +67,7 @@ fn the_last_word_of_a_sid_that_was_replaced_moves_nobody() {
 }
 
 #[test]
-fn an_answer_waits_for_a_plain_assistant_that_comes_back() {
+fn result_waits_for_a_plain_assistant_that_returns() {
     let mut world = plain_assistant(&["t"]);
     let say = |world: &mut World, id: &str| {
         let request = Message::ToolUseRequest(plain_request(id, "t"));
@@ -88,7 +88,7 @@ fn an_answer_waits_for_a_plain_assistant_that_comes_back() {
 }
 
 #[test]
-fn a_stop_that_waits_for_a_configuration_is_taken_when_its_sender_turns_out_plain() {
+fn waiting_stop_is_handled_when_its_sender_is_plain() {
     let mut world = plain_assistant(&["hang", "t"]);
     world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("first", "hang")));
     world.run(100 * MS);
@@ -103,10 +103,10 @@ fn a_stop_that_waits_for_a_configuration_is_taken_when_its_sender_turns_out_plai
     assert_eq!(world.ends["phone"].aborted.len(), 1);
 }
 
-/// The assistant is cut off for so long that the phone binds another one; what it asks again has run, and is not
+/// The assistant is disconnected for so long that the phone binds another one; a repeated request has run, and is not
 /// denied as if it had not.
 #[test]
-fn what_ran_for_an_assistant_is_not_denied_when_another_one_is_bound() {
+fn result_for_an_assistant_is_not_denied_when_another_one_is_bound() {
     let mut world = World::pair(&["t"]);
     world.call("a", request("t").timeout(60 * SECOND)).unwrap();
     world.run(50 * MS);
@@ -114,7 +114,7 @@ fn what_ran_for_an_assistant_is_not_denied_when_another_one_is_bound() {
     world.assistant("b", Config::default());
     world.run(SECOND);
     world.finish("phone", Ok(value(1)));
-    world.leave("a"); // before it hears the answer
+    world.leave("a"); // before it receives the result
     world.run(8 * SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "b");
     world.rejoin("a");
@@ -130,10 +130,10 @@ fn what_ran_for_an_assistant_is_not_denied_when_another_one_is_bound() {
     assert!(world.session("phone").is_drained());
 }
 
-/// A late Configuration of an older process, under a sid that was never announced, moves the identity for 4 s.
-/// It may take no call with it: the process that the room lists still runs it, and must hear of its end.
+/// A late Configuration of an older process, under a sid that was never announced, moves the identity for 4 s. It
+/// must not take a call with it: the announced process still runs it, and must get its stop.
 #[test]
-fn a_tool_hears_of_its_end_though_another_instance_showed_itself_in_between() {
+fn tool_is_stopped_although_another_instance_appeared_in_between() {
     let mut world = World::pair(&["hang"]);
     world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
@@ -144,9 +144,10 @@ fn a_tool_hears_of_its_end_though_another_instance_showed_itself_in_between() {
     assert!(gone, "{settled:?}, and its tool runs");
 }
 
-/// Who has lost its signalling is told of nobody: whoever joins anew meanwhile is heard for as long as it answers.
+/// A participant that lost its signaling gets no announcements: a peer that rejoins meanwhile is accepted for as long
+/// as it replies.
 #[test]
-fn who_joins_anew_and_is_not_announced_is_heard_until_it_is() {
+fn unannounced_rejoin_is_accepted_until_its_announcement() {
     for who in ["phone", "a"] {
         let mut world = World::pair(&["t"]);
         world.handle("phone", |_| Some(Ok(value(1))));
@@ -165,10 +166,9 @@ fn who_joins_anew_and_is_not_announced_is_heard_until_it_is() {
     }
 }
 
-/// A plain assistant shows no instance, so under another sid it is another one: nobody waits for what the first
-/// had asked.
+/// A plain assistant shows no instance, so under another sid it is another one: no result is kept for the first.
 #[test]
-fn what_a_plain_assistant_asked_stops_after_the_grace_though_its_identity_is_back() {
+fn call_of_a_plain_assistant_stops_after_the_grace_period_although_its_identity_returned() {
     let mut world = plain_assistant(&["hang", "t"]);
     world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(value(1))));
     let first = ToolUseRequest { timeout_ms: Some(60_000), ..plain_request("first", "hang") };
@@ -185,14 +185,14 @@ fn what_a_plain_assistant_asked_stops_after_the_grace_though_its_identity_is_bac
 }
 
 #[test]
-fn an_answer_that_is_sent_again_still_says_that_its_tool_began() {
+fn retransmitted_result_still_states_that_its_tool_started() {
     let mut world = World::pair(&["t"]);
     world.lossy.lose = Some(Box::new(|from, _, frame| {
         from == "phone" && [Kind::TOOL_PROGRESS, Kind::TOOL_USE_RESULT].contains(&frame.kind())
     }));
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
-    // A code of its own that would prove, without the word that was lost, that nothing ran.
+    // An error code that would prove, without the lost start message, that nothing ran.
     world.finish("phone", Err(ToolError::new(ErrorCode::BUSY, "the printer is busy")));
     world.run(100 * MS);
     world.lossy.lose = None;
@@ -202,12 +202,12 @@ fn an_answer_that_is_sent_again_still_says_that_its_tool_began() {
     assert!(error.may_have_run(), "{error:?}");
 }
 
-/// An answer to what was registered in the join before says nothing of this one.
+/// An acknowledgement of a registration in the previous join does not apply to this one.
 #[test]
-fn a_late_answer_to_an_earlier_registration_keeps_no_tools_back() {
+fn late_acknowledgement_of_an_earlier_registration_withholds_no_tools() {
     let mut world = World::pair(&["t"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("b", sid).agent(true)); // so that no registration goes before it is known who is bound
+    world.puppet(&Participant::new("b", sid).agent(true)); // so that no registration is sent before an assistant is bound
     world.run(SECOND);
     world.rejoin("phone");
     let answer = ToolsRegisterAck { success: true, tool_count: 1, error: None };
@@ -217,9 +217,9 @@ fn a_late_answer_to_an_earlier_registration_keeps_no_tools_back() {
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
 }
 
-/// Signalling and data go their own ways: the room's word that somebody left may come before its goodbye.
+/// Signaling and data are independent: the room's leave event may arrive before the goodbye.
 #[test]
-fn a_goodbye_that_comes_after_the_room_told_of_the_leaving_still_ends_it_at_once() {
+fn goodbye_after_the_leave_event_still_ends_the_peer_at_once() {
     let mut world = World::pair(&["hang"]);
     let call = world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
@@ -228,7 +228,7 @@ fn a_goodbye_that_comes_after_the_room_told_of_the_leaving_still_ends_it_at_once
     world.leave("phone");
     world.run(100 * MS);
     assert!(matches!(world.settled("a", call), Some(Err(CallError::Lost { .. }))));
-    // And the other way: nothing of it begins any more.
+    // In the other order, nothing of it starts any more.
     let mut world = World::pair(&["hang"]);
     world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
@@ -240,12 +240,12 @@ fn a_goodbye_that_comes_after_the_room_told_of_the_leaving_still_ends_it_at_once
     assert_eq!(world.session("phone").bound(), None);
 }
 
-/// Its calls would be refused: who is offered tools may call them.
+/// Its calls would be refused: a participant that is offered tools may call them.
 #[test]
-fn nothing_is_offered_to_another_assistant_while_the_bound_one_may_come_back() {
+fn client_offers_no_tools_to_another_assistant_within_the_grace_period() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
-    world.leave("a"); // without a word
+    world.leave("a"); // without a goodbye
     world.run(SECOND);
     world.assistant("b", Config::default());
     let call = world.call("b", request("t").owner_wait(10 * SECOND)).unwrap();
@@ -257,9 +257,9 @@ fn nothing_is_offered_to_another_assistant_while_the_bound_one_may_come_back() {
     assert!(world.settled("b", call).unwrap().is_ok());
 }
 
-/// It shook hands in the join before, and leaves before it could do so in this one.
+/// It shook hands in the previous join, and leaves before it could do so in this one.
 #[test]
-fn a_goodbye_before_the_handshake_of_a_new_join_ends_what_is_left_of_the_old_one() {
+fn goodbye_before_the_handshake_of_a_new_join_ends_the_old_one() {
     let mut world = World::pair(&["hang"]);
     world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
@@ -273,7 +273,7 @@ fn a_goodbye_before_the_handshake_of_a_new_join_ends_what_is_left_of_the_old_one
 }
 
 #[test]
-fn what_a_plain_client_was_asked_is_lost_after_the_grace_though_others_are_forgotten_meanwhile() {
+fn call_of_a_plain_client_is_lost_after_the_grace_period_although_others_were_forgotten() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let plain = |sid: String| Participant::new("watch", sid).role(Role::Client);
@@ -294,10 +294,10 @@ fn what_a_plain_client_was_asked_is_lost_after_the_grace_though_others_are_forgo
 }
 
 #[test]
-fn an_answer_says_itself_that_its_tool_began_if_its_code_would_prove_the_contrary() {
+fn result_with_a_nothing_ran_code_states_that_its_tool_started() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Err(ToolError::new("busy", "the tool says so"))));
-    // A frame of whom the room does not know yet comes without a sender, and is dropped.
+    // A frame from a participant that the room does not know yet has no sender, and is dropped.
     world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
         Kind::TOOL_PROGRESS => Fate::IsLost,
         _ => Fate::Arrives,
@@ -307,9 +307,9 @@ fn an_answer_says_itself_that_its_tool_began_if_its_code_would_prove_the_contrar
     assert!(error.may_have_run());
 }
 
-/// Its Configurations come too late, and so it is asked as a plain client; then it joins anew.
+/// Its Configurations arrive too late, so it is called as a plain client; then it rejoins.
 #[test]
-fn a_tool_hears_of_its_end_though_its_client_was_taken_for_a_plain_one() {
+fn tool_is_stopped_although_its_client_was_treated_as_plain() {
     let mut world = World::new();
     world.fate = Some(Box::new(|_, from, frame| match (from.as_str(), frame.kind()) {
         ("phone", Kind::CONFIGURATION) => Fate::IsLost,
@@ -328,9 +328,9 @@ fn a_tool_hears_of_its_end_though_its_client_was_taken_for_a_plain_one() {
     assert_eq!(world.ends["phone"].aborted.len(), 1, "it was told to stop");
 }
 
-/// A process that took the place of another one counts from one again, and hears what was meant for that one.
+/// A process that replaced another one starts at stanza one, and gets frames meant for the other.
 #[test]
-fn an_acknowledgement_that_names_another_call_says_nothing_of_ours() {
+fn acknowledgement_of_another_call_has_no_effect() {
     let mut world = World::pair(&["t"]);
     world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
         Kind::TOOL_USE_REQUEST => Fate::IsLost,
@@ -353,9 +353,9 @@ fn an_acknowledgement_that_names_another_call_says_nothing_of_ours() {
     assert!(delivered(&mut world, request.peek_id().unwrap()));
 }
 
-/// A transport may tell of a new join alone, without a word that the old one was lost.
+/// A transport may report a rejoin alone, without reporting that the old connection was lost.
 #[test]
-fn a_request_to_a_plain_client_that_never_left_goes_after_a_rejoin() {
+fn unsent_request_to_a_plain_client_is_sent_after_a_rejoin() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
@@ -367,14 +367,14 @@ fn a_request_to_a_plain_client_that_never_left_goes_after_a_rejoin() {
     let packet = world.packet;
     world.with("a", |session, now| session.handle_send_failed(now, packet, SendFailure::Interrupted));
     world.run(100 * MS);
-    world.ends.get_mut("watch").unwrap().inbox.clear(); // this world delivered it all the same
+    world.ends.get_mut("watch").unwrap().inbox.clear(); // the test network delivered it nevertheless
     world.rejoin("a");
     world.run(5 * SECOND);
     assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1);
 }
 
 #[test]
-fn who_left_with_a_late_goodbye_counts_among_those_who_are_remembered() {
+fn peer_with_a_late_goodbye_counts_as_remembered() {
     let mut config = Config::default();
     config.caps.remembered_peers = 2;
     let mut world = World::new();
@@ -389,12 +389,12 @@ fn who_left_with_a_late_goodbye_counts_among_those_who_are_remembered() {
         world.leave(&name);
         world.run(10 * SECOND);
     }
-    // What is known of it says so in the words of the session itself.
+    // The session's debug output contains what it knows of the peer.
     let known = format!("{:?}", world.session("a"));
     assert!((0..6).filter(|n| known.contains(&format!("guest{n}"))).count() <= 3);
 }
 
-/// A phone that the test plays comes under another sid, as this instance, and offers a tool that may run twice.
+/// A phone that the test plays joins under another sid, as this instance, and offers an idempotent tool.
 fn instance_comes(world: &mut World, instance: &str) {
     world.leave_if_here("phone");
     let sid = world.sid();
@@ -420,13 +420,13 @@ fn acknowledge(world: &mut World, stanza: i32) {
     world.run(50 * MS);
 }
 
-/// The stanza of the last frame of this type that the phone was sent.
+/// The stanza of the last frame of this type that was sent to the phone.
 fn last_of(world: &World, kind: Kind) -> Option<i32> {
     world.ends["phone"].inbox.iter().rev().find(|(_, frame)| frame.kind() == kind)?.1.stanza_id()
 }
 
 #[test]
-fn replaced_instance_that_returns_is_told_to_stop_what_ended_meanwhile() {
+fn returning_replaced_instance_gets_stops_of_ended_calls() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     instance_comes(&mut world, "one");
@@ -447,7 +447,7 @@ fn replaced_instance_that_returns_is_told_to_stop_what_ended_meanwhile() {
 }
 
 #[test]
-fn replaced_instance_that_returns_is_not_stopped_when_it_is_asked_anew() {
+fn returning_replaced_instance_gets_no_stop_of_a_call_reissued_to_it() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     instance_comes(&mut world, "one");
@@ -463,9 +463,9 @@ fn replaced_instance_that_returns_is_not_stopped_when_it_is_asked_anew() {
     assert!(last_of(&world, Kind::CONTROL_STOP).is_some());
 }
 
-/// Whether it is the program that was asked, only that one knows.
+/// Only the program itself knows whether it got the request.
 #[test]
-fn stop_of_a_plain_call_goes_to_each_instance_that_shows_itself() {
+fn stop_of_a_plain_call_goes_to_each_instance_that_appears() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
@@ -482,7 +482,7 @@ fn stop_of_a_plain_call_goes_to_each_instance_that_shows_itself() {
     }
 }
 
-/// The refusal of the old request is slower than the acknowledgement of the new one.
+/// The refusal of the old request arrives after the acknowledgement of the new one.
 #[test]
 fn refusal_of_an_earlier_request_does_not_end_a_call_that_was_acknowledged() {
     let mut world = World::new();
@@ -506,9 +506,9 @@ fn refusal_of_an_earlier_request_does_not_end_a_call_that_was_acknowledged() {
     assert!(world.settled("a", key).is_none());
 }
 
-/// Its first stanza is below those of the plain program: it is another run, of which nothing is forgotten.
+/// Its first stanza is below those of the plain program: it is another instance, of which nothing is forgotten.
 #[test]
-fn instance_in_place_of_a_plain_assistant_may_ask_under_lower_stanzas() {
+fn instance_after_a_plain_assistant_may_use_lower_stanzas() {
     let mut world = plain_assistant(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let ask = |world: &mut World, stanza: i32, id: &str| {
@@ -526,9 +526,9 @@ fn instance_in_place_of_a_plain_assistant_may_ask_under_lower_stanzas() {
     assert_eq!(world.executed.len(), 2);
 }
 
-/// Its acknowledgement is lost, and its answer, which needs none, comes: the next stop is due.
+/// Its acknowledgement is lost, and its result, which needs none, arrives: the next stop is due.
 #[test]
-fn stop_that_its_answer_made_needless_does_not_hold_up_the_next_one() {
+fn stop_settled_by_its_result_does_not_block_the_next_one() {
     let mut world = World::new();
     let mut caps = Caps::default();
     caps.retransmit_frames = 1;

@@ -1,4 +1,4 @@
-//! Rules of the session that no other test holds: what is remembered of peers, calls and answers, and for how long.
+//! Rules of the session that no other test covers: what is remembered of peers, calls and results, and for how long.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -16,12 +16,12 @@ use crate::{
     session_world::{Fate, MS, SECOND, World, request, tool, value},
 };
 
-/// A value of so many bytes and a few more.
+/// A value of slightly more than this many bytes.
 fn body_of(bytes: usize) -> Value {
     Value::from(serde_json::json!({"text": "x".repeat(bytes)}))
 }
 
-/// The `meta` of a Configuration of this instance, which has heard ours.
+/// The `meta` of a Configuration of this instance, which has received the local one.
 fn shown(instance: &str) -> Meta {
     Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true)
 }
@@ -44,7 +44,7 @@ fn shown_assistant() -> World {
     world
 }
 
-/// Our assistant, and a client that the test plays and that has neither registered nor shaken hands.
+/// A toolbridge assistant, and a client that the test plays and that has neither registered nor shaken hands.
 fn silent_client() -> World {
     let mut world = World::new();
     world.assistant("a", Config::default());
@@ -67,7 +67,7 @@ fn bye() -> Meta {
 }
 
 #[test]
-fn unacknowledged_answers_to_one_caller_stay_within_their_bytes() {
+fn unacknowledged_results_for_one_caller_stay_within_the_limit() {
     let mut config = Config::default();
     config.caps.table_bytes = 4_000;
     let mut world = World::new();
@@ -89,7 +89,7 @@ fn unacknowledged_answers_to_one_caller_stay_within_their_bytes() {
     }
     assert_eq!(large(&world), 1, "a second one would be more than 4,000 B");
     world.fate = None;
-    world.rejoin("a"); // acknowledges what comes again
+    world.rejoin("a"); // acknowledges retransmitted frames
     world.run(2 * SECOND);
     world.ask("a", request("t")).unwrap();
 }
@@ -114,13 +114,13 @@ fn claimed_call_counts_its_budget_from_the_request() {
     world.run(2 * SECOND);
     let job = &world.ends["phone"].jobs[0];
     assert_eq!((job.deadline, job.limit), (asked + world.delay + 4 * SECOND, 4 * SECOND));
-    world.leave("a"); // no stop of its comes, and its grace ends later
+    world.leave("a"); // its stop never arrives, and its grace period ends later
     world.run(2_021 * MS);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
 }
 
 #[test]
-fn stop_is_kept_as_long_as_its_owner_may_still_work() {
+fn stop_is_kept_as_long_as_its_owner_may_execute() {
     let mut world = World::pair(&["hang"]);
     let key = world.call("a", request("hang").timeout(300 * SECOND)).unwrap();
     world.run(100 * MS);
@@ -135,7 +135,7 @@ fn stop_is_kept_as_long_as_its_owner_may_still_work() {
 }
 
 #[test]
-fn answers_of_a_caller_that_is_back_are_not_dropped_at_the_date_of_its_absence() {
+fn results_of_a_returned_caller_are_kept_after_its_old_deadline() {
     let mut world = World::pair(&["t"]);
     world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
         Kind::TOOL_USE_RESULT => Fate::IsLost,
@@ -146,8 +146,8 @@ fn answers_of_a_caller_that_is_back_are_not_dropped_at_the_date_of_its_absence()
     world.finish("phone", Ok(value(1)));
     world.run(100 * MS);
     for _ in 0..2 {
-        // The assistant is cut off for longer than its grace, comes back, and is there for longer than answers wait
-        // for one that is away.
+        // The assistant is disconnected for longer than its grace period, returns, and stays for longer than results
+        // wait for an absent caller.
         world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
         world.leave("a");
         world.run(10 * SECOND);
@@ -163,7 +163,7 @@ fn answers_of_a_caller_that_is_back_are_not_dropped_at_the_date_of_its_absence()
 }
 
 #[test]
-fn instance_that_said_goodbye_is_not_heard_again_in_its_join() {
+fn instance_that_said_goodbye_is_ignored_for_the_rest_of_its_join() {
     let mut world = shown_assistant();
     world.say("a", &["phone"], &bye(), &goodbye());
     world.run(100 * MS);
@@ -173,14 +173,14 @@ fn instance_that_said_goodbye_is_not_heard_again_in_its_join() {
     world.run(100 * MS);
     assert_eq!(world.session("phone").bound(), None);
     assert_eq!(world.count("phone", "after_goodbye"), before + 1);
-    // Another run of the program in the same join is heard.
+    // Another instance of the program in the same join is accepted.
     world.say("a", &["phone"], &shown("two"), &configuration());
     world.run(100 * MS);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
 }
 
 #[test]
-fn sid_that_the_room_lists_again_is_present() {
+fn sid_announced_again_is_present() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let phone = world.ends["phone"].who.clone();
@@ -193,14 +193,15 @@ fn sid_that_the_room_lists_again_is_present() {
     assert_eq!(world.count("a", "stale_sid"), heard);
 }
 
-/// A Configuration under a sid that the room has not announced moves its sender; the listed one may speak meanwhile.
+/// A Configuration under a sid that the room has not announced moves its sender; the announced one may send
+/// meanwhile.
 #[test]
-fn listed_sid_is_heard_though_a_configuration_moved_its_identity() {
+fn announced_sid_is_accepted_although_a_configuration_moved_its_identity() {
     let mut world = World::pair(&["t"]);
     let bytes = Frame::write(1, "room", &shown("older"), &configuration()).unwrap();
     world.throw_as(&Peer::new("phone", "PA_never_announced"), &["a"], &bytes);
     world.run(100 * MS);
-    // Its own Configuration again, as it came first.
+    // Its own Configuration again, unchanged.
     let own = world.said("phone", Kind::CONFIGURATION)[0].1.clone();
     world.throw("phone", &["a"], own.as_bytes());
     world.run(200 * MS);
@@ -224,7 +225,7 @@ fn late_goodbye_counts_only_after_a_handshake() {
 }
 
 #[test]
-fn stops_of_requests_that_never_came_go_with_their_callers_instance() {
+fn tombstones_are_dropped_with_their_callers_instance() {
     let say = |world: &mut World, id: &str| {
         let request = Message::ToolUseRequest(plain_request(id, "t"));
         world.say("a", &["phone"], &Meta::new(), &request);
@@ -243,7 +244,7 @@ fn stops_of_requests_that_never_came_go_with_their_callers_instance() {
 }
 
 #[test]
-fn plain_client_that_sends_a_configuration_after_all_keeps_its_calls() {
+fn plain_client_that_sends_a_late_configuration_keeps_its_calls() {
     let mut world = silent_client();
     let key = world.call("a", request("u").to("watch").timeout(60 * SECOND)).unwrap();
     world.run(SECOND);
@@ -289,13 +290,13 @@ fn stranger_leaves_no_trace_on_the_fast_lane() {
     }
     world.run(SECOND);
     assert!(world.count("phone", "unauthorized") >= 20);
-    // What is known of it says so in the words of the session itself.
+    // The session's debug output contains what it knows of the peer.
     assert_eq!(format!("{:?}", world.session("phone")).matches("Came {").count(), before);
 }
 
-/// The new instance is asked, and the transport closes before the request leaves: nobody will answer.
+/// The new instance gets the request, and the transport closes before it is sent: there will be no result.
 #[test]
-fn call_asked_anew_ends_at_once_if_its_request_never_left() {
+fn reissued_call_ends_at_once_if_its_request_was_never_sent() {
     let mut world = World::new();
     let repeats = || -> Vec<Tool> { vec![tool("look").options(ToolOptions::default().idempotent())] };
     world.assistant("a", Config::default());
@@ -326,16 +327,16 @@ fn call_asked_anew_ends_at_once_if_its_request_never_left() {
     assert!(matches!(error, CallError::Lost { .. }) && error.may_have_run(), "{error:?}");
 }
 
-/// The next run of a program has no part in the calls that the one before was told to stop.
+/// The next instance of a program has no part in the calls whose stops went to the previous one.
 #[test]
-fn instance_after_a_goodbye_has_all_places_and_hears_of_no_stop() {
+fn instance_after_a_goodbye_has_all_slots_and_gets_no_stops() {
     let mut config = Config::default();
     config.caps.open_per_peer = 2;
     let mut world = World::new();
     world.assistant("a", config);
     world.client("phone", Config::default(), &["hang"]);
     world.run(200 * MS);
-    // The stops are lost, and hold their places.
+    // The stops are lost, and keep their slots.
     world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
         Kind::CONTROL_STOP if !frame.meta_bool("bridge.bye") => Fate::IsLost,
         _ => Fate::Arrives,
@@ -362,7 +363,8 @@ fn instance_after_a_goodbye_has_all_places_and_hears_of_no_stop() {
     assert_eq!(world.session("phone").open_jobs(), 2);
 }
 
-/// An assistant that took the registration, then believed the client gone, knows nothing of it when they shake hands.
+/// An assistant that accepted the registration, then considered the client gone, has no record of it when they shake
+/// hands.
 #[test]
 fn registration_that_was_answered_before_the_handshake_is_sent_again() {
     let mut world = shown_assistant();
@@ -382,7 +384,7 @@ fn registration_that_was_answered_before_the_handshake_is_sent_again() {
     assert_eq!(sent(&world), before + 1, "this answer counts");
 }
 
-/// A plain client that was asked, and the call.
+/// A plain client with a request, and the call.
 fn asked_plainly() -> (World, CallKey, CallId) {
     let mut world = silent_client();
     let key = world.call("a", request("u").to("watch").timeout(60 * SECOND)).unwrap();
@@ -403,7 +405,7 @@ fn moves_to_another_sid(world: &mut World) {
 }
 
 #[test]
-fn answer_of_a_plain_client_under_another_sid_is_not_taken() {
+fn result_of_a_plain_client_under_another_sid_is_ignored() {
     let (mut world, key, id) = asked_plainly();
     moves_to_another_sid(&mut world);
     world.call("a", request("u").to("watch")).unwrap();
@@ -434,7 +436,7 @@ fn call_of_a_plain_client_is_lost_when_its_next_join_shows_a_configuration() {
 }
 
 #[test]
-fn stop_that_a_client_could_not_send_goes_when_the_link_is_up() {
+fn unsent_stop_of_a_client_is_sent_when_the_connection_is_restored() {
     let mut world = World::new();
     world.assistant("a", Config::default().allow_stop(|_| true));
     world.client("phone", Config::default(), &["hang"]);
@@ -469,7 +471,7 @@ fn stop_of_a_client_is_not_sent_after_a_minute() {
 }
 
 #[test]
-fn instance_longer_than_128_bytes_is_none() {
+fn instance_longer_than_128_bytes_is_ignored() {
     for (length, plain) in [(128, false), (129, true)] {
         let mut world = silent_client();
         let meta = Meta::new().with_text("bridge.instance", "x".repeat(length).as_str());
@@ -503,7 +505,7 @@ fn repeated_configurations_make_a_client_retransmit_once_in_900_ms() {
 }
 
 #[test]
-fn replay_of_stops_and_requests_is_in_the_order_of_their_stanzas() {
+fn retransmission_of_stops_and_requests_is_in_stanza_order() {
     let mut world = World::pair(&["hang"]);
     let first = world.call("a", request("hang")).unwrap();
     world.run(100 * MS);

@@ -1,5 +1,5 @@
-//! Random schedules on a network that loses nothing, but delays, and announces late: what must hold whatever
-//! happens.
+//! Random schedules on a network that loses nothing, but delays, and announces late: invariants that must always
+//! hold.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -31,9 +31,9 @@ struct Run {
     world: World,
     random: Random,
     open: BTreeMap<CallKey, Open>,
-    /// Ids of calls that settled in a way that proves that they did not run.
+    /// Ids of calls that settled with a proof that they did not run.
     never_ran: Vec<CallId>,
-    /// Ids of calls that settled well.
+    /// Ids of calls that succeeded.
     ran: Vec<CallId>,
     counted: usize,
 }
@@ -88,10 +88,10 @@ impl Run {
         run
     }
 
-    /// A new process of this name.
+    /// Starts a new process with this name.
     fn comes(&mut self, name: &str) {
         if name == "a" {
-            self.open.clear(); // what the old process had asked is nobody's now
+            self.open.clear(); // calls of the old process have no owner now
             self.world.ends.remove("a");
             let named = self.random.one_in(2);
             let config = if named { Config::default().admit("c1") } else { Config::default() };
@@ -143,7 +143,7 @@ impl Run {
         }
         self.counted += 1;
         if let Ok(key) = self.world.call("a", asked) {
-            // It may have settled at once, if its owner was chosen and refused it.
+            // It may have settled at once, if its owner was selected and refused it.
             let id = self.world.session("a").call_id(key).cloned().unwrap();
             self.open.insert(key, Open { id, asked: self.world.now, limit });
         }
@@ -243,7 +243,7 @@ impl Run {
     fn ends(&mut self, seed: u64) {
         self.passes(20 * SECOND);
         assert!(self.open.is_empty(), "seed {seed}: {} calls have no outcome", self.open.len());
-        // The room is whole again: a fresh call to each client goes well.
+        // The network works again: a new call to each client succeeds.
         for client in CLIENTS {
             self.world.handle(client, |_| Some(Ok(value(1))));
             let key = self.world.call("a", request(client).to(client)).unwrap();

@@ -1,4 +1,4 @@
-//! Abuse, row by row: what others try moves counters, and nothing else.
+//! Attacks, row by row: attempts change counters, and nothing else.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -37,7 +37,7 @@ fn configuration() -> Message {
     Message::Configuration(Configuration::default())
 }
 
-/// A pair with one open call, whose id is given too, and a stranger `x`.
+/// A pair with one open call and its id, and a stranger `x`.
 fn under_attack() -> (World, toolbridge::CallKey, String) {
     let mut world = World::pair(&["t"]);
     world.stranger("x");
@@ -183,7 +183,7 @@ fn sec_i5_a_stranger_ends_no_session_and_leaves_no_tombstone() {
     world.run(SECOND);
     assert!(world.ends["phone"].aborted.is_empty() && world.ends["x"].inbox.is_empty());
     assert!(world.settled("a", key).is_none());
-    // A later call whose id it guessed would run all the same.
+    // A later call whose id it guessed would run nevertheless.
     let bound_request = Message::ToolUseRequest(plain_request("next1", "t"));
     let a = world.ends["a"].who.peer().clone();
     let bytes = Frame::write(-1000, "room", &none, &bound_request).unwrap();
@@ -229,7 +229,7 @@ fn sec_i6_names_that_are_taken_reserved_or_not_ascii_are_refused_in_the_answer()
 fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
     use serde_json::{Value as Json, json};
 
-    // Each definition holds the next one twice: expanded, 2^24 nodes.
+    // Each definition contains the next one twice: expanded, 2^24 nodes.
     let mut doubled = serde_json::Map::new();
     for n in 0..24 {
         let next = json!({"$ref": format!("#/$defs/d{}", n + 1)});
@@ -266,7 +266,7 @@ fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
     for (name, schema) in &schemas {
         let offer = offers.iter().find(|offer| offer.tool.name().as_str() == *name).unwrap();
         assert_eq!(offer.tool.input_schema(), Some(schema), "as it came");
-        // Arguments that it would refuse, or take for ever over, are the owner's to judge.
+        // Arguments that the caller would refuse, or that take long to validate, are validated only by the owner.
         let arguments = Value::from(json!({"s": "a".repeat(5_000), "n": null}));
         world.call("a", toolbridge::Request::new(*name, arguments.clone())).unwrap();
         world.run(100 * MS);
@@ -280,11 +280,11 @@ fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
 }
 
 #[test]
-fn one_that_is_not_admitted_is_told_what_it_lacks() {
+fn refused_participant_learns_what_is_missing() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    let who = Participant::new("tablet", sid); // its token says no role
+    let who = Participant::new("tablet", sid); // its token has no role
     let mut session =
         toolbridge::Session::client(world.now, who.clone(), Config::default().room("room"), [3; 32]);
     session.offer(world.now, vec![tool("t")]).unwrap();
@@ -322,7 +322,7 @@ fn sec_p1_a_stranger_hears_nothing_of_client_calls() {
 }
 
 #[test]
-fn bytes_that_are_no_frame_are_counted_and_corrected_rarely() {
+fn malformed_bytes_are_counted_and_answered_rarely() {
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     world.run(SECOND);
@@ -384,7 +384,7 @@ fn frames_with_changed_bytes_neither_panic_nor_grow() {
 }
 
 #[test]
-fn a_flood_of_a_stranger_costs_counters_only() {
+fn flood_from_a_stranger_only_counts() {
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     world.run(SECOND);
@@ -443,7 +443,7 @@ fn acknowledgement_of_another_clients_request_is_not_its_delivery() {
     world.client("phone", Config::default(), &["t"]);
     world.client("tablet", Config::default(), &["u"]);
     world.run(SECOND);
-    world.ends.get_mut("phone").unwrap().here = false; // it hears nothing
+    world.ends.get_mut("phone").unwrap().here = false; // it receives nothing
     world.call("a", request("t")).unwrap();
     world.run(10 * MS);
     let asked = world.said("a", Kind::TOOL_USE_REQUEST);

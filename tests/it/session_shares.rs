@@ -1,4 +1,4 @@
-//! Large frames when there is no room for all of them: each sender has its share, and is told when its turn has not come.
+//! Large frames above the shared limits: each sender has its share, and is told when to retry.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ fn text(length: usize) -> Value {
     Value::from(serde_json::json!({"text": "x".repeat(length)}))
 }
 
-/// An assistant and these clients, each of which offers a tool of its own name and answers with so many bytes.
+/// An assistant and these clients, each of which offers a tool of its own name and returns this many bytes.
 fn room_of(clients: &[&str], bytes: usize) -> World {
     let mut world = World::new();
     world.assistant("a", Config::default().streams(true));
@@ -53,10 +53,10 @@ fn two_results_of_nine_mib_of_one_client_both_arrive() {
 }
 
 #[test]
-fn results_of_three_clients_that_are_too_much_together_all_arrive() {
+fn results_of_three_clients_above_the_shared_limit_all_arrive() {
     let clients = ["c0", "c1", "c2"];
     let mut world = room_of(&clients, 12 * MIB);
-    // The parts of what each sends first come by turns; what it sends later comes as usual.
+    // The first parts from all senders alternate; later ones arrive normally.
     world.lossy.lose = Some(Box::new(|_, _, frame| frame.kind() == Kind::TOOL_USE_RESULT));
     let (mut keys, mut streams) = (Vec::new(), Vec::new());
     for name in clients {
@@ -82,7 +82,7 @@ fn results_of_three_clients_that_are_too_much_together_all_arrive() {
     assert!(clients.iter().all(|name| world.session(name).is_drained()));
 }
 
-/// Opens a stream of so many bytes and does not end it. Returns the index of its next chunk.
+/// Opens a stream of this many bytes and does not end it. Returns the index of its next chunk.
 fn open_stream(world: &mut World, from: &Peer, id: &str, bytes: usize) -> u64 {
     let header = StreamHeader::new(id, STREAM_TOPIC, None);
     world.throw_part(from, &["a"], &StreamPart::Header(header));
@@ -116,7 +116,7 @@ fn sec_r4_one_client_that_holds_streams_open_leaves_half_of_the_room() {
 }
 
 #[test]
-fn stream_that_takes_longer_than_60_s_ends() {
+fn stream_longer_than_60_s_ends() {
     let mut world = room_of(&["evil"], 1);
     world.handle("evil", |_| None);
     world.call("a", request("evil").timeout(300 * SECOND)).unwrap();
@@ -151,7 +151,7 @@ fn sec_r4_a_storm_of_streams_is_answered_eight_times_a_second() {
     assert_eq!(world.count("a", "stream_refused"), 996);
 }
 
-/// A client of ours, and an assistant that the test plays, which takes streams.
+/// A toolbridge client, and a played assistant that accepts streams.
 fn with_played_assistant() -> World {
     let mut world = World::new();
     world.client("phone", Config::default().streams(true), &["t"]);
@@ -179,7 +179,7 @@ fn with_played_assistant() -> World {
     world
 }
 
-/// The ids of the streams that a played participant was sent.
+/// The ids of the streams that were sent to a played participant.
 fn streams_to(world: &World, name: &str) -> Vec<String> {
     let header = |part: &StreamPart| match part {
         StreamPart::Header(header) => Some(header.id.to_string()),
@@ -188,7 +188,7 @@ fn streams_to(world: &World, name: &str) -> Vec<String> {
     world.ends[name].parts.iter().filter_map(|(_, part)| header(part)).collect()
 }
 
-/// What says that there is no room for a stream.
+/// The error that there is no room for a stream.
 fn no_room(stream: &str) -> Message {
     Message::Error(ErrorMessage {
         id: "e".to_owned(),
@@ -220,7 +220,7 @@ fn sec_r4_a_caller_that_never_has_room_is_sent_its_result_eight_times() {
 }
 
 #[test]
-fn stream_turned_away_by_somebody_else_is_not_sent_again() {
+fn stream_refused_by_another_participant_is_not_sent_again() {
     let mut world = with_played_assistant();
     let sid = world.sid();
     world.puppet(&Participant::new("other", sid).agent(true));
@@ -232,7 +232,7 @@ fn stream_turned_away_by_somebody_else_is_not_sent_again() {
 }
 
 #[test]
-fn streams_wait_longer_each_time_they_are_turned_away() {
+fn refused_streams_wait_longer_each_time() {
     let mut world = with_played_assistant();
     let mut waits = Vec::new();
     for turns in 1..8 {
@@ -243,11 +243,11 @@ fn streams_wait_longer_each_time_they_are_turned_away() {
         }
         waits.push((world.now - said).as_millis() / 100);
     }
-    assert_eq!(waits, [2, 5, 10, 20, 40, 80, 80]); // and two delays of the network
+    assert_eq!(waits, [2, 5, 10, 20, 40, 80, 80]); // and two network delays
 }
 
 #[test]
-fn request_that_a_client_has_no_room_for_goes_again() {
+fn request_refused_for_lack_of_room_is_sent_again() {
     let mut world = World::new();
     world.assistant("a", Config::default().streams(true));
     let sid = world.sid();

@@ -1,4 +1,4 @@
-//! Participants that fall silent, or are heard again: what is held for them, and for how long.
+//! Participants that fall silent, or return: what is held for them, and for how long.
 
 use toolbridge::{
     Config, Event, Participant, Role, SendFailure, ToolOptions,
@@ -8,7 +8,7 @@ use toolbridge::{
 use crate::session_world::{Fate, MS, SECOND, World, receivers, request, tool, value};
 
 #[test]
-fn binding_ends_with_the_grace_when_its_identity_returns_and_stays_silent() {
+fn binding_ends_after_the_grace_period_when_its_identity_returns_silently() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("t")).unwrap();
@@ -80,10 +80,10 @@ fn client_whose_heartbeat_resumes_offers_its_tools_again() {
 }
 
 #[test]
-fn changed_tools_go_to_the_bound_assistant_alone() {
+fn changed_tools_go_only_to_the_bound_assistant() {
     let mut world = World::new();
     let sid = world.sid();
-    world.puppet(&Participant::new("other", sid).agent(true)); // it may become the assistant, and says nothing
+    world.puppet(&Participant::new("other", sid).agent(true)); // it may become the assistant, and sends nothing
     world.client("phone", Config::default(), &["t"]);
     world.run(200 * MS);
     world.assistant("a", Config::default());
@@ -98,12 +98,12 @@ fn changed_tools_go_to_the_bound_assistant_alone() {
 }
 
 #[test]
-fn agent_that_is_bound_later_is_sent_the_tools_of_that_time() {
+fn agent_bound_later_gets_the_current_tools() {
     let mut world = World::new();
     world.client("phone", Config::default(), &["t"]);
     world.run(200 * MS);
     world.fate = Some(Box::new(|to, from, _| {
-        if to == "phone" && *from == "b" { Fate::IsLost } else { Fate::Arrives } // b is not heard yet
+        if to == "phone" && *from == "b" { Fate::IsLost } else { Fate::Arrives } // b has sent nothing yet
     }));
     world.assistant("b", Config::default());
     world.run(200 * MS);
@@ -121,7 +121,7 @@ fn agent_that_is_bound_later_is_sent_the_tools_of_that_time() {
 }
 
 #[test]
-fn answer_that_the_transport_refuses_goes_again() {
+fn result_refused_by_the_transport_is_sent_again() {
     for why in [SendFailure::Other("a transient error".into()), SendFailure::Closed, SendFailure::QueueFull] {
         let mut world = World::pair(&["t"]);
         world.handle("phone", |_| None);
@@ -137,7 +137,7 @@ fn answer_that_the_transport_refuses_goes_again() {
 }
 
 #[test]
-fn stop_that_the_transport_refuses_goes_again() {
+fn stop_refused_by_the_transport_is_sent_again() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| None);
     let key = world.call("a", request("t").timeout(30 * SECOND)).unwrap();
@@ -150,7 +150,7 @@ fn stop_that_the_transport_refuses_goes_again() {
     assert_eq!(world.ends["phone"].aborted.len(), 1);
 }
 
-/// An assistant that prefers its client for `lookup`, and has not been heard by it yet.
+/// An assistant that prefers its client for `lookup`, and whose Configuration has not reached the client.
 fn world_of_shared_tool(config: &Config) -> World {
     let mut world = World::new();
     let shared = tool("lookup").options(ToolOptions::default().prefer_client());
@@ -161,11 +161,11 @@ fn world_of_shared_tool(config: &Config) -> World {
 }
 
 #[test]
-fn either_call_runs_once_at_a_client_that_took_its_assistant_for_a_plain_one() {
+fn either_call_runs_once_at_a_client_that_treated_its_assistant_as_plain() {
     let mut world = world_of_shared_tool(&Config::default());
     world.run(5 * SECOND);
-    // The first second's handshakes are lost, but a request in the plain form arrives; the client's second greeting is
-    // late, so that the assistant knows it before it knows the assistant.
+    // The first second's handshakes are lost, but a plain request arrives; the client's second Configuration is late,
+    // so that the assistant knows the client before the client knows the assistant.
     let (from_phone, to_phone) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     world.fate = Some(Box::new(move |to, from, frame| match (from.as_str(), frame.kind()) {
         ("phone", Kind::CONFIGURATION | Kind::TOOLS_REGISTER) => {
@@ -195,7 +195,7 @@ fn claim_window_is_two_seconds_with_and_without_the_fast_lane() {
         let mut world = world_of_shared_tool(&Config::default().lossy(lossy));
         world.client("phone", Config::default().lossy(lossy), &["lookup"]);
         world.run(SECOND);
-        world.ends.get_mut("phone").unwrap().here = false; // it hears nothing
+        world.ends.get_mut("phone").unwrap().here = false; // it receives nothing
         let began = world.now;
         assert_eq!(world.ask("a", request("lookup")).unwrap(), value(7));
         assert_eq!(world.now - began, 2 * SECOND, "lossy: {lossy}");

@@ -1,4 +1,4 @@
-//! Frames larger than a packet: who may send them, how they are put together, and what is given up.
+//! Frames larger than a packet: who may send them, how they are reassembled, and when they are abandoned.
 
 use std::time::Duration;
 
@@ -32,12 +32,12 @@ fn pair_with(tools: &[&str], change: impl Fn(&mut Config)) -> World {
     world
 }
 
-/// A map whose one value is a text of this length.
+/// A map whose only value is a text of this length.
 fn text(length: usize) -> Value {
     Value::from(serde_json::json!({"text": "x".repeat(length)}))
 }
 
-/// A result of this many bytes to the request that was sent last, as its owner would write it.
+/// A result of this many bytes for the last request, as its owner would write it.
 fn result_of(world: &World, size: usize) -> Bytes {
     let (_, frame) = world.said("a", Kind::TOOL_USE_REQUEST).pop().unwrap();
     let Message::ToolUseRequest(request) = frame.message().unwrap() else { panic!() };
@@ -71,7 +71,7 @@ fn trailer(id: &str) -> StreamPart {
     StreamPart::Trailer { id: id.into(), reason: String::new() }
 }
 
-/// Throws parts at the assistant and lets them arrive.
+/// Delivers parts to the assistant.
 fn throw(world: &mut World, from: &Peer, parts: &[StreamPart]) {
     for part in parts {
         world.throw_part(from, &["a"], part);
@@ -98,7 +98,7 @@ fn alicia_a23_a_result_above_15_kib_arrives_whole_and_so_does_a_request() {
 fn alicia_a23_a_frame_above_the_maximum_fails_cleanly_with_size_and_limit() {
     let mut world = pair(&["t"]);
     let limit = 16 * MIB;
-    // A frame around a text of n bytes: what it has more than the text is the same for all large ones.
+    // A frame with a text of n bytes: its overhead is the same for all large frames.
     world.handle("phone", |job| Some(Ok(job.arguments.clone())));
     let CallError::TooLarge { size, .. } = world.ask("a", Request::new("t", text(limit))).unwrap_err() else {
         panic!("a frame above the maximum was sent")
@@ -117,7 +117,7 @@ fn alicia_a23_a_frame_above_the_maximum_fails_cleanly_with_size_and_limit() {
 }
 
 #[test]
-fn large_frames_go_only_to_who_takes_them() {
+fn large_frames_go_only_to_peers_with_streams() {
     let mut world = World::new();
     world.assistant("a", Config::default().streams(true));
     world.client("phone", Config::default(), &["t"]); // its transport has no streams
@@ -136,7 +136,7 @@ fn large_frames_go_only_to_who_takes_them() {
 }
 
 #[test]
-fn the_feature_is_listed_only_where_the_transport_has_streams() {
+fn stream_feature_is_listed_only_with_a_transport_with_streams() {
     for (has, lists) in [(true, true), (false, false)] {
         let mut world = World::new();
         world.assistant("a", Config::default().streams(has));
@@ -149,7 +149,7 @@ fn the_feature_is_listed_only_where_the_transport_has_streams() {
 }
 
 #[test]
-fn an_observer_gets_its_copy_as_a_stream() {
+fn observer_gets_its_copy_as_a_stream() {
     let mut world = pair(&["t"]);
     let observer = Participant::new("o", world.sid()).role(Role::Observer);
     world.puppet(&observer);
@@ -169,7 +169,7 @@ fn an_observer_gets_its_copy_as_a_stream() {
 }
 
 #[test]
-fn a_large_registration_is_streamed_and_one_that_is_too_large_is_an_error() {
+fn large_registration_is_streamed_and_a_too_large_one_is_an_error() {
     let tools = |count: usize| -> Vec<Tool> {
         (0..count).map(|n| Tool::new(format!("t{n}").parse().unwrap(), "d".repeat(1024))).collect()
     };
@@ -184,7 +184,7 @@ fn a_large_registration_is_streamed_and_one_that_is_too_large_is_an_error() {
     let error = world.with("phone", |session, now| session.offer(now, large)).unwrap().unwrap_err();
     assert!(matches!(error, RegisterError::RegistrationTooLarge { limit: 262_144, .. }), "{error}");
 
-    // An assistant that takes none is not registered with, and that is told.
+    // An assistant without streams gets no such registration, and this is reported.
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.client("phone", Config::default().streams(true), &[]);
@@ -207,8 +207,8 @@ fn sec_i8_nobody_continues_another_ones_stream() {
     world.run(50 * MS);
     let result = result_of(&world, 3 * STREAM_CHUNK);
     let phone = peer(&world, "phone");
-    // A stranger, a client that is admitted, and the phone's identity under another sid: as the stream of the
-    // same id begins, between its chunks and before its end.
+    // A stranger, an admitted client, and the phone's identity under another sid: as the stream with the same id
+    // starts, between its chunks and before its end.
     let others = [peer(&world, "b"), peer(&world, "mallory"), Peer::new("phone", "PA_other")];
     let forged = [header("s", 10), chunk("s", 0, b"evil"), chunk("s", 1, b"evil"), trailer("s")];
     for part in parts("s", &result) {
@@ -238,7 +238,7 @@ fn sec_r3_a_hundred_thousand_headers_open_nothing() {
         }
         assert_eq!(world.count("a", "stream_refused") - before, 100_000 - taken);
     }
-    // What the phone opened is given up when nothing follows.
+    // The phone's open stream times out when nothing follows.
     world.run(11 * SECOND);
     assert_eq!(world.count("a", "stream_broken"), 4);
     let heard = world.ends["a"].events.iter().filter(|it| matches!(it, Event::Violation { .. })).count();
@@ -251,19 +251,19 @@ fn sec_r3_a_hundred_thousand_headers_open_nothing() {
 fn sec_r3_a_length_is_no_reason_to_take_memory_and_no_right_to_more() {
     let mut world = pair(&["t"]);
     let phone = peer(&world, "phone");
-    // Whoever owes no answer may send 256 KiB.
+    // A sender that owes no result may send 256 KiB.
     throw(&mut world, &phone, &[header("long", 262_145), chunk("long", 0, b"x")]);
     assert_eq!((world.count("a", "stream_refused"), world.count("a", "stream_unknown")), (1, 1));
     world.call("a", request("t")).unwrap();
     throw(&mut world, &phone, &[header("longer", 17 * MIB as u64)]);
     assert_eq!(world.count("a", "stream_refused"), 2);
-    // More than was said, less than was said, a gap, twice the same beginning.
+    // More than announced, less than announced, a gap, a repeated header.
     throw(&mut world, &phone, &[header("more", 3), chunk("more", 0, b"four")]);
     throw(&mut world, &phone, &[header("less", 3), chunk("less", 0, b"x"), trailer("less")]);
     throw(&mut world, &phone, &[header("gap", 3), chunk("gap", 1, b"x")]);
     throw(&mut world, &phone, &[header("twice", 3), header("twice", 3)]);
     assert_eq!(world.count("a", "stream_broken"), 4);
-    // Without a length the cap is the sender's.
+    // Without a length the sender's limit applies.
     let open = StreamPart::Header(StreamHeader::new("open", STREAM_TOPIC, None));
     throw(&mut world, &phone, &[open, chunk("open", 0, &[0xc1]), trailer("open")]);
     assert_eq!(world.count("a", "malformed"), 1);
@@ -279,7 +279,7 @@ fn sec_r3_all_streams_together_have_a_cap() {
     throw(&mut world, &phone, &[header("1", 80_000), chunk("1", 0, &block), chunk("1", 1, &block)]);
     throw(&mut world, &phone, &[header("2", 80_000), chunk("2", 0, &block)]);
     assert_eq!(world.count("a", "stream_refused"), 1);
-    // The room that one leaves is the next one's.
+    // The room freed by one stream is available to the next.
     let abandoned = StreamPart::Trailer { id: "1".into(), reason: "abandoned".into() };
     throw(
         &mut world,
@@ -290,7 +290,7 @@ fn sec_r3_all_streams_together_have_a_cap() {
 }
 
 #[test]
-fn a_stream_on_another_topic_is_not_looked_at() {
+fn stream_on_another_topic_is_ignored() {
     let mut world = pair(&["t"]);
     let phone = peer(&world, "phone");
     let file = StreamPart::Header(StreamHeader::new("f", "files", 5_000_000_u64));
@@ -301,7 +301,7 @@ fn a_stream_on_another_topic_is_not_looked_at() {
 }
 
 #[test]
-fn a_stream_ends_with_its_senders_join() {
+fn stream_ends_with_its_senders_join() {
     let mut world = pair(&["t"]);
     world.call("a", request("t")).unwrap();
     world.run(50 * MS);
@@ -316,13 +316,13 @@ fn a_stream_ends_with_its_senders_join() {
 }
 
 #[test]
-fn who_sends_a_large_frame_slowly_is_alive() {
+fn slow_sender_of_a_large_frame_is_alive() {
     let mut world = pair(&["t"]);
     let key = world.call("a", request("t").timeout(300 * SECOND)).unwrap();
     world.run(50 * MS);
     let result = result_of(&world, 20 * STREAM_CHUNK);
     let phone = peer(&world, "phone");
-    // Nothing else is heard of it: its pongs wait behind the stream, as a peer without priorities sends them.
+    // Nothing else arrives from it: its pongs wait behind the stream, as with a peer without priorities.
     world.ends.get_mut("phone").unwrap().here = false;
     for part in parts("s", &result) {
         throw(&mut world, &phone, &[part]);
@@ -331,13 +331,13 @@ fn who_sends_a_large_frame_slowly_is_alive() {
     assert!(matches!(world.settled("a", key), Some(Ok(_))), "{:?}", world.settled("a", key));
 }
 
-/// What a session gives out, of one who drives it alone.
+/// All outputs of a session that is driven alone.
 fn outputs(session: &mut Session) -> Vec<Output> {
     std::iter::from_fn(|| session.poll_output()).collect()
 }
 
 #[test]
-fn a_stop_overtakes_and_what_was_stopped_is_not_wanted() {
+fn stop_overtakes_and_its_request_is_abandoned() {
     let mut world = pair(&["t"]);
     let now = world.now;
     let session = world.ends.get_mut("a").unwrap().session.as_mut().unwrap();
@@ -372,7 +372,7 @@ fn a_stop_overtakes_and_what_was_stopped_is_not_wanted() {
 }
 
 #[test]
-fn an_answer_that_its_caller_stopped_waiting_for_is_withdrawn() {
+fn result_of_a_stopped_call_is_withdrawn() {
     let mut world = pair(&["t"]);
     world.call("a", request("t")).unwrap();
     world.run(50 * MS);
@@ -399,7 +399,7 @@ fn an_answer_that_its_caller_stopped_waiting_for_is_withdrawn() {
 }
 
 #[test]
-fn a_large_frame_to_a_peer_that_left_is_not_wanted() {
+fn large_frame_to_a_peer_that_left_is_abandoned() {
     let mut world = pair(&["t"]);
     let phone = peer(&world, "phone");
     let now = world.now;
@@ -420,18 +420,18 @@ fn a_large_frame_to_a_peer_that_left_is_not_wanted() {
 fn sec_r4_answers_to_a_stalled_caller_have_a_cap_and_others_are_not_blocked() {
     let mut world = pair_with(&["t"], |config| config.caps.table_bytes = MIB);
     world.handle("phone", |_| Some(Ok(text(MIB))));
-    // The assistant stalls: it is there, and acknowledges nothing.
+    // The assistant stalls: it is present, and acknowledges nothing.
     let keys: Vec<_> = (0..10).map(|_| world.call("a", request("t")).unwrap()).collect();
     world.run(SECOND);
     let outcomes: Vec<_> = keys.iter().map(|key| world.settled("a", *key).unwrap()).collect();
-    // One always may be kept; what finds no room beside it says so, and nothing is lost in silence.
+    // One result may always be kept; one without room next to it becomes an error, and none is lost silently.
     let whole = outcomes.iter().filter(|it| it.is_ok()).count();
     let refused = outcomes.iter().filter(|it| {
         matches!(it, Err(CallError::Tool(error)) if error.code() == ErrorCode::RESULT_TOO_LARGE)
             || matches!(it, Err(CallError::Busy { .. }))
     });
     assert_eq!((whole >= 1, whole + refused.count()), (true, keys.len()), "{outcomes:?}");
-    // Once it has acknowledged, all is as before.
+    // Once it has acknowledged, everything works as before.
     assert!(world.ask("a", request("t")).is_ok());
 }
 
@@ -472,7 +472,7 @@ fn sec_r4_the_arguments_of_open_calls_have_a_cap_and_one_call_always_passes() {
 }
 
 #[test]
-fn a_large_answer_that_comes_twice_is_taken_and_acknowledged_again() {
+fn repeated_large_result_is_acknowledged_again() {
     let mut world = pair(&["t"]);
     world.handle("phone", |_| Some(Ok(text(MIB))));
     world.ask("a", request("t")).unwrap();

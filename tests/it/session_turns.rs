@@ -1,4 +1,4 @@
-//! Turns and barge-in, the ledger, and a client's own stop, on virtual time.
+//! Turns and barge-in, the call log, and a client's own stop, on virtual time.
 
 use toolbridge::{
     BargeIn, CallError, CallKey, CallState, Config, ErrorCode, Event, Participant, Request, Role, Tool,
@@ -12,7 +12,7 @@ fn ruled(name: &str, rule: BargeIn) -> Tool {
     tool(name).options(ToolOptions::default().barge_in(rule))
 }
 
-/// A phone with a tool of each rule, named after it.
+/// A phone with a tool for each rule, named after it.
 fn pair() -> World {
     let mut world = World::new();
     world.assistant("a", Config::default());
@@ -44,7 +44,7 @@ fn stops(world: &World, name: &str) -> usize {
 }
 
 #[test]
-fn what_a_tool_says_of_barge_in_travels_with_its_registration() {
+fn barge_in_rule_is_sent_with_the_registration() {
     let world = pair();
     let offers = world.session("a").tools();
     let rules: Vec<_> = offers.iter().map(|offer| offer.tool.tool_options().barge_in.as_str()).collect();
@@ -72,7 +72,7 @@ fn alicia_a21_a_barge_in_settles_each_call_at_once_and_late_results_go_nowhere()
     assert_eq!(stops(&world, "a"), 1, "one stop, for the call that says cancel");
     assert_eq!(world.ends["phone"].aborted.len(), 1);
     let late = world.count("a", "late");
-    world.finish("phone", Ok(value(1))); // the stopped one: nobody hears
+    world.finish("phone", Ok(value(1))); // the stopped one: its outcome is discarded
     world.finish("phone", Ok(value(2)));
     world.run(100 * MS);
     assert_eq!(world.count("a", "late") - late, 1, "it is counted, and nothing else");
@@ -80,7 +80,7 @@ fn alicia_a21_a_barge_in_settles_each_call_at_once_and_late_results_go_nowhere()
     assert_eq!(world.ends["a"].settled.len(), 2);
     let outcomes = world.ends["a"].events.iter().filter(|it| matches!(it, Event::Settled { .. })).count();
     assert_eq!(outcomes, 2, "one terminal state each");
-    // A second barge-in, and a cancel of what is settled, change nothing.
+    // A second barge-in, and a cancel of a settled call, change nothing.
     barge_in(&mut world, turn);
     world.with("a", |session, now| session.cancel(now, keys[1]));
     world.run(SECOND);
@@ -88,7 +88,7 @@ fn alicia_a21_a_barge_in_settles_each_call_at_once_and_late_results_go_nowhere()
 }
 
 #[test]
-fn a_reported_call_is_detached_and_its_result_is_for_the_next_turn() {
+fn reported_call_is_detached_and_its_result_belongs_to_the_next_turn() {
     let mut world = pair();
     let first = turn(&mut world);
     let key = call(&mut world, first, "report");
@@ -114,7 +114,7 @@ fn a_reported_call_is_detached_and_its_result_is_for_the_next_turn() {
 }
 
 #[test]
-fn what_a_barge_in_left_running_still_ends_with_its_budget_and_its_owner() {
+fn call_left_running_by_a_barge_in_ends_with_its_budget_or_its_owner() {
     let mut world = pair();
     let first = turn(&mut world);
     world.call("a", request("report").turn(first).timeout(3 * SECOND)).unwrap();
@@ -134,7 +134,7 @@ fn what_a_barge_in_left_running_still_ends_with_its_budget_and_its_owner() {
 }
 
 #[test]
-fn a_tool_of_our_own_follows_its_rule_too() {
+fn local_tool_follows_its_barge_in_rule() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     offer(&mut world, "a");
@@ -152,7 +152,7 @@ fn a_tool_of_our_own_follows_its_rule_too() {
 }
 
 #[test]
-fn a_call_that_found_nobody_yet_is_just_cancelled() {
+fn call_without_an_owner_is_cancelled_by_a_barge_in() {
     let mut world = pair();
     let first = turn(&mut world);
     let key = call(&mut world, first, "nobody_offers_this");
@@ -162,7 +162,7 @@ fn a_call_that_found_nobody_yet_is_just_cancelled() {
 }
 
 #[test]
-fn a_turn_that_is_over_takes_no_calls() {
+fn ended_turn_accepts_no_calls() {
     let mut world = pair();
     let (first, second) = (turn(&mut world), turn(&mut world));
     barge_in(&mut world, first);
@@ -172,7 +172,7 @@ fn a_turn_that_is_over_takes_no_calls() {
 }
 
 #[test]
-fn a_turn_may_ask_for_the_very_same_five_times() {
+fn turn_may_make_the_same_call_five_times() {
     let mut world = pair();
     world.handle("phone", |_| Some(Ok(value(1))));
     let first = turn(&mut world);
@@ -229,7 +229,7 @@ fn turns_and_late_results_are_bounded() {
 }
 
 #[test]
-fn a_stop_without_a_target_stops_what_says_cancel_on_both_sides() {
+fn stop_without_a_target_stops_cancel_tools_on_both_sides() {
     let mut world = World::new();
     world.assistant("a", Config::default().allow_stop(|_| true));
     world.client("phone", Config::default(), &[]);
@@ -245,7 +245,7 @@ fn a_stop_without_a_target_stops_what_says_cancel_on_both_sides() {
     assert!(matches!(world.settled("a", keys[0]), Some(Err(CallError::Cancelled))));
     assert!(world.settled("a", keys[1]).is_none() && world.settled("a", keys[2]).is_none());
 
-    // And an assistant that speaks plainly says it to a client.
+    // A plain assistant says it to a client.
     let mut world = World::new();
     let sid = world.sid();
     world.puppet(&Participant::new("a", sid).agent(true));
@@ -272,7 +272,7 @@ fn a_stop_without_a_target_stops_what_says_cancel_on_both_sides() {
 }
 
 #[test]
-fn the_ledger_follows_each_call_from_the_request_to_its_one_outcome() {
+fn call_log_follows_each_call_to_its_one_outcome() {
     let mut world = pair();
     let first = turn(&mut world);
     let key = world.call("a", Request::new("cancel", value(300)).turn(first)).unwrap();
@@ -301,7 +301,7 @@ fn the_ledger_follows_each_call_from_the_request_to_its_one_outcome() {
 }
 
 #[test]
-fn the_ledger_is_bounded_and_closes_with_the_session() {
+fn call_log_is_bounded_and_closes_with_the_session() {
     let mut world = World::new();
     let mut config = Config::default();
     config.caps.call_log = 4;
@@ -325,7 +325,7 @@ fn the_ledger_is_bounded_and_closes_with_the_session() {
 }
 
 #[test]
-fn a_client_asks_its_assistant_to_stop_and_asks_again_until_it_is_heard() {
+fn client_repeats_its_stop_until_the_assistant_acknowledges_it() {
     let mut world = World::new();
     world.assistant("a", Config::default().allow_stop(|who: &Participant| *who.identity() == "tv"));
     offer(&mut world, "a");
@@ -343,7 +343,7 @@ fn a_client_asks_its_assistant_to_stop_and_asks_again_until_it_is_heard() {
     assert!(matches!(world.settled("a", keys[1]), Some(Err(CallError::Cancelled))));
     assert!(world.settled("a", keys[0]).is_none());
 
-    // One that is lost goes again when the two have found each other anew, and then no more.
+    // A lost stop is sent again when both have shaken hands again, and then no more.
     world.ends.get_mut("a").unwrap().here = false;
     world.with("tv", |session, now| session.ask_to_stop(now, None)).unwrap().unwrap();
     world.run(100 * MS);

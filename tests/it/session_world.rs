@@ -1,4 +1,4 @@
-//! A room in virtual time: sessions and plain participants, joined by a network that delays.
+//! A room on virtual time: sessions and played participants, connected by a network that delays.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -17,40 +17,40 @@ use toolbridge::{
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// The room, and everybody in it.
+/// The room and its participants.
 pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) began: Instant,
-    /// How long a packet takes.
+    /// The network delay of a packet.
     pub(crate) delay: Duration,
-    /// How long the room takes to announce who comes and goes.
+    /// How long the room takes to announce joins and leaves.
     pub(crate) announce: Duration,
-    /// By how much more a packet or an announcement may take, from 0 to this. Each receiver hears one
-    /// sender, and the room, in order.
+    /// The maximum random extra delay of a packet or an announcement. Each receiver gets the frames of one sender,
+    /// and of the room, in order.
     pub(crate) jitter: Duration,
     pub(crate) random: Random,
-    /// Whether it is said of jobs that they began.
+    /// Whether the starts of jobs are reported.
     pub(crate) begins: bool,
-    /// What is said of packets of somebody who is not in the room.
+    /// The failure of packets to a participant that is not in the room.
     pub(crate) unsent: SendFailure,
     last: BTreeMap<(String, String), Instant>,
-    /// What happens on the lossy lane.
+    /// The behavior of the lossy lane.
     pub(crate) lossy: Lossy,
     /// The id of the packet that was sent last.
     pub(crate) packet: u64,
-    /// Every job that any session ever gave out.
+    /// Every job that any session has started.
     pub(crate) executed: Vec<(String, CallId)>,
     queue: BTreeMap<(Instant, u64), Delivery>,
     order: u64,
     pub(crate) ends: BTreeMap<String, End>,
     sids: u32,
-    /// What becomes of a packet, if the network shall do more than delay.
+    /// Decides the fate of a packet, if the network does more than delay.
     pub(crate) fate: Option<Judge>,
-    /// What each session was told and said, if that shall be noted.
+    /// The inputs and outputs of each session, if they are captured.
     pub(crate) notes: Option<Vec<(Instant, String, Noted)>>,
 }
 
-/// What a session was told, or said.
+/// An input or output of a session.
 #[allow(dead_code, reason = "read where there are recordings")]
 pub(crate) enum Noted {
     Here(Participant),
@@ -66,35 +66,35 @@ pub(crate) enum Noted {
         part: StreamPart,
     },
     Sent(Packet),
-    /// The packet of this id.
+    /// The packet with this id.
     Unsent(u64),
 }
 
-/// Judges a packet by its receiver, its sender and what it says.
+/// Decides a packet's fate from its receiver, its sender and its frame.
 type Judge = Box<dyn FnMut(&str, &Identity, &Frame) -> Fate>;
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Arrives,
     IsLost,
     ComesTwice,
-    /// So much later, and others overtake it.
+    /// Delivered this much later, and overtaken by others.
     IsOvertaken(Duration),
 }
 
-/// What the network does with lossy packets, in so many of 1,000.
+/// What the network does with lossy packets, in permille.
 #[derive(Default)]
 pub(crate) struct Lossy {
     pub(crate) lost: u64,
     pub(crate) twice: u64,
-    /// Packets that take up to twice as long as others, and so are passed by them.
+    /// Packets that take up to twice as long as others, and so are overtaken by them.
     pub(crate) passed: u64,
-    /// Says of a packet whether it is lost, by its sender.
+    /// Decides whether a packet is lost, by its sender.
     pub(crate) lose: Option<Lose>,
 }
 
-/// Says of a packet whether it is lost, by its sender and its lane.
+/// Decides whether a packet is lost, by its sender and its lane.
 type Lose = Box<dyn FnMut(&str, Lane, &Frame) -> bool>;
 
 /// How jobs end; one without an outcome waits for the test.
@@ -104,7 +104,7 @@ type Handler = Box<dyn FnMut(&Job) -> Option<Outcome>>;
 pub(crate) struct End {
     pub(crate) who: Participant,
     pub(crate) here: bool,
-    /// None of a participant that the test plays itself.
+    /// `None` for a participant that the test plays itself.
     pub(crate) session: Option<Session>,
     pub(crate) settled: Vec<(CallKey, Result<Value, CallError>)>,
     pub(crate) jobs: Vec<Job>,
@@ -112,12 +112,12 @@ pub(crate) struct End {
     pub(crate) questions: VecDeque<Question>,
     pub(crate) aborted: Vec<JobKey>,
     pub(crate) events: Vec<Event>,
-    /// What it was sent, if the test plays it, or sent itself.
+    /// The frames that it received if the test plays it, otherwise those that it sent.
     pub(crate) inbox: Vec<(Identity, Frame)>,
-    /// The parts of streams that it was sent, if the test plays it.
+    /// The parts of streams that it received, if the test plays it.
     pub(crate) parts: Vec<(Identity, StreamPart)>,
     pub(crate) sent: Vec<(Vec<Identity>, Frame)>,
-    /// When it sent what, and on which lane.
+    /// When it sent which frame, and on which lane.
     pub(crate) log: Vec<(Instant, Lane, Frame)>,
     /// How jobs end, if they end by themselves.
     pub(crate) handler: Option<Handler>,
@@ -190,12 +190,12 @@ impl World {
         self.enter(&who, Some(session));
     }
 
-    /// A participant that the test plays.
+    /// Adds a participant that the test plays.
     pub(crate) fn puppet(&mut self, who: &Participant) {
         self.enter(who, None);
     }
 
-    /// A participant of no role that the test plays.
+    /// Adds a played participant without a role.
     pub(crate) fn stranger(&mut self, name: &str) {
         let sid = self.sid();
         self.enter(&Participant::new(name, sid), None);
@@ -234,7 +234,7 @@ impl World {
         self.flush(&name);
     }
 
-    /// Everybody hears of this one after a while, and it hears that they did.
+    /// Announces this participant to all after a while, and tells it that it was announced.
     fn announce(&mut self, name: &str) {
         let who = self.ends[name].who.clone();
         let others: Vec<_> = self.others(name).map(|end| end.who.identity().to_string()).collect();
@@ -247,7 +247,7 @@ impl World {
         self.ends.values().filter(move |end| end.here && end.who.identity().as_str() != name)
     }
 
-    /// It is gone; the room tells after a while.
+    /// Removes the participant; the room announces it after a while.
     pub(crate) fn leave(&mut self, name: &str) {
         let end = self.ends.get_mut(name).unwrap();
         end.here = false;
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// The same program joins anew: another sid.
+    /// Lets the same program rejoin under another sid.
     pub(crate) fn rejoin(&mut self, name: &str) {
         let sid = self.sid();
         let present: Vec<_> = self.others(name).map(|end| end.who.clone()).collect();
@@ -282,7 +282,7 @@ impl World {
         self.with(name, |session, now| session.handle_rejoined(now, who.clone(), present.clone()));
     }
 
-    /// Gives a session something to do, and does what it says.
+    /// Calls a function of a session, and handles its outputs.
     pub(crate) fn with<T>(&mut self, name: &str, act: impl FnOnce(&mut Session, Instant) -> T) -> Option<T> {
         let now = self.now;
         let result = self.ends.get_mut(name)?.session.as_mut().map(|session| act(session, now));
@@ -303,12 +303,12 @@ impl World {
         self.session(name).stats().named(counter)
     }
 
-    /// Asks for a call.
+    /// Starts a call.
     pub(crate) fn call(&mut self, name: &str, request: Request) -> Result<CallKey, CallError> {
         self.with(name, |session, now| session.call(now, request)).unwrap()
     }
 
-    /// Asks for a call and waits for its end.
+    /// Starts a call and waits for its end.
     pub(crate) fn ask(&mut self, name: &str, request: Request) -> Result<Value, CallError> {
         let key = self.call(name, request)?;
         for _ in 0..100_000 {
@@ -324,7 +324,7 @@ impl World {
         self.ends[name].settled.iter().find(|(settled, _)| *settled == key).map(|(_, result)| result)
     }
 
-    /// Brings the outcome of the oldest job.
+    /// Settles the oldest job with this outcome.
     pub(crate) fn finish(&mut self, name: &str, outcome: Outcome) {
         let job = self.ends.get_mut(name).unwrap().jobs.remove(0);
         self.with(name, |session, now| session.settle(now, job.key, outcome));
@@ -335,7 +335,7 @@ impl World {
         self.ends.get_mut(name).unwrap().handler = Some(Box::new(handler));
     }
 
-    /// A frame of a participant that the test plays, to everybody if nobody is named.
+    /// Sends a frame of a played participant; to all if no receiver is named.
     pub(crate) fn say(&mut self, from: &str, to: &[&str], meta: &Meta, message: &Message) -> i32 {
         let end = self.ends.get_mut(from).unwrap();
         end.stanza += if end.who.is_agent() { -1 } else { 1 };
@@ -345,13 +345,13 @@ impl World {
         stanza
     }
 
-    /// Bytes of a participant that the test plays.
+    /// Sends bytes of a played participant.
     pub(crate) fn throw(&mut self, from: &str, to: &[&str], bytes: &[u8]) {
         let peer = self.ends[from].who.peer().clone();
         self.throw_as(&peer, to, bytes);
     }
 
-    /// Bytes from whomever.
+    /// Sends bytes from any peer.
     pub(crate) fn throw_as(&mut self, peer: &Peer, to: &[&str], bytes: &[u8]) {
         let to: Vec<String> = match to {
             [] => self.others(peer.identity().as_str()).map(|end| end.who.identity().to_string()).collect(),
@@ -383,7 +383,7 @@ impl World {
         self.fate = fate;
     }
 
-    /// A part of a stream, from whomever.
+    /// Sends a part of a stream from any peer.
     pub(crate) fn throw_part(&mut self, from: &Peer, to: &[&str], part: &StreamPart) {
         for to in to {
             let delivery = Delivery::Part { to: (*to).to_owned(), from: from.clone(), part: part.clone() };
@@ -391,7 +391,7 @@ impl World {
         }
     }
 
-    /// A lossy packet: it may be lost, come twice, be passed by others, and waits for nothing.
+    /// Sends a lossy packet: it may be lost, duplicated or overtaken, and waits for nothing.
     pub(crate) fn throw_lossy(&mut self, peer: &Peer, to: &str, bytes: &[u8]) {
         let mut below = |share: u64| share > 0 && self.random.below(1000) < share;
         let (lost, twice, passed) =
@@ -406,18 +406,18 @@ impl World {
         }
     }
 
-    /// What a participant that the test plays was sent, of this type.
+    /// The messages of this type that a played participant received.
     pub(crate) fn heard(&self, name: &str, kind: Kind) -> Vec<Message> {
         let of_kind = self.ends[name].inbox.iter().filter(|(_, frame)| frame.kind() == kind);
         of_kind.map(|(_, frame)| frame.message().unwrap()).collect()
     }
 
-    /// What a session sent, of this type.
+    /// The frames of this type that a session sent.
     pub(crate) fn said(&self, name: &str, kind: Kind) -> Vec<(Vec<Identity>, Frame)> {
         self.ends[name].sent.iter().filter(|(_, frame)| frame.kind() == kind).cloned().collect()
     }
 
-    /// Lets so much time pass.
+    /// Advances the time.
     pub(crate) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.next().is_some_and(|at| at <= end) {
@@ -432,7 +432,7 @@ impl World {
         timers.chain(packets).min().map(|at| at.max(self.now))
     }
 
-    /// The next thing happens.
+    /// Handles the next event.
     pub(crate) fn step(&mut self) -> bool {
         let Some(at) = self.next() else { return false };
         self.now = at;
@@ -593,7 +593,7 @@ pub(crate) fn value(number: i32) -> Value {
     Value::encode(&BTreeMap::from([("n", number)])).unwrap()
 }
 
-/// A seed of its own for each session.
+/// A different seed for each session.
 pub(crate) fn seed(name: &str, number: u32) -> [u8; 32] {
     let mut seed = [0; 32];
     for (slot, byte) in seed.iter_mut().zip(name.bytes().chain(number.to_be_bytes())) {
@@ -602,12 +602,12 @@ pub(crate) fn seed(name: &str, number: u32) -> [u8; 32] {
     seed
 }
 
-/// The identities that a session sent frames of this type to.
+/// The identities to which a session sent frames of this type.
 pub(crate) fn receivers(sent: &[(Vec<Identity>, Frame)]) -> BTreeSet<Identity> {
     sent.iter().flat_map(|(to, _)| to.iter().cloned()).collect()
 }
 
-/// A small generator: the same seed, the same run.
+/// A small generator: the same seed gives the same run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -103,7 +103,7 @@ async fn arguments_are_checked() {
 }
 
 #[tokio::test]
-async fn a_result_is_the_plain_value() {
+async fn result_is_the_plain_value() {
     let battery = tools().call("get_battery", ()).await.unwrap();
     let battery: BTreeMap<String, serde_json::Value> = battery.decode().unwrap();
     assert_eq!((battery["level"].as_f64().unwrap() as f32, battery["charging"].clone()), (0.8, json!(true)));
@@ -112,7 +112,7 @@ async fn a_result_is_the_plain_value() {
 }
 
 #[tokio::test]
-async fn a_text_of_ones_own_travels_and_an_error_does_not() {
+async fn message_of_the_author_is_sent_and_a_source_error_is_not() {
     let nobody = tools().call("find_contact", json!({"name": "Bob"})).await.unwrap_err();
     assert_eq!((nobody.code(), nobody.message()), (ErrorCode::EXECUTION_ERROR, "nobody of that name"));
     let broken = tools().call("find_contact", json!({"name": "Broken"})).await.unwrap_err();
@@ -122,7 +122,7 @@ async fn a_text_of_ones_own_travels_and_an_error_does_not() {
 }
 
 #[tokio::test]
-async fn a_function_has_any_of_eight_forms() {
+async fn function_has_any_of_eight_signatures() {
     async fn bare() -> Result<(), ToolError> {
         Ok(())
     }
@@ -182,9 +182,9 @@ async fn a_function_has_any_of_eight_forms() {
     assert_eq!(text, "7 Rome");
 }
 
-/// A source of one's own, and a sink for any source.
+/// A user's own source, and a sink for any source.
 #[tokio::test]
-async fn a_sink_takes_any_source() -> anyhow::Result<()> {
+async fn sink_accepts_any_source() -> anyhow::Result<()> {
     struct Echo;
     impl ToolSource for Echo {
         fn list(&self) -> Vec<Tool> {
@@ -212,7 +212,7 @@ async fn a_sink_takes_any_source() -> anyhow::Result<()> {
 }
 
 #[test]
-fn what_is_wrong_with_a_tool_is_told_when_it_is_offered() {
+fn invalid_tool_is_reported_when_it_is_offered() {
     async fn text(_: String) -> Result<(), ToolError> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Spans of calls, what they say, and the trace that travels with a call.
+//! Spans of calls, their fields, and the trace context that is sent with a call.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ use tracing_subscriber::{
 
 use crate::session_world::{MS, World, value};
 
-/// What was recorded of spans and events.
+/// The captured spans and events.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Recorded>>);
 
@@ -46,7 +46,7 @@ struct Recording {
     closed: bool,
 }
 
-/// Where a span stands among the recordings.
+/// The position of a span among the captured ones.
 struct At(usize);
 
 struct Fields<'a>(&'a mut BTreeMap<&'static str, String>);
@@ -96,21 +96,21 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
 }
 
 impl Recorder {
-    /// Records what happens on this thread.
+    /// Captures the events of this thread.
     fn begin() -> (Self, DefaultGuard) {
         let recorder = Self::default();
         let subscriber = tracing_subscriber::registry().with(recorder.clone());
         (recorder, tracing::subscriber::set_default(subscriber))
     }
 
-    /// The spans of calls, in the order in which they began.
+    /// The spans of calls, in the order in which they started.
     fn calls(&self) -> Vec<(usize, Recording)> {
         let recorded = self.0.lock().unwrap();
         let all = recorded.spans.iter().cloned().enumerate();
         all.filter(|(_, span)| span.name == "execute_tool").collect()
     }
 
-    /// Where a span of this name stands.
+    /// The position of a span with this name.
     fn named(&self, name: &str) -> Option<usize> {
         self.0.lock().unwrap().spans.iter().position(|span| span.name == name)
     }
@@ -122,7 +122,7 @@ impl Recorder {
     }
 }
 
-/// A tracing system of sorts: it numbers the spans that send something, and keeps the parents that it was given.
+/// A simple tracing system: it numbers the spans that send something, and keeps the parents that it was given.
 #[derive(Clone, Default)]
 struct Joined(Arc<Mutex<Vec<TraceContext>>>);
 
@@ -155,7 +155,7 @@ async fn double(cx: ToolContext, number: Number) -> Result<String, ToolError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_call_has_a_span_at_its_caller_and_one_in_which_its_tool_logs() {
+async fn call_has_a_span_at_its_caller_and_one_at_its_tool() {
     let (recorder, _here) = Recorder::begin();
     let (room, joined) = (MemoryRoom::new(), Joined::default());
     let client = Client::builder().tool("double", "Twice", double).propagate(joined.clone());
@@ -190,18 +190,18 @@ async fn each_call_has_a_span_at_its_caller_and_one_in_which_its_tool_logs() {
     assert_eq!(caller.fields["messaging.destination.name"], "phone");
     assert_eq!(owner.fields["toolbridge.caller"], "assistant");
 
-    // The caller's span is what travels, what the tool reads, and what its span is a child of.
+    // The caller's span is sent, read by the tool, and the parent of the tool's span.
     let adopted = joined.0.lock().unwrap().clone();
     let [parent] = &adopted[..] else { panic!("{adopted:?}") };
     assert_eq!(result.unwrap().decode::<String>().unwrap(), parent.to_string());
     assert_eq!(parent.trace_id_bytes(), [7; 16]);
-    // Both are closed: a span is exported when its last handle is gone.
+    // Both are closed: a span is exported when its last handle is dropped.
     tokio::task::yield_now().await;
     assert!(recorder.calls().iter().all(|(_, span)| span.closed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_says_its_code_in_both_spans_and_our_own_tools_run_inside_their_call() {
+async fn failure_code_is_in_both_spans_and_local_tools_run_inside_their_call() {
     let (recorder, _here) = Recorder::begin();
     let room = MemoryRoom::new();
     let _phone = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();
@@ -225,7 +225,7 @@ async fn a_failure_says_its_code_in_both_spans_and_our_own_tools_run_inside_thei
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trace_that_the_author_names_reaches_the_tool_through_every_hop() {
+async fn trace_of_the_author_reaches_the_tool_through_every_hop() {
     let room = MemoryRoom::new();
     let _phone = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();
     let assistant =
@@ -237,7 +237,7 @@ async fn a_trace_that_the_author_names_reaches_the_tool_through_every_hop() {
         let none = assistant.call(tool, json!({"n": 1})).await.unwrap();
         assert_eq!(none.decode::<String>().unwrap(), "", "none is made up");
     }
-    // An assistant that serves a sink as its source hands the sink's trace on.
+    // An assistant that serves a sink as its source passes the sink's trace on.
     let cx = ToolContext::new("sink", std::time::Duration::from_secs(5)).with_trace(context.clone());
     let arguments = toolbridge::Value::from(json!({"n": 1}));
     let answer = assistant.execute(&"double".parse().unwrap(), arguments, cx).await.unwrap();
@@ -245,7 +245,7 @@ async fn a_trace_that_the_author_names_reaches_the_tool_through_every_hop() {
 }
 
 #[test]
-fn a_trace_context_travels_under_w3cs_names_and_under_the_protocols() {
+fn trace_context_is_sent_under_both_sets_of_names() {
     let mut world = World::pair(&["t"]);
     let context = context_of(9).with_state("vendor=x").unwrap();
     world.call("a", Request::new("t", value(1)).trace(&context)).unwrap();

@@ -83,7 +83,7 @@ async fn alicia_a21_an_interrupted_answer_leaves_no_call_open_and_late_results_w
         () = collect(&mut calls, &mut messages) => panic!("they take 20 s"),
         () = async {
             seen.until(3).await;
-            // The word that they began may be held for a moment, since an answer would take its place.
+            // The start message may be held for a moment, because a result would replace it.
             tokio::time::sleep(Duration::from_millis(10)).await;
         } => turn.barge_in(),
     }
@@ -101,7 +101,7 @@ async fn alicia_a21_an_interrupted_answer_leaves_no_call_open_and_late_results_w
         ("cancelled", "cancelled", "detached")
     );
     assert!(matches!(turn.call("cancel", ()).await, Err(CallError::TurnOver)));
-    seen.until(2).await; // the one that says cancel was stopped
+    seen.until(2).await; // the one with `cancel` was stopped
     assert!(assistant.late_results().is_empty());
 
     let mut events = assistant.events();
@@ -125,7 +125,7 @@ async fn alicia_a21_an_interrupted_answer_leaves_no_call_open_and_late_results_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_is_dropped_interrupts_nothing() {
+async fn dropped_turn_interrupts_nothing() {
     let (room, seen) = (MemoryRoom::new(), Seen::default());
     let phone = Client::builder().tools(tools(&seen)).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
@@ -138,7 +138,7 @@ async fn a_turn_that_is_dropped_interrupts_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_question_over_and_over_ends_with_an_answer_that_says_so() {
+async fn repeated_equal_calls_end_with_an_error() {
     async fn now() -> Result<u32, ToolError> {
         Ok(1)
     }
@@ -156,7 +156,7 @@ async fn the_same_question_over_and_over_ends_with_an_answer_that_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_stops_what_it_is_allowed_to_stop() {
+async fn client_stops_calls_that_it_may_stop() {
     let (room, seen) = (MemoryRoom::new(), Seen::default());
     let phone = Client::builder().tools(tools(&seen)).join_over(room.client("phone")).await.unwrap();
     assert!(matches!(phone.stop_all(), Err(StopError::NoAssistant)));

@@ -1,4 +1,4 @@
-//! Frames through the public API: what is written reads back, and every dialect reads alike.
+//! Frames through the public API: written frames read back, and every dialect reads alike.
 
 use serde_json::json;
 use toolbridge::{
@@ -33,7 +33,7 @@ fn result() -> ToolUseResult {
     }
 }
 
-/// One message of each type, with everything in it.
+/// One message of each type, with all fields.
 fn messages() -> Vec<Message> {
     vec![
         Message::Error(ErrorMessage {
@@ -115,7 +115,7 @@ fn read_request(body: impl Into<serde_json::Value>) -> Result<ToolUseRequest, De
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn written_frame_reads_back() {
     let meta = Meta::new().with_text("bridge.to", "00ff").with_bool("bridge.heard", true);
     for message in messages() {
         let bytes = Frame::write(-3, "room", &meta, &message).unwrap();
@@ -138,7 +138,7 @@ fn what_is_written_reads_back() {
 }
 
 #[test]
-fn the_live_writer_adds_what_older_peers_read() {
+fn live_writer_adds_fields_for_older_peers() {
     let bare = ToolUseRequest { conversation_id: None, message_id: None, timeout_ms: None, ..request() };
     let frame =
         Frame::decode(Frame::write(-1, "room", &Meta::new(), &Message::ToolUseRequest(bare)).unwrap())
@@ -166,7 +166,7 @@ fn the_live_writer_adds_what_older_peers_read() {
 }
 
 #[test]
-fn what_the_contract_forbids_is_not_written() {
+fn frames_that_break_the_contract_are_not_written() {
     let write = |stanza, message| Frame::write(stanza, "room", &Meta::new(), &message);
     let list = ToolUseRequest { parameters: json!([1]).into(), ..request() };
     let error = write(-1, Message::ToolUseRequest(list)).unwrap_err();
@@ -187,7 +187,7 @@ fn what_the_contract_forbids_is_not_written() {
         Err(EncodeError::TooLarge { limit: 16_777_216, .. })
     ));
 
-    // No arguments at all are the empty map.
+    // Absent arguments are the empty map.
     let none = ToolUseRequest { parameters: Value::nil(), ..request() };
     let frame = Frame::decode(write(-1, Message::ToolUseRequest(none)).unwrap()).unwrap();
     assert_eq!(frame.body().get("parameters").unwrap(), Value::empty());
@@ -340,7 +340,7 @@ fn alicia_a22_every_alias_reads_alike() {
 }
 
 #[test]
-fn a_word_of_canonical_json_may_be_a_key_anywhere() {
+fn special_name_of_canonical_json_may_be_a_key_anywhere() {
     let word = json!({"$map": [["$bin", 1]]});
     for place in ["meta", "body", "extra"] {
         let mut json = json!({"stanzaId": 1, "conversationId": null, "type": 72, "name": "Heartbeat", "meta": {}, "body": {}});
@@ -380,7 +380,7 @@ fn sec_c2_two_readings_are_refused() {
 }
 
 #[test]
-fn an_id_can_be_read_from_a_malformed_body() {
+fn id_can_be_read_from_a_malformed_body() {
     let json = json!({"stanzaId": -1, "type": 6, "body": {"id": "call", "toolName": 5}}).to_string();
     let frame = Frame::from_json(&json).unwrap();
     assert!(matches!(frame.message(), Err(DecodeError::Field { field: "toolName", .. })));
@@ -390,7 +390,7 @@ fn an_id_can_be_read_from_a_malformed_body() {
 }
 
 #[test]
-fn bodies_may_be_missing_only_where_nothing_is_in_them() {
+fn bodies_may_be_missing_only_where_they_are_empty() {
     assert_eq!(read(json!({"type": 72})).unwrap(), Message::Heartbeat);
     assert_eq!(read(json!({"type": 72, "body": {"x": 1}})).unwrap(), Message::Heartbeat);
     assert_eq!(read(json!({"type": 7})).unwrap_err(), DecodeError::Missing { field: "body" });

@@ -69,7 +69,7 @@ function frameOf(payload) {
   try {
     return decode(payload);
   } catch {
-    return undefined; // somebody else's data
+    return undefined; // data of another app
   }
 }
 

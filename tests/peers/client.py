@@ -43,7 +43,7 @@ def frame_of(data):
     try:
         frame = msgpack.unpackb(data)
     except ValueError:
-        return {}  # somebody else's data
+        return {}  # data of another app
     return frame if isinstance(frame, dict) else {}
 
 

@@ -520,7 +520,7 @@ fn repeat_refusal(
     let text = match code.as_str() {
         "busy" => "too many calls; nothing ran",
         "cancelled" => "the call was cancelled",
-        _ => "this client listens to another assistant, or to none of several",
+        _ => "this client is bound to another assistant, or to none because there are several",
     };
     let error = ToolError::new(code.clone(), text);
     let message = result_message(&core.cx.config.room, inbound.id(), Err(error));

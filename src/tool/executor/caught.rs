@@ -1,4 +1,4 @@
-//! A panic of a tool: caught, and its text kept from logs and from whoever called.
+//! Catches panics of tools, and keeps their texts out of logs and results.
 
 use std::{
     any::Any,
@@ -13,10 +13,10 @@ use std::{
 
 use crate::tool::{ErrorCode, Outcome, ToolError};
 
-/// The longest text of a panic that is kept, in characters.
+/// The longest panic text that is kept, in characters.
 const MAX_TEXT: usize = 1_000;
 
-/// A call's future whose panic is an `execution_error`.
+/// A call's future. Its panic becomes an `execution_error`.
 pub(super) struct Caught<'a> {
     running: Option<Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>>,
 }
@@ -26,7 +26,7 @@ impl<'a> Caught<'a> {
         Self { running: Some(Box::pin(future)) }
     }
 
-    /// Drops what is left; that can panic too.
+    /// Drops the rest of the future, which can panic too.
     fn end(&mut self) {
         if let Some(running) = self.running.take()
             && let Err(panic) = quietly(|| drop(running))
@@ -62,13 +62,13 @@ impl Drop for Caught<'_> {
 }
 
 thread_local! {
-    /// Whether this thread runs a tool just now.
+    /// Whether this thread is running a tool.
     static QUIET: Cell<bool> = const { Cell::new(false) };
     /// Where the tool panicked.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// What a tool said as it panicked, which may hold what it was given; and where.
+/// The text of a panic, which may contain arguments, and its location.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Panic {
     text: String,
@@ -82,20 +82,20 @@ impl Panic {
     }
 }
 
-/// Runs it and answers with the panic, if it panics.
+/// Runs the function and returns the panic, if it panics.
 ///
-/// A panic is printed by the process' hook before anybody can catch it, and the text may hold what the tool
-/// was given. So a hook of ours stands before the one that is there, and keeps silent for tools only.
+/// The process' panic hook prints a panic before anything can catch it, and the text may contain arguments. Therefore
+/// this installs a hook in front of the existing one, which suppresses the output for tools only.
 pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, Panic> {
     static HOOK: Once = Once::new();
-    // While a thread unwinds its hook cannot be set.
+    // A hook cannot be set while its thread unwinds.
     if !thread::panicking() {
         HOOK.call_once(|| {
             let before = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
                 if QUIET.get() {
                     let place = info.location().map(ToString::to_string);
-                    // A thread that ends has no such place any more; a hook must not panic over it.
+                    // A thread that is ending has no thread-local value any more; a hook must not panic over it.
                     let _ = PLACE.try_with(|slot| slot.replace(place));
                 } else {
                     before(info);
@@ -109,7 +109,7 @@ pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, Panic> {
     ran.map_err(|payload| {
         let place = PLACE.try_with(RefCell::take).ok().flatten();
         let text = text_of(&*payload).chars().take(MAX_TEXT).collect();
-        Panic { text, place: place.unwrap_or_else(|| "an unknown place".to_owned()) }
+        Panic { text, place: place.unwrap_or_else(|| "an unknown location".to_owned()) }
     })
 }
 
@@ -123,18 +123,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_its_text_and_place() {
+    fn panic_has_its_text_and_location() {
         assert_eq!(quietly(|| 1), Ok(1));
         let panic = quietly(|| panic!("number {}", 7)).unwrap_err();
         assert!(panic.place.starts_with("src/tool/executor/caught.rs:"), "{panic:?}");
         assert!(panic.reason().ends_with(": number 7"));
         let panic = quietly(|| panic::resume_unwind(Box::new(7))).unwrap_err();
-        assert_eq!(panic.reason(), "it panicked at an unknown place: not a text");
+        assert_eq!(panic.reason(), "it panicked at an unknown location: not a text");
         assert!(!QUIET.get());
     }
 
     #[tokio::test]
-    async fn a_panic_at_the_very_end_is_caught_too() {
+    async fn panic_in_a_destructor_is_caught() {
         struct Bomb;
         impl Drop for Bomb {
             fn drop(&mut self) {

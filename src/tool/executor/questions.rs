@@ -1,4 +1,4 @@
-//! Questions to a person, while they are open: each ends as a yes or a no, or is taken back.
+//! Open questions to a person. Each ends as yes or no, or is withdrawn.
 
 use std::{collections::HashMap, fmt, future::Future, hash::Hash};
 
@@ -7,7 +7,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::caught::Caught;
 use crate::{tool::ToolError, value::Value};
 
-/// The open questions. Whoever asks too many is refused before.
+/// The open questions. Their number is limited elsewhere.
 pub(crate) struct Questions<K> {
     running: JoinSet<(K, bool)>,
     open: HashMap<K, AbortHandle>,
@@ -18,7 +18,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Questions<K> {
         Self { running: JoinSet::new(), open: HashMap::new() }
     }
 
-    /// Asks. A question that panics is a no.
+    /// Asks a question. One that panics counts as no.
     pub(crate) fn ask(&mut self, key: K, question: impl Future<Output = bool> + Send + 'static) {
         let handle = self.running.spawn(async move {
             let no = || Err(ToolError::cancelled());
@@ -28,7 +28,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Questions<K> {
         self.open.insert(key, handle);
     }
 
-    /// Takes a question back: its future is dropped. Whether there was one.
+    /// Withdraws a question by dropping its future. Returns whether it was open.
     pub(crate) fn withdraw(&mut self, key: K) -> bool {
         let found = self.open.remove(&key);
         if let Some(handle) = &found {
@@ -37,7 +37,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Questions<K> {
         found.is_some()
     }
 
-    /// The next answer; never, while nothing is asked.
+    /// Returns the next answer. Never resolves while no question is open.
     ///
     /// # Cancel safety
     /// Safe: no answer is lost.
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_question_ends_as_yes_or_no_and_a_panic_is_a_no() {
+    async fn question_ends_as_yes_or_no_and_a_panic_counts_as_no() {
         let mut questions = Questions::new();
         questions.ask(1, async { true });
         assert_eq!(questions.answer().await, (1, true));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_question_that_is_taken_back_is_dropped() {
+    async fn withdrawn_question_is_dropped() {
         let (dropped, drops) = tokio::sync::oneshot::channel::<()>();
         let mut questions = Questions::new();
         questions.ask(1, async move {

@@ -1,4 +1,4 @@
-//! What comes back from a call: that it began, how far it has come, and exactly one outcome.
+//! Reports of a call: its start, its progress, and exactly one outcome.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,25 +6,25 @@ use tokio::sync::mpsc;
 
 use crate::tool::{ErrorCode, Outcome, Progress, ToolError};
 
-/// What became of a call.
+/// A report of a call.
 #[derive(Debug)]
 pub(crate) enum Done<K> {
-    /// Its arguments are good and its function begins.
+    /// The arguments are valid and the function starts.
     Started(K),
-    /// How far it has come. Of several that nobody took, the last.
+    /// Progress. If several were not read, only the last is kept.
     Progress(K, Progress),
-    /// How it ended; the last word of it.
+    /// The outcome; the last report of a call.
     Settled(K, Outcome),
 }
 
-/// Where the reports of all calls arrive, in order. It never holds more than three for one call.
+/// Receives the reports of all calls, in order. It never holds more than three for one call.
 #[derive(Debug)]
 pub(crate) struct Reports<K>(mpsc::UnboundedReceiver<Notice<K>>);
 
 #[derive(Debug)]
 pub(super) enum Notice<K> {
     Started(K),
-    /// There is progress to be taken.
+    /// Progress is available.
     Progress(K, Latest),
     Settled(K, Outcome),
 }
@@ -35,7 +35,7 @@ impl<K> Reports<K> {
         (notices, Self(reports))
     }
 
-    /// The next one; `None` when the executor is gone and all has been said.
+    /// Returns the next report; `None` when the executor is dropped and no report is left.
     ///
     /// # Cancel safety
     /// Safe: no report is lost.
@@ -47,7 +47,7 @@ impl<K> Reports<K> {
         }
     }
 
-    /// The next one, if there is one already.
+    /// Returns the next report if there is one.
     pub(crate) fn try_recv(&mut self) -> Option<Done<K>> {
         loop {
             if let Some(done) = read(self.0.try_recv().ok()?) {
@@ -57,7 +57,7 @@ impl<K> Reports<K> {
     }
 }
 
-/// What a notice says; nothing if its progress was taken before.
+/// Reads the report of a notice; `None` if its progress was read before.
 fn read<K>(notice: Notice<K>) -> Option<Done<K>> {
     match notice {
         Notice::Started(key) => Some(Done::Started(key)),
@@ -68,7 +68,7 @@ fn read<K>(notice: Notice<K>) -> Option<Done<K>> {
     }
 }
 
-/// The last progress that nobody took yet: a tool that reports faster than anybody listens fills no memory.
+/// The last unread progress. A tool that reports faster than its reader reads uses no further memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latest(Arc<Mutex<Unread>>);
 
@@ -84,7 +84,7 @@ impl Latest {
     }
 }
 
-/// Speaks for one call, and settles it when it is dropped.
+/// Reports for one call, and settles it when it is dropped.
 #[derive(Debug)]
 pub(super) struct Reporter<K: Copy> {
     key: K,
@@ -98,11 +98,11 @@ impl<K: Copy> Reporter<K> {
     }
 
     pub(super) fn started(&self) {
-        // Nobody listens any more only when the bridge is gone, and then nobody misses it.
+        // Sending fails only when the participant is gone; no reader is left then.
         let _ = self.notices.send(Notice::Started(self.key));
     }
 
-    /// What a function's context reports by.
+    /// Returns the function by which a tool's context reports progress.
     pub(super) fn progress(&self) -> impl Fn(Progress) + Send + Sync + 'static
     where
         K: Send + Sync + 'static,
@@ -133,6 +133,6 @@ impl<K: Copy> Reporter<K> {
 
 impl<K: Copy> Drop for Reporter<K> {
     fn drop(&mut self) {
-        self.once(Err(ToolError::new(ErrorCode::CANCELLED, "the tool was stopped before it answered")));
+        self.once(Err(ToolError::new(ErrorCode::CANCELLED, "the tool was stopped before it returned")));
     }
 }

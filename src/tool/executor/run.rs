@@ -1,4 +1,4 @@
-//! One call from its place in the line to its outcome.
+//! One call from the queue to its outcome.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
     value::Value,
 };
 
-/// All that one call needs.
+/// The inputs of one call.
 pub(super) struct Run<K: Copy> {
     pub(super) job: Job<K>,
     pub(super) offered: Offered,
@@ -26,7 +26,7 @@ pub(super) struct Run<K: Copy> {
     pub(super) reporter: Reporter<K>,
 }
 
-/// Runs the call to its end, tidying up included.
+/// Runs the call to its end, including cleanup.
 pub(super) async fn run<K: Copy + Send + Sync + 'static>(call: Run<K>) {
     let span = call.job.span.clone();
     async move {
@@ -43,14 +43,14 @@ pub(super) async fn run<K: Copy + Send + Sync + 'static>(call: Run<K>) {
     .await;
 }
 
-/// Waits for a place to run.
+/// Waits for a slot.
 async fn wait<K>(slot: Entry, job: &Job<K>, cancelled: &CancellationToken) -> Result<Slot, ToolError> {
     tokio::select! {
         biased;
         () = cancelled.cancelled() => Err(ToolError::cancelled()),
         () = sleep_until(job.deadline) => {
             let limit = job.limit.as_millis();
-            let text = format!("too many calls were running for it to begin within {limit} ms; nothing ran");
+            let text = format!("the call did not start within {limit} ms because too many others were running; nothing ran");
             Err(ToolError::new(ErrorCode::TIMEOUT, text))
         }
         slot = slot.wait() => Ok(slot),
@@ -68,7 +68,7 @@ async fn execute<K: Copy + Send + Sync + 'static>(
         Ok(arguments) => arguments,
         Err(refusal) => return reporter.settle(Err(refusal)),
     };
-    // Who judges arguments may still refuse them, and says himself when he begins.
+    // A source that validates arguments itself may still refuse them, and reports its start itself.
     if !offered.source.validates_arguments() {
         reporter.started();
     }
@@ -94,7 +94,7 @@ async fn execute<K: Copy + Send + Sync + 'static>(
             reporter.settle(outcome);
         }
         () = cancelled.cancelled() => {
-            // Whoever comes to an end within the grace says how: a whole result would be a lie as `cancelled`.
+            // An outcome within the grace period counts: reporting a complete result as `cancelled` would be wrong.
             let outcome = tidy(&mut work, grace).await.unwrap_or_else(|| Err(ToolError::cancelled()));
             drop(work);
             log(&outcome, begun);
@@ -104,7 +104,7 @@ async fn execute<K: Copy + Send + Sync + 'static>(
             let text = format!("the tool took longer than its limit of {} ms", limit.as_millis());
             let outcome = Err(ToolError::new(ErrorCode::TIMEOUT, text));
             log(&outcome, begun);
-            // The caller's clock ends as ours does: the answer goes first, the tidying after it.
+            // The caller's timeout ends at the same time: the result is sent first, then the tool cleans up.
             reporter.settle(outcome);
             cancelled.cancel();
             tidy(&mut work, grace).await;
@@ -112,7 +112,8 @@ async fn execute<K: Copy + Send + Sync + 'static>(
     }
 }
 
-/// The tool's own limit counts from its beginning, the call's from the call; the earlier end counts.
+/// Returns the earlier end of two limits: the tool's own, measured from its start, and the call's, measured from the
+/// call.
 fn within(options: &ToolOptions, limit: Duration, deadline: Instant) -> (Duration, Instant) {
     match options.timeout.and_then(|own| Some((own, Instant::now().checked_add(own)?))) {
         Some((own, end)) if end < deadline => (own, end),
@@ -120,7 +121,7 @@ fn within(options: &ToolOptions, limit: Duration, deadline: Instant) -> (Duratio
     }
 }
 
-/// Lets a cancelled tool go on for its grace, and answers with its outcome if it has one.
+/// Lets a cancelled tool continue for its grace period, and returns its outcome if it has one.
 async fn tidy(work: &mut Caught<'_>, grace: Duration) -> Option<Outcome> {
     if grace.is_zero() {
         return None;
@@ -136,9 +137,9 @@ fn log(outcome: &Outcome, begun: Instant) {
     let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     match outcome {
         Ok(result) => tracing::debug!(ms, bytes = result.as_bytes().len(), "done"),
-        // The error behind it may hold what the tool was given: it goes to the application, not into a log.
+        // The source error may contain arguments: it goes to the application, not into a log.
         Err(error) if error.source().is_some() => {
-            tracing::warn!(ms, code = %error.code(), "failed with an error of its own");
+            tracing::warn!(ms, code = %error.code(), "failed with a local error");
         }
         Err(error) => tracing::debug!(ms, code = %error.code(), "failed"),
     }

@@ -1,4 +1,4 @@
-//! Places for calls that run at once; the others wait in the order in which they came.
+//! Slots for running calls. Other calls wait in arrival order.
 
 use std::{
     collections::VecDeque,
@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-/// So many places to run, and so many to wait.
+/// A number of slots to run and of places to wait.
 #[derive(Clone, Debug)]
 pub(super) struct Slots(Arc<Mutex<Places>>);
 
@@ -19,18 +19,18 @@ struct Places {
     most_waiting: usize,
 }
 
-/// A place to run, now or soon.
+/// A slot to run, now or later.
 #[derive(Debug)]
 pub(super) enum Entry {
     Now(Slot),
     Later(oneshot::Receiver<Slot>),
 }
 
-/// A place to run. It passes to the next in line when this is dropped.
+/// A slot to run. Dropping it passes it to the next waiting call.
 #[derive(Debug)]
 pub(super) struct Slot(Option<Slots>);
 
-/// Every place is taken.
+/// All slots and waiting places are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{running} calls are running and {waiting} are waiting; nothing ran")]
 pub(super) struct Full {
@@ -50,7 +50,7 @@ impl Slots {
             places.running += 1;
             return Ok(Entry::Now(Slot(Some(self.clone()))));
         }
-        // Those who gave up while they waited stand in nobody's way.
+        // Calls that gave up while waiting take no place.
         places.waiting.retain(|waiting| !waiting.is_closed());
         if places.waiting.len() >= places.most_waiting {
             return Err(Full { running: places.running, waiting: places.waiting.len() });
@@ -60,7 +60,7 @@ impl Slots {
         Ok(Entry::Later(entry))
     }
 
-    /// Hands a place on. In a loop, not by dropping it again, so that a long line cannot exhaust the stack.
+    /// Passes a slot on. In a loop, not by dropping it again, so that a long queue cannot exhaust the stack.
     fn leave(&self) {
         loop {
             let mut places = self.lock();
@@ -82,11 +82,11 @@ impl Slots {
 }
 
 impl Entry {
-    /// Resolves when the place is there.
+    /// Resolves when the slot is free.
     pub(super) async fn wait(self) -> Slot {
         match self {
             Self::Now(slot) => slot,
-            // The sender is dropped only by handing over, or with the whole line.
+            // The sender is dropped only when it hands the slot over, or with the whole queue.
             Self::Later(entry) => match entry.await {
                 Ok(slot) => slot,
                 Err(_) => std::future::pending().await,
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn places_pass_on_in_order() {
+    async fn slots_are_passed_on_in_order() {
         let slots = Slots::new(1, 2);
         let first = slots.enter().unwrap().wait().await;
         let (second, third) = (slots.enter().unwrap(), slots.enter().unwrap());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_gives_up_is_passed_over() {
+    async fn waiter_that_gave_up_is_skipped() {
         let slots = Slots::new(1, 1_000);
         let first = slots.enter().unwrap().wait().await;
         let gone: Vec<_> = (0..999).map(|_| slots.enter().unwrap()).collect();
@@ -132,7 +132,7 @@ mod tests {
         drop(first);
         drop(last.wait().await);
         assert_eq!(slots.lock().running, 0);
-        // A place that was handed over to somebody who never looked is free as well.
+        // A slot that was handed to a dropped receiver is free again.
         let (first, second) = (slots.enter().unwrap(), slots.enter().unwrap());
         drop(first);
         drop(second);

@@ -120,7 +120,7 @@ fn job_with(key: u32, tool: &str, arguments: &serde_json::Value) -> Job<u32> {
     }
 }
 
-/// The next outcome, whatever is reported before it.
+/// Returns the next outcome, skipping other reports.
 async fn outcome(reports: &mut Reports<u32>) -> (u32, Outcome) {
     loop {
         match reports.recv().await.unwrap() {
@@ -161,7 +161,7 @@ async fn alicia_a5_four_causes_have_their_codes_and_others_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_harms_no_other_call_and_its_text_stays_here() {
+async fn panic_affects_no_other_call_and_its_text_stays_local() {
     let source = Deeds::new(&["panic", "wait"]);
     let (mut executor, mut reports) = executor(&source);
     executor.execute(job(1, "wait"));
@@ -175,7 +175,7 @@ async fn a_panic_harms_no_other_call_and_its_text_stays_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_tools_own_limit_is_named_if_it_ends_first() {
+async fn timeout_names_the_tools_own_limit_if_it_ends_first() {
     let short = ToolOptions::default().timeout(Duration::from_millis(1_500));
     let source = Deeds::with(tool("never").options(short));
     let (mut executor, mut reports) = executor(&source);
@@ -186,7 +186,7 @@ async fn the_tools_own_limit_is_named_if_it_ends_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_function_without_context_is_dropped_at_once() {
+async fn cancelled_function_without_context_is_dropped_at_once() {
     let source = Deeds::new(&["never"]);
     let (mut executor, mut reports) = executor(&source);
     let begun = Instant::now();
@@ -198,7 +198,7 @@ async fn a_cancelled_function_without_context_is_dropped_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_function_with_context_has_its_grace() {
+async fn cancelled_function_with_context_has_its_grace_period() {
     let source = Deeds::new(&["tidy"]);
     source.tools.lock().unwrap().push(tool("stubborn"));
     let (mut executor, mut reports) = executor(&source);
@@ -209,7 +209,7 @@ async fn a_cancelled_function_with_context_has_its_grace() {
     assert_eq!(error(&mut reports).await.message(), "half is done");
     assert_eq!(begun.elapsed(), Duration::from_millis(900));
 
-    // Not everybody hears: the grace ends, and the function with it.
+    // A function that ignores its cancellation ends with the grace period.
     let short = ToolOptions::default().cancel_grace(Duration::from_millis(300));
     let source = Deeds::with(tool("tidy").options(short));
     let (mut executor, mut reports) = Executor::new(vec![Arc::new(Arc::clone(&source)) as _]).unwrap();
@@ -222,7 +222,7 @@ async fn a_cancelled_function_with_context_has_its_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_answers_first_and_tidies_up_after() {
+async fn timeout_is_reported_before_the_cleanup() {
     let source = Deeds::new(&["tidy"]);
     let (mut executor, mut reports) = executor(&source);
     let begun = Instant::now();
@@ -236,7 +236,7 @@ async fn a_timeout_answers_first_and_tidies_up_after() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_above_the_cap_wait_in_order_and_then_are_refused() {
+async fn calls_above_the_limit_wait_in_order_and_then_are_refused() {
     let source = Deeds::new(&["wait", "echo"]);
     let sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(Arc::clone(&source))];
     let (mut executor, mut reports) = Executor::with_caps(sources, 2, 2).unwrap();
@@ -259,7 +259,7 @@ async fn calls_above_the_cap_wait_in_order_and_then_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_too_long_never_runs() {
+async fn call_that_waits_too_long_never_runs() {
     let source = Deeds::new(&["never"]);
     let sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(Arc::clone(&source))];
     let (mut executor, mut reports) = Executor::with_caps(sources, 1, 2).unwrap();
@@ -279,7 +279,7 @@ async fn whoever_waits_too_long_never_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_that_nobody_takes_is_replaced_by_the_next() {
+async fn unread_progress_is_replaced_by_the_next() {
     let source = Deeds::new(&["chatty"]);
     let (mut executor, mut reports) = executor(&source);
     executor.execute(job(1, "chatty"));
@@ -291,7 +291,7 @@ async fn progress_that_nobody_takes_is_replaced_by_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_executor_stops_and_settles_all() {
+async fn dropped_executor_stops_and_settles_all_calls() {
     let source = Deeds::new(&["never", "tidy"]);
     let (mut executor, mut reports) = executor(&source);
     executor.execute(job(1, "never"));
@@ -319,7 +319,7 @@ async fn sources_with_one_name_between_them_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_changes_is_asked_again() {
+async fn changed_list_is_read_again() {
     let source = Deeds::new(&["echo"]);
     let (mut executor, mut reports) = executor(&source);
     source.tools.lock().unwrap().extend([tool("custom"), tool("echo"), tool("never").schema(json!(7))]);
@@ -332,7 +332,7 @@ async fn a_list_that_changes_is_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_kept_of_calls_that_ended() {
+async fn ended_calls_leave_no_state() {
     let source = Deeds::new(&["echo"]);
     let (mut executor, mut reports) = executor(&source);
     for key in 0..1_000 {
@@ -345,7 +345,7 @@ async fn nothing_is_kept_of_calls_that_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_used_again_stops_its_new_call() {
+async fn reused_key_stops_its_new_call() {
     let source = Deeds::new(&["tidy", "never"]);
     let (mut executor, mut reports) = executor(&source);
     executor.execute(job(1, "tidy"));

@@ -14,7 +14,7 @@ use crate::{
 
 pub(super) type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// A function as the registry keeps it.
+/// A registered function.
 #[derive(Clone)]
 pub(super) struct Function<S> {
     pub(super) tool: Tool,
@@ -22,7 +22,7 @@ pub(super) struct Function<S> {
     run: Run<S>,
 }
 
-/// What a [`Handler`] becomes: its type is forgotten here.
+/// A type-erased [`Handler`].
 #[doc(hidden)]
 pub struct Built<S> {
     pub(super) takes_context: bool,
@@ -61,21 +61,22 @@ impl<S> Function<S> {
     }
 }
 
-/// The JSON Schema (2020-12) of a type, as a model wants it: what can be is written in place.
+/// Returns the JSON Schema (2020-12) of a type for a model, with definitions inlined where possible.
 pub(super) fn schema_of<A: JsonSchema>() -> Json {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
     });
     let mut schema = settings.into_generator().into_root_schema_for::<A>();
-    // The name of a Rust type tells a model nothing.
+    // The name of a Rust type is useless to a model.
     schema.remove("title");
     schema.to_value()
 }
 
-/// The arguments as the function's own type.
+/// Decodes the arguments as the function's own type.
 pub(super) fn arguments<A: DeserializeOwned>(body: &Value) -> Result<A, ToolError> {
-    // The schema has been met, so only a rule of the type's own can fail here. Its text may quote the value.
+    // The arguments match the schema, so only a rule of the type itself can fail here. The error's text may quote the
+    // value.
     let refuse = |_| {
         let text = "the parameters fit the schema, but not the type of the tool's arguments";
         ToolError::new(ErrorCode::INVALID_PARAMETERS, text)
@@ -83,12 +84,12 @@ pub(super) fn arguments<A: DeserializeOwned>(body: &Value) -> Result<A, ToolErro
     body.decode().map_err(refuse)
 }
 
-/// What the function answered, as it travels.
+/// Encodes the function's return value.
 pub(super) fn result<T: Serialize>(answer: Result<T, ToolError>) -> Outcome {
     Ok(Value::encode(&answer?)?)
 }
 
-/// The schema if it takes maps only, and says so.
+/// Returns the schema if it accepts only maps, with `type` set to `object`.
 fn as_map(schema: Json) -> Option<Json> {
     let Json::Object(mut schema) = schema else { return None };
     if !takes_maps_only(&schema) {
@@ -98,7 +99,7 @@ fn as_map(schema: Json) -> Option<Json> {
     Some(Json::Object(schema))
 }
 
-/// An enum with a tag inside says so in each variant rather than for the whole.
+/// An enum with an internal tag states its type in each variant rather than for the whole.
 fn takes_maps_only(schema: &Map<String, Json>) -> bool {
     let variants = ["oneOf", "anyOf"].iter().find_map(|keyword| schema.get(*keyword)?.as_array());
     match schema.get("type") {
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_is_written_in_place_and_without_noise() {
+    fn schema_is_inlined_and_without_titles() {
         assert_eq!(
             as_map(schema_of::<Find>()).unwrap(),
             json!({

@@ -1,4 +1,4 @@
-//! What a function must look like to be a tool.
+//! The signatures that a function can have to be a tool.
 
 use std::future::Future;
 
@@ -9,7 +9,7 @@ use self::sealed::Seal;
 use super::function::{Built, arguments, result};
 use crate::tool::{ToolError, source::ToolContext};
 
-/// The state that [`Tools::with_state`](crate::Tools::with_state) was given, as a tool's parameter.
+/// The state given to [`Tools::with_state`](crate::Tools::with_state), as a tool's parameter.
 ///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
@@ -27,12 +27,12 @@ pub struct State<S>(pub S);
 
 /// An `async fn` that can be a tool.
 ///
-/// Its parameters are [`ToolContext`], [`State<S>`] and its arguments, each optional, in this order. The
-/// arguments derive `serde::Deserialize` and `schemars::JsonSchema`. It answers `Result<T, ToolError>` where
-/// `T` is `serde::Serialize`. Closures that return such a future fit too. `M` says which of the eight
-/// forms it has, and is inferred. The trait is sealed.
+/// Its parameters are [`ToolContext`], [`State<S>`] and its arguments, each optional, in this order. The arguments
+/// derive `serde::Deserialize` and `schemars::JsonSchema`. The function returns `Result<T, ToolError>` where `T` is
+/// `serde::Serialize`. Closures that return such a future are accepted too. `M` encodes which of the eight signatures
+/// it has, and is inferred. The trait is sealed.
 ///
-/// When the compiler says that a function is none, [`check_tool`](crate::check_tool) finds the reason.
+/// If the compiler rejects a function, [`check_tool`](crate::check_tool) finds the reason.
 #[diagnostic::on_unimplemented(
     message = "this function cannot be a tool",
     label = "not a tool",
@@ -50,12 +50,12 @@ pub trait Handler<M, S>: Clone + Send + Sync + 'static {
 }
 
 pub(super) mod sealed {
-    /// Only this crate can name it, so only this crate implements [`Handler`](super::Handler).
+    /// A private type, so that only this crate can implement [`Handler`](super::Handler).
     #[derive(Debug)]
     pub struct Seal;
 }
 
-/// The eight forms: which parameters there are, and what each is made of.
+/// The eight signatures: which parameters there are, and what each is made of.
 macro_rules! forms {
     ($($marker:ident ($($param:ident : $kind:ident),*) $($generic:ident)?;)*) => {$(
         #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! Which rule a function breaks: a bound for each, so that the compiler names it.
+//! Reports which rule a function breaks: one bound per rule, so that the compiler names it.
 
 use std::future::Future;
 
@@ -8,10 +8,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::handler::State;
 use crate::tool::{ToolError, source::ToolContext};
 
-/// Does nothing at all; if the function cannot be a tool, the compiler says which rule it breaks.
+/// Does nothing at run time; if the function cannot be a tool, the compiler reports the rule that it breaks.
 ///
-/// The error of [`Tools::tool`](crate::Tools::tool) can only say that a function is no tool. Put a line with
-/// this beside it, read the error, and remove the line.
+/// The compiler's error for [`Tools::tool`](crate::Tools::tool) only states that a function is not a tool. Add a call
+/// of `check_tool`, read the error, and remove the call.
 ///
 /// ```
 /// use toolbridge::{ToolError, check_tool};
@@ -28,13 +28,13 @@ use crate::tool::{ToolError, source::ToolContext};
 /// fn get_battery() -> Result<f32, ToolError> { Ok(0.8) }
 /// check_tool(&get_battery);
 /// ```
-/// Answers no `Result<_, ToolError>`:
+/// Does not return `Result<_, ToolError>`:
 /// ```compile_fail
 /// # use toolbridge::{ToolError, check_tool};
 /// async fn get_battery() -> f32 { 0.8 }
 /// check_tool(&get_battery);
 /// ```
-/// Answers what cannot be serialized:
+/// Returns a type that cannot be serialized:
 /// ```compile_fail
 /// # use toolbridge::{ToolError, check_tool};
 /// struct Battery;
@@ -77,7 +77,7 @@ where
 }
 
 #[diagnostic::on_unimplemented(
-    message = "this is no function of at most three parameters",
+    message = "this is not a function with at most three parameters",
     note = "a tool takes `ToolContext`, `State<S>` and its arguments, each optional; several arguments are \
             fields of one struct"
 )]
@@ -86,8 +86,8 @@ pub trait Function<P> {
 }
 
 #[diagnostic::on_unimplemented(
-    message = "these parameters are not those of a tool, or not in its order",
-    note = "they stand in this order, each optional: `ToolContext`, `State<S>`, the arguments"
+    message = "these are not the parameters of a tool, or not in the required order",
+    note = "the order is, each optional: `ToolContext`, `State<S>`, the arguments"
 )]
 pub trait Parameters {}
 

@@ -1,4 +1,4 @@
-//! What is started: a fixed program with fixed arguments, and what parameters may become of them.
+//! The command of a program: a fixed executable with fixed arguments, and the parameters that may become arguments.
 
 use std::{
     env,
@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::supervise::SUPERVISE;
 use crate::tool::{ErrorCode, ToolError};
 
-/// Where programs look for others, unless `env` says something else.
+/// The `PATH` of programs, unless `env` sets another.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A program, its arguments, and all that it inherits.
+/// A program, its arguments, and its environment.
 #[derive(Debug)]
 pub(super) struct Command {
     program: PathBuf,
@@ -26,12 +26,12 @@ pub(super) struct Command {
 #[derive(Debug)]
 enum Argument {
     Fixed(String),
-    /// The text of the parameter of that name.
+    /// The text of the parameter with that name.
     Parameter(String),
 }
 
 impl Command {
-    /// The command that the parts describe; a variable without value is taken over from this process.
+    /// Creates a command from its parts; a variable without a value is inherited from this process.
     pub(super) fn new(
         parts: Vec<String>,
         schema: Option<&Value>,
@@ -50,16 +50,16 @@ impl Command {
         Ok(Self { program, arguments, folder, environment })
     }
 
-    /// The program that runs.
+    /// Returns the program that runs.
     pub(super) fn program(&self) -> &Path {
         &self.program
     }
 
-    /// The command for one call, ready to be started. Nothing of it is read by a shell. With a supervisor, that one
-    /// is started in the same folder with the same environment, and starts the program.
+    /// Builds the command for one call. No shell reads any part of it. With a supervisor, the supervisor is started
+    /// in the same folder with the same environment, and starts the program.
     ///
     /// # Errors
-    /// `invalid_parameters` when a parameter that stands in the command is no text.
+    /// `invalid_parameters` if a parameter in the command is not a string, a number or a bool.
     pub(super) fn fill(
         &self,
         parameters: &Value,
@@ -93,12 +93,12 @@ impl Command {
 fn check_program(program: &Path) -> Result<(), String> {
     let shown = program.display();
     if !program.is_absolute() || shown.to_string().contains('\0') {
-        return Err(format!("the program {shown} is no absolute path"));
+        return Err(format!("the path {shown} is not absolute"));
     }
-    // Windows hands these to its shell, whose quoting cannot be made safe.
+    // Windows passes these to its shell, whose quoting cannot be made safe.
     let extension = program.extension().unwrap_or_default();
     if extension.eq_ignore_ascii_case("bat") || extension.eq_ignore_ascii_case("cmd") {
-        return Err(format!("{shown} is a script for a shell; name a program"));
+        return Err(format!("{shown} is a batch script; name an executable"));
     }
     if !program.is_file() {
         return Err(format!("there is no program {shown}"));
@@ -108,7 +108,7 @@ fn check_program(program: &Path) -> Result<(), String> {
 
 fn argument(part: String, after_dashes: bool, schema: Option<&Value>) -> Result<Argument, String> {
     if part.contains('\0') {
-        return Err("a NUL cannot stand in `command`".to_owned());
+        return Err("`command` must not contain NUL".to_owned());
     }
     let properties = schema.and_then(|schema| schema.get("properties"));
     let is_property = |name: &str| properties.map(|properties| properties.get(name).is_some());
@@ -116,21 +116,21 @@ fn argument(part: String, after_dashes: bool, schema: Option<&Value>) -> Result<
         let whole = name.len() + 2 == part.len();
         match is_property(name) {
             Some(false) if whole && after_dashes => {
-                return Err(format!("{{{name}}} is no property in `input_schema`"));
+                return Err(format!("{{{name}}} is not a property in `input_schema`"));
             }
             _ if whole && after_dashes => return Ok(Argument::Parameter(name.to_owned())),
-            // Braces that name no parameter are somebody else's: `awk "{print}"`.
+            // Braces that do not name a parameter belong to the program: `awk "{print}"`.
             Some(false) => {}
             None if !whole => {}
             _ => {
-                return Err(format!("{{{name}}} must be an element of its own, after an element \"--\""));
+                return Err(format!("{{{name}}} must be a separate element, after an element \"--\""));
             }
         }
     }
     Ok(Argument::Fixed(part))
 }
 
-/// What stands in braces in the text and could be the name of a parameter.
+/// Returns each text in braces that could be the name of a parameter.
 fn placeholders(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices('{').filter_map(|(at, _)| {
         let name = text[at + 1..].split_once('}')?.0;
@@ -139,7 +139,7 @@ fn placeholders(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A parameter as one argument, as it is: no shell and, after `--`, no option parser reads anything into it.
+/// Returns a parameter as one argument, unchanged: neither a shell nor, after `--`, an option parser interprets it.
 fn text_of(name: &str, parameter: Option<&Value>) -> Result<String, ToolError> {
     let refuse = |rule: &str| {
         let text = format!("the parameters do not fit at /{name}: {rule}");
@@ -150,7 +150,7 @@ fn text_of(name: &str, parameter: Option<&Value>) -> Result<String, ToolError> {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Number(number)) => Ok(number.to_string()),
         Some(Value::Bool(truth)) => Ok(truth.to_string()),
-        Some(_) => refuse("it must be a text, a number or a truth value"),
+        Some(_) => refuse("it must be a string, a number or a bool"),
         None => refuse("it is required"),
     }
 }
@@ -188,18 +188,15 @@ mod tests {
     fn sec_x1_a_command_is_fixed() {
         for (parts, expected) in [
             (vec![], "`command` is empty"),
-            (vec!["cat"], "the program cat is no absolute path"),
-            (vec!["./cat"], "the program ./cat is no absolute path"),
-            (vec!["/bin/a.bat"], "/bin/a.bat is a script for a shell; name a program"),
-            (vec!["/bin/a.CMD"], "/bin/a.CMD is a script for a shell; name a program"),
+            (vec!["cat"], "the path cat is not absolute"),
+            (vec!["./cat"], "the path ./cat is not absolute"),
+            (vec!["/bin/a.bat"], "/bin/a.bat is a batch script; name an executable"),
+            (vec!["/bin/a.CMD"], "/bin/a.CMD is a batch script; name an executable"),
             (vec!["/bin/no-such-program"], "there is no program /bin/no-such-program"),
-            (vec!["/bin/cat", "{city}"], "{city} must be an element of its own, after an element \"--\""),
-            (
-                vec!["/bin/cat", "--", "a{city}"],
-                "{city} must be an element of its own, after an element \"--\"",
-            ),
-            (vec!["/bin/cat", "--", "{town}"], "{town} is no property in `input_schema`"),
-            (vec!["/bin/cat", "a\0"], "a NUL cannot stand in `command`"),
+            (vec!["/bin/cat", "{city}"], "{city} must be a separate element, after an element \"--\""),
+            (vec!["/bin/cat", "--", "a{city}"], "{city} must be a separate element, after an element \"--\""),
+            (vec!["/bin/cat", "--", "{town}"], "{town} is not a property in `input_schema`"),
+            (vec!["/bin/cat", "a\0"], "`command` must not contain NUL"),
         ] {
             assert_eq!(command(&parts).unwrap_err(), expected);
         }

@@ -1,4 +1,4 @@
-//! The shape of `tools.toml`, and what it may say.
+//! The format of `tools.toml`.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use toml::Spanned;
 use super::{Program, ProgramsError, command::Command};
 use crate::tool::{Consent, RegisterError, Tool, ToolName, ToolOptions};
 
-/// The time that a cancelled program gets: 2 s between `SIGTERM` and `SIGKILL`, and some for the end itself.
+/// The time that a cancelled program gets: 2 s between `SIGTERM` and `SIGKILL`, and some for the exit itself.
 const CANCEL_GRACE: Duration = Duration::from_secs(3);
 
 #[derive(Deserialize)]
@@ -50,11 +50,11 @@ enum Asks {
     Always,
 }
 
-/// The programs that the text lists; relative folders start at `folder`.
+/// Parses the programs in the text; relative folders start at `folder`.
 pub(super) fn parse(text: &str, folder: &Path) -> Result<Vec<Program>, ProgramsError> {
     let file: File = toml::from_str(text).map_err(|error| ProgramsError::Toml {
         line: line_of(text, &error.span().unwrap_or_default()),
-        // The message alone: the whole error quotes the line, which may set a secret in the environment.
+        // Only the message: the whole error quotes the line, which may set a secret in the environment.
         reason: error.message().to_owned(),
     })?;
     file.tools.into_iter().map(|entry| Reader { text, folder }.program(entry)).collect()
@@ -88,7 +88,10 @@ impl Reader<'_> {
         });
         if let Some(timeout) = entry.timeout {
             let limit = duration(timeout.get_ref()).ok_or_else(|| {
-                wrong(timeout.span(), "`timeout` is a number and ms, s, m or h, as in \"500ms\"".to_owned())
+                wrong(
+                    timeout.span(),
+                    "`timeout` must be a number with a unit (ms, s, m or h), as in \"500ms\"".to_owned(),
+                )
             })?;
             options = options.timeout(limit);
         }
@@ -100,7 +103,7 @@ impl Reader<'_> {
                 let reason = "`input_schema` must say that `type` is \"object\"".to_owned();
                 return Err(wrong(schema.span(), reason));
             }
-            // Whether it is a sound schema is seen when the tools are offered, as with every source.
+            // Like every source's schema, it is compiled when the tools are offered.
             tool = tool.schema(json);
         }
 
@@ -109,7 +112,7 @@ impl Reader<'_> {
             entry.cwd.as_ref().map_or_else(|| self.folder.to_owned(), |cwd| self.folder.join(cwd.get_ref()));
         if !folder.is_dir() {
             let span = entry.cwd.map_or(span, |cwd| cwd.span());
-            return Err(wrong(span, format!("{} is no folder to run in", folder.display())));
+            return Err(wrong(span, format!("{} is not a folder", folder.display())));
         }
         let environment = entry.env.into_iter().map(|(variable, value)| {
             let value_of = environment(&variable, value.get_ref());
@@ -122,7 +125,7 @@ impl Reader<'_> {
     }
 }
 
-/// The line of the text, counted from 1, where the span begins.
+/// Returns the line of the text, counted from 1, where the span begins.
 fn line_of(text: &str, span: &Range<usize>) -> usize {
     text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count() + 1
 }
@@ -143,20 +146,24 @@ fn duration(text: &str) -> Option<Duration> {
 fn as_json(schema: &toml::Value) -> Result<Value, String> {
     match schema {
         toml::Value::String(text) => {
-            serde_json::from_str(text).map_err(|error| format!("`input_schema` is no JSON: {error}"))
+            serde_json::from_str(text).map_err(|error| format!("`input_schema` is not JSON: {error}"))
         }
-        table => serde_json::to_value(table).map_err(|error| format!("`input_schema` is no schema: {error}")),
+        table => {
+            serde_json::to_value(table).map_err(|error| format!("`input_schema` is not a schema: {error}"))
+        }
     }
 }
 
 fn environment(variable: &str, value: &toml::Value) -> Result<Option<String>, String> {
     if variable.is_empty() || variable.contains(['=', '\0']) {
-        return Err(format!("{variable:?} cannot be the name of a variable"));
+        return Err(format!("{variable:?} is not a valid variable name"));
     }
     match value {
         toml::Value::String(text) if !text.contains('\0') => Ok(Some(text.clone())),
         toml::Value::Boolean(true) => Ok(None),
-        _ => Err(format!("`env.{variable}` is a text without NUL, or `true` to take over our own")),
+        _ => Err(format!(
+            "`env.{variable}` must be a string without NUL, or `true` to inherit it from this process"
+        )),
     }
 }
 
@@ -190,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_named_with_its_line() {
+    fn unknown_key_is_named_with_its_line() {
         let text = refused(&entry("shell = true"));
         assert!(text.starts_with("line 5: unknown field `shell`"), "{text}");
         let text = refused("[tool]\n");
@@ -210,26 +217,26 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_value_is_named() {
         for (more, expected) in [
             (
                 "timeout = \"5\"",
-                "tool \"a\", line 5: `timeout` is a number and ms, s, m or h, as in \"500ms\"",
+                "tool \"a\", line 5: `timeout` must be a number with a unit (ms, s, m or h), as in \"500ms\"",
             ),
             (
                 "timeout = \"0s\"",
-                "tool \"a\", line 5: `timeout` is a number and ms, s, m or h, as in \"500ms\"",
+                "tool \"a\", line 5: `timeout` must be a number with a unit (ms, s, m or h), as in \"500ms\"",
             ),
-            ("cwd = \"no/such\"", "tool \"a\", line 5: /no/such is no folder to run in"),
-            ("input_schema = '{'", "tool \"a\", line 5: `input_schema` is no JSON: "),
+            ("cwd = \"no/such\"", "tool \"a\", line 5: /no/such is not a folder"),
+            ("input_schema = '{'", "tool \"a\", line 5: `input_schema` is not JSON: "),
             ("input_schema = {}", "tool \"a\", line 5: `input_schema` must say that `type` is \"object\""),
         ] {
             let text = refused(&entry(more));
             assert!(text.starts_with(expected), "{more}: {text}");
         }
         let named = |name: &str| entry("").replace("\"a\"", &format!("\"{name}\""));
-        assert!(refused(&named("a b")).contains("is no tool name"));
-        assert!(refused(&named("bridge.echo")).contains("kept for the protocol"));
+        assert!(refused(&named("a b")).contains("is not a tool name"));
+        assert!(refused(&named("bridge.echo")).contains("reserved for the protocol"));
     }
 
     #[test]

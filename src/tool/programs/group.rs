@@ -25,10 +25,10 @@ use tokio::{
 
 use super::supervise::{HelperReport, send_streams};
 
-/// A running program and the process group that it is in. Dropping it kills and reaps them.
+/// A running program and its process group. Dropping it kills and reaps them.
 ///
-/// The group's leader is the program, or its supervisor. It is reaped last: as long as it is not, its number belongs to
-/// this group and to no other process, so no signal of ours can hit a stranger.
+/// The group's leader is the program, or its supervisor. The leader is reaped last: until then its process id belongs
+/// to this group and to no other process, so no signal can reach an unrelated process.
 #[derive(Debug)]
 pub(super) struct Group {
     /// `None` once it is reaped.
@@ -38,7 +38,7 @@ pub(super) struct Group {
     supervised: Option<Supervised>,
 }
 
-/// The program's ends of the pipes that we hold.
+/// The parent's ends of the program's pipes.
 #[derive(Debug)]
 pub(super) struct Pipes {
     pub(super) stdin: ChildStdin,
@@ -46,30 +46,30 @@ pub(super) struct Pipes {
     pub(super) stderr: ChildStderr,
 }
 
-/// What we hear of a program that a supervisor has started.
+/// The connection to a supervisor that has started a program.
 #[derive(Debug)]
 struct Supervised {
     /// The supervisor ends the group when this is closed.
     _lifeline: UnixStream,
     reports: process::ChildStdout,
-    /// Bytes that are not a whole report yet.
+    /// Bytes of an incomplete report.
     heard: Vec<u8>,
     end: Option<End>,
 }
 
-/// How we heard of the program's end.
+/// How the program ended.
 #[derive(Clone, Copy, Debug)]
 enum End {
     NotStarted(i32),
     Ended(i32),
     /// The supervisor ended first.
     Unknown,
-    /// It is no supervisor: it wrote something else.
+    /// The binary is not a supervisor: it wrote something else.
     Garbage,
 }
 
 impl Group {
-    /// Starts the command in a group of its own.
+    /// Starts the command in a new process group.
     pub(super) fn start(mut command: Command) -> io::Result<(Self, Pipes)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut group = Self::lead(command)?;
@@ -80,7 +80,7 @@ impl Group {
         Ok((group, pipes.ok_or(io::ErrorKind::BrokenPipe)?))
     }
 
-    /// Starts a supervisor in a group of its own, which starts its program in the same group.
+    /// Starts a supervisor in a new process group; the supervisor starts its program in the same group.
     pub(super) fn start_supervised(mut command: Command) -> io::Result<(Self, Pipes)> {
         let (stdin, ours_in) = io::pipe()?;
         let (ours_out, stdout) = io::pipe()?;
@@ -105,13 +105,13 @@ impl Group {
     }
 
     fn lead(mut command: Command) -> io::Result<Self> {
-        // Listening comes first, or an early end would be missed.
+        // The signal handler is installed first, or an early exit would be missed.
         let child_ended = unix::signal(SignalKind::child())?;
         let leader = command.process_group(0).spawn()?;
         Ok(Self { id: Pid::from_child(&leader), leader: Some(leader), child_ended, supervised: None })
     }
 
-    /// Resolves when the program has ended. The group's leader is not reaped by this.
+    /// Resolves when the program has ended. This does not reap the group's leader.
     ///
     /// # Cancel safety
     /// Safe.
@@ -125,7 +125,7 @@ impl Group {
     /// Resolves when the group's leader has ended.
     async fn leader_ended(&mut self) {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        // An error means that somebody else reaped it: it has ended too.
+        // An error means that other code has reaped it, so it has ended too.
         while let Ok(None) | Err(Errno::INTR) = waitid(WaitId::Pid(self.id), look) {
             if self.child_ended.recv().await.is_none() {
                 return;
@@ -133,15 +133,15 @@ impl Group {
         }
     }
 
-    /// Asks the whole group to end.
+    /// Sends `SIGTERM` to the whole group.
     pub(super) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Kills what is left of the group, and answers how the program ended.
+    /// Kills the rest of the group, and returns how the program ended.
     ///
     /// # Errors
-    /// The program could not be started, or the operating system does not say how it ended.
+    /// The program could not be started, or the operating system does not report how it ended.
     pub(super) async fn kill(mut self) -> io::Result<ExitStatus> {
         self.signal(Signal::KILL);
         self.leader_ended().await;
@@ -153,7 +153,7 @@ impl Group {
             Some(Supervised { end: Some(End::NotStarted(error)), .. }) => {
                 Err(io::Error::from_raw_os_error(*error))
             }
-            // The supervisor was killed, and the program with it: now, or by somebody else before.
+            // The supervisor was killed together with the program, now or earlier.
             Some(Supervised { end: None | Some(End::Unknown), .. }) if status.signal().is_some() => {
                 Ok(status)
             }
@@ -168,7 +168,7 @@ impl Group {
             return;
         }
         match kill_process_group(self.id, signal) {
-            // Nobody is left; some systems say so with PERM while the leader waits to be reaped.
+            // The group is empty; some systems report this as EPERM while the leader waits to be reaped.
             Ok(()) | Err(Errno::SRCH | Errno::PERM) => {}
             Err(error) => {
                 tracing::warn!(pid = self.id.as_raw_nonzero().get(), %error, "cannot signal a program")
@@ -178,10 +178,10 @@ impl Group {
 }
 
 impl Supervised {
-    /// Resolves when the program has ended, or its supervisor.
+    /// Resolves when the program or its supervisor has ended.
     ///
     /// # Cancel safety
-    /// Safe: what has been read is kept.
+    /// Safe: bytes that were read are kept.
     async fn ended(&mut self) {
         while self.end.is_none() {
             if let Some(report) = HelperReport::read(&self.heard) {
@@ -203,7 +203,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
         if let Some(mut child) = self.leader.take() {
-            // A killed process ends at once, unless it hangs in the kernel, so that nobody may wait for it here.
+            // A killed process ends at once, unless it hangs in the kernel; waiting here could block.
             let reap = thread::Builder::new().name("reap".to_owned()).spawn(move || child.wait());
             if let Err(error) = reap {
                 tracing::warn!(%error, "a program was killed but not reaped");

@@ -15,10 +15,10 @@ use crate::{
     value::Value,
 };
 
-/// The longest text that a failed program says to its caller, in characters.
+/// The longest error message that a failed program can send to its caller, in characters.
 const MAX_COMPLAINT: usize = 300;
 
-/// The most of a program's output that its owner is shown, in bytes. It never travels and is never logged.
+/// The longest excerpt of a program's output that its owner sees, in bytes. It is never sent or logged.
 const MAX_EXCERPT: usize = 1_000;
 
 /// Why a run is over.
@@ -55,8 +55,8 @@ pub(super) async fn run(
         () = sleep_until(deadline) => End::TooLate,
         () = streams.overflow() => End::Overflow,
     };
-    // Whoever is still there, the program or what it left behind, is asked to end, then made to. That the
-    // streams are closed is the only sign that nobody is, so a child without them has no time for its end.
+    // The remaining processes, the program or its children, get `SIGTERM`, then `SIGKILL`. Closed streams are the
+    // only sign that none is left, so a child without open streams gets no time to exit.
     group.terminate();
     let _ = timeout(TERM_GRACE, async { tokio::join!(group.ended(), streams.closed()) }).await;
     let status = group.kill().await;
@@ -96,22 +96,22 @@ fn result(status: ExitStatus, streams: &Streams) -> Outcome {
     };
     body.map_err(|why| {
         let local = format!("the program's output is not JSON ({why}): {}", excerpt(output));
-        let text = "the program wrote something that is no JSON";
+        let text = "the program's output is not JSON";
         ToolError::new(ErrorCode::EXECUTION_ERROR, text).with_source(local)
     })
 }
 
-/// The beginning of what a program wrote, for its owner's eyes.
+/// Returns the start of the program's output, for its owner.
 fn excerpt(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_EXCERPT)]).into_owned()
 }
 
-/// The end of what a program wrote, as much of it as an excerpt holds.
+/// Returns the end of the program's output, up to the length of an excerpt.
 fn last(bytes: &[u8]) -> &[u8] {
     &bytes[bytes.len().saturating_sub(MAX_EXCERPT)..]
 }
 
-/// The last line that the program wrote to stderr, else its status.
+/// Returns the last line that the program wrote to stderr, otherwise its status.
 fn failure(status: ExitStatus, complaint: &[u8]) -> String {
     let complaint = String::from_utf8_lossy(complaint);
     let line = complaint.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();

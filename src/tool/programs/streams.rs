@@ -1,4 +1,4 @@
-//! A program's three streams, fed and read at once so that neither side waits for the other.
+//! A program's three streams, written and read concurrently so that neither side blocks the other.
 
 use std::io;
 
@@ -12,13 +12,13 @@ use super::group::Pipes;
 /// The largest result of a program, in bytes.
 pub(super) const MAX_STDOUT: usize = 1 << 20;
 
-/// How much of the end of stderr is kept, in bytes. It stays here, but for its last line.
+/// How much of the end of stderr is kept, in bytes. Only its last line is sent.
 const MAX_STDERR: usize = 64 << 10;
 
-/// How much is read at once, in bytes.
+/// The read size, in bytes.
 const CHUNK: usize = 16 << 10;
 
-/// What goes in, and what has come out so far.
+/// The input, and the output so far.
 #[derive(Debug)]
 pub(super) struct Streams {
     stdin: Option<ChildStdin>,
@@ -27,7 +27,7 @@ pub(super) struct Streams {
     stdout: Option<ChildStdout>,
     output: Vec<u8>,
     overflown: bool,
-    /// What an output that was too large began with.
+    /// The start of an output that was too large.
     beginning: Vec<u8>,
     stderr: Option<ChildStderr>,
     complaint: Vec<u8>,
@@ -36,12 +36,12 @@ pub(super) struct Streams {
 /// The program wrote more than [`MAX_STDOUT`].
 #[derive(Debug)]
 pub(super) struct Overflow {
-    /// The first [`CHUNK`] bytes of it.
+    /// Its first [`CHUNK`] bytes.
     pub(super) beginning: Vec<u8>,
 }
 
 impl Streams {
-    /// The streams of a program that reads this input.
+    /// Creates the streams of a program that reads this input.
     pub(super) fn new(pipes: Pipes, input: Vec<u8>) -> io::Result<Self> {
         Ok(Self {
             stdin: Some(ChildStdin::from_std(pipes.stdin)?),
@@ -59,7 +59,7 @@ impl Streams {
     /// Writes and reads until the program has written too much.
     ///
     /// # Cancel safety
-    /// Safe: what has been read is kept.
+    /// Safe: bytes that were read are kept.
     pub(super) async fn overflow(&mut self) {
         if self.flow(true).await {
             std::future::pending().await
@@ -69,28 +69,28 @@ impl Streams {
     /// Writes and reads until the program and its children have closed stdout and stderr.
     ///
     /// # Cancel safety
-    /// Safe: what has been read is kept.
+    /// Safe: bytes that were read are kept.
     pub(super) async fn closed(&mut self) {
         self.flow(false).await;
     }
 
-    /// All that was written to stdout.
+    /// Returns everything that was written to stdout.
     pub(super) fn output(&self) -> Result<&[u8], Overflow> {
         if self.overflown { Err(Overflow { beginning: self.beginning.clone() }) } else { Ok(&self.output) }
     }
 
-    /// The end of what was written to stderr.
+    /// Returns the end of what was written to stderr.
     pub(super) fn complaint(&self) -> &[u8] {
         &self.complaint
     }
 
-    /// Writes and reads to the end of all streams. False: it stopped at an overflow.
+    /// Writes and reads to the end of all streams. Returns false if it stopped at an overflow.
     async fn flow(&mut self, stop_at_overflow: bool) -> bool {
         while self.stdin.is_some() || self.stdout.is_some() || self.stderr.is_some() {
             tokio::select! {
                 written = write(&mut self.stdin, &self.input[self.written..]) => match written {
                     Ok(bytes) if bytes > 0 && self.written + bytes < self.input.len() => self.written += bytes,
-                    // All is written, or the program does not want to hear more.
+                    // All input is written, or the program has closed its stdin.
                     _ => self.stdin = None,
                 },
                 more = read(&mut self.stdout, &mut self.output) => {
@@ -98,7 +98,7 @@ impl Streams {
                         self.stdout = None;
                     }
                     if self.output.len() > MAX_STDOUT {
-                        // What comes from now on is read for the program's sake only.
+                        // Further output is read only so that the program does not block.
                         if !self.overflown {
                             self.beginning = self.output[..CHUNK].to_vec();
                         }
@@ -129,7 +129,7 @@ async fn write(to: &mut Option<ChildStdin>, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Reads some bytes; `false` at the end.
+/// Reads some bytes; returns `false` at the end.
 async fn read(from: &mut Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> bool {
     match from {
         Some(stream) => {

@@ -1,9 +1,9 @@
-//! The helper process that ends a program when the process that asked for it is killed.
+//! The helper process that ends a program when the process that started it is killed.
 //!
-//! The client (the process that offers the tools) starts the helper as the leader of a new process group. Standard
-//! input of the helper is one end of a socket pair, and the client holds the other end. The first message on
-//! it carries the program's standard streams. When the client dies, the kernel closes its end, whatever killed it. The
-//! helper reads the end of the stream and ends the group.
+//! The client (the process that offers the tools) starts the helper as the leader of a new process group. The
+//! helper's standard input is one end of a socket pair, and the client holds the other end. The first message on the
+//! socket carries the program's standard streams. When the client dies for any reason, the kernel closes its end. The
+//! helper then reads the end of the stream and ends the group.
 
 use std::{
     env,
@@ -34,24 +34,24 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The first argument of a helper; the program and its arguments follow.
 pub const SUPERVISE: &str = "supervise";
 
-/// The time between asking a group to end and killing it.
+/// The time between `SIGTERM` and `SIGKILL`.
 pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
 
-/// The one byte of the message that carries the streams. It changes with the protocol.
+/// The one byte of the message that carries the streams: the version of this protocol.
 const VERSION: u8 = 1;
 
 /// A program's stdin, stdout and stderr.
 const STREAMS: usize = 3;
 
-/// Status of a helper that was not started by [`ProgramTools`](super::ProgramTools).
+/// The status of a helper that was not started by [`ProgramTools`](super::ProgramTools).
 const USAGE: u8 = 2;
 
-/// What a helper writes to its standard output, as a byte and four bytes of a number (little endian).
+/// What a helper writes to its standard output, as a byte and a number of four bytes (little endian).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HelperReport {
-    /// It could not be started: the number of the system's error.
+    /// The program could not be started: the system's error number.
     NotStarted(i32),
-    /// It ended with this status, as `wait` gives it.
+    /// The program ended with this status, as `wait` returns it.
     Ended(i32),
 }
 
@@ -68,7 +68,7 @@ impl HelperReport {
         [kind, a, b, c, d]
     }
 
-    /// The report that the bytes begin with.
+    /// Reads the report at the start of the bytes.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let [kind, a, b, c, d] = *bytes.first_chunk::<{ Self::LENGTH }>()?;
         let number = i32::from_le_bytes([a, b, c, d]);
@@ -80,7 +80,7 @@ impl HelperReport {
     }
 }
 
-/// Puts the program's streams into the socket. The helper need not run yet.
+/// Sends the program's streams over the socket. The helper may not be running yet.
 pub(super) fn send_streams(to: &UnixStream, streams: [BorrowedFd<'_>; STREAMS]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(STREAMS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -108,12 +108,12 @@ fn receive_streams(from: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
     }
     match <[OwnedFd; STREAMS]>::try_from(streams) {
         Ok(streams) if read.bytes == 1 && version == [VERSION] => Ok(streams),
-        _ => Err(io::Error::other("not the message of a client of this version")),
+        _ => Err(io::Error::other("the client has another version")),
     }
 }
 
-/// The `main` of a helper binary for [`ProgramTools::supervisor`](super::ProgramTools::supervisor): starts the program
-/// that the arguments name, and ends its process group when the process that asked for it is gone.
+/// The `main` of a helper binary for [`ProgramTools::supervisor`](super::ProgramTools::supervisor): starts the
+/// program that the arguments name, and ends its process group when the client process has died.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -121,30 +121,30 @@ fn receive_streams(from: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
 /// }
 /// ```
 ///
-/// The command line tool `toolbridge` is such a helper. `ProgramTools` alone starts helpers; started in another way, one
-/// says so on stderr and ends with status 2.
+/// The command line tool `toolbridge` is such a helper. Only `ProgramTools` can start helpers; a helper started
+/// otherwise prints an error and exits with status 2.
 pub fn supervise() -> ExitCode {
     let mut arguments = env::args_os().skip(1);
     let program = arguments.next().filter(|verb| verb == SUPERVISE).and_then(|_| arguments.next());
-    let prepared = program.ok_or_else(|| "no program is named".to_owned()).and_then(|program| {
+    let prepared = program.ok_or_else(|| "no program given".to_owned()).and_then(|program| {
         let (client, streams) = prepare().map_err(|error| error.to_string())?;
         Ok((program, client, streams))
     });
     match prepared {
         Ok((program, client, streams)) => run(&program, arguments, client, streams),
         Err(reason) => {
-            let text = format!("toolbridge: `{SUPERVISE}` is started by `ProgramTools` alone: {reason}");
+            let text = format!("toolbridge: `{SUPERVISE}` can only be started by `ProgramTools`: {reason}");
             let _ = writeln!(io::stderr(), "{text}");
             ExitCode::from(USAGE)
         }
     }
 }
 
-/// The socket to the client, and the program's streams.
+/// Reads the socket to the client and the program's streams.
 fn prepare() -> io::Result<(UnixStream, [OwnedFd; STREAMS])> {
-    // Signals go to the whole group, so it must be one of its own.
+    // Signals go to the whole group, so the helper needs a group of its own.
     if getpgrp() != getpid() {
-        return Err(io::Error::other("it does not lead a process group"));
+        return Err(io::Error::other("the helper does not lead a process group"));
     }
     let client = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let streams = receive_streams(&client)?;
@@ -174,13 +174,13 @@ fn run(
     if let Ok(status) = child.wait() {
         report(HelperReport::Ended(status.into_raw()));
     }
-    // Children of the program may still run. The client ends the group, or its death does.
+    // Children of the program may still run. They end when the client ends the group or dies.
     let _ = watch.join();
     ExitCode::SUCCESS
 }
 
-/// Keeps this process alive when the group is signalled, as the client does to end the program. Handlers, unlike ignored
-/// signals, are not inherited by the program.
+/// Keeps this process alive when the group gets a signal, which is how the client ends the program. The program does
+/// not inherit handlers, while it would inherit ignored signals.
 fn stay_alive() -> io::Result<impl Sized> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let handlers = {
@@ -199,7 +199,7 @@ fn stay_alive() -> io::Result<impl Sized> {
     Ok((runtime, handlers))
 }
 
-/// Waits for the client's end, then ends the group, this process included.
+/// Waits for the client's end, then ends the group, including this process.
 fn end_with(mut client: UnixStream) {
     loop {
         match client.read(&mut [0]) {
@@ -213,7 +213,7 @@ fn end_with(mut client: UnixStream) {
     let _ = kill_current_process_group(Signal::KILL);
 }
 
-/// Reports to the client. If it is gone, nobody needs the report.
+/// Reports to the client. If the client is gone, no one needs the report.
 fn report(report: HelperReport) {
     if let Ok(stdout) = io::stdout().as_fd().try_clone_to_owned() {
         let _ = File::from(stdout).write_all(&report.to_bytes());

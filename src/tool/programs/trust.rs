@@ -1,11 +1,11 @@
-//! Reads a file that says which programs run, only if no other user could have changed the file or the programs.
+//! Reads a file that lists the programs to run, unless another user could have changed the file or the programs.
 //!
-//! The rule is that of sshd's `StrictModes`: each file, and each folder on the way to it, belongs to root or to this user,
-//! and nobody else can write it. Two things differ. The way is followed up to `/`, not to the home folder, because
-//! programs are anywhere; and symbolic links are followed one by one, because whoever can replace a link chooses
-//! the program. A folder above with the sticky bit, such as `/tmp`, is accepted although others can write it: they
-//! cannot rename or remove what belongs to somebody else. The folder that holds the file is not, because many programs
-//! load files that are next to them.
+//! The rule is that of sshd's `StrictModes`: each file, and each folder on the path to it, belongs to root or to this
+//! user, and only its owner can write it. There are two differences. The path is followed up to `/`, not to the home
+//! folder, because programs may be anywhere; and symbolic links are followed one by one, because whoever can replace
+//! a link chooses the program. A folder above with the sticky bit, such as `/tmp`, is accepted although others can
+//! write it: they cannot rename or remove files of other users. The folder that holds the file itself is not accepted
+//! with the sticky bit, because many programs load files from their own folder.
 
 use std::{
     env,
@@ -24,15 +24,16 @@ use rustix::{
 
 use super::ProgramsError;
 
-/// The largest `tools.toml`, in bytes: four times what all tools of one participant may say.
+/// The largest `tools.toml`, in bytes: four times the limit for all tools of one participant.
 const MAX_FILE: u64 = 1 << 20;
 
-/// The most symbolic links on the way to one file; Linux follows as many.
+/// The most symbolic links on the path to one file; Linux has the same limit.
 const MAX_LINKS: u32 = 40;
 
-/// The file's text and the folder that it is in.
+/// Returns the file's text and its folder.
 ///
-/// The folder is opened first and the file by its name in there, so that what was looked at is what is read.
+/// The folder is opened first and the file by its name in that folder, so that the file that is checked is the file
+/// that is read.
 pub(super) fn read(path: &Path) -> Result<(String, PathBuf), ProgramsError> {
     let unreadable = |error: io::Error| unreadable(path, error);
     let not_a_file = || ProgramsError::NotAFile { path: path.into() };
@@ -45,7 +46,7 @@ pub(super) fn read(path: &Path) -> Result<(String, PathBuf), ProgramsError> {
         .map_err(|error| unreadable(error.into()))?;
     only_ours(&fstat(&opened).map_err(|error| unreadable(error.into()))?, &folder)?;
 
-    // A pipe of that name would be waited for without NONBLOCK.
+    // Without NONBLOCK, opening a pipe of that name would block.
     let file = match openat(&opened, name, read_only | OFlags::NONBLOCK, Mode::empty()) {
         Ok(file) => file,
         Err(Errno::LOOP) => return Err(not_a_file()),
@@ -65,7 +66,7 @@ pub(super) fn read(path: &Path) -> Result<(String, PathBuf), ProgramsError> {
     Ok((text, folder))
 }
 
-/// Checks a program that is to run, and the way to it.
+/// Checks a program and the path to it.
 pub(super) fn check_program(program: &Path) -> Result<(), ProgramsError> {
     let file = follow(program, program)?;
     for path in [file.as_path(), file.parent().unwrap_or(&file)] {
@@ -75,8 +76,8 @@ pub(super) fn check_program(program: &Path) -> Result<(), ProgramsError> {
     Ok(())
 }
 
-/// Follows a path from the root, and checks each folder and link on the way. The end itself is not checked. An error
-/// names what was to be reached.
+/// Follows a path from the root, and checks each folder and link on it. The last component is not checked. An error
+/// names `named`.
 fn follow(path: &Path, named: &Path) -> Result<PathBuf, ProgramsError> {
     let absolute = env::current_dir().map_err(|error| unreadable(named, error))?.join(path);
     let mut ahead: Vec<OsString> = Vec::new();
@@ -115,7 +116,7 @@ fn unreadable(path: &Path, error: impl Into<io::Error>) -> ProgramsError {
     ProgramsError::Read { path: path.into(), reason: error.into().to_string() }
 }
 
-/// A folder above the one that holds the file.
+/// Checks a folder above the one that holds the file.
 fn on_the_way(stat: &Stat, path: &Path) -> Result<(), ProgramsError> {
     if Mode::from_raw_mode(stat.st_mode).contains(Mode::SVTX) {
         ours(stat, path)

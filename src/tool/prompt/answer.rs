@@ -1,4 +1,4 @@
-//! What a person answered.
+//! A person's answer.
 
 use std::fmt;
 
@@ -6,82 +6,82 @@ use serde::{Deserialize, Serialize};
 
 use crate::value::{EncodeError, Value};
 
-/// What a person answered to a [`Prompt`](super::Prompt): the result of its call.
+/// A person's answer to a [`Prompt`](super::Prompt): the result of its call.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct PromptAnswer {
-    /// What it came to.
+    /// The decision.
     pub outcome: Decision,
-    /// The option of a permission, if one was selected.
+    /// The selected option of a permission, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub option_id: Option<String>,
-    /// The choice, counted from 0, if one was selected.
+    /// The index of the selected choice, counted from 0, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selected: Option<usize>,
-    /// What a form was filled in with: a map. Whoever asked checks it.
+    /// The data of a form: a map. The caller checks it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
-    /// What the person said with it, for the model.
+    /// What the person said, for the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
 
-/// What an answer came to.
+/// The decision in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum Decision {
     /// An option or choice was selected.
     Selected,
-    /// The person did what was asked for.
+    /// The person has done what was asked, for example signed in.
     Done,
     /// The form was filled in.
     Submitted,
-    /// The person will not.
+    /// The person declined.
     Declined,
-    /// The question was put away without an answer.
+    /// The question was dismissed without an answer.
     Cancelled,
-    /// A word of another version: never a yes.
+    /// A value of another version. It never means yes.
     #[serde(other)]
     Unknown,
 }
 
 impl PromptAnswer {
-    /// This option of a permission.
+    /// Selects this option of a permission.
     pub fn selected(option: impl Into<String>) -> Self {
         Self { option_id: Some(option.into()), ..Self::of(Decision::Selected) }
     }
 
-    /// This choice, counted from 0.
+    /// Selects this choice, counted from 0.
     pub fn choice(index: usize) -> Self {
         Self { selected: Some(index), ..Self::of(Decision::Selected) }
     }
 
-    /// The person did what was asked for: signed in.
+    /// States that the person has done what was asked, for example signed in.
     pub fn done() -> Self {
         Self::of(Decision::Done)
     }
 
-    /// A form with what it was filled in with.
+    /// Submits a form with this data.
     ///
     /// # Errors
-    /// Data that cannot be encoded.
+    /// If the data cannot be encoded.
     pub fn submitted(data: &(impl Serialize + ?Sized)) -> Result<Self, EncodeError> {
         Ok(Self { data: Some(Value::encode(data)?), ..Self::of(Decision::Submitted) })
     }
 
-    /// The person will not sign in, or fill in the form.
+    /// States that the person declines to sign in or to fill in the form.
     pub fn declined() -> Self {
         Self::of(Decision::Declined)
     }
 
-    /// The question was put away.
+    /// States that the question was dismissed.
     pub fn cancelled() -> Self {
         Self::of(Decision::Cancelled)
     }
 
-    /// With what the person said.
+    /// Adds what the person said.
     #[must_use]
     pub fn text(mut self, text: impl Into<String>) -> Self {
         self.text = Some(text.into());

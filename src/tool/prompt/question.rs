@@ -1,4 +1,4 @@
-//! What a person can be asked.
+//! Questions to a person.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -10,47 +10,47 @@ use super::{
 };
 use crate::value::Value;
 
-/// `bridge.permission`: may these calls be made?
+/// `bridge.permission`: asks whether calls may be made.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct PermissionPrompt {
-    /// The question in words.
+    /// The text of the question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// What is to be done.
+    /// The call that needs permission.
     pub tool_call: PromptedCall,
-    /// What else the same answer decides. Default: nothing.
+    /// Further calls that the same answer decides. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<PromptedCall>,
-    /// What can be answered.
+    /// The possible answers.
     pub options: Vec<PermissionOption>,
 }
 
-/// A call that needs a permission. A name or a title says what it is.
+/// A call that needs a permission. It has a name or a title.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct PromptedCall {
-    /// Its id where it is made.
+    /// The call's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// The tool's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it does, for people.
+    /// What the call does, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// `read`, `edit`, `delete`, `execute` and the like, as written.
+    /// `read`, `edit`, `delete`, `execute` or another text, unchecked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Its arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw_input: Option<Value>,
-    /// The files that it is about: a list of {`path`, `line`?}, as written.
+    /// The files that it affects: a list of {`path`, `line`?}, unchecked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locations: Option<Value>,
-    /// What it would show, differences for instance, as written.
+    /// Content to show, for example a diff, unchecked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Value>,
 }
@@ -60,92 +60,92 @@ pub struct PromptedCall {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct PermissionOption {
-    /// Names it in the answer.
+    /// Identifies the option in the answer.
     pub option_id: String,
-    /// What a person reads or hears.
+    /// The text that is shown or spoken.
     pub name: String,
     /// `allow_once`, `allow_always`, `reject_once` or `reject_always`; anything else allows nothing.
     pub kind: String,
 }
 
-/// `bridge.choose`: which of these?
+/// `bridge.choose`: asks for one of several choices.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ChoicePrompt {
-    /// The question in words.
+    /// The text of the question.
     pub text: String,
     /// The choices.
     pub choices: Vec<String>,
-    /// What whoever asks takes if the person does not choose, counted from 0.
+    /// The choice that the caller assumes if the person does not choose, counted from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<usize>,
 }
 
-/// `bridge.authorize`: please sign in there.
+/// `bridge.authorize`: asks the person to sign in.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct AuthorizePrompt {
-    /// Why, in words.
+    /// The reason, for the person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// What is signed in to.
+    /// The service to sign in to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// Where: `https` only. It is not to be stored or logged.
+    /// The address to sign in at: `https` only. Do not store or log it.
     pub url: String,
 }
 
-/// `bridge.form`: please fill this in.
+/// `bridge.form`: asks the person to fill in a form.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct FormPrompt {
-    /// What for, in words.
+    /// The purpose, for the person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Its name where it comes from.
+    /// The form's name in its source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The JSON Schema of the data: a map. It is shown, and never compiled by the client.
     pub schema: Value,
-    /// How it wants to look (`ui:order` and the like): a map.
+    /// The appearance of the form (`ui:order` and similar): a map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ui_schema: Option<Value>,
-    /// What it is filled in with at first: a map.
+    /// The initial data: a map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }
 
 impl PermissionPrompt {
-    /// May this call be made? It needs [options](PermissionPrompt::option).
+    /// Asks whether this call may be made. The question needs [options](PermissionPrompt::option).
     pub fn new(tool_call: PromptedCall) -> Self {
         Self { text: None, tool_call, others: Vec::new(), options: Vec::new() }
     }
 
-    /// With the question in words.
+    /// Sets the text of the question.
     #[must_use]
     pub fn text(mut self, text: impl Into<String>) -> Self {
         self.text = Some(text.into());
         self
     }
 
-    /// With a further call that the same answer decides.
+    /// Adds a further call that the same answer decides.
     #[must_use]
     pub fn and(mut self, tool_call: PromptedCall) -> Self {
         self.others.push(tool_call);
         self
     }
 
-    /// With this possible answer.
+    /// Adds a possible answer.
     #[must_use]
     pub fn option(mut self, id: impl Into<String>, name: impl Into<String>, kind: impl Into<String>) -> Self {
         self.options.push(PermissionOption { option_id: id.into(), name: name.into(), kind: kind.into() });
         self
     }
 
-    /// The option that was selected, if it is one that was offered.
+    /// Returns the selected option, if the answer selects one that was offered.
     pub fn chosen(&self, answer: &PromptAnswer) -> Option<&PermissionOption> {
         let id = answer.option_id.as_ref().filter(|_| answer.outcome == Decision::Selected)?;
         self.options.iter().find(|option| option.option_id == *id)
@@ -166,7 +166,7 @@ impl PermissionPrompt {
             required(&path("name"), &option.name, MAX_PROMPT_LABEL)?;
             text(&path("kind"), Some(&option.kind), MAX_PROMPT_LABEL)?;
             if !ids.insert(&option.option_id) {
-                return Err(format!("{} stands twice", path("optionId")));
+                return Err(format!("{} appears twice", path("optionId")));
             }
         }
         Ok(())
@@ -174,19 +174,19 @@ impl PermissionPrompt {
 }
 
 impl PromptedCall {
-    /// A call of this tool.
+    /// Creates a call of this tool.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: Some(name.into()), ..Self::default() }
     }
 
-    /// With what it does, for people.
+    /// Sets what the call does, for people.
     #[must_use]
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = Some(title.into());
         self
     }
 
-    /// With its arguments.
+    /// Sets its arguments.
     #[must_use]
     pub fn raw_input(mut self, arguments: Value) -> Self {
         self.raw_input = Some(arguments);
@@ -205,33 +205,33 @@ impl PromptedCall {
         }
         let says = |it: &Option<String>| it.as_ref().is_some_and(|it| !it.is_empty());
         if !says(&self.name) && !says(&self.title) {
-            return Err(format!("{path} says neither name nor title"));
+            return Err(format!("{path} has neither name nor title"));
         }
         Ok(())
     }
 }
 
 impl PermissionOption {
-    /// Whether it allows what was asked, this once or always. Whatever is not known does not.
+    /// Returns whether the option allows the calls, once or always. An unknown kind does not.
     pub fn allows(&self) -> bool {
         matches!(self.kind.as_str(), "allow_once" | "allow_always")
     }
 }
 
 impl ChoicePrompt {
-    /// Which of these?
+    /// Asks for one of these choices.
     pub fn new(text: impl Into<String>, choices: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { text: text.into(), choices: choices.into_iter().map(Into::into).collect(), default: None }
     }
 
-    /// With what is taken if the person does not choose, counted from 0.
+    /// Sets the choice that the caller assumes if the person does not choose, counted from 0.
     #[must_use]
     pub fn default_choice(mut self, index: usize) -> Self {
         self.default = Some(index);
         self
     }
 
-    /// The choice that was selected, if it is one that was offered.
+    /// Returns the selected choice, if the answer selects one that was offered.
     pub fn chosen(&self, answer: &PromptAnswer) -> Option<usize> {
         answer.selected.filter(|at| answer.outcome == Decision::Selected && *at < self.choices.len())
     }
@@ -244,7 +244,7 @@ impl ChoicePrompt {
         }
         match self.default {
             Some(at) if at >= self.choices.len() => {
-                Err(format!("default is {at}, and there are {} choices", self.choices.len()))
+                Err(format!("default is {at}, but there are {} choices", self.choices.len()))
             }
             _ => Ok(()),
         }
@@ -252,19 +252,19 @@ impl ChoicePrompt {
 }
 
 impl AuthorizePrompt {
-    /// Please sign in there.
+    /// Asks the person to sign in at this URL.
     pub fn new(url: impl Into<String>) -> Self {
         Self { text: None, service: None, url: url.into() }
     }
 
-    /// With why, in words.
+    /// Sets the reason.
     #[must_use]
     pub fn text(mut self, text: impl Into<String>) -> Self {
         self.text = Some(text.into());
         self
     }
 
-    /// With what is signed in to.
+    /// Sets the service to sign in to.
     #[must_use]
     pub fn service(mut self, service: impl Into<String>) -> Self {
         self.service = Some(service.into());
@@ -277,27 +277,27 @@ impl AuthorizePrompt {
         required("url", &self.url, MAX_PROMPT_URL)?;
         let rest = self.url.strip_prefix("https://");
         let host = rest.map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
-        // A name before the host hides where it leads; what is not ASCII may look like something else.
+        // A user name before the host could hide the real host; other characters may look like ASCII ones.
         let good = host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
             && self.url.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-        if good { Ok(()) } else { Err("url is no https URL in ASCII, without a user".to_owned()) }
+        if good { Ok(()) } else { Err("url must be an https URL in ASCII without a user name".to_owned()) }
     }
 }
 
 impl FormPrompt {
-    /// Please fill in what this JSON Schema describes.
+    /// Asks the person to fill in the data that this JSON Schema describes.
     pub fn new(schema: Value) -> Self {
         Self { text: None, name: None, schema, ui_schema: None, data: None }
     }
 
-    /// With what for, in words.
+    /// Sets the purpose.
     #[must_use]
     pub fn text(mut self, text: impl Into<String>) -> Self {
         self.text = Some(text.into());
         self
     }
 
-    /// With what it is filled in with at first.
+    /// Sets the initial data.
     #[must_use]
     pub fn data(mut self, data: Value) -> Self {
         self.data = Some(data);
@@ -315,7 +315,7 @@ impl FormPrompt {
 
 fn text(path: &str, value: Option<&str>, limit: usize) -> Result<(), String> {
     match value.map_or(0, str::len) {
-        size if size > limit => Err(format!("{path} has {size} bytes, {limit} are allowed")),
+        size if size > limit => Err(format!("{path} has {size} bytes; the limit is {limit}")),
         _ => Ok(()),
     }
 }
@@ -338,12 +338,12 @@ fn map(path: &str, value: Option<&Value>) -> Result<(), String> {
     }
     let size = value.as_bytes().len();
     if size > MAX_PROMPT_SCHEMA {
-        return Err(format!("{path} has {size} bytes, {MAX_PROMPT_SCHEMA} are allowed"));
+        return Err(format!("{path} has {size} bytes; the limit is {MAX_PROMPT_SCHEMA}"));
     }
     Ok(())
 }
 
-/// What is asked may be private: only how much of it there is is printed.
+/// The content may be private: only counts are printed.
 macro_rules! shown_by_counts {
     ($($name:ident { $($field:literal: $count:expr),* };)*) => {$(
         impl fmt::Debug for $name {

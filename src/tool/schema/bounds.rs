@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deep_schema_is_refused_without_recursion() {
+    fn deep_schema_is_refused_without_recursion() {
         let mut deep = json!({});
         for _ in 0..MAX_DEPTH {
             deep = json!({"items": deep});

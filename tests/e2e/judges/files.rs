@@ -1,4 +1,4 @@
-//! The recordings that are judged: each of another kind.
+//! The recordings that are judged, one per kind.
 
 use std::{
     fs,
@@ -23,20 +23,20 @@ use crate::{
     soon,
 };
 
-/// The last that the stranger says.
+/// The stranger's last packet.
 const LAST: &str = "and this is no frame either";
 
-/// Who is in the session below, in the order of its arguments.
+/// The participants of the session below, in the order of its arguments.
 const NAMES: [&str; 4] = ["assistant", "phone", "tablet", "stranger"];
 
-/// How often it is looked whether something is in a file already.
+/// The interval of polling a file for an entry.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Codes of records.
 const CHUNK: u8 = 0x06;
 const DATA_END: u8 = 0x0f;
 
-/// A finished one of a session in memory.
+/// A finished recording of an in-memory session.
 pub(super) async fn finished(folder: PathBuf) -> anyhow::Result<PathBuf> {
     let file = folder.join("session.mcap");
     let room = memory::MemoryRoom::named("kitchen");
@@ -60,14 +60,14 @@ pub(super) async fn over_the_server(folder: PathBuf) -> anyhow::Result<PathBuf> 
     Ok(file)
 }
 
-/// One whose secrets were taken out afterwards.
+/// A recording that was redacted afterwards.
 pub(super) async fn redacted(folder: PathBuf) -> anyhow::Result<PathBuf> {
     let (whole, file) = (finished(folder.clone()).await?, folder.join("redacted.mcap"));
     redact(&whole, &file, Redact::everything(), false)?;
     Ok(file)
 }
 
-/// One that is still being written: all messages are there, and nothing behind them.
+/// A recording that is still being written: all messages are there, and nothing after them.
 pub(super) async fn live(folder: PathBuf) -> anyhow::Result<PathBuf> {
     let (written, file) = (folder.join("session.mcap"), folder.join("live.mcap"));
     let entries = afternoon().entries();
@@ -82,7 +82,7 @@ pub(super) async fn live(folder: PathBuf) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// One whose writer died within a message, made whole again.
+/// A recording whose writer died within a message, repaired.
 pub(super) async fn repaired(folder: PathBuf) -> anyhow::Result<PathBuf> {
     let (torn, file) = (live(folder.clone()).await?, folder.join("repaired.mcap"));
     let bytes = fs::read(&torn)?;
@@ -92,7 +92,7 @@ pub(super) async fn repaired(folder: PathBuf) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// One of 20,000 frames, in several chunks.
+/// A recording of 20,000 frames, in several chunks.
 pub(super) async fn of_many_chunks(folder: PathBuf) -> anyhow::Result<PathBuf> {
     let file = folder.join("long.mcap");
     let mut sample = long(10_000);
@@ -106,7 +106,7 @@ pub(super) async fn of_many_chunks(folder: PathBuf) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// A copy whose checksum is another one: of its first chunk, or of all its data.
+/// A copy with a wrong checksum: of its first chunk, or of all its data.
 pub(super) fn with_wrong_checksum(file: &Path, of_chunk: bool) -> anyhow::Result<PathBuf> {
     let (wanted, behind) = if of_chunk { (CHUNK, 33) } else { (DATA_END, 9) };
     let (mut bytes, mut at) = (fs::read(file)?, mcap::MAGIC.len());
@@ -121,12 +121,12 @@ pub(super) fn with_wrong_checksum(file: &Path, of_chunk: bool) -> anyhow::Result
     Ok(copy)
 }
 
-/// How many chunks the index of a file lists.
+/// Returns how many chunks the index of a file lists.
 pub(super) fn chunks(file: &Path) -> anyhow::Result<usize> {
     Ok(mcap::Summary::read(&fs::read(file)?)?.map_or(0, |summary| summary.chunk_indexes.len()))
 }
 
-/// A recorder that was told all of this.
+/// A recorder that has received all of these entries.
 fn told(file: &Path, entries: &[Entry]) -> anyhow::Result<Recorder> {
     let recorder = Recorder::create(file, RecorderOptions::default().queue(100_000, 64 << 20))?;
     entries.iter().cloned().for_each(|entry| recorder.record(entry));
@@ -151,8 +151,8 @@ async fn fail() -> Result<(), ToolError> {
     Err(ToolError::new("out_of_range", "the watch is out of range"))
 }
 
-/// An assistant, two clients of which one leaves, and a stranger who sends what are no frames: calls that succeed and
-/// that fail, frames as large as a stream.
+/// An assistant, two clients of which one leaves, and a stranger that sends packets that are not frames: calls that
+/// succeed and that fail, and frames large enough for a stream.
 async fn session<T: Transport>(file: &Path, [brain, one, two, mut stranger]: [T; 4]) -> anyhow::Result<()> {
     let phone = Client::builder().tool("echo", "Says it again", echo).tool("fail", "Fails", fail);
     let tablet = Client::builder().tool("hang", "Never answers", hang);
@@ -171,7 +171,7 @@ async fn session<T: Transport>(file: &Path, [brain, one, two, mut stranger]: [T;
     }
     let silent = brain.call("hang", ()).timeout(Duration::from_millis(100)).await;
     ensure!(matches!(silent, Err(CallError::Timeout { .. })), "{silent:?}");
-    // Who was never announced does not leave either.
+    // A participant that was never announced does not leave either.
     for name in ["tablet", "stranger"] {
         let joined =
             |event: Event| matches!(event, Event::Joined(who) if who.identity() == name).then_some(());

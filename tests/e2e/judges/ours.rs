@@ -1,4 +1,4 @@
-//! What we ourselves find in a recording, to be held against what others find.
+//! The content of a recording by toolbridge's own reader, to compare with that of others.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -10,15 +10,15 @@ use toolbridge::recording::{Happened, Recording};
 
 use crate::soon;
 
-/// The channel of what is no packet.
+/// The channel of entries that are not packets.
 const EVENTS: u16 = 1;
 
-/// What our own program and our own reader find in a file.
+/// What the built program and the library's reader find in a file.
 pub(super) struct Ours {
     pub(super) info: Value,
     /// By number: encoding, messages, digest.
     channels: BTreeMap<u16, (&'static str, u64, String)>,
-    /// Of all messages.
+    /// The digest of all messages.
     messages: String,
 }
 
@@ -68,7 +68,7 @@ impl Ours {
         self.channels.values().map(|(_, count, _)| count).sum()
     }
 
-    /// Whether a reader found the same messages, of the same bytes, on the same channels.
+    /// Asserts that a reader found the same messages, of the same bytes, on the same channels.
     pub(super) fn are_in(&self, said: &Value) -> anyhow::Result<()> {
         let found = said["channels"].as_object().context("no channels")?;
         for (id, (encoding, count, digest)) in &self.channels {
@@ -87,7 +87,7 @@ impl Ours {
         Ok(())
     }
 
-    /// Whether `pymcap-cli info` counts the same, channel by channel.
+    /// Asserts that `pymcap-cli info` counts the same, channel by channel.
     pub(super) fn are_counted_in(&self, said: &Value) -> anyhow::Result<()> {
         let of_file = &said["statistics"];
         ensure!(of_file["message_count"] == self.count(), "{of_file}");

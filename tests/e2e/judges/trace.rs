@@ -31,7 +31,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A call as a slice: whose, which, from and how long in nanoseconds, how it ended.
+/// A call as a slice: process, name, start and duration in nanoseconds, outcome.
 type Slice = (String, String, u64, u64, String);
 
 async fn paired(name: &str, make: fn(PathBuf) -> Made) -> anyhow::Result<()> {
@@ -87,7 +87,7 @@ fn is_close(found: &Slice, wanted: &Slice) -> bool {
         && found.3.abs_diff(wanted.3) <= 1_000
 }
 
-/// What our own reader knows of the calls.
+/// The calls according to the library's reader.
 fn wanted(file: &Path) -> anyhow::Result<BTreeMap<String, Slice>> {
     let recording = Recording::open(file)?;
     let begun = recording.about().begun;

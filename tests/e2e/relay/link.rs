@@ -1,4 +1,4 @@
-//! One way through the relay, and what is wrong with it.
+//! One path through the relay, and its faults.
 
 use std::{
     sync::{
@@ -13,45 +13,44 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// How long what a rate limit holds back waits at most: a datagram that would wait longer is lost, a stream is read
-/// no further.
+/// How long a rate limit delays at most: a datagram that would wait longer is lost, and a stream is not read further.
 const MAX_WAIT: Duration = Duration::from_millis(200);
 
-/// Where something is going.
+/// The direction of a packet.
 #[derive(Clone, Copy)]
 pub(super) enum Direction {
     ToServer,
     FromServer,
 }
 
-/// One way through the relay, both directions of it: of datagrams, or of streams.
+/// One path through the relay, in both directions: of datagrams, or of streams.
 ///
-/// A stream loses nothing. What a network loses of it comes later, since TCP says it again: so it has a delay and a
-/// jitter, and no loss.
+/// A stream loses nothing. Data that a network loses arrives later, because TCP retransmits it: therefore a stream
+/// has a delay and a jitter, but no loss.
 pub(crate) struct Link {
     open: watch::Sender<bool>,
-    /// Counts how often all TCP connections were ended.
+    /// Counts how often all TCP connections were closed.
     severed: watch::Sender<u64>,
     delay_us: AtomicU64,
     jitter_us: AtomicU64,
-    /// Bytes a second in each direction; 0 is no limit.
+    /// Bytes per second in each direction; 0 is no limit.
     rate: AtomicU64,
-    /// When what comes next in a direction may pass.
+    /// When the next packet may pass, per direction.
     free: Mutex<[Option<Instant>; 2]>,
     to_lose: AtomicU32,
-    /// So many of a thousand datagrams are lost, by a chance that is the same each time.
+    /// How many of a thousand datagrams are lost, by a seeded generator.
     loss: AtomicU32,
     chance: AtomicU64,
     to_refuse: AtomicU32,
-    /// How many TCP connections were taken.
+    /// How many TCP connections were accepted.
     connections: watch::Sender<usize>,
-    /// Counts how often the ways of all datagrams were forgotten.
+    /// Counts how often the paths of all datagrams were reset.
     rebound: watch::Sender<u64>,
     /// How many datagrams came from the server since then.
     answered: watch::Sender<u64>,
-    /// How many datagrams passed before one that had come before them.
+    /// How many datagrams overtook an earlier one.
     overtaking: AtomicU64,
-    /// How many datagrams found no place within the rate.
+    /// How many datagrams exceeded the rate.
     crowded_out: AtomicU64,
 }
 
@@ -76,17 +75,17 @@ impl Link {
         }
     }
 
-    /// From now on nothing passes: datagrams are lost, streams wait, and no socket is told.
+    /// From now on nothing passes: datagrams are lost, streams wait, and no socket is notified.
     pub(crate) fn cut(&self) {
         self.open.send_replace(false);
     }
 
-    /// Everything passes again; streams go on where they were.
+    /// Everything passes again; streams continue where they were.
     pub(crate) fn restore(&self) {
         self.open.send_replace(true);
     }
 
-    /// Ends all TCP connections. New ones are taken.
+    /// Closes all TCP connections. New ones are accepted.
     pub(crate) fn sever(&self) {
         self.severed.send_modify(|times| *times += 1);
     }
@@ -96,61 +95,61 @@ impl Link {
         self.delay_us.store(delay.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// From now on everything takes up to this much longer beside that, by chance: datagrams pass each other, pieces of
-    /// a stream wait for the one before.
+    /// From now on everything randomly takes up to this much longer in addition: datagrams overtake each other,
+    /// pieces of a stream wait for the one before.
     pub(crate) fn jitter(&self, most: Duration) {
         self.jitter_us.store(most.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// From now on so many bytes a second pass in each direction; 0 is no limit.
+    /// From now on this many bytes a second pass in each direction; 0 is no limit.
     pub(crate) fn rate(&self, bytes: u64) {
         self.rate.store(bytes, Ordering::Relaxed);
     }
 
-    /// From now on so many of a thousand datagrams are lost, each way.
+    /// From now on this many of a thousand datagrams are lost in each direction.
     pub(crate) fn lose(&self, permille: u32) {
         self.loss.store(permille, Ordering::Relaxed);
     }
 
-    /// The next so many datagrams are lost, whichever way they go.
+    /// The next datagrams are lost, in either direction.
     pub(crate) fn lose_next(&self, datagrams: u32) {
         self.to_lose.store(datagrams, Ordering::Relaxed);
     }
 
-    /// How many TCP connections were taken, though the way may be cut.
+    /// Returns how many TCP connections were accepted, even if the path is cut.
     pub(crate) fn connections(&self) -> usize {
         *self.connections.borrow()
     }
 
-    /// Waits until there were so many.
+    /// Waits until there were this many.
     pub(crate) async fn until_connections(&self, wanted: usize) {
         let _ = self.connections.subscribe().wait_for(|connections| *connections >= wanted).await;
     }
 
-    /// As a router that forgets: from now on the server hears every participant's datagrams from another port, and
-    /// what it sends to the port before is lost.
+    /// Simulates a NAT that loses its mappings: from now on every participant's datagrams reach the server from
+    /// another port, and datagrams to the old port are lost.
     pub(crate) fn rebind(&self) {
         self.answered.send_replace(0);
         self.rebound.send_modify(|times| *times += 1);
     }
 
-    /// Waits until a datagram of the server's has passed since then.
+    /// Waits until a datagram from the server has passed after that.
     pub(crate) async fn until_heard_from_server(&self) {
         let _ = self.answered.subscribe().wait_for(|answered| *answered > 0).await;
     }
 
-    /// How many datagrams passed before one that had come before them.
+    /// Returns how many datagrams overtook an earlier one.
     pub(crate) fn overtaking(&self) -> u64 {
         self.overtaking.load(Ordering::Relaxed)
     }
 
-    /// How many datagrams found no place within the rate.
+    /// Returns how many datagrams exceeded the rate.
     pub(crate) fn crowded_out(&self) -> u64 {
         self.crowded_out.load(Ordering::Relaxed)
     }
 }
 
-/// What the relay asks and tells.
+/// The relay's side.
 impl Link {
     pub(super) fn is_open(&self) -> bool {
         *self.open.borrow()
@@ -161,7 +160,7 @@ impl Link {
         let _ = self.open.subscribe().wait_for(|open| *open).await;
     }
 
-    /// When a datagram passes on, if it does.
+    /// Returns when a datagram is forwarded, if it is.
     pub(super) fn datagram(&self, direction: Direction, size: usize) -> Option<Instant> {
         if !self.is_open()
             || take_one(&self.to_lose)
@@ -177,7 +176,7 @@ impl Link {
         Some(self.later(self.passed(direction, size)))
     }
 
-    /// When a piece of a stream passes on.
+    /// Returns when a piece of a stream is forwarded.
     pub(super) fn piece(&self, direction: Direction, size: usize) -> Instant {
         self.later(self.passed(direction, size))
     }
@@ -189,17 +188,17 @@ impl Link {
         }
     }
 
-    /// The ends of all TCP connections from now on.
+    /// Notifies that all TCP connections are to be closed.
     pub(super) fn severed(&self) -> watch::Receiver<u64> {
         self.severed.subscribe()
     }
 
-    /// The moments when the ways of all datagrams are forgotten.
+    /// Notifies that the paths of all datagrams are to be reset.
     pub(super) fn rebound(&self) -> watch::Receiver<u64> {
         self.rebound.subscribe()
     }
 
-    /// They are forgotten now.
+    /// Records that they were reset.
     pub(super) fn forgotten(&self) {
         self.answered.send_replace(0);
     }
@@ -216,12 +215,12 @@ impl Link {
         self.overtaking.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// From now on so many connections are refused.
+    /// From now on this many connections are refused.
     pub(super) fn refuse_next(&self, connections: u32) {
         self.to_refuse.store(connections, Ordering::Relaxed);
     }
 
-    /// Whether this connection is refused.
+    /// Returns whether this connection is refused.
     pub(super) fn refuses(&self) -> bool {
         take_one(&self.to_refuse)
     }
@@ -230,7 +229,7 @@ impl Link {
         self.free.lock().unwrap()[direction as usize].filter(|_| self.rate.load(Ordering::Relaxed) > 0)
     }
 
-    /// When so much has passed in a direction, by the rate alone.
+    /// Returns when this many bytes have passed in a direction, by the rate alone.
     fn passed(&self, direction: Direction, size: usize) -> Instant {
         let (now, rate) = (Instant::now(), self.rate.load(Ordering::Relaxed));
         let free = &mut self.free.lock().unwrap()[direction as usize];
@@ -252,7 +251,7 @@ impl Link {
         than + Duration::from_micros(self.delay_us.load(Ordering::Relaxed) + jitter)
     }
 
-    /// The next number of a seeded chance: xorshift.
+    /// The next number of a seeded generator: xorshift.
     fn chance(&self) -> u64 {
         let mut x = self.chance.load(Ordering::Relaxed);
         x ^= x << 13;
@@ -263,7 +262,7 @@ impl Link {
     }
 }
 
-/// Whether there was one left.
+/// Decrements the counter; returns false if it was zero.
 fn take_one(left: &AtomicU32) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }

@@ -87,7 +87,8 @@ impl Request {
         for header in head.headers.iter() {
             let (name, value) = (header.name.to_ascii_lowercase(), str::from_utf8(header.value));
             let value = value.map_err(|_| wrong("a header is not text"))?.trim().to_owned();
-            // Parsers can disagree about where such a request ends or whom it addresses (request smuggling).
+            // Parsers can disagree about where such a request ends or to which host it is addressed (request
+            // smuggling).
             let is_once = matches!(&*name, "host" | "content-length" | "authorization");
             if name == "transfer-encoding" || is_once && headers.iter().any(|(it, _)| *it == name) {
                 return Err(wrong("the head is ambiguous"));

@@ -107,7 +107,7 @@ impl IceTcp {
         let sender = self.sender.clone();
         self.tasks.spawn(async move {
             if let Err(error) = carry(stream, from, queue, &sender).await {
-                tracing::debug!(%from, %error, "an ICE connection over TCP ended");
+                tracing::debug!(%from, %error, "an ICE-TCP connection ended");
             }
             // Sending fails only if the server has ended.
             let _ = sender.send(TcpEvent::Closed(from)).await;

@@ -145,7 +145,7 @@ impl Peer {
                 self.rtc.add_remote_candidate(candidate);
                 self.drain();
             }
-            Err(error) => tracing::debug!(%error, "a candidate was skipped"),
+            Err(error) => tracing::debug!(%error, "an invalid candidate was ignored"),
         }
     }
 

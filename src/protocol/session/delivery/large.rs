@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_packets_are_remembered_up_to_a_limit() {
+    fn large_packets_are_remembered_up_to_the_limit() {
         let mut large = Large::default();
         for packet in 1..=MAX_LARGE as u64 + 1 {
             large.note(packet, &["a".into()], packet as i32);

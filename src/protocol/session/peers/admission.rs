@@ -182,7 +182,7 @@ pub(super) fn report_unaccepted(cx: &mut Context, why: Unaccepted) {
     cx.event(Event::Unaccepted { why });
 }
 
-/// Whether it is an ordinary participant in the room, and its token names no role.
+/// Whether it is an ordinary participant in the room, and its token has no role.
 fn is_ordinary(remote: &Remote) -> bool {
     let is_it = |who: &Participant| who.is_standard() && who.token_role().is_none();
     remote.is_here() && remote.participant.as_ref().is_some_and(is_it)
