@@ -14,7 +14,7 @@ mod stops;
 mod turns;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -48,7 +48,7 @@ use crate::{
 const AUTHORIZE: &str = "bridge.authorize";
 
 /// Instances that are remembered to have been asked for one call.
-pub(super) const MAX_ASKED_BEFORE: usize = 8;
+const MAX_EARLIER: usize = 8;
 
 /// Calls of the local participant: open ones, settled ones, and turns. A client has none, and only requests to stop those of its
 /// assistant.
@@ -79,10 +79,7 @@ pub(super) struct Call {
     stage: Stage,
     /// Nobody waits for its outcome.
     pub(super) detached: bool,
-    /// Another instance of this owner was asked before, which may have run it.
-    pub(super) asked_before: Option<Identity>,
-    /// The instances that were asked before, up to [`MAX_ASKED_BEFORE`]: they may run it still.
-    pub(super) replaced: Vec<(Identity, Instance)>,
+    pub(super) earlier: EarlierOwners,
     /// Its owner said that the tool began.
     pub(super) began_at_owner: bool,
     /// Progress of the current second.
@@ -93,6 +90,35 @@ pub(super) struct Call {
     pub(super) turn: Option<TurnKey>,
     /// A barge-in settled it for its caller, by this rule; the work goes on.
     pub(super) rest: Option<BargeIn>,
+}
+
+/// Instances that a call was sent to, and that another one has replaced since: they may have run it, or run it still.
+#[derive(Debug, Default)]
+pub(super) struct EarlierOwners {
+    /// The owner of the last one.
+    last: Option<Identity>,
+    /// At most [`MAX_EARLIER`].
+    instances: VecDeque<(Identity, Instance)>,
+}
+
+impl EarlierOwners {
+    pub(super) fn last(&self) -> Option<&Identity> {
+        self.last.as_ref()
+    }
+
+    /// An instance of this owner was replaced.
+    fn add(&mut self, owner: &Identity, instance: Option<Instance>) {
+        self.last = Some(owner.clone());
+        self.instances.extend(instance.map(|instance| (owner.clone(), instance)));
+        if self.instances.len() > MAX_EARLIER {
+            self.instances.pop_front();
+        }
+    }
+
+    /// This instance is sent the call, again or for the first time.
+    fn remove(&mut self, owner: &Identity, instance: Option<&Instance>) {
+        self.instances.retain(|(id, earlier)| id != owner || Some(earlier) != instance);
+    }
 }
 
 /// How far a call has come.
@@ -328,8 +354,7 @@ impl Outgoing {
             waits_until: later(core.cx.now, wait),
             stage: Stage::Waiting,
             detached: false,
-            asked_before: None,
-            replaced: Vec::new(),
+            earlier: EarlierOwners::default(),
             began_at_owner: false,
             rate: Window::default(),
             fallback: Fallback::Never,
@@ -358,14 +383,13 @@ impl Outgoing {
         let Some(call) = self.calls.remove(&key) else { return };
         let sent = self.send_request(core, &call, owner);
         let waited = call.is_waiting();
-        let first = waited && call.asked_before.is_none();
+        let first = waited && call.earlier.last().is_none();
         self.calls.insert(key, call);
         core.cx.timers.cancel(&Timer::OwnerWait(key));
         match sent {
             Ok(asked) => {
                 if let Some(call) = self.calls.get_mut(&key) {
-                    call.replaced
-                        .retain(|(id, instance)| id != owner || asked.instance.as_ref() != Some(instance));
+                    call.earlier.remove(owner, asked.instance.as_ref());
                 }
                 self.calls.set_stage(key, Stage::Asked(asked));
                 if first {

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Asked, Call, CallKey, Core, Counter, Event, Fallback, MAX_ASKED_BEFORE, Outgoing, Stage, Timer, later,
-    settled::Gone,
+    Asked, Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Stage, Timer, later, settled::Gone,
 };
 use crate::{
     protocol::{
@@ -85,7 +84,7 @@ impl Outgoing {
             // It may be the answer to what another instance was asked before, even if this one has acknowledged the
             // new request meanwhile. Should it mean the new request after all, a further instance is there, whose
             // Configuration says so.
-            if error.code == 304 && self.calls.get(&key).is_some_and(|call| call.asked_before.is_some()) {
+            if error.code == 304 && self.calls.get(&key).is_some_and(|call| call.earlier.last().is_some()) {
                 return core.cx.count(Counter::Late);
             }
             if matches!(error.code, 301 | 304) {
@@ -170,7 +169,7 @@ impl Outgoing {
 
     pub(in crate::protocol::session) fn deadline(&mut self, core: &mut Core, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
-        let error = if call.is_waiting() && call.asked_before.is_none() {
+        let error = if call.is_waiting() && call.earlier.last().is_none() {
             self.nobody_for(core, call)
         } else {
             CallError::Timeout { limit: call.limit }
@@ -211,12 +210,8 @@ impl Outgoing {
                 instance = asked.instance;
             }
             if let Some(call) = self.calls.get_mut(&key) {
-                call.replaced.extend(instance.map(|instance| (id.clone(), instance)));
-                if call.replaced.len() > MAX_ASKED_BEFORE {
-                    call.replaced.remove(0);
-                }
+                call.earlier.add(id, instance);
                 call.fallback = Fallback::Never;
-                call.asked_before = Some(id.clone());
                 call.waits_until = later(core.cx.now, wait);
                 core.cx.set_timer(Timer::OwnerWait(key), wait);
             }
@@ -247,11 +242,11 @@ impl Outgoing {
     /// The one place where a call ends.
     pub(super) fn conclude(&mut self, core: &mut Core, key: CallKey, result: Result<Value, CallError>) {
         let Some(call) = self.calls.remove(&key) else { return };
-        let result = result.map_err(|error| unproven(error, call.asked_before.as_ref()));
+        let result = result.map_err(|error| unproven(error, call.earlier.last()));
         if let Some(asked) = call.asked() {
             self.stop_sending(core, asked);
         }
-        for (owner, instance) in &call.replaced {
+        for (owner, instance) in &call.earlier.instances {
             let ends = later(call.began, call.limit);
             self.settled.replaced(owner.clone(), instance.clone(), call.id.clone(), ends);
             if core.peers.get(owner).is_some_and(|remote| remote.instance() == Some(instance)) {

@@ -52,7 +52,7 @@ impl Outgoing {
                 self.probe(core, key);
                 return core.cx.set_timer(Timer::OwnerWait(key), left);
             }
-            let error = match &call.asked_before {
+            let error = match call.earlier.last() {
                 Some(owner) => CallError::Lost { owner: owner.clone() },
                 None => self.nobody_for(core, call),
             };
