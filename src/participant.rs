@@ -184,7 +184,7 @@ pub enum JoinError {
     Register(#[from] RegisterError),
     /// The operating system gave no random bytes for ids and secrets.
     #[error("no random bytes from the operating system: {0}")]
-    Random(String),
+    Random(#[source] std::io::Error),
     /// The session cannot be recorded.
     #[cfg(feature = "record")]
     #[error(transparent)]

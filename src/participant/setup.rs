@@ -88,7 +88,10 @@ impl Setup {
         (offering, unasked): (Option<Offering>, Option<Unasked>),
     ) -> Result<Arc<Handle>, JoinError> {
         let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(|error| JoinError::Random(error.to_string()))?;
+        getrandom::fill(&mut seed).map_err(|error| {
+            let system = error.raw_os_error().map(std::io::Error::from_raw_os_error);
+            JoinError::Random(system.unwrap_or_else(|| std::io::Error::other(error.to_string())))
+        })?;
         let capabilities = transport.capabilities();
         let config = self
             .config

@@ -116,7 +116,7 @@ pub enum CallError {
     },
     /// The arguments could not be encoded. The tool did not run.
     #[error("the arguments cannot be encoded: {0}")]
-    Arguments(EncodeError),
+    Arguments(#[source] EncodeError),
     /// The local participant is no longer in the room.
     #[error("not in the room: {0}")]
     Closed(CloseReason),

@@ -14,7 +14,7 @@ pub enum EncodeError {
     },
     /// The result would break a limit or a rule for values.
     #[error("not a valid value: {0}")]
-    Invalid(DecodeError),
+    Invalid(#[source] DecodeError),
     /// A frame or value is larger than allowed.
     #[error("{size} bytes exceed the limit of {limit}")]
     TooLarge {

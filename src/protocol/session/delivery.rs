@@ -191,7 +191,7 @@ impl Delivery {
         };
         sent.map_err(|unfit| match unfit {
             Unfit::TooLarge { size, limit } => SendFrameError::TooLarge { size, limit },
-            Unfit::Encode(error) => SendFrameError::Encode { reason: error.to_string() },
+            Unfit::Encode(error) => SendFrameError::Encode(error),
         })
     }
 

@@ -11,7 +11,7 @@ use crate::{
     protocol::frame::{Frame, Meta},
     tool::{CallError, CallId, ErrorCode, Execution, NotAdmitted, Progress, Tool, ToolName},
     transport::{CloseReason, ConnectionState, Identity, Packet, Participant, Peer},
-    value::Value,
+    value::{EncodeError, Value},
 };
 
 /// What the driver of a [`Session`](super::Session) must do. Exhaustive on purpose: it must do all of it.
@@ -190,11 +190,8 @@ pub enum SendFrameError {
         limit: usize,
     },
     /// It cannot be encoded.
-    #[error("the frame cannot be encoded: {reason}")]
-    Encode {
-        /// What is wrong.
-        reason: String,
-    },
+    #[error("the frame cannot be encoded: {0}")]
+    Encode(#[source] EncodeError),
     /// We are not in the room any more.
     #[error("not in the room: {0}")]
     Closed(CloseReason),
