@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use divan::{Bencher, black_box};
 use serde::Serialize;
-use toolbridge::protocol::frame::{Frame, Kind, Message, Meta};
+use toolbridge::frame::{Frame, Kind, Message, Meta};
 
 mod samples;
 #[path = "samples/typed.rs"]

@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use toolbridge::{ProgramTools, ToolContext, ToolName, ToolSource as _, Value};
+use toolbridge::{ToolContext, ToolName, ToolSource as _, Value, programs::ProgramTools};
 
 /// How often each is run. The first few are not counted.
 const RUNS: usize = 500;

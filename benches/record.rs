@@ -24,9 +24,18 @@ use std::{
 use bytes::Bytes;
 use toolbridge::{
     CallId, Capabilities, Execution, Lane, Packet, Participant, Peer, SendError, Transport, TransportEvent,
-    protocol::frame::{Acknowledgement, Frame, Message, Meta, ToolUseRequest, ToolUseResult},
+    frame::{Acknowledgement, Frame, Message, Meta, ToolUseRequest, ToolUseResult},
     recording::{Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Redact, RoomEvent},
 };
+
+/// Sets public fields of a value: types that may grow have no literals outside their crate.
+macro_rules! with {
+    ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
+        let mut it = $base;
+        $(it.$field = $value;)+
+        it
+    }};
+}
 
 #[allow(dead_code, reason = "other benchmarks use the rest")]
 mod samples;
@@ -204,7 +213,7 @@ fn an_hour(path: &Path) {
     let phone = Peer::new("phone", "PA_phone");
     let start = Moment(1_700_000_000_000_000_000);
     let tell = |at: Moment, what: Happened| {
-        recorder.record(Entry { at, what });
+        recorder.record(Entry::new(at, what));
     };
     let (identity, sid) = ("assistant".into(), "PA_assistant".into());
     tell(start, Happened::Event(RoomEvent::Here { identity, sid, room: "bench".to_owned() }));
@@ -224,17 +233,7 @@ fn an_hour(path: &Path) {
                 Direction::Sent => (Peer::new("assistant", "PA_assistant"), vec!["phone".into()]),
                 Direction::Heard => (phone.clone(), Vec::new()),
             };
-            let packet = Recorded {
-                channel: 0,
-                sequence: 0,
-                direction,
-                from,
-                to,
-                topic: "toolbridge".to_owned(),
-                lane: Lane::Lossy,
-                stream: false,
-                payload: frame,
-            };
+            let packet = with!(Recorded::new(direction, from, frame), to = to, lane = Lane::Lossy);
             tell(Moment(at + after * 1_000_000), Happened::Packet(packet));
         }
     }
@@ -247,32 +246,27 @@ fn frames_of(n: u64) -> [(u64, Direction, Bytes); 4] {
     let frame =
         |stanza: i32, message: Message| Frame::write(stanza, "bench", &Meta::new(), &message).unwrap();
     let acknowledged = |stanza: i32| {
-        Message::Acknowledgement(Acknowledgement {
-            acknowledged_stanza_id: Some(stanza),
-            acknowledged_message_id: Some(id.as_str().to_owned()),
-            ..Acknowledgement::default()
-        })
+        Message::Acknowledgement(with!(
+            Acknowledgement::default(),
+            acknowledged_stanza_id = Some(stanza),
+            acknowledged_message_id = Some(id.as_str().to_owned())
+        ))
     };
     let parameters =
         serde_json::json!({"name": format!("Ada {n}"), "limit": n % 7, "fields": ["mobile", "mail"]});
-    let request = Message::ToolUseRequest(ToolUseRequest {
-        id: id.clone(),
-        tool_name: ["find_contact", "get_battery", "lamp"][(n % 3) as usize].into(),
-        parameters: parameters.into(),
-        execution: Ok(Execution::Client),
-        timeout_ms: Some(5000),
-        conversation_id: None,
-        message_id: None,
-    });
-    let result = Message::ToolUseResult(ToolUseResult {
-        id: id.clone(),
-        success: true,
-        result: Some(serde_json::json!({"mobile": format!("+39 06 {n:06}"), "level": n % 100}).into()),
-        error_code: None,
-        error_message: None,
-        conversation_id: None,
-        result_id: None,
-    });
+    let request = Message::ToolUseRequest(with!(
+        ToolUseRequest::new(
+            id.clone(),
+            ["find_contact", "get_battery", "lamp"][(n % 3) as usize],
+            parameters.into(),
+            Ok(Execution::Client)
+        ),
+        timeout_ms = Some(5000)
+    ));
+    let result = Message::ToolUseResult(with!(
+        ToolUseResult::new(id.clone(), true),
+        result = Some(serde_json::json!({"mobile": format!("+39 06 {n:06}"), "level": n % 100}).into())
+    ));
     [
         (0, Direction::Sent, frame(-stanza, request)),
         (21, Direction::Heard, frame(stanza, acknowledged(-stanza))),

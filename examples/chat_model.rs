@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use toolbridge::{Assistant, BargeIn, Client, Event, ToolError, ToolOptions, memory, participant::chat};
+use toolbridge::{Assistant, BargeIn, Client, Event, ToolError, ToolOptions, chat, memory};
 
 #[derive(Deserialize, schemars::JsonSchema)]
 struct Search {

@@ -9,10 +9,7 @@ use std::{
     time::Instant,
 };
 
-use toolbridge::{
-    Identity, Participant, Peer, Role, Tool, Value,
-    protocol::session::{Config, Output, Request, Session},
-};
+use toolbridge::{Config, Identity, Output, Participant, Peer, Request, Role, Session, Tool, Value};
 
 /// An event of a link.
 enum Heard {

@@ -9,8 +9,9 @@ use std::{env, fs, path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use toolbridge::{
-    Assistant, Client, ToolContext, ToolError, ToolSource, Tools, Value, memory,
-    protocol::frame::{Frame, Message},
+    Assistant, Client, ToolContext, ToolError, ToolSource, Tools, Value,
+    frame::{Frame, Message},
+    memory,
     recording::{Direction, Happened, RecordedOutcome, Recording, calls, check},
     replay::Replay,
 };

@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use toolbridge::{Assistant, Client, ProgramTools, ToolContext, ToolError, ToolSource, Value, memory};
+use toolbridge::{
+    Assistant, Client, ToolContext, ToolError, ToolSource, Value, memory, programs::ProgramTools,
+};
 
 #[derive(Deserialize, schemars::JsonSchema)]
 struct Shout {

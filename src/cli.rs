@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 
 use toolbridge::{
     LocalText, ToolName,
-    tool::programs::{SUPERVISE, supervise},
+    programs::{SUPERVISE, supervise},
 };
 
 mod assistant;

@@ -27,14 +27,38 @@
 //!
 //! # Where to start
 //!
-//! | you write | start with |
+//! **A client**, an app that offers tools:
+//!
+//! | item | what for |
 //! | --- | --- |
-//! | a client: an app that has tools | [`Client`], [`Tools`], [`ToolError`], [`ToolContext`] |
-//! | an assistant: the process that has the model | [`Assistant`], [`Call`], [`CallError`], [`Turn`], [`participant::chat`] |
-//! | tests of either | [`memory::MemoryRoom`], [`replay::Cassette`] |
-//! | an integration with your own event loop, without an async runtime | [`Session`], [`protocol`] |
-//! | your own tool source, or your own transport | [`ToolSource`], [`Transport`] |
-//! | a program that reads recordings | [`recording`] |
+//! | [`Client`], [`ClientBuilder`], [`JoinError`] | joins a room, serves tools, leaves |
+//! | [`Tools`], [`State`], [`ToolContext`], [`ToolError`], [`ToolOptions`] | tools that are async functions, their state, call and errors |
+//! | [`Consent`], [`ConsentRequest`], [`PromptRequest`] | ask a person before a tool runs, or on the assistant's behalf |
+//! | [`programs::ProgramTools`] | tools that are programs, described by a `tools.toml` |
+//!
+//! **An assistant**, the process that runs the model:
+//!
+//! | item | what for |
+//! | --- | --- |
+//! | [`Assistant`], [`AssistantBuilder`], [`Ready`] | joins a room, knows the clients and their tools |
+//! | [`CallBuilder`], [`Call`], [`CallError`], [`Progress`] | one tool call and its one outcome |
+//! | [`Turn`], [`BargeIn`], [`LateResult`] | calls of one turn of the conversation, and what an interruption does to them |
+//! | [`chat`] | tool definitions and calls in the form of chat-model APIs |
+//! | [`PermissionPrompt`], [`ChoicePrompt`], [`FormPrompt`], [`AuthorizePrompt`] | questions to a person at a client |
+//!
+//! **Both:** [`Event`] and [`Events`] say what happens, [`CallRecord`] and [`Stats`] what happened, [`Config`] with [`Times`] and
+//! [`Caps`] sets limits, [`livekit`] has connection options and tokens, [`recording`] records a session.
+//!
+//! **Tests:** [`memory`] is a room inside the process, and [`replay`] runs recordings again.
+//!
+//! **An integrator**, with other tools, another network or another event loop:
+//!
+//! | item | what for |
+//! | --- | --- |
+//! | [`ToolSource`], [`Tool`], [`Prefixed`] | tools of another system |
+//! | [`Transport`], [`TransportEvent`], [`Packet`], [`Participant`] | another network |
+//! | [`Session`], [`Output`], [`Request`], [`Job`] | the protocol's state machine in your own event loop, without an async runtime |
+//! | [`frame`], [`Value`] | encoding and decoding of frames and values |
 //!
 //! The guide has a page on each larger subject: [reliability](guide::reliability), [reconnection](guide::reconnection),
 //! [recording and replay](guide::recording), [networks](guide::networks), [tokens](guide::tokens),
@@ -43,14 +67,16 @@
 //! # How it fits together
 //!
 //! The protocol is one deterministic state machine, [`Session`]: bytes, commands and the current time go in; packets,
-//! jobs, outcomes, events and the next deadline come out. [`participant`] drives it in an async task. It runs the tools
-//! of a [`tool`] source, and sends packets over a [`transport`]: LiveKit, in memory, or your own.
+//! jobs, outcomes, events and the next deadline come out. [`Client`] and [`Assistant`] drive it in an async task. They run
+//! the tools of a [`ToolSource`], and send packets over a [`Transport`]: [`livekit`], [`memory`], or your own.
+//!
+//! Every item has one path: items for everyday use are at the crate's root, the rest is in the modules below.
 //!
 //! # Features
 //!
 //! | feature | what it adds |
 //! | --- | --- |
-//! | none | the core, without an async crate: [`Frame`](protocol::frame::Frame), [`Value`], [`Session`] |
+//! | none | the core, without an async crate: [`Frame`](frame::Frame), [`Value`], [`Session`] |
 //! | `runtime` | `Client`, `Assistant`, tools, the in-memory transport and transports of your own |
 //! | `livekit` | the LiveKit participant in pure Rust, and tokens |
 //! | `livekit-sdk` | other users of `livekit-net` in the same process keep its native client |
@@ -61,51 +87,63 @@
 //! | `cli` (default) | the command line tool `toolbridge`, with all of the above but `livekit-sdk` |
 
 #[cfg(feature = "runtime")]
-pub mod participant;
-pub mod protocol;
+mod participant;
+mod protocol;
 #[cfg(feature = "record")]
 pub mod recording;
 #[cfg(feature = "record")]
 pub mod replay;
-pub mod tool;
-pub mod transport;
-pub mod value;
+mod tool;
+mod transport;
+mod value;
 
 #[cfg(feature = "runtime")]
 pub use participant::{
     Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events, JoinError,
-    PromptRequest, Propagate, Ready, ReadyError, Turn,
+    PromptRequest, Propagate, Ready, ReadyError, Turn, chat,
 };
-pub use protocol::session::{
-    CallKey, CallRecord, CallState, Candidate, Config, Counter, Destination, Event, Job, JobKey, LateResult,
-    LocalText, Output, Question, Request, SelectionPolicy, SendFailure, SendFrameError, Session, Stats,
-    StopError, TurnKey, Unaccepted,
+pub use protocol::{
+    frame,
+    session::{
+        COMPLAINT_INTERVAL, CONSENT_MARGIN, CallKey, CallRecord, CallState, Candidate, Caps, Config, Counter,
+        Destination, Event, Job, JobKey, LateResult, LocalText, Output, ParticipantFilter, Question,
+        Readiness, Request, SelectionFn, SelectionPolicy, SendFailure, SendFrameError, Session, Stats,
+        StopError, Times, TurnKey, Unaccepted,
+    },
 };
 #[cfg(feature = "runtime")]
 pub use tool::functions::{Handler, State, Tools, check_tool};
 #[cfg(all(feature = "programs", unix))]
-pub use tool::programs::{ProgramTools, ProgramsError};
+pub use tool::programs;
 #[cfg(feature = "runtime")]
 pub use tool::source::{Prefixed, ToolContext, ToolSource};
 pub use tool::{
     AuthorizePrompt, BargeIn, CallError, CallId, ChoicePrompt, Consent, DEFAULT_TIMEOUT, Decision, ErrorCode,
-    Execution, FormPrompt, InvalidCallId, InvalidToolName, InvalidTraceContext, MAX_TOOL_NAME, NotAdmitted,
+    Execution, FormPrompt, InvalidCallId, InvalidToolName, InvalidTraceContext, MAX_PROMPT_CHOICES,
+    MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, MAX_TOOL_NAME, NotAdmitted,
     NotOffered, Offer, Outcome, PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt,
     PromptAnswer, PromptedCall, RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext,
     Visibility,
 };
 #[cfg(feature = "livekit")]
-pub use transport::livekit::{
-    ConnectError, ConnectOptions, LiveKitTransport,
-    access_token::{AccessKey, Bearer, Token, TokenError},
-};
+pub use transport::livekit;
+#[cfg(feature = "runtime")]
+pub use transport::{Background, Incoming, SendError, Transport, TransportEvent, memory};
 pub use transport::{
     Capabilities, CloseReason, ConnectionState, Identity, Lane, Packet, Participant, ParticipantKind, Peer,
-    ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamHeader, StreamPart, StreamParts, TOPIC,
+    ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamPart,
+    StreamParts, TOPIC,
 };
-#[cfg(feature = "runtime")]
-pub use transport::{Incoming, SendError, Transport, TransportEvent, memory};
 pub use value::{DecodeError, EncodeError, Limits, Value, ValueKind};
+
+/// The trait that a tool's argument type derives (`#[derive(schemars::JsonSchema)]`), in the version that [`Tools`] uses.
+#[cfg(feature = "runtime")]
+#[doc(no_inline)]
+pub use schemars;
+/// The token that [`ToolContext::with_cancellation`] takes.
+#[cfg(feature = "runtime")]
+#[doc(no_inline)]
+pub use tokio_util::sync::CancellationToken;
 
 #[cfg(all(any(doc, doctest), feature = "record", feature = "livekit"))]
 pub mod guide {

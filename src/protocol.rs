@@ -3,4 +3,4 @@
 //! Neither does I/O or reads a clock. The wire contract is part of the documentation of [`frame`].
 
 pub mod frame;
-pub mod session;
+pub(crate) mod session;

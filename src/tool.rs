@@ -14,7 +14,7 @@ mod error;
 pub(crate) mod executor;
 mod failure;
 #[cfg(feature = "runtime")]
-pub mod functions;
+pub(crate) mod functions;
 mod name;
 pub(crate) mod not_offered;
 #[cfg(all(feature = "programs", unix))]
@@ -24,7 +24,7 @@ mod prompt;
 #[cfg(feature = "runtime")]
 mod schema;
 #[cfg(feature = "runtime")]
-pub mod source;
+pub(crate) mod source;
 mod trace_context;
 
 pub use barge_in::BargeIn;

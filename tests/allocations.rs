@@ -4,7 +4,7 @@ use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
 use toolbridge::{
     DecodeError, Value,
-    protocol::frame::{Frame, Meta},
+    frame::{Frame, Meta},
 };
 
 #[path = "../benches/samples/mod.rs"]

@@ -9,11 +9,20 @@ use allocation_counter::measure;
 use toolbridge::{
     Config, Counter, Execution, Identity, Output, Participant, Peer, Role, STREAM_TOPIC, Session,
     StreamHeader, StreamPart, Tool, Value,
-    protocol::frame::{
+    frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
         ToolUseRequest, ToolUseResult, ToolsRegister,
     },
 };
+
+/// Sets public fields of a value: types that may grow have no literals outside their crate.
+macro_rules! with {
+    ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
+        let mut it = $base;
+        $(it.$field = $value;)+
+        it
+    }};
+}
 
 /// Frames of each kind.
 const FLOOD: usize = 20_000;
@@ -89,55 +98,31 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let messages = [
         (
             "6",
-            Message::ToolUseRequest(ToolUseRequest {
-                id: "1".parse().unwrap(),
-                tool_name: "t".into(),
-                parameters: Value::empty(),
-                execution: Ok(Execution::Client),
-                timeout_ms: None,
-                conversation_id: None,
-                message_id: None,
-            }),
+            Message::ToolUseRequest(ToolUseRequest::new(
+                "1".parse().unwrap(),
+                "t",
+                Value::empty(),
+                Ok(Execution::Client),
+            )),
         ),
-        (
-            "7",
-            Message::ToolUseResult(ToolUseResult {
-                id: "1".parse().unwrap(),
-                success: true,
-                result: None,
-                error_code: None,
-                error_message: None,
-                conversation_id: None,
-                result_id: None,
-            }),
-        ),
-        (
-            "8",
-            Message::Acknowledgement(Acknowledgement {
-                acknowledged_stanza_id: Some(1),
-                ..Acknowledgement::default()
-            }),
-        ),
-        (
-            "10",
-            Message::ControlStop(ControlStop { target_id: Some("1".to_owned()), ..ControlStop::default() }),
-        ),
+        ("7", Message::ToolUseResult(ToolUseResult::new("1".parse().unwrap(), true))),
+        ("8", Message::Acknowledgement(with!(Acknowledgement::default(), acknowledged_stanza_id = Some(1)))),
+        ("10", Message::ControlStop(with!(ControlStop::default(), target_id = Some("1".to_owned())))),
         ("12", Message::Configuration(Configuration::default())),
         (
             "70",
-            Message::ToolsRegister(ToolsRegister {
-                tools: vec![RegisteredTool { name: "t".to_owned(), ..RegisteredTool::default() }],
-            }),
+            Message::ToolsRegister(with!(
+                ToolsRegister::default(),
+                tools = vec![with!(RegisteredTool::default(), name = "t".to_owned())]
+            )),
         ),
         ("72", Message::Heartbeat),
         (
             "1000",
-            Message::ToolProgress(ToolProgress {
-                id: "1".parse().unwrap(),
-                status: toolbridge::ProgressStatus::InProgress,
-                content: None,
-                message: None,
-            }),
+            Message::ToolProgress(ToolProgress::new(
+                "1".parse().unwrap(),
+                toolbridge::ProgressStatus::InProgress,
+            )),
         ),
     ];
     let written = |message: &Message| Frame::write(1, "room", &Meta::new(), message).unwrap().to_vec();

@@ -9,7 +9,7 @@ use std::sync::{
 
 use async_trait::async_trait;
 use livekit_net::{Header, TransportError, WsClient, WsConnectResult};
-use toolbridge::transport::livekit::{ConnectError, LiveKitTransport};
+use toolbridge::livekit::{ConnectError, LiveKitTransport};
 
 /// Another client, which records whether it was used.
 struct Foreign(Arc<AtomicBool>);

@@ -21,7 +21,10 @@ use rustls::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use toolbridge::{AccessKey, Assistant, Client, ToolError, transport::livekit::ConnectOptions};
+use toolbridge::{
+    Assistant, Client, ToolError,
+    livekit::{AccessKey, ConnectOptions},
+};
 
 /// The start of every JWT.
 const JWT: &str = "eyJ";

@@ -32,7 +32,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::{io::AsyncReadExt, time::sleep};
-use toolbridge::{AccessKey, Assistant, CallError, Client, State, ToolError, Tools};
+use toolbridge::{Assistant, CallError, Client, State, ToolError, Tools, livekit::AccessKey};
 
 use table::{Cut, Row};
 

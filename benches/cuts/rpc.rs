@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde_json::Value;
-use toolbridge::AccessKey;
+use toolbridge::livekit::AccessKey;
 
 use super::{Call, Shared, listen, near};
 

@@ -24,7 +24,8 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbridge::{
-    AccessKey, Assistant, Client, ConnectOptions, State, ToolError, Tools, protocol::session::Stats,
+    Assistant, Client, State, Stats, ToolError, Tools,
+    livekit::{AccessKey, ConnectOptions},
 };
 
 use relay::Network;

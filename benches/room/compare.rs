@@ -12,7 +12,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
-use toolbridge::{Assistant, Client, ToolError, transport::livekit::access_token::AccessKey};
+use toolbridge::{Assistant, Client, ToolError, livekit::AccessKey};
 
 use super::share;
 

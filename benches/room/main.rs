@@ -22,13 +22,22 @@ use std::{
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, Client, Execution, LiveKitTransport, Packet, ToolError, Transport, Value,
-    protocol::frame::{
+    Assistant, Client, Execution, Packet, ToolError, Transport, Value,
+    frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
         ToolUseRequest, ToolUseResult, ToolsRegister,
     },
-    transport::livekit::access_token::AccessKey,
+    livekit::{AccessKey, LiveKitTransport},
 };
+
+/// Sets public fields of a value: types that may grow have no literals outside their crate.
+macro_rules! with {
+    ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
+        let mut it = $base;
+        $(it.$field = $value;)+
+        it
+    }};
+}
 
 /// How often two new participants connect.
 const JOINS: usize = 40;
@@ -210,39 +219,24 @@ async fn flood(
 /// A frame of each known type.
 fn frames(room: &str) -> Vec<bytes::Bytes> {
     let messages = [
-        Message::ToolUseRequest(ToolUseRequest {
-            id: "1".parse().expect("not empty"),
-            tool_name: "get_battery".into(),
-            parameters: Value::empty(),
-            execution: Ok(Execution::Client),
-            timeout_ms: None,
-            conversation_id: None,
-            message_id: None,
-        }),
-        Message::ToolUseResult(ToolUseResult {
-            id: "1".parse().expect("not empty"),
-            success: true,
-            result: None,
-            error_code: None,
-            error_message: None,
-            conversation_id: None,
-            result_id: None,
-        }),
-        Message::ControlStop(ControlStop { target_id: Some("1".into()), ..ControlStop::default() }),
-        Message::ToolProgress(ToolProgress {
-            id: "1".parse().expect("not empty"),
-            status: toolbridge::ProgressStatus::InProgress,
-            content: None,
-            message: None,
-        }),
-        Message::Acknowledgement(Acknowledgement {
-            acknowledged_stanza_id: Some(-2),
-            ..Acknowledgement::default()
-        }),
+        Message::ToolUseRequest(ToolUseRequest::new(
+            "1".parse().expect("not empty"),
+            "get_battery",
+            Value::empty(),
+            Ok(Execution::Client),
+        )),
+        Message::ToolUseResult(ToolUseResult::new("1".parse().expect("not empty"), true)),
+        Message::ControlStop(with!(ControlStop::default(), target_id = Some("1".into()))),
+        Message::ToolProgress(ToolProgress::new(
+            "1".parse().expect("not empty"),
+            toolbridge::ProgressStatus::InProgress,
+        )),
+        Message::Acknowledgement(with!(Acknowledgement::default(), acknowledged_stanza_id = Some(-2))),
         Message::Configuration(Configuration::default()),
-        Message::ToolsRegister(ToolsRegister {
-            tools: vec![RegisteredTool { name: "t".to_owned(), ..RegisteredTool::default() }],
-        }),
+        Message::ToolsRegister(with!(
+            ToolsRegister::default(),
+            tools = vec![with!(RegisteredTool::default(), name = "t".to_owned())]
+        )),
         Message::Heartbeat,
     ];
     messages.iter().map(|it| Frame::write(1, room, &Meta::new(), it).expect("a frame")).collect()

@@ -6,33 +6,37 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use toolbridge::{
     CallId, Execution,
-    protocol::frame::{Frame, Message, Meta, ToolUseRequest, ToolUseResult},
+    frame::{Frame, Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
+/// Sets public fields of a value: types that may grow have no literals outside their crate.
+macro_rules! with {
+    ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
+        let mut it = $base;
+        $(it.$field = $value;)+
+        it
+    }};
+}
+
 pub(crate) fn request() -> Bytes {
-    let request = Message::ToolUseRequest(ToolUseRequest {
-        id: CallId::try_from("V1StGXR8_Z5jdHi6B-myT").unwrap(),
-        tool_name: "find_contact".into(),
-        parameters: json!({"name": "Ada Lovelace", "limit": 3, "fuzzy": true, "fields": ["mobile", "mail"]})
-            .into(),
-        execution: Ok(Execution::Client),
-        timeout_ms: Some(5000),
-        conversation_id: None,
-        message_id: Some("msg_8Zq1xLr0".into()),
-    });
+    let request = Message::ToolUseRequest(with!(
+        ToolUseRequest::new(
+            CallId::try_from("V1StGXR8_Z5jdHi6B-myT").unwrap(),
+            "find_contact",
+            json!({"name": "Ada Lovelace", "limit": 3, "fuzzy": true, "fields": ["mobile", "mail"]}).into(),
+            Ok(Execution::Client)
+        ),
+        timeout_ms = Some(5000),
+        message_id = Some("msg_8Zq1xLr0".into())
+    ));
     Frame::write(-3, "conv_7Hq2", &Meta::new(), &request).unwrap()
 }
 
 pub(crate) fn result() -> Bytes {
-    let result = Message::ToolUseResult(ToolUseResult {
-        id: CallId::try_from("V1StGXR8_Z5jdHi6B-myT").unwrap(),
-        success: true,
-        result: Some(records().into()),
-        error_code: None,
-        error_message: None,
-        conversation_id: None,
-        result_id: None,
-    });
+    let result = Message::ToolUseResult(with!(
+        ToolUseResult::new(CallId::try_from("V1StGXR8_Z5jdHi6B-myT").unwrap(), true),
+        result = Some(records().into())
+    ));
     Frame::write(4, "conv_7Hq2", &Meta::new(), &result).unwrap()
 }
 

@@ -11,11 +11,11 @@ use clap::{Args, ValueEnum};
 
 use super::{Failure, file, text};
 use toolbridge::{
+    ErrorCode,
     recording::{
         About, CallsBuilder, Entry, Happened, Moment, RecordedCall, Recording, RoomEvent, entry_json,
         entry_text,
     },
-    tool::ErrorCode,
 };
 
 /// The error codes of the protocol.

@@ -19,8 +19,8 @@ use super::{
     text, tool_failed,
 };
 use toolbridge::{
-    Client, CloseReason, ErrorCode, Identity, ProgramTools, ProgramsError, Role, ToolName,
-    protocol::session::Event,
+    Client, CloseReason, ErrorCode, Event, Identity, Role, ToolName,
+    programs::{ProgramTools, ProgramsError},
 };
 
 #[derive(Debug, Args)]

@@ -9,12 +9,9 @@ use url::Url;
 
 use super::{Failure, hint, interrupt::unless_interrupted, token_role::check_role};
 use crate::host;
-use toolbridge::transport::{
+use toolbridge::{
     Identity, Role,
-    livekit::{
-        self, ConnectOptions, LiveKitTransport,
-        access_token::{AccessKey, TokenClaims},
-    },
+    livekit::{self, AccessKey, ConnectOptions, LiveKitTransport, TokenClaims},
 };
 
 /// The publicly known API key of `livekit-server --dev`.

@@ -10,7 +10,7 @@ use std::{
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{Failure, hint, text};
-use toolbridge::{Consent, ConsentRequest, ProgramTools, ToolSource as _};
+use toolbridge::{Consent, ConsentRequest, ToolSource as _, programs::ProgramTools};
 
 /// The maximum number of unread answers. Faster typing loses answers.
 const ANSWERS: usize = 64;

@@ -22,8 +22,8 @@ use super::{
 };
 use crate::cli::dev::server::{DevServer, Key};
 use toolbridge::{
-    AccessKey, Assistant, CallError, Client, ConnectOptions, JoinError, Role, State, Token, ToolContext,
-    ToolError, Tools, Value, protocol::session::Event,
+    Assistant, CallError, Client, Event, JoinError, Role, State, ToolContext, ToolError, Tools, Value,
+    livekit::{AccessKey, ConnectOptions, Token},
 };
 
 /// The identities of the client and the assistant.

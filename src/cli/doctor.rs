@@ -15,8 +15,8 @@ use clap::Args;
 use livekit_token::Claims;
 use tokio::time::{Instant, timeout};
 use toolbridge::{
-    ConnectError, Transport as _,
-    transport::livekit::{TokenRefusal, probe::Probe},
+    Transport as _,
+    livekit::{ConnectError, TokenRefusal, probe::Probe},
 };
 
 mod diagnosis;

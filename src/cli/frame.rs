@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, Subcommand};
 
 use super::{Failure, text};
-use toolbridge::protocol::frame::Frame;
+use toolbridge::frame::Frame;
 
 /// The maximum input: one byte more than the largest frame, so that decoding reports a larger frame.
 const READ_LIMIT: u64 = 16 * 1024 * 1024 + 1;

@@ -14,10 +14,7 @@ use super::{
     Failure, clock, connect::RoomArguments, connection_state, file, hint, interrupt::interrupted,
     recording_file::RecordingFile, text, watch,
 };
-use toolbridge::{
-    CloseReason, Limits, Transport,
-    transport::{StreamAssembler, TransportEvent},
-};
+use toolbridge::{CloseReason, Limits, StreamAssembler, Transport, TransportEvent};
 
 /// How often the status line is updated.
 const REFRESH: Duration = Duration::from_millis(500);

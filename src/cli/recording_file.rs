@@ -10,11 +10,9 @@ use tokio::{task::spawn_blocking, time::Instant};
 
 use super::{Failure, file, text};
 use toolbridge::{
-    Role, Transport,
-    protocol::frame::{Frame, Message},
+    CallId, Role, Transport, TransportEvent,
+    frame::{Frame, Message},
     recording::{Recorder, RecorderOptions, Tap},
-    tool::CallId,
-    transport::TransportEvent,
 };
 
 /// The maximum number of remembered calls: more than can be open at once.

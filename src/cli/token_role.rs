@@ -1,7 +1,7 @@
 //! Checks that the role in a token matches the subcommand.
 
 use super::{Failure, hint};
-use toolbridge::{Role, transport::livekit::access_token::TokenClaims};
+use toolbridge::{Role, livekit::TokenClaims};
 
 /// Rejects a token of another role, and warns about the limits of a token without a role.
 pub(super) fn check_role(claims: &TokenClaims, verb: &str, wanted: Role) -> Result<(), Failure> {
@@ -19,13 +19,13 @@ pub(super) fn check_role(claims: &TokenClaims, verb: &str, wanted: Role) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use toolbridge::AccessKey;
+    use toolbridge::livekit::AccessKey;
 
     fn of(token: &str) -> Option<TokenClaims> {
         TokenClaims::from_unverified(token)
     }
 
-    fn fits(token: toolbridge::Token, wanted: Role) -> Result<(), String> {
+    fn fits(token: toolbridge::livekit::Token, wanted: Role) -> Result<(), String> {
         match check_role(&of(&token.sign().unwrap()).unwrap(), "verb", wanted) {
             Ok(()) => Ok(()),
             Err(Failure::Usage(text)) => Err(text),

@@ -14,9 +14,8 @@ use super::{
     Failure, clock, connect::RoomArguments, connection_state, hint, interrupt::unless_interrupted, text,
 };
 use toolbridge::{
-    Identity, Participant, Role,
-    protocol::frame::{Frame, Message, RegisteredTool},
-    transport::{Transport, TransportEvent},
+    Identity, Participant, Role, Transport, TransportEvent,
+    frame::{Frame, Message, RegisteredTool},
 };
 
 #[derive(Debug, Args)]

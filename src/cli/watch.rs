@@ -13,9 +13,8 @@ use super::{
     record_option::RecordOption, recording_file::RecordingFile, text,
 };
 use toolbridge::{
-    Capabilities, CloseReason, ConnectionState, Lane, Limits, Role,
-    protocol::frame::Frame,
-    transport::{Incoming, STREAM_TOPIC, StreamAssembler, Transport, TransportEvent},
+    Capabilities, CloseReason, ConnectionState, Incoming, Lane, Limits, Role, STREAM_TOPIC, StreamAssembler,
+    Transport, TransportEvent, frame::Frame,
 };
 
 #[derive(Debug, Args)]

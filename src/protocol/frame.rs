@@ -4,7 +4,7 @@ mod dialect;
 mod envelope;
 mod json;
 mod kind;
-pub mod message;
+mod message;
 mod meta;
 mod read;
 #[cfg(feature = "record")]

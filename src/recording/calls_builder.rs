@@ -71,7 +71,7 @@ pub struct Calls {
 ///
 /// ```
 /// use toolbridge::recording::{Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, calls};
-/// use toolbridge::{Lane, Peer, protocol::frame::Frame};
+/// use toolbridge::{Lane, Peer, frame::Frame};
 ///
 /// let said = |at, direction, from: &str, json: &str| Entry {
 ///     at: Moment(at),

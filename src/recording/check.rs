@@ -44,6 +44,7 @@ const MAX_STANZAS_IN_ALL: usize = 500_000;
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Level {
     /// Informational; the protocol allows it.
     Note,

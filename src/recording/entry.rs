@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::transport::{Identity, Lane, Peer, Role, Sid};
+use crate::transport::{Identity, Lane, Peer, Role, Sid, TOPIC};
 
 /// A point in time: nanoseconds since 1970-01-01 UTC, by the recording machine's clock.
 ///
@@ -59,11 +59,19 @@ pub(crate) mod millis {
 
 /// An entry of a recording, in the order in which the recorder received them.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Entry {
     /// When it happened.
     pub at: Moment,
     /// What happened.
     pub what: Happened,
+}
+
+impl Entry {
+    /// Creates an entry.
+    pub fn new(at: Moment, what: Happened) -> Self {
+        Self { at, what }
+    }
 }
 
 /// A packet or an event.
@@ -88,6 +96,7 @@ pub enum Direction {
 
 /// A packet that was sent or received.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Recorded {
     /// Whether it was sent or received.
     pub direction: Direction,
@@ -108,6 +117,23 @@ pub struct Recorded {
     pub sequence: u32,
     /// The bytes. A received stream is reassembled.
     pub payload: Bytes,
+}
+
+impl Recorded {
+    /// Creates a reliable packet on toolbridge's topic, without receivers, as number 0 of channel 0.
+    pub fn new(direction: Direction, from: Peer, payload: impl Into<Bytes>) -> Self {
+        Self {
+            direction,
+            from,
+            to: Vec::new(),
+            topic: TOPIC.to_owned(),
+            lane: Lane::Reliable,
+            stream: false,
+            channel: 0,
+            sequence: 0,
+            payload: payload.into(),
+        }
+    }
 }
 
 impl fmt::Debug for Recorded {

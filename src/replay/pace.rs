@@ -14,6 +14,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// The speed of a live replay. Durations, limits and stops of the calls themselves are never shortened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Speed {
     /// With the recorded pauses.
     #[default]

@@ -6,6 +6,7 @@ use std::fmt;
 ///
 /// The caller never waits: its call settles at once in each case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum BargeIn {
     /// The call stops and settles as cancelled.
     #[default]

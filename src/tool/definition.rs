@@ -154,6 +154,7 @@ impl ToolOptions {
 
 /// Whether a person is asked before a tool runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Consent {
     /// Never.
     #[default]
@@ -166,6 +167,7 @@ pub enum Consent {
 
 /// How much of a call that the assistant executes is broadcast to the room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Visibility {
     /// Arguments and result.
     #[default]
@@ -195,6 +197,7 @@ impl Offer {
 
 /// Which participant executes a call (`wire.md`, section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Execution {
     /// The assistant.
     Server,

@@ -59,7 +59,7 @@ pub use self::supervise::{SUPERVISE, supervise};
 /// ```
 /// use std::time::Duration;
 ///
-/// use toolbridge::{Value, ProgramTools, ToolContext, ToolSource};
+/// use toolbridge::{ToolContext, ToolSource, Value, programs::ProgramTools};
 ///
 /// let tools = ProgramTools::from_toml(
 ///     r#"

@@ -61,6 +61,7 @@ impl fmt::Display for Progress {
 
 /// The state of a running tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ProgressStatus {
     /// Not started.
     Pending,

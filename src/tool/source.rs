@@ -1,6 +1,6 @@
 //! [`ToolSource`]: offers tools and executes their calls.
 //!
-//! Functions ([`Tools`](crate::Tools)), programs ([`ProgramTools`](crate::ProgramTools)) and an
+//! Functions ([`Tools`](crate::Tools)), programs ([`ProgramTools`](crate::programs::ProgramTools)) and an
 //! [`Assistant`](crate::Assistant) are sources. Any other type becomes one by implementing two methods.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};

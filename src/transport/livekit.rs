@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 
 use crate::transport::{Background, Capabilities, Packet, Participant, SendError, Transport, TransportEvent};
 
-pub mod access_token;
+pub(crate) mod access_token;
 mod address;
 mod connect;
 mod connection;
@@ -62,6 +62,7 @@ mod turn;
 mod websocket;
 mod work;
 
+pub use access_token::{AccessKey, Bearer, Token, TokenClaims, TokenError};
 pub use error::{ConnectError, JoinPhase};
 pub use refusal::TokenRefusal;
 pub use simulate::Scenario;
@@ -137,8 +138,8 @@ pub struct LiveKitTransport {
 /// Options for joining a room.
 ///
 /// ```no_run
-/// # async fn f() -> Result<(), toolbridge::transport::livekit::ConnectError> {
-/// use toolbridge::transport::livekit::ConnectOptions;
+/// # async fn f() -> Result<(), toolbridge::livekit::ConnectError> {
+/// use toolbridge::livekit::ConnectOptions;
 ///
 /// let pem = std::fs::read("my-root.pem")?;
 /// let room = ConnectOptions::new().root_certificates(&pem)?.join("wss://sfu.local", "token").await?;
@@ -295,7 +296,7 @@ impl ConnectOptions {
     /// with [`CloseReason::TokenExpired`](crate::transport::CloseReason::TokenExpired).
     ///
     /// ```
-    /// use toolbridge::transport::livekit::ConnectOptions;
+    /// use toolbridge::livekit::ConnectOptions;
     ///
     /// # async fn fetch_token() -> std::io::Result<String> { Ok(String::new()) }
     /// let options = ConnectOptions::new().token_source(|| async { fetch_token().await });
@@ -370,8 +371,8 @@ impl LiveKitTransport {
     /// Joins a room with the default options. See [`ConnectOptions::join`].
     ///
     /// ```no_run
-    /// # async fn f() -> Result<(), toolbridge::transport::livekit::ConnectError> {
-    /// use toolbridge::{Transport, transport::livekit::LiveKitTransport};
+    /// # async fn f() -> Result<(), toolbridge::livekit::ConnectError> {
+    /// use toolbridge::{Transport, livekit::LiveKitTransport};
     ///
     /// let room = LiveKitTransport::join("wss://example.livekit.cloud", "token").await?;
     /// println!("here: {:?}", room.present());
@@ -410,8 +411,8 @@ impl LiveKitTransport {
     /// scenarios are carried out by the server, which accepts the request from any participant.
     ///
     /// ```no_run
-    /// # async fn f(mut room: toolbridge::transport::livekit::LiveKitTransport) {
-    /// use toolbridge::{Transport, transport::livekit::Scenario};
+    /// # async fn f(mut room: toolbridge::livekit::LiveKitTransport) {
+    /// use toolbridge::{Transport, livekit::Scenario};
     ///
     /// room.simulate(Scenario::NodeFailure);
     /// println!("{:?}", room.recv().await); // ConnectionState(Reconnecting)

@@ -18,6 +18,7 @@ use super::{
 
 /// Limits for a value from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Bytes of the whole value. Default: 16 MiB; at most 4 GiB − 1.
     pub bytes: usize,

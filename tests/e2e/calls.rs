@@ -8,12 +8,10 @@ use livekit_token::{AccessToken, VideoGrants};
 use serde_json::json;
 use tokio::task::JoinSet;
 use toolbridge::{
-    Assistant, CallError, Client, ClientBuilder, ErrorCode, Event, Execution, Identity, JoinError,
-    LiveKitTransport, NotAdmitted, RegisterError, ToolContext, ToolError, Tools, Unaccepted, Value,
-    protocol::{
-        frame::{Kind, Meta},
-        session::Destination,
-    },
+    Assistant, CallError, Client, ClientBuilder, Destination, ErrorCode, Event, Execution, Identity,
+    JoinError, NotAdmitted, RegisterError, ToolContext, ToolError, Tools, Unaccepted, Value,
+    frame::{Kind, Meta},
+    livekit::LiveKitTransport,
 };
 
 use crate::{

@@ -6,7 +6,10 @@ use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::time::timeout;
-use toolbridge::{Assistant, CallError, Client, CloseReason, ConnectOptions, LiveKitTransport};
+use toolbridge::{
+    Assistant, CallError, Client, CloseReason,
+    livekit::{ConnectOptions, LiveKitTransport},
+};
 
 use crate::{
     ends::{Cuttable, Running, assistant, client, double, hang, pair, started},

@@ -5,7 +5,10 @@ use std::{env, fs, process::Command, time::Duration};
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use tokio::{runtime::Handle, time::sleep};
-use toolbridge::{ConnectOptions, ConnectionState, LiveKitTransport, Transport, TransportEvent};
+use toolbridge::{
+    ConnectionState, Transport, TransportEvent,
+    livekit::{ConnectOptions, LiveKitTransport},
+};
 
 use crate::{
     dev,

@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::net::UdpSocket;
-use toolbridge::{Assistant, Client, ConnectOptions, Event};
+use toolbridge::{Assistant, Client, Event, livekit::ConnectOptions};
 
 use crate::{
     ends::{assistant, double, unhurried},

@@ -22,6 +22,15 @@ macro_rules! trials {
     };
 }
 
+/// Sets public fields of a value: types that may grow have no literals outside their crate.
+macro_rules! with {
+    ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
+        let mut it = $base;
+        $(it.$field = $value;)+
+        it
+    }};
+}
+
 mod assistant;
 mod calls;
 mod cli;

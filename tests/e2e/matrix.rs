@@ -19,7 +19,7 @@ use tokio::{
     task::JoinHandle,
     time::{interval, sleep},
 };
-use toolbridge::{Assistant, CallError, Client, Config, ConnectOptions, State, ToolError, Tools};
+use toolbridge::{Assistant, CallError, Client, Config, State, ToolError, Tools, livekit::ConnectOptions};
 
 use crate::{
     ends::Number,

@@ -16,7 +16,10 @@ use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::io::AsyncBufReadExt as _;
-use toolbridge::{AccessKey, Assistant, Call, LiveKitTransport, Transport as _, TransportEvent};
+use toolbridge::{
+    Assistant, Call, Transport as _, TransportEvent,
+    livekit::{AccessKey, LiveKitTransport},
+};
 
 use crate::{
     ends::started,
@@ -113,7 +116,7 @@ async fn changed_address_continues_in_the_same_join() -> anyhow::Result<()> {
         .args(["netns", "exec", &near, env!("CARGO_BIN_EXE_toolbridge"), "client", "--tools"])
         .arg(&file)
         .envs([("LIVEKIT_URL", &hosts.url), ("LIVEKIT_TOKEN", &key.client(room, "phone").sign()?)])
-        .env("RUST_LOG", "toolbridge::transport::livekit=debug")
+        .env("RUST_LOG", "toolbridge::livekit=debug")
         .env_remove("LIVEKIT_API_KEY")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

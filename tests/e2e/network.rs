@@ -9,7 +9,10 @@ use tokio::{
     net::TcpStream,
     time::{Instant, timeout},
 };
-use toolbridge::{ConnectOptions, LiveKitTransport, Transport};
+use toolbridge::{
+    Transport,
+    livekit::{ConnectOptions, LiveKitTransport},
+};
 
 use crate::{
     BOUND,

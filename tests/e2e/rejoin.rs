@@ -15,8 +15,8 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::time::{interval, sleep};
 use toolbridge::{
-    AccessKey, CloseReason, ConnectOptions, ConnectionState, LiveKitTransport, Participant, SendError,
-    Transport, TransportEvent,
+    CloseReason, ConnectionState, Participant, SendError, Transport, TransportEvent,
+    livekit::{AccessKey, ConnectOptions, LiveKitTransport},
 };
 
 use crate::{

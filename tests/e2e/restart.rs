@@ -10,8 +10,9 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, LiveKitTransport, TransportEvent,
-    protocol::frame::{Frame, Kind, Message},
+    Assistant, CallError, TransportEvent,
+    frame::{Frame, Kind, Message},
+    livekit::LiveKitTransport,
 };
 
 use crate::{

@@ -12,7 +12,8 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::{sync::watch, task::JoinSet};
 use toolbridge::{
-    Assistant, Client, Config, ConnectOptions, ConnectionState, Event, Events, State, ToolError, Tools,
+    Assistant, Client, Config, ConnectionState, Event, Events, State, ToolError, Tools,
+    livekit::ConnectOptions,
 };
 
 use crate::{

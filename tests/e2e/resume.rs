@@ -7,8 +7,8 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::sync::watch;
 use toolbridge::{
-    CloseReason, ConnectOptions, ConnectionState, LiveKitTransport, SendError, Token, Transport,
-    TransportEvent, transport::livekit::Scenario,
+    CloseReason, ConnectionState, SendError, Transport, TransportEvent,
+    livekit::{ConnectOptions, LiveKitTransport, Scenario, Token},
 };
 
 use crate::{

@@ -15,8 +15,9 @@ use tokio::{
     time::{interval, sleep, timeout},
 };
 use toolbridge::{
-    AccessKey, Capabilities, CloseReason, ConnectError, ConnectOptions, ConnectionState, Identity, Incoming,
-    Lane, LiveKitTransport, Packet, Peer, ROLE_ATTRIBUTE, Role, SendError, Transport, TransportEvent,
+    Capabilities, CloseReason, ConnectionState, Identity, Incoming, Lane, Packet, Peer, ROLE_ATTRIBUTE, Role,
+    SendError, Transport, TransportEvent,
+    livekit::{AccessKey, ConnectError, ConnectOptions, LiveKitTransport},
 };
 
 use crate::{
@@ -548,10 +549,7 @@ async fn server_that_never_answers_times_out() -> anyhow::Result<()> {
     let options = ConnectOptions::new().join_timeout(Duration::from_secs(1));
     let error = refusal(options.join(&url, &token).await)?;
     ensure!(
-        matches!(
-            error,
-            ConnectError::Timeout { phase: toolbridge::transport::livekit::JoinPhase::Signaling, .. }
-        ),
+        matches!(error, ConnectError::Timeout { phase: toolbridge::livekit::JoinPhase::Signaling, .. }),
         "{error:?}"
     );
     Ok(())

@@ -19,7 +19,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use livekit_token::{AccessToken, VideoGrants};
 use rustix::process::{Pid, Signal, kill_process};
-use toolbridge::AccessKey;
+use toolbridge::livekit::AccessKey;
 
 const VERSION: &str = "v1.13.5";
 pub(crate) const KEY: &str = "devkey";

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Client, LiveKitTransport, Packet, State, StreamPart, ToolError, Tools,
-    Transport as _, TransportEvent,
+    Assistant, CallError, Client, Packet, State, StreamPart, ToolError, Tools, Transport as _,
+    TransportEvent, livekit::LiveKitTransport,
 };
 
 use crate::{

@@ -13,9 +13,8 @@ use tokio::{
     time::timeout,
 };
 use toolbridge::{
-    Assistant, Client, ConnectError, ConnectOptions, ConnectionState, LiveKitTransport, Transport,
-    TransportEvent,
-    transport::livekit::{RelayError, RelayFailure, Scenario},
+    Assistant, Client, ConnectionState, Transport, TransportEvent,
+    livekit::{ConnectError, ConnectOptions, LiveKitTransport, RelayError, RelayFailure, Scenario},
 };
 
 use crate::{

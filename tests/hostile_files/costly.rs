@@ -8,7 +8,7 @@ use std::{
 };
 
 use mcap::{Compression, WriteOptions, Writer, records::MessageHeader, write::Metadata};
-use toolbridge::protocol::frame::Frame;
+use toolbridge::frame::Frame;
 
 /// The largest file that is made, in bytes: the size that readers promise to handle.
 pub(crate) const LARGEST: usize = 16 * 1024 * 1024;

@@ -13,13 +13,10 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
-    Assistant, CallError, Client, CloseReason, ErrorCode, JoinError, RegisterError, State, ToolContext,
-    ToolError, ToolOptions, ToolSource, Tools, Value,
+    Assistant, CallError, Client, CloseReason, Destination, ErrorCode, Event, JoinError, RegisterError,
+    State, ToolContext, ToolError, ToolOptions, ToolSource, Tools, Value,
+    frame::{Kind, Meta},
     memory::MemoryRoom,
-    protocol::{
-        frame::{Kind, Meta},
-        session::{Destination, Event},
-    },
 };
 
 #[derive(Deserialize, JsonSchema)]

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, PermissionPrompt, Prompt, PromptAnswer, PromptRequest,
+    Assistant, CallError, Client, ErrorCode, Event, PermissionPrompt, Prompt, PromptAnswer, PromptRequest,
     PromptedCall, SelectionPolicy, ToolContext, ToolError, ToolName, ToolOptions, ToolSource,
-    memory::MemoryRoom, protocol::session::Event,
+    memory::MemoryRoom,
 };
 
 async fn here() -> Result<String, ToolError> {

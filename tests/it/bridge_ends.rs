@@ -14,14 +14,11 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
-    Assistant, CallError, Client, CloseReason, ErrorCode, Packet, Participant, Peer, SendError, State,
-    ToolContext, ToolError, ToolOptions, ToolSource, Tools, Transport, TransportEvent, Value,
+    Assistant, CallError, Client, CloseReason, Destination, ErrorCode, Event, Lane, Packet, Participant,
+    Peer, SendError, State, ToolContext, ToolError, ToolOptions, ToolSource, Tools, Transport,
+    TransportEvent, Value,
+    frame::{Kind, Meta},
     memory::MemoryRoom,
-    protocol::{
-        frame::{Kind, Meta},
-        session::{Destination, Event},
-    },
-    transport::Lane,
 };
 
 async fn hang() -> Result<(), ToolError> {
@@ -287,7 +284,7 @@ async fn limits_of_a_sink_are_reported_as_the_transport_reports_them() {
 
 #[tokio::test(start_paused = true)]
 async fn reconnect_that_succeeds_at_once_leaves_the_session_connected() {
-    use toolbridge::transport::ConnectionState;
+    use toolbridge::ConnectionState;
     let room = MemoryRoom::new();
     let mut phone = room.client("phone");
     room.pause("phone");

@@ -9,11 +9,8 @@ use std::{
 
 use tokio::sync::Notify;
 use toolbridge::{
-    Assistant, CallError, Client, Outcome, Propagate, Tool, ToolContext, ToolError, ToolName, ToolSource,
-    TraceContext, Value,
-    memory::MemoryRoom,
-    protocol::session::{Candidate, Event, SelectionPolicy},
-    transport::Participant,
+    Assistant, CallError, Candidate, Client, Event, Outcome, Participant, Propagate, SelectionPolicy, Tool,
+    ToolContext, ToolError, ToolName, ToolSource, TraceContext, Value, memory::MemoryRoom,
 };
 
 /// The time after which a test counts as deadlocked; it takes milliseconds.

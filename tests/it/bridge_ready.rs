@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use toolbridge::{
-    Assistant, Client, CloseReason, Participant, Ready, ReadyError, Role, ToolError, Transport as _,
-    TransportEvent,
-    memory::MemoryRoom,
-    tool::{NotAdmitted, NotOffered},
+    Assistant, Client, CloseReason, NotAdmitted, NotOffered, Participant, Ready, ReadyError, Role, ToolError,
+    Transport as _, TransportEvent, memory::MemoryRoom,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

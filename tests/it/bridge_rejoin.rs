@@ -5,11 +5,9 @@ use std::future::Future;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use toolbridge::{
-    Assistant, ConnectionState, Packet, Participant, SendError, Transport, TransportEvent, Value,
-    protocol::{
-        frame::{Kind, Meta},
-        session::{Destination, Event},
-    },
+    Assistant, ConnectionState, Destination, Event, Packet, Participant, SendError, Transport,
+    TransportEvent, Value,
+    frame::{Kind, Meta},
 };
 
 /// A packet passed to the transport: its join, and the sender waiting for the result.
@@ -100,5 +98,5 @@ async fn packet_queued_in_one_join_is_not_sent_in_the_next() {
     }
     assert!(log.len() >= 2, "it greeted anew first");
     // The Configuration and eleven test packets.
-    assert!(assistant.stats().count(toolbridge::protocol::session::Counter::SendFailed) >= 12);
+    assert!(assistant.stats().count(toolbridge::Counter::SendFailed) >= 12);
 }

@@ -4,12 +4,8 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, watch};
 use toolbridge::{
-    Assistant, Value,
-    protocol::{
-        frame::{Kind, Meta},
-        session::{Destination, Event},
-    },
-    transport::{Packet, Participant, SendError, Transport, TransportEvent},
+    Assistant, Destination, Event, Packet, Participant, SendError, Transport, TransportEvent, Value,
+    frame::{Kind, Meta},
 };
 
 /// Sends nothing until its received events were read.

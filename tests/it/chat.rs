@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use serde_json::{Value, json};
-use toolbridge::{Assistant, Client, State, ToolError, Tools, memory::MemoryRoom, participant::chat};
+use toolbridge::{Assistant, Client, State, ToolError, Tools, chat, memory::MemoryRoom};
 
 /// A tool that works only once the user has enabled it.
 #[derive(Clone, Default)]

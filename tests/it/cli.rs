@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::Value;
-use toolbridge::protocol::frame::Frame;
+use toolbridge::frame::Frame;
 
 pub(crate) fn toolbridge(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_toolbridge"));

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::DirBuilderExt as _};
 
 use serde_json::json;
-use toolbridge::AccessKey;
+use toolbridge::livekit::AccessKey;
 
 use crate::cli::{complaint, feed, run, text, toolbridge};
 

@@ -18,7 +18,7 @@ use rustix::{
 };
 use serde_json::{Value, json};
 use tokio::{sync::Notify, task::spawn_blocking};
-use toolbridge::{AccessKey, Client, State, ToolContext, ToolError, Tools};
+use toolbridge::{Client, State, ToolContext, ToolError, Tools, livekit::AccessKey};
 
 use crate::{
     cli::{text, toolbridge},

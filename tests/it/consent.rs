@@ -14,10 +14,9 @@ use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
     Assistant, CallError, Client, Config, Consent, ConsentRequest, ErrorCode, Event, Participant, Question,
-    State, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource as _, Tools,
+    State, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource as _, Tools, chat,
+    frame::{Message, Meta},
     memory::MemoryRoom,
-    participant::chat,
-    protocol::frame::{Message, Meta},
 };
 
 use crate::session_alicia::plain_request;

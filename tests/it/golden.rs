@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::Value;
-use toolbridge::protocol::frame::Frame;
+use toolbridge::frame::Frame;
 
 #[test]
 fn frames_of_other_languages_decode_as_expected() {

@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 
 use proptest::{prelude::*, test_runner::RngSeed};
-use toolbridge::{Value, protocol::frame::Frame};
+use toolbridge::{Value, frame::Frame};
 
 /// The originals: every real frame of the fixtures.
 static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {

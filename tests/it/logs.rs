@@ -10,14 +10,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
-    AccessKey, Assistant, BargeIn, Bearer, CallError, Client, ConsentRequest, ErrorCode, Event, Execution,
+    Assistant, BargeIn, CallError, Client, ConsentRequest, Destination, ErrorCode, Event, Execution,
     JoinError, Participant, Progress, Request, Role, ToolContext, ToolError, ToolOptions, Tools, Unaccepted,
     Value,
+    frame::{Frame, Kind, Meta},
+    livekit::{AccessKey, Bearer},
     memory::MemoryRoom,
-    protocol::{
-        frame::{Frame, Kind, Meta},
-        session::Destination,
-    },
 };
 use tracing_subscriber::fmt::MakeWriter;
 

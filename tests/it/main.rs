@@ -7,6 +7,15 @@
     reason = "tests own their clock and may fail"
 )]
 
+/// Sets public fields of a value: types that may grow have no literals outside their crate.
+macro_rules! with {
+    ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
+        let mut it = $base;
+        $(it.$field = $value;)+
+        it
+    }};
+}
+
 mod bridge;
 mod bridge_either;
 mod bridge_ends;

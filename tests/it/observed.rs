@@ -398,9 +398,9 @@ fn observer_of_random_sessions_has_no_findings_and_the_callers_outcomes() {
         };
         let (identity, sid, role) = (identity.clone(), sid.clone(), Some("observer".to_owned()));
         let event = RoomEvent::Joined { identity, sid, agent: false, role };
-        entries.insert(1, Entry { at: entries[0].at, what: Happened::Event(event) });
+        entries.insert(1, Entry::new(entries[0].at, Happened::Event(event)));
         let at = entries.last().unwrap().at;
-        entries.push(Entry { at, what: Happened::Event(RoomEvent::Closed { reason: "closed".to_owned() }) });
+        entries.push(Entry::new(at, Happened::Event(RoomEvent::Closed { reason: "closed".to_owned() })));
         let checked = check(entries.clone());
         assert_eq!(checked.errors, 0, "seed {seed}: {checked:#?}");
         let of_caller = calls(file(&world, "a")).calls;

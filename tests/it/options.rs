@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Client, Config, Event, Participant, RegisterError, Request, STREAM_TOPIC, State,
-    StreamHeader, StreamPart, Tool, ToolError, Tools, Value, memory,
-    protocol::{
-        frame::{Frame, Kind, Message, Meta, ToolProgress},
-        session::{CONSENT_MARGIN, Caps, Times},
-    },
+    Assistant, CONSENT_MARGIN, CallError, Caps, Client, Config, Event, Participant, RegisterError, Request,
+    STREAM_TOPIC, State, StreamHeader, StreamPart, Times, Tool, ToolError, Tools, Value,
+    frame::{Frame, Kind, Message, Meta, ToolProgress},
+    memory,
 };
 
 use crate::{
@@ -55,7 +53,7 @@ fn options_have_their_documented_defaults() {
         ("late results", caps.late_results, 32),
         // Constants: they belong to names, to the protocol, or to the form of a result for a model.
         ("a tool's name", toolbridge::MAX_TOOL_NAME, 64),
-        ("an answer to a model", toolbridge::participant::chat::MAX_CONTENT, 32 * KIB),
+        ("an answer to a model", toolbridge::chat::MAX_CONTENT, 32 * KIB),
     ];
     for (what, size, documented) in sizes {
         assert_eq!(size, documented, "{what}");
@@ -82,8 +80,8 @@ fn options_have_their_documented_defaults() {
 #[cfg(feature = "livekit")]
 #[test]
 fn token_lasts_ten_minutes_by_default() {
-    assert_eq!(toolbridge::Token::TTL, 600 * SECOND);
-    let key = toolbridge::AccessKey::new("devkey", "a secret of some length, for a test");
+    assert_eq!(toolbridge::livekit::Token::TTL, 600 * SECOND);
+    let key = toolbridge::livekit::AccessKey::new("devkey", "a secret of some length, for a test");
     assert_ne!(key.client("r", "a").sign().unwrap(), key.client("r", "a").ttl(60 * SECOND).sign().unwrap());
 }
 
@@ -289,12 +287,10 @@ fn progress_limits_can_be_set() {
     let id = id.peek_id().unwrap().to_owned();
     let before = world.count("a", "progress_dropped");
     for _ in 0..10 {
-        let progress = Message::ToolProgress(ToolProgress {
-            id: id.parse().unwrap(),
-            status: toolbridge::ProgressStatus::InProgress,
-            content: None,
-            message: None,
-        });
+        let progress = Message::ToolProgress(ToolProgress::new(
+            id.parse().unwrap(),
+            toolbridge::ProgressStatus::InProgress,
+        ));
         let bytes = Frame::write(900, "room", &Meta::new(), &progress).unwrap();
         world.throw_as(&phone_of(&world), &["a"], &bytes);
     }

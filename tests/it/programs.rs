@@ -15,8 +15,8 @@ use serde_json::{Value as Json, json};
 use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use toolbridge::{
-    Consent, ErrorCode, Outcome, ProgramTools, ProgramsError, RegisterError, ToolContext, ToolError,
-    ToolSource, Value,
+    Consent, ErrorCode, Outcome, RegisterError, ToolContext, ToolError, ToolSource, Value,
+    programs::{ProgramTools, ProgramsError},
 };
 
 /// Creates a folder for one test.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use toolbridge::{
     Assistant, BargeIn, CallError, Client, ConsentRequest, ErrorCode, State, ToolContext, ToolError,
-    ToolOptions, Tools, memory, participant::chat,
+    ToolOptions, Tools, chat, memory,
 };
 
 fn secs(seconds: u64) -> Duration {

@@ -10,7 +10,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 use tokio_util::sync::CancellationToken;
-use toolbridge::{ErrorCode, ProgramTools, ToolError, ToolSource as _, Value};
+use toolbridge::{ErrorCode, ToolError, ToolSource as _, Value, programs::ProgramTools};
 
 use crate::{
     cli::{complaint, run as run_cli, toolbridge},

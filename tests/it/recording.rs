@@ -9,8 +9,9 @@ use std::{
 use bytes::Bytes;
 use toolbridge::{
     Assistant, Client, Identity, JoinError, Lane, Outcome, Packet, Peer, Role, SendError, Sid, Tool,
-    ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Transport, Value, Visibility, memory,
-    protocol::frame::Frame,
+    ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Transport, Value, Visibility,
+    frame::Frame,
+    memory,
     recording::{
         Direction, Entry, Happened, Moment, RecordError, Recorded, Recorder, RecorderOptions, Recording,
         Redact, RoomEvent, redact, repair,
@@ -41,23 +42,16 @@ impl Drop for Folder {
 }
 
 pub(crate) fn packet(direction: Direction, from: &Peer, to: &[&str], payload: impl Into<Bytes>) -> Happened {
-    Happened::Packet(Recorded {
-        direction,
-        from: from.clone(),
-        to: to.iter().map(|it| (*it).into()).collect(),
-        topic: "toolbridge".to_owned(),
-        lane: Lane::Reliable,
-        stream: false,
-        channel: 0,
-        sequence: 0,
-        payload: payload.into(),
-    })
+    Happened::Packet(with!(
+        Recorded::new(direction, from.clone(), payload),
+        to = to.iter().map(|it| (*it).into()).collect()
+    ))
 }
 
 pub(crate) fn here() -> Entry {
     let (identity, sid): (Identity, Sid) = ("phone".into(), "PA_1".into());
     let event = RoomEvent::Here { identity, sid, room: "kitchen".to_owned() };
-    Entry { at: Moment(1_000), what: Happened::Event(event) }
+    Entry::new(Moment(1_000), Happened::Event(event))
 }
 
 /// A phone's session: this many packets, sent and received in turn, and participants that join and leave.
@@ -69,17 +63,17 @@ pub(crate) fn session(packets: u64) -> Vec<Entry> {
         agent: true,
         role: Some("assistant".to_owned()),
     };
-    let mut entries = vec![here(), Entry { at: Moment(1_001), what: Happened::Event(joined) }];
+    let mut entries = vec![here(), Entry::new(Moment(1_001), Happened::Event(joined))];
     for n in 0..packets {
         let payload = vec![n as u8; 1 + (n as usize * 37) % 300];
         let what = match n % 2 {
             0 => packet(Direction::Heard, &assistant, &[], payload),
             _ => packet(Direction::Sent, &phone, &["assistant"], payload),
         };
-        entries.push(Entry { at: Moment(2_000 + n), what });
+        entries.push(Entry::new(Moment(2_000 + n), what));
     }
     let left = RoomEvent::Left { identity: "assistant".into(), sid: "PA_2".into() };
-    entries.push(Entry { at: Moment(9_000), what: Happened::Event(left) });
+    entries.push(Entry::new(Moment(9_000), Happened::Event(left)));
     entries
 }
 
@@ -160,7 +154,7 @@ fn unfinished_file_is_readable_and_repairable() {
     assert!(matches!(repair(&dead, &whole, false), Err(RecordError::Exists { .. })));
     assert_eq!(repair(&whole, &whole, true).unwrap().entries, 23);
     assert_eq!(bare(read(&whole)), session(20));
-    recorder.record(Entry { at: Moment(9_001), what: Happened::Event(last) });
+    recorder.record(Entry::new(Moment(9_001), Happened::Event(last)));
     recorder.finish().unwrap();
     assert_eq!(read(&path).len(), 24);
 }
@@ -218,7 +212,7 @@ fn more_channels_than_a_file_may_have_are_counted() {
     recorder.record(here());
     for n in 0..5_000 {
         let from = Peer::new(format!("stranger-{n}"), "PA_3");
-        recorder.record(Entry { at: Moment(n), what: packet(Direction::Heard, &from, &[], "x") });
+        recorder.record(Entry::new(Moment(n), packet(Direction::Heard, &from, &[], "x")));
     }
     recorder.finish().unwrap();
     let stats = recorder.stats();

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Client, ToolContext, ToolError, ToolOptions,
+    Assistant, CallError, Client, Event, ToolContext, ToolError, ToolOptions,
     memory::MemoryRoom,
-    protocol::session::Event,
     recording::{
         Checked, Direction, Entry, Happened, Level, RecordedOutcome, RoomEvent, calls, check, entry_json,
         entry_text, info, write_trace,

@@ -37,7 +37,7 @@ fn frame(n: u64) -> Entry {
         payload.extend_from_slice(&bits.to_le_bytes());
     }
     let what = packet(Direction::Sent, &Peer::new("phone", "PA_1"), &["assistant"], payload);
-    Entry { at: Moment(2_000 + n), what }
+    Entry::new(Moment(2_000 + n), what)
 }
 
 /// Not a test: the process that the other tests start and kill.

@@ -4,11 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use tokio::time::Instant;
 use toolbridge::{
-    Capabilities, ConnectionState, Identity, Lane, Packet, Participant, Peer, SendError, Sid, StreamPart,
-    Transport, TransportEvent,
-    protocol::frame::Frame,
+    Capabilities, ConnectionState, Identity, Packet, Participant, Peer, STREAM_TOPIC, SendError, Sid,
+    StreamPart, Transport, TransportEvent,
+    frame::Frame,
     recording::{Direction, Entry, Happened, Moment, Recorded, RoomEvent},
-    transport::STREAM_TOPIC,
 };
 
 /// One millisecond, in the unit of a time stamp.
@@ -31,22 +30,16 @@ fn packet(ms: u64, direction: Direction, from: &str, to: &[&str], json: &str) ->
 
 /// Bytes that may not be a frame.
 pub(crate) fn raw(ms: u64, direction: Direction, from: &str, to: &[&str], bytes: Vec<u8>) -> Entry {
-    let packet = Recorded {
-        direction,
-        from: Peer::new(from, format!("PA_{from}")),
-        to: to.iter().map(|who| Identity::from(*who)).collect(),
-        topic: "toolbridge".into(),
-        lane: Lane::Reliable,
-        stream: false,
-        channel: 0,
-        sequence: u32::try_from(ms).unwrap(),
-        payload: bytes.into(),
-    };
-    Entry { at: Moment(ms * MS), what: Happened::Packet(packet) }
+    let packet = with!(
+        Recorded::new(direction, Peer::new(from, format!("PA_{from}")), bytes),
+        to = to.iter().map(|who| Identity::from(*who)).collect(),
+        sequence = u32::try_from(ms).unwrap()
+    );
+    Entry::new(Moment(ms * MS), Happened::Packet(packet))
 }
 
 pub(crate) fn event(ms: u64, event: RoomEvent) -> Entry {
-    Entry { at: Moment(ms * MS), what: Happened::Event(event) }
+    Entry::new(Moment(ms * MS), Happened::Event(event))
 }
 
 pub(crate) fn here(ms: u64, identity: &str) -> Entry {
@@ -136,7 +129,7 @@ impl Tape {
 
     fn put(&self, what: Happened) {
         let at = Moment(u64::try_from(self.began.elapsed().as_nanos()).unwrap());
-        self.entries.lock().unwrap().push(Entry { at, what });
+        self.entries.lock().unwrap().push(Entry::new(at, what));
     }
 
     fn event(&self, event: RoomEvent) {
@@ -176,34 +169,25 @@ impl<T: Transport> Transport for Taped<T> {
 
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
         let stream = packet.payload.len() > Capabilities::MAX_PACKET;
-        self.tape.put(Happened::Packet(Recorded {
-            direction: Direction::Sent,
-            from: self.inner.local().peer().clone(),
-            to: packet.to.clone(),
-            topic: packet.topic.to_string(),
-            lane: packet.lane,
-            stream,
-            channel: 0,
-            sequence: 0,
-            payload: packet.payload.clone(),
-        }));
+        self.tape.put(Happened::Packet(with!(
+            Recorded::new(Direction::Sent, self.inner.local().peer().clone(), packet.payload.clone()),
+            to = packet.to.clone(),
+            topic = packet.topic.to_string(),
+            lane = packet.lane,
+            stream = stream
+        )));
         self.inner.send(packet)
     }
 
     async fn recv(&mut self) -> Option<TransportEvent> {
         let event = self.inner.recv().await?;
         match &event {
-            TransportEvent::Packet(packet) => self.tape.put(Happened::Packet(Recorded {
-                direction: Direction::Heard,
-                from: packet.from.clone(),
-                to: Vec::new(),
-                topic: packet.topic.to_string(),
-                lane: packet.lane,
-                stream: false,
-                channel: 1,
-                sequence: 0,
-                payload: packet.payload.clone(),
-            })),
+            TransportEvent::Packet(packet) => self.tape.put(Happened::Packet(with!(
+                Recorded::new(Direction::Heard, packet.from.clone(), packet.payload.clone()),
+                topic = packet.topic.to_string(),
+                lane = packet.lane,
+                channel = 1
+            ))),
             TransportEvent::Joined(who) => self.tape.joined(who),
             TransportEvent::Left(who) => {
                 let (identity, sid) = (who.identity().clone(), who.sid().clone());

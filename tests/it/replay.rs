@@ -8,8 +8,9 @@ use std::{
 use bytes::Bytes;
 use toolbridge::{
     Assistant, Client, Config, Lane, Packet, Participant, Peer, Progress, Role, STREAM_TOPIC, StreamPart,
-    TOPIC, Tool, ToolError, ToolOptions, Value, memory,
-    protocol::frame::{Frame, Kind, Message, Meta, ToolUseResult},
+    TOPIC, Tool, ToolError, ToolOptions, Value,
+    frame::{Frame, Kind, Message, Meta, ToolUseResult},
+    memory,
     recording::{
         Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Recording, RoomEvent,
     },
@@ -72,27 +73,30 @@ impl Tape {
                 })
             }
         };
-        self.entries.push(Entry { at, what });
+        self.entries.push(Entry::new(at, what));
     }
 
     fn sent(&self, packet: &Packet) -> Recorded {
-        Recorded {
-            direction: Direction::Sent,
-            from: self.me.clone().unwrap(),
-            to: packet.to.clone(),
-            topic: TOPIC.to_owned(),
-            lane: packet.lane,
-            stream: packet.payload.len() > 15_000,
-            channel: 1,
-            sequence: packet.id as u32,
-            payload: packet.payload.clone(),
-        }
+        with!(
+            Recorded::new(Direction::Sent, self.me.clone().unwrap(), packet.payload.clone()),
+            to = packet.to.clone(),
+            lane = packet.lane,
+            stream = packet.payload.len() > 15_000,
+            channel = 1,
+            sequence = packet.id as u32
+        )
     }
 
     fn heard(&self, from: Peer, lane: Lane, payload: Bytes, stream: bool) -> Recorded {
         let topic = if stream { STREAM_TOPIC } else { TOPIC }.to_owned();
         let (direction, channel) = (Direction::Heard, 2);
-        Recorded { direction, from, to: Vec::new(), topic, lane, stream, channel, sequence: 0, payload }
+        with!(
+            Recorded::new(direction, from, payload),
+            topic = topic,
+            lane = lane,
+            stream = stream,
+            channel = channel
+        )
     }
 
     fn part(&mut self, from: &Peer, part: &StreamPart) -> Option<Vec<u8>> {
@@ -303,15 +307,7 @@ fn call_of_a_plain_peer_replays_equally() {
     let Some(Message::ToolUseRequest(asked)) = world.heard("old", Kind::TOOL_USE_REQUEST).pop() else {
         panic!()
     };
-    let result = ToolUseResult {
-        id: asked.id,
-        success: true,
-        result: Some(value(4)),
-        error_code: None,
-        error_message: None,
-        conversation_id: None,
-        result_id: None,
-    };
+    let result = with!(ToolUseResult::new(asked.id, true), result = Some(value(4)));
     world.say("old", &["a"], &Meta::new(), &Message::ToolUseResult(result));
     world.run(SECOND);
     assert!(world.settled("a", key).unwrap().is_ok());

@@ -3,7 +3,7 @@
 
 use toolbridge::{
     Config, Progress, ToolOptions,
-    protocol::frame::{Kind, Message, Meta, ToolUseResult},
+    frame::{Kind, Message, Meta, ToolUseResult},
     recording::{Direction, Entry, Happened, RoomEvent},
 };
 
@@ -24,15 +24,7 @@ fn call_that_waited_for_a_plain_peer_replays_equally() {
         let Some(Message::ToolUseRequest(asked)) = world.heard("old", Kind::TOOL_USE_REQUEST).pop() else {
             panic!("it was not asked")
         };
-        let result = ToolUseResult {
-            id: asked.id,
-            success: true,
-            result: Some(value(4)),
-            error_code: None,
-            error_message: None,
-            conversation_id: None,
-            result_id: None,
-        };
+        let result = with!(ToolUseResult::new(asked.id, true), result = Some(value(4)));
         world.say("old", &["a"], &Meta::new(), &Message::ToolUseResult(result));
         world.run(SECOND);
         assert!(world.settled("a", key).unwrap().is_ok());

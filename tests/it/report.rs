@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use toolbridge::{
     Role,
-    protocol::frame::Frame,
+    frame::Frame,
     recording::{
         Entry, RecordedCall, RecordedOutcome, Recorder, RecorderOptions, Recording, RoomEvent, calls, report,
         report_with_notes,

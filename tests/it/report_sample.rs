@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use toolbridge::{
     Execution, Identity, Lane, Peer,
-    protocol::frame::Frame,
+    frame::Frame,
     recording::{
         Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, report,
     },
@@ -65,7 +65,7 @@ impl Sample {
             if let Some(call) = call {
                 self.calls[call].entries.push(place);
             }
-            entries.push(Entry { at: Moment(at), what });
+            entries.push(Entry::new(Moment(at), what));
         }
         entries
     }
@@ -81,17 +81,14 @@ impl Sample {
 
     pub(crate) fn packet(&mut self, at: u64, from: &str, to: &[&str], payload: Bytes, call: Option<usize>) {
         let direction = if from == ASSISTANT { Direction::Sent } else { Direction::Heard };
-        let packet = Recorded {
-            direction,
-            from: Peer::new(from, format!("PA_{from}")),
-            to: to.iter().map(|to| Identity::from(*to)).collect(),
-            topic: "toolbridge".to_owned(),
-            lane: if payload.len() < 1200 { Lane::Lossy } else { Lane::Reliable },
-            stream: payload.len() > 15_000,
-            channel: 1,
-            sequence: 0,
-            payload,
-        };
+        let size = payload.len();
+        let packet = with!(
+            Recorded::new(direction, Peer::new(from, format!("PA_{from}")), payload),
+            to = to.iter().map(|to| Identity::from(*to)).collect(),
+            lane = if size < 1200 { Lane::Lossy } else { Lane::Reliable },
+            stream = size > 15_000,
+            channel = 1
+        );
         self.entries.push((at, Happened::Packet(packet), call));
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use toolbridge::{
     CallError, Config, ErrorCode, Event, Identity, NotAdmitted, NotOffered, Participant, ParticipantKind,
     ROLE_ATTRIBUTE, Role, Session, ToolError, Unaccepted,
-    protocol::frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
 };
 
 use crate::session_world::{Fate, MS, SECOND, World, request, seed, tool, value};
@@ -60,9 +60,8 @@ fn why(result: Result<toolbridge::Value, CallError>) -> NotOffered {
 }
 
 fn registration(names: &[&str]) -> Message {
-    let tools =
-        names.iter().map(|name| RegisteredTool { name: (*name).to_owned(), ..RegisteredTool::default() });
-    Message::ToolsRegister(ToolsRegister { tools: tools.collect() })
+    let tools = names.iter().map(|name| with!(RegisteredTool::default(), name = (*name).to_owned()));
+    Message::ToolsRegister(with!(ToolsRegister::default(), tools = tools.collect()))
 }
 
 #[test]

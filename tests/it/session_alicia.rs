@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use toolbridge::{
     CallError, CallState, Config, ErrorCode, Event, Execution, Participant, Request, Role, Tool, ToolError,
     Value,
-    protocol::frame::{
+    frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister,
     },
@@ -15,15 +15,10 @@ use crate::session_world::{MS, SECOND, World, receivers, request, tool, value};
 
 /// A request as a plain assistant writes it.
 pub(crate) fn plain_request(id: &str, tool: &str) -> ToolUseRequest {
-    ToolUseRequest {
-        id: id.parse().unwrap(),
-        tool_name: tool.into(),
-        parameters: Value::empty(),
-        execution: Ok(Execution::Client),
-        timeout_ms: Some(5_000),
-        conversation_id: None,
-        message_id: None,
-    }
+    with!(
+        ToolUseRequest::new(id.parse().unwrap(), tool, Value::empty(), Ok(Execution::Client)),
+        timeout_ms = Some(5_000)
+    )
 }
 
 /// A phone with these tools, and a plain assistant that the test plays.
@@ -89,7 +84,7 @@ fn alicia_a1_many_calls_in_flight_out_of_order_find_their_answers() {
 #[test]
 fn alicia_a6_a_failure_always_has_words_and_a_timeout_names_its_limit() {
     let mut world = plain_assistant(&["hang", "fail"]);
-    say_request(&mut world, ToolUseRequest { timeout_ms: Some(1_234), ..plain_request("1", "hang") });
+    say_request(&mut world, with!(plain_request("1", "hang"), timeout_ms = Some(1_234)));
     say_request(&mut world, plain_request("2", "none"));
     say_request(&mut world, plain_request("3", "fail"));
     world.run(100 * MS);
@@ -147,7 +142,7 @@ fn alicia_a8_a_server_call_is_shown_and_never_executed_or_answered() {
     // The same for a request with execution `server` for a tool that the phone has.
     let mut world = plain_assistant(&["t"]);
     say_request(&mut world, plain_request("0", "t"));
-    let server = ToolUseRequest { execution: Ok(Execution::Server), ..plain_request("1", "t") };
+    let server = with!(plain_request("1", "t"), execution = Ok(Execution::Server));
     world.say("a", &[], &Meta::new(), &Message::ToolUseRequest(server));
     world.run(SECOND);
     assert_eq!(world.ends["phone"].jobs.len(), 1);
@@ -161,14 +156,14 @@ fn alicia_a10_every_client_request_has_exactly_one_result() {
         "err" => Some(Err(std::io::Error::other("secret").into())),
         _ => None,
     });
-    let odd = |id: &str, parameters: Value| ToolUseRequest { parameters, ..plain_request(id, "ok") };
+    let odd = |id: &str, parameters: Value| with!(plain_request(id, "ok"), parameters = parameters);
     say_request(&mut world, plain_request("fine", "ok"));
     say_request(&mut world, plain_request("thrown", "err"));
-    say_request(&mut world, ToolUseRequest { timeout_ms: Some(100), ..plain_request("late", "hang") });
+    say_request(&mut world, with!(plain_request("late", "hang"), timeout_ms = Some(100)));
     say_request(&mut world, plain_request("unknown", "none"));
-    say_request(&mut world, ToolUseRequest { timeout_ms: Some(0), ..plain_request("zero", "ok") });
-    say_request(&mut world, ToolUseRequest { timeout_ms: Some(-5), ..plain_request("negative", "ok") });
-    say_request(&mut world, ToolUseRequest { timeout_ms: Some(600_001), ..plain_request("long", "ok") });
+    say_request(&mut world, with!(plain_request("zero", "ok"), timeout_ms = Some(0)));
+    say_request(&mut world, with!(plain_request("negative", "ok"), timeout_ms = Some(-5)));
+    say_request(&mut world, with!(plain_request("long", "ok"), timeout_ms = Some(600_001)));
     say_request(&mut world, odd("echoed", value(3)));
     world.run(SECOND);
     let by_id: BTreeMap<_, _> = results(&world, "a").into_iter().map(|it| (it.id.to_string(), it)).collect();
@@ -192,7 +187,7 @@ fn alicia_a10_every_client_request_has_exactly_one_result() {
 #[test]
 fn alicia_a11_the_default_is_30_s_and_expiry_stops_the_work_and_drops_what_comes_late() {
     let mut world = plain_assistant(&["hang"]);
-    say_request(&mut world, ToolUseRequest { timeout_ms: None, ..plain_request("1", "hang") });
+    say_request(&mut world, with!(plain_request("1", "hang"), timeout_ms = None));
     world.run(SECOND);
     let job = world.ends["phone"].jobs[0].clone();
     assert_eq!(job.deadline.duration_since(world.began).as_secs(), 30);
@@ -263,15 +258,14 @@ fn alicia_a13_a_request_without_a_proper_execution_is_refused_and_not_run() {
 fn alicia_a18_another_rooms_conversation_is_refused() {
     let mut world = plain_assistant(&["t"]);
     say_request(&mut world, plain_request("0", "t"));
-    let other = ToolUseRequest { conversation_id: Some("elsewhere".into()), ..plain_request("1", "t") };
+    let other = with!(plain_request("1", "t"), conversation_id = Some("elsewhere".into()));
     let bytes = Frame::write(-7, "elsewhere", &Meta::new(), &Message::ToolUseRequest(other)).unwrap();
     world.throw("a", &["phone"], &bytes);
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].jobs.len(), 1);
     assert_eq!(errors(&world, "a")[0].code, 201);
     // The same for a Configuration.
-    let configuration =
-        Configuration { conversation_id: Some("elsewhere".into()), ..Configuration::default() };
+    let configuration = with!(Configuration::default(), conversation_id = Some("elsewhere".into()));
     let bytes = Frame::write(-8, "elsewhere", &Meta::new(), &Message::Configuration(configuration)).unwrap();
     world.throw("a", &["phone"], &bytes);
     world.run(100 * MS);
@@ -290,15 +284,7 @@ fn alicia_a24_requests_and_results_go_to_one_identity_and_count_from_it_alone() 
     assert_eq!(to.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["phone"]);
     // Another participant answers first: this has no effect.
     let id = world.with("a", |session, _| session.call_id(key).cloned()).unwrap().unwrap();
-    let forged = ToolUseResult {
-        id,
-        success: true,
-        result: Some(value(666)),
-        error_code: None,
-        error_message: None,
-        conversation_id: None,
-        result_id: None,
-    };
+    let forged = with!(ToolUseResult::new(id, true), result = Some(value(666)));
     world.say("x", &["a"], &Meta::new(), &Message::ToolUseResult(forged));
     world.run(100 * MS);
     assert!(world.settled("a", key).is_none());
@@ -350,8 +336,13 @@ fn plain_client_that_stops_its_heartbeat_loses_its_tools() {
     let mut world = plain_client();
     let configuration = Message::Configuration(Configuration::default());
     world.say("phone", &["a"], &Meta::new(), &configuration);
-    let tools = vec![RegisteredTool { name: "t".into(), ..RegisteredTool::default() }];
-    world.say("phone", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools }));
+    let tools = vec![with!(RegisteredTool::default(), name = "t".into())];
+    world.say(
+        "phone",
+        &["a"],
+        &Meta::new(),
+        &Message::ToolsRegister(with!(ToolsRegister::default(), tools = tools)),
+    );
     world.say("phone", &["a"], &Meta::new(), &Message::Heartbeat);
     world.run(200 * MS);
     assert_eq!(world.heard("phone", Kind::CONFIGURATION).len(), 1);
@@ -373,15 +364,7 @@ fn plain_client_gets_the_request_after_a_second_of_silence_and_its_result_counts
     let frame =
         &world.ends["phone"].inbox.iter().find(|(_, it)| it.kind() == Kind::TOOL_USE_REQUEST).unwrap().1;
     assert_eq!(frame.meta_str("bridge.to"), None);
-    let answer = ToolUseResult {
-        id: asked.id.clone(),
-        success: true,
-        result: Some(value(2)),
-        error_code: None,
-        error_message: None,
-        conversation_id: None,
-        result_id: None,
-    };
+    let answer = with!(ToolUseResult::new(asked.id.clone(), true), result = Some(value(2)));
     world.say("phone", &["a"], &Meta::new(), &Message::ToolUseResult(answer));
     world.run(100 * MS);
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(2));
@@ -392,13 +375,13 @@ fn repeated_request_is_acknowledged_again_and_other_content_is_refused() {
     let mut world = plain_assistant(&["t"]);
     // It shakes hands and lists acknowledgements, by hand.
     let features = Some(vec!["tool_ack".to_owned()]);
-    let configuration = Message::Configuration(Configuration { features, ..Configuration::default() });
+    let configuration = Message::Configuration(with!(Configuration::default(), features = features));
     let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
     world.say("a", &["phone"], &meta, &configuration);
     world.run(100 * MS);
     say_request(&mut world, plain_request("1", "t"));
     say_request(&mut world, plain_request("1", "t"));
-    say_request(&mut world, ToolUseRequest { parameters: value(1), ..plain_request("1", "t") });
+    say_request(&mut world, with!(plain_request("1", "t"), parameters = value(1)));
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].jobs.len(), 1);
     let acknowledged: Vec<_> = world
@@ -492,7 +475,7 @@ fn shown_assistant(tools: &[&str]) -> World {
 }
 
 fn say_stop(world: &mut World, id: Option<&str>) {
-    let stop = ControlStop { target_id: id.map(str::to_owned), ..ControlStop::default() };
+    let stop = with!(ControlStop::default(), target_id = id.map(str::to_owned));
     world.say("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
 }
 
@@ -571,8 +554,7 @@ fn forgotten_request_never_runs_again() {
 fn new_instance_under_the_same_sid_is_accepted_after_the_goodbye_of_the_old() {
     let mut world = shown_assistant(&["t"]);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
-    let bye =
-        Message::ControlStop(ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() });
+    let bye = Message::ControlStop(with!(ControlStop::default(), stop_type = Some("all".to_owned())));
     world.say("a", &["phone"], &Meta::new().with_bool("bridge.bye", true), &bye);
     say_request(&mut world, plain_request("1", "t"));
     world.run(100 * MS);
@@ -608,15 +590,16 @@ fn unrecoverable_error_of_the_assistant_ends_the_binding() {
     let mut world = plain_assistant(&["t"]);
     say_request(&mut world, plain_request("1", "t"));
     let error = |recoverable| {
-        Message::Error(ErrorMessage {
-            id: "e".to_owned(),
-            conversation_id: "room".to_owned(),
-            code: 501,
-            message: "out of memory".to_owned(),
-            severity: 3,
-            recoverable,
-            originating_id: None,
-        })
+        Message::Error(with!(
+            ErrorMessage::default(),
+            id = "e".to_owned(),
+            conversation_id = "room".to_owned(),
+            code = 501,
+            message = "out of memory".to_owned(),
+            severity = 3,
+            recoverable = recoverable,
+            originating_id = None
+        ))
     };
     world.say("a", &["phone"], &Meta::new(), &error(true));
     world.run(100 * MS);

@@ -3,11 +3,8 @@
 use std::time::Duration;
 
 use toolbridge::{
-    CallError, Config, ErrorCode, Event, Participant, Peer, Request, Role, SendFailure, Value,
-    protocol::{
-        frame::{Configuration, Frame, Kind, Message, Meta},
-        session::{Caps, Times},
-    },
+    CallError, Caps, Config, ErrorCode, Event, Participant, Peer, Request, Role, SendFailure, Times, Value,
+    frame::{Configuration, Frame, Kind, Message, Meta},
 };
 
 use crate::{
@@ -407,7 +404,7 @@ fn client_may_stop_calls_if_the_author_allows_it() {
     world.run(SECOND);
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
-    let stop = Message::ControlStop(toolbridge::protocol::frame::ControlStop::default());
+    let stop = Message::ControlStop(toolbridge::frame::ControlStop::default());
     world.say("tv", &["a"], &Meta::new(), &Message::Configuration(Default::default()));
     world.say("tv", &["a"], &Meta::new(), &stop);
     world.run(100 * MS);
@@ -576,7 +573,7 @@ fn tool_that_the_assistant_offers_is_withdrawn_from_clients() {
 
 #[test]
 fn frames_of_other_types_pass_unchanged() {
-    use toolbridge::{Destination, SendFrameError, protocol::frame::Meta};
+    use toolbridge::{Destination, SendFrameError, frame::Meta};
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     world.run(SECOND);
@@ -708,10 +705,8 @@ fn unsent_second_request_does_not_settle_the_first() {
     world.run(5 * SECOND);
     assert_eq!(world.heard("phone", Kind::TOOL_USE_REQUEST).len(), 1, "asked as a plain peer");
     let meta = Meta::new().with_text("bridge.instance", "a-run").with_bool("bridge.heard", true);
-    let greeting = Message::Configuration(Configuration {
-        features: Some(vec!["tool_ack".to_owned()]),
-        ..Configuration::default()
-    });
+    let greeting =
+        Message::Configuration(with!(Configuration::default(), features = Some(vec!["tool_ack".to_owned()])));
     world.say("phone", &["a"], &meta, &greeting);
     while world.said("a", Kind::TOOL_USE_REQUEST).len() < 2 {
         assert!(world.step());

@@ -9,7 +9,7 @@ use std::sync::{
 
 use toolbridge::{
     CallError, Config, Event, Identity, SelectionPolicy, Session, ToolOptions, Value,
-    protocol::frame::{Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    frame::{Kind, Message, Meta, RegisteredTool, ToolsRegister},
 };
 
 use crate::session_world::{MS, SECOND, World, request, tool, value};
@@ -195,8 +195,13 @@ fn refused_registration_gives_no_position() {
     let mut world = room(SelectionPolicy::Last, &["phone", "tv"]);
     world.stranger("x");
     world.run(200 * MS);
-    let tools = vec![RegisteredTool { name: "t".to_owned(), ..RegisteredTool::default() }];
-    world.say("x", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools }));
+    let tools = vec![with!(RegisteredTool::default(), name = "t".to_owned())];
+    world.say(
+        "x",
+        &["a"],
+        &Meta::new(),
+        &Message::ToolsRegister(with!(ToolsRegister::default(), tools = tools)),
+    );
     world.run(200 * MS);
     assert_eq!(by(&mut world).unwrap(), "tv");
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 use toolbridge::{
     BargeIn, CallError, CallId, CallKey, Config, ConnectionState, Consent, Event, Execution, Identity,
     Participant, Role, SendFailure, Tool, ToolError, ToolOptions, Value,
-    protocol::frame::{
+    frame::{
         Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
         ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
     },
@@ -54,10 +54,15 @@ fn puppet_home(features: &[&str], instance: Option<&str>) -> World {
         None => meta,
     };
     let features = features.iter().map(ToString::to_string).collect();
-    let configuration = Configuration { features: Some(features), ..Configuration::default() };
+    let configuration = with!(Configuration::default(), features = Some(features));
     world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
-    let lookup = RegisteredTool { name: "lookup".to_owned(), ..RegisteredTool::default() };
-    world.say("phone", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools: vec![lookup] }));
+    let lookup = with!(RegisteredTool::default(), name = "lookup".to_owned());
+    world.say(
+        "phone",
+        &["a"],
+        &Meta::new(),
+        &Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![lookup])),
+    );
     world.run(200 * MS);
     assert_eq!(world.session("a").tools().len(), 2);
     world
@@ -82,12 +87,12 @@ fn asked(world: &World) -> ToolUseRequest {
 }
 
 fn claim_of(call: &CallId) -> Message {
-    Message::Acknowledgement(Acknowledgement {
-        acknowledged_message_id: Some(call.to_string()),
-        success: Some(true),
-        notes: Some("claim".to_owned()),
-        ..Acknowledgement::default()
-    })
+    Message::Acknowledgement(with!(
+        Acknowledgement::default(),
+        acknowledged_message_id = Some(call.to_string()),
+        success = Some(true),
+        notes = Some("claim".to_owned())
+    ))
 }
 
 /// The reply to a claim that a played participant sent under this stanza.
@@ -100,15 +105,12 @@ fn answer_to(world: &World, name: &str, stanza: i32) -> Option<bool> {
 }
 
 fn result(call: &CallId, code: Option<&str>) -> Message {
-    Message::ToolUseResult(ToolUseResult {
-        id: call.clone(),
-        success: code.is_none(),
-        result: code.is_none().then(|| value(1)),
-        error_code: code.map(Into::into),
-        error_message: code.map(|_| "no".to_owned()),
-        conversation_id: None,
-        result_id: None,
-    })
+    Message::ToolUseResult(with!(
+        ToolUseResult::new(call.clone(), code.is_none()),
+        result = code.is_none().then(|| value(1)),
+        error_code = code.map(Into::into),
+        error_message = code.map(|_| "no".to_owned())
+    ))
 }
 
 fn is_claim(frame: &Frame) -> bool {
@@ -213,7 +215,7 @@ fn alicia_a9_a_claim_by_another_than_who_was_asked_is_refused() {
     world.run(200 * MS);
     let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "tv1");
     let features = Some(FEATURES.iter().map(ToString::to_string).collect());
-    let configuration = Configuration { features, ..Configuration::default() };
+    let configuration = with!(Configuration::default(), features = features);
     world.say("tv", &["a"], &meta, &Message::Configuration(configuration));
     world.run(200 * MS);
     let key = world.call("a", request("lookup")).unwrap();
@@ -245,12 +247,12 @@ fn sec_i1_a_strangers_claim_moves_a_counter_only() {
     world.run(5 * SECOND);
     assert_eq!(outcome(&world, key), value(HERE));
     // Nor does it start anything.
-    let grant = Message::Acknowledgement(Acknowledgement {
-        acknowledged_stanza_id: Some(3),
-        acknowledged_message_id: Some(call.to_string()),
-        success: Some(true),
-        ..Acknowledgement::default()
-    });
+    let grant = Message::Acknowledgement(with!(
+        Acknowledgement::default(),
+        acknowledged_stanza_id = Some(3),
+        acknowledged_message_id = Some(call.to_string()),
+        success = Some(true)
+    ));
     for _ in 0..5 {
         world.say("x", &["phone"], &Meta::new(), &grant);
     }
@@ -531,15 +533,16 @@ fn error_304_before_the_claim_leaves_the_call_to_the_assistant_and_after_it_is_l
             world.run(100 * MS);
             assert_eq!(answer_to(&world, "phone", stanza), Some(true));
         }
-        let error = ErrorMessage {
-            id: "e".to_owned(),
-            conversation_id: "room".to_owned(),
-            code: 304,
-            message: "no".to_owned(),
-            severity: 2,
-            recoverable: true,
-            originating_id: Some(call.to_string()),
-        };
+        let error = with!(
+            ErrorMessage::default(),
+            id = "e".to_owned(),
+            conversation_id = "room".to_owned(),
+            code = 304,
+            message = "no".to_owned(),
+            severity = 2,
+            recoverable = true,
+            originating_id = Some(call.to_string())
+        );
         world.say("phone", &["a"], &Meta::new(), &Message::Error(error));
         world.run(100 * MS);
         let settled = world.settled("a", key).unwrap();
@@ -636,7 +639,7 @@ fn request_repeated_after_its_claim_is_the_same_request() {
     world.run(200 * MS);
     let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
     let features = Some(FEATURES.iter().map(ToString::to_string).collect());
-    let configuration = Configuration { features, ..Configuration::default() };
+    let configuration = with!(Configuration::default(), features = features);
     world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
     world.run(200 * MS);
     let again = asked(&world);
@@ -649,12 +652,7 @@ fn owner_that_starts_without_a_claim_keeps_the_call() {
     let key = world.call("a", request("lookup")).unwrap();
     world.run(100 * MS);
     let call = asked(&world).id;
-    let begun = ToolProgress {
-        id: call.clone(),
-        status: toolbridge::ProgressStatus::InProgress,
-        content: None,
-        message: None,
-    };
+    let begun = ToolProgress::new(call.clone(), toolbridge::ProgressStatus::InProgress);
     world.say("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun.clone()));
     world.run(3 * SECOND);
     assert!(ran(&world).is_empty());
@@ -667,7 +665,7 @@ fn owner_that_starts_without_a_claim_keeps_the_call() {
         let key = world.call("a", request("lookup")).unwrap();
         world.run(100 * MS);
         let call = asked(&world).id;
-        let begun = ToolProgress { id: call.clone(), ..begun.clone() };
+        let begun = with!(begun.clone(), id = call.clone());
         world.say("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun));
         world.run(100 * MS);
         if answers {
@@ -753,10 +751,10 @@ fn client_treats_either_as_client_from_an_assistant_without_claims() {
         if shakes {
             let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
             let features = Some(vec!["tool_ack".to_owned()]);
-            let configuration = Configuration { features, ..Configuration::default() };
+            let configuration = with!(Configuration::default(), features = features);
             world.say("a", &["phone"], &meta, &Message::Configuration(configuration));
         }
-        let either = ToolUseRequest { execution: Ok(Execution::Either), ..plain_request("1", "lookup") };
+        let either = with!(plain_request("1", "lookup"), execution = Ok(Execution::Either));
         world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(either));
         world.run(SECOND);
         assert_eq!(world.heard("a", Kind::TOOL_USE_RESULT).len(), 1);
@@ -777,12 +775,12 @@ fn grant_of_another_call_starts_nothing() {
     let (_, claim) = claims.iter().find(|(_, frame)| is_claim(frame)).unwrap();
     let Ok(Message::Acknowledgement(claimed)) = claim.message() else { panic!("{claim:?}") };
     let yes = |named: &str| {
-        Message::Acknowledgement(Acknowledgement {
-            acknowledged_stanza_id: claim.stanza_id(),
-            acknowledged_message_id: Some(named.to_owned()),
-            success: Some(true),
-            ..Acknowledgement::default()
-        })
+        Message::Acknowledgement(with!(
+            Acknowledgement::default(),
+            acknowledged_stanza_id = claim.stanza_id(),
+            acknowledged_message_id = Some(named.to_owned()),
+            success = Some(true)
+        ))
     };
     world.say("a", &["phone"], &Meta::new(), &yes("another"));
     world.run(100 * MS);
@@ -802,19 +800,16 @@ fn client_starts_only_after_a_grant_of_its_claim() {
         world.run(200 * MS);
         let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
         let features = Some(vec!["tool_ack".to_owned(), "tool_claim".to_owned()]);
-        let configuration = Configuration { features, ..Configuration::default() };
+        let configuration = with!(Configuration::default(), features = features);
         world.say("a", &["phone"], &meta, &Message::Configuration(configuration));
         world.run(100 * MS);
-        let either = ToolUseRequest { execution: Ok(Execution::Either), ..plain_request("1", "lookup") };
+        let either = with!(plain_request("1", "lookup"), execution = Ok(Execution::Either));
         world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(either));
         world.run(100 * MS);
         assert!(ran(&world).is_empty());
         let (_, claim) = world.ends["a"].inbox.iter().find(|(_, frame)| is_claim(frame)).unwrap();
-        let answer = Acknowledgement {
-            acknowledged_stanza_id: claim.stanza_id(),
-            success,
-            ..Acknowledgement::default()
-        };
+        let answer =
+            with!(Acknowledgement::default(), acknowledged_stanza_id = claim.stanza_id(), success = success);
         world.say("a", &["phone"], &Meta::new(), &Message::Acknowledgement(answer));
         world.run(100 * MS);
         assert_eq!(ran(&world).len(), usize::from(success == Some(true)), "{success:?}");

@@ -5,7 +5,7 @@
 use toolbridge::{
     CallError, CallKey, Config, ConnectionState, Consent, Lane, Participant, Request, SendFailure, Tool,
     ToolError, ToolOptions, Value, Visibility,
-    protocol::frame::{Configuration, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
+    frame::{Configuration, Frame, Kind, Message, Meta, ToolUseResult},
 };
 
 use crate::{
@@ -243,23 +243,18 @@ fn retransmission_continues_when_frames_in_flight_end_without_an_acknowledgement
 fn long_names_and_codes_are_not_kept() {
     let mut world = World::pair(&["t"]);
     let long = "n".repeat(100_000);
-    let observed =
-        ToolUseRequest { execution: Ok(toolbridge::Execution::Server), ..plain_request("o1", &long) };
+    let observed = with!(plain_request("o1", &long), execution = Ok(toolbridge::Execution::Server));
     let bytes = |message: &Message| Frame::write(-9_000, "room", &Meta::new(), message).unwrap();
     world.throw("a", &["phone"], &bytes(&Message::ToolUseRequest(observed)));
     world.throw("a", &["phone"], &bytes(&Message::ToolUseRequest(plain_request("p1", &long))));
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
     let job = world.ends.get_mut("phone").unwrap().jobs.pop().unwrap();
-    let failure = ToolUseResult {
-        id: job.call.clone(),
-        success: false,
-        result: None,
-        error_code: Some(long.as_str().into()),
-        error_message: Some("failed".into()),
-        conversation_id: None,
-        result_id: None,
-    };
+    let failure = with!(
+        ToolUseResult::new(job.call.clone(), false),
+        error_code = Some(long.as_str().into()),
+        error_message = Some("failed".into())
+    );
     world.throw("phone", &["a"], &bytes(&Message::ToolUseResult(failure)));
     world.run(100 * MS);
     assert!(world.settled("a", key).is_some());
@@ -436,7 +431,7 @@ fn owner_holds_no_more_arguments_of_a_caller_than_the_caller_may_have_open() {
     world.puppet(&Participant::new("a", sid).agent(true));
     world.run(200 * MS);
     let ask = |world: &mut World, id: &str, bytes: usize| {
-        let request = ToolUseRequest { parameters: body_of(bytes), ..plain_request(id, "t") };
+        let request = with!(plain_request(id, "t"), parameters = body_of(bytes));
         world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
         world.run(100 * MS);
         world.executed.iter().any(|(_, call)| call.as_str() == id)

@@ -2,7 +2,7 @@
 
 use toolbridge::{
     Config, Participant, Peer, Role,
-    protocol::frame::{
+    frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseResult, ToolsRegister,
     },
@@ -19,7 +19,7 @@ fn count(world: &World, name: &str, kind: Kind) -> usize {
 
 fn configuration(features: &[&str]) -> Message {
     let features = Some(features.iter().map(|it| (*it).to_owned()).collect());
-    Message::Configuration(Configuration { features, ..Configuration::default() })
+    Message::Configuration(with!(Configuration::default(), features = features))
 }
 
 /// A toolbridge assistant, and a client that the test plays and that shows an instance.
@@ -30,8 +30,13 @@ fn shown_client(features: &[&str]) -> World {
     world.puppet(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     world.say("phone", &["a"], &shown(), &configuration(features));
-    let tool = RegisteredTool { name: "t".to_owned(), ..RegisteredTool::default() };
-    world.say("phone", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools: vec![tool] }));
+    let tool = with!(RegisteredTool::default(), name = "t".to_owned());
+    world.say(
+        "phone",
+        &["a"],
+        &Meta::new(),
+        &Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![tool])),
+    );
     world.run(200 * MS);
     world
 }
@@ -45,15 +50,7 @@ fn answer(world: &mut World) {
     let Some(Message::ToolUseRequest(asked)) = world.heard("phone", Kind::TOOL_USE_REQUEST).pop() else {
         panic!("nothing was asked")
     };
-    let result = ToolUseResult {
-        id: asked.id,
-        success: true,
-        result: Some(value(1)),
-        error_code: None,
-        error_message: None,
-        conversation_id: None,
-        result_id: None,
-    };
+    let result = with!(ToolUseResult::new(asked.id, true), result = Some(value(1)));
     world.say("phone", &["a"], &Meta::new(), &Message::ToolUseResult(result));
     world.run(100 * MS);
 }
@@ -148,11 +145,11 @@ fn alicia_a19_a_switch_to_another_conversation_is_refused_and_changes_nothing() 
     let mut world = shown_client(&["tool_ack"]);
     let open = world.call("a", request("t").to("phone")).unwrap();
     world.run(100 * MS);
-    let by_body = Configuration {
-        conversation_id: Some("elsewhere".to_owned()),
-        features: Some(Vec::new()),
-        ..Configuration::default()
-    };
+    let by_body = with!(
+        Configuration::default(),
+        conversation_id = Some("elsewhere".to_owned()),
+        features = Some(Vec::new())
+    );
     world.say("phone", &["a"], &shown(), &Message::Configuration(by_body));
     let bytes = Frame::write(9, "elsewhere", &shown(), &configuration(&[])).unwrap();
     world.throw("phone", &["a"], &bytes);
@@ -168,11 +165,11 @@ fn alicia_a19_a_switch_to_another_conversation_is_refused_and_changes_nothing() 
 
 #[test]
 fn alicia_a19_an_assistant_may_answer_with_a_configuration_or_an_acknowledgement() {
-    let acknowledgement = Message::Acknowledgement(Acknowledgement {
-        acknowledged_stanza_id: Some(1),
-        success: Some(true),
-        ..Acknowledgement::default()
-    });
+    let acknowledgement = Message::Acknowledgement(with!(
+        Acknowledgement::default(),
+        acknowledged_stanza_id = Some(1),
+        success = Some(true)
+    ));
     for answers in [
         vec![Message::Configuration(Configuration::default())],
         vec![acknowledgement.clone()],
@@ -251,7 +248,7 @@ fn waiting_request_is_sent_when_configurations_are_exchanged() {
 }
 
 fn registration() -> Message {
-    Message::ToolsRegister(ToolsRegister { tools: Vec::new() })
+    Message::ToolsRegister(with!(ToolsRegister::default(), tools = Vec::new()))
 }
 
 /// The client's Configuration was lost, and the client considers the handshake complete: it repeats nothing by
@@ -286,11 +283,8 @@ fn frame_of_a_known_client_under_an_unannounced_sid_requests_its_configuration()
     let mut world = shown_client(&["tool_use", "tool_ack"]);
     world.run(SECOND);
     let before = count(&world, "a", Kind::CONFIGURATION);
-    let ping = Acknowledgement {
-        acknowledged_stanza_id: Some(0),
-        notes: Some("ping".to_owned()),
-        ..Acknowledgement::default()
-    };
+    let ping =
+        with!(Acknowledgement::default(), acknowledged_stanza_id = Some(0), notes = Some("ping".to_owned()));
     let bytes = Frame::write(0, "room", &Meta::new(), &Message::Acknowledgement(ping)).unwrap();
     for name in ["phone", "nobody"] {
         world.throw_as(&Peer::new(name, "PA_unannounced"), &["a"], &bytes);
@@ -350,7 +344,7 @@ fn abandoned_registration_is_sent_when_its_assistant_is_bound() {
     world.run(SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "b");
     let before = world.heard("a", Kind::TOOLS_REGISTER).len();
-    let goodbye = ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() };
+    let goodbye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
     let meta = Meta::new().with_bool("bridge.bye", true);
     world.say("b", &["phone"], &meta, &Message::ControlStop(goodbye));
     world.run(100 * MS);

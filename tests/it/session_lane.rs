@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use toolbridge::{
     Config, ConnectionState, Event, Lane, Outcome, Request, SendFailure, ToolError, Value,
-    protocol::frame::{Frame, Kind, Message},
+    frame::{Frame, Kind, Message},
 };
 
 use crate::session_world::{Fate, Lossy, MS, Random, SECOND, World, request, value};

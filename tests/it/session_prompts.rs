@@ -6,7 +6,7 @@ use serde_json::json;
 use toolbridge::{
     CallError, Config, ErrorCode, Participant, PermissionPrompt, Prompt, PromptAnswer, PromptedCall, Request,
     Role, SelectionPolicy, Value,
-    protocol::frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
 };
 
 use crate::{
@@ -120,10 +120,15 @@ fn plain_client_gets_no_prompt() {
     world.puppet(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     let features = Some(vec!["tool_prompt".to_owned()]);
-    let configuration = Configuration { features, ..Configuration::default() };
+    let configuration = with!(Configuration::default(), features = features);
     world.say("phone", &["a"], &Meta::new(), &Message::Configuration(configuration));
-    let tools = vec![RegisteredTool { name: "t".to_owned(), ..RegisteredTool::default() }];
-    world.say("phone", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools }));
+    let tools = vec![with!(RegisteredTool::default(), name = "t".to_owned())];
+    world.say(
+        "phone",
+        &["a"],
+        &Meta::new(),
+        &Message::ToolsRegister(with!(ToolsRegister::default(), tools = tools)),
+    );
     world.run(200 * MS);
     assert!(matches!(world.call("a", ask().to("phone")), Err(CallError::UnknownTool { .. })));
 }
@@ -169,8 +174,13 @@ fn sec_i6_a_prompt_cannot_be_registered() {
     world.run(200 * MS);
     let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
     world.say("phone", &["a"], &meta, &Message::Configuration(Configuration::default()));
-    let tools = vec![RegisteredTool { name: "bridge.permission".to_owned(), ..RegisteredTool::default() }];
-    world.say("phone", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools }));
+    let tools = vec![with!(RegisteredTool::default(), name = "bridge.permission".to_owned())];
+    world.say(
+        "phone",
+        &["a"],
+        &Meta::new(),
+        &Message::ToolsRegister(with!(ToolsRegister::default(), tools = tools)),
+    );
     world.run(200 * MS);
     assert!(world.session("a").tools().is_empty());
     assert!(matches!(world.call("a", ask().to("phone")), Err(CallError::UnknownTool { .. })));

@@ -2,7 +2,7 @@
 
 use toolbridge::{
     CallError, Config,
-    protocol::frame::{Frame, Kind, Meta},
+    frame::{Frame, Kind, Meta},
 };
 
 use crate::session_world::{MS, SECOND, World, request, value};

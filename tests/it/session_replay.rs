@@ -2,7 +2,7 @@
 
 use toolbridge::{
     CallError, CallId, Config, Event, SendFailure, Tool, ToolOptions,
-    protocol::frame::{Configuration, ErrorMessage, Frame, Kind, Message, Meta},
+    frame::{Configuration, ErrorMessage, Frame, Kind, Message, Meta},
 };
 
 use crate::session_world::{MS, SECOND, World, receivers, request, value};
@@ -202,15 +202,16 @@ fn refusal_of_the_first_request_does_not_end_a_reissued_call() {
     while world.said("a", Kind::TOOL_USE_REQUEST).len() < 2 {
         assert!(world.step());
     }
-    let refusal = ErrorMessage {
-        id: "e".into(),
-        conversation_id: "room".into(),
-        code: 304,
-        message: "the request is for another instance".into(),
-        severity: 2,
-        recoverable: true,
-        originating_id: world.session("a").call_id(key).map(|id| id.as_str().to_owned()),
-    };
+    let refusal = with!(
+        ErrorMessage::default(),
+        id = "e".into(),
+        conversation_id = "room".into(),
+        code = 304,
+        message = "the request is for another instance".into(),
+        severity = 2,
+        recoverable = true,
+        originating_id = world.session("a").call_id(key).map(|id| id.as_str().to_owned())
+    );
     let peer = world.ends["phone"].who.peer().clone();
     let bytes = Frame::write(7, "room", &Meta::new(), &Message::Error(refusal)).unwrap();
     world.with("a", |session, now| session.handle_packet(now, &peer, bytes));
@@ -323,8 +324,7 @@ fn sec_p2_who_asks_for_a_replay_gets_only_what_is_his() {
     world.run(100 * MS);
     world.ends.get_mut("phone").unwrap().here = false;
     world.finish("phone", Ok(value(1)));
-    let asks =
-        Message::Configuration(Configuration { last_sequence_seen: Some(1), ..Configuration::default() });
+    let asks = Message::Configuration(with!(Configuration::default(), last_sequence_seen = Some(1)));
     let meta = Meta::new().with_text("bridge.instance", "00").with_bool("bridge.heard", false);
     for _ in 0..20 {
         world.say("x", &["a", "phone"], &meta, &asks);

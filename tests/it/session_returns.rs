@@ -1,13 +1,10 @@
 //! Peers that return, and frames in flight from those that were there before.
 
 use toolbridge::{
-    CallError, Config, ErrorCode, Event, Participant, Peer, Role, SendFailure, ToolError, Value,
-    protocol::{
-        frame::{
-            Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
-            RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck,
-        },
-        session::Caps,
+    CallError, Caps, Config, ErrorCode, Event, Participant, Peer, Role, SendFailure, ToolError, Value,
+    frame::{
+        Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
+        RegisteredTool, ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
 };
 
@@ -20,8 +17,7 @@ use crate::{
 fn configuration(instance: &str) -> Vec<u8> {
     let meta = Meta::new().with_text("bridge.instance", instance);
     let features = ["tool_use", "tool_ack", "tool_register"].map(String::from).to_vec();
-    let message =
-        Message::Configuration(Configuration { features: Some(features), ..Configuration::default() });
+    let message = Message::Configuration(with!(Configuration::default(), features = Some(features)));
     Frame::write(1, "room", &meta, &message).unwrap().to_vec()
 }
 
@@ -94,7 +90,7 @@ fn waiting_stop_is_handled_when_its_sender_is_plain() {
     world.run(100 * MS);
     world.leave("a");
     plain_assistant_comes(&mut world);
-    let stop = ControlStop { target_id: Some("first".to_owned()), ..ControlStop::default() };
+    let stop = with!(ControlStop::default(), target_id = Some("first".to_owned()));
     world.say("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
     world.run(100 * MS);
     assert!(world.ends["phone"].aborted.is_empty(), "whether it is plain is not known yet");
@@ -171,7 +167,7 @@ fn unannounced_rejoin_is_accepted_until_its_announcement() {
 fn call_of_a_plain_assistant_stops_after_the_grace_period_although_its_identity_returned() {
     let mut world = plain_assistant(&["hang", "t"]);
     world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(value(1))));
-    let first = ToolUseRequest { timeout_ms: Some(60_000), ..plain_request("first", "hang") };
+    let first = with!(plain_request("first", "hang"), timeout_ms = Some(60_000));
     world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(first));
     world.run(100 * MS);
     world.leave("a");
@@ -210,7 +206,7 @@ fn late_acknowledgement_of_an_earlier_registration_withholds_no_tools() {
     world.puppet(&Participant::new("b", sid).agent(true)); // so that no registration is sent before an assistant is bound
     world.run(SECOND);
     world.rejoin("phone");
-    let answer = ToolsRegisterAck { success: true, tool_count: 1, error: None };
+    let answer = with!(ToolsRegisterAck::default(), success = true, tool_count = 1, error = None);
     world.say("a", &["phone"], &Meta::new(), &Message::ToolsRegisterAck(answer));
     world.run(2 * SECOND);
     world.handle("phone", |_| Some(Ok(value(1))));
@@ -265,7 +261,7 @@ fn goodbye_before_the_handshake_of_a_new_join_ends_the_old_one() {
     world.run(100 * MS);
     world.rejoin("phone");
     let bye = Meta::new().with_bool("bridge.bye", true);
-    let stop = ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() };
+    let stop = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
     let peer = world.ends["a"].who.peer().clone();
     let bytes = Frame::write(-99, "room", &bye, &Message::ControlStop(stop)).unwrap();
     world.with("phone", |session, now| session.handle_packet(now, &peer, bytes));
@@ -339,12 +335,12 @@ fn acknowledgement_of_another_call_has_no_effect() {
     world.call("a", request("t")).unwrap();
     let request = world.said("a", Kind::TOOL_USE_REQUEST)[0].1.clone();
     let delivered = |world: &mut World, named: &str| {
-        let message = Message::Acknowledgement(Acknowledgement {
-            acknowledged_stanza_id: request.stanza_id(),
-            success: Some(true),
-            acknowledged_message_id: Some(named.to_owned()),
-            ..Acknowledgement::default()
-        });
+        let message = Message::Acknowledgement(with!(
+            Acknowledgement::default(),
+            acknowledged_stanza_id = request.stanza_id(),
+            success = Some(true),
+            acknowledged_message_id = Some(named.to_owned())
+        ));
         world.say("phone", &["a"], &Meta::new(), &message);
         world.run(100 * MS);
         world.ends["a"].events.iter().any(|event| matches!(event, Event::Delivered { .. }))
@@ -401,21 +397,23 @@ fn instance_comes(world: &mut World, instance: &str) {
     world.puppet(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     world.throw("phone", &["a"], &configuration(instance));
-    let tool = RegisteredTool {
-        name: "look".to_owned(),
-        annotations: Some(Value::encode(&std::collections::BTreeMap::from([("idempotent", true)])).unwrap()),
-        ..RegisteredTool::default()
-    };
-    world.say("phone", &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister { tools: vec![tool] }));
+    let tool = with!(
+        RegisteredTool::default(),
+        name = "look".to_owned(),
+        annotations = Some(Value::encode(&std::collections::BTreeMap::from([("idempotent", true)])).unwrap())
+    );
+    world.say(
+        "phone",
+        &["a"],
+        &Meta::new(),
+        &Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![tool])),
+    );
     world.run(200 * MS);
 }
 
 fn acknowledge(world: &mut World, stanza: i32) {
-    let message = Acknowledgement {
-        acknowledged_stanza_id: Some(stanza),
-        success: Some(true),
-        ..Acknowledgement::default()
-    };
+    let message =
+        with!(Acknowledgement::default(), acknowledged_stanza_id = Some(stanza), success = Some(true));
     world.say("phone", &["a"], &Meta::new(), &Message::Acknowledgement(message));
     world.run(50 * MS);
 }
@@ -492,15 +490,16 @@ fn refusal_of_an_earlier_request_does_not_end_a_call_that_was_acknowledged() {
     instance_comes(&mut world, "two");
     let asked = last_of(&world, Kind::TOOL_USE_REQUEST).unwrap();
     acknowledge(&mut world, asked);
-    let refusal = ErrorMessage {
-        id: "e".into(),
-        conversation_id: "room".into(),
-        code: 304,
-        message: "the request is for another instance".into(),
-        severity: 2,
-        recoverable: true,
-        originating_id: world.session("a").call_id(key).map(|id| id.as_str().to_owned()),
-    };
+    let refusal = with!(
+        ErrorMessage::default(),
+        id = "e".into(),
+        conversation_id = "room".into(),
+        code = 304,
+        message = "the request is for another instance".into(),
+        severity = 2,
+        recoverable = true,
+        originating_id = world.session("a").call_id(key).map(|id| id.as_str().to_owned())
+    );
     world.say("phone", &["a"], &Meta::new(), &Message::Error(refusal));
     world.run(50 * MS);
     assert!(world.settled("a", key).is_none());

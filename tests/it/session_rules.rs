@@ -5,10 +5,7 @@
 use toolbridge::{
     CallError, CallId, CallKey, Config, ConnectionState, Execution, Participant, Peer, Role, SendFailure,
     Tool, ToolOptions, Value,
-    protocol::frame::{
-        Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult,
-        ToolsRegisterAck,
-    },
+    frame::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult, ToolsRegisterAck},
 };
 
 use crate::{
@@ -28,7 +25,7 @@ fn shown(instance: &str) -> Meta {
 
 fn configuration() -> Message {
     let features = ["tool_use", "tool_register", "tool_ack", "tool_cancel"].map(String::from).to_vec();
-    Message::Configuration(Configuration { features: Some(features), ..Configuration::default() })
+    Message::Configuration(with!(Configuration::default(), features = Some(features)))
 }
 
 /// A phone that offers `t`, and an assistant that the test plays and that shook hands as instance `one`.
@@ -55,11 +52,16 @@ fn silent_client() -> World {
 }
 
 fn goodbye() -> Message {
-    Message::ControlStop(ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() })
+    Message::ControlStop(with!(ControlStop::default(), stop_type = Some("all".to_owned())))
 }
 
 fn registered() -> Message {
-    Message::ToolsRegisterAck(ToolsRegisterAck { success: true, tool_count: 1, error: None })
+    Message::ToolsRegisterAck(with!(
+        ToolsRegisterAck::default(),
+        success = true,
+        tool_count = 1,
+        error = None
+    ))
 }
 
 fn bye() -> Meta {
@@ -233,7 +235,7 @@ fn tombstones_are_dropped_with_their_callers_instance() {
     };
     for (instance, runs) in [("one", 0), ("two", 1)] {
         let mut world = shown_assistant();
-        let stop = ControlStop { target_id: Some("1".to_owned()), ..ControlStop::default() };
+        let stop = with!(ControlStop::default(), target_id = Some("1".to_owned()));
         world.say("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
         world.run(100 * MS);
         world.say("a", &["phone"], &shown(instance), &configuration());
@@ -254,15 +256,7 @@ fn plain_client_that_sends_a_late_configuration_keeps_its_calls() {
     world.say("watch", &["a"], &Meta::new(), &configuration()); // it shows no instance
     world.run(100 * MS);
     assert!(world.settled("a", key).is_none());
-    let result = ToolUseResult {
-        id: asked.id,
-        success: true,
-        result: Some(value(1)),
-        error_code: None,
-        error_message: None,
-        conversation_id: None,
-        result_id: None,
-    };
+    let result = with!(ToolUseResult::new(asked.id, true), result = Some(value(1)));
     world.say("watch", &["a"], &Meta::new(), &Message::ToolUseResult(result));
     world.run(100 * MS);
     assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(1));
@@ -278,9 +272,8 @@ fn stranger_leaves_no_trace_on_the_fast_lane() {
     let before = format!("{:?}", world.session("phone")).matches("Came {").count();
     let eve = world.ends["eve"].who.peer().clone();
     for stanza in 1..=20 {
-        let request =
-            ToolUseRequest { execution: Ok(Execution::Client), ..plain_request(&format!("{stanza}"), "t") };
-        let stop = ControlStop { target_id: Some("1".to_owned()), ..ControlStop::default() };
+        let request = with!(plain_request(&format!("{stanza}"), "t"), execution = Ok(Execution::Client));
+        let stop = with!(ControlStop::default(), target_id = Some("1".to_owned()));
         for (stanza, message) in
             [(stanza, Message::ToolUseRequest(request)), (-stanza, Message::ControlStop(stop))]
         {
@@ -411,15 +404,7 @@ fn result_of_a_plain_client_under_another_sid_is_ignored() {
     world.call("a", request("u").to("watch")).unwrap();
     world.run(1_500 * MS);
     assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1, "it is asked as a plain client again");
-    let result = ToolUseResult {
-        id,
-        success: true,
-        result: Some(value(1)),
-        error_code: None,
-        error_message: None,
-        conversation_id: None,
-        result_id: None,
-    };
+    let result = with!(ToolUseResult::new(id, true), result = Some(value(1)));
     world.say("watch", &["a"], &Meta::new(), &Message::ToolUseResult(result));
     world.run(100 * MS);
     assert!(world.settled("a", key).is_none());

@@ -10,7 +10,7 @@ use std::{
 
 use toolbridge::{
     CallError, CallId, CallKey, Config, Request, ToolError,
-    protocol::frame::{ControlStop, Kind, Message, Meta},
+    frame::{ControlStop, Kind, Message, Meta},
 };
 
 use crate::{
@@ -186,17 +186,10 @@ impl Run {
         let bye = Meta::new().with_bool("bridge.bye", true).with_text("bridge.instance", "x");
         let body = serde_json::json!({"id": guessed, "success": true, "result": {"n": 666}});
         let (mut bytes, body) = (Vec::new(), toolbridge::Value::encode(&body).unwrap());
-        toolbridge::protocol::frame::Frame::relay(
-            &mut bytes,
-            1,
-            "room",
-            &bye,
-            Kind::TOOL_USE_RESULT,
-            body.as_bytes(),
-        )
-        .unwrap();
+        toolbridge::frame::Frame::relay(&mut bytes, 1, "room", &bye, Kind::TOOL_USE_RESULT, body.as_bytes())
+            .unwrap();
         self.world.throw("x", &[target], &bytes);
-        let stop = ControlStop { target_id: Some(guessed.clone()), ..ControlStop::default() };
+        let stop = with!(ControlStop::default(), target_id = Some(guessed.clone()));
         self.world.say("x", &[target], &bye, &Message::ControlStop(stop));
         self.world.say("x", &[target], &bye, &Message::Configuration(Default::default()));
         self.world.say(

@@ -4,7 +4,7 @@
 
 use toolbridge::{
     CallError, Config, Counter, Event, Participant, Peer, ROLE_ATTRIBUTE, Role, Value,
-    protocol::frame::{
+    frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolProgress, ToolUseResult, ToolsRegister,
     },
@@ -16,21 +16,12 @@ use crate::{
 };
 
 fn forged_result(id: &str) -> Message {
-    Message::ToolUseResult(ToolUseResult {
-        id: id.parse().unwrap(),
-        success: true,
-        result: Some(value(666)),
-        error_code: None,
-        error_message: None,
-        conversation_id: None,
-        result_id: None,
-    })
+    Message::ToolUseResult(with!(ToolUseResult::new(id.parse().unwrap(), true), result = Some(value(666))))
 }
 
 fn registration(names: &[&str]) -> Message {
-    let tools =
-        names.iter().map(|name| RegisteredTool { name: (*name).to_owned(), ..RegisteredTool::default() });
-    Message::ToolsRegister(ToolsRegister { tools: tools.collect() })
+    let tools = names.iter().map(|name| with!(RegisteredTool::default(), name = (*name).to_owned()));
+    Message::ToolsRegister(with!(ToolsRegister::default(), tools = tools.collect()))
 }
 
 fn configuration() -> Message {
@@ -55,19 +46,17 @@ fn sec_i1_forged_results_acknowledgements_and_progress_are_foreign() {
     let before = (world.count("a", "not_permitted"), progress(&world.ends["a"].events));
     let none = Meta::new();
     world.say("x", &["a"], &none, &forged_result(&id));
-    let acknowledgement = Acknowledgement {
-        acknowledged_stanza_id: Some(-2),
-        acknowledged_message_id: Some(id.clone()),
-        notes: Some("claim".to_owned()),
-        ..Acknowledgement::default()
-    };
+    let acknowledgement = with!(
+        Acknowledgement::default(),
+        acknowledged_stanza_id = Some(-2),
+        acknowledged_message_id = Some(id.clone()),
+        notes = Some("claim".to_owned())
+    );
     world.say("x", &["a"], &none, &Message::Acknowledgement(acknowledgement));
-    let done = ToolProgress {
-        id: id.parse().unwrap(),
-        status: toolbridge::ProgressStatus::Completed,
-        content: None,
-        message: Some("pay me".to_owned()),
-    };
+    let done = with!(
+        ToolProgress::new(id.parse().unwrap(), toolbridge::ProgressStatus::Completed),
+        message = Some("pay me".to_owned())
+    );
     world.say("x", &["a"], &none, &Message::ToolProgress(done));
     world.run(SECOND);
     assert_eq!(world.count("a", "not_permitted"), before.0 + 3);
@@ -157,23 +146,24 @@ fn sec_i4_a_role_that_its_bearer_could_have_set_gives_no_right() {
 fn sec_i5_a_stranger_ends_no_session_and_leaves_no_tombstone() {
     let (mut world, key, id) = under_attack();
     let none = Meta::new();
-    let fatal = ErrorMessage {
-        id: "e".to_owned(),
-        conversation_id: "room".to_owned(),
-        code: 501,
-        message: "the end".to_owned(),
-        severity: 3,
-        recoverable: false,
-        originating_id: Some(id.clone()),
-    };
+    let fatal = with!(
+        ErrorMessage::default(),
+        id = "e".to_owned(),
+        conversation_id = "room".to_owned(),
+        code = 501,
+        message = "the end".to_owned(),
+        severity = 3,
+        recoverable = false,
+        originating_id = Some(id.clone())
+    );
     for to in ["a", "phone"] {
         world.say("x", &[to], &none, &Message::Error(fatal.clone()));
-        let bye = ControlStop { stop_type: Some("all".to_owned()), ..ControlStop::default() };
+        let bye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
         world.say("x", &[to], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(bye));
     }
     for n in 0..10_000 {
         let target = if n % 2 == 0 { id.clone() } else { format!("next{n}") };
-        let stop = ControlStop { target_id: Some(target), ..ControlStop::default() };
+        let stop = with!(ControlStop::default(), target_id = Some(target));
         world.say("x", &["phone"], &none, &Message::ControlStop(stop.clone()));
         if n % 100 == 0 {
             world.say("x", &["a"], &none, &Message::ControlStop(stop));
@@ -249,16 +239,18 @@ fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
     world.puppet(&Participant::new("phone", sid).role(Role::Client));
     world.run(SECOND);
     world.say("phone", &["a"], &Meta::new(), &configuration());
-    let tools = schemas.iter().map(|(name, schema)| RegisteredTool {
-        name: (*name).to_owned(),
-        input_schema: Some(Value::encode(schema).unwrap()),
-        ..RegisteredTool::default()
+    let tools = schemas.iter().map(|(name, schema)| {
+        with!(
+            RegisteredTool::default(),
+            name = (*name).to_owned(),
+            input_schema = Some(Value::encode(schema).unwrap())
+        )
     });
     world.say(
         "phone",
         &["a"],
         &Meta::new(),
-        &Message::ToolsRegister(ToolsRegister { tools: tools.collect() }),
+        &Message::ToolsRegister(with!(ToolsRegister::default(), tools = tools.collect())),
     );
     world.run(SECOND);
     let offers = world.session("a").tools();
@@ -417,12 +409,11 @@ fn flood_from_a_stranger_only_counts() {
 #[test]
 fn sec_r1_progress_is_cut_to_what_is_for_eyes() {
     let (mut world, key, id) = under_attack();
-    let large = Message::ToolProgress(ToolProgress {
-        id: id.parse().unwrap(),
-        status: toolbridge::ProgressStatus::InProgress,
-        content: Some(Value::encode(&"x".repeat(60_000)).unwrap()),
-        message: Some("y".repeat(60_000)),
-    });
+    let large = Message::ToolProgress(with!(
+        ToolProgress::new(id.parse().unwrap(), toolbridge::ProgressStatus::InProgress),
+        content = Some(Value::encode(&"x".repeat(60_000)).unwrap()),
+        message = Some("y".repeat(60_000))
+    ));
     let phone = world.ends["phone"].who.peer().clone();
     let bytes = Frame::write(1_000, "room", &Meta::new(), &large).unwrap();
     world.throw_as(&phone, &["a"], &bytes);
@@ -448,11 +439,11 @@ fn acknowledgement_of_another_clients_request_is_not_its_delivery() {
     world.run(10 * MS);
     let asked = world.said("a", Kind::TOOL_USE_REQUEST);
     let stanza = asked.last().unwrap().1.stanza_id();
-    let acknowledgement = Message::Acknowledgement(Acknowledgement {
-        acknowledged_stanza_id: stanza,
-        success: Some(true),
-        ..Acknowledgement::default()
-    });
+    let acknowledgement = Message::Acknowledgement(with!(
+        Acknowledgement::default(),
+        acknowledged_stanza_id = stanza,
+        success = Some(true)
+    ));
     assert!(stanza.is_some());
     let tablet = world.ends["tablet"].who.peer().clone();
     let bytes = Frame::write(1_000, "room", &Meta::new(), &acknowledgement).unwrap();

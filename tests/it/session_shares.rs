@@ -11,7 +11,7 @@ use std::{
 use toolbridge::{
     CallError, Config, Event, Execution, Packet, Participant, Peer, Role, STREAM_CHUNK, STREAM_TOPIC,
     StreamHeader, StreamPart, StreamParts, Value,
-    protocol::frame::{Configuration, ErrorMessage, Kind, Message, Meta, ToolUseRequest},
+    frame::{Configuration, ErrorMessage, Kind, Message, Meta, ToolUseRequest},
 };
 
 use crate::session_world::{MS, SECOND, World, request};
@@ -163,17 +163,9 @@ fn with_played_assistant() -> World {
         .with_text("bridge.instance", "00112233445566778899aabbccddeeff")
         .with_bool("bridge.heard", true);
     let features = ["tool_use", "tool_register", "tool_ack", "frame_stream"].map(String::from).to_vec();
-    let configuration = Configuration { features: Some(features), ..Configuration::default() };
+    let configuration = with!(Configuration::default(), features = Some(features));
     world.say("a", &["phone"], &meta, &Message::Configuration(configuration));
-    let request = ToolUseRequest {
-        id: "call".parse().unwrap(),
-        tool_name: "t".into(),
-        parameters: Value::empty(),
-        execution: Ok(Execution::Client),
-        timeout_ms: None,
-        conversation_id: None,
-        message_id: None,
-    };
+    let request = ToolUseRequest::new("call".parse().unwrap(), "t", Value::empty(), Ok(Execution::Client));
     world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
     world.run(100 * MS);
     world
@@ -190,15 +182,16 @@ fn streams_to(world: &World, name: &str) -> Vec<String> {
 
 /// The error that there is no room for a stream.
 fn no_room(stream: &str) -> Message {
-    Message::Error(ErrorMessage {
-        id: "e".to_owned(),
-        conversation_id: "room".to_owned(),
-        code: 504,
-        message: "no room".to_owned(),
-        severity: 2,
-        recoverable: true,
-        originating_id: Some(stream.to_owned()),
-    })
+    Message::Error(with!(
+        ErrorMessage::default(),
+        id = "e".to_owned(),
+        conversation_id = "room".to_owned(),
+        code = 504,
+        message = "no room".to_owned(),
+        severity = 2,
+        recoverable = true,
+        originating_id = Some(stream.to_owned())
+    ))
 }
 
 #[test]
@@ -257,10 +250,11 @@ fn request_refused_for_lack_of_room_is_sent_again() {
         .with_text("bridge.instance", "00112233445566778899aabbccddeeff")
         .with_bool("bridge.heard", true);
     let features = ["tool_use", "tool_register", "tool_ack", "frame_stream"].map(String::from).to_vec();
-    let configuration = Configuration { features: Some(features), ..Configuration::default() };
+    let configuration = with!(Configuration::default(), features = Some(features));
     world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
-    let tool = toolbridge::protocol::frame::RegisteredTool { name: "t".to_owned(), ..Default::default() };
-    let offered = Message::ToolsRegister(toolbridge::protocol::frame::ToolsRegister { tools: vec![tool] });
+    let tool = with!(toolbridge::frame::RegisteredTool::default(), name = "t".to_owned());
+    let offered =
+        Message::ToolsRegister(with!(toolbridge::frame::ToolsRegister::default(), tools = vec![tool]));
     world.say("phone", &["a"], &Meta::new(), &offered);
     world.run(100 * MS);
     let request = toolbridge::Request::new("t", text(40_000)).timeout(120 * SECOND);

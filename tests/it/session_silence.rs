@@ -2,7 +2,7 @@
 
 use toolbridge::{
     Config, Event, Participant, Role, SendFailure, ToolOptions,
-    protocol::frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
 };
 
 use crate::session_world::{Fate, MS, SECOND, World, receivers, request, tool, value};
@@ -49,14 +49,14 @@ fn client_whose_heartbeat_resumes_offers_its_tools_again() {
         .with_bool("bridge.heard", true)
         .with_text("bridge.instance", "00112233445566778899aabbccddeeff");
     let features = ["tool_use", "tool_register", "tool_ack"].map(String::from).to_vec();
-    let configuration = Configuration { features: Some(features), ..Configuration::default() };
+    let configuration = with!(Configuration::default(), features = Some(features));
     world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
-    let offered = ["t", "u"].map(|name| RegisteredTool { name: name.to_owned(), ..Default::default() });
+    let offered = ["t", "u"].map(|name| with!(RegisteredTool::default(), name = name.to_owned()));
     world.say(
         "phone",
         &["a"],
         &Meta::new(),
-        &Message::ToolsRegister(ToolsRegister { tools: offered.to_vec() }),
+        &Message::ToolsRegister(with!(ToolsRegister::default(), tools = offered.to_vec())),
     );
     world.say("phone", &["a"], &Meta::new(), &Message::Heartbeat);
     world.run(200 * MS);

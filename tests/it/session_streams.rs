@@ -7,7 +7,7 @@ use toolbridge::{
     CallError, Config, Counter, ErrorCode, Event, Output, Packet, Participant, Peer, RegisterError, Request,
     Role, STREAM_CHUNK, STREAM_TOPIC, SendFailure, Session, StreamHeader, StreamPart, StreamParts, Tool,
     Value,
-    protocol::frame::{ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
+    frame::{ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
 };
 
 use crate::session_world::{MS, SECOND, World, request, value};
@@ -41,15 +41,7 @@ fn text(length: usize) -> Value {
 fn result_of(world: &World, size: usize) -> Bytes {
     let (_, frame) = world.said("a", Kind::TOOL_USE_REQUEST).pop().unwrap();
     let Message::ToolUseRequest(request) = frame.message().unwrap() else { panic!() };
-    let result = ToolUseResult {
-        id: request.id,
-        success: true,
-        result: Some(text(size)),
-        error_code: None,
-        error_message: None,
-        conversation_id: None,
-        result_id: None,
-    };
+    let result = with!(ToolUseResult::new(request.id, true), result = Some(text(size)));
     Frame::write(77, "room", &Meta::default(), &Message::ToolUseResult(result)).unwrap()
 }
 
@@ -388,10 +380,8 @@ fn result_of_a_stopped_call_is_withdrawn() {
             _ => None,
         })
         .unwrap();
-    let stop = Message::ControlStop(ControlStop {
-        target_id: Some(job.call.as_str().to_owned()),
-        ..ControlStop::default()
-    });
+    let stop =
+        Message::ControlStop(with!(ControlStop::default(), target_id = Some(job.call.as_str().to_owned())));
     let stop = Frame::write(-900, "room", &Meta::default(), &stop).unwrap();
     session.handle_packet(now, &assistant, stop);
     assert!(!session.is_wanted(answer.id));

@@ -3,7 +3,7 @@
 use toolbridge::{
     BargeIn, CallError, CallKey, CallState, Config, ErrorCode, Event, Participant, Request, Role, Tool,
     ToolOptions, TurnKey, Value,
-    protocol::frame::{ControlStop, Kind, Message, Meta},
+    frame::{ControlStop, Kind, Message, Meta},
 };
 
 use crate::session_world::{MS, SECOND, World, request, tool, value};
@@ -253,15 +253,12 @@ fn stop_without_a_target_stops_cancel_tools_on_both_sides() {
     offer(&mut world, "phone");
     world.run(100 * MS);
     for (n, tool) in ["cancel", "finish", "report"].into_iter().enumerate() {
-        let request = toolbridge::protocol::frame::ToolUseRequest {
-            id: format!("call-{n}").parse().unwrap(),
-            tool_name: tool.to_owned(),
-            parameters: Value::empty(),
-            execution: Ok(toolbridge::Execution::Client),
-            timeout_ms: None,
-            conversation_id: None,
-            message_id: None,
-        };
+        let request = toolbridge::frame::ToolUseRequest::new(
+            format!("call-{n}").parse().unwrap(),
+            tool,
+            Value::empty(),
+            Ok(toolbridge::Execution::Client),
+        );
         world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
     }
     world.run(100 * MS);

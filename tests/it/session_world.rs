@@ -11,7 +11,7 @@ use toolbridge::{
     CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Packet,
     Participant, Peer, Progress, Question, Request, Role, STREAM_CHUNK, SendFailure, Session, StreamPart,
     StreamParts, Tool, Value,
-    protocol::frame::{Frame, Kind, Message, Meta},
+    frame::{Frame, Kind, Message, Meta},
 };
 
 pub(crate) const MS: Duration = Duration::from_millis(1);

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
     Assistant, CallError, Client, Propagate, Request, ToolContext, ToolError, ToolSource, TraceContext,
-    memory::MemoryRoom, protocol::frame::Kind,
+    frame::Kind, memory::MemoryRoom,
 };
 use tracing::{
     Event, Instrument, Span, Subscriber,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use toolbridge::{
     Assistant, BargeIn, CallError, CallState, Client, Event, State, StopError, ToolError, ToolOptions, Tools,
-    memory::MemoryRoom, participant::chat,
+    chat, memory::MemoryRoom,
 };
 
 /// How many tools run, and how many have ended by themselves.

@@ -3,95 +3,99 @@
 use serde_json::json;
 use toolbridge::{
     CallId, DecodeError, EncodeError, ErrorCode, Execution, ProgressStatus, Value,
-    protocol::frame::{
+    frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
 };
 
 fn request() -> ToolUseRequest {
-    ToolUseRequest {
-        id: "V1StGXR8_Z5jdHi6B-myT".parse().unwrap(),
-        tool_name: "find_contact".into(),
-        parameters: json!({"name": "Ada", "limit": 3}).into(),
-        execution: Ok(Execution::Client),
-        timeout_ms: Some(5000),
-        conversation_id: Some("room".into()),
-        message_id: Some("msg_1".into()),
-    }
+    with!(
+        ToolUseRequest::new(
+            "V1StGXR8_Z5jdHi6B-myT".parse().unwrap(),
+            "find_contact",
+            json!({"name": "Ada", "limit": 3}).into(),
+            Ok(Execution::Client)
+        ),
+        timeout_ms = Some(5000),
+        conversation_id = Some("room".into()),
+        message_id = Some("msg_1".into())
+    )
 }
 
 fn result() -> ToolUseResult {
-    ToolUseResult {
-        id: "V1StGXR8_Z5jdHi6B-myT".parse().unwrap(),
-        success: true,
-        result: Some(json!({"number": "+39 06"}).into()),
-        error_code: None,
-        error_message: None,
-        conversation_id: Some("room".into()),
-        result_id: None,
-    }
+    with!(
+        ToolUseResult::new("V1StGXR8_Z5jdHi6B-myT".parse().unwrap(), true),
+        result = Some(json!({"number": "+39 06"}).into()),
+        conversation_id = Some("room".into())
+    )
 }
 
 /// One message of each type, with all fields.
 fn messages() -> Vec<Message> {
     vec![
-        Message::Error(ErrorMessage {
-            id: "e1".into(),
-            conversation_id: "room".into(),
-            code: 301,
-            message: "no such execution".into(),
-            severity: 2,
-            recoverable: true,
-            originating_id: Some("call".into()),
-        }),
+        Message::Error(with!(
+            ErrorMessage::default(),
+            id = "e1".into(),
+            conversation_id = "room".into(),
+            code = 301,
+            message = "no such execution".into(),
+            severity = 2,
+            recoverable = true,
+            originating_id = Some("call".into())
+        )),
         Message::ToolUseRequest(request()),
         Message::ToolUseResult(result()),
-        Message::Acknowledgement(Acknowledgement {
-            conversation_id: Some("room".into()),
-            acknowledged_stanza_id: Some(-4),
-            success: Some(true),
-            acknowledged_message_id: Some("call".into()),
-            last_seen_stanza_id: Some(9),
-            notes: Some("claim".into()),
-        }),
-        Message::ControlStop(ControlStop {
-            conversation_id: Some("room".into()),
-            target_id: Some("call".into()),
-            reason: Some("barge-in".into()),
-            stop_type: Some("all".into()),
-        }),
-        Message::Configuration(Configuration {
-            conversation_id: Some("room".into()),
-            last_sequence_seen: Some(7),
-            client_version: Some("1.0".into()),
-            preferred_language: Some("it".into()),
-            device: Some("phone".into()),
-            features: Some(vec!["tool_use".into(), "tool_ack".into()]),
-        }),
-        Message::ToolsRegister(ToolsRegister {
-            tools: vec![
-                RegisteredTool {
-                    name: "find_contact".into(),
-                    description: "Phone number of a contact".into(),
-                    input_schema: Some(json!({"type": "object"}).into()),
-                    annotations: Some(json!({"destructive": false}).into()),
-                },
-                RegisteredTool { name: "get_battery".into(), ..RegisteredTool::default() },
-            ],
-        }),
-        Message::ToolsRegisterAck(ToolsRegisterAck {
-            success: false,
-            tool_count: 0,
-            error: Some("a clash".into()),
-        }),
+        Message::Acknowledgement(with!(
+            Acknowledgement::default(),
+            conversation_id = Some("room".into()),
+            acknowledged_stanza_id = Some(-4),
+            success = Some(true),
+            acknowledged_message_id = Some("call".into()),
+            last_seen_stanza_id = Some(9),
+            notes = Some("claim".into())
+        )),
+        Message::ControlStop(with!(
+            ControlStop::default(),
+            conversation_id = Some("room".into()),
+            target_id = Some("call".into()),
+            reason = Some("barge-in".into()),
+            stop_type = Some("all".into())
+        )),
+        Message::Configuration(with!(
+            Configuration::default(),
+            conversation_id = Some("room".into()),
+            last_sequence_seen = Some(7),
+            client_version = Some("1.0".into()),
+            preferred_language = Some("it".into()),
+            device = Some("phone".into()),
+            features = Some(vec!["tool_use".into(), "tool_ack".into()])
+        )),
+        Message::ToolsRegister(with!(
+            ToolsRegister::default(),
+            tools = vec![
+                with!(
+                    RegisteredTool::default(),
+                    name = "find_contact".into(),
+                    description = "Phone number of a contact".into(),
+                    input_schema = Some(json!({"type": "object"}).into()),
+                    annotations = Some(json!({"destructive": false}).into())
+                ),
+                with!(RegisteredTool::default(), name = "get_battery".into()),
+            ]
+        )),
+        Message::ToolsRegisterAck(with!(
+            ToolsRegisterAck::default(),
+            success = false,
+            tool_count = 0,
+            error = Some("a clash".into())
+        )),
         Message::Heartbeat,
-        Message::ToolProgress(ToolProgress {
-            id: "call".parse().unwrap(),
-            status: ProgressStatus::InProgress,
-            content: Some(json!([1, 2.5, null]).into()),
-            message: Some("2 of 3".into()),
-        }),
+        Message::ToolProgress(with!(
+            ToolProgress::new("call".parse().unwrap(), ProgressStatus::InProgress),
+            content = Some(json!([1, 2.5, null]).into()),
+            message = Some("2 of 3".into())
+        )),
         Message::Other(2, json!({"text": "hello"}).into()),
     ]
 }
@@ -139,7 +143,7 @@ fn written_frame_reads_back() {
 
 #[test]
 fn live_writer_adds_fields_for_older_peers() {
-    let bare = ToolUseRequest { conversation_id: None, message_id: None, timeout_ms: None, ..request() };
+    let bare = with!(request(), conversation_id = None, message_id = None, timeout_ms = None);
     let frame =
         Frame::decode(Frame::write(-1, "room", &Meta::new(), &Message::ToolUseRequest(bare)).unwrap())
             .unwrap();
@@ -148,8 +152,7 @@ fn live_writer_adds_fields_for_older_peers() {
     assert_eq!(json["body"]["messageId"], json["body"]["id"]);
     assert!(json["body"].get("timeoutMs").is_none());
 
-    let bare =
-        ToolUseResult { result: Some(Value::encode(&41.5).unwrap()), conversation_id: None, ..result() };
+    let bare = with!(result(), result = Some(Value::encode(&41.5).unwrap()), conversation_id = None);
     let frame =
         Frame::decode(Frame::write(1, "room", &Meta::new(), &Message::ToolUseResult(bare)).unwrap()).unwrap();
     let json = frame.to_json().unwrap();
@@ -157,7 +160,7 @@ fn live_writer_adds_fields_for_older_peers() {
     assert_eq!(json["body"]["result"], json!({"value": 41.5}));
     assert_eq!(frame.body().get("result").unwrap().decode::<f64>().unwrap(), 41.5);
 
-    let bare = ToolUseResult { success: false, result: None, ..result() };
+    let bare = with!(result(), success = false, result = None);
     let frame =
         Frame::decode(Frame::write(1, "", &Meta::new(), &Message::ToolUseResult(bare)).unwrap()).unwrap();
     let json = frame.to_json().unwrap();
@@ -168,10 +171,10 @@ fn live_writer_adds_fields_for_older_peers() {
 #[test]
 fn frames_that_break_the_contract_are_not_written() {
     let write = |stanza, message| Frame::write(stanza, "room", &Meta::new(), &message);
-    let list = ToolUseRequest { parameters: json!([1]).into(), ..request() };
+    let list = with!(request(), parameters = json!([1]).into());
     let error = write(-1, Message::ToolUseRequest(list)).unwrap_err();
     assert_eq!(error, EncodeError::NotAMap { field: "parameters" });
-    let odd = ToolUseRequest { execution: Err("both".into()), ..request() };
+    let odd = with!(request(), execution = Err("both".into()));
     assert!(matches!(
         write(-1, Message::ToolUseRequest(odd)),
         Err(EncodeError::Field { field: "execution", .. })
@@ -188,7 +191,7 @@ fn frames_that_break_the_contract_are_not_written() {
     ));
 
     // Absent arguments are the empty map.
-    let none = ToolUseRequest { parameters: Value::nil(), ..request() };
+    let none = with!(request(), parameters = Value::nil());
     let frame = Frame::decode(write(-1, Message::ToolUseRequest(none)).unwrap()).unwrap();
     assert_eq!(frame.body().get("parameters").unwrap(), Value::empty());
 }
@@ -219,7 +222,7 @@ fn alicia_a3_a_result_keeps_its_values_exactly() {
         "odd": {"$map": [[1, "one"], [{"$bin": ""}, 2]]},
     });
     let body = Value::from_json(&written.to_string()).unwrap();
-    let message = Message::ToolUseResult(ToolUseResult { result: Some(body.clone()), ..result() });
+    let message = Message::ToolUseResult(with!(result(), result = Some(body.clone())));
     let frame = Frame::decode(Frame::write(1, "room", &Meta::new(), &message).unwrap()).unwrap();
     let Message::ToolUseResult(read) = frame.message().unwrap() else { panic!() };
     assert_eq!(read.result.as_ref().unwrap().as_bytes(), body.as_bytes());

@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, mem};
 
 use toolbridge::{
-    Identity, Lane, Packet, Peer, STREAM_CHUNK, SendFailure, Session, StreamPart, StreamParts,
-    protocol::{frame::Frame, session::Counter},
+    Counter, Identity, Lane, Packet, Peer, STREAM_CHUNK, SendFailure, Session, StreamPart, StreamParts,
+    frame::Frame,
 };
 
 use crate::{

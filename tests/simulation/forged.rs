@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 use toolbridge::{
     Lane, Peer, STREAM_TOPIC, StreamHeader, StreamPart, Value,
-    protocol::frame::{Frame, Kind, Meta},
+    frame::{Frame, Kind, Meta},
 };
 
 use crate::{

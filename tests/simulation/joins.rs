@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use toolbridge::{
-    BargeIn, CloseReason, Config, ConnectionState, Consent, Participant, Role, Session, Tool, ToolName,
-    ToolOptions,
-    protocol::session::{Caps, Times},
+    BargeIn, Caps, CloseReason, Config, ConnectionState, Consent, Participant, Role, Session, Times, Tool,
+    ToolName, ToolOptions,
 };
 
 use crate::{

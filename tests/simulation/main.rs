@@ -18,6 +18,15 @@
     reason = "a simulation owns its clock and may fail"
 )]
 
+/// Sets public fields of a value: types that may grow have no literals outside their crate.
+macro_rules! with {
+    ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
+        let mut it = $base;
+        $(it.$field = $value;)+
+        it
+    }};
+}
+
 #[macro_use]
 mod trace;
 

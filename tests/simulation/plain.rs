@@ -7,7 +7,7 @@ use std::{
 
 use toolbridge::{
     CallError, CallId, ErrorCode, Execution, Identity, Lane, Peer, ToolError,
-    protocol::frame::{ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
+    frame::{ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
 };
 
 use crate::{
@@ -160,15 +160,12 @@ impl World<'_> {
             Ok(body) => (true, Some(body), None),
             Err(error) => (false, None, Some(error)),
         };
-        let result = ToolUseResult {
-            id: call.clone(),
-            success,
-            result,
-            error_code: error.as_ref().map(ToolError::code),
-            error_message: error.map(|error| error.message().to_owned()),
-            conversation_id: None,
-            result_id: None,
-        };
+        let result = with!(
+            ToolUseResult::new(call.clone(), success),
+            result = result,
+            error_code = error.as_ref().map(ToolError::code),
+            error_message = error.map(|error| error.message().to_owned())
+        );
         self.plain_says(process, to, &Message::ToolUseResult(result));
     }
 
@@ -209,15 +206,15 @@ impl World<'_> {
             outcome: None,
         });
         self.room.after(limit, Happens::PlainDeadline { call });
-        let request = ToolUseRequest {
-            id,
-            tool_name: tool.to_owned(),
-            parameters: Arguments::body(if how == How::HugeRequest { How::Quick } else { how }),
-            execution: Ok(Execution::Client),
-            timeout_ms: Some(limit as i32),
-            conversation_id: None,
-            message_id: None,
-        };
+        let request = with!(
+            ToolUseRequest::new(
+                id,
+                tool,
+                Arguments::body(if how == How::HugeRequest { How::Quick } else { how }),
+                Ok(Execution::Client)
+            ),
+            timeout_ms = Some(limit as i32)
+        );
         self.plain_says(process, &owner.to_string().into(), &Message::ToolUseRequest(request));
     }
 
@@ -236,7 +233,7 @@ impl World<'_> {
         let target_id = it.id.as_ref().map(|id| id.as_str().to_owned());
         self.ledger.settled(call, &Err(why));
         if let Some(owner) = owner {
-            let stop = ControlStop { target_id, ..ControlStop::default() };
+            let stop = with!(ControlStop::default(), target_id = target_id);
             self.plain_says(process, &owner, &Message::ControlStop(stop));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use toolbridge::protocol::session::{Counter, Stats};
+use toolbridge::{Counter, Stats};
 
 /// A situation that rules are about, as the simulation sees it from outside the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 use toolbridge::{
     CallId, Identity, JobKey, Lane, Participant, Peer, StreamPart,
-    protocol::frame::{Frame, Kind},
+    frame::{Frame, Kind},
 };
 
 use crate::{

@@ -7,7 +7,7 @@ use std::{
 
 use toolbridge::{
     CallError, CallId, CallKey, ErrorCode, Identity, Peer, Sid, Value,
-    protocol::frame::{Frame, Kind, Message},
+    frame::{Frame, Kind, Message},
 };
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use toolbridge::{
     Peer,
-    protocol::frame::{Frame, Message},
+    frame::{Frame, Message},
 };
 
 /// Prints a line under the run's own time, if it is traced.

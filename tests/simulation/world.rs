@@ -7,8 +7,7 @@ use std::{
 };
 
 use toolbridge::{
-    CallId, CallKey, ConnectionState, Event, Identity, JobKey, Output, Session, Tool, ToolName,
-    protocol::session::TurnKey,
+    CallId, CallKey, ConnectionState, Event, Identity, JobKey, Output, Session, Tool, ToolName, TurnKey,
 };
 
 use crate::{

@@ -36,7 +36,7 @@ mod counts {
     use bytes::Bytes;
     use gungraun::{library_benchmark, library_benchmark_group};
     use serde::{Serialize, de::DeserializeOwned};
-    use toolbridge::protocol::frame::{Frame, Kind, Message, Meta};
+    use toolbridge::frame::{Frame, Kind, Message, Meta};
 
     use super::{
         samples,

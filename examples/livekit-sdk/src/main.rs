@@ -11,9 +11,9 @@ use livekit::{Room, RoomEvent, RoomOptions};
 use tokio::sync::mpsc::UnboundedReceiver;
 use toolbridge::Assistant;
 
-mod sdk_room;
+mod sdk_transport;
 
-use sdk_room::SdkRoom;
+use sdk_transport::SdkTransport;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -22,7 +22,7 @@ async fn main() -> anyhow::Result<()> {
     let room = Arc::new(room);
     tokio::spawn(listen(events));
 
-    let assistant = Assistant::builder().join_over(SdkRoom::new(Arc::clone(&room))).await?;
+    let assistant = Assistant::builder().join_over(SdkTransport::new(Arc::clone(&room))).await?;
     let battery = assistant.call("get_battery", ()).timeout(Duration::from_secs(5)).await?;
     println!("{}", battery.to_json());
 

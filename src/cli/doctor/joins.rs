@@ -5,8 +5,8 @@ use std::{borrow::Cow, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 use toolbridge::{
-    AccessKey, ConnectError, ConnectOptions, Identity, Lane, LiveKitTransport, Packet, Role,
-    transport::{Transport, TransportEvent},
+    Identity, Lane, Packet, Role, Transport, TransportEvent,
+    livekit::{AccessKey, ConnectError, ConnectOptions, LiveKitTransport},
 };
 
 /// The topic of doctor's packets, which no other participant uses.

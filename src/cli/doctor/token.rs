@@ -55,7 +55,7 @@ fn algorithm(signed: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use toolbridge::AccessKey;
+    use toolbridge::livekit::AccessKey;
 
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";
 

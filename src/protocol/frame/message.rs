@@ -1,4 +1,6 @@
 //! One struct per message type of `wire.md`, section 3, with the dialects already resolved.
+//!
+//! Later versions may add fields. Outside this crate a message is made with `new` or `default`, and its fields are then set.
 
 use super::Kind;
 use crate::{
@@ -55,6 +57,7 @@ impl Message {
 
 /// Type 1: reports a malformed frame or a bad state of the conversation; never a tool's failure.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ErrorMessage {
     /// The error's own id.
     pub id: String,
@@ -74,6 +77,7 @@ pub struct ErrorMessage {
 
 /// Type 6: requests that a tool runs.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ToolUseRequest {
     /// The call's id.
     pub id: CallId,
@@ -92,8 +96,29 @@ pub struct ToolUseRequest {
     pub message_id: Option<String>,
 }
 
+impl ToolUseRequest {
+    /// Creates a request without its optional fields.
+    pub fn new(
+        id: CallId,
+        tool_name: impl Into<String>,
+        parameters: Value,
+        execution: Result<Execution, String>,
+    ) -> Self {
+        Self {
+            id,
+            tool_name: tool_name.into(),
+            parameters,
+            execution,
+            timeout_ms: None,
+            conversation_id: None,
+            message_id: None,
+        }
+    }
+}
+
 /// Type 7: a call's outcome.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ToolUseResult {
     /// The call's id.
     pub id: CallId,
@@ -111,8 +136,24 @@ pub struct ToolUseResult {
     pub result_id: Option<String>,
 }
 
+impl ToolUseResult {
+    /// Creates a result without its optional fields.
+    pub fn new(id: CallId, success: bool) -> Self {
+        Self {
+            id,
+            success,
+            result: None,
+            error_code: None,
+            error_message: None,
+            conversation_id: None,
+            result_id: None,
+        }
+    }
+}
+
 /// Type 8: acknowledges a frame.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Acknowledgement {
     /// The room's name.
     pub conversation_id: Option<String>,
@@ -130,6 +171,7 @@ pub struct Acknowledgement {
 
 /// Type 10: stops a call, or all calls.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ControlStop {
     /// The room's name.
     pub conversation_id: Option<String>,
@@ -143,6 +185,7 @@ pub struct ControlStop {
 
 /// Type 12: introduces a participant and its features.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Configuration {
     /// The room's name.
     pub conversation_id: Option<String>,
@@ -160,6 +203,7 @@ pub struct Configuration {
 
 /// Type 70: the tools that a client offers; the complete list, which replaces the previous one.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ToolsRegister {
     /// The tools.
     pub tools: Vec<RegisteredTool>,
@@ -167,6 +211,7 @@ pub struct ToolsRegister {
 
 /// One tool in a registration, unchecked.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct RegisteredTool {
     /// Its name, which may be invalid.
     pub name: String,
@@ -180,6 +225,7 @@ pub struct RegisteredTool {
 
 /// Type 71: answers a registration.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ToolsRegisterAck {
     /// Whether all tools were accepted.
     pub success: bool,
@@ -191,6 +237,7 @@ pub struct ToolsRegisterAck {
 
 /// Type 1000: the progress of a running tool.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ToolProgress {
     /// The call's id.
     pub id: CallId,
@@ -200,4 +247,11 @@ pub struct ToolProgress {
     pub content: Option<Value>,
     /// A text, if any.
     pub message: Option<String>,
+}
+
+impl ToolProgress {
+    /// Creates a progress message without its optional fields.
+    pub fn new(id: CallId, status: ProgressStatus) -> Self {
+        Self { id, status, content: None, message: None }
+    }
 }

@@ -8,7 +8,7 @@ use crate::value::{EncodeError, Value, write::Write};
 /// The entries of a frame's `meta`, in order. Empty by default.
 ///
 /// ```
-/// use toolbridge::protocol::frame::Meta;
+/// use toolbridge::frame::Meta;
 ///
 /// let meta = Meta::new().with_text("clientVersion", "1.2.0").with_bool("bridge.heard", true);
 /// assert_eq!(meta.len(), 2);

@@ -51,6 +51,7 @@ pub struct CallRecord {
 
 /// How far a call has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum CallState {
     /// Asked for.
     Requested,

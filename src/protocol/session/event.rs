@@ -161,6 +161,7 @@ impl Request {
 
 /// To whom a raw frame goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Destination {
     /// To these participants.
     Peers(Vec<Identity>),

@@ -77,6 +77,7 @@ pub struct Cassette {
 
 /// When a [`Cassette`] answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Timing {
     /// After the recorded duration, with progress at the recorded times. If the recording has no answer (the call was
     /// stopped, timed out or lost its owner), there is none until the call is stopped or its limit is reached.

@@ -117,7 +117,7 @@ fn receive_streams(from: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
-///     toolbridge::tool::programs::supervise()
+///     toolbridge::programs::supervise()
 /// }
 /// ```
 ///

@@ -36,11 +36,11 @@ impl AccessKey {
     /// Creates a token with the role `client`, for a participant that offers tools.
     ///
     /// ```
-    /// use toolbridge::AccessKey;
+    /// use toolbridge::livekit::AccessKey;
     ///
     /// let jwt = AccessKey::new("devkey", "a secret of at least 32 characters").client("kitchen", "phone").sign()?;
     /// assert_eq!(jwt.split('.').count(), 3);
-    /// # Ok::<(), toolbridge::TokenError>(())
+    /// # Ok::<(), toolbridge::livekit::TokenError>(())
     /// ```
     pub fn client(&self, room: impl Into<String>, identity: impl Into<Identity>) -> Token {
         self.participant(room, identity).role(Role::Client)

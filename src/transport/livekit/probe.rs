@@ -6,7 +6,7 @@
 //! ```no_run
 //! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use toolbridge::{ConnectOptions, transport::livekit::probe::Probe};
+//! use toolbridge::livekit::{ConnectOptions, probe::Probe};
 //!
 //! let mut probe = Probe::new("wss://example.livekit.cloud", &ConnectOptions::default(), Duration::from_secs(5)).await?;
 //! let addresses = probe.resolve().await?;

@@ -46,11 +46,19 @@ pub(crate) struct Proxy {
 
 /// Why a proxy cannot be used. Never contains its credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ProxyError {
     /// Host, port and variable, as far as they can be read.
     pub proxy: String,
     /// The reason.
     pub reason: String,
+}
+
+impl ProxyError {
+    /// Creates an error of this proxy (host, port and variable), for this reason.
+    pub fn new(proxy: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { proxy: proxy.into(), reason: reason.into() }
+    }
 }
 
 impl Proxy {

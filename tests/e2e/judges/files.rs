@@ -12,7 +12,9 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::sleep;
 use toolbridge::{
-    Assistant, CallError, Client, Event, LiveKitTransport, Packet, ToolError, Transport, memory,
+    Assistant, CallError, Client, Event, Packet, ToolError, Transport,
+    livekit::LiveKitTransport,
+    memory,
     recording::{Entry, Happened, Recorder, RecorderOptions, Redact, RoomEvent, redact, repair},
 };
 

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use toolbridge::{Value, protocol::frame::Frame};
+use toolbridge::{Value, frame::Frame};
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(body) = Value::from_bytes(data.to_vec()) {

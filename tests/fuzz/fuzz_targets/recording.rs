@@ -18,6 +18,15 @@ use toolbridge::{
     replay::Replay,
 };
 
+/// Sets public fields of a value: types that may grow have no literals outside their crate.
+macro_rules! with {
+    ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
+        let mut it = $base;
+        $(it.$field = $value;)+
+        it
+    }};
+}
+
 /// What happened at most: what is worth trying is short.
 const ENTRIES: usize = 64;
 
@@ -80,20 +89,10 @@ fn told(mut rest: &[u8]) -> Vec<Entry> {
                 let length = usize::from(byte().unwrap_or_default());
                 let payload: Vec<u8> = std::iter::from_fn(&mut byte).take(length).collect();
                 let direction = if what & 16 == 0 { Direction::Sent } else { Direction::Heard };
-                Happened::Packet(Recorded {
-                    direction,
-                    from: Peer::new(identity, sid),
-                    to: if what & 32 == 0 { vec![names[usize::from(who >> 6)].into()] } else { Vec::new() },
-                    topic: "toolbridge".to_owned(),
-                    lane: if what & 64 == 0 { Lane::Reliable } else { Lane::Lossy },
-                    stream: what & 128 != 0,
-                    channel: u16::from(what),
-                    sequence: entries.len() as u32,
-                    payload: payload.into(),
-                })
+                Happened::Packet(with!(Recorded::new(direction, Peer::new(identity, sid), payload), to = if what & 32 == 0 { vec![names[usize::from(who >> 6)].into()] } else { Vec::new() }, lane = if what & 64 == 0 { Lane::Reliable } else { Lane::Lossy }, stream = what & 128 != 0, channel = u16::from(what), sequence = entries.len() as u32))
             }
         };
-        entries.push(Entry { at: Moment(at), what: happened });
+        entries.push(Entry::new(Moment(at), happened));
     }
     entries
 }

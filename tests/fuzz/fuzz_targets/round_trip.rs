@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use toolbridge::protocol::frame::{Frame, Message, Meta};
+use toolbridge::frame::{Frame, Message, Meta};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(frame) = Frame::decode(data.to_vec()) else { return };

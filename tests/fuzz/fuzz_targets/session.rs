@@ -12,7 +12,7 @@ use std::{
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
-use toolbridge::{Value, CallKey, CloseReason, Config, Event, JobKey, ConnectionState, Output, Participant, Peer, Progress, Request, Role, Session, Tool, ToolError, SendFailure, protocol::{frame::{Frame, Kind, Meta}, session::Caps}};
+use toolbridge::{CallKey, Caps, CloseReason, Config, ConnectionState, Event, JobKey, Output, Participant, Peer, Progress, Request, Role, SendFailure, Session, Tool, ToolError, Value, frame::{Frame, Kind, Meta}};
 
 /// Calls that may be open with one owner.
 const OPEN: usize = 4;

@@ -125,7 +125,7 @@ mod tests {
     use sha2::Sha256;
 
     use super::*;
-    use toolbridge::transport::livekit::access_token::AccessKey;
+    use toolbridge::livekit::AccessKey;
 
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";
 

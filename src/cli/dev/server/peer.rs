@@ -13,7 +13,7 @@ use str0m::{
     net::{Protocol, Receive, TcpType, Transmit},
 };
 
-use toolbridge::transport::Lane;
+use toolbridge::Lane;
 
 use crate::crypto;
 

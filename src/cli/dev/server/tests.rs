@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::{DevServer, Key, event_loop::ServerInput, room::Rooms};
-use toolbridge::transport::{
+use toolbridge::{
     Identity, Incoming, Lane, Packet, Transport, TransportEvent,
-    livekit::{ConnectOptions, LiveKitTransport, access_token::AccessKey},
+    livekit::{AccessKey, ConnectOptions, LiveKitTransport},
 };
 
 mod data;

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use super::{list, span};
 use crate::cli::doctor::step::StepReport;
-use toolbridge::transport::livekit::probe::{
+use toolbridge::livekit::probe::{
     ConnectFault, Encrypted, HttpAnswer, HttpFault, NameFault, RouteFault, TlsFault,
 };
 

@@ -11,8 +11,8 @@ use crate::cli::doctor::{
     step::StepReport,
 };
 use toolbridge::{
-    ConnectError, Role,
-    transport::livekit::{JoinPhase, RelayError, TokenRefusal},
+    Role,
+    livekit::{ConnectError, JoinPhase, RelayError, TokenRefusal},
 };
 
 /// Describes a successful join.

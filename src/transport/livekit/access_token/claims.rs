@@ -104,13 +104,13 @@ impl fmt::Display for Bearer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::AccessKey;
+    use crate::livekit::AccessKey;
 
     fn key() -> AccessKey {
         AccessKey::new("key", "a secret of some length that is long enough")
     }
 
-    fn part(token: crate::Token) -> TokenClaims {
+    fn part(token: crate::livekit::Token) -> TokenClaims {
         TokenClaims::from_unverified(&token.sign().unwrap()).unwrap()
     }
 
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn warning_about_a_token_without_a_role_names_the_consequences() {
-        let says = |token: crate::Token, wanted| part(token).without_role(wanted);
+        let says = |token: crate::livekit::Token, wanted| part(token).without_role(wanted);
         let ordinary = || key().participant("r", "phone");
         assert!(says(ordinary(), Role::Client).unwrap().contains("configured with the client phone"));
         let own = ordinary().can_update_own_metadata();

@@ -5,7 +5,7 @@ use prost::Message as _;
 
 use super::{Key, Output, Participant, Rooms};
 use crate::cli::dev::server::{grant, packet};
-use toolbridge::transport::Lane;
+use toolbridge::Lane;
 
 /// The maximum size of a message, in bytes: livekit-server closes the channel after a larger one.
 const MAX_MESSAGE: usize = 65_535;

@@ -9,7 +9,7 @@ use livekit_protocol::{
 
 use super::{Key, Output, Rooms, limits, update};
 use crate::cli::dev::server::grant;
-use toolbridge::transport::Lane;
+use toolbridge::Lane;
 
 /// Why a method of the room service failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Tests of how participants leave.
 
 use super::*;
-use toolbridge::transport::CloseReason;
+use toolbridge::CloseReason;
 
 async fn closed(room: &mut LiveKitTransport) -> CloseReason {
     until(room, |event| match event {
@@ -53,7 +53,10 @@ async fn join_with_an_invalid_token_is_refused() {
     let server = server().await;
     let token = AccessKey::new("devkey", "another secret").client("kitchen", "one").sign().unwrap();
     let refused = LiveKitTransport::join(&server.url(), &token).await.err().unwrap();
-    assert!(matches!(refused, toolbridge::ConnectError::Unauthorized { status: 401, .. }), "{refused:?}");
+    assert!(
+        matches!(refused, toolbridge::livekit::ConnectError::Unauthorized { status: 401, .. }),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]

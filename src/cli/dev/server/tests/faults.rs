@@ -3,10 +3,7 @@
 use livekit_protocol::{DisconnectReason, leave_request::Action, simulate_scenario::Scenario};
 
 use super::*;
-use toolbridge::{
-    ConnectError,
-    transport::{CloseReason, ConnectionState, Sid},
-};
+use toolbridge::{CloseReason, ConnectionState, Sid, livekit::ConnectError};
 
 /// Starts a server with two participants.
 async fn pair() -> (DevServer, LiveKitTransport, LiveKitTransport) {

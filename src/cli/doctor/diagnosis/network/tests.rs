@@ -1,6 +1,6 @@
 use super::*;
 use crate::cli::doctor::step::State;
-use toolbridge::transport::livekit::probe::ProxyError;
+use toolbridge::livekit::probe::ProxyError;
 
 const LIMIT: Duration = Duration::from_secs(5);
 const DAY: i64 = 86_400;
@@ -73,9 +73,7 @@ fn partly_unreachable_addresses_are_a_warning() {
 
 #[test]
 fn proxy_that_refuses_is_named() {
-    let refused = |reason: &str| {
-        RouteFault::Proxy(ProxyError { proxy: "p:3128 (HTTPS_PROXY)".into(), reason: reason.into() })
-    };
+    let refused = |reason: &str| RouteFault::Proxy(ProxyError::new("p:3128 (HTTPS_PROXY)", reason));
     fails(
         &route(&refused("it refused: 407 x"), LIMIT),
         "the proxy p:3128 (HTTPS_PROXY): it refused: 407",

@@ -1,6 +1,6 @@
 use super::*;
 use crate::cli::doctor::step::State;
-use toolbridge::transport::livekit::RelayFailure;
+use toolbridge::livekit::RelayFailure;
 
 #[track_caller]
 fn says(report: &StepReport, state: State, wrong: &str, advice: &str) {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::cli::doctor::step::State;
-use toolbridge::AccessKey;
+use toolbridge::livekit::AccessKey;
 
 /// Returns the claims of a client's token after a change.
 fn claims(change: impl FnOnce(&mut Claims)) -> Claims {

@@ -13,19 +13,19 @@ use toolbridge::{
 };
 
 /// A room that the app also uses for audio: `close` leaves the room open.
-pub struct SdkRoom {
+pub struct SdkTransport {
     events: UnboundedReceiver<RoomEvent>,
     room: Arc<Room>,
 }
 
-impl SdkRoom {
+impl SdkTransport {
     /// Subscribes at once, so that no participant that joins is missed.
     pub fn new(room: Arc<Room>) -> Self {
         Self { events: room.subscribe(), room }
     }
 }
 
-impl Transport for SdkRoom {
+impl Transport for SdkTransport {
     fn local(&self) -> Participant {
         let me = self.room.local_participant();
         Participant::new(me.identity().as_str(), me.sid().as_str())
