@@ -2,8 +2,6 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use crate::{
     protocol::session::Question,
     tool::{CallId, Tool},
@@ -45,13 +43,13 @@ impl ConsentRequest {
 
     /// Returns when a missing answer counts as a refusal: 500 ms before the call's budget ends. The question is
     /// dropped then.
-    pub fn deadline(&self) -> Instant {
-        Instant::from_std(self.0.until)
+    pub fn deadline(&self) -> std::time::Instant {
+        self.0.until
     }
 
     /// Returns the time left until then.
     pub fn time_left(&self) -> Duration {
-        self.deadline().saturating_duration_since(Instant::now())
+        self.0.until.saturating_duration_since(super::now())
     }
 }
 

@@ -1,8 +1,6 @@
 //! Prompts at a client: the author's handler, as the source of the reserved tools.
 
-use std::{fmt, future::Future};
-
-use tokio::time::Instant;
+use std::{fmt, future::Future, time::Instant};
 
 use crate::{
     tool::{

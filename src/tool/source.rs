@@ -5,7 +5,6 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -174,7 +173,7 @@ impl<T: ToolSource> ToolSource for Prefixed<T> {
 pub struct ToolContext {
     caller: Identity,
     call: CallId,
-    deadline: Instant,
+    deadline: std::time::Instant,
     cancelled: CancellationToken,
     report: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
     trace: Option<TraceContext>,
@@ -183,7 +182,7 @@ pub struct ToolContext {
 impl ToolContext {
     /// Creates a context for calling a source directly. Its progress is discarded.
     pub fn new(caller: impl Into<Identity>, limit: Duration) -> Self {
-        let now = Instant::now();
+        let now = tokio::time::Instant::now().into_std();
         Self {
             caller: caller.into(),
             call: CallId::known("local"),
@@ -201,9 +200,9 @@ impl ToolContext {
         self
     }
 
-    /// Sets the deadline.
+    /// Sets the deadline, by the clock that tokio can pause.
     #[must_use]
-    pub fn with_deadline(mut self, deadline: Instant) -> Self {
+    pub fn with_deadline(mut self, deadline: std::time::Instant) -> Self {
         self.deadline = deadline;
         self
     }
@@ -245,13 +244,13 @@ impl ToolContext {
     }
 
     /// Returns when the call ends as a timeout.
-    pub fn deadline(&self) -> Instant {
+    pub fn deadline(&self) -> std::time::Instant {
         self.deadline
     }
 
     /// Returns the remaining time; zero after the deadline.
     pub fn time_left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+        self.deadline.saturating_duration_since(tokio::time::Instant::now().into_std())
     }
 
     /// Returns whether the call was cancelled.

@@ -117,7 +117,7 @@ async fn prompt_is_answered_by_the_person() {
     let room = MemoryRoom::new();
     let client = Client::builder().prompt(|ask: PromptRequest| async move {
         assert_eq!(ask.caller().as_str(), "assistant");
-        assert!(ask.deadline() > Instant::now());
+        assert!(ask.deadline() > Instant::now().into_std());
         assert!(ask.parameters().is_map());
         match ask.prompt() {
             Prompt::Permission(ask) => Ok(PromptAnswer::selected(&ask.options[0].option_id).text("go ahead")),

@@ -76,7 +76,7 @@ async fn execute<K: Copy + Send + Sync + 'static>(
     let (limit, deadline) = within(options, job.limit, job.deadline);
     let context = ToolContext::new(caller, limit)
         .with_call_id(call)
-        .with_deadline(deadline)
+        .with_deadline(deadline.into_std())
         .with_cancellation(cancelled.clone())
         .with_progress(reporter.progress())
         .with_trace(trace);

@@ -41,7 +41,7 @@ pub(super) async fn run(
     let process = command.fill(&parameters, supervisor)?;
     let begun = Instant::now();
     let own_end = own_limit.and_then(|limit| begun.checked_add(limit));
-    let deadline = own_end.into_iter().fold(context.deadline(), Instant::min);
+    let deadline = own_end.into_iter().fold(Instant::from_std(context.deadline()), Instant::min);
 
     let (mut group, pipes) = match supervisor {
         Some(_) => Group::start_supervised(process)?,
