@@ -136,6 +136,9 @@ pub use transport::{
 };
 pub use value::{DecodeError, EncodeError, Limits, Value, ValueKind};
 
+/// The bytes of a packet.
+#[doc(no_inline)]
+pub use bytes::Bytes;
 /// The trait that a tool's argument type derives (`#[derive(schemars::JsonSchema)]`), in the version that [`Tools`] uses.
 #[cfg(feature = "runtime")]
 #[doc(no_inline)]

@@ -1,53 +1,4 @@
-//! The state machine of the protocol: no socket, no clock, no randomness.
-//!
-//! A [`Session`] is one end of the bridge. Whoever drives it does four things, in a loop:
-//!
-//! 1. after every input or command, [`poll_output`](Session::poll_output) until it gives nothing, and do
-//!    what each [`Output`] says;
-//! 2. wait for a packet, for news of the room, or until [`poll_timeout`](Session::poll_timeout);
-//! 3. hand that to the `handle_*` method of its name, with the time;
-//! 4. begin again.
-//!
-//! Where tools need a person's consent ([`Config::asks`]), the outputs include questions, which are answered with
-//! [`consent`](Session::consent).
-//!
-//! Bytes from outside can neither panic it nor make it grow past the caps in [`Caps`]. A panic in here
-//! is a bug in here.
-//!
-//! ```no_run
-//! use std::time::Instant;
-//!
-//! use toolbridge::{Value, Config, Output, Participant, Peer, Session, Tool};
-//!
-//! # enum Heard { Joined(Participant), Packet(Peer, Vec<u8>), Nothing }
-//! # struct Link;
-//! # impl Link {
-//! #     fn publish(&self, _to: &[toolbridge::Identity], _bytes: &[u8]) {}
-//! #     fn wait_until(&self, _when: Option<Instant>) -> Heard { Heard::Nothing }
-//! # }
-//! # fn seed() -> [u8; 32] { [0; 32] }
-//! # #[expect(clippy::disallowed_methods, reason = "a driver owns the clock")]
-//! # fn drive(link: Link) -> Result<(), Box<dyn std::error::Error>> {
-//! let mut session = Session::client(Instant::now(), Participant::new("phone", "PA_1"), Config::default(), seed());
-//! session.offer(Instant::now(), vec![Tool::new("get_battery".parse()?, "Battery level, 0 to 1")])?;
-//! loop {
-//!     while let Some(output) = session.poll_output() {
-//!         match output {
-//!             Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
-//!             Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Value::encode(&0.8)?)),
-//!             Output::Ask(question) => session.consent(Instant::now(), question.key, false), // nobody can be asked
-//!             Output::Abort(_) | Output::Settled { .. } => {} // jobs end at once, and nothing is called
-//!             Output::Event(event) => eprintln!("{event:?}"),
-//!         }
-//!     }
-//!     match link.wait_until(session.poll_timeout()) {
-//!         Heard::Joined(who) => session.handle_joined(Instant::now(), who),
-//!         Heard::Packet(from, bytes) => session.handle_packet(Instant::now(), &from, bytes),
-//!         Heard::Nothing => session.handle_timeout(Instant::now()),
-//!     }
-//! }
-//! # }
-//! ```
+//! The state machine of the protocol: no socket, no clock, no randomness. [`Session`] says how to drive it.
 
 mod call_log;
 mod codec;
@@ -113,7 +64,54 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 
 /// One end of the protocol: a client that offers tools, or the assistant that calls them.
 ///
-/// See the [module](self) for how to drive it.
+/// It has no socket, no clock and no randomness. Whoever drives it does four things, in a loop:
+///
+/// 1. after every input or command, [`poll_output`](Self::poll_output) until it gives nothing, and do
+///    what each [`Output`] says;
+/// 2. wait for a packet, for news of the room, or until [`poll_timeout`](Self::poll_timeout);
+/// 3. hand that to the `handle_*` method of its name, with the time;
+/// 4. begin again.
+///
+/// Where tools need a person's consent ([`Config::consent_available`]), the outputs include questions, which are answered with
+/// [`consent`](Self::consent).
+///
+/// Bytes from outside can neither panic it nor make it grow past the caps in [`Caps`]. A panic in here
+/// is a bug in here.
+///
+/// ```no_run
+/// use std::time::Instant;
+///
+/// use toolbridge::{Value, Config, Output, Participant, Peer, Session, Tool};
+///
+/// # enum Heard { Joined(Participant), Packet(Peer, Vec<u8>), Nothing }
+/// # struct Link;
+/// # impl Link {
+/// #     fn publish(&self, _to: &[toolbridge::Identity], _bytes: &[u8]) {}
+/// #     fn wait_until(&self, _when: Option<Instant>) -> Heard { Heard::Nothing }
+/// # }
+/// # fn seed() -> [u8; 32] { [0; 32] }
+/// # #[expect(clippy::disallowed_methods, reason = "a driver owns the clock")]
+/// # fn drive(link: Link) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut session = Session::client(Instant::now(), Participant::new("phone", "PA_1"), Config::default(), seed());
+/// session.offer(Instant::now(), vec![Tool::new("get_battery".parse()?, "Battery level, 0 to 1")])?;
+/// loop {
+///     while let Some(output) = session.poll_output() {
+///         match output {
+///             Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
+///             Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Value::encode(&0.8)?)),
+///             Output::Ask(question) => session.consent(Instant::now(), question.key, false), // nobody can be asked
+///             Output::Abort(_) | Output::Settled { .. } => {} // jobs end at once, and nothing is called
+///             Output::Event(event) => eprintln!("{event:?}"),
+///         }
+///     }
+///     match link.wait_until(session.poll_timeout()) {
+///         Heard::Joined(who) => session.handle_joined(Instant::now(), who),
+///         Heard::Packet(from, bytes) => session.handle_packet(Instant::now(), &from, bytes),
+///         Heard::Nothing => session.handle_timeout(Instant::now()),
+///     }
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Session {
     core: Core,
@@ -344,7 +342,7 @@ impl Session {
     ///
     /// # Errors
     /// A name that is reserved or double; a tool that needs a person's consent, while nobody can be asked
-    /// ([`Config::asks`]); more or larger tools than allowed. Nothing has changed then.
+    /// ([`Config::consent_available`]); more or larger tools than allowed. Nothing has changed then.
     pub fn offer(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
         Peers::check_offer(&self.core.cx, &tools)?;
         if let Phase::Fresh = self.phase {
