@@ -1,4 +1,4 @@
-//! The state machine of the protocol: no socket, no clock, no randomness. [`Session`] says how to drive it.
+//! The protocol's state machine. It contains no sockets, no clock and no randomness. [`Session`] describes how to drive it.
 
 mod call_log;
 mod codec;
@@ -59,7 +59,7 @@ use crate::{
     value::Value,
 };
 
-/// How long a result or stop waits when the driver or the transport had no room for it.
+/// The delay after which a result or stop is sent again that exceeded the driver's or the transport's queue.
 const QUEUE_WAIT: Duration = Duration::from_secs(1);
 
 /// One end of the protocol: a client that offers tools, or the assistant that calls them.
@@ -121,24 +121,24 @@ pub struct Session {
     phase: Phase,
 }
 
-/// How far the session itself is.
+/// The state of the session.
 #[derive(Debug)]
 enum Phase {
-    /// No input has come: the peers that the configuration names are not greeted.
+    /// No input has arrived. The configured peers are not greeted yet.
     Fresh,
-    /// At work.
+    /// The session accepts inputs and commands.
     Open,
-    /// Over.
+    /// The session has ended.
     Closed(CloseReason),
 }
 
 impl Session {
-    /// Creates the end that offers tools. The seed must be random and new for each process.
+    /// Creates a session that offers tools. The seed must be random and new for each process.
     pub fn client(now: Instant, local: Participant, config: Config, seed: [u8; 32]) -> Self {
         Self::new(now, Role::Client, local, config, seed)
     }
 
-    /// Creates the end that calls tools, and may offer its own. The seed must be random and new for each process.
+    /// Creates a session that calls tools and may offer its own. The seed must be random and new for each process.
     pub fn assistant(now: Instant, local: Participant, config: Config, seed: [u8; 32]) -> Self {
         Self::new(now, Role::Assistant, local, config, seed)
     }
@@ -162,32 +162,32 @@ impl Session {
 
 /// Getters.
 impl Session {
-    /// Ourselves, in this join.
+    /// Returns the local participant in its current join.
     pub fn local(&self) -> &Participant {
         &self.core.cx.local.participant
     }
 
-    /// Which end this is.
+    /// Returns the role of the local participant.
     pub fn role(&self) -> Role {
         self.core.cx.local.role
     }
 
-    /// The room's name: the configured one, else the one that the first peer used, else empty.
+    /// Returns the room's name: the configured one, else the first that a peer used, else an empty string.
     pub fn room(&self) -> &str {
         &self.core.cx.config.room
     }
 
-    /// Client: the assistant that is bound, which alone may ask for tools.
+    /// Client: returns the bound assistant. Only this assistant may call the client's tools.
     pub fn bound(&self) -> Option<&Identity> {
         self.core.peers.bound()
     }
 
-    /// Everybody whom the room announced, ourselves left out.
+    /// Returns all participants that the room announced, without the local one.
     pub fn participants(&self) -> Vec<Participant> {
         self.core.peers.participants()
     }
 
-    /// The tools that can be asked for: ours, and to an assistant those of its clients.
+    /// Returns the tools that can be called: the local ones and, for an assistant, those of its clients.
     pub fn tools(&self) -> Vec<Offer> {
         let local = &self.core.cx.local;
         let ours = local.tools.iter().map(|tool| Offer::new(tool.clone(), local.identity().clone()));
@@ -197,46 +197,48 @@ impl Session {
         ours.chain(theirs).collect()
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn stats(&self) -> &Stats {
         &self.core.cx.stats
     }
 
-    /// Calls of ours that have no outcome yet.
+    /// Returns the number of calls of the local participant that are not settled.
     pub fn open_calls(&self) -> usize {
         self.outgoing.open_calls()
     }
 
-    /// Jobs that run.
+    /// Returns the number of running jobs.
     pub fn open_jobs(&self) -> usize {
         self.core.jobs.len()
     }
 
-    /// The id on the wire of an open call.
+    /// Returns an open call's id on the wire.
     pub fn call_id(&self, key: CallKey) -> Option<&CallId> {
         self.outgoing.call_id(key)
     }
 
-    /// The key of the open call of this id.
+    /// Returns the key of the open call with this id.
     #[cfg(feature = "runtime")]
     pub(crate) fn call_key(&self, id: &CallId) -> Option<CallKey> {
         self.outgoing.key_of(id)
     }
 
-    /// The longest budget that a call may have.
+    /// Returns the longest time limit that a call may have.
     #[cfg(feature = "runtime")]
     pub(crate) fn longest_call(&self) -> Duration {
         self.core.cx.config.times.longest_call
     }
 
-    /// Whether a packet that was given out is still worth sending. A driver that lets packets wait asks before it
-    /// begins with a large one, and between its parts; one that is not is dropped, and nothing has to be said of it.
+    /// Returns whether a packet from [`Output::Transmit`] must still be sent.
+    ///
+    /// A driver that queues packets checks this before it starts to send a large packet, and between its parts. It
+    /// drops a packet that is no longer wanted and reports nothing.
     pub fn is_wanted(&self, packet: u64) -> bool {
         self.core.delivery.wants(packet)
     }
 
-    /// Whether nothing is left to do: no open call, no job, no answer that a caller in the room has not
-    /// acknowledged.
+    /// Returns whether no call is open, no job runs and every answer is acknowledged. Answers to callers that have left
+    /// the room do not count.
     pub fn is_drained(&self) -> bool {
         self.outgoing.open_calls() == 0
             && self.core.jobs.is_empty()
@@ -246,16 +248,16 @@ impl Session {
 
 /// Inputs.
 impl Session {
-    /// A participant is in the room: it was there, it came, or what is known of it has changed.
+    /// Reports a participant in the room: it was present, it joined, or its attributes changed.
     ///
-    /// Ourselves too: it says that the others have now been told of us.
+    /// For the local participant it reports that the room has announced it to the others.
     pub fn handle_joined(&mut self, now: Instant, who: Participant) {
         if self.begin(now) {
             self.joined(who);
         }
     }
 
-    /// A participant left.
+    /// Reports that a participant left.
     pub fn handle_left(&mut self, now: Instant, who: &Peer) {
         if self.begin(now) {
             let Core { cx, peers, delivery, .. } = &mut self.core;
@@ -271,46 +273,46 @@ impl Session {
         }
     }
 
-    /// We joined anew: another sid of ours, and the room as it is now. Our instance stays.
+    /// Reports that the local participant has rejoined: its new sid and the participants that are present. Its instance
+    /// does not change.
     pub fn handle_rejoined(&mut self, now: Instant, local: Participant, present: Vec<Participant>) {
         if self.begin(now) {
             self.rejoined(local, present);
         }
     }
 
-    /// A packet came on the reliable lane, from this sender as the room says.
+    /// Handles a packet from the reliable lane. The room reported its sender.
     pub fn handle_packet(&mut self, now: Instant, from: &Peer, payload: impl Into<Bytes>) {
         if self.begin(now) {
             self.receive(from, Lane::Reliable, payload.into());
         }
     }
 
-    /// A packet came on the lossy lane, from this sender as the room says.
+    /// Handles a packet from the lossy lane. The room reported its sender.
     pub fn handle_lossy_packet(&mut self, now: Instant, from: &Peer, payload: impl Into<Bytes>) {
         if self.begin(now) {
             self.receive(from, Lane::Lossy, payload.into());
         }
     }
 
-    /// So many bytes of payload wait on the reliable lane, as far as the driver and the transport can tell.
+    /// Reports the payload bytes that wait on the reliable lane, as far as the driver and the transport know.
     ///
-    /// While they are more than a few hundred, small frames get no reliable copy beside the one on the lossy
-    /// lane. A driver that says so once must go on, at least after each [`poll_timeout`](Session::poll_timeout)
-    /// that was due.
+    /// Above a few hundred bytes, small frames are sent on the lossy lane only, without a reliable copy. A driver that
+    /// reports this once must continue, at least after each [`poll_timeout`](Session::poll_timeout) that was due.
     pub fn handle_backlog(&mut self, now: Instant, bytes: usize) {
         if self.begin(now) {
             self.core.delivery.handle_backlog(&mut self.core.cx, &self.core.peers, bytes);
         }
     }
 
-    /// A part of a byte stream came, from this sender as the room says. A whole one is a packet.
+    /// Handles a part of a byte stream. The room reported its sender. A complete stream is handled as a packet.
     pub fn handle_stream(&mut self, now: Instant, from: &Peer, part: StreamPart) {
         if self.begin(now) {
             self.receive_stream(from, part);
         }
     }
 
-    /// The packet of this id was not handed to the room.
+    /// Reports that a packet was not sent.
     #[expect(clippy::needless_pass_by_value, reason = "an input takes what it is given")]
     pub fn handle_send_failed(&mut self, now: Instant, id: u64, why: SendFailure) {
         if self.begin(now) {
@@ -318,7 +320,7 @@ impl Session {
         }
     }
 
-    /// The time that [`poll_timeout`](Session::poll_timeout) gave has come. Too early or too late does no harm.
+    /// Handles due timers. Call it at [`poll_timeout`](Session::poll_timeout); an early or late call does no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
         if !self.begin(now) {
             return;
@@ -328,7 +330,7 @@ impl Session {
         }
     }
 
-    /// The connection is gone for good: open calls are lost, jobs stop.
+    /// Reports that the connection has ended for good. Open calls are lost and jobs are stopped.
     pub fn handle_closed(&mut self, now: Instant, reason: CloseReason) {
         if self.begin(now) {
             self.end(reason, false);
@@ -338,15 +340,16 @@ impl Session {
 
 /// Commands.
 impl Session {
-    /// Offers these tools, in place of those before. Once the session is over they are only checked.
+    /// Replaces the offered tools. After the session has ended, the tools are only checked.
     ///
     /// # Errors
-    /// A name that is reserved or double; a tool that needs a person's consent, while nobody can be asked
-    /// ([`Config::consent_available`]); more or larger tools than allowed. Nothing has changed then.
+    /// A tool's name is reserved or appears twice, a tool needs a person's consent and nobody can be asked
+    /// ([`Config::consent_available`]), or the tools exceed a limit in number or size. The offered tools have not
+    /// changed then.
     pub fn offer(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
         Peers::check_offer(&self.core.cx, &tools)?;
         if let Phase::Fresh = self.phase {
-            // The peers that the configuration names are greeted now, and a registration may follow at once.
+            // `begin` greets the configured peers. They may be sent a registration at once, so the tools are set first.
             self.core.cx.local.tools = tools;
             self.begin(now);
         } else if self.begin(now) {
@@ -358,33 +361,34 @@ impl Session {
         Ok(())
     }
 
-    /// Asks for a call. Unless an error is returned, exactly one [`Output::Settled`] follows for the key.
+    /// Starts a call. Unless an error is returned, exactly one [`Output::Settled`] follows for the key.
     ///
     /// # Errors
-    /// What is known at once: nobody can own it, too many are open, it is too large, the limit is not
-    /// allowed, the session is closed.
+    /// No participant can own the call, too many calls are open, the call is too large, its time limit is not allowed,
+    /// or the session has ended.
     pub fn call(&mut self, now: Instant, request: Request) -> Result<CallKey, CallError> {
         self.begin(now);
         self.check_open().map_err(CallError::Closed)?;
         self.outgoing.call(&mut self.core, request)
     }
 
-    /// Ends a call of ours: it settles at once as cancelled, and its owner is told to stop.
+    /// Cancels a call of the local participant. It is settled at once, and its owner is asked to stop.
     pub fn cancel(&mut self, now: Instant, key: CallKey) {
-        // A call that a barge-in settled is no caller's any more, even where the work goes on.
+        // A call that a barge-in settled no longer has a caller, even if its tool still runs.
         if self.begin(now) && self.outgoing.is_awaited(key) {
             self.outgoing.settle_call(&mut self.core, key, Err(CallError::Cancelled));
         }
     }
 
-    /// Lets a call of ours finish unseen: it goes on as it would have, and no [`Output::Settled`] follows.
+    /// Detaches a call of the local participant from its caller. The call continues, but no [`Output::Settled`]
+    /// follows.
     pub fn detach(&mut self, now: Instant, key: CallKey) {
         if self.begin(now) {
             self.outgoing.detach(key);
         }
     }
 
-    /// Brings the outcome of a job. Of a job that was aborted or is unknown, nothing happens.
+    /// Reports the outcome of a job. An aborted or unknown job is ignored.
     pub fn settle(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
         if self.begin(now) {
             let outcome = self.core.jobs.checked_outcome(key, outcome);
@@ -395,7 +399,7 @@ impl Session {
         }
     }
 
-    /// Tells a job's caller how far it has come. At most ten a second are sent; the last is kept.
+    /// Reports the progress of a job to its caller. At most ten updates a second are sent; the last is always sent.
     pub fn progress(&mut self, now: Instant, key: JobKey, progress: Progress) {
         if self.begin(now) {
             let Core { cx, peers, delivery, jobs } = &mut self.core;
@@ -403,10 +407,10 @@ impl Session {
         }
     }
 
-    /// Sends a frame of a type that is not the session's.
+    /// Sends a frame of a type that the session does not handle itself.
     ///
     /// # Errors
-    /// A type of the session's own, a frame that is too large or for nobody, a closed session.
+    /// The type is reserved for the session, the frame is too large or has no destination, or the session has ended.
     #[expect(clippy::needless_pass_by_value, reason = "a command takes what it is given")]
     pub fn send(
         &mut self,
@@ -421,16 +425,17 @@ impl Session {
         self.core.delivery.send_frame(&mut self.core.cx, &self.core.peers, to, kind, &meta, body)
     }
 
-    /// Takes no more requests: each is refused as `busy`, and nothing of it runs. What is open goes on.
+    /// Refuses all further requests as `busy`, without running them. Open calls and jobs continue.
     pub fn drain(&mut self, now: Instant) {
         if self.begin(now) {
             self.incoming.drain(&mut self.core);
         }
     }
 
-    /// Leaves in order: goodbye to everybody we shook hands with. Our calls settle as closed, our jobs
-    /// stop. What is to be sent still comes out of [`poll_output`](Session::poll_output); every later
-    /// input does nothing.
+    /// Leaves the room: sends a goodbye to every peer that completed the handshake, settles open calls as closed and
+    /// stops jobs.
+    ///
+    /// [`poll_output`](Session::poll_output) still returns the last packets. Later inputs have no effect.
     pub fn close(&mut self, now: Instant) {
         if self.begin(now) {
             self.end(CloseReason::Closed, true);
@@ -440,21 +445,21 @@ impl Session {
 
 /// Polls.
 impl Session {
-    /// The next thing to do, until there is none.
+    /// Returns the next output, or `None` if there is none.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.core.cx.next_output()
     }
 
-    /// When [`handle_timeout`](Session::handle_timeout) is due, if ever.
+    /// Returns the time at which [`handle_timeout`](Session::handle_timeout) is due, if any.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.core.cx.timers.next()
     }
 }
 
-/// Waiting for a participant.
+/// Waits for a participant.
 impl Session {
-    /// Waits for this participant as a call does that names it: it is greeted, and its silence is watched. Each of these must be
-    /// followed by one [`stop_expecting`](Session::stop_expecting).
+    /// Starts to wait for this participant, as a call that names it does: greets it and applies the timeout of
+    /// [`Times::silence`]. Each call must be followed by one [`stop_expecting`](Session::stop_expecting).
     pub fn expect_client(&mut self, now: Instant, id: &Identity) {
         if self.begin(now) {
             self.outgoing.begin_expecting(&mut self.core, id);
@@ -466,7 +471,7 @@ impl Session {
         self.outgoing.stop_expecting(id);
     }
 
-    /// Pings a participant that shook hands and has not registered. Without that it is never
+    /// Pings a participant that completed the handshake but has not registered. Without a ping it never becomes
     /// [`NotBound`](Readiness::NotBound).
     pub fn probe_client(&mut self, now: Instant, id: &Identity) {
         if self.begin(now) {
@@ -476,7 +481,7 @@ impl Session {
         }
     }
 
-    /// Returns how far this participant is.
+    /// Returns whether this participant is ready for calls.
     pub fn readiness(&self, id: &Identity) -> Readiness {
         let why_not = || why_not(&self.core, "", id);
         let Some(remote) = self.core.peers.get(id).filter(|remote| remote.is_here()) else {
@@ -494,7 +499,7 @@ impl Session {
         Readiness::NotBound
     }
 
-    /// Counts what may have changed the readiness of anybody.
+    /// Returns a count of the changes that may affect the readiness of a participant.
     #[cfg(feature = "runtime")]
     pub(crate) fn registrations(&self) -> u64 {
         self.core.peers.changes()
@@ -503,8 +508,8 @@ impl Session {
 
 /// Consent, turns and stops.
 impl Session {
-    /// Brings the answer to a question. After a yes the job is given out as [`Output::Execute`]; after a no its caller reads
-    /// `permission_denied`, and nothing ran. A question that was taken back is ignored.
+    /// Reports the answer to a question. If the person agrees, the job follows as [`Output::Execute`]. Otherwise its
+    /// caller receives `permission_denied`, and nothing has run. An answer to a withdrawn question is ignored.
     pub fn consent(&mut self, now: Instant, key: JobKey, is_allowed: bool) {
         if self.begin(now) {
             let Core { cx, peers, delivery, jobs } = &mut self.core;
@@ -513,13 +518,14 @@ impl Session {
         }
     }
 
-    /// Begins a turn, whose calls name it in [`Request::turn`]. At most 256 are open at once; beyond it the oldest is over.
+    /// Starts a turn. Its calls name it in [`Request::turn`]. At most 256 turns are open; a further one ends the
+    /// oldest.
     pub fn turn(&mut self) -> TurnKey {
         self.outgoing.begin_turn()
     }
 
-    /// Ends a turn, since the user interrupted: each open call of it settles at once, by its tool's rule. Later calls of this turn are
-    /// refused.
+    /// Ends a turn because the user interrupted. Each of its open calls is settled at once, according to its tool's
+    /// rule. Later calls of this turn are refused.
     pub fn barge_in(&mut self, now: Instant, turn: TurnKey) {
         self.outgoing.end_turn(turn);
         if self.begin(now) {
@@ -527,43 +533,44 @@ impl Session {
         }
     }
 
-    /// Forgets a turn: its calls go on, and it takes no further ones.
+    /// Ends a turn without an interruption. Its open calls continue; later calls of this turn are refused.
     pub fn end_turn(&mut self, turn: TurnKey) {
         self.outgoing.end_turn(turn);
     }
 
-    /// Takes the results of calls that a barge-in had left running, oldest first, at most [`Caps::late_results`] and
-    /// [`Caps::late_bytes`].
+    /// Takes the results of calls that a barge-in left running, oldest first. At most [`Caps::late_results`] and
+    /// [`Caps::late_bytes`] are kept.
     pub fn late_results(&mut self) -> Vec<LateResult> {
         self.outgoing.late_results()
     }
 
-    /// Client: asks the bound assistant to stop this call, or every call that a barge-in would stop. The assistant does so if its
-    /// author lets this client ([`Config::allow_stop`]).
+    /// Client: asks the bound assistant to stop this call or, with `None`, each call that a barge-in would stop. The
+    /// assistant complies if its configuration lets this client stop calls ([`Config::allow_stop`]).
     ///
     /// # Errors
-    /// There is no assistant, or the session is closed.
+    /// No assistant is bound, or the session has ended.
     pub fn ask_to_stop(&mut self, now: Instant, call: Option<&CallId>) -> Result<(), StopError> {
         self.begin(now);
         self.check_open().map_err(StopError::Closed)?;
         self.outgoing.request_stop(&mut self.core, call)
     }
 
-    /// The last calls that have ended, oldest first, then the open ones: those of the local participant, and those that it runs.
+    /// Returns the last settled calls, oldest first, then the open ones. It includes the calls that the local
+    /// participant requested and those that it ran.
     pub fn records(&self) -> Vec<CallRecord> {
         self.core.cx.log.records()
     }
 
-    /// What is known of this call, if it is open or ended not long ago.
+    /// Returns the record of this call, if it is open or was settled recently.
     pub fn record(&self, call: &CallId) -> Option<&CallRecord> {
         self.core.cx.log.record(call)
     }
 }
 
-/// What a recorded session needs to be run again.
+/// Inputs that replaying a recorded session needs.
 #[cfg(feature = "record")]
 impl Session {
-    /// Makes a call under an id that it had before.
+    /// Starts a call with a recorded id.
     pub(crate) fn call_as(
         &mut self,
         now: Instant,
@@ -572,32 +579,32 @@ impl Session {
     ) -> Result<CallKey, CallError> {
         self.core.cx.ids.give(Some(id));
         let key = self.call(now, request);
-        self.core.cx.ids.give(None); // an error may have come before it was used
+        self.core.cx.ids.give(None); // an error may have occurred before the id was used
         key
     }
 
-    /// Sends a job's progress that would wait.
+    /// Sends a job's waiting progress at once.
     pub(crate) fn progress_at_once(&mut self, now: Instant, key: JobKey) {
         self.core.cx.now = now;
         let Core { cx, peers, delivery, jobs } = &mut self.core;
         jobs.report_due(cx, peers, delivery, key);
     }
 
-    /// What a request of this peer must say in `bridge.to` to be for this session.
+    /// Returns the `bridge.to` value that addresses this session in a request of this peer.
     pub(crate) fn address_shown_to(&self, peer: &Identity) -> String {
         ids::address_of(&self.core.cx.ids.instance_for(peer))
     }
 }
 
 impl Session {
-    /// Takes the time of an input or command. Returns whether the session is open. The first time it greets the peers that the
-    /// configuration names.
+    /// Takes the time of an input or command and returns whether the session is open. The first call greets the
+    /// configured peers.
     fn begin(&mut self, now: Instant) -> bool {
         self.core.cx.now = now;
         match self.phase {
             Phase::Open if !self.core.delivery.is_exhausted() => true,
             Phase::Open => {
-                let reason = "all stanza numbers are used; join again";
+                let reason = "all stanza numbers are used; rejoin the room";
                 self.end(CloseReason::ConnectionLost(Arc::from(reason)), false);
                 false
             }

@@ -1,4 +1,4 @@
-//! What became of each call: asked for, delivered, begun, settled — once each, with times.
+//! The log of calls: when each was requested, delivered, started and settled.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -9,62 +9,62 @@ use crate::{
     value::Value,
 };
 
-/// Open records that are kept at once. Open calls and jobs have caps of their own, far below it.
+/// The limit on open records. The limits on open calls and jobs are far lower.
 const MAX_OPEN: usize = 4096;
 
-/// The longest code of a failure that a record keeps, in bytes; a peer may write any.
+/// The longest error code that a record keeps, in bytes. A peer may send a longer one.
 const MAX_CODE: usize = 128;
 
-/// What is known of one call, ours or one that we ran. It holds neither arguments nor result.
+/// The record of one call that the local participant requested or ran. It contains neither arguments nor result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallRecord {
     /// The call.
     pub id: CallId,
-    /// The tool's name, as written, up to the 64 bytes that a name may have.
+    /// The tool's name, as sent, up to the 64 bytes that a name may have.
     pub tool: String,
-    /// Who executes.
+    /// The side that runs the tool.
     pub execution: Execution,
-    /// Who asked.
+    /// The caller.
     pub caller: Identity,
-    /// Who owes the answer; nobody while none was found.
+    /// The participant that must answer; `None` while no owner is known.
     pub owner: Option<Identity>,
-    /// The turn that it belongs to, if it is ours and belongs to one.
+    /// The turn that the call belongs to, if the local participant requested it in one.
     pub turn: Option<TurnKey>,
-    /// The size of the arguments in bytes.
+    /// The size of the arguments, in bytes.
     pub request_bytes: usize,
-    /// The size of the result in bytes, if it succeeded.
+    /// The size of the result, in bytes, if the call succeeded.
     pub result_bytes: Option<usize>,
-    /// When it was asked for; of a call that we run, when its request came.
+    /// When the call was requested. If the local participant runs it: when its request arrived.
     pub requested: Instant,
-    /// When its owner was known to have the request. An owner need not say so.
+    /// When the request was known to have reached the owner. Some owners do not acknowledge requests.
     pub delivered: Option<Instant>,
-    /// When its owner said that the tool begins.
+    /// When the owner reported that the tool starts.
     pub started: Option<Instant>,
-    /// When it was settled.
+    /// When the call was settled.
     pub settled: Option<Instant>,
-    /// How it was settled, if it was.
+    /// How the call was settled, if it was.
     pub outcome: Option<Result<(), ErrorCode>>,
-    /// When a result came after it was settled: it settled nothing.
+    /// When a result arrived after the call was settled. That result was ignored.
     pub late: Option<Instant>,
 }
 
-/// How far a call has come.
+/// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CallState {
-    /// Asked for.
+    /// Requested.
     Requested,
-    /// Its owner has the request.
+    /// The owner has the request.
     Delivered,
-    /// The tool has begun.
+    /// The tool has started.
     Started,
-    /// It has its one outcome.
+    /// The call has its outcome.
     Settled,
 }
 
 impl CallRecord {
-    /// The record of a call that was requested now, whoever may own it.
+    /// Creates the record of a call that is requested now.
     pub(super) fn requested(
         call: &CallId,
         tool: &str,
@@ -90,7 +90,7 @@ impl CallRecord {
         }
     }
 
-    /// How far it has come.
+    /// Returns the call's state.
     pub fn state(&self) -> CallState {
         if self.settled.is_some() {
             CallState::Settled
@@ -104,33 +104,33 @@ impl CallRecord {
     }
 }
 
-/// All open calls and jobs, and the last ones that have ended.
+/// All open calls and jobs, and the last settled ones.
 #[derive(Debug, Default)]
 pub(super) struct CallLog {
     open: BTreeMap<CallId, CallRecord>,
-    /// By the order in which they ended.
+    /// The settled records, in the order in which they ended.
     ended: BTreeMap<u64, CallRecord>,
-    /// Which of them is the last one of this call.
+    /// The key in `ended` of the last record of each call.
     ended_as: BTreeMap<CallId, u64>,
-    /// Counts the records that have ended.
+    /// The number of records that have ended so far.
     count: u64,
 }
 
 impl CallLog {
-    /// The last calls that have ended, oldest first, then the open ones.
+    /// Returns the last settled calls, oldest first, then the open ones.
     pub(super) fn records(&self) -> Vec<CallRecord> {
         let mut open: Vec<_> = self.open.values().cloned().collect();
         open.sort_by_key(|record| record.requested);
         self.ended.values().cloned().chain(open).collect()
     }
 
-    /// The record of this call.
+    /// Returns the record of this call.
     pub(super) fn record(&self, call: &CallId) -> Option<&CallRecord> {
         let ended = || self.ended.get(self.ended_as.get(call)?);
         self.open.get(call).or_else(ended)
     }
 
-    /// Everything that happens to a call is an event. At most `kept` records of ended calls are kept.
+    /// Updates the records from an event. At most `kept` records of settled calls are kept.
     pub(super) fn note(&mut self, now: Instant, event: &Event, local: &Identity, kept: usize) {
         match event {
             // A call of the local participant has a record, unless a barge-in has settled it.
@@ -167,7 +167,7 @@ impl CallLog {
         self.mark(now, call, |record| &mut record.started);
     }
 
-    /// A result came after the call was settled.
+    /// Notes that a result arrived after the call was settled.
     pub(super) fn late(&mut self, call: &CallId, now: Instant) {
         let ended = self.ended_as.get(call).and_then(|at| self.ended.get_mut(at));
         if let Some(record) = ended {
@@ -175,7 +175,7 @@ impl CallLog {
         }
     }
 
-    /// A request arrived, which is its delivery.
+    /// Notes the arrival of a request, which is also its delivery.
     fn received(&mut self, now: Instant, call: &CallId, tool: &str, execution: Execution, by: &Identity) {
         if self.open.contains_key(call) {
             return;
@@ -186,7 +186,7 @@ impl CallLog {
         });
     }
 
-    /// Whoever owes the answer is known.
+    /// Notes the participant that must answer.
     fn owned(&mut self, call: &CallId, execution: Execution, owner: &Identity) {
         if let Some(record) = self.open.get_mut(call) {
             record.owner = Some(owner.clone());
@@ -220,7 +220,7 @@ impl CallLog {
         }
     }
 
-    /// We leave: what is still open has ended too.
+    /// Settles all open records when the local participant leaves.
     fn close(&mut self, now: Instant, kept: usize) {
         let open: Vec<_> = self.open.values().map(|it| (it.id.clone(), it.execution)).collect();
         for (call, execution) in open {
@@ -244,7 +244,7 @@ impl CallLog {
     }
 }
 
-/// A code that is short enough to be kept.
+/// Cuts a code to the length that a record keeps.
 fn short(code: &ErrorCode) -> ErrorCode {
     let text = code.as_str();
     match floor_char(text, MAX_CODE) {

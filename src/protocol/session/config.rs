@@ -1,4 +1,4 @@
-//! What an author can set: who has which rights, how long is waited, how much is allowed.
+//! The configuration of a session: rights, timeouts and limits.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,53 +13,56 @@ use crate::{
     transport::{Capabilities, Identity, Participant},
 };
 
-/// A rule that judges a participant.
+/// A rule that accepts or rejects a participant.
 pub type ParticipantFilter = Arc<dyn Fn(&Participant) -> bool + Send + Sync>;
 
-/// How a session behaves. The defaults are those of `wire.md`.
+/// The configuration of a session. The defaults are those of `wire.md`.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// The room's name, which is the conversation's. Default: none, and a frame of any room is taken.
+    /// The room's name, which is also the conversation's. Default: empty, and frames of any room are accepted.
     pub room: String,
-    /// Client: the assistant to bind. Default: the only eligible one that speaks.
+    /// Client: the assistant to bind. Default: the only eligible participant that takes part in the protocol.
     pub assistant: Option<Identity>,
-    /// Assistant: the clients that are admitted by name, and greeted before they are announced.
+    /// Assistant: the clients that are admitted by name. They are greeted before the room announces them.
     pub admitted: BTreeSet<Identity>,
-    /// Assistant: a further rule for whom to admit. Default: none; a token's role `client` always counts.
+    /// Assistant: a further rule for admission. Default: none. A token with the role `client` is always admitted.
     pub admit_filter: Option<ParticipantFilter>,
-    /// Assistant: admits nobody whose token names no role. Default: no, and the only ordinary participant without a
-    /// role is admitted, if [`admitted`](Self::admitted) is empty and [`admit_filter`](Self::admit_filter) is not set.
+    /// Assistant: whether only participants with a role in their token are admitted.
+    ///
+    /// Default: false. The only ordinary participant without a role is then admitted too, if
+    /// [`admitted`](Self::admitted) is empty and [`admit_filter`](Self::admit_filter) is not set.
     pub only_roles: bool,
-    /// Assistant: which clients may stop calls. Default: none.
+    /// Assistant: the rule for clients that may stop calls. Default: no client may.
     pub stop_filter: Option<ParticipantFilter>,
-    /// Assistant: tools that only one identity may run.
+    /// Assistant: the tools that only one identity may run.
     pub pins: BTreeMap<ToolName, Identity>,
-    /// Which of several is meant: the clients that offer a tool, or who may be the assistant. Default: nobody.
+    /// The policy for choosing among several clients that offer a tool, or several candidate assistants. Default: none
+    /// is chosen.
     pub choose: SelectionPolicy,
-    /// Client: prompts to a person are answered, as jobs that the driver is given
-    /// ([`Prompt::read`](crate::Prompt::read)). Default: no.
+    /// Client: whether it answers prompts to a person. The driver receives each as a job
+    /// ([`Prompt::read`](crate::Prompt::read)). Default: false.
     pub prompts: bool,
-    /// Whether a person can be asked before a tool runs, with [`Output::Ask`](super::Output::Ask). Default: no, and a tool that needs it is
-    /// not offered.
+    /// Whether a person can be asked before a tool runs ([`Output::Ask`](super::Output::Ask)). Default: false. A tool
+    /// that needs consent is then not offered.
     pub consent_available: bool,
-    /// The program and version that we tell peers.
+    /// The program and version that peers see.
     pub version: String,
-    /// Whether the transport carries byte streams, so that frames larger than a packet can pass. Default: no.
+    /// Whether the transport carries byte streams, which frames larger than a packet need. Default: false.
     pub streams: bool,
-    /// Times.
+    /// Timeouts and intervals.
     pub times: Times,
-    /// Caps.
+    /// Limits.
     pub caps: Caps,
-    /// Whether small frames go on the lossy lane first, where there is one. Default: yes.
+    /// Whether small frames are sent on the lossy lane first, if there is one. Default: true.
     pub fast_lane: bool,
-    /// Whether the transport has a lossy lane, so that what comes on it is told by
-    /// [`Session::handle_lossy_packet`](super::Session::handle_lossy_packet). Default: no.
+    /// Whether the transport has a lossy lane. The driver passes its packets to
+    /// [`Session::handle_lossy_packet`](super::Session::handle_lossy_packet). Default: false.
     pub lossy: bool,
 }
 
 impl Config {
-    /// Whether the transport has a lossy lane. Default: no.
+    /// Sets whether the transport has a lossy lane. Default: false.
     #[must_use]
     pub fn lossy(mut self, has_lossy_lane: bool) -> Self {
         self.lossy = has_lossy_lane;
@@ -70,7 +73,7 @@ impl Config {
         self.fast_lane && self.lossy
     }
 
-    /// In the room of this name.
+    /// Sets the room's name.
     #[must_use]
     pub fn room(mut self, name: impl Into<String>) -> Self {
         self.room = name.into();
@@ -84,98 +87,99 @@ impl Config {
         self
     }
 
-    /// Assistant: admits this client, whatever its token says.
+    /// Assistant: admits this client, whatever role its token has.
     #[must_use]
     pub fn admit(mut self, identity: impl Into<Identity>) -> Self {
         self.admitted.insert(identity.into());
         self
     }
 
-    /// Assistant: admits the participants that this rule likes.
+    /// Assistant: admits the participants that this rule accepts.
     #[must_use]
     pub fn admit_if(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
         self.admit_filter = Some(Arc::new(rule));
         self
     }
 
-    /// Assistant: admits nobody whose token names no role.
+    /// Assistant: admits only participants with a role in their token.
     #[must_use]
     pub fn admit_only_roles(mut self) -> Self {
         self.only_roles = true;
         self
     }
 
-    /// Assistant: lets the clients that this rule likes stop calls.
+    /// Assistant: lets the clients that this rule accepts stop calls.
     #[must_use]
     pub fn allow_stop(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
         self.stop_filter = Some(Arc::new(rule));
         self
     }
 
-    /// Assistant: only this identity may run the tool, whoever else offers it.
+    /// Assistant: lets only this identity run the tool, even if others offer it.
     #[must_use]
     pub fn pin(mut self, tool: ToolName, owner: impl Into<Identity>) -> Self {
         self.pins.insert(tool, owner.into());
         self
     }
 
-    /// Chooses one of several by this policy.
+    /// Sets the policy for choosing among several participants.
     #[must_use]
     pub fn choose(mut self, policy: SelectionPolicy) -> Self {
         self.choose = policy;
         self
     }
 
-    /// Client: answers prompts to a person.
+    /// Client: sets whether it answers prompts to a person.
     #[must_use]
     pub fn prompts(mut self, answered: bool) -> Self {
         self.prompts = answered;
         self
     }
 
-    /// A person can be asked before a tool runs: the driver takes the questions and brings the answers.
+    /// Sets whether a person can be asked before a tool runs. If so, the driver shows the questions and reports the
+    /// answers.
     #[must_use]
     pub fn consent_available(mut self, available: bool) -> Self {
         self.consent_available = available;
         self
     }
 
-    /// Tells peers this program and version.
+    /// Sets the program and version that peers see.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.version = version.into();
         self
     }
 
-    /// With these times.
+    /// Sets the timeouts and intervals.
     #[must_use]
     pub fn times(mut self, times: Times) -> Self {
         self.times = times;
         self
     }
 
-    /// With these caps.
+    /// Sets the limits.
     #[must_use]
     pub fn caps(mut self, caps: Caps) -> Self {
         self.caps = caps;
         self
     }
 
-    /// How long a peer that left or fell silent may take to come back. Default: 5 s.
+    /// Sets the reconnect grace period of a peer that left or stopped responding. Default: 5 s.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.times.grace = grace;
         self
     }
 
-    /// The largest packet that the transport carries, in bytes. Default: 15,000.
+    /// Sets the largest packet that the transport carries, in bytes. Default: 15,000.
     #[must_use]
     pub fn max_packet(mut self, bytes: usize) -> Self {
         self.caps.max_packet = bytes;
         self
     }
 
-    /// Whether the transport carries byte streams, so that frames larger than a packet can pass. Default: no.
+    /// Sets whether the transport carries byte streams, which frames larger than a packet need. Default: false.
     #[must_use]
     pub fn streams(mut self, streams: bool) -> Self {
         self.streams = streams;
@@ -229,40 +233,43 @@ impl fmt::Debug for Config {
     }
 }
 
-/// How long is waited for what.
+/// Timeouts and intervals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Times {
-    /// The budget of a call that names none. Default: 30 s.
+    /// The time limit of a call that sets none. Default: 30 s.
     pub call: Duration,
-    /// The longest budget that a call may have. Default: 10 min.
+    /// The longest time limit that a call may have. Default: 10 min.
     pub longest_call: Duration,
-    /// How long a call waits for somebody who offers its tool, inside its budget. Default: 5 s, since
-    /// announcements take 3.
+    /// The longest wait of a call for a participant that offers its tool. It counts against the call's time limit.
+    /// Default: 5 s, since announcements take 3 s.
     pub owner_wait: Duration,
-    /// How long a peer that left or fell silent may take to come back. Default: 5 s.
+    /// The reconnect grace period of a peer that left or stopped responding. Default: 5 s.
     pub grace: Duration,
-    /// The silence after which a peer that sent heartbeats is gone. Default: 30 s.
+    /// The time without packets after which a peer that sent heartbeats counts as gone. Default: 30 s.
     pub heartbeat: Duration,
-    /// How long an answered request is remembered beyond its own budget. Default: 60 s.
+    /// How long an answered request is remembered after its time limit. Default: 60 s.
     pub memory: Duration,
     /// How long a frame waits for its sender's announcement or Configuration. Default: 4 s.
     pub hold: Duration,
-    /// The silence, after our Configuration, after which a peer that a caller named is asked as a plain
-    /// one; and the silence after which a sign of life is asked for. Default: 1 s.
+    /// The time without packets after which an owner is pinged. After the same time without an answer to the local
+    /// Configuration, a peer that a caller named is called as a plain one. Default: 1 s.
     pub silence: Duration,
-    /// How long the room may take to tell others of us. A plain peer is not asked before: it hears us without
-    /// a sender, and cannot answer. Ends early when the room tells us of ourselves. Default: 3.5 s, since LiveKit
-    /// announces participants without tracks once in 3 s.
+    /// How long the room may take to announce the local participant to others.
+    ///
+    /// A plain peer is not called earlier: it would receive the packet without a sender and could not answer. The wait
+    /// ends when the room announces the local participant to itself. Default: 3.5 s, since LiveKit announces
+    /// participants without tracks once in 3 s.
     pub announcement: Duration,
-    /// The silence after which a byte stream that has not ended is given up. Default: 10 s.
+    /// The time without a chunk after which an unfinished byte stream is dropped. Default: 10 s.
     pub stream_idle: Duration,
-    /// The time after which a byte stream that has not ended is given up, however much of it came. Default: 60 s.
+    /// The time after which an unfinished byte stream is dropped, even if chunks still arrive. Default: 60 s.
     pub stream: Duration,
-    /// How long a client that may run a tool in our place has to claim the call, at most half of what is left of
-    /// its budget. Then we run it ourselves. Default: 2 s, with a fast lane too: its last retry is on its way after 1.5 s.
+    /// How long a client may take to claim an `either` call, at most half of the call's remaining time. After that the
+    /// assistant runs the tool itself. Default: 2 s, which also suffices on the fast lane: its last retry is sent after
+    /// 1.5 s.
     pub claim: Duration,
-    /// How often a participant without rights is told that it has none. Default: once in 60 s.
+    /// The interval between two refusals that are sent to a participant without rights. Default: 60 s.
     pub denial: Duration,
 }
 
@@ -286,86 +293,87 @@ impl Default for Times {
     }
 }
 
-/// How much of anything there may be.
+/// Limits on size, number and rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Caps {
-    /// The largest packet that we send, in bytes. Default: 15,000.
+    /// The largest packet that is sent, in bytes. Default: 15,000.
     pub max_packet: usize,
-    /// The largest packet that is looked at, in bytes. Default: 256 KiB, far above what one packet can be.
+    /// The largest packet that is read, in bytes. Default: 256 KiB, far more than one packet can have.
     pub max_incoming: usize,
-    /// Calls that are open at once with one owner, stopped ones included until their owner knows. Default: 64.
+    /// Open calls with one owner. A stopped call counts until its owner acknowledges the stop. Default: 64.
     pub open_per_peer: usize,
-    /// Calls that are open at once with all owners and none. Default: 1,024.
+    /// Open calls in total, including those without an owner. Default: 1,024.
     pub open_calls: usize,
-    /// Requests taken from one caller in a second. Default: 50; models make fewer than 5.
+    /// Requests accepted from one caller per second. Default: 50; models make fewer than 5.
     pub calls_per_second: u32,
-    /// Requests of one caller that are remembered. Default: 4,096.
+    /// Remembered requests of one caller. Default: 4,096.
     pub table_entries: usize,
-    /// Bytes of results of one caller that wait to be sent or acknowledged. Default: 32 MiB, two of the largest size.
+    /// Bytes of results to one caller that wait to be sent or acknowledged. Default: 32 MiB, two results of the largest
+    /// size.
     pub table_bytes: usize,
-    /// Frames that are on their way again at once to a peer that came back; the next go when they are
-    /// acknowledged. Default: 256.
+    /// Retransmitted frames in flight to a peer that came back. The next are sent as these are acknowledged. Default:
+    /// 256.
     pub retransmit_frames: usize,
-    /// Bytes of those frames; one frame of any size is let through. Default: 4 MiB.
+    /// Bytes of those frames. A single frame may exceed it. Default: 4 MiB.
     pub retransmit_bytes: usize,
-    /// Tools that one participant offers. Default: 128.
+    /// Tools of one participant. Default: 128.
     pub tools: usize,
     /// A tool's description, in bytes. Default: 1 KiB.
     pub description_bytes: usize,
     /// A tool's schema, in bytes of JSON. Default: 16 KiB.
     pub schema_bytes: usize,
-    /// All descriptions and schemas of one participant, in bytes. Default: 256 KiB; what carries them holds a little
-    /// less.
+    /// All descriptions and schemas of one participant, in bytes. Default: 256 KiB. The frame that carries them holds
+    /// slightly less.
     pub registration_bytes: usize,
     /// A call's id, in bytes. Default: 128.
     pub id_bytes: usize,
     /// Frames of one sender that wait for its announcement or Configuration. Default: 32.
     pub held_frames: usize,
-    /// Bytes of all frames that wait, and of those of one sender that wait for its Configuration.
-    /// Default: 1 MiB.
+    /// Bytes of all waiting frames, and of one sender's frames that wait for its Configuration. Default: 1 MiB.
     pub held_bytes: usize,
-    /// Progress of one job that is sent in a second. Default: 10; it is for eyes.
+    /// Progress updates of one job that are sent per second. Default: 10, enough for a person who watches.
     pub progress_per_second: u32,
-    /// One progress, in bytes. Default: 4 KiB.
+    /// One progress update, in bytes. Default: 4 KiB.
     pub progress_bytes: usize,
-    /// A tool's error message, in bytes; the rest is cut off. Default: 4 KiB.
+    /// A tool's error message, in bytes. The rest is cut off. Default: 4 KiB.
     pub message_bytes: usize,
-    /// The largest frame, in bytes, that is sent or taken as a byte stream. Default: 16 MiB, which is also the most
-    /// that a frame can have.
+    /// The largest frame that is sent or accepted as a byte stream, in bytes. Default: 16 MiB, the largest frame of the
+    /// protocol.
     pub max_frame: usize,
-    /// The largest frame, in bytes, that is taken as a byte stream from who is neither our assistant nor owes us
-    /// an answer; and so the largest registration. A frame of a type that is not ours is taken up to this from
-    /// anybody, since as many of them may wait for the application as events may. Default: 256 KiB.
+    /// The largest frame that is accepted as a byte stream from a sender that is neither the bound assistant nor owes
+    /// an answer, in bytes.
+    ///
+    /// It is also the limit of a registration, and of a frame whose type the session does not handle, whoever sends it:
+    /// as many of those may wait for the application as events may. Default: 256 KiB.
     pub max_frame_of_others: usize,
-    /// Byte streams that one sender may have open. Default: 4.
+    /// Open byte streams of one sender. Default: 4.
     pub streams_per_peer: usize,
-    /// Bytes of all byte streams that have not ended, of which one sender may hold half. Default: 32 MiB.
+    /// Bytes of all unfinished byte streams. One sender may use half of them. Default: 32 MiB.
     pub stream_bytes: usize,
-    /// Bytes of arguments of all calls that are open with one owner, or that one caller has open with us; one call
-    /// always may be. Default: 16 MiB.
+    /// Bytes of the arguments of all open calls with one owner, and of all open calls from one caller. A single call
+    /// may exceed it. Default: 16 MiB.
     pub open_bytes: usize,
-    /// Late results that wait for the next turn; beyond it the oldest is dropped. Default: 32.
+    /// Late results that wait for the next turn. The oldest is dropped first. Default: 32.
     pub late_results: usize,
     /// Bytes of all late results that wait for the next turn. Default: 256 KiB.
     pub late_bytes: usize,
-    /// How often one turn may ask for the same tool with the same arguments. Default: 5; more is a loop.
+    /// Calls of the same tool with the same arguments in one turn. Default: 5; more indicate a loop.
     pub equal_calls: u32,
-    /// Calls and jobs that have ended and that [`Session::records`](super::Session::records) still shows.
-    /// Default: 256.
+    /// Settled calls and jobs that [`Session::records`](super::Session::records) still shows. Default: 256.
     pub call_log: usize,
-    /// Questions to a person that are open at once; beyond it a call is refused as `busy`. Default: 8.
+    /// Open questions to a person. A further call is refused as `busy`. Default: 8.
     pub open_questions: usize,
-    /// Prompts that one assistant may have open with us; beyond it a prompt is refused as `busy`. Default: 8; a person
-    /// answers one at a time.
+    /// Open prompts of one assistant. A further prompt is refused as `busy`. Default: 8; a person answers one at a
+    /// time.
     pub open_prompts: usize,
     /// Frames of all senders together that wait for an announcement. Default: 256.
     pub held_frames_of_all: usize,
-    /// Identities that left and are still remembered, so that nothing of theirs runs twice. Default: 1,024.
+    /// Remembered identities that have left, so that none of their calls runs twice. Default: 1,024.
     pub remembered_peers: usize,
-    /// Tools that run at once, for all callers. Default: 64, which one caller alone may have open.
+    /// Tools that run at once, for all callers. Default: 64, as many as one caller may have open.
     pub running_jobs: usize,
-    /// Calls that wait, within their limits, for others to end; beyond it a call is refused as `busy`. Default: 256.
+    /// Calls that wait, within their time limits, for others to end. A further call is refused as `busy`. Default: 256.
     pub waiting_jobs: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What a session gives out: packets, jobs, outcomes and news.
+//! The outputs of a session: packets, jobs, outcomes and events.
 
 use std::{
     fmt,
@@ -14,38 +14,42 @@ use crate::{
     value::{EncodeError, Value},
 };
 
-/// What the driver of a [`Session`](super::Session) must do. Exhaustive on purpose: it must do all of it.
+/// An instruction to the driver of a [`Session`](super::Session). The enum is exhaustive on purpose: a driver must
+/// handle each variant.
 #[derive(Debug)]
 pub enum Output {
-    /// Hand this packet to the room; if that fails, say so with `handle_send_failed`.
+    /// Send this packet through the transport. If that fails, report it with `handle_send_failed`.
     Transmit(Packet),
-    /// Run this tool, and bring its outcome with `settle`. Once it runs, say so with `progress` and
-    /// [`Progress::started`]: a job that was refused before, by its schema, never began.
+    /// Run this tool and report its outcome with `settle`.
+    ///
+    /// When the tool starts, report [`Progress::started`] with `progress`. A job that its schema rejects has not
+    /// started.
     Execute(Job),
-    /// Ask a person whether this job may run, and bring the answer with `consent`. The job is held back until then; no answer is a no.
+    /// Ask a person whether this job may run, and report the answer with `consent`. The job waits for the answer; a
+    /// missing answer counts as a refusal.
     Ask(Question),
-    /// Stop running this job, or take its question back: its outcome is not wanted any more.
+    /// Stop this job or withdraw its question. Its outcome is no longer needed.
     Abort(JobKey),
-    /// A call of ours has ended; nothing follows for this key.
+    /// A call of the local participant has ended. No further output has this key.
     Settled {
         /// The call.
         key: CallKey,
         /// How it ended.
         result: Result<Value, CallError>,
     },
-    /// Something happened that a person or a log may want to know.
+    /// Something happened that an application or a log may show.
     Event(Event),
 }
 
-/// Names one call that we asked for, within one session.
+/// Identifies a call of the local participant within one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallKey(pub(super) u64);
 
-/// Names one job that we run, within one session.
+/// Identifies a job of the local participant within one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobKey(pub(super) u64);
 
-/// Names one turn, within one session.
+/// Identifies a conversation turn within one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TurnKey(pub(super) u64);
 
@@ -53,17 +57,18 @@ pub struct TurnKey(pub(super) u64);
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Question {
-    /// Names it in [`Session::consent`](crate::Session::consent), and in [`Output::Abort`] if it is taken back.
+    /// Identifies the question in [`Session::consent`](crate::Session::consent), and in [`Output::Abort`] if it is
+    /// withdrawn.
     pub key: JobKey,
     /// The call's id on the wire.
     pub call: CallId,
-    /// Who wants it.
+    /// The caller.
     pub caller: Identity,
-    /// The tool, as it is offered now.
+    /// The tool, as offered now.
     pub tool: Tool,
-    /// What it will be given: a map, not checked against the schema.
+    /// The arguments for the tool: a map, not checked against the schema.
     pub arguments: Value,
-    /// When silence is a no.
+    /// The time at which a missing answer becomes a refusal.
     pub until: Instant,
 }
 
@@ -71,25 +76,25 @@ pub struct Question {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Job {
-    /// Names it in `settle` and `progress`.
+    /// Identifies the job in `settle` and `progress`.
     pub key: JobKey,
     /// The call's id on the wire.
     pub call: CallId,
-    /// Who asked.
+    /// The caller.
     pub caller: Identity,
-    /// The tool: one that we offer.
+    /// The tool, which the local participant offers.
     pub tool: ToolName,
     /// The arguments: a map, not checked against the schema.
     pub arguments: Value,
-    /// When it ends as a timeout.
+    /// The time at which the job times out.
     pub deadline: Instant,
-    /// The whole time it may take.
+    /// The job's whole time limit.
     pub limit: Duration,
-    /// What the caller wrote beside the request: a map.
+    /// The metadata of the request: a map.
     pub meta: Value,
 }
 
-/// A call to ask for.
+/// A request to call a tool.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Request {
@@ -97,20 +102,20 @@ pub struct Request {
     pub tool: String,
     /// The arguments: a map.
     pub arguments: Value,
-    /// Who shall run it. Default: the only one that offers it.
+    /// The participant that must run the tool. Default: the only one that offers it.
     pub owner: Option<Identity>,
-    /// The whole budget. Default: [`Times::call`](super::Times::call).
+    /// The time limit of the whole call. Default: [`Times::call`](super::Times::call).
     pub timeout: Option<Duration>,
-    /// How long to wait for an owner. Default: [`Times::owner_wait`](super::Times::owner_wait).
+    /// The longest wait for an owner. Default: [`Times::owner_wait`](super::Times::owner_wait).
     pub owner_wait: Option<Duration>,
-    /// Application metadata that travels with the request.
+    /// Application metadata, sent with the request.
     pub meta: Meta,
-    /// The turn that it belongs to. Default: none.
+    /// The turn that the call belongs to. Default: none.
     pub turn: Option<TurnKey>,
 }
 
 impl Request {
-    /// A call of this tool.
+    /// Creates a call of this tool.
     pub fn new(tool: impl Into<String>, arguments: Value) -> Self {
         Self {
             tool: tool.into(),
@@ -123,35 +128,35 @@ impl Request {
         }
     }
 
-    /// To be run by this participant.
+    /// Sets the participant that must run the tool.
     #[must_use]
     pub fn to(mut self, owner: impl Into<Identity>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// Within this time.
+    /// Sets the time limit of the whole call.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
     }
 
-    /// Waiting this long for somebody who offers the tool.
+    /// Sets the longest wait for a participant that offers the tool.
     #[must_use]
     pub fn owner_wait(mut self, wait: Duration) -> Self {
         self.owner_wait = Some(wait);
         self
     }
 
-    /// As part of this turn, which a barge-in ends.
+    /// Makes the call part of this turn, which a barge-in ends.
     #[must_use]
     pub fn turn(mut self, turn: TurnKey) -> Self {
         self.turn = Some(turn);
         self
     }
 
-    /// With this entry in the frame's `meta`.
+    /// Adds this entry to the frame's `meta`.
     #[must_use]
     pub fn meta(mut self, key: &str, value: Value) -> Self {
         self.meta.set_body(key, value);
@@ -159,185 +164,188 @@ impl Request {
     }
 }
 
-/// To whom a raw frame goes.
+/// The destination of a raw frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Destination {
-    /// To these participants.
+    /// These participants.
     Peers(Vec<Identity>),
-    /// To the whole room, hidden participants included.
+    /// The whole room, including hidden participants.
     Room,
 }
 
-/// Why a raw frame was not sent.
+/// The reason why a raw frame was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendFrameError {
-    /// This type belongs to the session.
-    #[error("type {kind} belongs to the session; only other types can be sent as they are")]
+    /// Only the session sends frames of this type.
+    #[error("type {kind} is reserved for the session; use another type for raw frames")]
     Reserved {
         /// The type.
         kind: u16,
     },
-    /// It is for nobody.
-    #[error("the frame has no destination; the whole room must be meant")]
+    /// The frame has no destination.
+    #[error("the frame has no destination; name the recipients, or use `Destination::Room`")]
     NoDestination,
-    /// It is larger than one packet.
-    #[error("{size} bytes are more than the {limit} of one packet")]
+    /// The frame is larger than one packet.
+    #[error("a frame of {size} bytes exceeds the packet limit of {limit} bytes")]
     TooLarge {
-        /// Its size in bytes.
+        /// The frame's size in bytes.
         size: usize,
         /// The limit in bytes.
         limit: usize,
     },
-    /// It cannot be encoded.
+    /// The frame cannot be encoded.
     #[error("the frame cannot be encoded: {0}")]
     Encode(#[source] EncodeError),
-    /// We are not in the room any more.
+    /// The local participant has left the room.
     #[error("not in the room: {0}")]
     Closed(CloseReason),
 }
 
-/// Why a packet was not handed to the room: it has not left this process.
+/// The reason why a packet was not sent. The packet has not left this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendFailure {
-    /// It is larger than the transport can carry.
+    /// The packet is larger than the transport allows.
     TooLarge {
-        /// Its size in bytes.
+        /// The packet's size in bytes.
         size: usize,
         /// The limit in bytes.
         limit: usize,
     },
-    /// Our token does not allow us to publish data.
+    /// The token does not allow the local participant to publish data.
     NotAllowed,
-    /// Not connected.
+    /// The transport is not connected.
     Closed,
-    /// The connection was lost before it left. What it carried goes when the connection is back.
+    /// The connection was lost before the packet left. The session sends its content again after the reconnect.
     Interrupted,
-    /// Too many packets wait before it.
+    /// The transport's queue is full.
     QueueFull,
-    /// Another reason, in words.
+    /// Another reason, as text.
     Other(String),
 }
 
-/// Something that happened.
+/// Something that an application or a log may show.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A participant came.
+    /// A participant joined.
     Joined(Participant),
     /// A participant left.
     Left(Peer),
-    /// What this participant offers has changed.
+    /// The tools that this participant offers have changed.
     ToolsChanged {
-        /// Who offers.
+        /// The participant.
         owner: Identity,
     },
-    /// Client: the assistant that is bound now, if any.
+    /// Client: the bound assistant has changed. `None`: no assistant is bound.
     Bound(Option<Identity>),
-    /// Client: several may be the assistant and none was configured, so none is bound.
+    /// Client: several participants may be the assistant and the configuration names none. None is bound.
     AmbiguousAssistant {
-        /// Who may be.
+        /// The participants that may be the assistant.
         candidates: Vec<Identity>,
     },
-    /// Client: the assistant answered our registration.
+    /// Client: the assistant answered the registration.
     Registered {
         /// The assistant.
         by: Identity,
-        /// How many tools it took.
+        /// The number of tools that it accepted.
         tools: usize,
-        /// What it refused and why, in its words.
+        /// The tools that it refused and its reasons, as it wrote them.
         refused: Option<String>,
     },
-    /// Client: nobody accepts our registration, so that nobody can call our tools. The log says so, too.
+    /// Client: no assistant accepts the registration, so nobody can call the client's tools. It is also logged.
     Unaccepted {
-        /// Why not.
+        /// The reason.
         why: Unaccepted,
     },
-    /// Assistant: a participant wants to offer tools, or would be a second one without a role, and is not admitted.
-    /// Reported once in each of its joins; the log says so, too.
+    /// Assistant: a participant is not admitted. It wants to offer tools, or is a second participant without a role.
+    /// Emitted once for each of its joins; it is also logged.
     NotAdmitted {
         /// The participant.
         client: Identity,
-        /// Why not. It names the participant that is admitted in its place, if there is one.
+        /// The reason. It names the participant that is admitted instead, if there is one.
         why: NotAdmitted,
     },
-    /// Our token does not allow us to send data (`canPublishData`): we only hear. Told for each packet.
+    /// The token does not allow the local participant to publish data (`canPublishData`): it only receives. Emitted for
+    /// each packet that is refused.
     NotAllowed,
     /// The connection was lost or restored.
     ConnectionState(ConnectionState),
-    /// A call was asked for: by us, of us, or by our assistant of itself. Of us, one that the assistant may run as
-    /// well is told when it is ours; and the assistant tells it once more when it runs such a call itself.
+    /// A call was requested: by the local participant, from it, or by the assistant from itself.
+    ///
+    /// For an `either` call, which the assistant may run as well, a client emits it when its claim is granted. The
+    /// assistant emits it a second time when it runs such a call itself.
     Requested {
         /// The call.
         call: CallId,
-        /// The tool's name, as written.
+        /// The tool's name, as sent.
         tool: String,
-        /// Who executes.
+        /// The side that runs the tool.
         execution: Execution,
-        /// Who owes the answer.
+        /// The participant that must answer.
         owner: Identity,
-        /// Who asked.
+        /// The caller.
         by: Identity,
     },
-    /// The owner acknowledged a request of ours.
+    /// The owner acknowledged a request of the local participant.
     Delivered {
         /// The call.
         call: CallId,
         /// The owner.
         owner: Identity,
     },
-    /// How far a call has come; the first says that the owner has begun.
+    /// A call has made progress. The first update says that the tool has started.
     Progress {
-        /// Our call, if it is ours.
+        /// The key of the call, if the local participant requested it.
         key: Option<CallKey>,
         /// The call.
         call: CallId,
-        /// What its owner says.
+        /// The update, as the owner sent it.
         progress: Progress,
     },
-    /// A call has ended: ours, one that we ran, or one that our assistant ran itself.
+    /// A call has ended: one that the local participant requested or ran, or one that the assistant ran itself.
     Settled {
         /// The call.
         call: CallId,
-        /// The tool's name, as written.
+        /// The tool's name, as sent.
         tool: String,
-        /// Who executed.
+        /// The side that ran the tool.
         execution: Execution,
-        /// Who owed the answer; nobody if none was found.
+        /// The participant that had to answer; `None` if none was found.
         owner: Option<Identity>,
         /// Whether it succeeded.
         outcome: Result<(), ErrorCode>,
-        /// From the request, as we saw it, to the outcome.
+        /// The time between the request, as seen by the local participant, and the outcome.
         took: Duration,
     },
-    /// A tool of ours failed with an error whose text stays in this process: it is told here, and nowhere
-    /// else, since it may hold what the tool was given.
+    /// A tool of the local participant failed with an error whose text stays in this process. Only this event has the
+    /// text, since it may contain the tool's arguments.
     ToolFailed {
         /// The call.
         call: CallId,
         /// The tool.
         tool: ToolName,
-        /// The error's text, or a panic's with its place.
+        /// The error's text, or a panic's message with its source location.
         reason: LocalText,
     },
-    /// A frame of a type that is not the session's.
+    /// A frame arrived whose type the session does not handle.
     Frame {
-        /// Who sent it.
+        /// The sender.
         from: Peer,
         /// The frame.
         frame: Frame,
     },
-    /// A peer told of an error (type 1) that settles no call.
+    /// A peer reported an error (type 1) that settles no call.
     PeerError {
-        /// Who.
+        /// The peer.
         by: Identity,
-        /// Its code: `wire.md`, section 8.
+        /// The error code (`wire.md`, section 8).
         code: i32,
-        /// Its words.
+        /// The error message, as the peer sent it.
         message: String,
-        /// Whether it can go on.
+        /// Whether the peer can continue.
         recoverable: bool,
     },
     /// A participant violated the protocol; what it sent had no effect. Reported at most once in
@@ -350,57 +358,56 @@ pub enum Event {
         /// How often it happened since the last report.
         times: u64,
     },
-    /// A call that a barge-in had left running has ended: see
-    /// [`Session::late_results`](super::Session::late_results).
+    /// A call that a barge-in left running has ended. See [`Session::late_results`](super::Session::late_results).
     LateResult {
         /// The call.
         call: CallId,
         /// The tool's name.
         tool: String,
-        /// Who ran it, if anybody was asked.
+        /// The participant that ran the tool, if the call had an owner.
         owner: Option<Identity>,
-        /// Whether it succeeded after all.
+        /// Whether the call succeeded.
         outcome: Result<(), ErrorCode>,
     },
-    /// A consent that was given for the session is void, since the tool's definition or its caller's run has
-    /// changed: the person will be asked again.
+    /// A consent for the rest of the session no longer holds, because the tool's definition or the caller's process has
+    /// changed. The next call asks the person again.
     ConsentVoid {
         /// The tool.
         tool: ToolName,
-        /// Whom it was given to.
+        /// The caller that had the consent.
         caller: Identity,
     },
-    /// The recording that was asked for stopped before its end, as when the disk is full; everything else goes on. A
-    /// session itself never says so.
+    /// The recording stopped before its end, for example because the disk is full. Everything else continues. The
+    /// session itself never emits it.
     RecordingStopped {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// This many events were lost because the reader was too slow. A session itself never says so.
+    /// This many events were lost because the reader was too slow. The session itself never emits it.
     Missed(u64),
-    /// It is over, and nothing follows.
+    /// The session has ended. No event follows.
     Closed(CloseReason),
 }
 
-/// The reason why nobody accepts a client's registration: [`Event::Unaccepted`]. `Display` says it in words.
+/// The reason why no assistant accepts a client's registration ([`Event::Unaccepted`]). `Display` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unaccepted {
-    /// The assistant refused all of it.
+    /// The assistant refused the whole registration.
     Refused {
         /// The assistant.
         by: Identity,
         /// The reason that it gave.
         reason: String,
     },
-    /// Participants are in the room, none of them may be the assistant, and the configuration names none.
+    /// No participant in the room may be the assistant, and the configuration names none.
     NoAssistant {
-        /// Those participants, at most 8.
+        /// The participants in the room, at most 8.
         here: Vec<Identity>,
     },
 }
 
-/// A text that stays in this process. `Debug` shows its length.
+/// A text that stays in this process. `Debug` shows only its length.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LocalText(Arc<str>);
 
@@ -409,7 +416,7 @@ impl LocalText {
         Self(text.into())
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,16 +1,16 @@
-//! How far a participant is that somebody waits for without a call.
+//! Whether a participant is ready for calls.
 
 use crate::tool::{NotOffered, Tool};
 
-/// How far a participant is that somebody waits for.
+/// Whether a participant is ready for calls.
 #[derive(Debug)]
 pub enum Readiness {
-    /// It can be asked. These are its tools; those of a plain peer that registered none are not known.
+    /// The participant can be called. These are its tools; the tools of a plain peer that registered none are unknown.
     Ready(Vec<Tool>),
-    /// It may still become ready.
+    /// The participant may still become ready.
     NotYet(NotOffered),
-    /// It shook hands, and it offers its tools to another assistant, or to none of several.
+    /// The participant completed the handshake, but is bound to another assistant or to none.
     NotBound,
-    /// It will not become ready in this join.
+    /// The participant will not become ready before it rejoins.
     Never(NotOffered),
 }

@@ -1,10 +1,10 @@
-//! Counters by kind: what a session saw, and what it would not take.
+//! Counters by kind: what a session sent, received and rejected.
 
 use std::fmt;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// What is counted.
+        /// A kind of counted occurrence.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Counter {
@@ -12,10 +12,10 @@ macro_rules! counters {
         }
 
         impl Counter {
-            /// All counters, in the order in which they are shown.
+            /// All counters, in display order.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Its name, as statistics and reports show it.
+            /// Returns the counter's name in statistics and reports.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
@@ -26,49 +26,49 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Packets that came in.
+    /// Packets received.
     FramesIn = "frames_in",
-    /// Packets that went out.
+    /// Packets sent.
     FramesOut = "frames_out",
-    /// Bytes of the packets that came in.
+    /// Bytes of received packets.
     BytesIn = "bytes_in",
-    /// Bytes of the packets that went out.
+    /// Bytes of sent packets.
     BytesOut = "bytes_out",
-    /// Packets that the transport would not take.
+    /// Packets that the transport did not accept.
     SendFailed = "send_failed",
-    /// Calls that we asked for.
+    /// Calls requested by the local participant.
     Calls = "calls",
-    /// Jobs that we began.
+    /// Jobs started by the local participant.
     Jobs = "jobs",
-    /// Bytes that are no frame, or a frame without what its type needs.
+    /// Packets that are not frames, or frames that lack fields of their type.
     Malformed = "malformed",
     /// Frames from a sender without an identity.
     NoSender = "no_sender",
-    /// Frames from somebody who has no part in what we do.
+    /// Frames from a participant that has no role in the session.
     Unauthorized = "unauthorized",
     /// Frames from a known peer that had no right to send them.
     NotPermitted = "not_permitted",
     /// Results of calls that were settled before.
     Late = "late",
-    /// Frames that repeat what was taken before.
+    /// Frames that repeat an accepted frame.
     Duplicate = "duplicate",
-    /// Participants with a role that they could have given themselves: it is not believed.
+    /// Participants with a role that they could have set themselves. The role is ignored.
     UntrustedRole = "untrusted_role",
-    /// Frames of types that are not ours.
+    /// Frames of types that the session does not handle.
     UnknownType = "unknown_type",
-    /// Such frames that were too large to be handed to the application.
+    /// Such frames that were too large for the application.
     FrameTooLarge = "frame_too_large",
-    /// Frames from a sid that was replaced or left.
+    /// Frames from a sid that was replaced or has left.
     StaleSid = "stale_sid",
     /// Frames that came after their sender's goodbye.
     AfterGoodbye = "after_goodbye",
     /// Frames that waited for their sender's announcement or Configuration.
     Held = "held",
-    /// Frames that waited too long, or found no place to wait.
+    /// Frames that waited too long or exceeded the limit on waiting frames.
     HoldExpired = "hold_expired",
     /// Requests refused with `busy`.
     Busy = "busy",
-    /// Requests refused with 301 or 304.
+    /// Requests refused with code 301 or 304.
     Refused = "refused",
     /// Frames of another conversation.
     WrongRoom = "wrong_room",
@@ -76,49 +76,49 @@ counters! {
     ProgressDropped = "progress_dropped",
     /// Registrations refused, wholly or in part.
     RegistrationRefused = "registration_refused",
-    /// Signs of life that were asked for.
+    /// Pings sent.
     Pings = "pings",
-    /// Byte streams refused: of nobody whom we know, too many at once, or too long.
+    /// Byte streams refused: from an unknown sender, too many at once, or too long.
     StreamRefused = "stream_refused",
-    /// Byte streams given up: a chunk was missing, the length was wrong, or they did not go on.
+    /// Byte streams dropped: a chunk was missing, the length was wrong, or no chunk arrived in time.
     StreamBroken = "stream_broken",
     /// Byte streams that their sender abandoned.
     StreamAbandoned = "stream_abandoned",
-    /// Chunks and trailers of no stream that was taken.
+    /// Chunks and trailers that belong to no accepted stream.
     StreamUnknown = "stream_unknown",
-    /// Frames that went out on the fast lane.
+    /// Frames sent on the fast lane.
     FastFrames = "fast_frames",
     /// Packets on the fast lane that repeat a frame.
     FastRetries = "fast_retries",
     /// Reliable copies of frames of the fast lane.
     FastCopies = "fast_copies",
-    /// Reliable copies that were held back, since too much waited on the reliable lane.
+    /// Reliable copies that were held back because too many bytes waited on the reliable lane.
     FastCopiesHeld = "fast_copies_held",
-    /// Late results that nobody took in time.
+    /// Late results that were dropped before the application took them.
     LateDropped = "late_dropped",
-    /// Frames that were sent again because their peer came back and had not acknowledged them.
+    /// Unacknowledged frames that were sent again after their peer came back.
     Retransmitted = "retransmitted",
-    /// Frames whose stanza was not higher than all before under this pair of sids: repeated, replayed or overtaken.
-    /// They are judged by what they say, not by their stanza.
+    /// Frames whose stanza is not the highest so far for this pair of sids: repeated, retransmitted or reordered. Their
+    /// content decides how they are handled, not their stanza.
     OutOfOrder = "out_of_order",
 }
 
-/// The counters of one session. All begin at 0 and only rise.
+/// The counters of one session. They start at 0 and never decrease.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Stats([u64; Counter::ALL.len()]);
 
 impl Stats {
-    /// How often this was seen.
+    /// Returns the counter's value.
     pub fn count(&self, counter: Counter) -> u64 {
         self.0[counter as usize]
     }
 
-    /// How often the counter of this name was seen; 0 for a name that is none.
+    /// Returns the value of the counter of this name, or 0 if there is none.
     pub fn named(&self, name: &str) -> u64 {
         Counter::ALL.iter().find(|counter| counter.as_str() == name).map_or(0, |counter| self.count(*counter))
     }
 
-    /// All counters and their names.
+    /// Iterates over all counters and their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Counter::ALL.iter().map(|counter| (counter.as_str(), self.count(*counter)))
     }
