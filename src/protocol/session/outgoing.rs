@@ -1,4 +1,4 @@
-//! Calls that we asked for: one terminal state each.
+//! Calls of the local participant. Each has exactly one outcome.
 
 mod calls;
 mod fallback;
@@ -44,21 +44,22 @@ use crate::{
     value::{EncodeError, Value},
 };
 
-/// The prompt whose URL is for one person's eyes.
+/// The prompt whose URL only one person may see.
 const AUTHORIZE: &str = "bridge.authorize";
 
-/// Instances that are remembered to have been asked for one call.
+/// The replaced instances that are remembered for one call.
 const MAX_EARLIER: usize = 8;
 
-/// Calls of the local participant: open ones, settled ones, and turns. A client has none, and only requests to stop those of its
-/// assistant.
+/// The open calls, the settled calls and the turns of the local participant.
+///
+/// Only an assistant makes calls. A client uses it for its requests to stop calls of its assistant.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     calls: Calls,
     settled: Settled,
     turns: Turns,
     stop_requests: StopRequests,
-    /// Participants that somebody waits for without a call, and how many do.
+    /// Participants that are waited for without a call, with the number of waits.
     expected: BTreeMap<Identity, u32>,
 }
 
@@ -68,34 +69,34 @@ pub(super) struct Call {
     pub(super) id: CallId,
     pub(super) tool: Box<str>,
     pub(super) arguments: Value,
-    /// Whom the caller named.
+    /// The owner that the caller named.
     pub(super) named: Option<Identity>,
     pub(super) meta: Meta,
     pub(super) began: Instant,
     pub(super) limit: Duration,
-    /// Until when it waits for an owner, should none be found.
+    /// The time at which the wait for an owner ends.
     pub(super) waits_until: Instant,
     /// Indexed: only [`Calls`] changes it while the call is open.
     stage: Stage,
-    /// Nobody waits for its outcome.
+    /// Whether no caller waits for the outcome.
     pub(super) detached: bool,
     pub(super) earlier: EarlierOwners,
-    /// Its owner said that the tool began.
+    /// Whether the owner reported that the tool has started.
     pub(super) began_at_owner: bool,
-    /// Progress of the current second.
+    /// The progress updates of the current second.
     pub(super) rate: Window,
-    /// Whether we may run it in its owner's place.
+    /// Whether the local participant may run the call instead of its owner.
     pub(super) fallback: Fallback,
     /// The turn that it belongs to.
     pub(super) turn: Option<TurnKey>,
-    /// A barge-in settled it for its caller, by this rule; the work goes on.
+    /// The rule by which a barge-in settled the call for its caller while the tool continues to run.
     pub(super) rest: Option<BargeIn>,
 }
 
-/// Instances that a call was sent to, and that another one has replaced since: they may have run it, or run it still.
+/// The replaced instances that a call was sent to. They may have run it, or may still run it.
 #[derive(Debug, Default)]
 pub(super) struct EarlierOwners {
-    /// The owner of the last one.
+    /// The owner of the last instance.
     last: Option<Identity>,
     /// At most [`MAX_EARLIER`].
     instances: VecDeque<(Identity, Instance)>,
@@ -106,7 +107,7 @@ impl EarlierOwners {
         self.last.as_ref()
     }
 
-    /// An instance of this owner was replaced.
+    /// Adds an instance of this owner that was replaced.
     fn add(&mut self, owner: &Identity, instance: Option<Instance>) {
         self.last = Some(owner.clone());
         self.instances.extend(instance.map(|instance| (owner.clone(), instance)));
@@ -115,45 +116,47 @@ impl EarlierOwners {
         }
     }
 
-    /// This instance is sent the call, again or for the first time.
+    /// Removes an instance that is sent the call, again or for the first time.
     fn remove(&mut self, owner: &Identity, instance: Option<&Instance>) {
         self.instances.retain(|(id, earlier)| id != owner || Some(earlier) != instance);
     }
 }
 
-/// How far a call has come.
+/// The stage of a call.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Nobody was asked.
+    /// No owner has been sent the request.
     Waiting,
-    /// Its owner was asked.
+    /// The owner has been sent the request.
     Asked(Asked),
-    /// We run it ourselves.
+    /// The local participant runs the call.
     Own(JobKey),
 }
 
-/// Who was asked, and how.
+/// The owner that was sent the request, and how.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) owner: Identity,
-    /// None of a plain peer.
+    /// The owner's instance; `None` for a plain peer.
     pub(super) instance: Option<Instance>,
     /// The join in which the owner was seen last.
     pub(super) sid: Sid,
-    /// The stanza of the request, by which `Delivery` knows the frame.
+    /// The stanza of the request, by which `Delivery` identifies the frame.
     pub(super) stanza: i32,
     pub(super) at: Instant,
-    /// When the owner ends it by itself at the latest.
+    /// The latest time at which the owner ends the call itself.
     pub(super) ends: Instant,
     pub(super) delivered: bool,
     /// The highest stanza, as an absolute value, under which the owner reported progress on the fast lane.
     pub(super) progress: u32,
-    /// It was asked before, in the form of a plain peer: that this packet does not leave proves nothing.
+    /// Whether the request was sent before in the plain form. If this packet is not sent, the earlier one may still
+    /// have arrived.
     pub(super) again: bool,
 }
 
 impl Asked {
-    /// Whether this is who was asked: the identity, in the instance that it showed or the join that it was in.
+    /// Returns whether this is the participant that was sent the request, in the same instance or, without one, the
+    /// same join.
     pub(super) fn is_of(&self, id: &Identity, remote: &Remote) -> bool {
         let same = match &self.instance {
             Some(instance) => remote.instance() == Some(instance),
@@ -162,12 +165,12 @@ impl Asked {
         self.owner == *id && same
     }
 
-    /// Whether its owner cannot know of it, since no packet with it was sent.
+    /// Returns whether the owner cannot have the call because no packet with it was sent.
     fn never_left(&self, core: &Core) -> bool {
         !self.again && core.delivery.never_left(&self.owner, self.stanza)
     }
 
-    /// Whether it was sent to this instance of its owner, which is here.
+    /// Returns whether the call was sent to the owner's present instance.
     fn was_sent_to_instance(&self, id: &Identity, core: &Core) -> bool {
         let present = core.peers.get(id).and_then(Remote::instance);
         self.owner == *id && present.is_some() && self.instance.as_ref() == present
@@ -179,7 +182,7 @@ impl Call {
         &self.stage
     }
 
-    /// The same call, for which a peer was asked.
+    /// Sets the owner that was sent the request.
     pub(super) fn asking(mut self, asked: Asked) -> Self {
         self.stage = Stage::Asked(asked);
         self
@@ -196,7 +199,7 @@ impl Call {
         }
     }
 
-    /// The owner is indexed: nothing but [`Calls`] changes it.
+    /// Returns the owner for a change. It is indexed, so only [`Calls`] may change the open calls' owners.
     pub(super) fn asked_mut(&mut self) -> Option<&mut Asked> {
         match &mut self.stage {
             Stage::Asked(asked) => Some(asked),
@@ -204,7 +207,7 @@ impl Call {
         }
     }
 
-    /// Who owes the answer, if somebody else was asked.
+    /// Returns the participant that must answer, if it is not the local one.
     pub(super) fn owner(&self) -> Option<Identity> {
         self.asked().map(|asked| asked.owner.clone())
     }
@@ -223,40 +226,40 @@ impl Outgoing {
         self.calls.len()
     }
 
-    /// The id on the wire of an open call.
+    /// Returns an open call's id on the wire.
     pub(super) fn call_id(&self, key: CallKey) -> Option<&CallId> {
         self.calls.get(&key).map(|call| &call.id)
     }
 
-    /// The key of the open call of this id.
+    /// Returns the key of the open call with this id.
     #[cfg(feature = "runtime")]
     pub(super) fn key_of(&self, id: &CallId) -> Option<CallKey> {
         self.calls.key_of(id)
     }
 
-    /// Whether somebody waits for the outcome of an open call: no barge-in has settled it.
+    /// Returns whether a caller waits for the outcome of an open call: no barge-in has settled it.
     pub(super) fn is_awaited(&self, key: CallKey) -> bool {
         self.calls.get(&key).is_some_and(|call| call.rest.is_none())
     }
 
-    /// Whether this peer owes an answer, or may give one again.
+    /// Returns whether this peer must answer a call, or may answer one again.
     pub(super) fn awaits_answers_of(&self, core: &Core, id: &Identity) -> bool {
         self.places_at(core, id) > 0 || self.settled.remembers(id)
     }
 
-    /// Another instance shows itself: it may be the one that was asked in the plain form.
+    /// Stops settled plain-form calls again, since a new instance may be the one that received them.
     pub(super) fn stop_plain_calls_again(&mut self, core: &mut Core, id: &Identity) {
         for stanza in self.settled.stop_plain_calls_again(id) {
             core.delivery.forget_frame(id, stanza);
         }
     }
 
-    /// The packet with the stop of a call was not sent: the stop waits until its owner can be reached.
+    /// Handles a stop whose packet was not sent. The stop waits until the owner is reachable.
     pub(super) fn stop_unsent(&mut self, call: &CallId, stanza: i32) {
         self.settled.stop_never_left(call, stanza);
     }
 
-    /// Sends a peer the frames of which no packet was sent to it.
+    /// Sends a peer the frames that have not been sent to it in any packet.
     pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity) {
         for call in core.delivery.requests_never_sent(id) {
             self.ask_again(core, &call);
@@ -266,7 +269,7 @@ impl Outgoing {
         self.send_stops(core, id, false);
     }
 
-    /// Sends a peer the frames that it, or the transport, had no room for.
+    /// Sends a peer the frames again that it or the transport had no room for.
     pub(super) fn send_refused(&mut self, core: &mut Core, id: &Identity) {
         for call in core.delivery.requests_refused(id) {
             self.ask_again(core, &call);
@@ -275,14 +278,14 @@ impl Outgoing {
         self.send_stops(core, id, false);
     }
 
-    /// The heartbeat of a client stopped.
+    /// Handles the heartbeat timeout of a client.
     pub(super) fn handle_heartbeat_timeout(&mut self, core: &mut Core, id: &Identity) {
-        tracing::info!(peer = %id, "its heartbeat stopped");
+        tracing::info!(peer = %id, "heartbeat timed out");
         self.lose_calls(core, id, |_| true);
         core.peers.silence(&mut core.cx, id);
     }
 
-    /// A person has allowed a call of a tool with a limit of its own.
+    /// Sets the time limit of a call that a person has allowed.
     pub(super) fn limit(&mut self, key: CallKey, limit: Duration) {
         if let Some(call) = self.calls.get_mut(&key) {
             call.limit = limit;
@@ -298,12 +301,12 @@ impl Outgoing {
         }
     }
 
-    /// Forgets settled calls.
+    /// Forgets the settled calls.
     pub(super) fn clear(&mut self) {
         self.settled = Settled::default();
     }
 
-    /// Somebody waits for a participant without a call.
+    /// Starts to wait for a participant without a call.
     pub(super) fn begin_expecting(&mut self, core: &mut Core, id: &Identity) {
         *self.expected.entry(id.clone()).or_default() += 1;
         self.expect(core, id);
@@ -378,7 +381,7 @@ impl Outgoing {
         Ok(key)
     }
 
-    /// A call that waited has its owner.
+    /// Sends a waiting call to its owner.
     pub(super) fn ask_owner(&mut self, core: &mut Core, key: CallKey, owner: &Identity) {
         let Some(call) = self.calls.remove(&key) else { return };
         let sent = self.send_request(core, &call, owner);
@@ -398,7 +401,9 @@ impl Outgoing {
                 self.watch(core, owner);
             }
             Err(error) if waited => self.settle_call(core, key, Err(error)),
-            Err(error) => tracing::debug!(%owner, %error, "it was asked in the plain form, and that stands"),
+            Err(error) => {
+                tracing::debug!(%owner, %error, "the request was not sent again; the one in the plain form remains")
+            }
         }
     }
 
@@ -417,14 +422,14 @@ impl Outgoing {
         key
     }
 
-    /// The open call of this id, if this is its owner: the identity, and the instance or join that was asked.
+    /// Returns the open call with this id if this is its owner: the same identity, in the same instance or join.
     pub(super) fn call_owned_by(&self, core: &Core, call: &CallId, id: &Identity) -> Option<CallKey> {
         let key = self.calls.key_of(call)?;
         let asked = self.calls.get(&key)?.asked()?;
         asked.is_of(id, core.peers.get(id)?).then_some(key)
     }
 
-    /// A request has arrived at its owner.
+    /// Notes that a request has arrived at its owner.
     pub(super) fn request_delivered(&mut self, core: &mut Core, key: CallKey) {
         let Some(call) = self.calls.get_mut(&key) else { return };
         let name = call.id.clone();
@@ -434,7 +439,8 @@ impl Outgoing {
         }
     }
 
-    /// Configurations crossed: open calls go on if their owner is the instance that was asked.
+    /// Resumes the open calls of an owner whose Configuration has crossed with the local one. The calls of another
+    /// instance are lost.
     pub(super) fn calls_go_on(&mut self, core: &mut Core, id: &Identity) {
         let Some(remote) = core.peers.get(id) else { return };
         let (instance, sid) = (remote.instance().cloned(), remote.sid().cloned());
@@ -449,7 +455,7 @@ impl Outgoing {
                     asked.sid = sid.clone().unwrap_or_else(|| asked.sid.clone());
                 }
                 (None, None) if same_join => {}
-                (None, Some(_)) if same_join => again.push(key), // it speaks our form after all
+                (None, Some(_)) if same_join => again.push(key), // the peer uses the handshake after all
                 _ => lost.push(key),
             }
         }
@@ -461,13 +467,13 @@ impl Outgoing {
         }
     }
 
-    /// Whether the open calls of this owner hold as many bytes of arguments as they may. One call always may.
+    /// Returns whether the open calls of this owner reach the limit on bytes of arguments. A single call may exceed it.
     fn is_full_with(&self, core: &Core, owner: &Identity, arguments: &Value) -> bool {
         let open = self.calls.bytes_of(owner);
         open > 0 && open + arguments.as_bytes().len() > core.cx.config.caps.open_bytes
     }
 
-    /// Sends a request again as it was, with the budget that is left. None if it need not be.
+    /// Sends a request again with the remaining time limit. Returns `None` if that is unnecessary.
     pub(super) fn ask_again(&mut self, core: &mut Core, id: &CallId) -> Option<Sent> {
         let call = self.calls.get(&self.calls.key_of(id)?)?;
         let asked = call.asked().filter(|asked| !asked.delivered)?;
@@ -500,7 +506,7 @@ impl Outgoing {
         if !call.is_waiting() {
             return self.requested(core, key);
         }
-        // A while before the end, those who may still register are asked for a sign of life.
+        // Shortly before the wait ends, the clients that may still register are pinged.
         core.cx.set_timer(Timer::OwnerWait(key), wait.saturating_sub(SETTLED));
         let wanted = call.named.clone().or_else(|| core.cx.config.pins.get(&*call.tool).cloned());
         if let Some(wanted) = wanted {
@@ -508,7 +514,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends the request, with the budget that is left.
+    /// Sends the request, with the remaining time limit.
     pub(super) fn send_request(
         &mut self,
         core: &mut Core,
@@ -549,7 +555,7 @@ impl Outgoing {
     }
 }
 
-/// A call's request as it travels, with the budget that is left.
+/// Builds a call's request, with the remaining time limit.
 fn request(core: &Core, call: &Call, instance: Option<&Instance>) -> (Meta, Message) {
     let left = call.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));
     let message = Message::ToolUseRequest(ToolUseRequest {
@@ -568,7 +574,7 @@ fn request(core: &Core, call: &Call, instance: Option<&Instance>) -> (Meta, Mess
     (meta, message)
 }
 
-/// A request as observers see it: without the URL by which somebody signs in.
+/// Returns the request for observers, without the sign-in URL.
 fn for_observers(message: Message) -> Message {
     match message {
         Message::ToolUseRequest(request) if request.tool_name == AUTHORIZE => {
@@ -578,7 +584,7 @@ fn for_observers(message: Message) -> Message {
     }
 }
 
-/// A duration as `timeoutMs`: at least 1.
+/// Converts a duration to `timeoutMs`, at least 1.
 pub(super) fn milliseconds(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1)
 }

@@ -1,21 +1,21 @@
-//! The open calls, and every index by which one of them is found.
+//! The open calls and their indexes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Call, Stage};
 use crate::{protocol::session::CallKey, tool::CallId, transport::Identity};
 
-/// All open calls. Every lookup takes a time that grows with the logarithm of their number.
+/// All open calls. Each lookup takes time logarithmic in their number.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     open: BTreeMap<CallKey, Call>,
     by_id: BTreeMap<CallId, CallKey>,
-    /// Calls for which nobody was asked.
+    /// The calls that no owner has been sent.
     waiting: BTreeSet<CallKey>,
     by_owner: BTreeMap<Identity, AtOwner>,
 }
 
-/// The calls that one owner was asked for.
+/// The calls that were sent to one owner.
 #[derive(Debug, Default)]
 struct AtOwner {
     calls: BTreeSet<CallKey>,
@@ -48,23 +48,23 @@ impl Calls {
         self.by_id.get(id).copied()
     }
 
-    /// The calls for which nobody was asked.
+    /// Returns the calls that no owner has been sent.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (CallKey, &Call)> {
         self.waiting.iter().filter_map(|key| Some((*key, self.open.get(key)?)))
     }
 
-    /// The calls that this owner was asked for: at most as many as one owner may have open.
+    /// Returns the calls that were sent to this owner, at most as many as one owner may have open.
     pub(super) fn of_owner(&self, owner: &Identity) -> impl Iterator<Item = (CallKey, &Call)> {
         let keys = self.by_owner.get(owner).into_iter().flat_map(|at| &at.calls);
         keys.filter_map(|key| Some((*key, self.open.get(key)?)))
     }
 
-    /// How many calls this owner was asked for.
+    /// Returns the number of calls that were sent to this owner.
     pub(super) fn count_of(&self, owner: &Identity) -> usize {
         self.by_owner.get(owner).map_or(0, |at| at.calls.len())
     }
 
-    /// The bytes of arguments of the calls that this owner was asked for.
+    /// Returns the bytes of arguments of the calls that were sent to this owner.
     pub(super) fn bytes_of(&self, owner: &Identity) -> usize {
         self.by_owner.get(owner).map_or(0, |at| at.bytes)
     }
@@ -82,7 +82,7 @@ impl Calls {
         Some(call)
     }
 
-    /// Moves a call to another stage. Returns the one before.
+    /// Moves a call to another stage and returns the previous one.
     pub(super) fn set_stage(&mut self, key: CallKey, stage: Stage) -> Option<Stage> {
         let mut call = self.open.remove(&key)?;
         self.unindex(key, &call);

@@ -1,7 +1,7 @@
-//! Tools of the assistant that a client may run in its place (`wire.md`, section 4): never both.
+//! `either` tools: a client may run them instead of the assistant, but never both (`wire.md`, section 4).
 //!
-//! The assistant's half of a claim: a client that can run such a tool is asked first. Until its claim is granted
-//! it has not started, and so the assistant may withdraw the call and run it itself.
+//! This is the assistant's half of a claim. The client that offers the tool is sent the call first. It does not start
+//! the tool before its claim is granted, so until then the assistant may withdraw the call and run it itself.
 
 use super::{Asked, Call, CallKey, Choice, Core, Counter, Outgoing, Stage, Timer, settled::Gone};
 use crate::{
@@ -14,21 +14,21 @@ use crate::{
     value::Value,
 };
 
-/// Whether we may run a call that somebody else was asked for.
+/// Whether the local participant may run a call that was sent to an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::protocol::session) enum Fallback {
-    /// No: it is its owner's alone.
+    /// No: only its owner may run it.
     Never,
-    /// Yes, until its owner claimed it: before, nothing has started.
+    /// Yes, until its owner claims it. The tool has not started before.
     UntilClaimed,
-    /// No more: its owner claimed it, under this stanza.
+    /// No longer: its owner claimed it, under this stanza.
     Claimed(i32),
-    /// Only if its owner says that it has no such tool. It claims nothing, and may have started.
+    /// Only if its owner reports that it has no such tool. This owner sends no claim and may have started the tool.
     IfUnknown,
 }
 
 impl Fallback {
-    /// What the request says, whenever it is sent.
+    /// Returns the `execution` that the request states, whenever it is sent.
     pub(super) fn execution(self) -> Execution {
         match self {
             Self::UntilClaimed | Self::Claimed(_) => Execution::Either,
@@ -37,24 +37,24 @@ impl Fallback {
     }
 }
 
-/// What has to be done about who was asked, when we run a call in its place.
+/// What the owner is sent when the local participant runs a call instead.
 enum Instead {
-    /// It shall not start: it is told.
+    /// The owner must not start the tool, and is sent a stop.
     Withdrawn,
-    /// It said that it does not run it.
+    /// The owner answered that it does not run the tool.
     Declined,
-    /// It never heard of it.
+    /// The owner never received the request.
     Unheard,
 }
 
 impl Outgoing {
-    /// Begins a call of a tool of our own: a client that can run it in our place is asked first.
+    /// Starts a call of a local tool that a client may run instead. The client is sent it first.
     pub(super) fn run_or_ask(&mut self, core: &mut Core, mut call: Call, tool: &ToolName) -> CallKey {
         let prefers = |ours: &crate::tool::Tool| ours.name() == tool && ours.tool_options().prefer_client;
         if call.named.is_some() || !core.cx.local.tools.iter().any(prefers) {
             return self.run_own(core, call, tool);
         }
-        // Whoever cannot be asked just core.cx.now, for whatever reason, is not waited for.
+        // The assistant does not wait for a client that cannot be sent the call now, whatever the reason.
         let Choice::Ask(owner) = self.choose(core, &call.tool, None) else {
             return self.run_own(core, call, tool);
         };
@@ -63,14 +63,14 @@ impl Outgoing {
         match self.send_request(core, &call, &owner) {
             Ok(asked) => self.ask_first(core, call, asked),
             Err(error) => {
-                tracing::debug!(call = %call.id, %owner, %error, "it cannot be asked, so we run it");
+                tracing::debug!(call = %call.id, %owner, %error, "the client cannot be called; the assistant runs the call");
                 call.fallback = Fallback::Never;
                 self.run_own(core, call, tool)
             }
         }
     }
 
-    /// A client claims a call: the first to be heard of it, claim or window, decides.
+    /// Handles a client's claim. It is granted if it arrives before the claim window ends.
     pub(in crate::protocol::session) fn handle_claim(
         &mut self,
         core: &mut Core,
@@ -103,7 +103,7 @@ impl Outgoing {
         answer_claim(core, id, stanza, &call, granted.is_some());
     }
 
-    /// Says once more that claims of this owner are granted: what said so may never have left.
+    /// Grants the claims of this owner again, since the earlier grants may not have been sent.
     pub(in crate::protocol::session) fn grants_again(&mut self, core: &mut Core, id: &Identity) {
         let granted = |call: &Call| match call.fallback {
             Fallback::Claimed(stanza) if !call.began_at_owner => Some((stanza, call.id.clone())),
@@ -115,14 +115,14 @@ impl Outgoing {
         }
     }
 
-    /// The claim window is over.
+    /// Handles the end of the claim window.
     pub(in crate::protocol::session) fn nobody_claimed(&mut self, core: &mut Core, key: CallKey) {
         if self.falls_back(key, Fallback::UntilClaimed) {
             self.run_instead(core, key, &Instead::Withdrawn);
         }
     }
 
-    /// The owner of a call is gone: the call is lost, unless nothing can have started.
+    /// Handles the loss of a call's owner. The call is lost unless its tool cannot have started.
     pub(super) fn lose_call(&mut self, core: &mut Core, key: CallKey, owner: &Identity) {
         if self.falls_back(key, Fallback::UntilClaimed) {
             return self.run_instead(core, key, &Instead::Withdrawn);
@@ -130,9 +130,10 @@ impl Outgoing {
         self.settle_call(core, key, Err(CallError::Lost { owner: owner.clone() }));
     }
 
-    /// Runs a call whose owner answered that it does not run it; false if the answer is the call's outcome.
+    /// Runs a call that its owner declined. Returns false if the owner's answer is the call's outcome.
     ///
-    /// A verdict on the call itself (its arguments, a person's no) is one, and so is any answer after the claim.
+    /// A rejection of the call itself (invalid arguments, a refusal by a person) is an outcome, as is any answer after
+    /// the claim.
     pub(super) fn run_what_was_declined(
         &mut self,
         core: &mut Core,
@@ -151,7 +152,7 @@ impl Outgoing {
         declined
     }
 
-    /// Runs a call whose request did not leave this process; false if it was not ours to run.
+    /// Runs a call whose request has not left this process. Returns false if the local participant may not run it.
     pub(super) fn run_what_never_left(&mut self, core: &mut Core, key: CallKey) -> bool {
         let ours = self.falls_back(key, Fallback::UntilClaimed) || self.falls_back(key, Fallback::IfUnknown);
         if ours {
@@ -171,7 +172,7 @@ impl Outgoing {
         key
     }
 
-    /// From here on the call is its owner's alone.
+    /// Grants a claim. From here on only the owner may run the call.
     fn grant(&mut self, core: &mut Core, key: CallKey, stanza: i32) {
         core.cx.timers.cancel(&Timer::ClaimWindow(key));
         if let Some(call) = self.calls.get_mut(&key)
@@ -181,13 +182,14 @@ impl Outgoing {
         }
     }
 
-    /// Whether we may run it still. An owner that started without our leave keeps it: both must not run.
+    /// Returns whether the local participant may still run the call. An owner that started without a grant keeps it,
+    /// because the tool must not run twice.
     fn falls_back(&self, key: CallKey, how: Fallback) -> bool {
         let not_begun = |call: &&Call| !call.began_at_owner && call.asked().is_some();
         self.calls.get(&key).filter(not_begun).is_some_and(|call| call.fallback == how)
     }
 
-    /// We become the owner of a call that somebody else was asked for.
+    /// Runs a call locally that was sent to an owner.
     fn run_instead(&mut self, core: &mut Core, key: CallKey, instead: &Instead) {
         let Some(call) = self.calls.get_mut(&key) else { return };
         let (id, Ok(tool)) = (call.id.clone(), call.tool.parse::<ToolName>()) else { return };
@@ -197,7 +199,7 @@ impl Outgoing {
         let never_left = asked.never_left(core);
         self.stop_sending(core, &asked);
         match instead {
-            Instead::Withdrawn if never_left => {} // it never heard of it
+            Instead::Withdrawn if never_left => {} // its owner never received it
             Instead::Withdrawn => {
                 self.remember(core, id.clone(), Gone::unanswered(&asked, core.cx.now));
                 self.stop_owner(core, &id);

@@ -1,21 +1,21 @@
-//! Pings of owners while calls are open.
+//! Pings to the owners of open calls.
 
 use std::time::Duration;
 
 use super::{Core, Outgoing, Timer};
 use crate::{protocol::session::recipients::Feature, transport::Identity};
 
-/// How often an owner that is pinged is looked after.
+/// The interval between two checks of an owner that is pinged.
 const ROUND: Duration = Duration::from_millis(500);
 
-/// It is looked after no more often than this, however short the silence, so that the clock can move on.
+/// The shortest interval between two checks, however short the silence timeout is, so that time can advance.
 const SHORTEST_ROUND: Duration = Duration::from_millis(1);
 
-/// Silence is not judged before this many pings went unanswered, however short the grace period.
+/// The number of pings that must go unanswered before the owner times out, however short the grace period is.
 const UNANSWERED: u32 = 3;
 
 impl Outgoing {
-    /// Pings a silent owner, and loses the calls of one that does not answer.
+    /// Pings an owner that sends nothing, and loses its calls if it does not answer.
     pub(crate) fn check_owner(&mut self, core: &mut Core, owner: &Identity) {
         let (now, times) = (core.cx.now, &core.cx.config.times);
         let patience = times.grace.max(times.silence.saturating_mul(UNANSWERED));
@@ -24,7 +24,7 @@ impl Outgoing {
             self.calls.of_owner(owner).filter_map(|(key, call)| Some((key, call.asked()?.at))).collect();
         let Some(remote) = core.peers.get(owner) else { return };
         if open.is_empty() || !remote.lists(Feature::Ack) {
-            return; // nobody waits, or it cannot be pinged
+            return; // no call is open, or the owner cannot be pinged
         }
         let (heard, is_here, is_reachable) = (remote.heard_at(), remote.is_here(), remote.is_reachable());
         for (key, asked) in &open {
@@ -41,7 +41,7 @@ impl Outgoing {
         }
     }
 
-    /// A call was sent to this owner: it is pinged when it is silent.
+    /// Starts to check an owner that was sent a call. It is pinged when it sends nothing.
     pub(super) fn watch(&self, core: &mut Core, owner: &Identity) {
         if !core.cx.timers.is_set(&Timer::Ping(owner.clone())) {
             core.cx.set_timer(Timer::Ping(owner.clone()), core.cx.config.times.silence);

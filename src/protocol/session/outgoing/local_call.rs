@@ -1,4 +1,4 @@
-//! Calls that the assistant runs itself: broadcast, so that the room can follow (`wire.md`, section 4).
+//! Calls that the assistant runs itself. They are broadcast so that the room can follow them (`wire.md`, section 4).
 
 use super::{Call, CallKey, Core, JobKey, Outgoing, Stage, Timer, Unfit, milliseconds};
 use crate::{
@@ -15,18 +15,18 @@ use crate::{
 };
 
 impl Outgoing {
-    /// Begins a call of a tool that we offer ourselves.
+    /// Starts a call of a local tool.
     pub(super) fn run_own(&mut self, core: &mut Core, call: Call, tool: &ToolName) -> CallKey {
         let key = self.insert_call(core, call);
         self.run_here(core, key, tool);
         key
     }
 
-    /// Runs an open call of such a tool, in the time that is left of it.
+    /// Runs an open call of a local tool within its remaining time.
     pub(super) fn run_here(&mut self, core: &mut Core, key: CallKey, tool: &ToolName) {
         let Some(asked) = self.calls.get(&key).map(|call| call.limit) else { return };
         let Some(known) = core.cx.local.tool(tool.as_str()) else {
-            // It was withdrawn while a client was asked first.
+            // The tool was withdrawn while the call was at a client.
             let why = NotOffered::NoSuchTool { owner: None, similar: None };
             let unknown = CallError::unknown_tool(tool.as_str(), why);
             return self.conclude(core, key, Err(unknown));
@@ -71,7 +71,7 @@ impl Outgoing {
         }
     }
 
-    /// Our tool has its outcome.
+    /// Handles the outcome of a local job.
     pub(in crate::protocol::session) fn local_job_ended(
         &mut self,
         core: &mut Core,
@@ -102,7 +102,7 @@ impl Outgoing {
         self.conclude(core, key, result);
     }
 
-    /// We end a call of our own tool: it stops.
+    /// Settles a call of a local tool and stops its job.
     pub(super) fn end_own(
         &mut self,
         core: &mut Core,
@@ -130,13 +130,13 @@ fn disclose_outcome(core: &mut Core, job: &Running, outcome: Outcome) {
     disclose(core, &job.tool, job.visibility, &Meta::default(), message);
 }
 
-/// Broadcasts at the tool's level. What does not fit a packet is cut down to the name.
+/// Broadcasts a message at the tool's visibility. A message that does not fit a packet is reduced to the tool's name.
 fn disclose(core: &mut Core, tool: &ToolName, level: Visibility, meta: &Meta, message: Message) {
     let sent = match level {
         Visibility::Nothing => return,
         Visibility::Full => match core.delivery.broadcast(&mut core.cx, meta, &message) {
             Err(Unfit::TooLarge { size, limit }) => {
-                tracing::info!(%tool, size, limit, "too large for a broadcast: the room hears the name only");
+                tracing::info!(%tool, size, limit, "too large for a broadcast: only the name is sent");
                 core.delivery.broadcast(&mut core.cx, &Meta::default(), &name_only(message))
             }
             sent => sent,
@@ -144,11 +144,11 @@ fn disclose(core: &mut Core, tool: &ToolName, level: Visibility, meta: &Meta, me
         Visibility::Name => core.delivery.broadcast(&mut core.cx, &Meta::default(), &name_only(message)),
     };
     if let Err(error) = sent {
-        tracing::warn!(%tool, ?error, "a call of our own cannot be broadcast");
+        tracing::warn!(%tool, ?error, "a local call cannot be broadcast");
     }
 }
 
-/// A request or result without what it is about.
+/// Returns a request or result without arguments and content.
 fn name_only(message: Message) -> Message {
     match message {
         Message::ToolUseRequest(request) => {

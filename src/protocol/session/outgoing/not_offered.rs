@@ -1,4 +1,4 @@
-//! Why a call finds nobody to run it (`wire.md`, section 4).
+//! The reasons why no participant runs a call (`wire.md`, section 4).
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::{
     transport::Identity,
 };
 
-/// The most names that a misspelled one is compared with.
+/// The most tool names that a misspelled one is compared with.
 const COMPARED: usize = 1024;
 
 impl Outgoing {
-    /// Why a call found nobody to ask.
+    /// Returns the error of a call that found no owner.
     pub(super) fn nobody_for(&self, core: &Core, call: &Call) -> CallError {
         if core.cx.local.is_muted {
             return CallError::NotAllowed;
@@ -34,7 +34,7 @@ impl Outgoing {
         CallError::unknown_tool(&tool, why)
     }
 
-    /// Pings the clients that may still register what a call waits for.
+    /// Pings the clients that may still register the tool that a call waits for.
     pub(super) fn probe(&self, core: &mut Core, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
         for id in unregistered(core, wanted(core, call)) {
@@ -42,7 +42,8 @@ impl Outgoing {
         }
     }
 
-    /// How long a registration that a call waits for may still be on its way, or the proof that its sender lives and sends none.
+    /// Returns how much longer to wait for a registration in transit, or for proof that its sender is alive and does
+    /// not register.
     pub(super) fn registration_is_due(&self, core: &Core, key: CallKey) -> Option<Duration> {
         let left = |id: &Identity| {
             let remote = core.peers.get(id)?;
@@ -55,12 +56,12 @@ impl Outgoing {
     }
 }
 
-/// Whom a call names, itself or by a pin of its tool.
+/// Returns the owner that the call names, or that a pin of its tool names.
 pub(super) fn wanted<'a>(core: &'a Core, call: &'a Call) -> Option<&'a Identity> {
     call.named.as_ref().or_else(|| core.cx.config.pins.get(&*call.tool))
 }
 
-/// Why this participant was not asked to run a tool.
+/// Returns the reason why this participant was not sent a call of this tool.
 pub(in crate::protocol::session) fn why_not(core: &Core, tool: &str, owner: &Identity) -> NotOffered {
     let Some(remote) = core.peers.get(owner).filter(|remote| remote.is_here()) else {
         let mut here: Vec<_> = core.peers.present().map(|(id, _)| id.clone()).collect();
@@ -71,7 +72,7 @@ pub(in crate::protocol::session) fn why_not(core: &Core, tool: &str, owner: &Ide
             false => NotOffered::NotHere { owner: owner.clone(), here, more },
         };
     };
-    // A participant that has sent nothing is still to be asked as a plain peer, whatever its token says.
+    // A participant that has sent nothing is still called as a plain peer, whatever its token says.
     let refusal = core.peers.refusal_of(&core.cx, owner, remote).filter(|_| !remote.is_plain());
     if let Some(why) = refusal.filter(|_| remote.has_knocked() || remote.is_observer()) {
         return not_admitted(tool, owner, remote, why);
@@ -83,7 +84,8 @@ pub(in crate::protocol::session) fn why_not(core: &Core, tool: &str, owner: &Ide
     NotOffered::NoSuchTool { owner: Some(owner.clone()), similar }
 }
 
-/// The clients that shook hands and have not registered; only this one, if one is wanted.
+/// Returns the clients that completed the handshake but have not registered. With `wanted`, only that client is
+/// considered.
 pub(in crate::protocol::session) fn unregistered(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
     let is_it = |id: &Identity, remote: &Remote| {
         remote.is_crossed()
@@ -95,15 +97,18 @@ pub(in crate::protocol::session) fn unregistered(core: &Core, wanted: Option<&Id
     peers.filter(|(id, remote)| is_it(id, remote)).map(|(id, _)| id.clone()).collect()
 }
 
-/// The clients that shook hands, live, and offer nothing, not even an empty list: they are bound to another assistant. Only this one,
-/// if one is wanted. A client that was not heard since its registration is due proves nothing.
+/// Returns the clients that completed the handshake and are alive, but have registered nothing, not even an empty list.
+/// They are bound to another assistant.
+///
+/// With `wanted`, only that client is considered. A client that has sent nothing since its registration was due is left
+/// out.
 pub(in crate::protocol::session) fn not_bound(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
     let mut clients = unregistered(core, wanted);
     clients.retain(|id| core.peers.get(id).is_some_and(Remote::is_settled));
     clients
 }
 
-/// Why nobody was asked to run a tool.
+/// Returns the reason why no participant was sent a call of this tool.
 fn why_nobody(core: &Core, tool: &str) -> NotOffered {
     let refused = core.peers.present();
     let refused: Vec<_> =

@@ -1,4 +1,4 @@
-//! How calls of ours end: by their owner's answer, by our clock, by our own wish, by somebody's absence.
+//! How calls end: by their owner's answer, a timeout, a cancellation or the owner's loss.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Outgoing {
-    /// A result came: of an open call from its owner, or not.
+    /// Handles a result, whether or not it belongs to an open call of the sender.
     pub(in crate::protocol::session) fn handle_result(
         &mut self,
         core: &mut Core,
@@ -52,13 +52,13 @@ impl Outgoing {
             if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
                 return;
             }
-            // One of our clients answers what we have forgotten: it may forget it too.
+            // The call is forgotten here. The acknowledgement lets the client forget its result too.
         }
         core.acknowledge(id, incoming.stanza(), Some(&result.id));
     }
 
-    /// On the fast lane an answer takes the place of what would have preceded it (`wire.md`, 5): that the request
-    /// came, and, if it succeeded, that the tool began.
+    /// Emits the events that an answer implies. On the fast lane it replaces the earlier frames: that the request
+    /// arrived and, if it succeeded, that the tool started (`wire.md`, section 5).
     fn answer_says_more(&mut self, core: &mut Core, key: CallKey, success: bool) {
         let Some(call) = self.calls.get(&key) else { return };
         let began = success && !call.began_at_owner;
@@ -69,7 +69,7 @@ impl Outgoing {
         }
     }
 
-    /// An error (type 1) of a peer: a refusal of a call settles it.
+    /// Handles a peer's error (type 1). A refusal of a call settles it.
     pub(in crate::protocol::session) fn handle_error(
         &mut self,
         core: &mut Core,
@@ -81,9 +81,9 @@ impl Outgoing {
             if let Some(asked) = self.calls.get(&key).and_then(Call::asked) {
                 core.delivery.stop_repeating(id, asked.stanza);
             }
-            // It may be the answer to what another instance was asked before, even if this one has acknowledged the
-            // new request meanwhile. Should it mean the new request after all, a further instance is there, whose
-            // Configuration says so.
+            // The error may answer the request that an earlier instance was sent, even if this instance has
+            // acknowledged the new request meanwhile. If it does answer the new request, the owner has been replaced
+            // again, and the Configuration of that instance settles the call.
             if error.code == 304 && self.calls.get(&key).is_some_and(|call| call.earlier.last().is_some()) {
                 return core.cx.count(Counter::Late);
             }
@@ -100,7 +100,7 @@ impl Outgoing {
         peer_error(core, id, error);
     }
 
-    /// A call's owner ends it, and needs not be told.
+    /// Settles a call that its owner has ended. The owner needs no stop.
     fn settle_by_owner(&mut self, core: &mut Core, key: CallKey, result: Result<Value, CallError>) {
         let Some(call) = self.calls.get(&key) else { return };
         let remembered = call.asked().map(|asked| (call.id.clone(), Gone::answered(asked, core.cx.now)));
@@ -110,7 +110,7 @@ impl Outgoing {
         }
     }
 
-    /// We end a call: its owner, if any, is told to stop.
+    /// Settles a call on behalf of the local participant. Its owner, if any, is asked to stop.
     pub(in crate::protocol::session) fn settle_call(
         &mut self,
         core: &mut Core,
@@ -128,7 +128,7 @@ impl Outgoing {
                 CallError::Timeout { .. } | CallError::Lost { .. } => CallError::NotDelivered { limit },
                 other => other,
             });
-            return self.conclude(core, key, result); // no packet left: its owner knows nothing of it
+            return self.conclude(core, key, result); // no packet was sent: the owner does not have the call
         }
         let remembered = call.asked().map(|asked| Gone::unanswered(asked, core.cx.now));
         self.conclude(core, key, result);
@@ -138,14 +138,14 @@ impl Outgoing {
         }
     }
 
-    /// Nobody waits for the outcome any more; the call goes on as it would have.
+    /// Marks a call whose outcome no caller waits for. The call continues.
     pub(in crate::protocol::session) fn detach(&mut self, key: CallKey) {
         if let Some(call) = self.calls.get_mut(&key).filter(|call| call.rest.is_none()) {
             call.detached = true;
         }
     }
 
-    /// No packet with the request was sent, for this reason: the owner need not be stopped.
+    /// Handles a request of which no packet was sent. The owner needs no stop.
     pub(in crate::protocol::session) fn request_unsent(
         &mut self,
         core: &mut Core,
@@ -177,25 +177,26 @@ impl Outgoing {
         self.settle_call(core, key, Err(error));
     }
 
-    /// A peer's grace is over: what was asked of it in another join than its present one is lost.
+    /// Handles the end of a peer's grace period. Calls that it was sent in another join than its present one are lost.
     pub(in crate::protocol::session) fn lose_calls_of_other_joins(&mut self, core: &mut Core, id: &Identity) {
         let here = core.peers.get(id).and_then(|remote| remote.sid()).cloned();
         self.lose_calls(core, id, |asked| Some(&asked.sid) != here.as_ref());
     }
 
-    /// Another run of the owner's program is here. What the old one was asked, and may run twice, is asked anew of
-    /// whoever offers it; the rest is lost as soon as Configurations have crossed.
+    /// Handles the start of another instance of the owner's program. Idempotent calls of the old instance are sent
+    /// again to a participant that offers the tool. The others are lost when the Configurations have crossed.
     pub(in crate::protocol::session) fn ask_anew(&mut self, core: &mut Core, id: &Identity) {
         let Some(remote) = core.peers.get(id) else { return };
         let idempotent = |call: &Call| {
             let is_it = |tool: &&Tool| tool.name().as_str() == &*call.tool;
             remote.tools().iter().find(is_it).is_some_and(|tool| tool.tool_options().idempotent)
         };
-        // All of them were asked of the old one: what an older one was asked was lost when the old one came.
+        // All of these were sent to the old instance. The calls of an earlier one were lost when the old instance
+        // appeared.
         let of_old = |call: &Call| call.asked().is_some_and(|asked| asked.instance.is_some());
         let mut anew = Vec::new();
         for (key, call) in self.calls.of_owner(id) {
-            // What nobody has claimed is ours to run, and is not asked again.
+            // An unclaimed call is run by the local participant, so it is not sent again.
             let may_wait = call.fallback != Fallback::UntilClaimed;
             if may_wait && of_old(call) && idempotent(call) {
                 anew.push(key);
@@ -232,14 +233,14 @@ impl Outgoing {
         }
     }
 
-    /// The owner need not have a request any more: it is not sent again.
+    /// Stops retransmitting a request that the owner no longer needs.
     pub(super) fn stop_sending(&mut self, core: &mut Core, asked: &Asked) {
         if core.delivery.withdraw_frame(&asked.owner, asked.stanza) {
             self.retransmit(core, &asked.owner);
         }
     }
 
-    /// The one place where a call ends.
+    /// Ends a call. Every call ends here.
     pub(super) fn conclude(&mut self, core: &mut Core, key: CallKey, result: Result<Value, CallError>) {
         let Some(call) = self.calls.remove(&key) else { return };
         let result = result.map_err(|error| unproven(error, call.earlier.last()));
@@ -282,14 +283,14 @@ impl Outgoing {
     }
 }
 
-/// Reports an error of a peer that settles no call.
+/// Reports a peer's error that settles no call.
 pub(crate) fn peer_error(core: &mut Core, id: &Identity, error: ErrorMessage) {
     let ErrorMessage { code, message, recoverable, .. } = error;
     core.cx.event(Event::PeerError { by: id.clone(), code, message, recoverable });
 }
 
-/// What an error says of a call that another instance was asked for before: that one may have run it, whatever the
-/// last one says.
+/// Returns the error of a call that was sent to an earlier instance. That instance may have run it, whatever the last
+/// one reports.
 fn unproven(error: CallError, asked_before: Option<&Identity>) -> CallError {
     match (error, asked_before) {
         (CallError::Tool(error), Some(_)) => CallError::Tool(error.of_begun(true)),
@@ -298,15 +299,15 @@ fn unproven(error: CallError, asked_before: Option<&Identity>) -> CallError {
     }
 }
 
-/// The limit that ended a call at its owner: what its answer names in milliseconds (`wire.md`, section 5), if that is
-/// shorter than the caller's own.
+/// Returns the time limit that ended a call at its owner: the milliseconds in the owner's answer (`wire.md`, section
+/// 5), if shorter than the caller's own limit.
 fn limit_named(message: Option<&str>, own: Duration) -> Duration {
     let number = message.and_then(|text| text.split(" ms").next()?.split(' ').next_back());
     let named = number.and_then(|number| number.parse().ok()).map(Duration::from_millis);
     named.filter(|named| !named.is_zero() && *named < own).unwrap_or(own)
 }
 
-/// What an owner's answer means.
+/// Converts an owner's answer to the call's result.
 fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<Value, CallError> {
     if result.success {
         return Ok(result.result.clone().unwrap_or_else(Value::empty));

@@ -1,4 +1,4 @@
-//! What owners report of open calls, and the frames that they have not acknowledged.
+//! Progress and acknowledgements from owners, and the retransmission of unacknowledged frames.
 
 use super::{Call, Core, Counter, Event, Outgoing, Purpose};
 use crate::{
@@ -10,18 +10,19 @@ use crate::{
     transport::Identity,
 };
 
-/// How much more progress of one call is taken than an owner of the same kind sends, since its second begins at another time.
+/// How many more updates of one call are accepted per second than an owner of the same version sends, since its second
+/// starts at another time.
 const PROGRESS_LEEWAY: u32 = 2;
 
 impl Outgoing {
-    /// An owner acknowledges a request or a stop.
+    /// Handles an owner's acknowledgement of a request or a stop.
     pub(crate) fn handle_acknowledgement(&mut self, core: &mut Core, id: &Identity, it: &Acknowledgement) {
         if let Some(stanza) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
             self.frame_acknowledged(core, id, stanza, it.acknowledged_message_id.as_deref());
         }
     }
 
-    /// An owner acknowledges the frame of this stanza, by an acknowledgement or a claim.
+    /// Handles the acknowledgement of the frame with this stanza, by an acknowledgement or a claim.
     pub(super) fn frame_acknowledged(
         &mut self,
         core: &mut Core,
@@ -41,7 +42,7 @@ impl Outgoing {
         }
     }
 
-    /// An owner reports progress.
+    /// Handles an owner's progress update.
     pub(crate) fn handle_progress(
         &mut self,
         core: &mut Core,
@@ -60,7 +61,7 @@ impl Outgoing {
         }
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.began_at_owner = true;
-        // A call that has begun was delivered, though the acknowledgement may arrive later.
+        // The owner of a started call has the request, even if its acknowledgement arrives later.
         self.request_delivered(core, key);
         let most = core.cx.config.caps.progress_per_second.saturating_mul(PROGRESS_LEEWAY);
         let Some(call) = self.calls.get_mut(&key) else { return };
@@ -90,26 +91,26 @@ impl Outgoing {
         }
     }
 
-    /// Whether an open call was sent to the owner's present instance.
+    /// Returns whether an open call was sent to the owner's present instance.
     fn asked_this_instance(&self, core: &Core, id: &Identity, call: &CallId) -> bool {
         let asked = self.calls.key_of(call).and_then(|key| self.calls.get(&key)?.asked());
         asked.is_some_and(|asked| asked.was_sent_to_instance(id, core))
     }
 
-    /// Whether a settled call was sent to the owner's present instance.
+    /// Returns whether a settled call was sent to the owner's present instance.
     fn stopped_this_instance(&self, core: &Core, id: &Identity, call: &CallId) -> bool {
         self.settled.get(call).is_some_and(|gone| gone.asked().was_sent_to_instance(id, core))
     }
 
-    /// A frame was acknowledged, or is not wanted any more: the next ones may be sent again.
+    /// Removes a frame from the window that was acknowledged or is no longer needed. The next frames may be sent again.
     pub(crate) fn release_window(&mut self, core: &mut Core, id: &Identity, stanza: i32) {
         if core.delivery.release_window(id, stanza) {
             self.retransmit(core, id);
         }
     }
 
-    /// Whether progress arrived before, or newer progress of its call did. On the fast lane an owner sends each twice, and the copies
-    /// overtake each other.
+    /// Returns whether this progress, or newer progress of its call, has arrived before. On the fast lane an owner
+    /// sends each update twice, and the copies may arrive out of order.
     fn is_old_progress(&mut self, core: &Core, id: &Identity, key: CallKey, stanza: Option<i32>) -> bool {
         if !core.peers.get(id).is_some_and(|remote| remote.lists(Feature::FastLane)) {
             return false;
@@ -123,7 +124,7 @@ impl Outgoing {
     }
 }
 
-/// Reports progress of a call that the assistant runs itself, or of another client's.
+/// Reports progress of a call that the assistant runs itself, or that another client runs.
 pub(crate) fn observe_progress(core: &mut Core, it: ToolProgress) {
     let call = it.id.clone();
     let progress = fitted(read_progress(it), core.cx.config.caps.progress_bytes);

@@ -1,4 +1,4 @@
-//! Who shall run a call: chosen before it is sent (`wire.md`, section 4).
+//! The choice of the participant that runs a call, before the call is sent (`wire.md`, section 4).
 
 use super::{
     CallKey, Core, Outgoing, Remote, Timer,
@@ -9,13 +9,13 @@ use crate::{
     transport::Identity,
 };
 
-/// What the choice of an owner came to.
+/// The result of choosing an owner.
 pub(super) enum Choice {
-    /// This one is asked.
+    /// Send the call to this participant.
     Ask(Identity),
-    /// Nobody yet.
+    /// No participant is available yet.
     Wait,
-    /// Nobody ever.
+    /// No participant can become available.
     Fail(CallError),
 }
 
@@ -27,7 +27,7 @@ impl Outgoing {
         }
     }
 
-    /// Calls that wait look again.
+    /// Looks for owners of the waiting calls.
     pub(in crate::protocol::session) fn look_for_owners(&mut self, core: &mut Core) {
         core.peers.note_change();
         let waiting: Vec<_> = self.calls.waiting().map(|(key, _)| key).collect();
@@ -60,19 +60,20 @@ impl Outgoing {
         }
     }
 
-    /// If a call waits for this very participant, it is greeted, and judged by its silence.
+    /// Greets a participant that a waiting call names and starts its timeout.
     pub(in crate::protocol::session) fn expect(&mut self, core: &mut Core, id: &Identity) {
         if !core.cx.is_client() && (self.expected.contains_key(id) || self.is_wanted_by_a_call(core, id)) {
             core.peers.expect(&mut core.cx, &mut core.delivery, id);
         }
     }
 
-    /// Whether a call waits for this very participant.
+    /// Returns whether a call waits for exactly this participant.
     fn is_wanted_by_a_call(&self, core: &Core, id: &Identity) -> bool {
         self.calls.waiting().any(|(_, call)| wanted(core, call) == Some(id))
     }
 
-    /// The server has announced the local participant, so peers can answer it: their silence counts from now on.
+    /// Starts the timeouts of peers that have not answered. The server has announced the local participant, so they can
+    /// answer now.
     pub(in crate::protocol::session) fn judge_silence(&mut self, core: &mut Core) {
         for id in core.peers.ids() {
             if core.cx.timers.is_set(&Timer::Silent(id.clone())) {
@@ -82,7 +83,8 @@ impl Outgoing {
         }
     }
 
-    /// A participant that a call waits for did not answer the local Configuration: it is asked as a plain peer.
+    /// Handles a participant that a call waits for and that did not answer the local Configuration. It is called as a
+    /// plain peer.
     pub(in crate::protocol::session) fn handle_silence(&mut self, core: &mut Core, id: &Identity) {
         let is_wanted = self.expected.contains_key(id) || self.is_wanted_by_a_call(core, id);
         if is_wanted && core.peers.judge_silence(&mut core.cx, id) {
@@ -90,7 +92,8 @@ impl Outgoing {
         }
     }
 
-    /// Calls that hold a place at this owner: open, or stopped without its knowing.
+    /// Returns the number of this owner's calls that count as open: open calls, and stopped calls without an
+    /// acknowledged stop.
     pub(super) fn places_at(&self, core: &Core, owner: &Identity) -> usize {
         let instance = core.peers.get(owner).and_then(Remote::instance);
         self.calls.count_of(owner) + self.settled.places_at(owner, instance)
@@ -134,7 +137,7 @@ impl Outgoing {
     }
 }
 
-/// Whether it offers the tool in this join.
+/// Returns whether the participant offers the tool in this join.
 fn offers(remote: &Remote, tool: &str) -> bool {
     if is_prompt(tool) {
         return remote.takes_prompts();
@@ -142,7 +145,7 @@ fn offers(remote: &Remote, tool: &str) -> bool {
     remote.is_registered() && remote.tool(tool).is_some()
 }
 
-/// Whether a name is a prompt's.
+/// Returns whether a name is a prompt's.
 fn is_prompt(tool: &str) -> bool {
     ToolName::PROMPTS.contains(&tool)
 }

@@ -1,4 +1,4 @@
-//! Calls of ours that have their outcome, as long as frames of them may still come.
+//! Settled calls of the local participant, kept as long as frames for them may arrive.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -16,35 +16,35 @@ use crate::{
     transport::Identity,
 };
 
-/// Settled calls that are remembered at once.
+/// The limit on remembered settled calls.
 const MAX_SETTLED: usize = 4096;
 
-/// Replaced instances that may still run a call of ours: so many are remembered at once. They are searched one by one, when
-/// an instance shows itself and when a call ends whose request was sent to another instance.
+/// The limit on replaced instances that may still run a call. They are searched linearly when an instance appears, and
+/// when a call ends whose request was sent to another instance.
 const MAX_REPLACED: usize = 256;
 
-/// The settled calls. Every lookup takes a time that grows with the logarithm of their number.
+/// The settled calls. Each lookup takes time logarithmic in their number.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
     calls: BTreeMap<CallId, Gone>,
-    /// When each may be forgotten.
+    /// The time at which each may be forgotten.
     order: BTreeSet<(Instant, CallId)>,
     by_owner: BTreeMap<Identity, AtOwner>,
-    /// Calls that still count among the open calls of their owner's instance.
+    /// The calls that still count as open for their owner's instance.
     places: BTreeMap<(Identity, Instance), usize>,
-    /// Calls whose stops wait to be sent, by the stanza of the request. The session never uses a stanza twice.
+    /// The calls whose stops wait to be sent, by the stanza of the request. The session never uses a stanza twice.
     waiting: BTreeMap<i32, CallId>,
-    /// Instances that were replaced while a call of theirs was open, so that their replacements were sent the request.
+    /// Instances that were replaced while they had an open call. Their replacements were sent the request.
     replaced: VecDeque<Replaced>,
 }
 
-/// An instance that may still run a call that has ended: its replacement was sent the request.
+/// A replaced instance that may still run an ended call.
 #[derive(Debug)]
 struct Replaced {
     owner: Identity,
     instance: Instance,
     call: CallId,
-    /// When its budget has ended.
+    /// The time at which the call's time limit ends.
     until: Instant,
 }
 
@@ -52,43 +52,43 @@ struct Replaced {
 #[derive(Debug, Default)]
 struct AtOwner {
     remembered: usize,
-    /// Those that the owner shall stop and may not know of.
+    /// The calls that the owner must stop and whose stop it may not have received.
     stopping: BTreeSet<CallId>,
 }
 
 /// A call that was settled.
 #[derive(Debug)]
 pub(super) struct Gone {
-    /// Who was asked, and how.
+    /// The owner that was sent the request, and how.
     asked: Asked,
-    /// Whether its owner answered.
+    /// Whether the owner has answered.
     answered: bool,
     /// Indexed, as `asked` and `answered` are: only [`Settled`] changes it.
     stop: Stop,
-    /// When it may be forgotten.
+    /// The time at which the call may be forgotten.
     until: Instant,
 }
 
-/// Whether its owner was told to stop.
+/// Whether the owner has been sent a stop.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// It need not be: it answered, or nobody minds if it goes on.
+    /// No stop is needed: the owner answered, or its tool may continue.
     Unwanted,
-    /// It shall be, when it can be reached.
+    /// The stop is sent when the owner is reachable.
     Waiting,
-    /// It was, under this stanza.
+    /// The stop was sent, under this stanza.
     Sent(i32),
-    /// It knows, or is gone.
+    /// The owner has acknowledged the stop, or is gone.
     Known,
 }
 
 impl Gone {
-    /// A call that ends without its owner, which shall stop.
+    /// Creates the record of a call that ended without its owner's answer. The owner must stop.
     pub(super) fn unanswered(asked: &Asked, now: Instant) -> Self {
         Self { asked: asked.clone(), answered: false, stop: Stop::Waiting, until: now }
     }
 
-    /// A call that its owner has done with, one way or another.
+    /// Creates the record of a call that its owner has finished or declined.
     pub(super) fn answered(asked: &Asked, now: Instant) -> Self {
         Self { answered: true, stop: Stop::Unwanted, ..Self::unanswered(asked, now) }
     }
@@ -101,7 +101,7 @@ impl Gone {
         &self.stop
     }
 
-    /// The stanza of a stop that was sent and not acknowledged.
+    /// Returns the stanza of a stop that was sent and not acknowledged.
     pub(super) fn stop_sent_as(&self) -> Option<i32> {
         match self.stop {
             Stop::Sent(stanza) => Some(stanza),
@@ -109,8 +109,8 @@ impl Gone {
         }
     }
 
-    /// Whether its owner shall stop and may not know of it. What was asked in the plain form may be run by any instance
-    /// that shows itself later, whichever of them acknowledged the stop.
+    /// Returns whether the owner must stop and may not have received the stop. A plain-form request may be run by any
+    /// instance that appears later, whichever instance acknowledged the stop.
     fn is_stopping(&self) -> bool {
         match self.stop {
             Stop::Waiting | Stop::Sent(_) => true,
@@ -119,7 +119,8 @@ impl Gone {
         }
     }
 
-    /// Where it still counts among the open calls. A plain peer acknowledges nothing, so nothing counts there.
+    /// Returns the owner's instance for which the call still counts as open. A plain peer acknowledges nothing, so
+    /// `None` is returned for it.
     fn place(&self) -> Option<(Identity, Instance)> {
         let instance = self.asked.instance.clone().filter(|_| !self.answered && self.is_stopping())?;
         Some((self.asked.owner.clone(), instance))
@@ -127,13 +128,13 @@ impl Gone {
 }
 
 impl Settled {
-    /// Stopped calls of which this instance of their owner does not know yet.
+    /// Returns the number of stopped calls whose stop this instance of their owner has not acknowledged.
     pub(super) fn places_at(&self, owner: &Identity, instance: Option<&Instance>) -> usize {
         let place = instance.map(|instance| (owner.clone(), instance.clone()));
         place.and_then(|place| self.places.get(&place)).copied().unwrap_or(0)
     }
 
-    /// Whether a call of this owner is remembered: it may answer it once more.
+    /// Returns whether a call of this owner is remembered, since the owner may answer it again.
     pub(super) fn remembers(&self, owner: &Identity) -> bool {
         self.by_owner.contains_key(owner)
     }
@@ -142,12 +143,12 @@ impl Settled {
         self.calls.get(call)
     }
 
-    /// Whether the call is remembered, and this is who was asked.
+    /// Returns whether the call is remembered and this participant was sent its request.
     pub(super) fn is_owned_by(&self, call: &CallId, id: &Identity, remote: &Remote) -> bool {
         self.calls.get(call).is_some_and(|gone| gone.asked.is_of(id, remote))
     }
 
-    /// The owner answered. Returns whether it had answered before.
+    /// Notes an answer of the owner. Returns whether it had answered before.
     pub(super) fn answered(&mut self, call: &CallId) -> bool {
         let before = self.calls.get(call).is_some_and(|gone| gone.answered);
         if !before {
@@ -156,40 +157,40 @@ impl Settled {
         before
     }
 
-    /// The stop of this call was sent under this stanza.
+    /// Notes that the stop of this call was sent under this stanza.
     pub(super) fn stop_sent(&mut self, call: &CallId, stanza: i32) {
         self.change(call, |gone| gone.stop = Stop::Sent(stanza));
     }
 
-    /// The stop that was sent under this stanza did not reach the owner.
+    /// Notes that the stop with this stanza did not reach the owner.
     pub(super) fn stop_never_left(&mut self, call: &CallId, stanza: i32) {
         if self.calls.get(call).is_some_and(|gone| gone.stop == Stop::Sent(stanza)) {
             self.change(call, |gone| gone.stop = Stop::Waiting);
         }
     }
 
-    /// The owner knows of the stop that was sent under this stanza.
+    /// Notes that the owner acknowledged the stop with this stanza.
     pub(super) fn stop_known(&mut self, call: &CallId, stanza: i32) {
         if self.calls.get(call).is_some_and(|gone| gone.stop == Stop::Sent(stanza)) {
             self.change(call, |gone| gone.stop = Stop::Known);
         }
     }
 
-    /// The calls of this owner whose stops wait to be sent.
+    /// Returns the calls of this owner whose stops wait to be sent.
     pub(super) fn waiting_stops(&self, owner: &Identity) -> Vec<CallId> {
         let waiting = self.stopping_at(owner).filter(|(_, gone)| gone.stop == Stop::Waiting);
         waiting.map(|(id, _)| id.clone()).collect()
     }
 
-    /// The call of this owner whose request had this stanza and whose stop waits to be sent.
+    /// Returns the call of this owner whose request had this stanza and whose stop waits to be sent.
     pub(super) fn waiting_stop_of(&self, owner: &Identity, stanza: i32) -> Option<CallId> {
         let call = self.waiting.get(&stanza)?;
         let is_its = self.calls.get(call).is_some_and(|gone| gone.asked.owner == *owner);
         is_its.then(|| call.clone())
     }
 
-    /// Another instance shows itself: it may be the one that was asked in the plain form, so the stops of that are sent to it too. Returns
-    /// the stanzas under which stops were sent and not acknowledged.
+    /// Marks the stops of plain-form calls as waiting, since a new instance may be the one that received the request.
+    /// Returns the stanzas of the stops that were sent and not acknowledged.
     pub(super) fn stop_plain_calls_again(&mut self, owner: &Identity) -> Vec<i32> {
         let is_plain = |gone: &Gone| gone.asked.instance.is_none() && gone.stop != Stop::Waiting;
         let again: Vec<_> = self
@@ -204,7 +205,7 @@ impl Settled {
         stanzas
     }
 
-    /// A call has ended that this instance was asked for before another one: it may run it until then.
+    /// Notes an ended call that this instance was sent before another one. The instance may run it until `until`.
     pub(super) fn replaced(&mut self, owner: Identity, instance: Instance, call: CallId, until: Instant) {
         if self.replaced.len() >= MAX_REPLACED {
             self.replaced.pop_front();
@@ -212,7 +213,7 @@ impl Settled {
         self.replaced.push_back(Replaced { owner, instance, call, until });
     }
 
-    /// The calls that have ended and that this instance, which had been replaced, may still run.
+    /// Returns the ended calls that this formerly replaced instance may still run.
     pub(super) fn may_be_run_by(
         &mut self,
         now: Instant,
@@ -242,7 +243,7 @@ impl Settled {
         Some(gone)
     }
 
-    /// The call that was settled first, if it may be forgotten by then.
+    /// Returns the call that was settled first, if it may be forgotten by then.
     fn first(&self, until: Option<Instant>) -> Option<CallId> {
         let (at, call) = self.order.first()?;
         until.is_none_or(|until| *at <= until).then(|| call.clone())
@@ -300,7 +301,7 @@ impl Settled {
 
 impl Outgoing {
     pub(super) fn remember(&mut self, core: &mut Core, call: CallId, mut gone: Gone) {
-        // A stop is kept as long as its owner may still be at it.
+        // A stop is kept as long as its owner may still run the call.
         let working = gone.asked.ends.saturating_duration_since(core.cx.now);
         let still = if gone.stop == Stop::Waiting { working } else { Duration::ZERO };
         gone.until = later(core.cx.now, still.saturating_add(core.cx.config.times.memory));

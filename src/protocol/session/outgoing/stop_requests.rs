@@ -1,4 +1,5 @@
-//! Client: asks its assistant to stop calls, and asks again until the assistant has heard it (type 10).
+//! A client's requests to its assistant to stop calls (type 10). They are sent again until the assistant acknowledges
+//! them.
 
 use std::{
     collections::VecDeque,
@@ -15,32 +16,33 @@ use crate::{
     transport::{CloseReason, Identity},
 };
 
-/// Stops that wait for their acknowledgement at once. Beyond it the oldest is forgotten.
+/// The limit on stop requests that wait for an acknowledgement. The oldest is dropped first.
 const MAX_STOPS: usize = 64;
 
-/// How long a stop is kept for an assistant that comes back: no longer than a person would mean it.
+/// How long a stop request is kept for an assistant that comes back. A person no longer expects an older one to take
+/// effect.
 const STOP_KEPT: Duration = Duration::from_secs(60);
 
-/// Why an assistant could not be asked to stop.
+/// The reason why a stop request was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StopError {
-    /// No assistant is bound, so nobody can be asked.
-    #[error("no assistant is here that could be asked to stop")]
+    /// No assistant is bound.
+    #[error("no assistant is bound; wait for the assistant to join")]
     NoAssistant,
-    /// We are not in the room any more.
+    /// The local participant has left the room.
     #[error("not in the room: {0}")]
     Closed(CloseReason),
 }
 
-/// Stops that the assistant may not have heard.
+/// The stop requests that the assistant may not have received.
 #[derive(Debug, Default)]
 pub(super) struct StopRequests(VecDeque<StopRequest>);
 
 #[derive(Debug)]
 struct StopRequest {
     assistant: Identity,
-    /// The stanza under which it was sent; none while it waits for the assistant to be reachable.
+    /// The stanza under which it was sent; `None` while the assistant is not reachable.
     sent: Option<i32>,
     target: Option<CallId>,
     at: Instant,
@@ -64,8 +66,8 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Sends what the assistant was not sent; under a new pair of sids also what it has not acknowledged, under
-    /// its own stanza.
+    /// Sends the stop requests that have not been sent. With `again`, after a change of sids, it also sends the
+    /// unacknowledged ones again, each under its stanza.
     pub(in crate::protocol::session) fn send_stops(&mut self, core: &mut Core, to: &Identity, again: bool) {
         if !core.peers.is_reachable(to) {
             return;
@@ -95,19 +97,19 @@ impl Outgoing {
         self.stop_requests.0 = stops;
     }
 
-    /// The assistant has heard a stop of ours.
+    /// Notes that the assistant acknowledged a stop request.
     pub(in crate::protocol::session) fn stop_request_acknowledged(&mut self, stanza: i32) {
         self.stop_requests.0.retain(|stop| stop.sent != Some(stanza));
     }
 
-    /// The packet with a stop was not sent: the stop is sent when its assistant can be reached.
+    /// Handles a stop request whose packet was not sent. It waits until the assistant is reachable.
     pub(in crate::protocol::session) fn stop_request_unsent(&mut self, stanza: i32) {
         for stop in self.stop_requests.0.iter_mut().filter(|stop| stop.sent == Some(stanza)) {
             stop.sent = None;
         }
     }
 
-    /// This assistant, or this run of it, is gone: nothing of it is left to stop.
+    /// Forgets the stop requests to an assistant that is gone, or whose instance was replaced. Its calls have ended.
     pub(in crate::protocol::session) fn forget_stops(&mut self, core: &mut Core, of: &Identity) {
         self.retain_stops(core, |stop| stop.assistant != *of);
     }

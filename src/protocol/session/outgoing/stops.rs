@@ -11,13 +11,14 @@ use crate::{
 };
 
 impl Outgoing {
-    /// Tells the owner of a call that was settled without its answer to stop, once it can be reached.
+    /// Sends a stop to the owner of a call that was settled without its answer, if the owner is reachable.
     pub(super) fn stop_owner(&mut self, core: &mut Core, call: &CallId) {
         let Some(gone) = self.settled.get(call).filter(|gone| *gone.stop() == Stop::Waiting) else { return };
         let asked = gone.asked();
         let owner = asked.owner.clone();
-        // Another instance knows nothing of it; the one that was asked may still come back. Whoever was asked
-        // in the plain form may be any that is there now: it need not be, and a stop of what it has not does no harm.
+        // Another instance does not have the call, and the instance that was sent the request may still come back. A
+        // request in the plain form may have reached whichever instance is present now. A stop of an unknown call does
+        // no harm.
         let may_run_it = |remote: &Remote| {
             let was_asked = asked.is_of(&owner, remote) || asked.instance.is_none();
             remote.is_reachable() && was_asked
@@ -34,7 +35,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends a stop again, under the stanza that it had. None if its owner knows of it.
+    /// Sends a stop again, under its stanza. Returns `None` if the owner has acknowledged it.
     pub(super) fn stop_again(&mut self, core: &mut Core, call: &CallId) -> Option<Sent> {
         let gone = self.settled.get(call)?;
         let (owner, stanza) = (gone.asked().owner.clone(), gone.stop_sent_as()?);
@@ -44,14 +45,14 @@ impl Outgoing {
         Some(sent)
     }
 
-    /// An owner can be reached again: the stops that it was not sent go.
+    /// Sends the waiting stops of an owner that is reachable again.
     pub(in crate::protocol::session) fn send_waiting_stops(&mut self, core: &mut Core, owner: &Identity) {
         for call in self.settled.waiting_stops(owner) {
             self.stop_owner(core, &call);
         }
     }
 
-    /// A replaced instance has returned: the assistant sends it a stop for each of its calls that has ended since.
+    /// Sends a replaced instance that has returned a stop for each of its calls that has ended since.
     pub(in crate::protocol::session) fn stop_what_ended_meanwhile(
         &mut self,
         core: &mut Core,
@@ -67,7 +68,7 @@ impl Outgoing {
         }
     }
 
-    /// An owner acknowledged the request of a call that has ended: the assistant sends it the stop, if it has not.
+    /// Sends the stop of an ended call whose owner has acknowledged the request, if it was not sent yet.
     pub(super) fn stop_what_was_delivered(
         &mut self,
         core: &mut Core,
@@ -82,7 +83,7 @@ impl Outgoing {
         }
     }
 
-    /// A participant asks to stop a call, or all calls that a barge-in would stop.
+    /// Handles a participant's request to stop a call, or all calls that a barge-in would stop.
     pub(crate) fn handle_stop(
         &mut self,
         core: &mut Core,

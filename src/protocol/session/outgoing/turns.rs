@@ -1,4 +1,4 @@
-//! Turns: the calls of one answer of the model, and how a barge-in ends them (`wire.md`, section 5).
+//! Turns: the calls of one answer of the model. A barge-in ends them (`wire.md`, section 5).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,13 +15,13 @@ use crate::{
     value::Value,
 };
 
-/// Turns that are remembered at once; beyond it the oldest is over.
+/// The limit on remembered turns. The oldest ends first.
 const MAX_TURNS: usize = 256;
 
-/// Different calls of one turn whose repetition is counted.
+/// The limit on different calls of one turn whose repetitions are counted.
 const MAX_KINDS: usize = 256;
 
-/// The end of a call that a barge-in had left running, for the next turn.
+/// The outcome of a call that a barge-in left running, for the next turn.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LateResult {
@@ -29,27 +29,27 @@ pub struct LateResult {
     pub id: CallId,
     /// The tool's name.
     pub tool: Box<str>,
-    /// Who ran it, if anybody was asked.
+    /// The participant that ran it, if the call had an owner.
     pub owner: Option<Identity>,
-    /// How it ended after all.
+    /// The result of the call.
     pub result: std::sync::Arc<Result<Value, CallError>>,
-    /// From the call to its end.
+    /// The time between the call and its end.
     pub took: Duration,
 }
 
-/// The turns, and what came too late for them.
+/// The turns and their late results.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     last: u64,
-    /// How often each turn that is not over asked for the same.
+    /// For each open turn, how often it made each call.
     open: BTreeMap<TurnKey, BTreeMap<[u8; 32], u32>>,
     late: VecDeque<(usize, LateResult)>,
     late_bytes: usize,
 }
 
 impl Outgoing {
-    /// Begins a turn, whose calls name it in [`Request::turn`]. At most 256 are open at once; beyond it the
-    /// oldest is over.
+    /// Starts a turn. Its calls name it in [`Request::turn`]. At most 256 turns are open; a further one ends the
+    /// oldest.
     pub(crate) fn begin_turn(&mut self) -> TurnKey {
         let turns = &mut self.turns;
         turns.last += 1;
@@ -66,19 +66,19 @@ impl Outgoing {
         self.interrupt(core, |call| call.turn == Some(turn));
     }
 
-    /// Forgets a turn: its calls go on, and it takes no further ones.
+    /// Ends a turn without an interruption. Its open calls continue; later calls of this turn are refused.
     pub(crate) fn end_turn(&mut self, turn: TurnKey) {
         self.turns.open.remove(&turn);
     }
 
-    /// The ends of calls that a barge-in had left running, since this was last asked. Oldest first, at most
-    /// [`Caps::late_results`](super::Caps::late_results) and [`Caps::late_bytes`](super::Caps::late_bytes).
+    /// Takes the late results, oldest first, at most [`Caps::late_results`](super::Caps::late_results) and
+    /// [`Caps::late_bytes`](super::Caps::late_bytes).
     pub(crate) fn late_results(&mut self) -> Vec<LateResult> {
         self.turns.late_bytes = 0;
         std::mem::take(&mut self.turns.late).into_iter().map(|(_, late)| late).collect()
     }
 
-    /// Whether the turn of a request takes it: it is not over, and did not ask for the same too often.
+    /// Checks that the turn of a request is open and has not made the same call too often.
     pub(super) fn admit_to_turn(&mut self, core: &Core, request: &Request) -> Result<(), CallError> {
         let limit = core.cx.config.caps.equal_calls;
         let Some(turn) = request.turn else { return Ok(()) };
@@ -102,7 +102,7 @@ impl Outgoing {
         }
     }
 
-    /// Somebody who may stops everything: each open call that says `cancel`.
+    /// Stops all open calls whose rule is `cancel`, on behalf of a participant with that right.
     pub(super) fn stop_all(&mut self, core: &mut Core) {
         let stopped: Vec<_> = self
             .calls
@@ -115,7 +115,7 @@ impl Outgoing {
         }
     }
 
-    /// A call whose caller was told its end long ago has ended.
+    /// Handles the end of a call that a barge-in had settled for its caller.
     pub(super) fn rest_ended(
         &mut self,
         core: &mut Core,
@@ -160,7 +160,7 @@ impl Outgoing {
         }
     }
 
-    /// Settles a call for its caller, while the work goes on.
+    /// Settles a call for its caller while its tool continues to run.
     fn leave_running(&mut self, core: &mut Core, key: CallKey, rule: BargeIn, error: CallError) {
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.rest = Some(rule);
@@ -199,7 +199,7 @@ impl Outgoing {
     }
 }
 
-/// The rule of a call's tool for a barge-in. Where nobody was asked yet, or nobody has claimed it, nothing can be left running.
+/// Returns the barge-in rule of a call's tool. A call without an owner, or without a claim, cannot be left running.
 fn rule_of(core: &Core, call: &Call) -> BargeIn {
     let tool = match call.stage() {
         _ if call.fallback == Fallback::UntilClaimed => None,
@@ -209,7 +209,7 @@ fn rule_of(core: &Core, call: &Call) -> BargeIn {
     tool.map_or(BargeIn::Cancel, |tool| tool.tool_options().barge_in)
 }
 
-/// What makes two calls equal: tool, owner and arguments.
+/// Returns a hash of a call's tool, owner and arguments. Equal calls have equal hashes.
 fn kind_of(request: &Request) -> [u8; 32] {
     let owner = request.owner.as_ref().map_or("", Identity::as_str);
     let mut hash = Sha256::new();
@@ -220,7 +220,7 @@ fn kind_of(request: &Request) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// What a late result weighs while it waits for the next turn.
+/// Returns the size of a late result, which counts against the limit.
 fn size_of(late: &LateResult) -> usize {
     match &*late.result {
         Ok(body) => body.as_bytes().len(),
