@@ -1,4 +1,4 @@
-//! The one place where the session meets bytes.
+//! Decodes received packets and builds the session's messages.
 
 use bytes::Bytes;
 
@@ -9,37 +9,37 @@ use crate::{
     value::{EncodeError, Value},
 };
 
-/// Names our instance to the peer that is sent it.
+/// Names the sender's instance to the peer that receives it.
 const INSTANCE: &str = "bridge.instance";
-/// Says whether the other's Configuration came under this pair of sids.
+/// States whether the peer's Configuration has arrived under this pair of sids.
 const HEARD: &str = "bridge.heard";
 /// Names the owner's instance that a request is for.
 const TO: &str = "bridge.to";
-/// Says of an answer that its tool had begun, whatever the code says.
+/// States that an answer's tool had started, whatever its code implies.
 const BEGAN: &str = "bridge.began";
 /// Makes a stop a goodbye.
 const BYE: &str = "bridge.bye";
 
-/// The longest instance that is remembered, in bytes; ours has 32.
+/// The longest instance that is remembered, in bytes. The local one has 32.
 const MAX_INSTANCE: usize = 128;
 
-/// A frame that came, with its message read.
+/// A received frame with its decoded message.
 #[derive(Clone, Debug)]
 pub(super) struct Received {
     pub(super) frame: Frame,
     pub(super) message: Message,
-    /// The size of its packet in bytes.
+    /// The size of its packet, in bytes.
     pub(super) size: usize,
-    /// The lane on which it came.
+    /// The lane on which it arrived.
     pub(super) lane: Lane,
 }
 
-/// What can still be said of a packet that is no frame, or no proper one.
+/// The readable parts of a packet that is not a valid frame.
 #[derive(Debug, Default)]
 pub(super) struct Malformed {
-    /// Its type, if that could be read.
+    /// The frame's type, if it could be read.
     pub(super) kind: Option<Kind>,
-    /// The id in its body, if that could be read.
+    /// The id in the frame's body, if it could be read.
     pub(super) id: Option<String>,
 }
 
@@ -66,27 +66,27 @@ impl Received {
         self.frame.stanza_id()
     }
 
-    /// The room that the envelope names, if it names one.
+    /// Returns the room that the envelope names, if any.
     pub(super) fn conversation(&self) -> Option<&str> {
         self.frame.conversation_id().filter(|name| !name.is_empty())
     }
 
-    /// The instance that the request is for.
+    /// Returns the instance that the request is for.
     pub(super) fn addressed_to(&self) -> Option<&str> {
         self.frame.meta_str(TO)
     }
 
-    /// The sender's instance.
+    /// Returns the sender's instance.
     pub(super) fn instance(&self) -> Option<&str> {
         self.frame.meta_str(INSTANCE).filter(|text| !text.is_empty() && text.len() <= MAX_INSTANCE)
     }
 
-    /// Whether the sender has heard our Configuration.
+    /// Returns whether the sender has received the local Configuration.
     pub(super) fn has_heard_us(&self) -> bool {
         self.frame.meta_bool(HEARD)
     }
 
-    /// Whether an answer says that its tool had begun.
+    /// Returns whether an answer states that its tool had started.
     pub(super) fn has_begun(&self) -> bool {
         self.frame.meta_bool(BEGAN)
     }
@@ -105,37 +105,37 @@ impl Acknowledgement {
     }
 }
 
-/// The `meta` of a Configuration.
+/// Returns the `meta` of a Configuration.
 pub(super) fn greeting(instance: &str, heard: bool) -> Meta {
     Meta::new().with_text(INSTANCE, instance).with_bool(HEARD, heard)
 }
 
-/// The `meta` of a goodbye.
+/// Returns the `meta` of a goodbye.
 pub(super) fn goodbye() -> Meta {
     Meta::new().with_bool(BYE, true)
 }
 
-/// The `meta` of an answer whose code would prove that nothing ran, of a tool that had begun.
+/// Returns the `meta` of an answer whose tool had started although its code otherwise proves that nothing ran.
 pub(super) fn begun() -> Meta {
     Meta::new().with_bool(BEGAN, true)
 }
 
-/// An application's `meta`, for the owner's instance of this address.
+/// Returns an application's `meta` with the address of the owner's instance.
 pub(super) fn addressed(meta: &Meta, address: &str) -> Meta {
     meta.clone().with_text(TO, address)
 }
 
-/// Whether an acknowledgement that names this call, or none, can be of `call`.
+/// Returns whether an acknowledgement that names this call, or none, may refer to `call`.
 pub(super) fn may_mean(named: Option<&str>, call: &CallId) -> bool {
     named.is_none_or(|named| named == call.as_str())
 }
 
-/// Whether a value is a MessagePack map: fixmap, map16 or map32.
+/// Returns whether a value is a MessagePack map: fixmap, map16 or map32.
 pub(super) fn is_map(value: &Value) -> bool {
     matches!(value.as_bytes().first(), Some(0x80..=0x8f | 0xde | 0xdf))
 }
 
-/// A result as it travels.
+/// Builds the message of a result.
 pub(super) fn result_message(room: &str, call: &CallId, outcome: Outcome) -> Message {
     let mut result = ToolUseResult {
         id: call.clone(),
@@ -157,7 +157,7 @@ pub(super) fn result_message(room: &str, call: &CallId, outcome: Outcome) -> Mes
     Message::ToolUseResult(result)
 }
 
-/// The largest length up to `limit` at which the text can be cut.
+/// Returns the largest length up to `limit` at which the text can be cut.
 pub(super) fn floor_char(text: &str, limit: usize) -> usize {
     (0..=limit.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! What every part of a session is given: the time, the configuration, counters, timers, ids and outputs.
+//! The context of every part of a session: time, configuration, counters, timers, ids and outputs.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,13 +16,14 @@ use crate::{
     transport::{Identity, Participant, Role},
 };
 
-/// The interval between two reports of the same misbehavior of the same participant: 10 s. The later report has the count.
+/// The interval between two reports of the same misbehavior of the same participant: 10 s. The later report contains
+/// the count.
 pub const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Kinds of misbehavior that are kept apart at once. Further ones are only counted.
+/// The limit on participants and kinds of misbehavior that are reported separately. Further ones are only counted.
 const MAX_COMPLAINTS: usize = 256;
 
-/// What every part of a session is given.
+/// The context of every part of a session.
 #[derive(Debug)]
 pub(super) struct Context {
     /// The time of the current input or command.
@@ -46,9 +47,9 @@ pub(super) struct Local {
     pub(super) participant: Participant,
     /// The tools that it offers.
     pub(super) tools: Vec<Tool>,
-    /// The server refused a packet because the token does not grant publishing data.
+    /// Whether the server refused a packet because the token does not allow publishing data.
     pub(super) is_muted: bool,
-    /// Until then other participants may not know the local one, and cannot attribute its packets.
+    /// Until this time other participants may not know the local one, and then cannot attribute its packets.
     pub(super) unannounced_until: Option<Instant>,
 }
 
@@ -57,12 +58,12 @@ impl Local {
         self.participant.identity()
     }
 
-    /// The offered tool of this name.
+    /// Returns the offered tool of this name.
     pub(super) fn tool(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|tool| tool.name().as_str() == name)
     }
 
-    /// Whether it offers a tool of this name that no client may offer as well.
+    /// Returns whether it offers a tool of this name that no client may offer.
     pub(super) fn reserves(&self, name: &ToolName) -> bool {
         self.tool(name.as_str()).is_some_and(|tool| !tool.tool_options().prefer_client)
     }
@@ -95,7 +96,7 @@ impl Context {
         self.local.role == Role::Client
     }
 
-    /// Sets a timer, in place of its earlier deadline.
+    /// Sets a timer that replaces its previous deadline.
     pub(super) fn set_timer(&mut self, timer: Timer, after: Duration) {
         self.timers.set(self.now, timer, after);
     }
@@ -112,7 +113,7 @@ impl Context {
         self.outputs.pop_front()
     }
 
-    /// Emits an event. The call log takes note of it.
+    /// Emits an event and updates the call log.
     pub(super) fn event(&mut self, event: Event) {
         self.log.note(self.now, &event, self.local.participant.identity(), self.config.caps.call_log);
         self.outputs.push_back(Output::Event(event));
@@ -126,13 +127,13 @@ impl Context {
         JobKey(self.next_key())
     }
 
-    /// Whether this name is another room's than the session's.
+    /// Returns whether this name differs from the session's room.
     pub(super) fn is_other_room(&self, name: Option<&str>) -> bool {
         let room = self.config.room.as_str();
         !room.is_empty() && name.is_some_and(|name| !name.is_empty() && name != room)
     }
 
-    /// Takes the room's name from a peer, if the configuration names none.
+    /// Adopts the room's name from a peer if the configuration names none.
     pub(super) fn learn_room(&mut self, name: Option<&str>) {
         if let Some(name) = name.filter(|name| self.config.room.is_empty() && !name.is_empty()) {
             self.config.room = name.to_owned();
@@ -156,7 +157,7 @@ impl Context {
         }
     }
 
-    /// Reports the misbehavior that was counted since the last report, and forgets participants that have stopped.
+    /// Reports the misbehavior counted since the last report, and forgets participants without new misbehavior.
     pub(super) fn report_complaints(&mut self) {
         for ((by, what), times) in std::mem::take(&mut self.complaints) {
             if times > 0 {

@@ -1,4 +1,4 @@
-//! What calls and requests share: the context, the peers, the delivery of frames and the jobs.
+//! The parts that calls and requests share: the context, the peers, the delivery of frames and the jobs.
 
 use super::{
     codec::{self, Received},
@@ -15,7 +15,7 @@ use crate::{
     transport::Identity,
 };
 
-/// What calls and requests share.
+/// The parts that calls and requests share.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) cx: Context,
@@ -61,7 +61,7 @@ impl Core {
         self.delivery.acknowledge_always(&mut self.cx, &self.peers, to, stanza, call);
     }
 
-    /// Tells every peer that has shaken hands that the local participant leaves.
+    /// Sends a goodbye to every peer that has completed the handshake.
     pub(super) fn say_goodbye(&mut self) {
         let knows = |remote: &Remote| remote.is_crossed() && !remote.is_plain();
         let peers = self.peers.iter().filter(|(_, remote)| knows(remote));
@@ -80,7 +80,7 @@ impl Core {
         }
     }
 
-    /// Reports a frame of a type that is not the session's.
+    /// Reports a frame of a type that the session does not handle.
     pub(super) fn handle_other_frame(&mut self, id: &Identity, received: Received) {
         let Self { cx, peers, .. } = self;
         cx.count(Counter::UnknownType);

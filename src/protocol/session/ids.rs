@@ -1,4 +1,4 @@
-//! Everything that looks random: derived from the seed, so that a run can be repeated exactly.
+//! Random-looking ids. They are derived from the seed, so that a run can be repeated exactly.
 
 use std::{fmt, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{tool::CallId, transport::Identity};
 /// The length of a NanoID, in characters: 126 bits.
 const ID_CHARS: usize = 21;
 
-/// What a peer shows of its run. It is for us alone, so it is never printed.
+/// The value that identifies a peer's process. Only the local participant may know it, so it is never printed.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Instance(Arc<str>);
 
@@ -30,11 +30,11 @@ impl fmt::Debug for Instance {
     }
 }
 
-/// The source of ids and of what we show each peer of ourselves.
+/// The source of ids and of the instance that each peer is shown.
 pub(super) struct Ids {
     secret: [u8; 32],
     counter: u64,
-    /// The id of the next call, where a recorded one is asked for again.
+    /// The id of the next call, if a recorded call is repeated.
     given: Option<CallId>,
 }
 
@@ -43,7 +43,7 @@ impl Ids {
         Self { secret: seed, counter: 0, given: None }
     }
 
-    /// A NanoID that this process never gave before.
+    /// Returns a NanoID that this process has not used.
     pub(super) fn next(&mut self) -> String {
         self.counter += 1;
         let block = self.hmac(b"id", &self.counter.to_be_bytes());
@@ -51,25 +51,25 @@ impl Ids {
         block.iter().take(ID_CHARS).map(|byte| alphabet[usize::from(byte & 63)]).collect()
     }
 
-    /// The id of a new call.
+    /// Returns the id of a new call.
     pub(super) fn next_call(&mut self) -> CallId {
         self.given.take().unwrap_or_else(|| CallId::known(self.next()))
     }
 
-    /// Gives the next call this id, or takes it back.
+    /// Sets the id of the next call, or clears it.
     #[cfg(feature = "record")]
     pub(super) fn give(&mut self, id: Option<CallId>) {
         self.given = id;
     }
 
-    /// What this process shows to one peer as `bridge.instance`: the same in every join, and of no use to
-    /// anybody else.
+    /// Returns the `bridge.instance` of this process for one peer. It is the same in every join, and useless to any
+    /// other participant.
     pub(super) fn instance_for(&self, peer: &Identity) -> String {
         hex(&self.hmac(b"instance", peer.as_str().as_bytes())[..16])
     }
 
     fn hmac(&self, purpose: &[u8], text: &[u8]) -> [u8; 32] {
-        // HMAC takes a key of any length, so the error cannot come up; a digest keeps the type without a panic.
+        // HMAC accepts a key of any length, so the error cannot occur; a digest keeps the type without a panic.
         let Ok(mac) = Hmac::<Sha256>::new_from_slice(&self.secret) else {
             return Sha256::digest(self.secret).into();
         };
@@ -83,9 +83,9 @@ impl fmt::Debug for Ids {
     }
 }
 
-/// What `bridge.to` says of an instance: the first 8 bytes of the SHA-256 of its text, in hex.
+/// Returns the `bridge.to` value of an instance: the first 8 bytes of the SHA-256 of its text, in hex.
 ///
-/// It names the instance to its owner, and tells nobody else what the instance is.
+/// It identifies the instance to its owner, without disclosing it to others.
 pub(super) fn address_of(instance: &str) -> String {
     hex(&Sha256::digest(instance.as_bytes())[..8])
 }

@@ -1,4 +1,4 @@
-//! Requests of peers: judged, remembered, run, and answered. Only a client has any.
+//! Requests from peers: they are checked, remembered, run and answered. Only a client receives any.
 
 mod claims;
 mod observed;
@@ -28,16 +28,16 @@ use crate::{
     value::Value,
 };
 
-/// Requests of peers.
+/// The requests from peers.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     caches: BTreeMap<Identity, RequestCache>,
     observed: Observed,
-    /// The client is about to leave: it takes no request any more.
+    /// Whether the client is about to leave. It then refuses each request.
     is_draining: bool,
 }
 
-/// A request of a peer.
+/// A request from a peer.
 #[derive(Debug)]
 pub(super) struct InboundRequest {
     pub(super) caller: Identity,
@@ -63,12 +63,12 @@ impl InboundRequest {
         }
     }
 
-    /// Whether the assistant runs it itself and only shows it.
+    /// Returns whether the assistant runs the call itself and only shows it.
     pub(super) fn is_broadcast(&self) -> bool {
         self.request.execution == Ok(Execution::Server)
     }
 
-    /// Whether its sender speaks without the handshake, if no Configuration of it has arrived.
+    /// Returns whether the sender uses the plain form, if none of its Configurations has arrived.
     pub(super) fn is_plain(&self) -> bool {
         !self.is_broadcast() && self.address.is_none()
     }
@@ -79,12 +79,12 @@ impl InboundRequest {
 }
 
 impl Incoming {
-    /// Handles a request. `may_be_bound` says whether its sender may become the client's assistant.
+    /// Handles a request. `may_be_bound` states whether its sender may become the client's assistant.
     pub(super) fn handle_request(&mut self, core: &mut Core, inbound: InboundRequest, may_be_bound: bool) {
         let InboundRequest { caller, request, .. } = &inbound;
         if !core.peers.is_bound(caller) {
             if self.knows(caller, &request.id) && !inbound.is_broadcast() {
-                // It came before, while its sender was bound: the answer of then stands.
+                // The request arrived before, while its sender was bound. The answer from then remains valid.
                 return self.take(core, inbound);
             }
             core.cx.complain(caller, Counter::Unauthorized);
@@ -96,7 +96,7 @@ impl Incoming {
         let rooms = [inbound.conversation.as_deref(), request.conversation_id.as_deref()];
         if rooms.iter().any(|room| core.cx.is_other_room(*room)) {
             core.cx.complain(caller, Counter::WrongRoom);
-            return refuse_frame(core, &inbound, 201, "this room carries another conversation");
+            return refuse_frame(core, &inbound, 201, "the request names another room");
         }
         match request.execution {
             Err(_) => {
@@ -104,7 +104,7 @@ impl Incoming {
                 refuse_frame(core, &inbound, 301, "`execution` must be server, client or either");
             }
             Ok(Execution::Server) => self.observed.begin(core, caller, request),
-            // An assistant that lists no claims asks this client and nobody else.
+            // An assistant without claims sends the call only to this client.
             Ok(Execution::Client | Execution::Either) => self.take(core, inbound),
         }
     }
@@ -114,7 +114,7 @@ impl Incoming {
         self.observed.end(core, id, result);
     }
 
-    /// A caller stops one of its calls, or all that a barge-in would stop.
+    /// Handles a caller's stop of one of its calls, or of all calls that a barge-in would stop.
     pub(super) fn handle_stop(
         &mut self,
         core: &mut Core,
@@ -132,12 +132,12 @@ impl Incoming {
                 for key in core.jobs.cancellable_for(&core.cx, id) {
                     self.cancel_job(core, key);
                 }
-                self.end_claims_for(core, id); // none of them has begun
+                self.end_claims_for(core, id); // none of them has started
             }
         }
     }
 
-    /// A caller has gone: its jobs stop. Their results wait in case that it returns.
+    /// Stops the jobs of a caller that has gone. Their results are kept in case it comes back.
     pub(super) fn stop_jobs_for(&mut self, core: &mut Core, caller: &Identity) {
         for key in core.jobs.keys_for(caller) {
             self.cancel_job(core, key);
@@ -145,14 +145,15 @@ impl Incoming {
         self.end_claims_for(core, caller);
     }
 
-    /// A caller that shows no instance is another one in another join: what it had asked for stops.
+    /// Stops the jobs that a caller without an instance requested in another join. After a rejoin it counts as another
+    /// caller.
     pub(super) fn stop_jobs_of_other_joins(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
         for key in core.jobs.keys_of_other_joins(caller, join) {
             self.cancel_job(core, key);
         }
     }
 
-    /// A job of a peer has ended.
+    /// Handles the end of a peer's job.
     pub(super) fn job_ended(&mut self, core: &mut Core, ended: Ended) {
         let Ended { job, outcome } = ended;
         core.cx.log.result_size(&job.call, &outcome);
@@ -166,7 +167,8 @@ impl Incoming {
         self.answer(core, &job.caller, &job.call, outcome, job.reported.began());
     }
 
-    /// The local participant leaves. A peer that was told goodbye needs no answer; a plain one gets it.
+    /// Handles a job that stops because the local participant leaves. A peer that receives a goodbye needs no answer; a
+    /// plain peer is sent one.
     pub(super) fn job_aborted(&mut self, core: &mut Core, ended: Ended) {
         let Ended { job, outcome } = ended;
         if core.peers.get(&job.caller).is_some_and(Remote::is_plain) {
@@ -174,24 +176,24 @@ impl Incoming {
         }
     }
 
-    /// Sends a caller the claims and results that were never sent to it.
+    /// Sends a caller the claims and results that have never been sent to it.
     pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity) {
         self.claims_again(core, id);
         self.send_waiting_results(core, id);
     }
 
-    /// Takes no more requests, and gives claims back.
+    /// Refuses all further requests and gives up the claims.
     pub(super) fn drain(&mut self, core: &mut Core) {
         self.is_draining = true;
         self.give_claims_back(core);
     }
 
-    /// Whether a caller that is in the room has not acknowledged a result.
+    /// Returns whether a caller in the room has not acknowledged a result.
     pub(super) fn awaits_acknowledgement(&self) -> bool {
         self.caches.values().any(RequestCache::is_awaited)
     }
 
-    /// Whether requests of this caller are remembered.
+    /// Returns whether requests of this caller are remembered.
     pub(super) fn remembers(&self, id: &Identity) -> bool {
         self.caches.get(id).is_some_and(|cache| !cache.is_empty())
     }
@@ -209,14 +211,15 @@ impl Incoming {
         self.caches.values().map(RequestCache::len).max().unwrap_or(0)
     }
 
-    /// The caller has shaken hands again.
+    /// Notes that the caller has completed the handshake again.
     pub(super) fn take_up(&mut self, id: &Identity) {
         if let Some(cache) = self.caches.get_mut(id) {
             cache.take_up();
         }
     }
 
-    /// The caller's grace period is over. Unacknowledged results are kept for as long as [`Times::memory`](super::Times::memory).
+    /// Handles the end of the caller's grace period. Unacknowledged results are kept for as long as
+    /// [`Times::memory`](super::Times::memory).
     pub(super) fn abandon(&mut self, core: &mut Core, id: &Identity) {
         let until = later(core.cx.now, core.cx.config.times.memory);
         if let Some(cache) = self.caches.get_mut(id) {
@@ -225,7 +228,7 @@ impl Incoming {
         self.set_expiry(core, id);
     }
 
-    /// The caller has said goodbye: nobody waits for its results.
+    /// Handles a caller's goodbye. Its results are no longer needed.
     pub(super) fn acknowledge_all(&mut self, core: &mut Core, id: &Identity) {
         if let Some(cache) = self.caches.get_mut(id) {
             cache.acknowledge_all(core.cx.now);
@@ -234,14 +237,15 @@ impl Incoming {
         self.set_expiry(core, id);
     }
 
-    /// Another instance of a caller has replaced this one. Returns the last stanza of the old one, if it has asked for anything.
+    /// Notes that another instance of a caller has replaced this one. Returns the last stanza of the old instance, if
+    /// it has made a request.
     pub(super) fn replace_instance(&mut self, core: &mut Core, id: &Identity) -> Option<u32> {
         let cache = self.caches.get_mut(id)?;
         core.delivery.forget_frames(id);
         Some(cache.next_instance(core.cx.now))
     }
 
-    /// An instance that was replaced has returned: nothing that it had asked for before runs again.
+    /// Handles the return of a replaced instance. None of its earlier requests runs again.
     pub(super) fn raise_floor(&mut self, core: &mut Core, id: &Identity) {
         let last = core.peers.returned_at(id);
         if let (Some(cache), Some(last)) = (self.caches.get_mut(id), last) {
@@ -250,8 +254,8 @@ impl Incoming {
         self.set_expiry(core, id);
     }
 
-    /// An instance shows itself where a plain participant spoke. The stanzas of one program rise: if this one begins below them it is
-    /// another run, and the plain one's requests say nothing of its own.
+    /// Handles an instance that appears where a plain participant was. The stanzas of one process rise. A first stanza
+    /// below the plain participant's indicates another process, so the requests of the plain one are forgotten.
     pub(super) fn forget_plain_run(&mut self, core: &mut Core, id: &Identity, stanza: Option<i32>) {
         let restarts = |cache: &RequestCache| stanza.is_some_and(|it| cache.was_heard_above(it));
         if !self.caches.get(id).is_some_and(restarts) {
@@ -272,8 +276,8 @@ impl Incoming {
         }
     }
 
-    /// Refuses the request of a participant that is not the bound assistant. If it may still become that, the refusal is remembered:
-    /// the same request must not run later.
+    /// Refuses the request of a participant that is not the bound assistant. If it may still become the assistant, the
+    /// refusal is remembered, so that the same request cannot run later.
     fn deny(&mut self, core: &mut Core, inbound: &InboundRequest, may_be_bound: bool) {
         if may_be_bound && inbound.id().as_str().len() <= core.cx.config.caps.id_bytes {
             self.refuse(core, inbound, &ErrorCode::PERMISSION_DENIED);
@@ -282,7 +286,7 @@ impl Incoming {
         }
     }
 
-    /// Takes a request that this client may have to run.
+    /// Accepts a request that this client may have to run.
     fn take(&mut self, core: &mut Core, inbound: InboundRequest) {
         let InboundRequest { caller, stanza, request, .. } = &inbound;
         if request.id.as_str().len() > core.cx.config.caps.id_bytes {
@@ -299,9 +303,9 @@ impl Incoming {
             let is_present = cache.is_present(entry);
             return match &entry.state {
                 State::Tombstone => self.refuse_stopped(core, &inbound),
-                _ if !is_same => refuse_304(core, &inbound, "another request had this id"),
-                // What was known of it went with the instance that had asked.
-                _ if !is_present => refuse_304(core, &inbound, "another instance had asked for it"),
+                _ if !is_same => refuse_304(core, &inbound, "another request has used this id"),
+                // The cache entries of the instance that sent the request are gone.
+                _ if !is_present => refuse_304(core, &inbound, "another instance sent this request"),
                 State::Refused(code) => {
                     let code = code.clone();
                     core.cx.count(Counter::Duplicate);
@@ -336,7 +340,7 @@ impl Incoming {
         let memory = core.cx.config.times.memory;
         requested(core, &inbound);
         let judged = judge(core, request);
-        let job = core.cx.next_job_key(); // a refused request has one too, for the cache
+        let job = core.cx.next_job_key(); // the cache needs a key for a refused request too
         let limit = judged.as_ref().map_or(DEFAULT_TIMEOUT, |(_, limit)| *limit);
         if let Some(cache) = self.caches.get_mut(caller) {
             cache.begin(request, *stanza, limit.saturating_add(memory), job);
@@ -350,7 +354,7 @@ impl Incoming {
         }
     }
 
-    /// Begins the job of a request, whose budget counts from `began`.
+    /// Starts the job of a request. Its time limit counts from `began`.
     fn begin_job(
         &mut self,
         core: &mut Core,
@@ -398,8 +402,10 @@ impl Incoming {
         self.refuse(core, inbound, &ErrorCode::CANCELLED);
     }
 
-    /// Refuses a request and remembers that, so that it never runs. The answer is not kept: while the caller has not got it, nothing
-    /// acknowledges the request, so that it is sent and answered again.
+    /// Refuses a request and remembers that, so that it never runs.
+    ///
+    /// The answer is not kept. Until the caller has received it, the request stays unacknowledged, so it is sent and
+    /// answered again.
     fn refuse(&mut self, core: &mut Core, inbound: &InboundRequest, code: &ErrorCode) {
         let keep = DEFAULT_TIMEOUT.saturating_add(core.cx.config.times.memory);
         let cache = self.caches.entry(inbound.caller.clone()).or_default();
@@ -409,7 +415,7 @@ impl Incoming {
         core.copy(&Meta::default(), &message);
     }
 
-    /// Whether a person can be asked one more thing.
+    /// Returns whether one more prompt can be shown to a person.
     fn has_attention(&self, core: &Core, inbound: &InboundRequest) -> bool {
         if !ToolName::PROMPTS.contains(&inbound.request.tool_name.as_str()) {
             return true;
@@ -419,7 +425,8 @@ impl Incoming {
         core.jobs.prompts_of(&inbound.caller) + claimed < core.cx.config.caps.open_prompts
     }
 
-    /// Whether the caller may ask for one more. The echo runs nothing and is answered at once, so it has no rate.
+    /// Returns whether the caller may have one more call. The echo is answered at once and runs nothing, so it has no
+    /// rate limit.
     fn has_room_for(&mut self, core: &mut Core, inbound: &InboundRequest) -> bool {
         let (id, request) = (&inbound.caller, &inbound.request);
         let caps = &core.cx.config.caps;
@@ -434,12 +441,12 @@ impl Incoming {
         let cache = self.caches.entry(id.clone()).or_default();
         let held = cache.claims.values().fold(held, |bytes, claim| bytes + claim.bytes());
         if held > 0 && held + request.parameters.as_bytes().len() > caps.open_bytes {
-            return false; // one of any size always may be open
+            return false; // a single call may exceed the limit
         }
         running + cache.claims.len() < caps.open_per_peer && cache.make_room(caps).is_ok()
     }
 
-    /// A caller stops one of its calls.
+    /// Handles a caller's stop of one of its calls.
     fn stop_one(&mut self, core: &mut Core, id: &Identity, stanza: Option<i32>, call: &CallId) {
         let found = self.caches.get(id).and_then(|cache| cache.find(call));
         match found.map(|entry| &entry.state) {
@@ -460,7 +467,7 @@ impl Incoming {
     }
 }
 
-/// Reports that a request is this client's to run.
+/// Reports that this client must run a request.
 fn requested(core: &mut Core, inbound: &InboundRequest) {
     core.cx.event(Event::Requested {
         call: inbound.id().clone(),
@@ -471,7 +478,7 @@ fn requested(core: &mut Core, inbound: &InboundRequest) {
     });
 }
 
-/// The tool and budget of a request that shall run, or else its answer.
+/// Returns the tool and time limit of a valid request, or else the answer to it.
 fn judge(core: &Core, request: &ToolUseRequest) -> Result<(ToolName, Duration), Outcome> {
     let refuse = |code, message: String| Err(Err(ToolError::new(code, message)));
     let longest = core.cx.config.times.longest_call;
@@ -504,7 +511,7 @@ fn judge(core: &Core, request: &ToolUseRequest) -> Result<(ToolName, Duration), 
     }
 }
 
-/// Whether a request must be claimed before it starts. One that would be refused is refused at once.
+/// Returns whether a request must be claimed before it starts. A request that would be refused is refused at once.
 fn must_claim(core: &Core, inbound: &InboundRequest) -> bool {
     core.peers.get(&inbound.caller).is_some_and(Remote::takes_claims)
         && inbound.request.execution == Ok(Execution::Either)

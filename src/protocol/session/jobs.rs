@@ -1,4 +1,4 @@
-//! Jobs: the local participant's tools that run, for a peer or for a call of its own.
+//! Jobs: local tools that run for a peer's call or a local call.
 
 mod consent;
 
@@ -30,19 +30,19 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     running: BTreeMap<JobKey, Running>,
-    /// What the jobs of each caller hold.
+    /// The number and bytes of each caller's jobs.
     held: BTreeMap<Identity, Held>,
     consents: Consents,
 }
 
-/// A job that runs, or waits for a person's consent.
+/// A job that runs or waits for a person's consent.
 #[derive(Debug)]
 pub(super) struct Running {
-    /// Who asked; the local participant for a call of its own.
+    /// The caller; the local participant for a local call.
     pub(super) caller: Identity,
-    /// The join in which it asked.
+    /// The caller's join at the time of the request.
     pub(super) join: Sid,
-    /// The call, if it is the local participant's own.
+    /// The key of the call, if it is a local one.
     pub(super) own: Option<CallKey>,
     pub(super) call: CallId,
     pub(super) tool: ToolName,
@@ -50,7 +50,7 @@ pub(super) struct Running {
     pub(super) limit: Duration,
     /// The size of its arguments in bytes.
     pub(super) bytes: usize,
-    /// What is broadcast of a call of the local participant's own.
+    /// The parts of a local call that are broadcast.
     pub(super) visibility: Visibility,
     pub(super) reported: Reported,
 }
@@ -62,31 +62,31 @@ pub(super) struct Ended {
     pub(super) outcome: Outcome,
 }
 
-/// What the jobs of one caller hold.
+/// The number and bytes of one caller's jobs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Held {
     pub(super) jobs: usize,
-    /// Bytes of their arguments.
+    /// The bytes of their arguments.
     pub(super) bytes: usize,
 }
 
-/// What was reported of a job's progress.
+/// The progress of a job that was reported.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
     at: Option<Instant>,
-    /// The last progress that was reported too soon after another.
+    /// The last update that was reported too soon after another.
     next: Option<Progress>,
-    /// It began, and its result says so.
+    /// Whether the job started before its caller was sent progress, so that its result states it.
     by_result: bool,
 }
 
 impl Reported {
-    /// Whether the caller was told that the job began.
+    /// Returns whether the caller was sent progress, and so knows that the job started.
     pub(super) fn anything(&self) -> bool {
         self.at.is_some()
     }
 
-    /// Whether the job began, as far as its caller is told.
+    /// Returns whether the job started, as far as its caller can know.
     pub(super) fn began(&self) -> bool {
         self.anything() || self.by_result
     }
@@ -105,35 +105,35 @@ impl Jobs {
         self.running.keys().copied().collect()
     }
 
-    /// The jobs of this caller.
+    /// Returns the jobs of this caller.
     pub(super) fn keys_for(&self, caller: &Identity) -> Vec<JobKey> {
         self.keys_where(|job| job.caller == *caller)
     }
 
-    /// The jobs of this caller whose tools stop when everything is stopped.
+    /// Returns the jobs of this caller whose tools stop at a barge-in.
     pub(super) fn cancellable_for(&self, cx: &Context, caller: &Identity) -> Vec<JobKey> {
         let rule = |tool: &ToolName| cx.local.tool(tool.as_str()).map(|it| it.tool_options().barge_in);
         let is_cancelled = |tool: &ToolName| rule(tool).unwrap_or(BargeIn::Cancel) == BargeIn::Cancel;
         self.keys_where(|job| job.caller == *caller && is_cancelled(&job.tool))
     }
 
-    /// The jobs that this caller asked for in another join than this one.
+    /// Returns the jobs that this caller requested in another join than this one.
     pub(super) fn keys_of_other_joins(&self, caller: &Identity, join: &Sid) -> Vec<JobKey> {
         self.keys_where(|job| job.caller == *caller && job.join != *join)
     }
 
-    /// What the jobs of this caller hold.
+    /// Returns the number and bytes of this caller's jobs.
     pub(super) fn held_by(&self, caller: &Identity) -> Held {
         self.held.get(caller).copied().unwrap_or_default()
     }
 
-    /// How many prompts this caller has open.
+    /// Returns the number of open prompts of this caller.
     pub(super) fn prompts_of(&self, caller: &Identity) -> usize {
         self.running.values().filter(|job| job.caller == *caller && job.tool.is_prompt()).count()
     }
 
-    /// Gives a job out, after a person's consent if its tool needs that. Returns it if too many questions are open, so that it has
-    /// ended.
+    /// Starts a job, after a person's consent if its tool needs that. Returns the job as ended if too many questions
+    /// are open.
     pub(super) fn start(
         &mut self,
         cx: &mut Context,
@@ -167,7 +167,7 @@ impl Jobs {
         self.ask_or_execute(cx, peers, began, job)
     }
 
-    /// The driver, or the session itself, brings a job's outcome.
+    /// Ends a job with its outcome, from the driver or the session itself.
     pub(super) fn finish(
         &mut self,
         cx: &mut Context,
@@ -185,7 +185,7 @@ impl Jobs {
         Some(Ended { job, outcome })
     }
 
-    /// Stops a job. Its driver is told.
+    /// Stops a job and notifies the driver.
     pub(super) fn abort(
         &mut self,
         cx: &mut Context,
@@ -199,7 +199,7 @@ impl Jobs {
         Some(Ended { job, outcome: Err(error) })
     }
 
-    /// Ends a job whose budget is used up.
+    /// Ends a job whose time limit has passed.
     pub(super) fn time_out(
         &mut self,
         cx: &mut Context,
@@ -228,7 +228,8 @@ impl Jobs {
         Some(job)
     }
 
-    /// A job reports progress. The caller is sent so many reports a second as [`Caps`](super::Caps) allow, and the last one is kept.
+    /// Reports a job's progress to its caller. At most as many updates a second are sent as [`Caps`](super::Caps)
+    /// allow; the last is sent later.
     pub(super) fn report(
         &mut self,
         cx: &mut Context,
@@ -261,7 +262,7 @@ impl Jobs {
         }
     }
 
-    /// Sends the progress of a job that was reported too soon.
+    /// Sends the last update of a job, which was reported too soon after another.
     pub(super) fn report_due(
         &mut self,
         cx: &mut Context,
@@ -279,7 +280,7 @@ impl Jobs {
         self.running.iter().filter(|(_, job)| is_it(job)).map(|(key, _)| *key).collect()
     }
 
-    /// A job ends before its caller was told that it began: its result says so too.
+    /// Notes that a job ends before its caller was sent progress, so that its result states that it started.
     fn skip_begin(&mut self, key: JobKey) {
         let Some(job) = self.running.get_mut(&key).filter(|job| !job.reported.anything()) else { return };
         job.reported.by_result = job.reported.next.take().is_some();
@@ -327,7 +328,7 @@ impl Running {
     }
 }
 
-/// The limit of a job before it begins: a question to a person may take longer than the tool's own limit.
+/// Returns the limit of a job before it starts. A question to a person may take longer than the tool's own limit.
 pub(super) fn limit_of(tool: &Tool, asked: Duration) -> Duration {
     let options = tool.tool_options();
     match options.timeout {
@@ -336,12 +337,12 @@ pub(super) fn limit_of(tool: &Tool, asked: Duration) -> Duration {
     }
 }
 
-/// Whether it says no more than that the tool began.
+/// Returns whether an update only states that the tool has started.
 fn is_bare(progress: &Progress) -> bool {
     progress.message.is_none() && progress.content.is_none()
 }
 
-/// Progress that is no larger than allowed: structured content is dropped first, then the end of the text.
+/// Cuts progress to the allowed size: first the structured content is dropped, then the end of the text.
 pub(super) fn fitted(mut progress: Progress, limit: usize) -> Progress {
     let text = progress.message.as_ref().map_or(0, String::len);
     if text + progress.content.as_ref().map_or(0, |content| content.as_bytes().len()) > limit {

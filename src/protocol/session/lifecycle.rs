@@ -1,4 +1,4 @@
-//! What happens to a peer as a whole: it joins, shakes hands, is replaced, leaves; and the end of the session.
+//! The lifecycle of peers (join, handshake, replacement, leave) and the end of the session.
 
 use super::{
     Core, Counter, Event, Phase, Session,
@@ -56,7 +56,7 @@ impl Session {
         self.core.cx.event(Event::ConnectionState(state));
     }
 
-    /// The local participant joined again, under another sid.
+    /// Handles a rejoin of the local participant under another sid.
     pub(super) fn rejoined(&mut self, local: Participant, present: Vec<Participant>) {
         let Core { cx, peers, delivery, .. } = &mut self.core;
         let has_moved = local.sid() != cx.local.participant.sid();
@@ -65,7 +65,8 @@ impl Session {
             cx.local.unannounced_until = Some(super::later(cx.now, cx.config.times.announcement));
             peers.begin_new_pairs(cx, delivery);
         }
-        // With the new pairs: no frame that waited for the connection is sent to a peer that does not know the new sid.
+        // The connection is reported after the new pairs exist. Otherwise waiting frames would be sent to peers that do
+        // not know the new sid.
         if self.connection == ConnectionState::Reconnecting {
             self.connection_state_changed(ConnectionState::Connected);
         } else if has_moved {
@@ -82,7 +83,7 @@ impl Session {
         peers.greet_named(cx, delivery);
     }
 
-    /// A peer's Configuration arrived.
+    /// Handles a peer's Configuration.
     pub(super) fn configured(&mut self, id: &Identity, received: &Received, its: &Configuration) {
         let Core { cx, peers, delivery, .. } = &mut self.core;
         match peers.handle_configuration(cx, delivery, id, received, its) {
@@ -107,9 +108,9 @@ impl Session {
         }
     }
 
-    /// The same identity, but another run of its program.
+    /// Handles another instance of the same identity.
     pub(super) fn replace_instance(&mut self, id: &Identity, before: Instance) {
-        tracing::debug!(peer = %id, "another instance");
+        tracing::debug!(peer = %id, "the peer's instance was replaced");
         self.core.delivery.forget_pair(id);
         self.outgoing.ask_anew(&mut self.core, id);
         self.core.peers.forget_registration(&mut self.core.cx, id);
@@ -139,7 +140,7 @@ impl Session {
         }
     }
 
-    /// A peer is done with the local participant in this join: everything between them ends now.
+    /// Ends all exchange with a peer that has finished with the local participant in this join.
     pub(super) fn part_with(&mut self, id: &Identity) {
         let Core { cx, peers, delivery, .. } = &mut self.core;
         if peers.get(id).is_none() {
@@ -154,7 +155,7 @@ impl Session {
         peers.forget_and_unbind(cx, delivery, id);
     }
 
-    /// The timer of a peer that left, or came back under another sid, is due.
+    /// Handles the grace timer of a peer that left, or came back under another sid.
     pub(super) fn grace_over(&mut self, id: &Identity) {
         let Some(remote) = self.core.peers.get(id) else { return };
         let (is_here, is_back) = (remote.is_here(), remote.is_reachable());
@@ -163,7 +164,7 @@ impl Session {
         if !is_back {
             self.incoming.stop_jobs_for(&mut self.core, id);
             self.incoming.abandon(&mut self.core, id);
-            // In the room or not: the instance that was known did not come back.
+            // Whether or not the identity is in the room: its former instance did not come back.
             let Core { cx, peers, delivery, .. } = &mut self.core;
             peers.forget_and_unbind(cx, delivery, id);
         } else if let Some(join) = remote.sid().filter(|_| remote.instance().is_none()).cloned() {
@@ -174,7 +175,7 @@ impl Session {
         }
     }
 
-    /// Forgets a peer that will not return, and others that left long ago.
+    /// Forgets a peer that will not return, and other peers that left long ago.
     pub(super) fn dismiss_absent(&mut self, id: &Identity) {
         let Core { cx, peers, delivery, .. } = &mut self.core;
         peers.dismiss_absent(cx, delivery, id);
@@ -184,12 +185,12 @@ impl Session {
         }
     }
 
-    /// The session is over. `is_orderly` says whether peers are told goodbye.
+    /// Ends the session. `is_orderly` states whether peers are sent a goodbye.
     pub(super) fn end(&mut self, reason: CloseReason, is_orderly: bool) {
         if is_orderly {
             self.core.say_goodbye();
         } else {
-            self.core.peers.clear(); // nobody can be told anything
+            self.core.peers.clear(); // no peer can be reached
         }
         let close = |owner: Option<Identity>| match owner {
             Some(owner) if !is_orderly => CallError::Lost { owner },
@@ -212,7 +213,7 @@ impl Session {
         self.phase = Phase::Closed(reason);
     }
 
-    /// Both Configurations have arrived: whatever waited for that goes on.
+    /// Continues everything that waited for both Configurations to arrive.
     fn crossed(&mut self, id: &Identity) {
         let is_client = self.core.cx.is_client();
         if is_client {
@@ -225,7 +226,7 @@ impl Session {
         } else {
             self.outgoing.calls_go_on(&mut self.core, id);
         }
-        self.take_waiting(id); // first: what these frames acknowledge is not sent again
+        self.take_waiting(id); // first, since these frames may acknowledge frames that would otherwise be sent again
         self.retransmit(id);
         if is_client {
             self.outgoing.send_stops(&mut self.core, id, true);
@@ -236,7 +237,7 @@ impl Session {
         }
     }
 
-    /// Sends every peer the frames that were never sent to it.
+    /// Sends every peer the frames that have never been sent to it.
     fn send_all_unsent(&mut self) {
         for id in self.core.peers.ids() {
             if self.core.peers.is_reachable(&id) {
@@ -246,7 +247,7 @@ impl Session {
         }
     }
 
-    /// A peer says goodbye.
+    /// Handles a peer's goodbye.
     pub(super) fn goodbye(&mut self, id: &Identity) {
         let knows = |remote: &Remote| remote.is_crossed() || remote.instance().is_some();
         if self.core.peers.get(id).is_some_and(knows) {

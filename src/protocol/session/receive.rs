@@ -1,5 +1,5 @@
-//! A packet's way in: who sent it, whether it can be handled now, and which part of the session handles it; and packets that were not
-//! sent.
+//! Handles packets: identifies the sender, checks whether the packet can be handled now, and passes it to the part of
+//! the session that handles it. Also handles packets that were not sent.
 
 use bytes::Bytes;
 
@@ -38,7 +38,7 @@ impl Session {
     pub(super) fn receive_stream(&mut self, from: &Peer, part: StreamPart) {
         let id = from.identity();
         let is_trusted = if self.core.cx.is_client() {
-            self.core.peers.bound().is_none_or(|bound| bound == id) // whoever may stream is a candidate
+            self.core.peers.bound().is_none_or(|bound| bound == id) // every participant that may stream is a candidate
         } else {
             self.outgoing.awaits_answers_of(&self.core, id)
         };
@@ -61,7 +61,7 @@ impl Session {
         let id = from.identity();
         if self.core.peers.is_late_goodbye(&self.core.cx, from, &received) {
             self.part_with(id);
-            return self.dismiss_absent(id); // no grace period ends any more that would do so
+            return self.dismiss_absent(id); // no grace period is pending that would dismiss it later
         }
         let Core { cx, peers, delivery, .. } = &mut self.core;
         match peers.place(cx, delivery, from, &received) {
@@ -77,14 +77,14 @@ impl Session {
         }
     }
 
-    /// Takes the frames that waited for a peer's Configuration.
+    /// Handles the frames that waited for a peer's Configuration.
     pub(super) fn take_waiting(&mut self, id: &Identity) {
         for received in self.core.peers.take_waiting(id) {
             self.take(id, received);
         }
     }
 
-    /// A packet was not sent: the call, stop or result in it takes note of that.
+    /// Handles a packet that was not sent, for the call, stop or result in it.
     pub(super) fn unsent(&mut self, packet: u64, why: &SendFailure) {
         let Core { cx, delivery, .. } = &mut self.core;
         cx.count(Counter::SendFailed);
@@ -116,13 +116,14 @@ impl Session {
                 }
             },
         }
-        // The transport may take it later. Without permission it will not, until others receive packets again.
+        // The transport may accept it later. Without permission it waits until other participants receive packets
+        // again.
         if matches!(why, SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_)) {
             self.core.cx.set_timer(Timer::Queue(to), QUEUE_WAIT);
         }
     }
 
-    /// Takes a frame of a peer that is where it says, unless it must wait for the peer's Configuration.
+    /// Handles a frame of a peer in its present join, unless the frame must wait for the peer's Configuration.
     fn take(&mut self, id: &Identity, received: Received) {
         let Core { cx, peers, delivery, .. } = &mut self.core;
         if peers.get(id).is_none() {
@@ -239,7 +240,8 @@ impl Session {
         }
     }
 
-    /// A candidate has sent a request. One that is plain has no Configuration that would release what waits for it.
+    /// Notes that a candidate has sent a request. A plain one sends no Configuration, so its waiting frames are
+    /// released here.
     fn note_speech(&mut self, id: &Identity, is_plain: bool) {
         let Some(speech) = self.core.peers.note_request(id, is_plain) else { return };
         if let Some(before) = speech.before {
@@ -258,15 +260,15 @@ impl Session {
         }
     }
 
-    /// A peer has no room for a stream. If it carried a result or a request, that is sent again after a while. Returns false if the error
-    /// is about something else.
+    /// Handles a peer's refusal of a stream for lack of space. A result or request in it is sent again later. Returns
+    /// false if the error is about something else.
     fn stream_refused(&mut self, id: &Identity, error: &ErrorMessage) -> bool {
         let stream = error.originating_id.as_deref().filter(|_| error.code == STREAM_REFUSED);
         let packet = stream.and_then(|stream| stream.rsplit('.').next()?.parse::<u64>().ok());
         let delivery = &mut self.core.delivery;
         let Some(packet) = packet.filter(|packet| delivery.is_large_to(*packet, id)) else { return false };
         if !delivery.wants(packet) {
-            return true; // it was sent again since, or is not wanted any more
+            return true; // it was sent again since, or is no longer needed
         }
         delivery.withdraw(packet);
         let times = match delivery.refused(id, packet) {
@@ -276,10 +278,10 @@ impl Session {
             Some((Purpose::Request(_), times)) => Some(times).filter(|times| *times < MAX_REFUSALS),
             _ => None,
         };
-        // Else nothing is kept of it, or its call ends by its own deadline.
+        // Otherwise the frame is not kept, or its call ends by its own deadline.
         let Some(times) = times else { return true };
         let wait = wait_after_refusals(times);
-        tracing::debug!(peer = %id, packet, times, ?wait, "it has no room for a stream");
+        tracing::debug!(peer = %id, packet, times, ?wait, "the peer has no room for a stream");
         if !self.core.cx.timers.is_set(&Timer::Queue(id.clone())) {
             self.core.cx.set_timer(Timer::Queue(id.clone()), wait);
         }
@@ -287,19 +289,19 @@ impl Session {
     }
 }
 
-// These two may ask an author's rule, so only the messages that depend on them do.
+// The next two functions may evaluate an author's rule, so they run only for messages that depend on it.
 
-/// Client: whether the sender may be an assistant.
+/// Client: returns whether the sender may be an assistant.
 fn may_be_assistant(core: &Core, id: &Identity) -> bool {
     core.peers.get(id).is_some_and(|remote| core.peers.may_be_assistant(&core.cx, id, remote))
 }
 
-/// Assistant: whether the sender is one of its clients, or named by a call.
+/// Assistant: returns whether the sender is one of its clients or is named by a call.
 fn is_counterpart(core: &Core, id: &Identity) -> bool {
     core.peers.has_counterpart(&core.cx, id)
 }
 
-/// Whether an acknowledgement is a ping or pong. A ping of a peer that has shaken hands is answered.
+/// Returns whether an acknowledgement is a ping or pong. A ping of a peer that has completed the handshake is answered.
 fn is_keepalive(core: &mut Core, id: &Identity, it: &Acknowledgement) -> bool {
     match it.notes.as_deref() {
         Some("ping") => {

@@ -1,32 +1,32 @@
-//! What delivery has to know of the participants that it sends to. [`Peers`](super::peers::Peers) knows it.
+//! The facts about participants that delivery depends on. [`Peers`](super::peers::Peers) provides them.
 
 use crate::transport::Identity;
 
-/// The participants that frames are sent to. What is asked of an unknown one is false.
+/// The recipients of frames. For an unknown participant each condition is false.
 pub(super) trait Recipients {
-    /// Whether anything but a Configuration may be sent to it.
+    /// Returns whether frames other than a Configuration may be sent to it.
     fn is_reachable(&self, id: &Identity) -> bool;
 
-    /// Whether both Configurations have arrived.
+    /// Returns whether both Configurations have arrived.
     fn is_crossed(&self, id: &Identity) -> bool;
 
-    /// Whether it has shown which run of its program it is.
+    /// Returns whether it has shown its instance.
     fn shows_instance(&self, id: &Identity) -> bool;
 
-    /// Whether it speaks with the handshake and lists this feature.
+    /// Returns whether it uses the handshake and lists this feature.
     fn lists(&self, id: &Identity, feature: Feature) -> bool;
 
-    /// Whether frames that exceed a packet may be sent to it, as byte streams.
+    /// Returns whether frames that exceed a packet may be sent to it, as byte streams.
     fn takes_large_frames(&self, id: &Identity) -> bool;
 
-    /// The participants that are sent copies.
+    /// Returns the participants that are sent copies.
     fn observers(&self) -> Vec<Identity>;
 }
 
 /// An extension of the protocol that a peer may list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Feature {
-    /// Types 6 and 7, as everybody has them.
+    /// Types 6 and 7, which every participant supports.
     Use = 1 << 0,
     /// Types 70 to 72.
     Register = 1 << 1,
@@ -60,7 +60,7 @@ impl Feature {
         Self::FastLane,
     ];
 
-    /// Its name in a Configuration.
+    /// Returns the feature's name in a Configuration.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Use => "tool_use",

@@ -1,4 +1,4 @@
-//! One table of all deadlines.
+//! The table of all deadlines.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,66 +8,67 @@ use std::{
 use super::{CallKey, JobKey};
 use crate::transport::Identity;
 
-/// Thirty years, as good as never: every clock can count so far.
+/// Thirty years, effectively never. Every clock can represent it.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 
-/// What can be due. Each has at most one deadline.
+/// The kinds of timers. Each has at most one deadline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// Send our Configuration again.
+    /// Send the local Configuration again.
     Greet(Identity),
-    /// Ask for a peer's Configuration again, if frames from a sid that was not announced wait for it still.
+    /// Ask for a peer's Configuration again if frames from an unannounced sid still wait for it.
     Ask(Identity),
-    /// The room never announced the sid that a Configuration moved this peer to.
+    /// The room has not announced the sid that a peer's Configuration arrived from.
     Provisional(Identity),
-    /// Frames that wait for this peer's Configuration have waited long enough.
+    /// Drop the frames that wait for this peer's Configuration.
     Hold(Identity),
-    /// Frames of senders that nobody announced have waited long enough.
+    /// Drop the frames of senders that the room has not announced.
     Unannounced,
-    /// A peer that left did not come back.
+    /// The grace period of a peer that left is over.
     Grace(Identity),
-    /// A peer that a caller named is silent: ask it as a plain one.
+    /// A peer that a caller named has not answered. Call it as a plain one.
     Silent(Identity),
-    /// Send our registration again.
+    /// Send the registration again.
     Register(Identity),
-    /// What a peer has not acknowledged may go again.
+    /// Retransmit the frames that a peer has not acknowledged.
     Replay(Identity),
-    /// A peer's heartbeat stopped.
+    /// The heartbeat of a peer has timed out.
     Heartbeat(Identity),
-    /// Look whether the owner of an open call still lives.
+    /// Check whether the owner of an open call is alive.
     Ping(Identity),
-    /// A call found no owner.
+    /// A call's wait for an owner is over.
     OwnerWait(CallKey),
-    /// A call's budget is used up.
+    /// A call's time limit has passed.
     Deadline(CallKey),
-    /// A job's budget is used up.
+    /// A job's time limit has passed.
     JobDeadline(JobKey),
-    /// Progress that came too fast may go.
+    /// Send progress that was reported too soon.
     Progress(JobKey),
-    /// Memory of a caller's requests that were answered may go.
+    /// Drop a caller's answered requests.
     Table(Identity),
-    /// Memory of calls that were settled may go.
+    /// Drop settled calls.
     Past,
-    /// Misbehaviour that was counted in silence is reported.
+    /// Report misbehavior that was only counted.
     Complaints,
-    /// Look for streams that do not go on, or take too long.
+    /// Check for byte streams that have stalled or take too long.
     Streams,
-    /// Frames for this peer that the driver, the transport or the peer had no room for go again.
+    /// Send frames again that the driver, the transport or this peer had no room for.
     Queue(Identity),
-    /// Something on its way to this peer on the fast lane is due.
+    /// Send a due packet to this peer on the fast lane.
     Lane(Identity),
-    /// Nobody claimed a call in time.
+    /// The claim window of a call is over.
     ClaimWindow(CallKey),
-    /// The budget of a call that we claimed is used up, and we were not allowed to start.
+    /// The time limit of a claimed call has passed before the claim was granted.
     ClaimDeadline(JobKey),
-    /// Nobody answered the question whether a job may run.
+    /// A question whether a job may run has no answer.
     Consent(JobKey),
     /// Client: no assistant was bound in time.
     Unbound,
 }
 
 impl Timer {
-    /// Whether it judges somebody's absence, or would send for nothing: not while we are cut off ourselves.
+    /// Returns whether the timer stops while the connection is lost: it detects an absent peer, or sends packets that
+    /// could not arrive.
     fn pauses(&self) -> bool {
         matches!(
             self,
@@ -90,12 +91,12 @@ impl Timer {
 pub(super) struct Timers {
     due: BTreeSet<(Instant, Timer)>,
     by_timer: BTreeMap<Timer, Instant>,
-    /// While we are cut off: what each paused timer has left.
+    /// The remaining time of each paused timer while the connection is lost.
     paused: Option<BTreeMap<Timer, Duration>>,
 }
 
 impl Timers {
-    /// Sets a deadline, in place of the one that the timer had.
+    /// Sets a deadline that replaces the timer's previous one.
     pub(super) fn set(&mut self, now: Instant, timer: Timer, after: Duration) {
         self.cancel(&timer);
         match &mut self.paused {
@@ -120,12 +121,12 @@ impl Timers {
             || self.paused.as_ref().is_some_and(|paused| paused.contains_key(timer))
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes the earliest timer that is due.
+    /// Removes and returns the earliest timer that is due.
     pub(super) fn pop(&mut self, now: Instant) -> Option<Timer> {
         let (at, _) = self.due.first()?;
         if *at > now {
@@ -136,7 +137,7 @@ impl Timers {
         Some(timer)
     }
 
-    /// Stops the clock of everything that judges somebody's absence.
+    /// Pauses the timers that detect absent peers.
     pub(super) fn pause(&mut self, now: Instant) {
         if self.paused.is_some() {
             return;
@@ -171,7 +172,7 @@ impl Timers {
     }
 }
 
-/// When so much time will have passed. A time too long for the clock means that nobody waits for its end.
+/// Returns the time after this duration. If the clock cannot represent it, a time far in the future is returned.
 pub(crate) fn later(now: Instant, after: Duration) -> Instant {
     now.checked_add(after).unwrap_or_else(|| now + FAR)
 }

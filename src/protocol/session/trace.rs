@@ -1,18 +1,18 @@
-//! A call's place in a distributed trace, as it travels in `meta` (`wire.md`, section 2).
+//! A call's place in a distributed trace, as sent in `meta` (`wire.md`, section 2).
 
 use super::{Job, Request};
 use crate::{tool::TraceContext, value::Value};
 
-/// W3C's own names, which OpenTelemetry's propagators read and write.
+/// The W3C's names, which OpenTelemetry's propagators read and write.
 const PARENT: &str = "traceparent";
 const STATE: &str = "tracestate";
 
-/// The names that the protocol's other programs know.
+/// The names that other implementations of the protocol use.
 const TRACE_ID: &str = "messaging.trace_id";
 const SPAN_ID: &str = "messaging.span_id";
 
 impl Request {
-    /// As part of this trace: the owner reads it in [`Job::trace`].
+    /// Makes the call part of this trace. The owner reads it with [`Job::trace`].
     #[must_use]
     pub fn trace(mut self, context: &TraceContext) -> Self {
         self.meta.set_text(PARENT, &context.to_string());
@@ -26,9 +26,9 @@ impl Request {
 }
 
 impl Job {
-    /// The trace that the caller's request is part of, if it says so.
+    /// Returns the trace that the caller's request is part of, if it names one.
     ///
-    /// What is not well-formed is as if it were not there.
+    /// A malformed trace is ignored.
     pub fn trace(&self) -> Option<TraceContext> {
         read(&self.meta)
     }
@@ -42,7 +42,7 @@ fn read(meta: &Value) -> Option<TraceContext> {
             let state = text(STATE).and_then(|state| context.clone().with_state(&state).ok());
             Some(state.unwrap_or(context))
         }
-        // Whoever writes ids without flags has a trace to which they belong.
+        // A sender that writes ids without flags records its trace.
         None => Some(TraceContext::of_ids(&text(TRACE_ID)?, &text(SPAN_ID)?).ok()?.sampled(true)),
     }
 }

@@ -1,7 +1,7 @@
-//! Claims (`wire.md`, section 4): a call that the assistant may run as well is the client's only once the assistant says so.
+//! Claims (`wire.md`, section 4): a client runs an `either` call only after the assistant grants its claim.
 //!
-//! The owner's half: a request whose execution is `either` is claimed, by an acknowledgement of its own stanza, and starts when that
-//! claim is acknowledged with success. The assistant's half is `outgoing/fallback.rs`.
+//! This is the owner's half. A request whose execution is `either` is claimed by an acknowledgement that has a stanza.
+//! The call starts when that claim is acknowledged with success. The assistant's half is `outgoing/fallback.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use crate::{
     transport::Identity,
 };
 
-/// A call that was claimed and may not start yet.
+/// A claimed call that may not start yet.
 #[derive(Debug)]
 pub(super) struct Claim {
-    /// The key of the job that it becomes.
+    /// The key that its job will have.
     pub(super) job: JobKey,
     /// The stanza under which the claim was sent.
     stanza: i32,
@@ -29,21 +29,21 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// The size of the arguments in bytes.
+    /// Returns the size of the arguments, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.inbound.request.parameters.as_bytes().len()
     }
 }
 
 impl Incoming {
-    /// Sends all claims again that were not answered: they, or their answers, may never have been sent.
+    /// Sends all unanswered claims again, since they or their answers may not have been sent.
     pub(crate) fn claims_again(&mut self, core: &mut Core, id: &Identity) {
         for call in self.claimed_of(id) {
             self.claim_again(core, id, &call);
         }
     }
 
-    /// The budget of a call is used up before the client was allowed to start it.
+    /// Handles the end of a call's time limit before the claim was granted.
     pub(crate) fn handle_claim_deadline(&mut self, core: &mut Core, key: JobKey) {
         let found = self.caches.iter().find_map(|(id, cache)| {
             let (call, claim) = cache.claims.iter().find(|(_, claim)| claim.job == key)?;
@@ -55,7 +55,7 @@ impl Incoming {
         }
     }
 
-    /// Claims a request. The claim acknowledges the request, too.
+    /// Claims a request. The claim also acknowledges the request.
     pub(super) fn claim(&mut self, core: &mut Core, inbound: InboundRequest) {
         let Ok((tool, limit)) = judge(core, &inbound.request) else { return };
         let call = inbound.request.id.clone();
@@ -70,7 +70,7 @@ impl Incoming {
         cache.claim(&call, Claim { job, stanza: sent.stanza, inbound, tool, began: core.cx.now, limit });
     }
 
-    /// Sends a claim again, under its stanza. None if it was answered.
+    /// Sends a claim again, under its stanza. Returns `None` if it was answered.
     pub(super) fn claim_again(&mut self, core: &mut Core, id: &Identity, call: &CallId) -> Option<Sent> {
         let claim = self.caches.get(id)?.claims.get(call)?;
         let (stanza, message) = (claim.stanza, claim_message(core, claim.inbound.stanza, call));
@@ -81,7 +81,7 @@ impl Incoming {
         Some(sent)
     }
 
-    /// The caller answers a claim. Nothing but a plain yes starts the call.
+    /// Handles the caller's answer to a claim. Only a success starts the call.
     pub(super) fn handle_claim_answer(
         &mut self,
         core: &mut Core,
@@ -100,14 +100,14 @@ impl Incoming {
         }
     }
 
-    /// A caller has gone: nothing that was claimed starts.
+    /// Ends the claims of a caller that has gone. None of the calls starts.
     pub(super) fn end_claims_for(&mut self, core: &mut Core, id: &Identity) {
         for call in self.claimed_of(id) {
             self.end_claim(core, id, &call, Err(ToolError::cancelled()));
         }
     }
 
-    /// The client is about to leave: what has not started does not start any more.
+    /// Gives up all claims because the client is about to leave.
     pub(super) fn give_claims_back(&mut self, core: &mut Core) {
         let callers: Vec<_> = self.caches.keys().cloned().collect();
         for id in callers {
@@ -129,7 +129,7 @@ impl Incoming {
         self.caches.get(id).map(|cache| cache.claims.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// The call is the client's. Its budget counts from when the request arrived.
+    /// Starts a call whose claim was granted. Its time limit counts from the arrival of the request.
     fn start_claimed(&mut self, core: &mut Core, claim: Claim) {
         let Claim { job, inbound, tool, began, limit, .. } = claim;
         core.cx.timers.cancel(&Timer::ClaimDeadline(job));

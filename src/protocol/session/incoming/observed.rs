@@ -1,4 +1,4 @@
-//! Calls that the assistant runs itself, as a client sees them.
+//! Calls that the assistant runs itself, as a client observes them.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -12,15 +12,15 @@ use crate::{
     transport::Identity,
 };
 
-/// Server-executed calls whose end a client still expects. They are searched one by one, which so few allow.
+/// The limit on unfinished server-executed calls that a client remembers. They are searched linearly.
 const MAX_OBSERVED: usize = 64;
 
-/// Server-executed calls that were broadcast and have not ended.
+/// The server-executed calls that were broadcast and have not ended.
 #[derive(Debug, Default)]
 pub(super) struct Observed(VecDeque<(CallId, String, Instant)>);
 
 impl Observed {
-    /// The assistant began a call of its own.
+    /// Notes the start of a call that the assistant runs itself.
     pub(super) fn begin(&mut self, core: &mut Core, id: &Identity, request: &ToolUseRequest) {
         if request.id.as_str().len() > core.cx.config.caps.id_bytes {
             return core.cx.complain(id, Counter::Malformed);
@@ -28,7 +28,7 @@ impl Observed {
         if self.0.len() == MAX_OBSERVED {
             self.0.pop_front();
         }
-        let tool = &request.tool_name[..floor_char(&request.tool_name, MAX_TOOL_NAME)]; // a longer one is no name
+        let tool = &request.tool_name[..floor_char(&request.tool_name, MAX_TOOL_NAME)]; // a longer name is invalid
         self.0.push_back((request.id.clone(), tool.to_owned(), core.cx.now));
         core.cx.event(Event::Requested {
             call: request.id.clone(),
@@ -39,11 +39,11 @@ impl Observed {
         });
     }
 
-    /// A call that the assistant ran itself has ended.
+    /// Notes the end of a call that the assistant ran itself.
     pub(super) fn end(&mut self, core: &mut Core, id: &Identity, result: &ToolUseResult) {
         let found = self.0.iter().position(|(call, ..)| *call == result.id).and_then(|at| self.0.remove(at));
         let Some((call, tool, since)) = found else {
-            return core.cx.count(Counter::Late); // it began before the client joined
+            return core.cx.count(Counter::Late); // it started before the client joined
         };
         let outcome = match result.success {
             true => Ok(()),

@@ -1,4 +1,4 @@
-//! What an owner remembers of one caller's requests, so that none runs twice (`wire.md`, 5.1).
+//! The requests of one caller that an owner remembers, so that none runs twice (`wire.md`, section 5.1).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,71 +22,72 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct RequestCache {
     entries: BTreeMap<CallId, Entry>,
-    /// Those whose answers are not acknowledged.
+    /// The requests whose answers are not acknowledged.
     answered: BTreeSet<CallId>,
-    /// Entries that may be dropped, by the time at which they must be.
+    /// The entries that may be dropped, by the time at which they must be.
     droppable: BTreeSet<(Instant, CallId)>,
     /// The same entries, by the stanza of their request.
     oldest: BTreeSet<(u32, CallId)>,
-    /// Calls that were stopped before their requests came, by the stanza of the stop.
+    /// The calls that were stopped before their requests arrived, by the stanza of the stop.
     tombstones: BTreeSet<(u32, CallId)>,
-    /// Those that we claimed and may not start yet.
+    /// The claimed requests that may not start yet.
     pub(super) claims: BTreeMap<CallId, Claim>,
-    /// Bytes of results that are not acknowledged.
+    /// The bytes of unacknowledged results.
     bytes: usize,
-    /// The caller is away: its answers are kept so long.
+    /// How long the answers of an absent caller are kept.
     until: Option<Instant>,
-    /// The highest absolute stanza of a dropped entry. Nothing at or below it runs unless it is in the table.
+    /// The highest absolute stanza of a dropped entry. A request at or below it runs only if it is in the table.
     floor: u32,
     /// The highest absolute stanza of any entry.
     highest: u32,
-    /// Counts answers.
+    /// The number of answers so far.
     answers: u64,
-    /// Counts the caller's instances.
+    /// The number of the caller's present instance.
     instance: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// None in a tombstone: its request has not come.
+    /// `None` in a tombstone, whose request has not arrived.
     pub(super) fingerprint: Option<[u8; 32]>,
     /// The absolute stanza of the request; in a tombstone that of the stop.
     stanza: u32,
     instance: u32,
-    /// How long it is remembered after it settled.
+    /// How long the entry is kept after the request has settled.
     keep: Duration,
-    /// When it must be dropped; none while it may not be.
+    /// The time at which the entry must be dropped; `None` while it must be kept.
     until: Option<Instant>,
     pub(super) state: State,
 }
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// It runs.
+    /// The request runs.
     Running(JobKey),
-    /// It has its answer, which the caller may not have yet.
+    /// The request has its answer, which the caller may not have received.
     Answered(Answer),
-    /// Its caller has the answer.
+    /// The caller has received the answer.
     Done,
-    /// It was refused with this answer, and never runs.
+    /// The request was refused with this answer and never runs.
     Refused(ErrorCode),
-    /// It was stopped before it came.
+    /// The request was stopped before it arrived.
     Tombstone,
-    /// We claimed it; its caller has not said yet whether we may start.
+    /// The request was claimed, and the caller has not answered the claim.
     Claiming,
 }
 
-/// A result on its way.
+/// An unacknowledged answer.
 pub(super) struct Answer {
     pub(super) message: Message,
     pub(super) size: usize,
-    /// Its place among the caller's answers.
+    /// The answer's position among the caller's answers.
     order: u64,
-    /// The stanza under which it was sent; none if it waits for its caller to be reachable.
+    /// The stanza under which the answer was sent; `None` while it waits for the caller to be reachable.
     sent: Option<i32>,
-    /// How often its caller had no room for it.
+    /// How often the caller refused it for lack of space.
     turned_away: u32,
-    /// Its code would prove that nothing ran, and its tool began: it says so itself, since nobody keeps progress.
+    /// Whether the answer must state that the tool had started, although its code otherwise proves that it had not.
+    /// Progress is not retransmitted, so the answer states it.
     pub(super) says_it_began: bool,
 }
 
@@ -95,7 +96,7 @@ impl Answer {
         Self { message, size, order: 0, sent: None, turned_away: 0, says_it_began: false }
     }
 
-    /// Whether it has to say that its tool began.
+    /// Sets whether the answer must state that the tool had started.
     pub(super) fn of_begun(mut self, says_it_began: bool) -> Self {
         self.says_it_began = says_it_began;
         self
@@ -112,7 +113,7 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// Why there is no place for a request.
+/// The table has no space for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
@@ -121,8 +122,8 @@ impl RequestCache {
         self.entries.get(id)
     }
 
-    /// Another instance of the caller is here. What was asked stays, so that none of it runs again; answers,
-    /// tombstones and floor were the old one's. Gives the highest stanza that the old one was heard under.
+    /// Replaces the caller's instance. The requests stay, so that none of them runs again; the answers, tombstones and
+    /// floor of the old instance are dropped. Returns the highest stanza of the old instance.
     pub(super) fn next_instance(&mut self, now: Instant) -> u32 {
         self.acknowledge_all(now);
         for (_, id) in self.tombstones.clone() {
@@ -133,22 +134,22 @@ impl RequestCache {
         std::mem::take(&mut self.highest).max(std::mem::take(&mut self.floor))
     }
 
-    /// Nothing up to this stanza may run.
+    /// Raises the floor: no request up to this stanza may run.
     pub(super) fn raise_floor(&mut self, floor: u32) {
         self.floor = self.floor.max(floor);
     }
 
-    /// Whether the caller's present instance was heard under a higher stanza than this one.
+    /// Returns whether a frame with a higher stanza has arrived from the caller's present instance.
     pub(super) fn was_heard_above(&self, stanza: i32) -> bool {
         stanza.unsigned_abs() < self.highest
     }
 
-    /// Whether an entry is of the caller's present instance.
+    /// Returns whether an entry belongs to the caller's present instance.
     pub(super) fn is_present(&self, entry: &Entry) -> bool {
         entry.instance == self.instance
     }
 
-    /// How many requests are remembered.
+    /// Returns the number of remembered requests.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.entries.len()
@@ -158,40 +159,40 @@ impl RequestCache {
         self.entries.is_empty()
     }
 
-    /// Whether a request of this stanza is older than what was forgotten.
+    /// Returns whether a request with this stanza is older than a dropped one.
     pub(super) fn is_below_floor(&self, stanza: Option<i32>) -> bool {
         stanza.is_none_or(|stanza| stanza.unsigned_abs() <= self.floor) && self.floor > 0
     }
 
-    /// How many bytes of results are not acknowledged.
+    /// Returns the bytes of unacknowledged results.
     pub(super) fn kept_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether a result waits to be acknowledged by a caller that may still do so.
+    /// Returns whether a result is unacknowledged and its caller may still acknowledge it.
     pub(super) fn is_awaited(&self) -> bool {
         self.has_unacknowledged() && self.until.is_none()
     }
 
-    /// Whether a result or claim waits to be acknowledged.
+    /// Returns whether a result or claim is unacknowledged.
     fn has_unacknowledged(&self) -> bool {
         !self.answered.is_empty() || !self.claims.is_empty()
     }
 
-    /// Whether one more request can be taken: an old one is forgotten for it if need be.
+    /// Makes space for one more request by dropping an old one if necessary.
     pub(super) fn make_room(&mut self, limits: &Caps) -> Result<(), Full> {
         if self.bytes >= limits.table_bytes {
             return Err(Full);
         }
         while self.entries.len() >= limits.table_entries {
-            // The oldest: every other would raise the floor above requests that may still be on their way.
+            // The oldest is dropped. Any other would raise the floor above requests that may still arrive.
             let (_, oldest) = self.oldest.first().cloned().ok_or(Full)?;
             self.forget(&oldest);
         }
         Ok(())
     }
 
-    /// Begins an entry for a request that runs.
+    /// Adds an entry for a request that runs.
     pub(super) fn begin(
         &mut self,
         request: &ToolUseRequest,
@@ -211,7 +212,7 @@ impl RequestCache {
         self.entries.insert(request.id.clone(), entry);
     }
 
-    /// A request that was begun waits for its claim to be granted.
+    /// Marks a request as claimed.
     pub(super) fn claim(&mut self, id: &CallId, claim: Claim) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.state = State::Claiming;
@@ -219,14 +220,14 @@ impl RequestCache {
         }
     }
 
-    /// The claim is granted: the request runs.
+    /// Marks a claimed request as running, because the claim was granted.
     pub(super) fn granted(&mut self, id: &CallId) -> Option<Claim> {
         let claim = self.claims.remove(id)?;
         self.entries.get_mut(id)?.state = State::Running(claim.job);
         Some(claim)
     }
 
-    /// The claim is not granted: the request never runs, and nobody waits for its answer.
+    /// Marks a claimed request as ended, because the claim was denied. It never runs and needs no answer.
     pub(super) fn denied(&mut self, now: Instant, id: &CallId) -> Option<Claim> {
         let claim = self.claims.remove(id)?;
         let entry = self.entries.get_mut(id)?;
@@ -235,7 +236,7 @@ impl RequestCache {
         Some(claim)
     }
 
-    /// Remembers that this request was refused. Without room the floor remembers it.
+    /// Remembers that this request was refused. Without space for an entry, the floor is raised instead.
     pub(super) fn refuse(
         &mut self,
         now: Instant,
@@ -264,9 +265,9 @@ impl RequestCache {
         self.may_drop(now, &request.id);
     }
 
-    /// Remembers that a call was stopped before its request came.
+    /// Remembers that a call was stopped before its request arrived.
     ///
-    /// Without room the floor remembers it: the request has a lower stanza than its stop.
+    /// Without space for an entry, the floor is raised instead: the request has a lower stanza than its stop.
     pub(super) fn bury(
         &mut self,
         now: Instant,
@@ -292,7 +293,7 @@ impl RequestCache {
         self.may_drop(now, id);
     }
 
-    /// The answer of a running entry.
+    /// Sets the answer of a running request.
     pub(super) fn answer(&mut self, id: &CallId, mut answer: Answer) {
         self.answers += 1;
         answer.order = self.answers;
@@ -303,7 +304,7 @@ impl RequestCache {
         }
     }
 
-    /// The answer that has not been acknowledged, if any.
+    /// Returns the answer if it is not acknowledged.
     pub(super) fn answer_of(&mut self, id: &CallId) -> Option<&mut Answer> {
         match &mut self.entries.get_mut(id)?.state {
             State::Answered(answer) => Some(answer),
@@ -311,20 +312,20 @@ impl RequestCache {
         }
     }
 
-    /// The caller had no room for this answer. Returns how often it had none.
+    /// Counts a refusal of this answer for lack of space. Returns the number of its refusals.
     pub(super) fn turned_away(&mut self, id: &CallId) -> u32 {
         let Some(answer) = self.answer_of(id) else { return 0 };
         answer.turned_away = answer.turned_away.saturating_add(1);
         answer.turned_away
     }
 
-    /// The answer of a call was sent under this stanza or, with none, it shall be sent again under another one. Returns the stanza
-    /// before.
+    /// Sets the stanza under which the answer of a call was sent; `None` means that it must be sent again under another
+    /// one. Returns the previous stanza.
     pub(super) fn note_sent(&mut self, id: &CallId, sent: Option<i32>) -> Option<i32> {
         std::mem::replace(&mut self.answer_of(id)?.sent, sent)
     }
 
-    /// The calls whose answers were never sent, by the order in which they were given.
+    /// Returns the calls whose answers have never been sent, in the order of the answers.
     pub(super) fn answers_not_sent(&self) -> Vec<CallId> {
         let answers = self.answered.iter().filter_map(|id| match &self.entries.get(id)?.state {
             State::Answered(answer) if answer.sent.is_none() => Some((answer.order, id)),
@@ -335,7 +336,7 @@ impl RequestCache {
         answers.into_iter().map(|(_, id)| id.clone()).collect()
     }
 
-    /// The caller has the answer, or will not have it: the bytes go.
+    /// Notes that the caller has received the answer, or never will. Its bytes are released.
     pub(super) fn acknowledged(&mut self, now: Instant, id: &CallId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if let State::Answered(answer) = &entry.state {
@@ -346,7 +347,7 @@ impl RequestCache {
         }
     }
 
-    /// The caller is gone for good: nobody waits for the answers.
+    /// Releases all answers because the caller is gone for good.
     pub(super) fn acknowledge_all(&mut self, now: Instant) {
         let all = self.answered.clone();
         for id in all {
@@ -354,23 +355,23 @@ impl RequestCache {
         }
     }
 
-    /// The caller had its grace: what it has not acknowledged is kept so long, in case that it comes after all.
+    /// Sets how long the answers are kept after the caller's grace period, in case it still comes back.
     pub(super) fn abandon(&mut self, until: Instant) {
         self.until = Some(until).filter(|_| self.has_unacknowledged());
     }
 
-    /// The caller is back.
+    /// Notes that the caller is back.
     pub(super) fn take_up(&mut self) {
         self.until = None;
     }
 
-    /// When the first entry must be forgotten.
+    /// Returns the time at which the first entry must be dropped.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         let droppable = self.droppable.first().map(|(at, _)| *at);
         droppable.into_iter().chain(self.until).min()
     }
 
-    /// Forgets what has been remembered long enough. Returns whether that ended the wait for all acknowledgements.
+    /// Drops expired entries. Returns whether the last unacknowledged answer was among them.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let has_waited = self.until.take_if(|until| *until <= now).is_some();
         if has_waited {
@@ -382,7 +383,7 @@ impl RequestCache {
         has_waited
     }
 
-    /// An entry has settled: from now on it may be dropped.
+    /// Marks a settled entry as one that may be dropped.
     fn may_drop(&mut self, now: Instant, id: &CallId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let until = later(now, entry.keep);
@@ -391,7 +392,7 @@ impl RequestCache {
         self.oldest.insert((entry.stanza, id.clone()));
     }
 
-    /// Drops an entry, and remembers in the floor that there was one.
+    /// Drops an entry and raises the floor to its stanza.
     fn forget(&mut self, id: &CallId) {
         let instance = self.instance;
         if let Some(entry) = self.remove(id).filter(|entry| entry.instance == instance) {
@@ -410,7 +411,7 @@ impl RequestCache {
     }
 }
 
-/// What makes two requests the same: tool, execution and parameters.
+/// Returns a hash of a request's tool, execution and parameters. Equal requests have equal hashes.
 pub(super) fn fingerprint(request: &ToolUseRequest) -> [u8; 32] {
     let execution = match &request.execution {
         Ok(execution) => execution.as_str(),

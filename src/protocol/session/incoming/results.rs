@@ -1,4 +1,4 @@
-//! Results on their way back: sent once, and kept until they are acknowledged.
+//! Results to callers: sent once, and kept until they are acknowledged.
 
 use super::{Core, Incoming, Purpose, RequestCache, Timer, request_cache::Answer, result_message};
 use crate::{
@@ -15,7 +15,8 @@ use crate::{
 };
 
 impl Incoming {
-    /// The assistant acknowledges a result, a claim or a wish to stop. Returns the stanza of the wish.
+    /// Handles the assistant's acknowledgement of a result, a claim or a stop request. Returns the stanza of the stop
+    /// request.
     pub(crate) fn handle_acknowledgement(
         &mut self,
         core: &mut Core,
@@ -38,7 +39,7 @@ impl Incoming {
         None
     }
 
-    /// The results for this caller that were never sent.
+    /// Returns the results for this caller that have never been sent.
     pub(crate) fn results_never_sent(&self, id: &Identity) -> Vec<Purpose> {
         let calls = self.caches.get(id).map(RequestCache::answers_not_sent).unwrap_or_default();
         calls.into_iter().map(Purpose::Result).collect()
@@ -58,14 +59,14 @@ impl Incoming {
         }
     }
 
-    /// A frame was acknowledged, or is not wanted any more: the next ones may be sent again.
+    /// Removes a frame from the window that was acknowledged or is no longer needed. The next frames may be sent again.
     pub(crate) fn release_window(&mut self, core: &mut Core, id: &Identity, stanza: i32) {
         if core.delivery.release_window(id, stanza) {
             self.retransmit(core, id);
         }
     }
 
-    /// Sends the results that were never sent to this caller.
+    /// Sends the results that have never been sent to this caller.
     pub(crate) fn send_waiting_results(&mut self, core: &mut Core, caller: &Identity) {
         let waiting = self.caches.get(caller).map(RequestCache::answers_not_sent).unwrap_or_default();
         for call in waiting {
@@ -73,14 +74,14 @@ impl Incoming {
         }
     }
 
-    /// The packet with a result was not sent. The result is kept, and sent again when its caller can be reached.
+    /// Handles a result whose packet was not sent. The result is kept and sent again when its caller is reachable.
     pub(crate) fn result_unsent(&mut self, caller: &Identity, call: &CallId) {
         if let Some(cache) = self.caches.get_mut(caller) {
             cache.note_sent(call, None);
         }
     }
 
-    /// A result is too large for the transport: its caller is told so instead.
+    /// Replaces a result that is too large for the transport with an error.
     pub(crate) fn replace_result(
         &mut self,
         core: &mut Core,
@@ -92,7 +93,8 @@ impl Incoming {
         self.put_error_in_place(core, caller, call, too_large(size, limit));
     }
 
-    /// The caller has refused the stream with a result. Returns how often it has, unless the result was given up.
+    /// Handles the caller's refusal of the stream with a result. Returns the number of refusals, unless the result was
+    /// dropped.
     pub(crate) fn result_refused(
         &mut self,
         core: &mut Core,
@@ -115,7 +117,7 @@ impl Incoming {
         Some(times)
     }
 
-    /// Handles the timer of a caller's memory.
+    /// Handles the timer of a caller's remembered requests.
     pub(crate) fn expire(&mut self, core: &mut Core, caller: &Identity) {
         let Some(cache) = self.caches.get_mut(caller) else { return };
         if cache.expire(core.cx.now) {
@@ -127,7 +129,8 @@ impl Incoming {
         self.set_expiry(core, caller);
     }
 
-    /// Sends the result of a request, once, or keeps it until its caller can be reached. `began` says that the tool had begun.
+    /// Sends the result of a request, or keeps it until its caller is reachable. `began` states that the tool had
+    /// started.
     pub(super) fn answer(
         &mut self,
         core: &mut Core,
@@ -150,7 +153,7 @@ impl Incoming {
         self.send_result(core, caller, call);
     }
 
-    /// The caller has stopped a call whose large result is on its way: it is not wanted any more.
+    /// Withdraws a large result that is being sent because its caller has stopped the call.
     pub(super) fn withdraw_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) {
         let Some(cache) = self.caches.get_mut(caller) else { return };
         let sent = cache.answer_of(call).and_then(|answer| answer.sent());
@@ -163,7 +166,7 @@ impl Incoming {
         }
     }
 
-    /// Sets the timer of a caller's memory, which has changed.
+    /// Sets the timer of a caller's remembered requests, which have changed.
     pub(super) fn set_expiry(&mut self, core: &mut Core, caller: &Identity) {
         let timer = Timer::Table(caller.clone());
         match self.caches.get(caller).and_then(RequestCache::next_expiry) {
@@ -186,7 +189,7 @@ impl Incoming {
         }
     }
 
-    /// Sends a result, again under its stanza if it was sent before. Nothing is sent if the caller has acknowledged it.
+    /// Sends a result. If it was sent before, the stanza stays the same. An acknowledged result is not sent.
     fn send_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) -> Option<Sent> {
         let remote = core.peers.get(caller).filter(|remote| remote.is_reachable())?;
         let acknowledges = remote.lists(Feature::Ack);
@@ -219,7 +222,7 @@ impl Incoming {
                 cache.note_sent(call, Some(sent.stanza));
                 core.delivery.await_acknowledgement(caller, sent, Purpose::Result(call.clone()));
             }
-            Ok(_) => cache.acknowledged(core.cx.now, call), // the caller acknowledges nothing, so sending it must suffice
+            Ok(_) => cache.acknowledged(core.cx.now, call), // a plain caller acknowledges nothing, so the result is sent once
             Err(error) => {
                 tracing::warn!(%call, ?error, "a result cannot be sent");
                 cache.acknowledged(core.cx.now, call);
@@ -229,7 +232,8 @@ impl Incoming {
         sent.ok()
     }
 
-    /// Whether one more result of this size may be kept for its caller, or how large it may be. One always may.
+    /// Checks whether one more result of this size may be kept for its caller, or returns the largest size allowed. A
+    /// single result may exceed the limit.
     fn room_for(&self, core: &Core, caller: &Identity, size: usize) -> Result<(), usize> {
         let kept = self.caches.get(caller).map_or(0, RequestCache::kept_bytes);
         let room = core.cx.config.caps.table_bytes.saturating_sub(kept);
@@ -250,7 +254,7 @@ fn too_large(size: usize, limit: usize) -> ToolError {
     )
 }
 
-/// An error whose text is short enough to travel.
+/// Returns the error with its text cut to the limit.
 fn shortened(error: ToolError, limit: usize) -> ToolError {
     if error.message().len() <= limit && error.code().as_str().len() <= limit {
         return error;

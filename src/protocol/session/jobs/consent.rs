@@ -1,7 +1,8 @@
 //! The question to a person before a tool runs. The side that runs the tool asks it.
 //!
-//! A job that needs consent is held back between its request and [`Output::Execute`]. The session emits [`Output::Ask`], and the job runs
-//! only after [`Session::consent`](crate::Session::consent) allowed it. A driver that asks nobody runs nothing: no answer is a no.
+//! A job that needs consent waits between its request and [`Output::Execute`]. The session emits [`Output::Ask`], and
+//! the job runs only after [`Session::consent`](crate::Session::consent) has allowed it. A missing answer counts as a
+//! refusal, so a driver that ignores questions runs nothing.
 
 use std::{
     collections::BTreeMap,
@@ -15,27 +16,28 @@ use crate::{
     transport::{Identity, Sid},
 };
 
-/// How long before the end of a call's budget silence is a no, since the result still has to travel: 500 ms.
+/// The time before the end of a call's time limit at which a missing answer becomes a refusal: 500 ms. The result must
+/// still reach the caller.
 pub const CONSENT_MARGIN: Duration = Duration::from_millis(500);
 
-/// Consents for a session that are remembered at once. Beyond it the person is asked again.
+/// The limit on remembered consents for the session. The person is asked again for a forgotten one.
 const MAX_GRANTS: usize = 1024;
 
-/// Unanswered questions, and what was allowed for the session.
+/// The unanswered questions and the consents for the session.
 #[derive(Debug, Default)]
 pub(super) struct Consents {
     open: BTreeMap<JobKey, OpenQuestion>,
     granted: BTreeMap<(ToolName, Identity), Grant>,
 }
 
-/// What follows from a person's answer.
+/// The consequence of a person's answer.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// Nothing more.
+    /// No further action is needed.
     Nothing,
     /// The job has ended.
     Ended(Box<Ended>),
-    /// The job runs for a call of the local participant's own, whose limit is now the tool's.
+    /// The job runs for a local call, whose time limit is now the tool's.
     Limited(CallKey, Duration),
 }
 
@@ -43,16 +45,16 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 struct OpenQuestion {
     job: Job,
-    /// The tool that the person was shown.
+    /// The tool as shown to the person.
     shown: Tool,
-    /// The run of the caller that asked for it. A yes is for no later one.
+    /// The caller's instance. The consent is not valid for a later one.
     run: Run,
 }
 
-/// A run of a caller's program: its instance, or the join of one that shows none.
+/// An instance of a caller's program, or the join of a caller that shows none.
 type Run = Result<Instance, Option<Sid>>;
 
-/// A consent for the session: for this definition, asked for by this run of the caller.
+/// A consent for the session. It is valid for this tool definition and this instance of the caller.
 #[derive(Debug, PartialEq)]
 struct Grant {
     tool: Tool,
@@ -60,12 +62,12 @@ struct Grant {
 }
 
 impl Jobs {
-    /// Whether a job waits for a person's consent.
+    /// Returns whether a job waits for a person's consent.
     pub(crate) fn awaits_consent(&self, key: JobKey) -> bool {
         self.consents.open.contains_key(&key)
     }
 
-    /// A person answered a question.
+    /// Handles a person's answer to a question.
     pub(crate) fn answer(
         &mut self,
         cx: &mut Context,
@@ -80,10 +82,10 @@ impl Jobs {
         if is_allowed {
             return self.allow(cx, peers, delivery, key);
         }
-        self.refuse(cx, peers, delivery, key, "the person who was asked did not allow it")
+        self.refuse(cx, peers, delivery, key, "the person denied the request")
     }
 
-    /// Nobody answered a question in time.
+    /// Handles a question without an answer in time.
     pub(crate) fn answer_silence(
         &mut self,
         cx: &mut Context,
@@ -98,7 +100,7 @@ impl Jobs {
         self.refuse(cx, peers, delivery, key, "nobody answered the question in time")
     }
 
-    /// The outcome that a driver may bring of a job that still waits for consent: that it failed, and not that it ran.
+    /// Returns the outcome that a driver may report for a job. A job that still waits for consent can only have failed.
     pub(crate) fn checked_outcome(&self, key: JobKey, outcome: Outcome) -> Outcome {
         match outcome {
             Ok(_) if self.awaits_consent(key) => {
@@ -108,7 +110,7 @@ impl Jobs {
         }
     }
 
-    /// The local tools have changed: a consent for a tool that has gone or changed is void.
+    /// Withdraws the consents for tools that were removed or changed.
     pub(crate) fn withdraw_consents(&mut self, cx: &mut Context) {
         let stands = |name: &ToolName, grant: &Grant| {
             cx.local.tools.iter().any(|it| it.name() == name && *it == grant.tool)
@@ -124,7 +126,7 @@ impl Jobs {
         }
     }
 
-    /// Gives a job out, or asks a person first. Returns it if too many questions are open, so that it has ended.
+    /// Starts a job or first asks a person. Returns the job as ended if too many questions are open.
     pub(super) fn ask_or_execute(
         &mut self,
         cx: &mut Context,
@@ -144,7 +146,7 @@ impl Jobs {
         job: Job,
         run: Run,
     ) -> Option<Ended> {
-        let present = run_of(peers, &job.caller); // it may be a later one than the run that asked
+        let present = run_of(peers, &job.caller); // it may be a later one than the instance that made the request
         let tool = cx
             .local
             .tool(job.tool.as_str())
@@ -154,7 +156,7 @@ impl Jobs {
             return None;
         };
         let key = job.key;
-        self.consents.withdraw(cx, (job.tool.clone(), job.caller.clone())); // one that stands would have sufficed
+        self.consents.withdraw(cx, (job.tool.clone(), job.caller.clone())); // a valid consent would have sufficed
         let left = job.deadline.saturating_duration_since(now).saturating_sub(CONSENT_MARGIN);
         let question = Question {
             key,
@@ -185,12 +187,12 @@ impl Jobs {
             return self.finish(cx, peers, delivery, key, Err(error)).into();
         };
         if tool != shown {
-            return self.ask_for(cx, peers, cx.now, job, run).into(); // the yes was to another tool
+            return self.ask_for(cx, peers, cx.now, job, run).into(); // the person agreed to another definition of the tool
         }
         if tool.tool_options().effective_consent() == Consent::OncePerSession {
             self.consents.grant(&tool, &job.caller, run);
         }
-        // The tool's own limit is for its run, not for the person's thinking.
+        // The tool's own limit covers its run, not the person's answer.
         let mut verdict = Verdict::Nothing;
         if let Some(own) = tool.tool_options().timeout
             && let Some(end) = cx.now.checked_add(own)
@@ -224,13 +226,13 @@ impl Jobs {
 }
 
 impl Consents {
-    /// A job is over: its question, if it is open, is taken back.
+    /// Withdraws the question of a job that has ended, if the question is open.
     pub(super) fn forget(&mut self, cx: &mut Context, key: JobKey) {
         cx.timers.cancel(&Timer::Consent(key));
         self.open.remove(&key);
     }
 
-    /// Whether a tool's job needs a question for this run of the caller, now.
+    /// Returns whether a tool's job needs a question for this instance of the caller now.
     fn must_ask(&self, tool: &Tool, caller: &Identity, run: &Run) -> bool {
         match tool.tool_options().effective_consent() {
             Consent::Never => false,
