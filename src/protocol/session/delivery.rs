@@ -1,4 +1,4 @@
-//! Frames on their way out and large ones on their way in: numbers, lanes, sizes, streams and retransmission.
+//! Sends frames and assembles large ones that arrive: stanza numbers, lanes, sizes, streams and retransmission.
 
 mod flight;
 mod frames;
@@ -39,17 +39,18 @@ use crate::{
     value::{EncodeError, Value},
 };
 
-/// No input is handled beyond this stanza. The frames that one input causes still have numbers (`wire.md`, section 2).
+/// The stanza after which no input is handled. The frames that one input causes still have numbers (`wire.md`, section
+/// 2).
 pub(super) const LAST_STANZA: u32 = i32::MAX as u32 - 100_000;
 
-/// A frame that was sent, by the numbers under which it left.
+/// A frame that was sent, identified by its stanza and packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) stanza: i32,
     pub(super) packet: u64,
-    /// The bytes of its packet.
+    /// The size of its packet, in bytes.
     pub(super) size: usize,
-    /// It left on the fast lane: more than one packet carries its number.
+    /// Whether it was sent on the fast lane, where several packets carry its stanza.
     pub(super) is_fast: bool,
 }
 
@@ -60,10 +61,10 @@ pub(super) enum Unfit {
     Encode(EncodeError),
 }
 
-/// Everything on its way.
+/// All frames in transit.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
-    /// The last stanza that was used, as an absolute value.
+    /// The last used stanza, as an absolute value.
     stanza: u32,
     last_packet: u64,
     links: BTreeMap<Identity, Link>,
@@ -71,11 +72,11 @@ pub(super) struct Delivery {
     reliable: Reliable,
     /// Frames that arrive in parts.
     streams: Streams,
-    /// Frames that leave in parts.
+    /// Frames that are sent in parts.
     large: Large,
 }
 
-/// What is on its way to one peer, under one pair of sids.
+/// The frames in transit to one peer, under one pair of sids.
 #[derive(Debug, Default)]
 struct Link {
     lane: FastLane,
@@ -83,7 +84,7 @@ struct Link {
 }
 
 impl Delivery {
-    /// Whether all stanza numbers are used.
+    /// Returns whether all stanza numbers are used.
     pub(super) fn is_exhausted(&self) -> bool {
         self.stanza >= LAST_STANZA
     }
@@ -94,13 +95,13 @@ impl Delivery {
         self.stanza = LAST_STANZA;
     }
 
-    /// How many frames are recorded as unacknowledged.
+    /// Returns the number of frames that are recorded as unacknowledged.
     #[cfg(test)]
     pub(super) fn records(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether a packet is still worth sending.
+    /// Returns whether a packet must still be sent.
     pub(super) fn wants(&self, packet: u64) -> bool {
         self.large.wants(packet)
     }
@@ -152,7 +153,7 @@ impl Delivery {
             return;
         }
         if let Err(error) = self.post_to(cx, peers, observers, meta, message) {
-            tracing::warn!(?error, "observers get no copy of a frame");
+            tracing::warn!(?error, "a copy of a frame for observers cannot be sent");
         }
     }
 
@@ -244,7 +245,7 @@ impl Delivery {
         self.transmit(cx, packet);
     }
 
-    /// Tells a peer that a frame of it is refused (type 1).
+    /// Reports to a peer that one of its frames is refused (type 1).
     pub(super) fn refuse_frame(
         &mut self,
         cx: &mut Context,
@@ -261,7 +262,7 @@ impl Delivery {
         self.report_error(cx, peers, to, code, message, about);
     }
 
-    /// Tells a peer of an error about a call or a stream (type 1).
+    /// Reports an error about a call or a stream to a peer (type 1).
     pub(super) fn report_error(
         &mut self,
         cx: &mut Context,
@@ -283,20 +284,20 @@ impl Delivery {
         self.post_small(cx, peers, to, &Message::Error(error));
     }
 
-    /// The pair of sids with this peer has ended: nothing that was on its way counts. `withdraws` says whether large packets that are
-    /// still waiting are dropped.
+    /// Resets the state of a pair of sids that has ended. `withdraws` states whether large packets that still wait are
+    /// dropped.
     pub(super) fn reset_pair(&mut self, id: &Identity, withdraws: bool) {
         self.forget_pair(id);
         self.end_streams(id, withdraws);
     }
 
-    /// Forgets what is on its way to this peer, but not its streams.
+    /// Forgets the frames in transit to this peer, but not its streams.
     pub(super) fn forget_pair(&mut self, id: &Identity) {
         self.links.remove(id);
         self.forget_lane_only(id);
     }
 
-    /// Forgets what is on its way on the fast lane.
+    /// Forgets the frames in transit on the fast lane.
     pub(super) fn reset_lane(&mut self, id: &Identity) {
         if let Some(link) = self.links.get_mut(id) {
             link.lane = FastLane::default();
@@ -312,7 +313,7 @@ impl Delivery {
         }
     }
 
-    /// Nobody can be told anything any more.
+    /// Forgets everything, because no peer can be reached any more.
     pub(super) fn clear(&mut self) {
         self.links.clear();
         self.frames = Frames::default();
@@ -337,7 +338,7 @@ impl Delivery {
         self.post_small(cx, peers, to, &Message::Acknowledgement(acknowledgement));
     }
 
-    /// The packet of a ping or pong, which has no stanza.
+    /// Builds the packet of a ping or pong, which has no stanza.
     fn keepalive(
         &mut self,
         cx: &Context,
@@ -376,7 +377,7 @@ impl Delivery {
         Ok(())
     }
 
-    /// Encodes a frame under the next stanza. One that does not fit takes no stanza.
+    /// Encodes a frame under the next stanza. A frame that exceeds the limit uses no stanza.
     fn frame(
         &mut self,
         cx: &Context,
@@ -409,7 +410,7 @@ impl Delivery {
         self.last_packet
     }
 
-    /// Gives out a packet that has its id.
+    /// Outputs a packet that has its id.
     fn hand_out(&mut self, cx: &mut Context, packet: Packet) {
         cx.count(Counter::FramesOut);
         cx.stats.add(Counter::BytesOut, packet.payload.len());
@@ -419,7 +420,7 @@ impl Delivery {
         cx.output(Output::Transmit(packet));
     }
 
-    /// The packet of a frame. A large one is given the id of its stream, a small one may overtake large ones.
+    /// Builds the packet of a frame. A large packet has the id of its stream. A small one may overtake large ones.
     #[expect(clippy::too_many_arguments, reason = "the parts of one packet")]
     fn packet_of(
         &mut self,
@@ -442,20 +443,21 @@ impl Delivery {
     }
 }
 
-/// The largest frame that may be sent to these participants, in bytes.
+/// Returns the size of the largest frame that may be sent to these participants, in bytes.
 fn limit_to(cx: &Context, peers: &impl Recipients, to: &[Identity], message: &Message) -> usize {
     let caps = &cx.config.caps;
     if !cx.config.streams || !to.iter().all(|id| peers.takes_large_frames(id)) {
         return caps.max_packet;
     }
-    // A client's answers are awaited; its other frames are those of one of many.
+    // The assistant waits for a client's answers, and accepts large ones. The client's other frames have the lower
+    // limit for unexpected frames.
     let is_awaited = !cx.is_client() || matches!(message, Message::ToolUseResult(_));
     let limit = if is_awaited { caps.max_frame } else { caps.max_frame_of_others.min(caps.max_frame) };
     limit.max(caps.max_packet)
 }
 
-/// Whether a frame may overtake large ones: acknowledgements, and stops that their receiver remembers if they arrive before their
-/// request. A goodbye must not overtake the frames before it.
+/// Returns whether a frame may overtake large ones. Acknowledgements may, and so may stops, which the receiver
+/// remembers if they arrive before their request. A goodbye must not overtake the frames before it.
 fn may_overtake(peers: &impl Recipients, to: &[Identity], message: &Message) -> bool {
     let remembers = |id: &Identity| peers.lists(id, Feature::Cancel);
     match message {
@@ -465,7 +467,7 @@ fn may_overtake(peers: &impl Recipients, to: &[Identity], message: &Message) -> 
     }
 }
 
-/// Whether frames to this peer may be sent on the lossy lane.
+/// Returns whether frames to this peer may be sent on the lossy lane.
 fn lane_is_open(
     cx: &Context,
     peers: &impl Recipients,

@@ -1,4 +1,4 @@
-//! The frames on their way to one peer that went out on `_lossy`, and when each goes again.
+//! The frames in transit to one peer on `_lossy`, and the time at which each is sent again.
 
 use std::{
     collections::BTreeMap,
@@ -13,49 +13,49 @@ use crate::{
     transport::Lane,
 };
 
-/// Frames on their way to one peer at once, each below 1,200 B. Beyond it frames go reliably alone.
+/// The limit on frames in transit to one peer, each below 1,200 B. Further frames are sent only on the reliable lane.
 pub(super) const MAX_FLYING: usize = 256;
 
-/// How often a frame goes again on `_lossy`.
+/// How often a frame is sent again on `_lossy`.
 const RETRIES: u32 = 4;
 
-/// A copy that is held back is judged anew so often, or sooner when the backlog is told.
+/// The interval at which a held copy is reconsidered. A reported backlog triggers it earlier.
 const JUDGED_EVERY: Duration = Duration::from_millis(20);
 
-/// Once nothing else is left for a frame its copy goes whatever waits on `_reliable`, but only one in this time:
-/// so each arrives in the end, and none can bring the connection down.
+/// The interval between forced copies. After the last retry of a frame its copy is sent whatever waits on `_reliable`,
+/// but only one per interval. So each frame arrives in the end, and no backlog can break the connection.
 const FORCED_EVERY: Duration = Duration::from_millis(100);
 
-/// The frames on their way to one peer, by the absolute value of their stanza.
+/// The frames in transit to one peer, by the absolute value of their stanza.
 #[derive(Debug, Default)]
 pub(super) struct Flight {
     frames: BTreeMap<u32, Flying>,
     forced_at: Option<Instant>,
 }
 
-/// A frame on its way.
+/// A frame in transit.
 #[derive(Debug)]
 pub(super) struct Flying {
     payload: Bytes,
-    /// The id under which all its packets go.
+    /// The id that all its packets have.
     packet: u64,
     sent_at: Instant,
     retries: u32,
-    /// It went more than once, whether by its own clock or as an answer to a repetition.
+    /// Whether it was sent more than once, by its own timer or in answer to a repeated request.
     repeated: bool,
     wait: Duration,
     again_at: Option<Instant>,
     copy: ReliableCopy,
-    /// Its packets that were given out and not given back as unsent.
+    /// The number of its packets that were output and not reported as unsent.
     out: u32,
 }
 
-/// The copy that goes on `_reliable`.
+/// The copy of a frame on `_reliable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReliableCopy {
-    /// It may go then.
+    /// The copy may be sent at this time.
     At(Instant),
-    /// It was due, and too much waited there.
+    /// The copy was due, but too many bytes waited on `_reliable`.
     Held,
     Sent,
 }
@@ -68,14 +68,14 @@ pub(super) struct Due {
     pub(super) payload: Bytes,
 }
 
-/// What became of a packet that did not leave.
+/// The effect of an unsent packet on its frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unsent {
-    /// It was none of these frames.
+    /// The packet belongs to none of these frames.
     Unknown,
-    /// Another packet of the frame has left, or will: nothing is proven.
+    /// Another packet of the frame was sent or will be, so the frame may arrive.
     Covered,
-    /// Nothing of the frame has left this process.
+    /// No packet of the frame has left this process.
     Proven,
 }
 
@@ -84,7 +84,7 @@ impl Flight {
         self.frames.len() >= MAX_FLYING
     }
 
-    /// A frame has gone out once.
+    /// Adds a frame that was sent once.
     pub(super) fn begin(&mut self, now: Instant, trip: &RoundTrip, stanza: i32, packet: u64, payload: Bytes) {
         let wait = trip.wait();
         let frame = Flying {
@@ -101,24 +101,25 @@ impl Flight {
         self.frames.insert(stanza.unsigned_abs(), frame);
     }
 
-    /// The frame of this stanza has arrived. Only a lossy answer to a frame that was sent once is a sample.
+    /// Removes a frame that has arrived. The time is a round-trip sample only if the frame was sent once and the answer
+    /// arrived on the lossy lane.
     pub(super) fn arrived(&mut self, now: Instant, stanza: i32, by: Lane, trip: &mut RoundTrip) {
         if let Some(frame) = self.frames.remove(&stanza.unsigned_abs()) {
             frame.measure(now, by, trip);
         }
     }
 
-    /// A frame is not sent any more.
+    /// Stops sending a frame again.
     pub(super) fn forget(&mut self, stanza: i32) {
         self.frames.remove(&stanza.unsigned_abs());
     }
 
-    /// The stanzas of the frames on their way, as absolute values.
+    /// Returns the stanzas of the frames in transit, as absolute values.
     pub(super) fn stanzas(&self) -> impl Iterator<Item = u32> {
         self.frames.keys().copied()
     }
 
-    /// A frame once more, in answer to a request that was repeated.
+    /// Returns a frame to send once more, in answer to a repeated request.
     pub(super) fn repeat(&mut self, now: Instant, stanza: u32, half: Duration) -> Option<Due> {
         let frame = self.frames.get_mut(&stanza)?;
         if now.saturating_duration_since(frame.sent_at) < half {
@@ -128,7 +129,8 @@ impl Flight {
         Some(frame.again(now))
     }
 
-    /// What goes now: retries, and copies as long as `reliable_has_room` for one more of so many bytes.
+    /// Returns the packets to send now: retries, and copies as long as `reliable_has_room` returns true for their
+    /// bytes.
     pub(super) fn due(&mut self, now: Instant, mut reliable_has_room: impl FnMut(usize) -> bool) -> Vec<Due> {
         let mut due = Vec::new();
         for frame in self.frames.values_mut() {
@@ -165,13 +167,13 @@ impl Flight {
         due
     }
 
-    /// The reliable copy of a frame that has none yet, whatever waits there.
+    /// Returns the reliable copy of a frame that has none yet, whatever waits on that lane.
     pub(super) fn last_copy(&mut self, stanza: u32) -> Option<Due> {
         let frame = self.frames.get_mut(&stanza).filter(|frame| frame.copy != ReliableCopy::Sent)?;
         Some(frame.copy())
     }
 
-    /// When something is due next.
+    /// Returns the time at which the next packet is due.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         let of = |frame: &Flying| {
             let copy = match frame.copy {
@@ -184,12 +186,12 @@ impl Flight {
         self.frames.values().filter_map(of).min()
     }
 
-    /// How many copies are held back.
+    /// Returns the number of held copies.
     pub(super) fn held(&self) -> usize {
         self.frames.values().filter(|frame| frame.copy == ReliableCopy::Held).count()
     }
 
-    /// A packet was not handed to the room.
+    /// Handles a packet that was not sent.
     pub(super) fn unsent(&mut self, now: Instant, stanza: i32, packet: u64, why: &Why) -> Unsent {
         let stanza = stanza.unsigned_abs();
         let frame = self.frames.get_mut(&stanza).filter(|frame| frame.packet == packet);
@@ -198,17 +200,17 @@ impl Flight {
         let may_go_later = matches!(why, Why::QueueFull | Why::Interrupted);
         if frame.out > 0 {
             if frame.copy == ReliableCopy::Sent && may_go_later {
-                frame.copy = ReliableCopy::At(later(now, FORCED_EVERY)); // it may have been that one
+                frame.copy = ReliableCopy::At(later(now, FORCED_EVERY)); // the packet may have been the forced copy
             }
             return Unsent::Covered;
         }
-        // No other one of the frame will be handed over either.
+        // No other packet of the frame will be sent either.
         let for_good = matches!(why, Why::NotAllowed | Why::Closed | Why::Interrupted);
         if for_good || frame.copy == ReliableCopy::Sent {
             self.frames.remove(&stanza);
             return Unsent::Proven;
         }
-        frame.copy = ReliableCopy::At(now); // `_lossy` would not take it
+        frame.copy = ReliableCopy::At(now); // the transport did not accept it on `_lossy`
         Unsent::Covered
     }
 }

@@ -1,7 +1,8 @@
-//! The frames that peers have not acknowledged, one record each.
+//! The unacknowledged frames, one record each.
 //!
-//! A record says what its frame is for. Acknowledgements, packets that were not sent, streams that a peer refused and retransmissions all
-//! find the frame here, by its stanza or by its last packet. Records outlive a pair of sids; those who sent the frames remove them.
+//! A record states the purpose of its frame. Acknowledgements, unsent packets, refused streams and retransmissions find
+//! the record by the frame's stanza or its last packet. Records are kept when the sids change; the sender of a frame
+//! removes its record.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::{
     transport::{Identity, Lane},
 };
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The request of an open call.
@@ -21,21 +22,21 @@ pub(crate) enum Purpose {
     Stop(CallId),
     /// The result of a request.
     Result(CallId),
-    /// The claim of a call that its caller may run as well.
+    /// The claim of an `either` call.
     Claim(CallId),
-    /// A client's wish that its assistant stops calls.
+    /// A client's request that its assistant stops calls.
     StopRequest,
     /// A stop that only the fast lane sends again, under one pair of sids.
     LaneOnly(CallId),
 }
 
-/// A packet that was not sent, and the frame that nothing else has carried to its peer since.
+/// A packet that was not sent. No later packet has carried its frame.
 #[derive(Debug)]
 pub(crate) struct NotSent {
     pub(crate) to: Identity,
     pub(crate) stanza: i32,
     pub(crate) purpose: Purpose,
-    /// It is proven that no packet of the frame was ever sent.
+    /// Whether it is certain that no packet of the frame was ever sent.
     pub(crate) never_left: bool,
 }
 
@@ -51,13 +52,13 @@ struct Frame {
     purpose: Purpose,
     /// The last packet that carried it.
     packet: u64,
-    /// How often it was handed over and not given back.
+    /// How often the frame was output and not reported as unsent.
     left: u32,
-    /// It was sent on the fast lane, where several packets carry one number.
+    /// Whether it was sent on the fast lane, where several packets carry one stanza.
     is_fast: bool,
-    /// How often its peer had no room for it.
+    /// How often its peer refused it for lack of space.
     refusals: u32,
-    /// Its peer had no room for it, so it is sent again later.
+    /// Whether its peer refused it, so that it is sent again later.
     must_wait: bool,
 }
 
@@ -81,20 +82,20 @@ impl Frames {
         self.by_packet.len()
     }
 
-    /// Whether an acknowledgement that names this call may mean the frame of this stanza.
+    /// Returns whether an acknowledgement that names this call may refer to the frame of this stanza.
     pub(super) fn may_mean(&self, to: &Identity, stanza: i32, named: Option<&str>) -> bool {
         let call = self.frame(to, stanza).and_then(|frame| frame.purpose.call());
         call.is_none_or(|call| codec::may_mean(named, call))
     }
 
-    /// Whether this is the result of this call. The stanza is an absolute value.
+    /// Returns whether this is the result of this call. The stanza is an absolute value.
     pub(super) fn is_result_of(&self, to: &Identity, stanza: u32, call: Option<&CallId>) -> bool {
         let frame = self.by_peer.get(to).and_then(|frames| frames.get(&stanza));
         let is_it = |frame: &Frame| matches!(&frame.purpose, Purpose::Result(its) if Some(its) == call);
         frame.is_some_and(is_it)
     }
 
-    /// The absolute stanzas of the results for this peer.
+    /// Returns the absolute stanzas of the results for this peer.
     pub(super) fn results_to(&self, to: &Identity) -> Vec<u32> {
         let frames = self.by_peer.get(to).into_iter().flatten();
         let results = frames.filter(|(_, frame)| matches!(frame.purpose, Purpose::Result(_)));
@@ -162,12 +163,12 @@ impl Frames {
 }
 
 impl Delivery {
-    /// A frame was sent, or sent again under its stanza: its peer shall acknowledge it.
+    /// Records a frame that its peer must acknowledge. It was sent, or sent again under its stanza.
     pub(crate) fn await_acknowledgement(&mut self, to: &Identity, sent: &Sent, purpose: Purpose) {
         self.frames.note(to, sent, purpose);
     }
 
-    /// A peer acknowledges a frame, naming a call or none. Returns what the frame was for.
+    /// Handles a peer's acknowledgement, which may name a call. Returns the purpose of the acknowledged frame.
     pub(crate) fn acknowledged(
         &mut self,
         by: &Identity,
@@ -180,21 +181,21 @@ impl Delivery {
         self.frames.remove(by, stanza).map(|frame| frame.purpose)
     }
 
-    /// A call was answered, so its request has arrived.
+    /// Notes that a call was answered, so its request has arrived.
     pub(crate) fn answered(&mut self, cx: &Context, by: &Identity, stanza: i32, lane: Lane) {
         if let Some(link) = self.links.get_mut(by) {
             link.lane.arrived(cx.now, stanza, lane);
         }
     }
 
-    /// The fast lane sends this frame no more.
+    /// Stops sending this frame again on the fast lane.
     pub(crate) fn stop_repeating(&mut self, to: &Identity, stanza: i32) {
         if let Some(link) = self.links.get_mut(to) {
             link.lane.forget(stanza);
         }
     }
 
-    /// A frame is not wanted any more: nothing of it is sent again. Returns whether its window has room for another one.
+    /// Stops sending a frame that is no longer needed. Returns whether its window has room for another one.
     pub(crate) fn withdraw_frame(&mut self, to: &Identity, stanza: i32) -> bool {
         self.stop_repeating(to, stanza);
         if let Some(frame) = self.frames.remove(to, stanza) {
@@ -203,7 +204,7 @@ impl Delivery {
         self.release_window(to, stanza)
     }
 
-    /// Forgets a frame, which may still be on its way.
+    /// Forgets a frame, which may still be in transit.
     pub(crate) fn forget_frame(&mut self, to: &Identity, stanza: i32) {
         self.frames.remove(to, stanza);
     }
@@ -218,27 +219,27 @@ impl Delivery {
         self.frames.retain(to, |frame| !matches!(frame.purpose, Purpose::LaneOnly(_)));
     }
 
-    /// Whether no packet with this frame was sent.
+    /// Returns whether no packet with this frame was sent.
     pub(crate) fn never_left(&self, to: &Identity, stanza: i32) -> bool {
         self.frames.frame(to, stanza).is_some_and(|frame| frame.left == 0)
     }
 
-    /// Whether a frame was sent as a large packet, which may still be on its way.
+    /// Returns whether a frame was sent as a large packet, which may still be in transit.
     pub(crate) fn is_large(&self, to: &Identity, stanza: i32) -> bool {
         self.frames.frame(to, stanza).is_some_and(|frame| self.is_large_to(frame.packet, to))
     }
 
-    /// The requests to this peer of which no packet was sent, in the order of their stanzas.
+    /// Returns the requests to this peer of which no packet was sent, in the order of their stanzas.
     pub(crate) fn requests_never_sent(&self, to: &Identity) -> Vec<CallId> {
         self.requests_to(to, |frame| frame.left == 0)
     }
 
-    /// The requests that this peer had no room for, in the order of their stanzas.
+    /// Returns the requests that this peer refused for lack of space, in the order of their stanzas.
     pub(crate) fn requests_refused(&self, to: &Identity) -> Vec<CallId> {
         self.requests_to(to, |frame| frame.must_wait)
     }
 
-    /// What this peer has not acknowledged, in the order of the stanzas.
+    /// Returns the purposes of the frames that this peer has not acknowledged, in the order of their stanzas.
     pub(crate) fn unacknowledged(&self, id: &Identity) -> Vec<Purpose> {
         let is_sent_again = |purpose: &Purpose| {
             matches!(purpose, Purpose::Request(_) | Purpose::Stop(_) | Purpose::Result(_) | Purpose::Claim(_))
@@ -247,8 +248,8 @@ impl Delivery {
         purposes.filter(|purpose| is_sent_again(purpose)).cloned().collect()
     }
 
-    /// A packet was not sent. None if that says nothing of its frame: another packet carries it, or nobody waits for it. A request or claim
-    /// keeps its record.
+    /// Handles an unsent packet. Returns `None` if another packet carries its frame, or if the frame is no longer
+    /// needed. A request or claim keeps its record.
     pub(crate) fn unsent(&mut self, cx: &mut Context, packet: u64, why: &SendFailure) -> Option<NotSent> {
         let (to, stanza) = self.frames.by_packet.get(&packet)?.clone();
         let link = self.links.get_mut(&to);
@@ -270,8 +271,8 @@ impl Delivery {
         Some(NotSent { to, stanza, purpose, never_left })
     }
 
-    /// A peer had no room for the stream in this packet. Returns what it carried, and how often the peer had no room for it. A request is sent
-    /// again unless that was too often.
+    /// Handles a peer's refusal of the stream in this packet for lack of space. Returns the frame's purpose and the
+    /// number of refusals. A request is sent again unless the limit is reached.
     pub(crate) fn refused(&mut self, by: &Identity, packet: u64) -> Option<(Purpose, u32)> {
         let (to, stanza) = self.frames.by_packet.get(&packet).filter(|(to, _)| to == by)?.clone();
         let frame = self.frames.frame_mut(&to, stanza)?;

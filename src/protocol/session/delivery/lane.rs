@@ -1,8 +1,8 @@
-//! The fast lane: small frames are sent on `_lossy` first and alone, and again until they are acknowledged
-//! (`wire.md`, 5.8).
+//! The fast lane: small frames are sent first on `_lossy` only, and again until they are acknowledged (`wire.md`,
+//! section 5.8).
 //!
-//! Whatever is sent to one peer passes [`Delivery::transmit_to`], which selects the lane. Whatever arrives passes
-//! [`Delivery::lane_heard`], which knows by that what has been delivered. The state belongs to one pair of sids and ends with it.
+//! [`Delivery::transmit_to`] selects the lane of each frame to one peer. [`Delivery::lane_heard`] processes each
+//! received frame, which shows what has been delivered. The state belongs to one pair of sids and ends with it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -30,50 +30,51 @@ use crate::{
     transport::{Identity, Lane, Packet, TOPIC},
 };
 
-/// The largest packet, with LiveKit's envelope, in bytes: it fits one datagram of the 1,150 B that WebRTC stacks
-/// aim at, less 88 for SCTP and DTLS. A packet in two datagrams is lost with either.
+/// The largest packet with LiveKit's envelope, in bytes. It fits one datagram: WebRTC stacks aim at 1,150 B, of which
+/// SCTP and DTLS use 88. A packet in two datagrams is lost if either is.
 const MAX_PACKET: usize = 1_062;
 
-/// LiveKit's envelope without names: keys, lengths and kinds, at most, in bytes.
+/// The largest size of LiveKit's envelope without names (keys, lengths and kinds), in bytes.
 const ENVELOPE: usize = 64;
 
-/// A reliable copy is sent only while at most this many bytes wait on `_reliable`: both channels share one congestion
-/// window, and every copy in it delays the packets behind it.
+/// The backlog on `_reliable` up to which a reliable copy is sent, in bytes. Both channels share one congestion window,
+/// so every copy delays the packets behind it.
 const RELIABLE_WAIT: usize = 600;
 
-/// Frames of one peer whose lane and acknowledgement are remembered: those of several seconds of calls.
+/// The limit on received frames of one peer whose lane is remembered: those of several seconds of calls.
 const MAX_RECEIVED: usize = 256;
 
-/// Requests whose acknowledgement may wait for the answer at once: as many as one caller may have open. They are
-/// searched one by one, which so few allow.
+/// The limit on requests whose acknowledgement waits for the answer: as many as one caller may have open. They are
+/// searched linearly.
 const MAX_DEFERRED: usize = 64;
 
-/// A result that follows its request so soon takes the place of the request's acknowledgement.
+/// The longest wait for a result that replaces the acknowledgement of its request.
 pub(crate) const ANSWER_SOON: Duration = Duration::from_millis(5);
 
-/// What happened on the fast lane under one pair of sids.
+/// The state of the fast lane under one pair of sids.
 #[derive(Debug, Default)]
 pub(super) struct FastLane {
-    /// The local Configuration has arrived under this pair: the peer said so, or sent something that it would not send before.
+    /// Whether the local Configuration has arrived under this pair: the peer stated it, or sent a frame that requires
+    /// it.
     has_met: bool,
     trip: RoundTrip,
     flight: Flight,
-    /// Frames that want an answer, by the absolute value of their stanzas.
+    /// The received frames that need an answer, by the absolute value of their stanzas.
     received: BTreeMap<u32, Arrival>,
     deferred: VecDeque<Deferred>,
-    /// The lane of the last frame.
+    /// The lane of the last received frame.
     last: Lane,
 }
 
-/// A frame that arrived and wants an answer.
+/// A received frame that needs an answer.
 #[derive(Debug)]
 struct Arrival {
-    /// The lane on which it arrived last.
+    /// The lane on which its last packet arrived.
     by: Lane,
     answered_at: Option<Instant>,
 }
 
-/// An acknowledgement that waits for the result to take its place.
+/// An acknowledgement that waits for the result, which may replace it.
 #[derive(Debug)]
 struct Deferred {
     until: Instant,
@@ -81,24 +82,24 @@ struct Deferred {
     call: CallId,
 }
 
-/// What the lanes to all peers share.
+/// The state that the lanes to all peers share.
 #[derive(Debug, Default)]
 pub(super) struct Reliable {
-    /// Bytes that wait on `_reliable`, as the driver reported last; none if it never did.
+    /// The bytes waiting on `_reliable` in the driver's last report; `None` before the first report.
     backlog: Option<usize>,
-    /// Bytes that were added since.
+    /// The bytes that were added since the report.
     added: usize,
-    /// The peers for whom copies may be held back.
+    /// The peers whose copies may be held back.
     holding: BTreeSet<Identity>,
 }
 
 impl Reliable {
-    /// A packet is sent there.
+    /// Adds the bytes of a packet that is sent on `_reliable`.
     pub(super) fn add(&mut self, bytes: usize) {
         self.added = self.added.saturating_add(bytes);
     }
 
-    /// Whether a copy may be sent there, if so many bytes of others are.
+    /// Returns whether a copy may be sent on `_reliable` after this many bytes of other copies.
     fn has_room_beside(&self, bytes: usize) -> bool {
         let waits = |backlog: usize| backlog.saturating_add(self.added).saturating_add(bytes);
         self.backlog.is_none_or(|backlog| waits(backlog) <= RELIABLE_WAIT)
@@ -106,38 +107,38 @@ impl Reliable {
 }
 
 impl FastLane {
-    /// Whether the local Configuration has arrived.
+    /// Returns whether the local Configuration has arrived.
     pub(super) fn has_met(&self) -> bool {
         self.has_met
     }
 
-    /// The lane of the last frame.
+    /// Returns the lane of the last received frame.
     pub(super) fn last(&self) -> Lane {
         self.last
     }
 
-    /// The frame of this stanza has arrived, as a frame says that arrived by this lane.
+    /// Notes that the frame of this stanza has arrived, because of a frame received on this lane.
     pub(super) fn arrived(&mut self, now: Instant, stanza: i32, by: Lane) {
         self.flight.arrived(now, stanza, by, &mut self.trip);
     }
 
-    /// A frame is sent no more.
+    /// Stops sending a frame.
     pub(super) fn forget(&mut self, stanza: i32) {
         self.flight.forget(stanza);
     }
 
-    /// A packet was not sent: what that proves of its frame.
+    /// Handles an unsent packet and returns its effect on the frame.
     pub(super) fn unsent(&mut self, now: Instant, stanza: i32, packet: u64, why: &SendFailure) -> Unsent {
         self.flight.unsent(now, stanza, packet, why)
     }
 
-    /// An acknowledgement that has waited for its result for long enough.
+    /// Takes an acknowledgement whose wait for the result is over.
     fn next_deferred(&mut self, now: Instant) -> Option<Deferred> {
         self.deferred.front().filter(|it| it.until <= now)?;
         self.deferred.pop_front()
     }
 
-    /// Takes note of a frame that wants an answer.
+    /// Notes a received frame that needs an answer.
     fn receive(&mut self, stanza: Option<i32>, by: Lane) {
         let Some(stanza) = stanza.map(i32::unsigned_abs) else { return };
         if let Some(it) = self.received.get_mut(&stanza) {
@@ -145,7 +146,7 @@ impl FastLane {
             return;
         }
         if self.received.len() == MAX_RECEIVED {
-            self.received.pop_first(); // stanzas rise, so it is the oldest
+            self.received.pop_first(); // stanzas rise, so the first is the oldest
         }
         self.received.insert(stanza, Arrival { by, answered_at: None });
     }
@@ -153,18 +154,18 @@ impl FastLane {
 
 /// How a frame is sent.
 enum Route {
-    /// On `_reliable` alone, as without a fast lane.
+    /// On `_reliable` only, as without a fast lane.
     Reliable,
     /// On `_lossy` first, and again until it is acknowledged.
     Fast,
-    /// On `_lossy` once: the peer asks again if it is lost.
+    /// On `_lossy` once. If the packet is lost, the peer repeats its request.
     Once,
-    /// On both at once.
+    /// On both lanes at once.
     Both,
 }
 
 impl Delivery {
-    /// Sends a frame to one peer, on the lane that suits it.
+    /// Sends a frame to one peer and selects its lane.
     pub(super) fn transmit_to(
         &mut self,
         cx: &mut Context,
@@ -203,7 +204,7 @@ impl Delivery {
         Sent { stanza, packet, size, is_fast }
     }
 
-    /// Takes note of a frame that arrived: what it acknowledges, and on which lane it wants its answer.
+    /// Handles a received frame: the frames that it acknowledges, and the lane for its answer.
     pub(crate) fn lane_heard(
         &mut self,
         cx: &mut Context,
@@ -216,12 +217,13 @@ impl Delivery {
         match &incoming.message {
             Message::Configuration(_) => lane.has_met |= incoming.has_heard_us(),
             Message::ToolUseRequest(_) => lane.has_met |= incoming.addressed_to().is_some(),
-            // A registration may follow the peer's Configuration before the local one has arrived. Stops are for plain peers too.
+            // A registration may follow the peer's Configuration before the local one has arrived. Plain peers send
+            // stops too.
             Message::ToolsRegister(_) | Message::ControlStop(_) => {}
             _ => lane.has_met = true,
         }
         if !cx.config.has_fast_lane() || !peers.is_crossed(id) {
-            return; // a participant without a part in the protocol leaves no trace
+            return; // no state is kept for a participant outside the protocol
         }
         let stanza = incoming.stanza().filter(|stanza| *stanza != 0);
         match &incoming.message {
@@ -243,12 +245,12 @@ impl Delivery {
         }
     }
 
-    /// Whether frames to this peer may be sent on the lossy lane.
+    /// Returns whether frames to this peer may be sent on the lossy lane.
     pub(crate) fn lane_is_open(&self, cx: &Context, peers: &impl Recipients, to: &Identity) -> bool {
         lane_is_open(cx, peers, &self.links, to)
     }
 
-    /// Whether a frame needs no acknowledgement of its own now: it was repeated sooner than an acknowledgement could have arrived,
+    /// Returns whether a frame needs no acknowledgement now: it was repeated before an acknowledgement could arrive,
     /// its result is sent again, or its result may follow at once.
     pub(super) fn lane_answers(
         &mut self,
@@ -321,7 +323,7 @@ impl Delivery {
         self.set_lane_timer(cx, id);
     }
 
-    /// The driver reports what waits on the reliable lane: copies that were held back may be sent.
+    /// Handles the reported backlog of the reliable lane. Held copies may be sent.
     pub(crate) fn handle_backlog(&mut self, cx: &mut Context, peers: &impl Recipients, bytes: usize) {
         self.reliable.backlog = Some(bytes);
         self.reliable.added = 0;
@@ -335,7 +337,7 @@ impl Delivery {
         }
     }
 
-    /// Sends results that may have been lost on the reliable lane. Nothing is sent again after the goodbye that follows.
+    /// Sends results again that may have been lost. After the goodbye that follows, nothing is sent again.
     pub(crate) fn flush_results(&mut self, cx: &mut Context, to: &Identity) {
         for stanza in self.frames.results_to(to) {
             let copy = self.links.get_mut(to).and_then(|link| link.lane.flight.last_copy(stanza));
@@ -371,13 +373,14 @@ impl Delivery {
                     Some(Lane::Reliable) | None => Route::Both,
                 }
             }
-            // The result is sent on the fast lane and must not overtake what was reported just before it.
+            // The result is sent on the fast lane and must not overtake the progress just before it.
             Message::ToolProgress(it) if it.message.is_some() || it.content.is_some() => Route::Both,
             _ => Route::Reliable,
         }
     }
 
-    /// The result of a request is sent: an acknowledgement that waits for it is needed only if the result is not on the fast lane.
+    /// Handles the result of a request. An acknowledgement that waits for it is sent unless the result is on the fast
+    /// lane.
     fn settle_deferred(
         &mut self,
         cx: &mut Context,
@@ -402,7 +405,7 @@ impl Delivery {
         self.transmit_as(cx, due.packet, to, due.lane, due.payload);
     }
 
-    /// Sends a small packet of which a copy is sent elsewhere too. It may overtake large ones.
+    /// Sends a small packet of which a copy is sent on the other lane too. It may overtake large ones.
     fn transmit_as(&mut self, cx: &mut Context, id: u64, to: &Identity, lane: Lane, payload: Bytes) {
         let mut packet = Packet::new([to.clone()], payload);
         packet.id = id;
@@ -421,7 +424,8 @@ impl Delivery {
     }
 }
 
-/// Whether a frame and LiveKit's envelope fit one datagram, with the names as the server writes them.
+/// Returns whether a frame with LiveKit's envelope fits one datagram. The envelope has the names as the server writes
+/// them.
 fn fits(cx: &Context, to: &Identity, payload: &Bytes) -> bool {
     let local = cx.local.identity().as_str().len() + cx.local.participant.sid().as_str().len();
     payload.len() + ENVELOPE + TOPIC.len() + 2 * (local + to.as_str().len()) <= MAX_PACKET

@@ -1,4 +1,4 @@
-//! Large packets on their way out, which a driver may still drop (`wire.md`, section 5).
+//! Outgoing large packets, which a driver may still drop (`wire.md`, section 5).
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -7,23 +7,23 @@ use std::{
 
 use crate::{protocol::frame::Message, transport::Identity};
 
-/// Large packets that are remembered until nobody can be sending them any more: as many as a driver keeps.
+/// The limit on remembered large packets: as many as a driver queues.
 const MAX_LARGE: usize = 4096;
 
-/// How often a peer may report of one frame that it has no room for it. Then the frame is given up.
+/// The number of refusals for lack of space after which a frame is dropped.
 pub(crate) const MAX_REFUSALS: u32 = 8;
 
-/// How long a frame waits after a peer had no room for it: this at first, each time twice as long, at most [`LONGEST_WAIT`].
+/// The wait after the first refusal. It doubles with each refusal, up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
-/// The code of an error (type 1) which says that there is no room for a stream.
+/// The code of an error (type 1) that refuses a stream for lack of space.
 pub(crate) const STREAM_REFUSED: i32 = 504;
 
-/// Large packets that were given out. They may be on their way for a long time.
+/// The large packets that were output. Sending one may take a long time.
 #[derive(Debug, Default)]
 pub(super) struct Large {
-    /// By their rising numbers.
+    /// Ordered by their rising ids.
     out: VecDeque<Outgoing>,
     /// The last packet of each frame, by its receivers and its stanza.
     last: BTreeMap<(Vec<Identity>, i32), u64>,
@@ -38,18 +38,18 @@ struct Outgoing {
 }
 
 impl super::Delivery {
-    /// The frame in this packet is not wanted any more. Returns whether it is one that was remembered.
+    /// Withdraws the packet of a frame that is no longer needed. Returns whether the packet was remembered.
     pub(crate) fn withdraw(&mut self, packet: u64) -> bool {
         self.large.withdraw(packet)
     }
 
-    /// Whether this large packet was sent to this peer alone.
+    /// Returns whether this large packet was sent to this peer only.
     pub(crate) fn is_large_to(&self, packet: u64, id: &Identity) -> bool {
         self.large.is_to(packet, id)
     }
 }
 
-/// How long a frame waits after its receiver had no room for it so many times.
+/// Returns the wait before a frame is sent again after this many refusals.
 pub(crate) fn wait_after_refusals(times: u32) -> Duration {
     FIRST_WAIT.saturating_mul(1 << times.saturating_sub(1).min(16)).min(LONGEST_WAIT)
 }
@@ -65,12 +65,12 @@ impl Large {
                 self.last.remove(&frame);
             }
         }
-        // A frame that is sent again need not be sent twice: the receiver may have dropped the first packet.
+        // Only the last packet of a frame is sent, since the receiver may have dropped the earlier one.
         self.withdrawn.extend(self.last.insert((to.to_vec(), stanza), packet));
         self.out.push_back(Outgoing { packet, to: to.to_vec(), stanza });
     }
 
-    /// Whether this packet went to this peer alone.
+    /// Returns whether this packet was sent to this peer only.
     pub(super) fn is_to(&self, packet: u64, id: &Identity) -> bool {
         let at = self.out.binary_search_by_key(&packet, |it| it.packet);
         let out = at.ok().and_then(|at| self.out.get(at));
@@ -81,7 +81,7 @@ impl Large {
         !self.withdrawn.contains(&packet)
     }
 
-    /// Drops the packet, if it is remembered. Returns whether it is.
+    /// Drops the packet and returns whether it was remembered.
     pub(super) fn withdraw(&mut self, packet: u64) -> bool {
         let known = self.out.binary_search_by_key(&packet, |it| it.packet).is_ok();
         if known {
@@ -97,7 +97,7 @@ impl Large {
     }
 }
 
-/// The beginning of a stream's id: its call, or what it is.
+/// Returns the first part of a stream's id: its call, or its kind.
 pub(super) fn subject(message: &Message) -> &str {
     match message {
         Message::ToolUseRequest(request) => request.id.as_str(),

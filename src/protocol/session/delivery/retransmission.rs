@@ -1,7 +1,7 @@
-//! Frames that a peer has not acknowledged are sent again when it returns (`wire.md`, 5.2).
+//! Sends unacknowledged frames again when a peer returns (`wire.md`, section 5.2).
 //!
-//! A retransmission is the list of those frames in the order of their stanzas. Only so many are on their way at once as
-//! [`Caps`](crate::protocol::session::Caps) allow; the others follow as those are acknowledged.
+//! A retransmission is the list of those frames in the order of their stanzas. [`Caps`](crate::protocol::session::Caps)
+//! limits how many are in transit at once; the others follow as those are acknowledged.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,14 +14,15 @@ use crate::{
     transport::Identity,
 };
 
-/// The shortest time between two retransmissions to one peer: the frames of the first may still be on their way.
+/// The shortest time between two retransmissions to one peer. Until then the frames of the first may still be in
+/// transit.
 const INTERVAL: Duration = Duration::from_millis(900);
 
 /// The frames that are sent again to one peer, under one pair of sids.
 #[derive(Debug, Default)]
 pub(super) struct Retransmission {
     next: VecDeque<Purpose>,
-    /// The bytes of frames that were sent again and are not acknowledged, by their stanzas.
+    /// The bytes of unacknowledged retransmitted frames, by their stanzas.
     in_flight: BTreeMap<i32, usize>,
     bytes: usize,
     began: Option<Instant>,
@@ -30,16 +31,16 @@ pub(super) struct Retransmission {
 /// Whether frames can be sent again to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retransmit {
-    /// All unacknowledged frames.
+    /// All unacknowledged frames can.
     Now,
-    /// Not before a timer is due.
+    /// Frames can be sent when a timer is due.
     Later,
-    /// Only frames that were never sent: the peer acknowledges nothing.
+    /// Only frames that have never been sent can: the peer acknowledges nothing.
     NeverSent,
 }
 
 impl Delivery {
-    /// Whether a retransmission to this peer can begin now.
+    /// Returns whether a retransmission to this peer can start now.
     pub(crate) fn may_retransmit(
         &mut self,
         cx: &mut Context,
@@ -60,7 +61,7 @@ impl Delivery {
         }
     }
 
-    /// Begins a retransmission of all unacknowledged frames, and then of these, which were never sent.
+    /// Starts a retransmission of all unacknowledged frames, followed by frames that have never been sent.
     pub(crate) fn retransmit(&mut self, cx: &Context, id: &Identity, never_sent: Vec<Purpose>) {
         let mut next = VecDeque::from(self.unacknowledged(id));
         next.extend(never_sent);
@@ -68,7 +69,7 @@ impl Delivery {
             Retransmission { next, began: Some(cx.now), ..Retransmission::default() };
     }
 
-    /// The next frame to send again to this peer, if its window has room.
+    /// Returns the next frame to send again to this peer, if its window has room.
     pub(crate) fn next_retransmission(
         &mut self,
         cx: &Context,
@@ -80,14 +81,14 @@ impl Delivery {
         }
         let window = &mut self.links.get_mut(id)?.retransmission;
         let (frames, bytes) = (cx.config.caps.retransmit_frames, cx.config.caps.retransmit_bytes);
-        let is_idle = window.in_flight.is_empty(); // one frame of any size is always let through
+        let is_idle = window.in_flight.is_empty(); // a single frame may exceed the limit
         if !is_idle && (window.in_flight.len() >= frames || window.bytes >= bytes) {
             return None;
         }
         window.next.pop_front()
     }
 
-    /// A frame was sent again.
+    /// Notes that a frame was sent again.
     pub(crate) fn note_retransmitted(&mut self, cx: &mut Context, id: &Identity, sent: &Sent) {
         cx.count(Counter::Retransmitted);
         if let Some(link) = self.links.get_mut(id) {
@@ -96,7 +97,8 @@ impl Delivery {
         }
     }
 
-    /// A frame was acknowledged, or is not wanted any more. Returns whether that made room for the next ones.
+    /// Removes a frame from the window that was acknowledged or is no longer needed. Returns whether the next ones may
+    /// be sent.
     pub(crate) fn release_window(&mut self, id: &Identity, stanza: i32) -> bool {
         let Some(link) = self.links.get_mut(id) else { return false };
         let window = &mut link.retransmission;

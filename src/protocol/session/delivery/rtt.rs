@@ -1,29 +1,30 @@
-//! How long a packet and its acknowledgement take, and what is waited for by that.
+//! The round-trip time to a peer, and the timeouts derived from it.
 
 use std::time::Duration;
 
-/// Before the first sample a frame goes again after this long.
+/// The wait before a frame is sent again, until there is a sample.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
-/// However short the round trip: below this the clocks and queues of both ends decide, not the network.
+/// The shortest wait. Below it the clocks and queues of both ends dominate, not the network.
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 
-/// However long the round trip seems to be: a call's budget is 30 s by default.
+/// The longest wait, much shorter than a call's default time limit of 30 s.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
 
-/// How often the wait is doubled while no sample can be had.
+/// How often the wait is doubled while there is no sample.
 const DOUBLINGS: u32 = 4;
 
-/// The smoothed round trip to one peer, under one pair of sids.
+/// The smoothed round-trip time to one peer, under one pair of sids.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
     smoothed: Option<Duration>,
-    /// A frame that goes again too soon can never be a sample: until one is had, each such frame doubles the wait.
+    /// A frame that was sent again gives no sample. Until there is one, each frame that was sent again too early
+    /// doubles the wait.
     doubled: u32,
 }
 
 impl RoundTrip {
-    /// A frame that went once was acknowledged after this long.
+    /// Adds a sample: the time after which a frame that was sent once was acknowledged.
     pub(super) fn sample(&mut self, took: Duration) {
         self.doubled = 0;
         self.smoothed = Some(match self.smoothed {
@@ -32,24 +33,24 @@ impl RoundTrip {
         });
     }
 
-    /// A frame was acknowledged so soon after it went again that its first packet must have arrived, or no
-    /// sample was had so far: the wait was too short.
+    /// Notes that the wait was too short: a frame was acknowledged so soon after it was sent again that its first
+    /// packet must have arrived, or there is no sample yet.
     pub(super) fn too_short(&mut self) {
         self.doubled = (self.doubled + 1).min(DOUBLINGS);
     }
 
-    /// After this long without an acknowledgement a frame goes again: 1.5 round trips.
+    /// Returns the time without an acknowledgement after which a frame is sent again: 1.5 round trips.
     pub(super) fn wait(&self) -> Duration {
         let wait = self.smoothed.map_or(FIRST_WAIT, |smoothed| (smoothed * 3 / 2).max(SHORTEST_WAIT));
         (wait * (1 << self.doubled)).min(LONGEST_WAIT)
     }
 
-    /// After this long a reliable copy may follow: 2 round trips, and always after the first retry.
+    /// Returns the time after which a reliable copy may be sent: 2 round trips, always after the first retry.
     pub(super) fn patience(&self) -> Duration {
         self.wait() * 4 / 3
     }
 
-    /// Half a round trip: what repeats itself sooner was sent before our answer could have come.
+    /// Returns half a round trip. A frame repeated sooner was sent before the local answer could arrive.
     pub(super) fn half(&self) -> Duration {
         self.smoothed.unwrap_or(FIRST_WAIT * 2 / 3) / 2
     }

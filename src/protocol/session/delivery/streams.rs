@@ -1,4 +1,4 @@
-//! Frames that arrive in parts: byte streams, put together by sender and id (`wire.md`, section 5).
+//! Assembles the frames that arrive as byte streams, by sender and id (`wire.md`, section 5).
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
@@ -10,32 +10,32 @@ use crate::{
     transport::{Identity, Peer, STREAM_TOPIC, StreamHeader, StreamPart},
 };
 
-/// The longest id of a stream, in bytes: a call's id and two numbers, with room for those of other programs.
+/// The longest id of a stream, in bytes: a call's id and two numbers, with space for the ids of other implementations.
 const MAX_ID: usize = 256;
 
-/// What a part of a stream came to.
+/// The effect of a stream's part.
 #[derive(Debug)]
 pub(crate) enum Part {
-    /// It is of no stream, or arrived before.
+    /// The part belongs to no stream, or arrived before.
     Ignored,
-    /// It was taken, so its sender is alive.
+    /// The part was accepted, so its sender is alive.
     Taken,
-    /// It was the last one: this is the frame.
+    /// The part completed this frame.
     Whole(Bytes),
-    /// Its stream breaks the rules and is given up.
+    /// The stream broke the rules and was dropped.
     Broken,
-    /// There is no room for the stream of this id, which is given up. Its sender may try again.
+    /// There is no space for the stream of this id, which was dropped. Its sender may try again.
     Refused(Arc<str>, &'static str),
 }
 
-/// A stream's sender, in its join, and id. Nobody else can change the stream.
+/// A stream's sender, in its join, and its id. No other participant can change the stream.
 type Key = (Peer, Arc<str>);
 
-/// The streams that have begun.
+/// The unfinished streams.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     open: BTreeMap<Key, Inflow>,
-    /// The bytes of all of them.
+    /// The bytes of all streams.
     bytes: usize,
     senders: BTreeMap<Identity, Sender>,
 }
@@ -44,16 +44,16 @@ pub(super) struct Streams {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sender {
     open: usize,
-    /// The bytes of all of them.
+    /// The bytes of all its streams.
     bytes: usize,
-    /// The bytes that they will have by their headers, or have if a header has no length.
+    /// The bytes that its streams announced in their headers, or have so far if a header has no length.
     expected: usize,
 }
 
-/// A stream that has not ended.
+/// An unfinished stream.
 struct Inflow {
     bytes: Vec<u8>,
-    /// The longest that it may become, by its header and by what its sender may send.
+    /// The longest that it may become, by its header and by the sender's limit.
     limit: usize,
     length: Option<u64>,
     /// The index of the next chunk.
@@ -63,8 +63,8 @@ struct Inflow {
 }
 
 impl Delivery {
-    /// Handles a part of a stream. `may_begin` says whether its sender may begin streams, `is_trusted` whether it may send large frames: it
-    /// is the assistant, or owes an answer.
+    /// Handles a part of a stream. `may_begin` states whether its sender may start streams. `is_trusted` states whether
+    /// it may send large frames: it is the assistant, or owes an answer.
     pub(crate) fn handle_stream(
         &mut self,
         cx: &mut Context,
@@ -74,7 +74,7 @@ impl Delivery {
         is_trusted: bool,
     ) -> Part {
         match part {
-            StreamPart::Header(header) if header.topic != STREAM_TOPIC => Part::Ignored, // an app's own
+            StreamPart::Header(header) if header.topic != STREAM_TOPIC => Part::Ignored, // an application's own stream
             StreamPart::Header(header) if !may_begin || header.id.len() > MAX_ID => {
                 cx.complain(from.identity(), Counter::StreamRefused);
                 Part::Ignored
@@ -87,7 +87,7 @@ impl Delivery {
         }
     }
 
-    /// Gives up streams of which nothing arrived for too long, and those that take too long as a whole.
+    /// Drops the streams that have stalled or take too long.
     pub(crate) fn expire_streams(&mut self, cx: &mut Context) -> Vec<(Identity, Part)> {
         let (idle, whole) = (cx.config.times.stream_idle, cx.config.times.stream);
         let (mut silent, mut slow, mut next) = (Vec::new(), Vec::new(), None);
@@ -106,7 +106,7 @@ impl Delivery {
         }
         let mut expired = Vec::new();
         for key in silent {
-            let part = self.streams.break_off(cx, &key, "it does not go on");
+            let part = self.streams.break_off(cx, &key, "it has stalled");
             expired.push((key.0.identity().clone(), part));
         }
         for key in slow {
@@ -116,7 +116,7 @@ impl Delivery {
         expired
     }
 
-    /// The connection is back: silence during the outage proves nothing.
+    /// Restarts the stall timeouts after an outage of the local connection.
     pub(crate) fn forgive_streams(&mut self, now: Instant) {
         self.streams.forgive(now);
     }
@@ -127,7 +127,7 @@ impl Streams {
         let id = from.identity();
         let key = (from.clone(), header.id);
         if self.open.contains_key(&key) {
-            return self.break_off(cx, &key, "it begins twice");
+            return self.break_off(cx, &key, "it starts twice");
         }
         let caps = &cx.config.caps;
         let sender = self.senders.get(id).copied().unwrap_or_default();
@@ -138,13 +138,13 @@ impl Streams {
             return self.refuse(cx, &key, "too many at once");
         }
         if header.length.is_some_and(|length| length > limit as u64) {
-            tracing::debug!(%from, length = header.length, limit, "a stream too long is refused");
+            tracing::debug!(%from, length = header.length, limit, "a stream is refused because it is too long");
             cx.complain(id, Counter::StreamRefused);
             return Part::Broken;
         }
         let expected = header.length.map_or(0, |length| length as usize);
         if sender.expected.saturating_add(expected) > share {
-            return self.refuse(cx, &key, "the sender's share is taken");
+            return self.refuse(cx, &key, "the sender's streams exceed their share");
         }
         let limit = header.length.map_or(limit, |length| length as usize);
         let (length, now) = (header.length, cx.now);
@@ -173,12 +173,12 @@ impl Streams {
         }
         let cap = cx.config.caps.stream_bytes;
         if self.bytes + bytes.len() > cap {
-            return self.refuse(cx, key, "all streams together are too many bytes");
+            return self.refuse(cx, key, "all streams together exceed the limit");
         }
         inflow.take(cx.now, bytes);
         let is_open_ended = inflow.length.is_none();
         if self.grow(key.0.identity(), bytes.len(), is_open_ended) > cap / 2 {
-            return self.refuse(cx, key, "the sender's share is taken");
+            return self.refuse(cx, key, "the sender's streams exceed their share");
         }
         Part::Taken
     }
@@ -199,7 +199,7 @@ impl Streams {
         self.close(key).map_or(Part::Ignored, Part::Whole)
     }
 
-    /// Gives up a stream for which there is no room.
+    /// Refuses a stream for lack of space.
     fn refuse(&mut self, cx: &mut Context, key: &Key, why: &'static str) -> Part {
         self.close(key);
         tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is refused");
@@ -207,17 +207,17 @@ impl Streams {
         Part::Refused(Arc::clone(&key.1), why)
     }
 
-    /// Gives up a stream that breaks the rules.
+    /// Drops a stream that breaks the rules.
     fn break_off(&mut self, cx: &mut Context, key: &Key, why: &str) -> Part {
         self.close(key);
-        tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is given up");
+        tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is dropped");
         cx.complain(key.0.identity(), Counter::StreamBroken);
         Part::Broken
     }
 }
 
 impl Streams {
-    /// Drops the streams of this identity: its pair of sids has ended.
+    /// Drops the streams of an identity whose pair of sids has ended.
     pub(super) fn forget(&mut self, id: &Identity) {
         let gone: Vec<_> = self.of(id).cloned().collect();
         for key in gone {
@@ -225,7 +225,7 @@ impl Streams {
         }
     }
 
-    /// The connection is back: silence during the outage proves nothing.
+    /// Restarts the stall timeouts after an outage of the local connection.
     pub(super) fn forgive(&mut self, now: Instant) {
         for inflow in self.open.values_mut() {
             (inflow.began, inflow.heard_at) = (now, now);
@@ -239,7 +239,7 @@ impl Streams {
         self.open.insert(key, inflow);
     }
 
-    /// So many more bytes have arrived. Returns the bytes of all streams of their sender.
+    /// Adds received bytes. Returns the bytes of all streams of their sender.
     fn grow(&mut self, id: &Identity, bytes: usize, is_open_ended: bool) -> usize {
         self.bytes += bytes;
         let Some(sender) = self.senders.get_mut(id) else { return 0 };
@@ -269,12 +269,13 @@ impl Streams {
 }
 
 impl Inflow {
-    /// Its length by its header, or its bytes so far if the header has none.
+    /// Returns the length in the stream's header, or its bytes so far if the header has none.
     fn expected(&self) -> usize {
         self.length.map_or(self.bytes.len(), |length| length as usize)
     }
 
-    /// Memory is taken as bytes arrive, at most twice as much, and never by what the header says.
+    /// Appends a chunk. Memory is allocated as bytes arrive, at most twice as much, whatever length the header
+    /// announces.
     fn take(&mut self, now: Instant, bytes: &[u8]) {
         let (len, more) = (self.bytes.len(), bytes.len());
         if self.bytes.capacity() - len < more {
