@@ -302,6 +302,6 @@ async fn refused_registration_is_logged_on_both_sides() {
     let mut events = client.events();
     while !matches!(events.recv().await.unwrap(), Event::Unaccepted { why: Unaccepted::Refused { .. } }) {}
     let text = log.text();
-    assert!(text.contains("its tools are not taken") && text.contains("its token has no role"), "{text}");
-    assert!(text.contains("nobody accepts the offered tools: a answered: not admitted"), "{text}");
+    assert!(text.contains("its tools are not accepted") && text.contains("its token has no role"), "{text}");
+    assert!(text.contains("no assistant accepts the offered tools: a answered: not admitted"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! The remote participants: presence, handshake, registration, roles, and which assistant a client is bound to.
+//! The remote participants: presence, handshake, registration, roles and the binding of a client to an assistant.
 
 mod admission;
 mod contact;
@@ -37,31 +37,31 @@ use crate::{
     transport::{Identity, Participant},
 };
 
-/// The interval between two reports to one peer that a frame of it was malformed: 1 s.
+/// The interval between two reports to one peer that it sent a malformed frame: 1 s.
 const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often in a second one sender is told that there is no room for a stream.
+/// How many refusals of streams one sender is sent per second.
 const REFUSALS_PER_SECOND: u32 = 8;
 
 /// All remote participants that the session knows.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     remotes: BTreeMap<Identity, Remote>,
-    /// Frames whose senders the server has not announced.
+    /// The frames of senders that the server has not announced.
     held: Held,
-    /// The observers in the room, who are sent copies of frames.
+    /// The observers in the room, which are sent copies of frames.
     observers: BTreeSet<Identity>,
     /// Assistant: participants without a role.
     admission: Admission,
     /// Client: the bound assistant.
     bound: Option<Identity>,
-    /// Client: the candidates of the last ambiguity that was reported.
+    /// Client: the candidates of the last reported ambiguity.
     ambiguous: Vec<Identity>,
-    /// Client: the participants of which it was last reported that none may be the assistant.
+    /// Client: the participants of the last report that none may be the assistant.
     no_assistant_among: Vec<Identity>,
-    /// The last rank that was given to a peer that registered or spoke.
+    /// The last rank given to a peer that registered or sent a frame.
     last_rank: u64,
-    /// Counts what may have changed who can be asked.
+    /// The number of changes that may affect which participants can be called.
     changes: u64,
 }
 
@@ -104,39 +104,40 @@ impl Peers {
         self.remotes.keys().cloned().collect()
     }
 
-    /// The participants that are in the room.
+    /// Returns the participants that are in the room.
     pub(super) fn present(&self) -> impl Iterator<Item = (&Identity, &Remote)> {
         self.remotes.iter().filter(|(_, remote)| remote.is_here())
     }
 
-    /// The announced participants that are in the room.
+    /// Returns the announced participants that are in the room.
     pub(super) fn participants(&self) -> Vec<Participant> {
         self.present().filter_map(|(_, remote)| remote.participant.clone()).collect()
     }
 
-    /// Client: the bound assistant.
+    /// Client: returns the bound assistant.
     pub(super) fn bound(&self) -> Option<&Identity> {
         self.bound.as_ref()
     }
 
-    /// Client: whether this is the bound assistant.
+    /// Client: returns whether this is the bound assistant.
     pub(super) fn is_bound(&self, id: &Identity) -> bool {
         self.bound.as_ref() == Some(id)
     }
 
-    /// Counts what may have changed who can be asked.
+    /// Returns the number of changes that may affect which participants can be called.
     #[cfg(feature = "runtime")]
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Takes note that somebody may be asked now, or no more.
+    /// Notes a change that may affect which participants can be called.
     pub(super) fn note_change(&mut self) {
         self.changes += 1;
     }
 
-    /// A part of a stream arrived: its sender is alive, however long the frame takes, or must learn what is wrong with the stream. It is told
-    /// so a few times a second. An honest one sends one frame at a time, so it always learns.
+    /// Handles a part of a stream. An accepted part shows that its sender is alive, however long the frame takes. A
+    /// refused or broken stream is reported to the sender a few times a second. A correct sender sends one frame at a
+    /// time, so it receives every report.
     pub(super) fn handle_stream_part(
         &mut self,
         cx: &mut Context,
@@ -162,12 +163,12 @@ impl Peers {
         }
     }
 
-    /// Whether one more request of this peer is allowed in this second.
+    /// Returns whether one more request of this peer is allowed in this second.
     pub(super) fn admits_request(&mut self, cx: &Context, id: &Identity, limit: u32) -> bool {
         self.remotes.get_mut(id).is_some_and(|remote| remote.limits.requests.admits(cx.now, limit))
     }
 
-    /// Whether a participant without rights may be told so now.
+    /// Returns whether a participant without rights may be sent another refusal now.
     pub(super) fn may_deny(&mut self, cx: &Context, id: &Identity) -> bool {
         let (now, interval) = (cx.now, cx.config.times.denial);
         let Some(remote) = self.remotes.get_mut(id) else { return false };
@@ -179,7 +180,7 @@ impl Peers {
         may
     }
 
-    /// Counts a malformed packet, and reports it to its sender.
+    /// Counts a malformed packet and reports it to its sender.
     pub(super) fn malformed(
         &mut self,
         cx: &mut Context,
@@ -191,7 +192,7 @@ impl Peers {
         self.correct(cx, delivery, from, what);
     }
 
-    /// Tells a counterpart, at most once a second, that a frame of it was malformed.
+    /// Reports to a counterpart, at most once a second, that it sent a malformed frame.
     pub(super) fn correct(
         &mut self,
         cx: &mut Context,
@@ -215,7 +216,7 @@ impl Peers {
         }
     }
 
-    /// The session has ended and nobody can be told anything.
+    /// Forgets all timers and waiting frames, because the session has ended and no peer can be reached.
     pub(super) fn clear(&mut self) {
         *self = Self { changes: self.changes, ..Self::default() };
     }

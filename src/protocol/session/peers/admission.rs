@@ -1,4 +1,5 @@
-//! Admission of a participant whose token names no role (`wire.md`, section 4), and why others are not admitted.
+//! Admission of a participant whose token names no role (`wire.md`, section 4), and the reasons why others are not
+//! admitted.
 
 use super::{Context, Delivery, Peers, Received, Remote, remote::Pair};
 use crate::{
@@ -13,21 +14,21 @@ use crate::{
     transport::{Identity, Participant, ROLE_ATTRIBUTE, Role},
 };
 
-/// Names of tools that are kept of a participant whose registration was refused, to explain a failed call.
+/// The limit on remembered tool names of a participant whose registration was refused. They explain a failed call.
 const REFUSED_TOOLS: usize = 32;
 
-/// What is known of participants without a role.
+/// The state of participants without a role.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    /// The one that is admitted.
+    /// The participant that is admitted.
     guest: Option<Identity>,
-    /// A participant with the role `client` was in the room: tokens name roles here.
+    /// Whether a participant with the role `client` was in the room, which shows that tokens name roles.
     roles_seen: bool,
 }
 
 impl Peers {
-    /// Assistant: a frame arrived of a participant that may not be admitted. It is admitted if it is the only one in the room
-    /// without a role, and speaks as a client does.
+    /// Assistant: handles a frame of a participant that may not be admitted. It is admitted if it is the only one in
+    /// the room without a role and sends what a client sends.
     pub(crate) fn consider(
         &mut self,
         cx: &mut Context,
@@ -45,7 +46,7 @@ impl Peers {
         }
     }
 
-    /// Assistant: admits the only participant without a role, if it has spoken.
+    /// Assistant: admits the only participant without a role, if it has sent a frame.
     pub(crate) fn admit_the_only_one(&mut self, cx: &mut Context, delivery: &mut Delivery) {
         if cx.is_client() || self.admission.guest.is_some() || !self.admits_without_role(cx) {
             return;
@@ -63,7 +64,7 @@ impl Peers {
         }
     }
 
-    /// Assistant: the time in which the admitted participant could return is over.
+    /// Assistant: withdraws the admission of a participant that did not return in time.
     pub(crate) fn dismiss_absent(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         if self.admission.guest.as_ref() == Some(id) {
             self.admission.guest = None;
@@ -71,7 +72,7 @@ impl Peers {
         }
     }
 
-    /// Assistant: why this participant is not one of the clients, or nothing if it is.
+    /// Assistant: returns the reason why this participant is not one of the clients, or `None` if it is.
     pub(crate) fn refusal_of(&self, cx: &Context, id: &Identity, remote: &Remote) -> Option<NotAdmitted> {
         if self.is_admitted(cx, id, remote) {
             return None;
@@ -87,8 +88,8 @@ impl Peers {
         })
     }
 
-    /// Client: the timer of [`look_for_assistant`](Self::look_for_assistant) is due. Reports that nobody in the room may be the
-    /// assistant, once for the same participants.
+    /// Client: handles the timer of [`look_for_assistant`](Self::look_for_assistant). Reports, once for the same
+    /// participants, that none in the room may be the assistant.
     pub(crate) fn report_unbound(&mut self, cx: &mut Context) {
         if !cx.is_client() || self.bound.is_some() || cx.local.tools.is_empty() || !self.ambiguous.is_empty()
         {
@@ -107,12 +108,13 @@ impl Peers {
         }
     }
 
-    /// Assistant: whether this is the one admitted participant without a role.
+    /// Assistant: returns whether this is the one admitted participant without a role.
     pub(super) fn is_guest(&self, id: &Identity, remote: &Remote) -> bool {
         self.admission.guest.as_ref() == Some(id) && names_no_role(remote)
     }
 
-    /// Assistant: the server described a participant. One with the role `client` ends the admission of one without.
+    /// Assistant: handles the server's description of a participant. One with the role `client` ends the admission of
+    /// one without.
     pub(super) fn judge_newcomer(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         self.note_change();
         let Some(remote) = self.get(id).filter(|_| !cx.is_client()) else { return };
@@ -123,24 +125,24 @@ impl Peers {
                 self.dismiss(cx, delivery, &guest);
             }
         } else if guest == Some(id) && !names_no_role(remote) {
-            self.admission.guest = None; // its token, or what it may change, is another one now
+            self.admission.guest = None; // its token or its permissions have changed
             self.dismiss(cx, delivery, id);
         } else if guest.is_some_and(|guest| guest != id) && is_ordinary(remote) {
             self.report_not_admitted(cx, id);
         }
     }
 
-    /// Assistant: reports, once in each of its joins, that a participant's tools are not taken.
+    /// Assistant: reports, once in each of its joins, that a participant's tools are not accepted.
     pub(super) fn report_not_admitted(&mut self, cx: &mut Context, id: &Identity) {
         let Some(why) = self.get(id).and_then(|remote| self.refusal_of(cx, id, remote)) else { return };
         let Some(remote) = self.remotes.get_mut(id) else { return };
         if !std::mem::replace(&mut remote.join.refusal_reported, true) {
-            tracing::warn!(participant = %shown(id.as_str()), reason = %why, "its tools are not taken");
+            tracing::warn!(participant = %shown(id.as_str()), reason = %why, "its tools are not accepted");
             cx.event(Event::NotAdmitted { client: id.clone(), why });
         }
     }
 
-    /// Assistant: keeps the names of the tools that a participant would offer if it were admitted.
+    /// Assistant: remembers the names of the tools that a participant would offer if it were admitted.
     pub(super) fn note_refused_tools(&mut self, id: &Identity, offered: &[RegisteredTool]) {
         let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.participant.is_some()) else {
             return;
@@ -149,7 +151,7 @@ impl Peers {
         remote.join.refused_tools = names.take(REFUSED_TOOLS).collect();
     }
 
-    /// Whether a participant without a role may be admitted at all.
+    /// Returns whether a participant without a role may be admitted at all.
     fn admits_without_role(&self, cx: &Context) -> bool {
         let config = &cx.config;
         !config.only_roles
@@ -158,11 +160,11 @@ impl Peers {
             && !self.admission.roles_seen
     }
 
-    /// Withdraws a participant's tools. Calls that it runs end as they would have.
+    /// Withdraws a participant's tools. Calls that it runs continue.
     fn dismiss(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         self.forget_registration(cx, id);
         if let Some(remote) = self.remotes.get_mut(id) {
-            remote.named = true; // its frames about open calls are still taken
+            remote.named = true; // its frames about open calls are still accepted
         }
         self.report_not_admitted(cx, id);
         self.deny_registration(cx, delivery, id);
@@ -176,19 +178,20 @@ impl Pair {
     }
 }
 
-/// Client: reports that nobody takes its registration.
+/// Client: reports that no assistant accepts its registration.
 pub(super) fn report_unaccepted(cx: &mut Context, why: Unaccepted) {
-    tracing::warn!(tools = cx.local.tools.len(), "nobody accepts the offered tools: {why}");
+    tracing::warn!(tools = cx.local.tools.len(), "no assistant accepts the offered tools: {why}");
     cx.event(Event::Unaccepted { why });
 }
 
-/// Whether it is an ordinary participant in the room, and its token has no role.
+/// Returns whether it is an ordinary participant in the room whose token has no role.
 fn is_ordinary(remote: &Remote) -> bool {
     let is_it = |who: &Participant| who.is_standard() && who.token_role().is_none();
     remote.is_here() && remote.participant.as_ref().is_some_and(is_it)
 }
 
-/// Whether it is an ordinary participant whose token names no role. One that may change its attributes may have removed a role.
+/// Returns whether it is an ordinary participant whose token names no role. One that may change its attributes may have
+/// removed a role.
 fn names_no_role(remote: &Remote) -> bool {
     remote.participant.as_ref().is_some_and(|who| {
         who.is_standard() && !who.may_update_metadata() && who.attribute(ROLE_ATTRIBUTE).is_none()
@@ -212,7 +215,7 @@ impl std::fmt::Display for Unaccepted {
     }
 }
 
-/// A peer's text, cut and without control characters.
+/// Returns a peer's text, cut and without control characters.
 fn escaped(text: &str) -> String {
     const MOST: usize = 400;
     text.chars().take(MOST).map(|it| if it.is_control() { ' ' } else { it }).collect()

@@ -1,8 +1,9 @@
-//! How far the handshake with a peer is, as one state machine.
+//! The state of the handshake with a peer.
 
-/// What the local participant knows of a peer's side of the handshake, under one pair of sids.
+/// The peer's side of the handshake, under one pair of sids.
 ///
-/// A peer is *plain* if it speaks without toolbridge's handshake: it has sent no Configuration, or one that shows no instance.
+/// A peer is *plain* if it does not use toolbridge's handshake: it has sent no Configuration, or one that shows no
+/// instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Contact {
     /// The peer has sent neither a Configuration nor a plain request.
@@ -23,7 +24,7 @@ pub(crate) enum Contact {
     },
 }
 
-/// What moves a [`Contact`] from one state to another.
+/// A signal that changes the state of a [`Contact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// The peer's Configuration arrived.
@@ -33,7 +34,7 @@ pub(crate) enum Signal {
     },
     /// A Configuration arrived that is answered once and has no further effect.
     Declined,
-    /// The peer spoke without a Configuration, or was silent for too long after the local one.
+    /// The peer sent a frame without a Configuration, or did not answer the local one in time.
     Plain,
     /// The peer's Configuration is void: another instance sent it, or the local sid has changed.
     Void,
@@ -42,7 +43,7 @@ pub(crate) enum Signal {
 }
 
 impl Contact {
-    /// The state after this signal. The peer's next join is another `Contact`, so nothing but that leaves `Left`.
+    /// Returns the state after this signal. `Left` is final: the peer's next join has its own `Contact`.
     pub(crate) fn after(self, signal: Signal) -> Self {
         let (configured, plain) = (self.is_configured(), self.is_plain());
         match (self, signal) {
@@ -60,17 +61,17 @@ impl Contact {
         }
     }
 
-    /// Whether the peer's Configuration has arrived.
+    /// Returns whether the peer's Configuration has arrived.
     pub(crate) fn is_configured(self) -> bool {
         matches!(self, Self::Configured | Self::PlainConfigured | Self::Left { configured: true, .. })
     }
 
-    /// Whether the peer speaks without toolbridge's handshake.
+    /// Returns whether the peer does not use toolbridge's handshake.
     pub(crate) fn is_plain(self) -> bool {
         matches!(self, Self::Plain | Self::PlainConfigured | Self::Left { plain: true, .. })
     }
 
-    /// Whether nothing more is expected under this pair of sids.
+    /// Returns whether no more frames are expected under this pair of sids.
     pub(crate) fn has_left(self) -> bool {
         matches!(self, Self::Left { .. })
     }

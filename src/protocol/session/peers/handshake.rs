@@ -1,4 +1,4 @@
-//! The handshake: two Configurations, one round trip (`wire.md`, section 6).
+//! The handshake: two Configurations in one round trip (`wire.md`, section 6).
 
 use std::time::{Duration, Instant};
 
@@ -16,47 +16,48 @@ use crate::{
     transport::Identity,
 };
 
-/// The first Configuration is followed by others after 1, 2, 4 and 8 s, until the peer's arrives.
+/// The number of Configurations that are sent to a peer: the first, and others after 1, 2, 4 and 8 s until the peer's
+/// arrives.
 const GREETINGS: u32 = 5;
 
-/// A Configuration which says that the local one has not arrived is ignored while the local one may be on its way.
+/// How long a Configuration is ignored that reports the local one as missing, since the local one may be in transit.
 const IN_FLIGHT: Duration = Duration::from_millis(900);
 
-/// A peer under a sid that the server has not announced is asked for its Configuration again after this time.
+/// The time after which a peer under an unannounced sid is asked for its Configuration again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What a Configuration of a peer means.
+/// The meaning of a peer's Configuration.
 #[derive(Debug)]
 pub(crate) enum Greeting {
-    /// It has no effect beyond an answer.
+    /// The Configuration has no effect beyond an answer.
     Ignored,
     /// The peer has sent it before. If the local one has not arrived, unacknowledged frames are sent again.
     Repeated {
         /// Whether the local Configuration has arrived.
         has_heard: bool,
     },
-    /// The first one under this pair of sids, or from another instance.
+    /// The Configuration is the first one under this pair of sids, or from another instance.
     New {
         /// The instance that the peer showed before.
         before: Option<Instance>,
-        /// The instance that it shows now.
+        /// The instance that the peer shows now.
         instance: Option<Instance>,
     },
 }
 
-/// What a plain request of a candidate changes.
+/// The changes caused by a plain request of a candidate.
 #[derive(Debug)]
 pub(crate) struct PlainSpeech {
-    /// The participant had not spoken before, or had not spoken plainly.
+    /// Whether it is the participant's first frame, or its first one in the plain form.
     pub(crate) is_news: bool,
-    /// It was not plain before.
+    /// Whether the participant was not plain before.
     pub(crate) is_newly_plain: bool,
-    /// The instance that it had shown. It is another run of its program.
+    /// The instance that it had shown. It has been replaced by another process.
     pub(crate) before: Option<Instance>,
 }
 
 impl Peers {
-    /// Greets the peers that the configuration names, whether the server has announced them or not.
+    /// Greets the configured peers, whether or not the server has announced them.
     pub(crate) fn greet_named(&mut self, cx: &mut Context, delivery: &mut Delivery) {
         let named: Vec<_> = match &cx.config.assistant {
             Some(assistant) if cx.is_client() => vec![assistant.clone()],
@@ -71,7 +72,8 @@ impl Peers {
         }
     }
 
-    /// Sends the local Configuration to a counterpart, once under a pair of sids. A client's registration may follow at once.
+    /// Sends the local Configuration to a counterpart, once under a pair of sids. A client's registration may follow at
+    /// once.
     pub(crate) fn greet(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         let is_due = self.get(id).is_some_and(|remote| {
             let is_away = matches!(remote.presence, Presence::Away { .. });
@@ -97,7 +99,7 @@ impl Peers {
         }
     }
 
-    /// Greets a participant that a call waits for, and watches how long it is silent, unless its Configuration has arrived.
+    /// Greets a participant that a call waits for, and starts its timeout unless its Configuration has arrived.
     pub(crate) fn expect(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         if !remote.is_here() || remote.is_configured() {
@@ -110,14 +112,15 @@ impl Peers {
         let unannounced =
             cx.local.unannounced_until.map_or(Duration::ZERO, |it| it.saturating_duration_since(cx.now));
         let greeted = remote.pair.greeted_at.map_or(Duration::ZERO, since);
-        // One millisecond more than the local Configuration's own repetition.
+        // One millisecond longer than the interval after which the local Configuration is repeated.
         let wait = cx.config.times.silence.saturating_sub(greeted).saturating_add(Duration::from_millis(1));
         if !cx.timers.is_set(&Timer::Silent(id.clone())) {
             cx.set_timer(Timer::Silent(id.clone()), wait.max(unannounced));
         }
     }
 
-    /// Handles the timer of a silent participant that a call waits for: it is asked as a plain peer. Returns whether it is plain now.
+    /// Handles the timeout of a participant that a call waits for: it is called as a plain peer. Returns whether it is
+    /// plain now.
     pub(crate) fn judge_silence(&mut self, cx: &mut Context, id: &Identity) -> bool {
         let Some(remote) = self.remotes.get_mut(id) else { return false };
         let contact = remote.pair.contact;
@@ -126,7 +129,8 @@ impl Peers {
         if !is_silent {
             return false;
         }
-        // A frame that waits for its Configuration shows that it may have one: it gets as long after the last local one.
+        // A frame that waits for its sender's Configuration shows that the sender may have one. The timeout then starts
+        // again at the last local Configuration.
         let is_speech = |it: &Received| !matches!(it.message, Message::ToolUseResult(_));
         let since = remote.pair.greeted_at.map(|at| cx.now.saturating_duration_since(at));
         let left = since.and_then(|since| cx.config.times.silence.checked_sub(since));
@@ -139,7 +143,7 @@ impl Peers {
         true
     }
 
-    /// Whether a frame has to wait for its sender's Configuration.
+    /// Returns whether a frame must wait for its sender's Configuration.
     pub(crate) fn must_wait(&self, cx: &Context, id: &Identity, incoming: &Received) -> bool {
         let Some(remote) = self.get(id) else { return false };
         if remote.is_configured() || !self.is_counterpart(cx, id, remote) {
@@ -150,20 +154,20 @@ impl Peers {
         }
         match &incoming.message {
             Message::Configuration(_) | Message::Other(..) => false,
-            // Nothing follows it under this sid. A peer that shook hands in an earlier join is known.
+            // No frame follows it under this sid. A peer that completed the handshake in an earlier join is known.
             Message::ControlStop(_) if incoming.is_goodbye() => remote.instance.is_none(),
             // A broadcast, or a request of a peer without the handshake.
             Message::ToolUseRequest(request) => {
                 request.execution != Ok(Execution::Server) && incoming.addressed_to().is_some()
             }
             Message::ToolUseResult(_) => !cx.is_client(),
-            // An assistant that does not admit the client says so without a handshake.
+            // An assistant that does not admit the client sends its refusal without a handshake.
             Message::ToolsRegisterAck(_) => false,
             _ => true,
         }
     }
 
-    /// Keeps a frame until its sender's Configuration arrives, and asks for that.
+    /// Keeps a frame until its sender's Configuration arrives, and asks the sender for it.
     pub(crate) fn wait(
         &mut self,
         cx: &mut Context,
@@ -196,9 +200,11 @@ impl Peers {
         cx.stats.add(Counter::HoldExpired, dropped);
     }
 
-    /// Asks a peer for its Configuration, since a frame of it has to wait: its sender takes the handshake for complete, or is
-    /// trying to reach the local participant. The local Configuration, which says that the peer's has not arrived, makes it send
-    /// its own again. A Configuration never has to wait itself, so the two sides cannot keep each other going.
+    /// Asks a peer for its Configuration, because one of its frames must wait. The sender regards the handshake as
+    /// complete, or is trying to reach the local participant.
+    ///
+    /// The local Configuration states that the peer's has not arrived, so the peer sends its own again. A Configuration
+    /// itself never waits, so the two sides cannot cause an endless exchange.
     pub(crate) fn ask_for_configuration(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         let is_due = self.get(id).is_some_and(|remote| {
             let is_quiet = was_long_ago(cx.now, remote.pair.greeted_at);
@@ -212,8 +218,8 @@ impl Peers {
         }
     }
 
-    /// Asks again if a frame still waits for the Configuration of a sid that the server has not announced: its sender may believe
-    /// that the one on its way has arrived.
+    /// Asks again if a frame still waits for the Configuration of an unannounced sid. Its sender may assume that a
+    /// Configuration in transit has arrived.
     pub(crate) fn ask_again_for_configuration(
         &mut self,
         cx: &mut Context,
@@ -225,7 +231,7 @@ impl Peers {
         }
     }
 
-    /// Handles a peer's Configuration up to the point where another instance may have to be replaced. After that,
+    /// Handles a peer's Configuration up to the point where another instance may have to be replaced.
     /// [`complete_handshake`](Self::complete_handshake) must follow.
     pub(crate) fn handle_configuration(
         &mut self,
@@ -246,7 +252,7 @@ impl Peers {
         let rooms = [incoming.conversation(), its.conversation_id.as_deref()];
         if rooms.iter().any(|room| cx.is_other_room(*room)) {
             cx.complain(id, Counter::WrongRoom);
-            delivery.refuse_frame(cx, self, id, 201, "this room carries another conversation", None);
+            delivery.refuse_frame(cx, self, id, 201, "the Configuration names another room", None);
             return Greeting::Ignored;
         }
         cx.learn_room(incoming.conversation().or(its.conversation_id.as_deref()));
@@ -260,12 +266,12 @@ impl Peers {
         }
         let before = std::mem::replace(&mut remote.instance, instance.clone());
         if before.is_some() && before != instance {
-            remote.pair.signal(Signal::Void); // nothing for the old instance is sent to the new one
+            remote.pair.signal(Signal::Void); // frames for the old instance must not be sent to the new one
         }
         Greeting::New { before, instance }
     }
 
-    /// Completes the handshake after a Configuration that was new.
+    /// Completes the handshake after a new Configuration.
     pub(crate) fn complete_handshake(
         &mut self,
         cx: &mut Context,
@@ -279,7 +285,8 @@ impl Peers {
         pair.signal(Signal::Configuration { instance: has_instance });
         let is_first = pair.greetings == 0;
         let is_unheard = !incoming.has_heard_us() && was_long_ago(cx.now, pair.greeted_at);
-        // An answered registration was an older one, or its receiver has forgotten it: an assistant sends its Configuration first.
+        // An answered registration was an earlier one, or the assistant has forgotten it: an assistant sends its
+        // Configuration before it answers.
         if is_unheard || pair.registration == Registration::Answered {
             pair.registration = Registration::Idle;
         }
@@ -298,43 +305,45 @@ impl Peers {
         }
     }
 
-    /// Client: a candidate has sent a request. One without `bridge.to` is plain, unless a Configuration has arrived.
+    /// Client: notes a request of a candidate. A candidate whose request has no `bridge.to` is plain, unless its
+    /// Configuration has arrived.
     pub(crate) fn note_request(&mut self, id: &Identity, is_plain_speech: bool) -> Option<PlainSpeech> {
         let remote = self.remotes.get_mut(id)?;
         let is_first = !remote.standing.has_spoken();
         remote.standing = remote.standing.speaks();
         let is_newly_plain = is_plain_speech && !remote.is_configured() && !remote.is_plain();
-        // A peer that showed an instance has no reason to be plain: it is another run.
+        // A peer that showed an instance does not use the plain form, so this is another process.
         let before = if is_newly_plain { remote.instance.take() } else { None };
         Some(PlainSpeech { is_news: is_first || is_newly_plain, is_newly_plain, before })
     }
 
-    /// A peer speaks without a Configuration.
+    /// Marks a peer as plain, because it sent a frame without a Configuration.
     pub(crate) fn mark_plain(&mut self, id: &Identity) {
         if let Some(remote) = self.remotes.get_mut(id) {
             remote.pair.signal(Signal::Plain);
         }
     }
 
-    /// Remembers the instance that another one has replaced, and the last stanza that was received from it.
+    /// Remembers an instance that another one has replaced, and the last stanza received from it.
     pub(crate) fn replace_instance(&mut self, id: &Identity, before: Instance, last_stanza: u32) {
         if let Some(remote) = self.remotes.get_mut(id) {
             remote.replace_instance(before, last_stanza);
         }
     }
 
-    /// The last stanza of the present instance, if it was replaced before and has returned.
+    /// Returns the last stanza of the present instance, if it was replaced before and has returned.
     pub(crate) fn returned_at(&mut self, id: &Identity) -> Option<u32> {
         self.remotes.get_mut(id).and_then(Remote::returned_at)
     }
 
-    /// Pings a client that shook hands and has not registered, if that can prove that it will not.
+    /// Pings a client that completed the handshake but has not registered, if the answer can prove that it will not
+    /// register.
     pub(crate) fn probe(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         let (now, silence) = (cx.now, cx.config.times.silence);
         let has_passed = |at: Instant, time: Duration| now.saturating_duration_since(at) >= time;
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let is_due = remote.pair.probed_at.is_none_or(|at| has_passed(at, silence));
-        // A packet that arrives sooner proves nothing: the registration may still be on its way.
+        // An earlier packet proves nothing: the registration may still be in transit.
         let proves = remote.pair.crossed_at.is_some_and(|at| has_passed(at, super::SETTLED));
         if is_due && proves && !remote.pair.settled && remote.lists(Feature::Ack) {
             remote.pair.probed_at = Some(now);
@@ -342,7 +351,7 @@ impl Peers {
         }
     }
 
-    /// Handles a Configuration that arrived before: the local one was lost, or the peer says something new.
+    /// Handles a Configuration that arrived before: the local one was lost, or the peer's has new content.
     fn handle_repeated(
         &mut self,
         cx: &mut Context,
@@ -353,7 +362,7 @@ impl Peers {
         cx.count(Counter::Duplicate);
         let Some(remote) = self.get(id) else { return Greeting::Ignored };
         if !has_heard {
-            // The local one may be on its way. Frames after it may have arrived in a join that the peer has left.
+            // The local one may be in transit. Frames after it may have arrived in a join that the peer has left.
             if was_long_ago(cx.now, remote.pair.greeted_at) {
                 self.send_configuration(cx, delivery, id);
             }
@@ -362,8 +371,8 @@ impl Peers {
         Greeting::Repeated { has_heard }
     }
 
-    /// Client: answers the handshake of an assistant that the configuration does not name. It learns that the client is in the room,
-    /// and nothing of its tools, so that its caller need not guess why the client is silent.
+    /// Client: answers the handshake of an assistant that the configuration does not name. The answer shows that the
+    /// client is in the room, so that the assistant can explain failed calls. It shows none of its tools.
     fn decline(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, incoming: &Received) {
         let Some(remote) = self.get(id) else { return };
         let is_due = self.may_be_assistant(cx, id, remote)
@@ -374,7 +383,7 @@ impl Peers {
             return;
         }
         if let Some(remote) = self.remotes.get_mut(id) {
-            remote.pair.signal(Signal::Declined); // else it would repeat its Configuration
+            remote.pair.signal(Signal::Declined); // otherwise the assistant would repeat its Configuration
         }
         self.send_configuration(cx, delivery, id);
     }
@@ -409,7 +418,7 @@ impl Peers {
     }
 }
 
-/// Whether the local participant lists this feature. A client lists prompts if its configuration answers them.
+/// Returns whether the local participant lists this feature. A client lists prompts if its configuration answers them.
 fn has_feature(cx: &Context, feature: Feature) -> bool {
     match feature {
         Feature::Prompt => cx.is_client() && cx.config.prompts,
@@ -419,7 +428,7 @@ fn has_feature(cx: &Context, feature: Feature) -> bool {
     }
 }
 
-/// Whether the last Configuration has arrived by now, if it was not lost.
+/// Returns whether the last Configuration must have arrived by now, unless it was lost.
 pub(crate) fn was_long_ago(now: Instant, at: Option<Instant>) -> bool {
     at.is_none_or(|at| now.saturating_duration_since(at) >= IN_FLIGHT)
 }

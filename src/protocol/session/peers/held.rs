@@ -10,7 +10,7 @@ use crate::{
     transport::{Identity, Peer, Sid},
 };
 
-/// Frames whose senders the server has not announced, in the order of arrival.
+/// The frames of unannounced senders, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     frames: VecDeque<(Instant, Peer, Received)>,
@@ -18,8 +18,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Keeps a frame until its sender is announced, for at most [`Times::hold`](crate::protocol::session::Times::hold). Without
-    /// room it is dropped and counted.
+    /// Keeps a frame until its sender is announced, for at most [`Times::hold`](crate::protocol::session::Times::hold).
+    /// Without space it is dropped and counted.
     pub(super) fn hold(&mut self, cx: &mut Context, from: &Peer, incoming: Received) {
         let caps = &cx.config.caps;
         let of_sender = self.frames.iter().filter(|(_, it, _)| it.identity() == from.identity()).count();
@@ -41,7 +41,7 @@ impl Held {
         self.frames.iter().any(|(_, from, _)| from.identity() == id)
     }
 
-    /// Drops the frames that were held for too long.
+    /// Drops the frames that have waited too long.
     pub(super) fn expire(&mut self, cx: &mut Context) {
         let hold = cx.config.times.hold;
         while let Some((since, _, incoming)) = self.frames.front() {
@@ -64,8 +64,8 @@ impl Held {
         });
     }
 
-    /// Takes the frames of a join that is known now. Its Configuration comes first, since it was sent first and the others may
-    /// have to wait for it.
+    /// Takes the frames of a join that is known now. Its Configuration is first, since it was sent first and the others
+    /// may have to wait for it.
     pub(super) fn release(&mut self, id: &Identity, sid: &Sid) -> Vec<(Peer, Received)> {
         let (released, kept) = std::mem::take(&mut self.frames)
             .into_iter()

@@ -1,4 +1,4 @@
-//! Tracks which participants are in the room, by the server's announcements and by the sids of packets.
+//! Tracks the participants in the room by the server's announcements and by the sids of packets.
 
 use std::time::{Duration, Instant};
 
@@ -12,15 +12,15 @@ use crate::{
     transport::{Identity, Participant, Peer, ROLE_ATTRIBUTE, Sid},
 };
 
-/// A provisional sid is looked after no more often than this, however short the wait, so that the clock can move on.
+/// The shortest interval between two checks of a provisional sid, however short the wait, so that time can advance.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 
-/// Whether a frame can be taken now.
+/// Whether a frame can be handled now.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// Its sender is where the frame says.
+    /// Its sender is in the join that the frame states.
     Current,
-    /// Its Configuration has moved its sender to a sid that the server has not announced. These frames of that sid were held.
+    /// The frame is a Configuration and has moved its sender to an unannounced sid. These frames of that sid were held.
     Moved(Vec<(Peer, Received)>),
     /// Its sender is not known yet.
     Early,
@@ -29,7 +29,7 @@ pub(crate) enum Place {
 }
 
 impl Peers {
-    /// A remote participant is in the room, or its description has changed.
+    /// Handles a participant that is in the room or whose description has changed.
     pub(crate) fn handle_joined(&mut self, cx: &mut Context, delivery: &mut Delivery, who: Participant) {
         let (id, sid) = (who.identity().clone(), who.sid().clone());
         let remote = self.known(cx, &id);
@@ -63,7 +63,7 @@ impl Peers {
         self.show_registration(cx, delivery, &id);
     }
 
-    /// A participant left this join.
+    /// Handles a participant that left this join.
     pub(crate) fn handle_left(&mut self, cx: &mut Context, delivery: &mut Delivery, who: &Peer) {
         let (id, sid) = (who.identity(), who.sid());
         self.held.forget(who);
@@ -79,7 +79,8 @@ impl Peers {
         }
     }
 
-    /// Whether a frame can be taken now. A Configuration may move its sender to a sid that the server has not announced.
+    /// Returns whether a frame can be handled now. A Configuration may move its sender to a sid that the server has not
+    /// announced.
     pub(crate) fn place(
         &mut self,
         cx: &mut Context,
@@ -120,12 +121,13 @@ impl Peers {
         self.held.release(id, sid)
     }
 
-    /// Drops frames that were held for too long.
+    /// Drops held frames that have waited too long.
     pub(crate) fn expire_held(&mut self, cx: &mut Context) {
         self.held.expire(cx);
     }
 
-    /// Whether a frame of this sender may arrive as a byte stream: a counterpart that is where the packet says.
+    /// Returns whether a frame of this sender may arrive as a byte stream: it must be a counterpart in the join that
+    /// the packet states.
     pub(crate) fn may_stream(&self, cx: &Context, from: &Peer) -> bool {
         let id = from.identity();
         let is_known = |remote: &Remote| {
@@ -134,8 +136,8 @@ impl Peers {
         !id.is_empty() && id != cx.local.identity() && self.get(id).is_some_and(is_known)
     }
 
-    /// Handles the timer of a sid that a Configuration showed and the server has not announced. A peer that still sends packets
-    /// is in the room. One that does not has left; if the server lists an earlier join of it, that participant is returned.
+    /// Handles the timer of an unannounced sid that a Configuration showed. A peer that still sends packets is in the
+    /// room. Otherwise it has left; if the server lists an earlier join of it, that participant is returned.
     pub(crate) fn check_provisional(
         &mut self,
         cx: &mut Context,
@@ -154,20 +156,20 @@ impl Peers {
         None
     }
 
-    /// Takes note of a peer's packet, and says whether its stanza is higher than all before.
+    /// Notes the stanza of a peer's packet. Returns whether it is the highest so far.
     pub(crate) fn note_stanza(&mut self, id: &Identity, stanza: Option<i32>) -> bool {
         self.remotes.get_mut(id).is_none_or(|remote| remote.pair.rises(stanza))
     }
 
-    /// Takes note that a packet of this peer arrived.
+    /// Notes that a packet of this peer arrived.
     pub(crate) fn hear(&mut self, cx: &Context, id: &Identity) {
         if let Some(remote) = self.remotes.get_mut(id) {
             remote.hear(cx.now);
         }
     }
 
-    /// Whether a peer that has left may be heard. Only the Configuration of another run of its program may: it begins a new
-    /// handshake.
+    /// Returns whether a frame must be dropped because its sender has said goodbye. Only the Configuration of another
+    /// instance is accepted then: it starts a new handshake.
     pub(crate) fn is_after_goodbye(
         &mut self,
         delivery: &mut Delivery,
@@ -185,7 +187,7 @@ impl Peers {
         !is_new_run
     }
 
-    /// The connection is back: silence during the outage proves nothing.
+    /// Restarts the timeouts of peers after an outage of the local connection.
     pub(crate) fn forgive_silence(&mut self, now: Instant) {
         for remote in self.remotes.values_mut() {
             remote.heard_at = now;
@@ -194,11 +196,11 @@ impl Peers {
         }
     }
 
-    /// The local sid has changed: nothing that happened under the old one counts, except the form that peers speak.
+    /// Resets the state of all pairs because the local sid has changed. Plain peers remain plain.
     pub(crate) fn begin_new_pairs(&mut self, cx: &mut Context, delivery: &mut Delivery) {
         for (id, remote) in &mut self.remotes {
             cancel_pair_timers(cx, id);
-            // A plain peer is not sent a frame again, so the first one may still arrive.
+            // A plain peer is never sent a frame again, so its large packets are not dropped.
             delivery.reset_pair(id, !remote.is_plain());
             let contact = remote.pair.contact.after(Signal::Void);
             remote.pair = Pair { contact, ..Pair::default() };
@@ -207,13 +209,13 @@ impl Peers {
         }
     }
 
-    /// The peers that are not among these participants.
+    /// Returns the peers that are not among these participants.
     pub(crate) fn missing_from(&self, present: &[Participant]) -> Vec<Peer> {
         let is_listed = |id: &Identity| present.iter().any(|who| who.identity() == id);
         self.present().filter(|(id, _)| !is_listed(id)).map(|(id, remote)| remote.peer(id)).collect()
     }
 
-    /// Whether this is the goodbye of a peer whose departure the server has announced before.
+    /// Returns whether this is the goodbye of a peer whose departure the server has already announced.
     pub(crate) fn is_late_goodbye(&self, cx: &Context, from: &Peer, incoming: &Received) -> bool {
         let Some(remote) = self.get(from.identity()) else { return false };
         let left = Presence::Away { sid: from.sid().clone(), crossed: true };
@@ -243,8 +245,8 @@ impl Peers {
         }
     }
 
-    /// Forgets identities that left and of which nothing is kept: the oldest, beyond
-    /// [`Caps::remembered_peers`](crate::protocol::session::Caps::remembered_peers). Returns those that were forgotten.
+    /// Forgets the oldest identities that left and have no state to keep, beyond
+    /// [`Caps::remembered_peers`](crate::protocol::session::Caps::remembered_peers). Returns the forgotten ones.
     pub(crate) fn forget_old_identities(
         &mut self,
         cx: &mut Context,
@@ -279,13 +281,13 @@ impl Peers {
         forgotten
     }
 
-    /// The remote participant of this identity, which is created if it is unknown.
+    /// Returns the remote participant of this identity. It is created if it is unknown.
     pub(super) fn known(&mut self, cx: &Context, id: &Identity) -> &mut Remote {
         let is_named = self.is_named(cx, id);
         self.remotes.entry(id.clone()).or_insert_with(|| Remote::new(cx.now, is_named))
     }
 
-    /// Moves an identity to another sid: what happened under the old one is over.
+    /// Moves an identity to another sid and ends the state of the old one.
     fn move_to(
         &mut self,
         cx: &mut Context,
@@ -346,7 +348,7 @@ impl Peers {
         None
     }
 
-    /// A participant has left this join.
+    /// Notes that a participant has left this join.
     fn leave(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, sid: Sid) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let was_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
@@ -362,7 +364,7 @@ impl Peers {
     }
 }
 
-/// Looks at a provisional sid again before it has been silent for as long as an announcement may take.
+/// Sets the next check of a provisional sid, before it has sent nothing for as long as an announcement may take.
 fn look_after_provisional(cx: &mut Context, id: &Identity, heard: Instant) {
     let hold = cx.config.times.hold;
     let left = hold.saturating_sub(cx.now.saturating_duration_since(heard));

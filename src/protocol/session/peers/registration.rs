@@ -1,4 +1,4 @@
-//! Registrations (types 70 and 71): what clients offer.
+//! Registrations (types 70 and 71): the tools that clients offer.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -22,14 +22,15 @@ use crate::{
 /// The longest wait before an unanswered registration is sent again.
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
-/// Registrations that one client may send in a second.
+/// The number of registrations that one client may send per second.
 const REGISTRATIONS_PER_SECOND: u32 = 10;
 
-/// Refused tools that an answer names. It says how many more there are.
+/// The number of refused tools that an answer names. It states how many more there are.
 const NAMED_REFUSALS: usize = 8;
 
 impl Peers {
-    /// The local tools have changed. A client registers them, the assistant withdraws clients' tools whose names are taken now.
+    /// Handles a change of the local tools. A client registers them. The assistant withdraws clients' tools whose names
+    /// it now uses itself.
     pub(crate) fn announce_tools(&mut self, cx: &mut Context, delivery: &mut Delivery) {
         if !cx.is_client() {
             self.show_registration_to(cx, delivery, &self.observers());
@@ -51,7 +52,7 @@ impl Peers {
         }
     }
 
-    /// Client: sends the registration to a peer that can take it. Returns whether it was sent.
+    /// Client: sends the registration to a peer that accepts it. Returns whether it was sent.
     pub(crate) fn register(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) -> bool {
         let is_due = self.get(id).is_some_and(|remote| {
             let takes = !remote.is_configured() || remote.lists(Feature::Register);
@@ -66,7 +67,7 @@ impl Peers {
         is_sent
     }
 
-    /// Client: the timer of an unanswered registration is due.
+    /// Client: handles the timer of an unanswered registration.
     pub(crate) fn register_again(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         let Some(remote) = self.get(id) else { return };
         let Registration::Sent(times) = remote.pair.registration else { return };
@@ -79,11 +80,11 @@ impl Peers {
         if takes && !remote.has_left() {
             self.send_registration(cx, delivery, id, times + 1);
         } else if let Some(remote) = self.remotes.get_mut(id) {
-            remote.pair.registration = Registration::Idle; // so that it is sent when this assistant is bound
+            remote.pair.registration = Registration::Idle; // it is sent when this assistant is bound
         }
     }
 
-    /// Client: an assistant answered the registration.
+    /// Client: handles an assistant's answer to the registration.
     pub(crate) fn handle_registration_answer(
         &mut self,
         cx: &mut Context,
@@ -92,7 +93,7 @@ impl Peers {
     ) {
         if !self.is_bound(id) {
             let is_candidate = self.get(id).is_some_and(|remote| self.is_candidate(cx, id, remote));
-            // An assistant that does not admit the client says so without a handshake, which is worth a report and no more.
+            // An assistant that does not admit the client sends this answer without a handshake. It is only reported.
             if !is_candidate || answer.success {
                 return cx.complain(id, Counter::Unauthorized);
             }
@@ -101,13 +102,14 @@ impl Peers {
         let is_configured = remote.is_configured();
         let registration = &mut remote.pair.registration;
         match registration {
-            // An assistant that refuses it before the handshake may admit the client later, and is sent it again then.
+            // An assistant that refuses the registration before the handshake may admit the client later. The
+            // registration is then sent again.
             Registration::Sent(_) if !is_configured && !answer.success => *registration = Registration::Idle,
             Registration::Sent(_) => *registration = Registration::Answered,
-            Registration::Idle if !answer.success => {} // it says why it would take none
-            // It took the tools before, and does not any more.
+            Registration::Idle if !answer.success => {} // the assistant states why it would accept none
+            // The assistant had accepted the tools and no longer does.
             Registration::Answered if !answer.success && answer.tool_count == 0 => {}
-            // The registration was sent in an earlier join, of which the present one knows nothing.
+            // The registration was sent in an earlier join. The present join has no record of it.
             Registration::Idle | Registration::Answered => return cx.count(Counter::Duplicate),
         }
         cx.timers.cancel(&Timer::Register(id.clone()));
@@ -120,7 +122,8 @@ impl Peers {
         }
     }
 
-    /// Assistant: a client offers its tools, in place of those before. Returns whether calls may find an owner now.
+    /// Assistant: handles a client's tools, which replace its earlier ones. Returns whether waiting calls may find an
+    /// owner now.
     pub(crate) fn handle_registration(
         &mut self,
         cx: &mut Context,
@@ -162,7 +165,7 @@ impl Peers {
         true
     }
 
-    /// Assistant: the heartbeat of a client stopped. Its tools are withdrawn until a packet of it arrives.
+    /// Assistant: handles a heartbeat timeout of a client. Its tools are withdrawn until one of its packets arrives.
     pub(crate) fn silence(&mut self, cx: &mut Context, id: &Identity) {
         let registered = self.remotes.get_mut(id).filter(|remote| remote.is_registered());
         let offered = registered.map(|remote| remote.tools.clone());
@@ -172,11 +175,12 @@ impl Peers {
         }
     }
 
-    /// Assistant: a packet of a client arrived. If its heartbeat had stopped it offers its tools again. Returns whether it does.
+    /// Assistant: restores the tools of a client whose heartbeat had timed out and whose packet arrived. Returns
+    /// whether it did.
     pub(crate) fn restore_registration(&mut self, cx: &mut Context, id: &Identity) -> bool {
         let Some(remote) = self.remotes.get_mut(id) else { return false };
         let OfferState::Silenced(tools) = &mut remote.pair.offer else { return false };
-        tracing::info!(peer = %id, "packets of it arrive again");
+        tracing::info!(peer = %id, "the peer's packets arrive again");
         let mut tools = std::mem::take(tools);
         tools.retain(|tool| !cx.local.reserves(tool.name()));
         remote.pair.offer = OfferState::Registered;
@@ -188,7 +192,7 @@ impl Peers {
         true
     }
 
-    /// Assistant: tells a participant that wants to offer tools why it is not admitted.
+    /// Assistant: refuses a participant's registration with the reason why it is not admitted.
     pub(crate) fn deny_registration(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         if cx.is_client() {
             return;
@@ -204,7 +208,7 @@ impl Peers {
         delivery.post_small(cx, self, id, &Message::ToolsRegisterAck(answer));
     }
 
-    /// A peer that has gone, or another instance of it, offers nothing.
+    /// Forgets the tools of a peer that has gone or whose instance was replaced.
     pub(crate) fn forget_registration(&mut self, cx: &mut Context, id: &Identity) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         remote.pair.offer = OfferState::Unregistered;
@@ -246,16 +250,16 @@ impl Peers {
         if cx.is_client() { check_registration_fits(cx, tools) } else { Ok(()) }
     }
 
-    /// Client: the registration may follow the first Configuration at once if no other assistant is possible, and no bound one may
-    /// return.
+    /// Client: sends the registration right after the first Configuration if no other assistant is possible and no
+    /// bound one may return.
     pub(super) fn register_early(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         if cx.is_client() && self.may_be_sent_tools(cx, id) {
             self.register(cx, delivery, id);
         }
     }
 
-    /// Client: an assistant says that it knows nothing of the client under this pair of sids: an announcement may have arrived after
-    /// the Configuration and undone it. The registration is sent again, answered or not.
+    /// Client: handles an assistant's report that it has no state for the client under this pair of sids. An
+    /// announcement after the Configuration may have reset it. The registration is sent again, answered or not.
     pub(super) fn register_once_more(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         let remote = self.remotes.get_mut(id);
         let sent = remote.filter(|remote| remote.pair.registration != Registration::Idle);
@@ -263,11 +267,11 @@ impl Peers {
         if self.bound.as_ref().is_none_or(|bound| bound == id) {
             self.send_registration(cx, delivery, id, 1);
         } else {
-            remote.pair.registration = Registration::Idle; // it is sent if this assistant is bound one day
+            remote.pair.registration = Registration::Idle; // it is sent if this assistant is bound later
         }
     }
 
-    /// Sends an observer the local registration when it is first seen.
+    /// Sends an observer the local registration, once in each of its joins.
     pub(super) fn show_registration(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let is_due = remote.is_observer() && remote.is_here();
@@ -276,7 +280,7 @@ impl Peers {
         }
     }
 
-    /// Assistant: a name that it offers itself now is no client's any more.
+    /// Assistant: withdraws clients' tools whose names it now offers itself.
     fn withdraw_taken_names(&mut self, cx: &mut Context) {
         let mut changed = Vec::new();
         for (id, remote) in &mut self.remotes {
@@ -291,7 +295,7 @@ impl Peers {
         }
     }
 
-    /// Client: whether this is the assistant, or the only one that it can be while none is bound.
+    /// Client: returns whether this is the assistant, or the only possible one while none is bound.
     fn may_be_sent_tools(&self, cx: &Context, id: &Identity) -> bool {
         let is_other_candidate =
             |(other, it): (&Identity, &Remote)| other != id && self.is_candidate(cx, other, it);
@@ -302,14 +306,15 @@ impl Peers {
     }
 
     fn show_registration_to(&self, cx: &mut Context, delivery: &mut Delivery, observers: &[Identity]) {
-        // An empty registration is an answer too: the observer need not wait for more.
+        // An empty registration also shows the observer that no tools are offered.
         let message = registration(&cx.local.tools);
         for observer in observers {
             delivery.post_small(cx, self, observer, &message);
         }
     }
 
-    /// Returns whether it was sent. A large one waits for the Configuration which says that it can be taken.
+    /// Sends the registration and returns whether it was sent. A large one waits for the Configuration that states
+    /// whether the peer accepts it.
     fn send_registration(
         &mut self,
         cx: &mut Context,
@@ -334,7 +339,8 @@ impl Peers {
         true
     }
 
-    /// Client: this assistant cannot be sent the registration, unless it has still to say that it can.
+    /// Client: reports that the registration is too large for this assistant, unless its Configuration is still
+    /// missing.
     fn refuse_large_registration(&mut self, cx: &mut Context, id: &Identity, size: usize, limit: usize) {
         let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.is_configured()) else { return };
         remote.pair.registration = Registration::Answered;
@@ -360,7 +366,7 @@ fn check_registration_fits(cx: &Context, tools: &[Tool]) -> Result<(), RegisterE
     }
 }
 
-/// The tools of a registration that can be taken, and what is wrong with the others.
+/// Returns the tools of a registration that are accepted, and the reasons for refusing the others.
 fn judge_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<String>) {
     let caps = &cx.config.caps;
     let (mut tools, mut refused, mut bytes) = (Vec::<Tool>::new(), Vec::new(), 0);
@@ -405,7 +411,7 @@ fn judge_tool(cx: &Context, tool: &RegisteredTool) -> Result<ToolName, String> {
     Ok(name)
 }
 
-/// A tool as it travels.
+/// Converts a tool to its form on the wire.
 fn written(tool: &Tool) -> RegisteredTool {
     let options = tool.tool_options();
     let mut annotations = std::collections::BTreeMap::new();
@@ -426,7 +432,7 @@ fn written(tool: &Tool) -> RegisteredTool {
     }
 }
 
-/// A tool as a client wrote it.
+/// Converts a tool from its form on the wire.
 fn read(name: ToolName, tool: &RegisteredTool) -> Tool {
     let annotations = tool.annotations.as_ref().map(Value::to_json).unwrap_or_default();
     let says = |key: &str| annotations.get(key).and_then(Json::as_bool).unwrap_or(false);

@@ -1,4 +1,4 @@
-//! One remote participant: where it is, what it has shown, and how far its handshake is.
+//! One remote participant: its presence, the instance that it showed and the state of its handshake.
 
 use std::{
     collections::VecDeque,
@@ -15,16 +15,16 @@ use crate::{
     transport::{Identity, Participant, Peer, Role, Sid},
 };
 
-/// Dead sids that are remembered of one identity. Packets of older ones have long arrived.
+/// The limit on remembered dead sids of one identity. Packets of older ones have long arrived.
 const DEAD_SIDS: usize = 8;
 
-/// How long after the handshake a registration may still be on its way.
+/// How long after the handshake a registration may still be in transit.
 pub(crate) const SETTLED: Duration = Duration::from_secs(1);
 
-/// Former instances of one identity that are remembered.
+/// The limit on remembered former instances of one identity.
 const FORMER: usize = 8;
 
-/// A remote identity, with everything that is known of it over all its joins.
+/// A remote identity and its state over all its joins.
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(super) presence: Presence,
@@ -37,10 +37,10 @@ pub(crate) struct Remote {
     pub(super) pair: Pair,
     /// The instance that it showed last.
     pub(super) instance: Option<Instance>,
-    /// Instances that another one replaced, each with the last stanza that was received from it.
+    /// The instances that another one replaced, each with the last stanza received from it.
     former: VecDeque<(Instance, u32)>,
     pub(super) features: Features,
-    /// The local configuration or a local call names it.
+    /// Whether the local configuration or a local call names it.
     pub(super) named: bool,
     pub(super) standing: Standing,
     /// The tools that it offers to the assistant.
@@ -50,12 +50,12 @@ pub(crate) struct Remote {
     pub(super) join: Join,
 }
 
-/// Where a remote participant is.
+/// The presence of a remote participant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// The local configuration or a call names it; no packet of it has arrived.
+    /// The local configuration or a call names it, but no packet of it has arrived.
     Unseen,
-    /// In the room: announced, or known by its Configuration only.
+    /// It is in the room: announced, or known only by its Configuration.
     Here {
         /// Its join.
         sid: Sid,
@@ -71,19 +71,19 @@ pub(super) enum Presence {
     },
 }
 
-/// Whether a participant may be bound or asked, and its rank among others of its kind.
+/// Whether a participant may be bound or called, and its rank among others of its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It has sent neither a Configuration nor a request.
     #[default]
     Silent,
-    /// It has spoken, so a client may bind it.
+    /// It has sent a Configuration or a request, so a client may bind it.
     Spoke,
-    /// The rank in the order in which clients registered, or assistants spoke.
+    /// It has a rank, by the order in which clients registered or assistants sent their first frame.
     Ranked {
         /// Lower ranks came earlier.
         rank: u64,
-        /// Whether it has spoken, too.
+        /// Whether it has also sent a Configuration or a request.
         spoke: bool,
     },
 }
@@ -100,7 +100,7 @@ impl Standing {
         }
     }
 
-    /// After a Configuration or a request.
+    /// Returns the standing after a Configuration or a request.
     pub(super) fn speaks(self) -> Self {
         match self {
             Self::Ranked { rank, .. } => Self::Ranked { rank, spoke: true },
@@ -108,7 +108,7 @@ impl Standing {
         }
     }
 
-    /// With this rank, unless it has one.
+    /// Returns the standing with this rank, unless it already has one.
     pub(super) fn ranked(self, rank: u64) -> Self {
         match self {
             Self::Ranked { .. } => self,
@@ -116,26 +116,26 @@ impl Standing {
         }
     }
 
-    /// Without a rank.
+    /// Returns the standing without a rank.
     pub(super) fn unranked(self) -> Self {
         if self.has_spoken() { Self::Spoke } else { Self::Silent }
     }
 }
 
-/// What happened under one pair of sids: the local one and the peer's.
+/// The state under one pair of sids: the local one and the peer's.
 #[derive(Debug, Default)]
 pub(super) struct Pair {
     pub(super) contact: Contact,
-    /// How many local Configurations were sent, and when the last.
+    /// The number of local Configurations that were sent, followed by the time of the last.
     pub(super) greetings: u32,
     pub(super) greeted_at: Option<Instant>,
-    /// When both Configurations had arrived.
+    /// The time at which both Configurations had arrived.
     pub(super) crossed_at: Option<Instant>,
-    /// A packet arrived when the handshake had been complete for [`SETTLED`].
+    /// Whether a packet arrived after the handshake had been complete for [`SETTLED`].
     pub(super) settled: bool,
-    /// When it was last pinged for a call that waits for its registration.
+    /// The time of the last ping on behalf of a call that waits for its registration.
     pub(super) probed_at: Option<Instant>,
-    /// It was given more time to send its Configuration, since frames wait for it.
+    /// Whether it was given more time to send its Configuration because frames wait for it.
     pub(super) silence_extended: bool,
     /// Client: the local registration with this assistant.
     pub(super) registration: Registration,
@@ -148,58 +148,58 @@ pub(super) struct Pair {
     pub(super) highest: u32,
 }
 
-/// How far the local registration with one assistant is.
+/// The state of the local registration with one assistant.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum Registration {
-    /// Not sent.
+    /// The registration has not been sent.
     #[default]
     Idle,
-    /// Sent so many times, not answered.
+    /// The registration was sent this many times and not answered.
     Sent(u32),
-    /// Answered.
+    /// The registration was answered.
     Answered,
 }
 
 /// Whether a client has registered its tools under this pair of sids.
 #[derive(Debug, Default)]
 pub(super) enum OfferState {
-    /// It has not.
+    /// It has not registered.
     #[default]
     Unregistered,
-    /// It has.
+    /// It has registered.
     Registered,
-    /// Its heartbeat stopped. It offers these tools again once a packet of it arrives.
+    /// Its heartbeat timed out. It offers these tools again when one of its packets arrives.
     Silenced(Vec<Tool>),
 }
 
-/// Limits on what one participant may cause.
+/// The limits on one participant's traffic.
 #[derive(Debug, Default)]
 pub(super) struct RateLimits {
-    /// Requests and registrations of the current second.
+    /// The requests and registrations of the current second.
     pub(super) requests: Window,
-    /// Reports of the current second that there is no room for a stream.
+    /// The refusals of streams sent in the current second.
     pub(super) streams: Window,
-    /// When it was last told that it has no rights.
+    /// When it was last sent a refusal because it has no rights.
     pub(super) denied_at: Option<Instant>,
-    /// When it was last told of a malformed frame.
+    /// When it was last sent a report of a malformed frame.
     pub(super) corrected_at: Option<Instant>,
 }
 
-/// What happened in one join of a participant.
+/// The state of one join of a participant.
 #[derive(Debug, Default)]
 pub(super) struct Join {
-    /// An observer that was sent the local registration.
+    /// Whether the observer was sent the local registration.
     pub(super) shown: bool,
-    /// Assistant: it asked to be admitted, by a Configuration or a registration.
+    /// Assistant: whether it asked to be admitted, by a Configuration or a registration.
     pub(super) knocked: bool,
-    /// Assistant: it was reported that its tools are not taken.
+    /// Assistant: whether it was reported that its tools are not accepted.
     pub(super) refusal_reported: bool,
     /// Assistant: the tools that it tried to register while it was not admitted.
     pub(super) refused_tools: Vec<ToolName>,
 }
 
 impl Pair {
-    /// Takes note of a frame's stanza. Returns whether it is higher than all before; a frame without one is.
+    /// Notes a frame's stanza. Returns whether it is the highest so far; a frame without a stanza counts as that.
     pub(super) fn rises(&mut self, stanza: Option<i32>) -> bool {
         let Some(stanza) = stanza.map(i32::unsigned_abs).filter(|stanza| *stanza != 0) else { return true };
         let rises = stanza > self.highest;
@@ -232,7 +232,8 @@ impl Remote {
         }
     }
 
-    /// Takes note that a packet arrived. A registration would have arrived before it, if the handshake is old enough.
+    /// Notes that a packet arrived. If the handshake is old enough, a registration would have arrived before the
+    /// packet.
     pub(super) fn hear(&mut self, now: Instant) {
         self.heard_at = now;
         if self.pair.crossed_at.is_some_and(|at| now.saturating_duration_since(at) >= SETTLED) {
@@ -240,27 +241,27 @@ impl Remote {
         }
     }
 
-    /// The tools that it offers, in this join or, while it is away, in its last one.
+    /// Returns the tools that it offers, in this join or, while it is away, in its last one.
     pub(crate) fn tools(&self) -> &[Tool] {
         &self.tools
     }
 
-    /// The tool of this name that it offers.
+    /// Returns the tool of this name that it offers.
     pub(crate) fn tool(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|tool| tool.name().as_str() == name)
     }
 
-    /// The instance that it showed last.
+    /// Returns the instance that it showed last.
     pub(crate) fn instance(&self) -> Option<&Instance> {
         self.instance.as_ref()
     }
 
-    /// When its last packet arrived.
+    /// Returns the time at which its last packet arrived.
     pub(crate) fn heard_at(&self) -> Instant {
         self.heard_at
     }
 
-    /// The sid under which it is in the room.
+    /// Returns the sid under which it is in the room.
     pub(crate) fn sid(&self) -> Option<&Sid> {
         match &self.presence {
             Presence::Here { sid, .. } => Some(sid),
@@ -272,7 +273,7 @@ impl Remote {
         self.sid().is_some()
     }
 
-    /// Whether it is where a packet says that it was sent from.
+    /// Returns whether it is in the join that a packet states.
     pub(crate) fn is_at(&self, sid: &Sid) -> bool {
         self.sid() == Some(sid) || (sid.is_empty() && self.is_here())
     }
@@ -285,97 +286,97 @@ impl Remote {
         Peer::new(identity, sid)
     }
 
-    /// Whether its token makes it an observer.
+    /// Returns whether its token makes it an observer.
     pub(crate) fn is_observer(&self) -> bool {
         self.has_role(Role::Observer)
     }
 
-    /// Whether its token names this role.
+    /// Returns whether its token names this role.
     pub(super) fn has_role(&self, role: Role) -> bool {
         self.participant.as_ref().is_some_and(|participant| participant.token_role() == Some(role))
     }
 
-    /// Whether Configurations crossed under this pair of sids.
+    /// Returns whether Configurations crossed under this pair of sids.
     pub(crate) fn is_crossed(&self) -> bool {
         let contact = self.pair.contact;
         self.is_here() && contact.is_configured() && self.pair.greetings > 0 && !contact.has_left()
     }
 
-    /// Whether anything but a Configuration may be sent to it.
+    /// Returns whether frames other than a Configuration may be sent to it.
     pub(crate) fn is_reachable(&self) -> bool {
         let contact = self.pair.contact;
         self.is_here() && !contact.has_left() && (self.is_crossed() || contact.is_plain())
     }
 
-    /// Whether it speaks without toolbridge's handshake.
+    /// Returns whether it does not use toolbridge's handshake.
     pub(crate) fn is_plain(&self) -> bool {
         self.pair.contact.is_plain()
     }
 
-    /// Whether its Configuration has arrived.
+    /// Returns whether its Configuration has arrived.
     pub(crate) fn is_configured(&self) -> bool {
         self.pair.contact.is_configured()
     }
 
-    /// Whether one side has said goodbye.
+    /// Returns whether one side has said goodbye.
     pub(crate) fn has_left(&self) -> bool {
         self.pair.contact.has_left()
     }
 
-    /// Assistant: whether it has registered under this pair of sids.
+    /// Assistant: returns whether it has registered under this pair of sids.
     pub(crate) fn is_registered(&self) -> bool {
         matches!(self.pair.offer, OfferState::Registered)
     }
 
-    /// Whether it is in the room and has not said yet what it offers.
+    /// Returns whether it is in the room and may still register tools.
     pub(crate) fn may_register(&self) -> bool {
         let contact = self.pair.contact;
         let is_silent = !self.is_registered() && !contact.is_plain() && !contact.has_left();
         self.is_here() && is_silent && (!contact.is_configured() || self.lists(Feature::Register))
     }
 
-    /// Whether it has the handshake and lists this feature.
+    /// Returns whether it uses the handshake and lists this feature.
     pub(crate) fn lists(&self, feature: Feature) -> bool {
         !self.is_plain() && self.features.has(feature)
     }
 
-    /// Whether frames may be sent to it as byte streams, whether it is plain or not.
+    /// Returns whether frames may be sent to it as byte streams, whether it is plain or not.
     pub(crate) fn takes_streams(&self) -> bool {
         self.is_configured() && self.features.has(Feature::Stream)
     }
 
-    /// Whether it may be asked prompts: it lists them, and has registered with the local assistant.
+    /// Returns whether it may be sent prompts: it lists them, and has registered with the local assistant.
     pub(crate) fn takes_prompts(&self) -> bool {
         self.is_registered() && self.lists(Feature::Prompt)
     }
 
-    /// Whether it answers claims of calls that the caller may run as well.
+    /// Returns whether it claims `either` calls.
     pub(crate) fn takes_claims(&self) -> bool {
         self.lists(Feature::Claim) && self.lists(Feature::Ack)
     }
 
-    /// Whether it proves, without having registered, that it offers no tools to the local assistant: a packet arrived when its
+    /// Returns whether it offers no tools to the local assistant: it has not registered, and a packet arrived after its
     /// registration was due.
     pub(crate) fn is_settled(&self) -> bool {
         self.pair.settled
     }
 
-    /// When both Configurations had arrived, under this pair of sids.
+    /// Returns the time at which both Configurations had arrived, under this pair of sids.
     pub(crate) fn crossed_at(&self) -> Option<Instant> {
         self.pair.crossed_at
     }
 
-    /// Whether it asked to be admitted in this join.
+    /// Returns whether it asked to be admitted in this join.
     pub(crate) fn has_knocked(&self) -> bool {
         self.join.knocked
     }
 
-    /// The tools that it tried to register in this join while it was not admitted.
+    /// Returns the tools that it tried to register in this join while it was not admitted.
     pub(crate) fn refused_tools(&self) -> &[ToolName] {
         &self.join.refused_tools
     }
 
-    /// Whether this sid was replaced or left.
+    /// Returns whether this sid was replaced or has left.
     pub(super) fn is_dead(&self, sid: &Sid) -> bool {
         self.dead.contains(sid)
     }
@@ -394,7 +395,7 @@ impl Remote {
         self.dead.retain(|dead| dead != sid);
     }
 
-    /// Remembers an instance that another one has replaced. No request of it up to this stanza runs if it returns.
+    /// Remembers an instance that another one has replaced. If it returns, none of its requests up to this stanza runs.
     pub(super) fn replace_instance(&mut self, old: Instance, last: u32) {
         if self.former.len() == FORMER {
             self.former.pop_front();
@@ -402,7 +403,7 @@ impl Remote {
         self.former.push_back((old, last));
     }
 
-    /// The last stanza of the present instance, if it was replaced before and has returned.
+    /// Returns the last stanza of the present instance, if it was replaced before and has returned.
     pub(super) fn returned_at(&mut self) -> Option<u32> {
         let at = self.former.iter().position(|(former, _)| Some(former) == self.instance.as_ref())?;
         self.former.remove(at).map(|(_, last)| last)
@@ -415,7 +416,7 @@ impl Remote {
     }
 }
 
-/// What a peer lists.
+/// The features that a peer lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Features(u16);
 
@@ -431,7 +432,7 @@ impl Features {
     }
 }
 
-/// How often something happened in the current second.
+/// The number of occurrences in the current second.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     began: Option<Instant>,
@@ -439,7 +440,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Counts once more, and says whether that is still allowed.
+    /// Counts one more occurrence and returns whether it is within the limit.
     pub(crate) fn admits(&mut self, now: Instant, limit: u32) -> bool {
         if self.began.is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(1)) {
             self.began = Some(now);

@@ -1,4 +1,4 @@
-//! Which rights a participant has (`wire.md`, section 4), and which assistant a client is bound to.
+//! The rights of participants (`wire.md`, section 4), and the binding of a client to an assistant.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Peers {
-    /// Whether the configuration names this identity.
+    /// Returns whether the configuration names this identity.
     pub(crate) fn is_named(&self, cx: &Context, id: &Identity) -> bool {
         if cx.is_client() {
             cx.config.assistant.as_ref() == Some(id)
@@ -21,7 +21,7 @@ impl Peers {
         }
     }
 
-    /// Client: whether it may become the client's assistant.
+    /// Client: returns whether it may become the client's assistant.
     pub(crate) fn is_candidate(&self, cx: &Context, id: &Identity, remote: &Remote) -> bool {
         match &cx.config.assistant {
             Some(assistant) => assistant == id,
@@ -29,12 +29,12 @@ impl Peers {
         }
     }
 
-    /// Client: whether it may be an assistant, this client's or another's. Its stops are taken.
+    /// Client: returns whether it may be an assistant, of this client or another. Its stops are accepted.
     pub(crate) fn may_be_assistant(&self, cx: &Context, id: &Identity, remote: &Remote) -> bool {
         cx.is_client() && (self.is_candidate(cx, id, remote) || is_eligible(remote))
     }
 
-    /// Assistant: whether it is one of the assistant's clients.
+    /// Assistant: returns whether it is one of the assistant's clients.
     pub(crate) fn is_admitted(&self, cx: &Context, id: &Identity, remote: &Remote) -> bool {
         if cx.is_client() {
             return false;
@@ -48,7 +48,7 @@ impl Peers {
             || self.is_guest(id, remote)
     }
 
-    /// Assistant: whether it may stop the assistant's calls.
+    /// Assistant: returns whether it may stop the assistant's calls.
     pub(crate) fn may_stop(&self, cx: &Context, remote: &Remote) -> bool {
         match (&cx.config.stop_filter, &remote.participant) {
             (Some(rule), Some(participant)) => allows(rule, participant),
@@ -56,7 +56,7 @@ impl Peers {
         }
     }
 
-    /// Whether the local participant shakes hands with it.
+    /// Returns whether the local participant performs the handshake with it.
     pub(crate) fn is_counterpart(&self, cx: &Context, id: &Identity, remote: &Remote) -> bool {
         if cx.is_client() {
             self.is_candidate(cx, id, remote)
@@ -65,12 +65,12 @@ impl Peers {
         }
     }
 
-    /// Whether the local participant shakes hands with this identity, if it is known.
+    /// Returns whether the local participant performs the handshake with this identity, if it is known.
     pub(crate) fn has_counterpart(&self, cx: &Context, id: &Identity) -> bool {
         self.get(id).is_some_and(|remote| self.is_counterpart(cx, id, remote))
     }
 
-    /// Client: binds the only candidate that has spoken, if none is bound.
+    /// Client: binds the only candidate that has sent a frame, if none is bound.
     pub(crate) fn judge_candidates(&mut self, cx: &mut Context, delivery: &mut Delivery) {
         if !cx.is_client() {
             return;
@@ -114,13 +114,13 @@ impl Peers {
         }
     }
 
-    /// A peer is gone for good: it offers nothing, and is the assistant no more.
+    /// Forgets the tools of a peer that is gone for good, and unbinds it if it is the assistant.
     pub(crate) fn forget_and_unbind(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         self.forget_registration(cx, id);
         self.unbind(cx, delivery, id);
     }
 
-    /// Client: this identity is the assistant no more. The other candidates are judged.
+    /// Client: unbinds this assistant and considers the other candidates.
     pub(crate) fn unbind(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         if let Some(remote) = self.remotes.get_mut(id) {
             remote.standing = Standing::Silent;
@@ -132,20 +132,21 @@ impl Peers {
         }
     }
 
-    /// Client: looks later whether an assistant was bound.
+    /// Client: starts the timer that reports a missing assistant.
     pub(super) fn look_for_assistant(&self, cx: &mut Context) {
         if cx.is_client() && self.bound.is_none() && !cx.timers.is_set(&Timer::Unbound) {
             cx.set_timer(Timer::Unbound, cx.config.times.owner_wait);
         }
     }
 
-    /// Whether its rights can be judged: the configuration or a call names it, or the server has announced it.
+    /// Returns whether its rights can be determined: the configuration or a call names it, or the server has announced
+    /// it.
     pub(super) fn can_be_judged(&self, cx: &Context, id: &Identity) -> bool {
         let is_known = |remote: &Remote| remote.participant.is_some() || remote.named;
         self.is_named(cx, id) || self.get(id).is_some_and(is_known)
     }
 
-    /// A participant has joined, moved or left: whether it observes may have changed.
+    /// Updates the observers after a participant has joined, moved or left.
     pub(super) fn note_observer(&mut self, id: &Identity) {
         let observes =
             |remote: &Remote| matches!(remote.presence, Presence::Here { .. }) && remote.is_observer();
@@ -156,7 +157,8 @@ impl Peers {
         }
     }
 
-    /// A client has registered, or an assistant has spoken: it keeps its rank until it is gone.
+    /// Gives a rank to a client that has registered or an assistant that has sent a frame. It keeps the rank until it
+    /// is gone.
     pub(super) fn rank(&mut self, id: &Identity) {
         self.last_rank += 1;
         let rank = self.last_rank;
@@ -166,10 +168,10 @@ impl Peers {
     }
 }
 
-/// Asks an author's rule. The session must be whole whatever the rule does: a panic is a no.
+/// Evaluates an author's rule. The session must stay consistent whatever the rule does: a panic counts as a rejection.
 fn allows(rule: &ParticipantFilter, participant: &Participant) -> bool {
     catch_unwind(AssertUnwindSafe(|| rule(participant))).unwrap_or_else(|_| {
-        tracing::error!(participant = %participant.identity(), "the rule for a participant panicked; the answer is no");
+        tracing::error!(participant = %participant.identity(), "the rule for a participant panicked; the participant is rejected");
         false
     })
 }

@@ -12,20 +12,21 @@ use crate::{
     transport::{Identity, Participant},
 };
 
-/// Which of several is meant.
+/// The policy for choosing among several participants.
 ///
-/// An assistant asks it when several clients offer one tool, and neither the call names one nor a pin does; a client
-/// when several participants may be its assistant and none was configured. Whoever is bound stays bound until it
+/// An assistant uses it when several clients offer one tool, and neither the call nor a pin names one. A client uses it
+/// when several participants may be its assistant and none was configured. A bound assistant stays bound until it
+/// leaves.
 /// leaves: a client asks it only then.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum SelectionPolicy {
-    /// Nobody: the call is [ambiguous](crate::CallError::Ambiguous), the client binds none and
-    /// [says so](crate::protocol::session::Event::AmbiguousAssistant).
+    /// Selects none. The call fails as [ambiguous](crate::CallError::Ambiguous); a client binds no assistant and
+    /// [reports the candidates](crate::protocol::session::Event::AmbiguousAssistant).
     #[default]
     Nobody,
-    /// The client that registered first, or the assistant that sent a frame first. A participant that returns within the grace
-    /// period keeps its place.
+    /// The client that registered first, or the assistant that sent a frame first. A participant that returns within
+    /// the grace period keeps its rank.
     First,
     /// The client that registered last, or the assistant whose first frame came last. A changed registration does not count
     /// as a new one.
@@ -36,7 +37,7 @@ pub enum SelectionPolicy {
     By(SelectionFn),
 }
 
-/// Chooses one of several for a tool, or an assistant if there is no tool: see [`SelectionPolicy::by`].
+/// Selects one of several candidates for a tool, or an assistant if there is no tool. See [`SelectionPolicy::by`].
 pub type SelectionFn = Arc<dyn Fn(Option<&str>, &[Candidate]) -> Option<Identity> + Send + Sync>;
 
 impl SelectionPolicy {
@@ -74,20 +75,21 @@ impl fmt::Debug for SelectionPolicy {
     }
 }
 
-/// One of several who may be meant.
+/// A candidate for the selection.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// Who.
+    /// The candidate's identity.
     pub identity: Identity,
-    /// What the room says of it, if it was announced.
+    /// The room's description of the candidate, if it was announced.
     pub participant: Option<Participant>,
-    /// The tool that is asked for, as it registered it. None of an assistant, and of what is never registered.
+    /// The requested tool, as the candidate registered it. `None` for an assistant, and for a tool that is never
+    /// registered.
     pub tool: Option<Tool>,
 }
 
 impl Peers {
-    /// The one of several that the policy selects.
+    /// Returns the candidate that the policy selects.
     pub(crate) fn select(&self, cx: &Context, tool: Option<&str>, among: &[Identity]) -> Option<Identity> {
         let mut known: Vec<(&Identity, &Remote)> =
             among.iter().filter_map(|id| self.remotes.get_key_value(id)).collect();
@@ -116,13 +118,13 @@ fn named_by(chooser: &SelectionFn, tool: Option<&str>, known: &[(&Identity, &Rem
             tool: registered(remote),
         })
         .collect();
-    // The session must be whole whatever the author's function does: a panic selects nobody.
+    // The session must stay consistent whatever the author's function does: a panic selects none.
     let named = catch_unwind(AssertUnwindSafe(|| chooser(tool, &candidates))).unwrap_or_else(|_| {
-        tracing::error!("the function that chooses panicked; nobody is chosen");
+        tracing::error!("the selection function panicked; no candidate is selected");
         None
     })?;
     if !candidates.iter().any(|it| it.identity == named) {
-        tracing::warn!(%named, "the function that chooses named somebody else; nobody is chosen");
+        tracing::warn!(%named, "the selection function returned an unknown identity; no candidate is selected");
         return None;
     }
     Some(named)

@@ -1,4 +1,5 @@
-//! What a call costs does not depend on how many calls came before it. Work is counted in comparisons of ids.
+//! Tests that the cost of a call does not depend on the number of earlier calls. The cost is counted in comparisons of
+//! ids.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// An assistant and its client, between whom every packet arrives at once.
+/// An assistant and its client. Every packet between them arrives at once.
 struct Pair {
     now: Instant,
     assistant: Session,
@@ -20,7 +21,7 @@ struct Pair {
     answers: bool,
     /// Whether packets to the client are lost.
     cut: bool,
-    /// Whether packets to the client are given back as not sent.
+    /// Whether packets to the client are reported as not sent.
     unsent: bool,
     jobs: Vec<Job>,
     results: Vec<Result<Value, CallError>>,
@@ -51,7 +52,7 @@ impl Pair {
         pair
     }
 
-    /// Carries packets to and fro until there are none, then lets a millisecond pass.
+    /// Exchanges packets until there are none, then advances the time by a millisecond.
     fn exchange(&mut self) {
         loop {
             let from_assistant = self.assistant.poll_output();
@@ -87,7 +88,7 @@ impl Pair {
         self.client.handle_timeout(self.now);
     }
 
-    /// The frames that either end keeps a record of.
+    /// Returns the number of frames that either end has a record of.
     fn records(&self) -> usize {
         self.assistant.core.delivery.records() + self.client.core.delivery.records()
     }
@@ -103,7 +104,7 @@ impl Pair {
         }
     }
 
-    /// The comparisons of so many calls, one after the other.
+    /// Returns the comparisons of this many calls, one after the other.
     fn cost_of_calls(&mut self, count: u32) -> u64 {
         comparisons::of(|| self.calls(count))
     }
@@ -132,7 +133,7 @@ fn call_after_ten_thousand_calls_costs_little_more_than_after_a_hundred() {
         pair.calls(9_800);
         assert_eq!(pair.client.incoming.longest_cache(), 4_096, "the table is full");
         let late = pair.cost_of_calls(100);
-        // Of each lookup, twelve comparisons among 4,096 stand against eight among 200.
+        // Each lookup takes twelve comparisons among 4,096 entries and eight among 200.
         assert!(late <= 2 * early, "{early} comparisons of 100 calls became {late}");
         assert!(late <= 100 * 600, "{late} comparisons of 100 calls");
     }
@@ -141,7 +142,7 @@ fn call_after_ten_thousand_calls_costs_little_more_than_after_a_hundred() {
 #[test]
 fn refused_request_costs_no_more_when_the_table_is_full() {
     let mut config = unlimited();
-    config.caps.calls_per_second = 1; // all but the first of a second are refused, and each refusal is remembered
+    config.caps.calls_per_second = 1; // further calls in a second are refused, and each refusal is remembered
     let mut pair = Pair::new(config);
     pair.calls(100);
     let early = pair.cost_of_calls(100);
@@ -203,7 +204,7 @@ fn records_of_frames_end_with_their_calls() {
             pair.now += Duration::from_secs(100);
             pair.exchange();
         }
-        // The client keeps the results that nothing acknowledges while its caller is in the room.
+        // The client keeps the unacknowledged results while its caller is in the room.
         assert_eq!((pair.assistant.open_calls(), pair.assistant.core.delivery.records()), (0, 0));
     }
 }
