@@ -64,19 +64,17 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 
 /// One end of the protocol: a client that offers tools, or the assistant that calls them.
 ///
-/// It has no socket, no clock and no randomness. Whoever drives it does four things, in a loop:
+/// It contains no sockets, no clock and no randomness. Its driver runs a loop:
 ///
-/// 1. after every input or command, [`poll_output`](Self::poll_output) until it gives nothing, and do
-///    what each [`Output`] says;
-/// 2. wait for a packet, for news of the room, or until [`poll_timeout`](Self::poll_timeout);
-/// 3. hand that to the `handle_*` method of its name, with the time;
-/// 4. begin again.
+/// 1. After each input or command, call [`poll_output`](Self::poll_output) until it returns `None`, and do what each
+///    [`Output`] says.
+/// 2. Wait for a packet, for an event of the room, or until [`poll_timeout`](Self::poll_timeout).
+/// 3. Pass it to the `handle_*` method of that name, with the current time.
 ///
-/// Where tools need a person's consent ([`Config::consent_available`]), the outputs include questions, which are answered with
-/// [`consent`](Self::consent).
+/// Where tools need a person's consent ([`Config::consent_available`]), the outputs include questions, which are
+/// answered with [`consent`](Self::consent).
 ///
-/// Bytes from outside can neither panic it nor make it grow past the caps in [`Caps`]. A panic in here
-/// is a bug in here.
+/// Bytes from the network can neither make it panic nor make it grow beyond the limits in [`Caps`].
 ///
 /// ```no_run
 /// use std::time::Instant;

@@ -344,7 +344,7 @@ pub struct Caps {
     /// The largest frame that is accepted as a byte stream from a sender that is neither the bound assistant nor owes
     /// an answer, in bytes.
     ///
-    /// It is also the limit of a registration, and of a frame whose type the session does not handle, whoever sends it:
+    /// It is also the limit of a registration, and of a frame whose type the session does not handle, from any sender:
     /// as many of those may wait for the application as events may. Default: 256 KiB.
     pub max_frame_of_others: usize,
     /// Open byte streams of one sender. Default: 4.
