@@ -188,11 +188,11 @@ impl Session {
     /// Returns the tools that can be called: the local ones and, for an assistant, those of its clients.
     pub fn tools(&self) -> Vec<Offer> {
         let local = &self.core.cx.local;
-        let ours = local.tools.iter().map(|tool| Offer::new(tool.clone(), local.identity().clone()));
+        let local_tools = local.tools.iter().map(|tool| Offer::new(tool.clone(), local.identity().clone()));
         let theirs = self.core.peers.iter().flat_map(|(owner, remote)| {
             remote.tools().iter().map(|tool| Offer::new(tool.clone(), owner.clone()))
         });
-        ours.chain(theirs).collect()
+        local_tools.chain(theirs).collect()
     }
 
     /// Returns the counters.
@@ -512,7 +512,7 @@ impl Session {
         if self.begin(now) {
             let Core { cx, peers, delivery, jobs } = &mut self.core;
             let verdict = jobs.answer(cx, peers, delivery, key, is_allowed);
-            self.judged(verdict);
+            self.apply_verdict(verdict);
         }
     }
 
@@ -631,7 +631,7 @@ impl Session {
         }
     }
 
-    fn judged(&mut self, verdict: Verdict) {
+    fn apply_verdict(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Nothing => {}
             Verdict::Ended(ended) => self.job_ended(*ended),
@@ -679,11 +679,11 @@ impl Session {
                 outgoing.send_refused(core, &id);
             }
             Timer::Lane(id) => delivery.lane_due(cx, peers, &id),
-            Timer::ClaimWindow(key) => outgoing.nobody_claimed(core, key),
+            Timer::ClaimWindow(key) => outgoing.claim_window_over(core, key),
             Timer::ClaimDeadline(key) => incoming.handle_claim_deadline(core, key),
             Timer::Consent(key) => {
-                let verdict = jobs.answer_silence(cx, peers, delivery, key);
-                self.judged(verdict);
+                let verdict = jobs.time_out_question(cx, peers, delivery, key);
+                self.apply_verdict(verdict);
             }
             Timer::Unbound => peers.report_unbound(cx),
         }

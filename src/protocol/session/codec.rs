@@ -82,7 +82,7 @@ impl Received {
     }
 
     /// Returns whether the sender has received the local Configuration.
-    pub(super) fn has_heard_us(&self) -> bool {
+    pub(super) fn has_received_configuration(&self) -> bool {
         self.frame.meta_bool(HEARD)
     }
 

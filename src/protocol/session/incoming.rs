@@ -185,7 +185,7 @@ impl Incoming {
     /// Refuses all further requests and gives up the claims.
     pub(super) fn drain(&mut self, core: &mut Core) {
         self.is_draining = true;
-        self.give_claims_back(core);
+        self.release_claims(core);
     }
 
     /// Returns whether a caller in the room has not acknowledged a result.
@@ -339,13 +339,13 @@ impl Incoming {
         let InboundRequest { caller, stanza, request, .. } = &inbound;
         let memory = core.cx.config.times.memory;
         requested(core, &inbound);
-        let judged = judge(core, request);
+        let checked = check_request(core, request);
         let job = core.cx.next_job_key(); // the cache needs a key for a refused request too
-        let limit = judged.as_ref().map_or(DEFAULT_TIMEOUT, |(_, limit)| *limit);
+        let limit = checked.as_ref().map_or(DEFAULT_TIMEOUT, |(_, limit)| *limit);
         if let Some(cache) = self.caches.get_mut(caller) {
             cache.begin(request, *stanza, limit.saturating_add(memory), job);
         }
-        match judged {
+        match checked {
             Ok((tool, limit)) => self.begin_job(core, core.cx.now, job, inbound, tool, limit),
             Err(refused) => {
                 self.settled(core, &request.id, request.tool_name.clone(), &refused, Duration::ZERO);
@@ -479,7 +479,7 @@ fn requested(core: &mut Core, inbound: &InboundRequest) {
 }
 
 /// Returns the tool and time limit of a valid request, or else the answer to it.
-fn judge(core: &Core, request: &ToolUseRequest) -> Result<(ToolName, Duration), Outcome> {
+fn check_request(core: &Core, request: &ToolUseRequest) -> Result<(ToolName, Duration), Outcome> {
     let refuse = |code, message: String| Err(Err(ToolError::new(code, message)));
     let longest = core.cx.config.times.longest_call;
     let limit = match request.timeout_ms {
@@ -515,7 +515,7 @@ fn judge(core: &Core, request: &ToolUseRequest) -> Result<(ToolName, Duration), 
 fn must_claim(core: &Core, inbound: &InboundRequest) -> bool {
     core.peers.get(&inbound.caller).is_some_and(Remote::takes_claims)
         && inbound.request.execution == Ok(Execution::Either)
-        && judge(core, &inbound.request).is_ok()
+        && check_request(core, &inbound.request).is_ok()
 }
 
 /// Sends the refusal of a request.

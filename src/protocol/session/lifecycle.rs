@@ -21,7 +21,7 @@ impl Session {
         if id == *cx.local.identity() {
             // The server describes the local participant, so it has announced it to the others.
             if sid == *cx.local.participant.sid() && cx.local.unannounced_until.take().is_some() {
-                self.outgoing.judge_silence(&mut self.core);
+                self.outgoing.start_silence_timeouts(&mut self.core);
             }
             return;
         }
@@ -32,7 +32,7 @@ impl Session {
         self.outgoing.expect(&mut self.core, &id);
         let Core { cx, peers, delivery, .. } = &mut self.core;
         peers.greet(cx, delivery, &id);
-        peers.judge_candidates(cx, delivery);
+        peers.bind_candidate(cx, delivery);
         for (from, received) in self.core.peers.release(&id, &sid) {
             self.accept(&from, received);
         }
@@ -48,8 +48,8 @@ impl Session {
             ConnectionState::Reconnecting => cx.timers.pause(cx.now),
             ConnectionState::Connected => {
                 cx.timers.resume(cx.now);
-                delivery.forgive_streams(cx.now);
-                peers.forgive_silence(cx.now);
+                delivery.restart_stream_timeouts(cx.now);
+                peers.restart_peer_timeouts(cx.now);
                 self.send_all_unsent();
             }
         }
@@ -112,7 +112,7 @@ impl Session {
     pub(super) fn replace_instance(&mut self, id: &Identity, before: Instance) {
         tracing::debug!(peer = %id, "the peer's instance was replaced");
         self.core.delivery.forget_pair(id);
-        self.outgoing.ask_anew(&mut self.core, id);
+        self.outgoing.reassign_calls(&mut self.core, id);
         self.core.peers.forget_registration(&mut self.core.cx, id);
         self.incoming.stop_jobs_for(&mut self.core, id);
         self.outgoing.forget_stops(&mut self.core, id);
@@ -218,13 +218,13 @@ impl Session {
         let is_client = self.core.cx.is_client();
         if is_client {
             let Core { cx, peers, delivery, .. } = &mut self.core;
-            peers.judge_candidates(cx, delivery);
+            peers.bind_candidate(cx, delivery);
             if peers.is_bound(id) {
                 peers.register(cx, delivery, id);
             }
             self.incoming.take_up(id);
         } else {
-            self.outgoing.calls_go_on(&mut self.core, id);
+            self.outgoing.resume_calls(&mut self.core, id);
         }
         self.take_waiting(id); // first, since these frames may acknowledge frames that would otherwise be sent again
         self.retransmit(id);
@@ -232,7 +232,7 @@ impl Session {
             self.outgoing.send_stops(&mut self.core, id, true);
         } else {
             self.outgoing.send_waiting_stops(&mut self.core, id);
-            self.outgoing.stop_what_ended_meanwhile(&mut self.core, id);
+            self.outgoing.stop_calls_ended_meanwhile(&mut self.core, id);
             self.outgoing.look_for_owners(&mut self.core);
         }
     }

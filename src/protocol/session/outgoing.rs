@@ -166,8 +166,8 @@ impl Asked {
     }
 
     /// Returns whether the owner cannot have the call because no packet with it was sent.
-    fn never_left(&self, core: &Core) -> bool {
-        !self.again && core.delivery.never_left(&self.owner, self.stanza)
+    fn was_never_sent(&self, core: &Core) -> bool {
+        !self.again && core.delivery.was_never_sent(&self.owner, self.stanza)
     }
 
     /// Returns whether the call was sent to the owner's present instance.
@@ -199,7 +199,7 @@ impl Call {
         }
     }
 
-    /// Returns the owner for a change. It is indexed, so only [`Calls`] may change the open calls' owners.
+    /// Returns the owner's state mutably. The owner is indexed, so only [`Calls`] may change it while the call is open.
     pub(super) fn asked_mut(&mut self) -> Option<&mut Asked> {
         match &mut self.stage {
             Stage::Asked(asked) => Some(asked),
@@ -256,7 +256,7 @@ impl Outgoing {
 
     /// Handles a stop whose packet was not sent. The stop waits until the owner is reachable.
     pub(super) fn stop_unsent(&mut self, call: &CallId, stanza: i32) {
-        self.settled.stop_never_left(call, stanza);
+        self.settled.stop_not_sent(call, stanza);
     }
 
     /// Sends a peer the frames that have not been sent to it in any packet.
@@ -282,7 +282,7 @@ impl Outgoing {
     pub(super) fn handle_heartbeat_timeout(&mut self, core: &mut Core, id: &Identity) {
         tracing::info!(peer = %id, "heartbeat timed out");
         self.lose_calls(core, id, |_| true);
-        core.peers.silence(&mut core.cx, id);
+        core.peers.withdraw_silent_client(&mut core.cx, id);
     }
 
     /// Sets the time limit of a call that a person has allowed.
@@ -344,7 +344,7 @@ impl Outgoing {
         if name.is_reserved() && name.as_str() != ToolName::ECHO && !name.is_prompt() {
             return Err(unknown(NotOffered::NotAName));
         }
-        let ours = request.owner.as_ref().is_none_or(|owner| owner == core.cx.local.identity())
+        let is_local = request.owner.as_ref().is_none_or(|owner| owner == core.cx.local.identity())
             && core.cx.local.tools.iter().any(|tool| *tool.name() == name);
         let mut call = Call {
             id: core.cx.ids.next_call(),
@@ -364,12 +364,12 @@ impl Outgoing {
             turn: request.turn,
             rest: None,
         };
-        if ours {
+        if is_local {
             return Ok(self.run_or_ask(core, call, &name));
         }
         match self.choose(core, &call.tool, call.named.as_ref()) {
             Choice::Fail(error) => return Err(error),
-            Choice::Wait if wait.is_zero() => return Err(self.nobody_for(core, &call)),
+            Choice::Wait if wait.is_zero() => return Err(self.no_owner_error(core, &call)),
             Choice::Wait => {}
             Choice::Ask(owner) => {
                 let asked = self.send_request(core, &call, &owner)?;
@@ -441,7 +441,7 @@ impl Outgoing {
 
     /// Resumes the open calls of an owner whose Configuration has crossed with the local one. The calls of another
     /// instance are lost.
-    pub(super) fn calls_go_on(&mut self, core: &mut Core, id: &Identity) {
+    pub(super) fn resume_calls(&mut self, core: &mut Core, id: &Identity) {
         let Some(remote) = core.peers.get(id) else { return };
         let (instance, sid) = (remote.instance().cloned(), remote.sid().cloned());
         let mut again = Vec::new();

@@ -92,12 +92,12 @@ impl Session {
             cx.local.is_muted = true;
             cx.event(Event::NotAllowed);
         }
-        let Some(NotSent { to, stanza, purpose, never_left }) = delivery.unsent(cx, packet, why) else {
+        let Some(NotSent { to, stanza, purpose, was_never_sent }) = delivery.unsent(cx, packet, why) else {
             return;
         };
         match purpose {
             Purpose::Request(call) => {
-                if never_left && *why != SendFailure::Interrupted {
+                if was_never_sent && *why != SendFailure::Interrupted {
                     self.outgoing.request_unsent(&mut self.core, &call, why);
                 }
                 return;
@@ -150,7 +150,7 @@ impl Session {
 
     fn dispatch(&mut self, id: &Identity, mut received: Received) {
         let Core { cx, peers, delivery, .. } = &mut self.core;
-        delivery.lane_heard(cx, peers, id, &received);
+        delivery.lane_received(cx, peers, id, &received);
         let message = std::mem::replace(&mut received.message, Message::Heartbeat);
         if let Message::Error(error) = &message
             && self.stream_refused(id, error)
@@ -252,7 +252,7 @@ impl Session {
         }
         if speech.is_news {
             let Core { cx, peers, delivery, .. } = &mut self.core;
-            peers.judge_candidates(cx, delivery);
+            peers.bind_candidate(cx, delivery);
         }
         if speech.is_newly_plain {
             self.take_waiting(id);

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_have_names_and_begin_at_zero() {
+    fn counters_have_names_and_start_at_zero() {
         let mut stats = Stats::default();
         stats.add(Counter::NotPermitted, 3);
         assert_eq!(

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grace_stands_still_while_we_are_cut_off() {
+    fn grace_period_pauses_while_connection_is_lost() {
         let (mut timers, now) = (Timers::default(), an_instant());
         let grace = Timer::Grace("a".into());
         timers.set(now, grace.clone(), 5 * SECOND);

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_state_is_left_out_and_a_bad_parent_counts_for_nothing() {
+    fn invalid_state_is_left_out_and_invalid_parent_is_ignored() {
         let good: TraceContext = PARENT_TEXT.parse().unwrap();
         assert_eq!(of(json!({"traceparent": PARENT_TEXT, "tracestate": "A=b"})), Some(good.clone()));
         let with = of(json!({"traceparent": PARENT_TEXT, "tracestate": "a=b"})).unwrap();

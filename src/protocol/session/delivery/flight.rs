@@ -20,7 +20,7 @@ pub(super) const MAX_FLYING: usize = 256;
 const RETRIES: u32 = 4;
 
 /// The interval at which a held copy is reconsidered. A reported backlog triggers it earlier.
-const JUDGED_EVERY: Duration = Duration::from_millis(20);
+const RECONSIDERED_EVERY: Duration = Duration::from_millis(20);
 
 /// The interval between forced copies. After the last retry of a frame its copy is sent whatever waits on `_reliable`,
 /// but only one per interval. So each frame arrives in the end, and no backlog can break the connection.
@@ -178,7 +178,7 @@ impl Flight {
         let of = |frame: &Flying| {
             let copy = match frame.copy {
                 ReliableCopy::At(at) => Some(at),
-                ReliableCopy::Held => Some(later(now, JUDGED_EVERY)),
+                ReliableCopy::Held => Some(later(now, RECONSIDERED_EVERY)),
                 ReliableCopy::Sent => None,
             };
             [frame.again_at, copy].into_iter().flatten().min()

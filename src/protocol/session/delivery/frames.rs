@@ -37,7 +37,7 @@ pub(crate) struct NotSent {
     pub(crate) stanza: i32,
     pub(crate) purpose: Purpose,
     /// Whether it is certain that no packet of the frame was ever sent.
-    pub(crate) never_left: bool,
+    pub(crate) was_never_sent: bool,
 }
 
 /// All unacknowledged frames. A stanza is never used twice, so its absolute value identifies the frame.
@@ -220,7 +220,7 @@ impl Delivery {
     }
 
     /// Returns whether no packet with this frame was sent.
-    pub(crate) fn never_left(&self, to: &Identity, stanza: i32) -> bool {
+    pub(crate) fn was_never_sent(&self, to: &Identity, stanza: i32) -> bool {
         self.frames.frame(to, stanza).is_some_and(|frame| frame.left == 0)
     }
 
@@ -260,7 +260,7 @@ impl Delivery {
         }
         let frame = self.frames.frame_mut(&to, stanza)?;
         let is_proven = on_lane == Unsent::Proven || !frame.is_fast;
-        let never_left = is_proven && frame.left == 1;
+        let was_never_sent = is_proven && frame.left == 1;
         if is_proven && *why == SendFailure::Interrupted {
             frame.left = frame.left.saturating_sub(1);
         }
@@ -268,7 +268,7 @@ impl Delivery {
         if !matches!(purpose, Purpose::Request(_) | Purpose::Claim(_)) {
             self.frames.remove(&to, stanza);
         }
-        Some(NotSent { to, stanza, purpose, never_left })
+        Some(NotSent { to, stanza, purpose, was_never_sent })
     }
 
     /// Handles a peer's refusal of the stream in this packet for lack of space. Returns the frame's purpose and the

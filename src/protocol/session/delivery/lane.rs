@@ -1,7 +1,7 @@
 //! The fast lane: small frames are sent first on `_lossy` only, and again until they are acknowledged (`wire.md`,
 //! section 5.8).
 //!
-//! [`Delivery::transmit_to`] selects the lane of each frame to one peer. [`Delivery::lane_heard`] processes each
+//! [`Delivery::transmit_to`] selects the lane of each frame to one peer. [`Delivery::lane_received`] processes each
 //! received frame, which shows what has been delivered. The state belongs to one pair of sids and ends with it.
 
 use std::{
@@ -100,7 +100,7 @@ impl Reliable {
     }
 
     /// Returns whether a copy may be sent on `_reliable` after this many bytes of other copies.
-    fn has_room_beside(&self, bytes: usize) -> bool {
+    fn has_room_after(&self, bytes: usize) -> bool {
         let waits = |backlog: usize| backlog.saturating_add(self.added).saturating_add(bytes);
         self.backlog.is_none_or(|backlog| waits(backlog) <= RELIABLE_WAIT)
     }
@@ -205,7 +205,7 @@ impl Delivery {
     }
 
     /// Handles a received frame: the frames that it acknowledges, and the lane for its answer.
-    pub(crate) fn lane_heard(
+    pub(crate) fn lane_received(
         &mut self,
         cx: &mut Context,
         peers: &impl Recipients,
@@ -215,7 +215,7 @@ impl Delivery {
         let lane = &mut self.links.entry(id.clone()).or_default().lane;
         lane.last = incoming.lane;
         match &incoming.message {
-            Message::Configuration(_) => lane.has_met |= incoming.has_heard_us(),
+            Message::Configuration(_) => lane.has_met |= incoming.has_received_configuration(),
             Message::ToolUseRequest(_) => lane.has_met |= incoming.addressed_to().is_some(),
             // A registration may follow the peer's Configuration before the local one has arrived. Plain peers send
             // stops too.
@@ -308,7 +308,7 @@ impl Delivery {
         let held = flight.held();
         let (reliable, mut added) = (&self.reliable, 0);
         let due = flight.due(cx.now, |bytes| {
-            let has_room = reliable.has_room_beside(added);
+            let has_room = reliable.has_room_after(added);
             added += if has_room { bytes } else { 0 };
             has_room
         });
@@ -327,7 +327,7 @@ impl Delivery {
     pub(crate) fn handle_backlog(&mut self, cx: &mut Context, peers: &impl Recipients, bytes: usize) {
         self.reliable.backlog = Some(bytes);
         self.reliable.added = 0;
-        if !self.reliable.has_room_beside(0) {
+        if !self.reliable.has_room_after(0) {
             return;
         }
         for id in std::mem::take(&mut self.reliable.holding) {

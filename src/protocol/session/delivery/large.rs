@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again_is_sent_once() {
+    fn retransmitted_frame_withdraws_its_earlier_packet() {
         let mut large = Large::default();
         large.note(1, &["a".into()], -7);
         large.note(2, &["b".into()], -7);

@@ -67,7 +67,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn it_waits_one_and_a_half_round_trips() {
+    fn wait_is_one_and_a_half_round_trips() {
         let mut trip = RoundTrip::default();
         assert_eq!((trip.wait(), trip.half()), (100 * MS, FIRST_WAIT / 3));
         trip.sample(40 * MS);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_waits_less_than_20_ms_nor_longer_than_3_s() {
+    fn wait_is_between_20_ms_and_3_s() {
         let mut trip = RoundTrip::default();
         trip.sample(MS);
         assert_eq!(trip.wait(), SHORTEST_WAIT);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sample_the_wait_doubles_until_one_can_be_had() {
+    fn wait_doubles_until_there_is_a_sample() {
         let mut trip = RoundTrip::default();
         trip.too_short();
         trip.too_short();

@@ -117,8 +117,8 @@ impl Delivery {
     }
 
     /// Restarts the stall timeouts after an outage of the local connection.
-    pub(crate) fn forgive_streams(&mut self, now: Instant) {
-        self.streams.forgive(now);
+    pub(crate) fn restart_stream_timeouts(&mut self, now: Instant) {
+        self.streams.restart_timeouts(now);
     }
 }
 
@@ -226,7 +226,7 @@ impl Streams {
     }
 
     /// Restarts the stall timeouts after an outage of the local connection.
-    pub(super) fn forgive(&mut self, now: Instant) {
+    pub(super) fn restart_timeouts(&mut self, now: Instant) {
         for inflow in self.open.values_mut() {
             (inflow.began, inflow.heard_at) = (now, now);
         }

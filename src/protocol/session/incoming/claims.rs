@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Core, InboundRequest, Incoming, Purpose, Timer, judge, requested};
+use super::{Core, InboundRequest, Incoming, Purpose, Timer, check_request, requested};
 use crate::{
     protocol::{
         frame::{Acknowledgement, Message, Meta},
@@ -57,7 +57,7 @@ impl Incoming {
 
     /// Claims a request. The claim also acknowledges the request.
     pub(super) fn claim(&mut self, core: &mut Core, inbound: InboundRequest) {
-        let Ok((tool, limit)) = judge(core, &inbound.request) else { return };
+        let Ok((tool, limit)) = check_request(core, &inbound.request) else { return };
         let call = inbound.request.id.clone();
         let message = claim_message(core, inbound.stanza, &call);
         let Some(sent) = core.post_small(&inbound.caller, &message) else { return };
@@ -108,7 +108,7 @@ impl Incoming {
     }
 
     /// Gives up all claims because the client is about to leave.
-    pub(super) fn give_claims_back(&mut self, core: &mut Core) {
+    pub(super) fn release_claims(&mut self, core: &mut Core) {
         let callers: Vec<_> = self.caches.keys().cloned().collect();
         for id in callers {
             for call in self.claimed_of(&id) {
@@ -133,7 +133,7 @@ impl Incoming {
     fn start_claimed(&mut self, core: &mut Core, claim: Claim) {
         let Claim { job, inbound, tool, began, limit, .. } = claim;
         core.cx.timers.cancel(&Timer::ClaimDeadline(job));
-        if let Err(refused) = judge(core, &inbound.request) {
+        if let Err(refused) = check_request(core, &inbound.request) {
             let call = inbound.request.id.clone();
             return self.answer(core, &inbound.caller, &call, refused, false); // the tool was withdrawn meanwhile
         }

@@ -85,20 +85,20 @@ pub(super) struct Answer {
     /// The stanza under which the answer was sent; `None` while it waits for the caller to be reachable.
     sent: Option<i32>,
     /// How often the caller refused it for lack of space.
-    turned_away: u32,
+    refusals: u32,
     /// Whether the answer must state that the tool had started, although its code otherwise proves that it had not.
     /// Progress is not retransmitted, so the answer states it.
-    pub(super) says_it_began: bool,
+    pub(super) states_start: bool,
 }
 
 impl Answer {
     pub(super) fn new(message: Message, size: usize) -> Self {
-        Self { message, size, order: 0, sent: None, turned_away: 0, says_it_began: false }
+        Self { message, size, order: 0, sent: None, refusals: 0, states_start: false }
     }
 
     /// Sets whether the answer must state that the tool had started.
-    pub(super) fn of_begun(mut self, says_it_began: bool) -> Self {
-        self.says_it_began = says_it_began;
+    pub(super) fn of_begun(mut self, states_start: bool) -> Self {
+        self.states_start = states_start;
         self
     }
 
@@ -313,10 +313,10 @@ impl RequestCache {
     }
 
     /// Counts a refusal of this answer for lack of space. Returns the number of its refusals.
-    pub(super) fn turned_away(&mut self, id: &CallId) -> u32 {
+    pub(super) fn count_refusal(&mut self, id: &CallId) -> u32 {
         let Some(answer) = self.answer_of(id) else { return 0 };
-        answer.turned_away = answer.turned_away.saturating_add(1);
-        answer.turned_away
+        answer.refusals = answer.refusals.saturating_add(1);
+        answer.refusals
     }
 
     /// Sets the stanza under which the answer of a call was sent; `None` means that it must be sent again under another
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_raises_the_floor() {
+    fn dropped_request_raises_the_floor() {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = Caps { table_entries: 2, ..Caps::default() };
         for (n, id) in ["a", "b"].into_iter().enumerate() {

@@ -102,7 +102,7 @@ impl Incoming {
         call: &CallId,
         most: u32,
     ) -> Option<u32> {
-        let times = self.caches.get_mut(caller)?.turned_away(call);
+        let times = self.caches.get_mut(caller)?.count_refusal(call);
         if times >= most {
             let text = format!("the caller had no room for the result, {times} times");
             let error = ToolError::new(ErrorCode::RESULT_TOO_LARGE, text);
@@ -139,7 +139,7 @@ impl Incoming {
         outcome: Outcome,
         began: bool,
     ) {
-        let says_it_began =
+        let states_start =
             began && outcome.as_ref().is_err_and(|error| error.code().proves_that_nothing_ran());
         let outcome = outcome.map_err(|error| shortened(error, core.cx.config.caps.message_bytes));
         let mut message = result_message(&core.cx.config.room, call, outcome);
@@ -149,7 +149,7 @@ impl Incoming {
             size = size_of_answer(&message);
         }
         let Some(cache) = self.caches.get_mut(caller) else { return };
-        cache.answer(call, Answer::new(message, size).of_begun(says_it_began));
+        cache.answer(call, Answer::new(message, size).of_begun(states_start));
         self.send_result(core, caller, call);
     }
 
@@ -195,7 +195,7 @@ impl Incoming {
         let acknowledges = remote.lists(Feature::Ack);
         let answer = self.caches.get_mut(caller)?.answer_of(call)?;
         let (mut message, before) = (answer.message.clone(), answer.sent());
-        let meta = if answer.says_it_began { codec::begun() } else { Meta::default() };
+        let meta = if answer.states_start { codec::begun() } else { Meta::default() };
         let sent = match before {
             Some(stanza) => core.post_again(caller, stanza, &meta, &message),
             None => core.post(caller, &meta, &message),

@@ -86,7 +86,7 @@ impl Jobs {
     }
 
     /// Handles a question without an answer in time.
-    pub(crate) fn answer_silence(
+    pub(crate) fn time_out_question(
         &mut self,
         cx: &mut Context,
         peers: &Peers,

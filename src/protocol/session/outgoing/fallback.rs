@@ -44,13 +44,13 @@ enum Instead {
     /// The owner answered that it does not run the tool.
     Declined,
     /// The owner never received the request.
-    Unheard,
+    NotReceived,
 }
 
 impl Outgoing {
     /// Starts a call of a local tool that a client may run instead. The client is sent it first.
     pub(super) fn run_or_ask(&mut self, core: &mut Core, mut call: Call, tool: &ToolName) -> CallKey {
-        let prefers = |ours: &crate::tool::Tool| ours.name() == tool && ours.tool_options().prefer_client;
+        let prefers = |local: &crate::tool::Tool| local.name() == tool && local.tool_options().prefer_client;
         if call.named.is_some() || !core.cx.local.tools.iter().any(prefers) {
             return self.run_own(core, call, tool);
         }
@@ -116,15 +116,15 @@ impl Outgoing {
     }
 
     /// Handles the end of the claim window.
-    pub(in crate::protocol::session) fn nobody_claimed(&mut self, core: &mut Core, key: CallKey) {
-        if self.falls_back(key, Fallback::UntilClaimed) {
+    pub(in crate::protocol::session) fn claim_window_over(&mut self, core: &mut Core, key: CallKey) {
+        if self.may_run_instead(key, Fallback::UntilClaimed) {
             self.run_instead(core, key, &Instead::Withdrawn);
         }
     }
 
     /// Handles the loss of a call's owner. The call is lost unless its tool cannot have started.
     pub(super) fn lose_call(&mut self, core: &mut Core, key: CallKey, owner: &Identity) {
-        if self.falls_back(key, Fallback::UntilClaimed) {
+        if self.may_run_instead(key, Fallback::UntilClaimed) {
             return self.run_instead(core, key, &Instead::Withdrawn);
         }
         self.settle_call(core, key, Err(CallError::Lost { owner: owner.clone() }));
@@ -134,7 +134,7 @@ impl Outgoing {
     ///
     /// A rejection of the call itself (invalid arguments, a refusal by a person) is an outcome, as is any answer after
     /// the claim.
-    pub(super) fn run_what_was_declined(
+    pub(super) fn run_declined_call(
         &mut self,
         core: &mut Core,
         key: CallKey,
@@ -144,8 +144,8 @@ impl Outgoing {
         let has_not = matches!(error, CallError::UnknownTool { .. });
         let will_not =
             matches!(error, CallError::Busy { .. } | CallError::Cancelled | CallError::Lost { .. });
-        let declined = (has_not && self.falls_back(key, Fallback::IfUnknown))
-            || ((has_not || will_not) && self.falls_back(key, Fallback::UntilClaimed));
+        let declined = (has_not && self.may_run_instead(key, Fallback::IfUnknown))
+            || ((has_not || will_not) && self.may_run_instead(key, Fallback::UntilClaimed));
         if declined {
             self.run_instead(core, key, &Instead::Declined);
         }
@@ -153,12 +153,13 @@ impl Outgoing {
     }
 
     /// Runs a call whose request has not left this process. Returns false if the local participant may not run it.
-    pub(super) fn run_what_never_left(&mut self, core: &mut Core, key: CallKey) -> bool {
-        let ours = self.falls_back(key, Fallback::UntilClaimed) || self.falls_back(key, Fallback::IfUnknown);
-        if ours {
-            self.run_instead(core, key, &Instead::Unheard);
+    pub(super) fn run_unsent_call(&mut self, core: &mut Core, key: CallKey) -> bool {
+        let may_run = self.may_run_instead(key, Fallback::UntilClaimed)
+            || self.may_run_instead(key, Fallback::IfUnknown);
+        if may_run {
+            self.run_instead(core, key, &Instead::NotReceived);
         }
-        ours
+        may_run
     }
 
     fn ask_first(&mut self, core: &mut Core, call: Call, asked: Asked) -> CallKey {
@@ -184,7 +185,7 @@ impl Outgoing {
 
     /// Returns whether the local participant may still run the call. An owner that started without a grant keeps it,
     /// because the tool must not run twice.
-    fn falls_back(&self, key: CallKey, how: Fallback) -> bool {
+    fn may_run_instead(&self, key: CallKey, how: Fallback) -> bool {
         let not_begun = |call: &&Call| !call.began_at_owner && call.asked().is_some();
         self.calls.get(&key).filter(not_begun).is_some_and(|call| call.fallback == how)
     }
@@ -196,16 +197,16 @@ impl Outgoing {
         call.fallback = Fallback::Never;
         let Some(Stage::Asked(asked)) = self.calls.set_stage(key, Stage::Waiting) else { return };
         core.cx.timers.cancel(&Timer::ClaimWindow(key));
-        let never_left = asked.never_left(core);
+        let was_never_sent = asked.was_never_sent(core);
         self.stop_sending(core, &asked);
         match instead {
-            Instead::Withdrawn if never_left => {} // its owner never received it
+            Instead::Withdrawn if was_never_sent => {} // its owner never received it
             Instead::Withdrawn => {
                 self.remember(core, id.clone(), Gone::unanswered(&asked, core.cx.now));
                 self.stop_owner(core, &id);
             }
             Instead::Declined => self.remember(core, id, Gone::answered(&asked, core.cx.now)),
-            Instead::Unheard => {}
+            Instead::NotReceived => {}
         }
         self.run_here(core, key, &tool);
     }

@@ -17,7 +17,7 @@ const COMPARED: usize = 1024;
 
 impl Outgoing {
     /// Returns the error of a call that found no owner.
-    pub(super) fn nobody_for(&self, core: &Core, call: &Call) -> CallError {
+    pub(super) fn no_owner_error(&self, core: &Core, call: &Call) -> CallError {
         if core.cx.local.is_muted {
             return CallError::NotAllowed;
         }
@@ -29,7 +29,7 @@ impl Outgoing {
         }
         let why = match wanted {
             Some(owner) => why_not(core, &tool, owner),
-            None => why_nobody(core, &tool),
+            None => why_no_owner(core, &tool),
         };
         CallError::unknown_tool(&tool, why)
     }
@@ -74,7 +74,7 @@ pub(in crate::protocol::session) fn why_not(core: &Core, tool: &str, owner: &Ide
     };
     // A participant that has sent nothing is still called as a plain peer, whatever its token says.
     let refusal = core.peers.refusal_of(&core.cx, owner, remote).filter(|_| !remote.is_plain());
-    if let Some(why) = refusal.filter(|_| remote.has_knocked() || remote.is_observer()) {
+    if let Some(why) = refusal.filter(|_| remote.asked_for_admission() || remote.is_observer()) {
         return not_admitted(tool, owner, remote, why);
     }
     if !remote.is_registered() && !remote.is_plain() {
@@ -109,7 +109,7 @@ pub(in crate::protocol::session) fn not_bound(core: &Core, wanted: Option<&Ident
 }
 
 /// Returns the reason why no participant was sent a call of this tool.
-fn why_nobody(core: &Core, tool: &str) -> NotOffered {
+fn why_no_owner(core: &Core, tool: &str) -> NotOffered {
     let refused = core.peers.present();
     let refused: Vec<_> =
         refused.filter_map(|(id, it)| Some((id, it, core.peers.refusal_of(&core.cx, id, it)?))).collect();
@@ -132,7 +132,7 @@ fn why_nobody(core: &Core, tool: &str) -> NotOffered {
     let known = known.take(COMPARED).map(|it| it.name().as_str());
     let similar: Option<Box<str>> = most_alike(tool, known).map(Into::into);
     // A participant that asked to be a client may have been about to offer the tool.
-    let asked = |it: &Remote| similar.is_none() && it.has_knocked() && it.refused_tools().is_empty();
+    let asked = |it: &Remote| similar.is_none() && it.asked_for_admission() && it.refused_tools().is_empty();
     match refused.into_iter().find(|(_, it, _)| asked(it)) {
         Some((id, remote, why)) => not_admitted(tool, id, remote, why),
         None => NotOffered::NoSuchTool { owner: None, similar },

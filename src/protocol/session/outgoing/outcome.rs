@@ -32,9 +32,9 @@ impl Outgoing {
                 core.delivery.answered(&core.cx, id, asked.stanza, incoming.lane);
             }
             if core.delivery.lane_is_open(&core.cx, &core.peers, id) {
-                self.answer_says_more(core, key, result.success);
+                self.report_implied_progress(core, key, result.success);
             }
-            if !self.run_what_was_declined(core, key, &read) {
+            if !self.run_declined_call(core, key, &read) {
                 self.settle_by_owner(core, key, read);
             }
         } else if core.peers.get(id).is_some_and(|it| self.settled.is_owned_by(&result.id, id, it)) {
@@ -59,7 +59,7 @@ impl Outgoing {
 
     /// Emits the events that an answer implies. On the fast lane it replaces the earlier frames: that the request
     /// arrived and, if it succeeded, that the tool started (`wire.md`, section 5).
-    fn answer_says_more(&mut self, core: &mut Core, key: CallKey, success: bool) {
+    fn report_implied_progress(&mut self, core: &mut Core, key: CallKey, success: bool) {
         let Some(call) = self.calls.get(&key) else { return };
         let began = success && !call.began_at_owner;
         let id = call.id.clone();
@@ -89,7 +89,7 @@ impl Outgoing {
             }
             if matches!(error.code, 301 | 304) {
                 let lost = Err(CallError::Lost { owner: id.clone() });
-                if !self.run_what_was_declined(core, key, &lost) {
+                if !self.run_declined_call(core, key, &lost) {
                     self.settle_by_owner(core, key, lost);
                 }
                 return;
@@ -122,7 +122,7 @@ impl Outgoing {
         if let Stage::Own(job) = *call.stage() {
             return self.end_own(core, key, job, result);
         }
-        if call.asked().is_some_and(|asked| asked.never_left(core)) {
+        if call.asked().is_some_and(|asked| asked.was_never_sent(core)) {
             let limit = call.limit;
             let result = result.map_err(|error| match error {
                 CallError::Timeout { .. } | CallError::Lost { .. } => CallError::NotDelivered { limit },
@@ -162,7 +162,7 @@ impl Outgoing {
             SendFailure::NotAllowed => CallError::NotAllowed,
             _ => CallError::NotDelivered { limit: call.limit },
         };
-        if !self.run_what_never_left(core, key) {
+        if !self.run_unsent_call(core, key) {
             self.conclude(core, key, Err(error));
         }
     }
@@ -170,7 +170,7 @@ impl Outgoing {
     pub(in crate::protocol::session) fn deadline(&mut self, core: &mut Core, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
         let error = if call.is_waiting() && call.earlier.last().is_none() {
-            self.nobody_for(core, call)
+            self.no_owner_error(core, call)
         } else {
             CallError::Timeout { limit: call.limit }
         };
@@ -185,7 +185,7 @@ impl Outgoing {
 
     /// Handles the start of another instance of the owner's program. Idempotent calls of the old instance are sent
     /// again to a participant that offers the tool. The others are lost when the Configurations have crossed.
-    pub(in crate::protocol::session) fn ask_anew(&mut self, core: &mut Core, id: &Identity) {
+    pub(in crate::protocol::session) fn reassign_calls(&mut self, core: &mut Core, id: &Identity) {
         let Some(remote) = core.peers.get(id) else { return };
         let idempotent = |call: &Call| {
             let is_it = |tool: &&Tool| tool.name().as_str() == &*call.tool;
@@ -194,15 +194,15 @@ impl Outgoing {
         // All of these were sent to the old instance. The calls of an earlier one were lost when the old instance
         // appeared.
         let of_old = |call: &Call| call.asked().is_some_and(|asked| asked.instance.is_some());
-        let mut anew = Vec::new();
+        let mut reassigned = Vec::new();
         for (key, call) in self.calls.of_owner(id) {
             // An unclaimed call is run by the local participant, so it is not sent again.
             let may_wait = call.fallback != Fallback::UntilClaimed;
             if may_wait && of_old(call) && idempotent(call) {
-                anew.push(key);
+                reassigned.push(key);
             }
         }
-        for key in anew {
+        for key in reassigned {
             let wait = core.cx.config.times.owner_wait;
             let asked = self.calls.set_stage(key, Stage::Waiting);
             let mut instance = None;
@@ -251,7 +251,7 @@ impl Outgoing {
             let ends = later(call.began, call.limit);
             self.settled.replaced(owner.clone(), instance.clone(), call.id.clone(), ends);
             if core.peers.get(owner).is_some_and(|remote| remote.instance() == Some(instance)) {
-                self.stop_what_ended_meanwhile(core, owner);
+                self.stop_calls_ended_meanwhile(core, owner);
             }
         }
         for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {

@@ -38,7 +38,7 @@ impl Outgoing {
                 }
             }
             Some(Purpose::Stop(call)) => self.settled.stop_known(&call, stanza),
-            _ => self.stop_what_was_delivered(core, id, stanza, named),
+            _ => self.stop_acknowledged_call(core, id, stanza, named),
         }
     }
 

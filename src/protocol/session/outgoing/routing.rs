@@ -54,7 +54,7 @@ impl Outgoing {
             }
             let error = match call.earlier.last() {
                 Some(owner) => CallError::Lost { owner: owner.clone() },
-                None => self.nobody_for(core, call),
+                None => self.no_owner_error(core, call),
             };
             self.settle_call(core, key, Err(error));
         }
@@ -74,7 +74,7 @@ impl Outgoing {
 
     /// Starts the timeouts of peers that have not answered. The server has announced the local participant, so they can
     /// answer now.
-    pub(in crate::protocol::session) fn judge_silence(&mut self, core: &mut Core) {
+    pub(in crate::protocol::session) fn start_silence_timeouts(&mut self, core: &mut Core) {
         for id in core.peers.ids() {
             if core.cx.timers.is_set(&Timer::Silent(id.clone())) {
                 core.cx.timers.cancel(&Timer::Silent(id.clone()));
@@ -87,7 +87,7 @@ impl Outgoing {
     /// plain peer.
     pub(in crate::protocol::session) fn handle_silence(&mut self, core: &mut Core, id: &Identity) {
         let is_wanted = self.expected.contains_key(id) || self.is_wanted_by_a_call(core, id);
-        if is_wanted && core.peers.judge_silence(&mut core.cx, id) {
+        if is_wanted && core.peers.time_out_silence(&mut core.cx, id) {
             self.look_for_owners(core);
         }
     }

@@ -163,7 +163,7 @@ impl Settled {
     }
 
     /// Notes that the stop with this stanza did not reach the owner.
-    pub(super) fn stop_never_left(&mut self, call: &CallId, stanza: i32) {
+    pub(super) fn stop_not_sent(&mut self, call: &CallId, stanza: i32) {
         if self.calls.get(call).is_some_and(|gone| gone.stop == Stop::Sent(stanza)) {
             self.change(call, |gone| gone.stop = Stop::Waiting);
         }

@@ -53,7 +53,7 @@ impl Outgoing {
     }
 
     /// Sends a replaced instance that has returned a stop for each of its calls that has ended since.
-    pub(in crate::protocol::session) fn stop_what_ended_meanwhile(
+    pub(in crate::protocol::session) fn stop_calls_ended_meanwhile(
         &mut self,
         core: &mut Core,
         owner: &Identity,
@@ -69,7 +69,7 @@ impl Outgoing {
     }
 
     /// Sends the stop of an ended call whose owner has acknowledged the request, if it was not sent yet.
-    pub(super) fn stop_what_was_delivered(
+    pub(super) fn stop_acknowledged_call(
         &mut self,
         core: &mut Core,
         owner: &Identity,

@@ -41,7 +41,7 @@ impl Peers {
             return;
         }
         let Some(remote) = self.remotes.get_mut(id) else { return };
-        if !std::mem::replace(&mut remote.join.knocked, true) {
+        if !std::mem::replace(&mut remote.join.asked_for_admission, true) {
             self.admit_the_only_one(cx, delivery);
         }
     }
@@ -53,12 +53,12 @@ impl Peers {
         }
         let mut without = self.remotes.iter().filter(|(_, it)| is_ordinary(it));
         let (Some((id, remote)), None) = (without.next(), without.next()) else { return };
-        if remote.join.knocked && names_no_role(remote) && !remote.has_left() {
+        if remote.join.asked_for_admission && names_no_role(remote) && !remote.has_left() {
             let id = id.clone();
             tracing::debug!(peer = %id, "admitted without a role, as the only participant of its kind");
             self.admission.guest = Some(id.clone());
             if let Some(remote) = self.remotes.get_mut(&id) {
-                remote.pair.greet_anew(); // a call may have named it before: it registers when the Configuration is repeated
+                remote.pair.reset_greetings(); // a call may have named it before: it registers when the Configuration is repeated
             }
             self.greet(cx, delivery, &id);
         }
@@ -115,7 +115,7 @@ impl Peers {
 
     /// Assistant: handles the server's description of a participant. One with the role `client` ends the admission of
     /// one without.
-    pub(super) fn judge_newcomer(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+    pub(super) fn check_newcomer(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         self.note_change();
         let Some(remote) = self.get(id).filter(|_| !cx.is_client()) else { return };
         let guest = self.admission.guest.as_ref();
@@ -172,7 +172,7 @@ impl Peers {
 }
 
 impl Pair {
-    fn greet_anew(&mut self) {
+    fn reset_greetings(&mut self) {
         self.signal(super::Signal::Void);
         self.greetings = 0;
     }

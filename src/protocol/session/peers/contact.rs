@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn void_configuration_leaves_the_form_that_the_peer_speaks() {
+    fn void_configuration_keeps_plain_peer_plain() {
         assert_eq!(Contact::Configured.after(Signal::Void), Contact::Unheard);
         assert_eq!(Contact::PlainConfigured.after(Signal::Void), Contact::Plain);
     }

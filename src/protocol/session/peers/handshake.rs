@@ -121,7 +121,7 @@ impl Peers {
 
     /// Handles the timeout of a participant that a call waits for: it is called as a plain peer. Returns whether it is
     /// plain now.
-    pub(crate) fn judge_silence(&mut self, cx: &mut Context, id: &Identity) -> bool {
+    pub(crate) fn time_out_silence(&mut self, cx: &mut Context, id: &Identity) -> bool {
         let Some(remote) = self.remotes.get_mut(id) else { return false };
         let contact = remote.pair.contact;
         let is_silent =
@@ -260,9 +260,9 @@ impl Peers {
         let Some(remote) = self.remotes.get_mut(id) else { return Greeting::Ignored };
         remote.features = Features::of(its);
         remote.standing = remote.standing.speaks();
-        cx.local.is_muted &= !incoming.has_heard_us();
+        cx.local.is_muted &= !incoming.has_received_configuration();
         if remote.is_configured() && remote.instance == instance {
-            return self.handle_repeated(cx, delivery, id, incoming.has_heard_us());
+            return self.handle_repeated(cx, delivery, id, incoming.has_received_configuration());
         }
         let before = std::mem::replace(&mut remote.instance, instance.clone());
         if before.is_some() && before != instance {
@@ -284,7 +284,7 @@ impl Peers {
         let pair = &mut remote.pair;
         pair.signal(Signal::Configuration { instance: has_instance });
         let is_first = pair.greetings == 0;
-        let is_unheard = !incoming.has_heard_us() && was_long_ago(cx.now, pair.greeted_at);
+        let is_unheard = !incoming.has_received_configuration() && was_long_ago(cx.now, pair.greeted_at);
         // An answered registration was an earlier one, or the assistant has forgotten it: an assistant sends its
         // Configuration before it answers.
         if is_unheard || pair.registration == Registration::Answered {

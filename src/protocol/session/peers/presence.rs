@@ -58,7 +58,7 @@ impl Peers {
         if is_doubtful {
             cx.complain(&id, Counter::UntrustedRole);
         }
-        self.judge_newcomer(cx, delivery, &id);
+        self.check_newcomer(cx, delivery, &id);
         self.look_for_assistant(cx);
         self.show_registration(cx, delivery, &id);
     }
@@ -74,7 +74,7 @@ impl Peers {
         }
         if remote.sid() == Some(sid) {
             self.leave(cx, delivery, id, sid.clone());
-            self.judge_candidates(cx, delivery);
+            self.bind_candidate(cx, delivery);
             self.admit_the_only_one(cx, delivery);
         }
     }
@@ -97,7 +97,7 @@ impl Peers {
             return Place::Current;
         }
         let is_configuration = matches!(incoming.message, Message::Configuration(_));
-        if !is_configuration || !self.can_be_judged(cx, id) {
+        if !is_configuration || !self.has_known_rights(cx, id) {
             return Place::Early;
         }
         self.move_provisionally(cx, delivery, id, sid);
@@ -188,7 +188,7 @@ impl Peers {
     }
 
     /// Restarts the timeouts of peers after an outage of the local connection.
-    pub(crate) fn forgive_silence(&mut self, now: Instant) {
+    pub(crate) fn restart_peer_timeouts(&mut self, now: Instant) {
         for remote in self.remotes.values_mut() {
             remote.heard_at = now;
             remote.pair.crossed_at = remote.pair.crossed_at.map(|_| now);
@@ -343,7 +343,7 @@ impl Peers {
             // It left before the server announced it, so the server will not announce its departure either.
             let sid = sid.clone();
             self.leave(cx, delivery, id, sid);
-            self.judge_candidates(cx, delivery);
+            self.bind_candidate(cx, delivery);
         }
         None
     }

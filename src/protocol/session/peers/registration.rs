@@ -142,7 +142,7 @@ impl Peers {
             cx.complain(id, Counter::RegistrationRefused);
             return false;
         }
-        let (tools, refused) = judge_tools(cx, offered.tools);
+        let (tools, refused) = check_tools(cx, offered.tools);
         if !refused.is_empty() {
             cx.complain(id, Counter::RegistrationRefused);
         }
@@ -166,7 +166,7 @@ impl Peers {
     }
 
     /// Assistant: handles a heartbeat timeout of a client. Its tools are withdrawn until one of its packets arrives.
-    pub(crate) fn silence(&mut self, cx: &mut Context, id: &Identity) {
+    pub(crate) fn withdraw_silent_client(&mut self, cx: &mut Context, id: &Identity) {
         let registered = self.remotes.get_mut(id).filter(|remote| remote.is_registered());
         let offered = registered.map(|remote| remote.tools.clone());
         self.forget_registration(cx, id);
@@ -367,7 +367,7 @@ fn check_registration_fits(cx: &Context, tools: &[Tool]) -> Result<(), RegisterE
 }
 
 /// Returns the tools of a registration that are accepted, and the reasons for refusing the others.
-fn judge_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<String>) {
+fn check_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<String>) {
     let caps = &cx.config.caps;
     let (mut tools, mut refused, mut bytes) = (Vec::<Tool>::new(), Vec::new(), 0);
     for tool in offered {

@@ -191,7 +191,7 @@ pub(super) struct Join {
     /// Whether the observer was sent the local registration.
     pub(super) shown: bool,
     /// Assistant: whether it asked to be admitted, by a Configuration or a registration.
-    pub(super) knocked: bool,
+    pub(super) asked_for_admission: bool,
     /// Assistant: whether it was reported that its tools are not accepted.
     pub(super) refusal_reported: bool,
     /// Assistant: the tools that it tried to register while it was not admitted.
@@ -367,8 +367,8 @@ impl Remote {
     }
 
     /// Returns whether it asked to be admitted in this join.
-    pub(crate) fn has_knocked(&self) -> bool {
-        self.join.knocked
+    pub(crate) fn asked_for_admission(&self) -> bool {
+        self.join.asked_for_admission
     }
 
     /// Returns the tools that it tried to register in this join while it was not admitted.

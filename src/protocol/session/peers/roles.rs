@@ -71,7 +71,7 @@ impl Peers {
     }
 
     /// Client: binds the only candidate that has sent a frame, if none is bound.
-    pub(crate) fn judge_candidates(&mut self, cx: &mut Context, delivery: &mut Delivery) {
+    pub(crate) fn bind_candidate(&mut self, cx: &mut Context, delivery: &mut Delivery) {
         if !cx.is_client() {
             return;
         }
@@ -128,7 +128,7 @@ impl Peers {
         if self.is_bound(id) {
             self.bound = None;
             cx.event(Event::Bound(None));
-            self.judge_candidates(cx, delivery);
+            self.bind_candidate(cx, delivery);
         }
     }
 
@@ -141,7 +141,7 @@ impl Peers {
 
     /// Returns whether its rights can be determined: the configuration or a call names it, or the server has announced
     /// it.
-    pub(super) fn can_be_judged(&self, cx: &Context, id: &Identity) -> bool {
+    pub(super) fn has_known_rights(&self, cx: &Context, id: &Identity) -> bool {
         let is_known = |remote: &Remote| remote.participant.is_some() || remote.named;
         self.is_named(cx, id) || self.get(id).is_some_and(is_known)
     }

@@ -172,7 +172,7 @@ fn acknowledgement_costs_no_more_with_many_calls_open_and_many_stopped() {
 }
 
 #[test]
-fn packets_given_back_cost_no_more_with_many_calls_open() {
+fn unsent_packets_cost_no_more_with_many_calls_open() {
     let mut config = unlimited();
     config.caps.open_per_peer = 100_000;
     config.caps.open_calls = 100_000;
