@@ -487,7 +487,7 @@ fn check_request(core: &Core, request: &ToolUseRequest) -> Result<(ToolName, Dur
         Some(asked) => match u64::try_from(asked).map(Duration::from_millis) {
             Ok(limit) if !limit.is_zero() && limit <= longest => limit,
             _ => {
-                let text = format!("timeoutMs is {asked}; 1 to {} are allowed", longest.as_millis());
+                let text = format!("timeoutMs is {asked}; the allowed range is 1 to {}", longest.as_millis());
                 return refuse(ErrorCode::INVALID_PARAMETERS, text);
             }
         },

@@ -104,7 +104,7 @@ impl Incoming {
     ) -> Option<u32> {
         let times = self.caches.get_mut(caller)?.count_refusal(call);
         if times >= most {
-            let text = format!("the caller had no room for the result, {times} times");
+            let text = format!("the caller refused the result {times} times for lack of space");
             let error = ToolError::new(ErrorCode::RESULT_TOO_LARGE, text);
             self.put_error_in_place(core, caller, call, error);
             return None;
@@ -250,7 +250,7 @@ fn size_of_answer(message: &Message) -> usize {
 fn too_large(size: usize, limit: usize) -> ToolError {
     ToolError::new(
         ErrorCode::RESULT_TOO_LARGE,
-        format!("the result has {size} bytes with its frame, {limit} can be carried"),
+        format!("the result with its frame has {size} bytes; the limit is {limit} bytes"),
     )
 }
 

@@ -71,8 +71,8 @@ impl Outgoing {
         self.turns.open.remove(&turn);
     }
 
-    /// Takes the late results, oldest first, at most [`Caps::late_results`](super::Caps::late_results) and
-    /// [`Caps::late_bytes`](super::Caps::late_bytes).
+    /// Takes the late results, oldest first, at most [`Caps::late_results`](crate::Caps::late_results) and
+    /// [`Caps::late_bytes`](crate::Caps::late_bytes).
     pub(crate) fn late_results(&mut self) -> Vec<LateResult> {
         self.turns.late_bytes = 0;
         std::mem::take(&mut self.turns.late).into_iter().map(|(_, late)| late).collect()

@@ -345,7 +345,8 @@ impl Peers {
         let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.is_configured()) else { return };
         remote.pair.registration = Registration::Answered;
         cx.timers.cancel(&Timer::Register(id.clone()));
-        let refused = format!("the registration has {size} bytes, {limit} can be carried to this assistant");
+        let refused =
+            format!("the registration has {size} bytes; the limit for this assistant is {limit} bytes");
         cx.event(Event::Registered { by: id.clone(), tools: 0, refused: Some(refused) });
     }
 }
@@ -377,7 +378,7 @@ fn check_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<St
                 refused.push(format!("{name}: registered twice"));
             }
             Ok(name) if tools.len() >= caps.tools || bytes + size > caps.registration_bytes => {
-                refused.push(format!("{name}: too many tools, or too large together"));
+                refused.push(format!("{name}: the tools exceed the limit in number or total size"));
             }
             Ok(name) => {
                 bytes += size;
@@ -400,10 +401,10 @@ fn judge_tool(cx: &Context, tool: &RegisteredTool) -> Result<ToolName, String> {
         return Err(format!("{name}: the assistant offers a tool of this name itself"));
     }
     if tool.description.len() > caps.description_bytes {
-        return Err(format!("{name}: a description may have {} bytes", caps.description_bytes));
+        return Err(format!("{name}: the description exceeds the limit of {} bytes", caps.description_bytes));
     }
     if schema.is_some_and(|schema| schema.as_bytes().len() > caps.schema_bytes) {
-        return Err(format!("{name}: a schema may have {} bytes", caps.schema_bytes));
+        return Err(format!("{name}: the schema exceeds the limit of {} bytes", caps.schema_bytes));
     }
     if schema.is_some_and(|schema| !codec::is_map(schema)) {
         return Err(format!("{name}: the schema is not a map"));
