@@ -373,7 +373,7 @@ impl Delivery {
         let (stanza, payload) = self.frame(cx, meta, message, limit)?;
         let id = self.next_packet();
         let packet = self.packet_of(cx, peers, id, to, payload, stanza, message);
-        self.hand_out(cx, packet);
+        self.emit_packet(cx, packet);
         Ok(())
     }
 
@@ -402,7 +402,7 @@ impl Delivery {
 
     fn transmit(&mut self, cx: &mut Context, mut packet: Packet) {
         packet.id = self.next_packet();
-        self.hand_out(cx, packet);
+        self.emit_packet(cx, packet);
     }
 
     fn next_packet(&mut self) -> u64 {
@@ -411,7 +411,7 @@ impl Delivery {
     }
 
     /// Outputs a packet that has its id.
-    fn hand_out(&mut self, cx: &mut Context, packet: Packet) {
+    fn emit_packet(&mut self, cx: &mut Context, packet: Packet) {
         cx.count(Counter::FramesOut);
         cx.stats.add(Counter::BytesOut, packet.payload.len());
         if packet.lane == Lane::Reliable {
@@ -475,7 +475,7 @@ fn lane_is_open(
     to: &Identity,
 ) -> bool {
     cx.config.has_fast_lane()
-        && links.get(to).is_some_and(|link| link.lane.has_met())
+        && links.get(to).is_some_and(|link| link.lane.configuration_delivered())
         && peers.is_crossed(to)
         && peers.lists(to, Feature::FastLane)
 }

@@ -212,9 +212,9 @@ impl Incoming {
     }
 
     /// Notes that the caller has completed the handshake again.
-    pub(super) fn take_up(&mut self, id: &Identity) {
+    pub(super) fn resume(&mut self, id: &Identity) {
         if let Some(cache) = self.caches.get_mut(id) {
-            cache.take_up();
+            cache.resume();
         }
     }
 
@@ -257,7 +257,7 @@ impl Incoming {
     /// Handles an instance that appears where a plain participant was. The stanzas of one process rise. A first stanza
     /// below the plain participant's indicates another process, so the requests of the plain one are forgotten.
     pub(super) fn forget_plain_run(&mut self, core: &mut Core, id: &Identity, stanza: Option<i32>) {
-        let restarts = |cache: &RequestCache| stanza.is_some_and(|it| cache.was_heard_above(it));
+        let restarts = |cache: &RequestCache| stanza.is_some_and(|it| cache.has_received_above(it));
         if !self.caches.get(id).is_some_and(restarts) {
             return;
         }
@@ -323,7 +323,7 @@ impl Incoming {
         if shows_instance && cache.is_below_floor(*stanza) {
             return refuse_304(core, &inbound, "the request is older than what is remembered");
         }
-        if !self.has_attention(core, &inbound) || !self.has_room_for(core, &inbound) {
+        if !self.may_prompt(core, &inbound) || !self.has_room_for(core, &inbound) {
             core.cx.count(Counter::Busy);
             return self.refuse(core, &inbound, &ErrorCode::BUSY);
         }
@@ -416,7 +416,7 @@ impl Incoming {
     }
 
     /// Returns whether one more prompt can be shown to a person.
-    fn has_attention(&self, core: &Core, inbound: &InboundRequest) -> bool {
+    fn may_prompt(&self, core: &Core, inbound: &InboundRequest) -> bool {
         if !ToolName::PROMPTS.contains(&inbound.request.tool_name.as_str()) {
             return true;
         }
@@ -459,7 +459,7 @@ impl Incoming {
             None if core.peers.is_bound(id) => {
                 let keep = core.cx.config.times.longest_call;
                 let cache = self.caches.entry(id.clone()).or_default();
-                cache.bury(core.cx.now, call, stanza, keep, &core.cx.config.caps);
+                cache.add_tombstone(core.cx.now, call, stanza, keep, &core.cx.config.caps);
                 self.set_expiry(core, id);
             }
             None => {}

@@ -222,7 +222,7 @@ impl Session {
             if peers.is_bound(id) {
                 peers.register(cx, delivery, id);
             }
-            self.incoming.take_up(id);
+            self.incoming.resume(id);
         } else {
             self.outgoing.resume_calls(&mut self.core, id);
         }

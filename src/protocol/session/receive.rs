@@ -43,8 +43,8 @@ impl Session {
             self.outgoing.awaits_answers_of(&self.core, id)
         };
         let Core { cx, peers, delivery, .. } = &mut self.core;
-        let is_ours = matches!(&part, StreamPart::Header(header) if header.topic == STREAM_TOPIC);
-        let may_begin = is_ours && peers.may_stream(cx, from);
+        let is_frame_stream = matches!(&part, StreamPart::Header(header) if header.topic == STREAM_TOPIC);
+        let may_begin = is_frame_stream && peers.may_stream(cx, from);
         let frame = match delivery.handle_stream(cx, from, part, may_begin, is_trusted) {
             Part::Whole(frame) => frame,
             part => return peers.handle_stream_part(cx, delivery, id, part),
@@ -138,7 +138,7 @@ impl Session {
         }
         let Core { cx, peers, delivery, .. } = &mut self.core;
         let must_wait = peers.must_wait(cx, id, &received);
-        peers.hear(cx, id);
+        peers.note_packet(cx, id);
         if must_wait {
             return peers.wait(cx, delivery, id, received);
         }

@@ -56,7 +56,7 @@ pub(crate) const ANSWER_SOON: Duration = Duration::from_millis(5);
 pub(super) struct FastLane {
     /// Whether the local Configuration has arrived under this pair: the peer stated it, or sent a frame that requires
     /// it.
-    has_met: bool,
+    configuration_delivered: bool,
     trip: RoundTrip,
     flight: Flight,
     /// The received frames that need an answer, by the absolute value of their stanzas.
@@ -108,8 +108,8 @@ impl Reliable {
 
 impl FastLane {
     /// Returns whether the local Configuration has arrived.
-    pub(super) fn has_met(&self) -> bool {
-        self.has_met
+    pub(super) fn configuration_delivered(&self) -> bool {
+        self.configuration_delivered
     }
 
     /// Returns the lane of the last received frame.
@@ -187,7 +187,7 @@ impl Delivery {
                 self.transmit_as(cx, packet, to, Lane::Lossy, payload.clone());
             }
             let packet = self.packet_of(cx, peers, packet, vec![to.clone()], payload, stanza, message);
-            self.hand_out(cx, packet);
+            self.emit_packet(cx, packet);
         } else {
             if is_fast {
                 cx.count(Counter::FastFrames);
@@ -215,12 +215,14 @@ impl Delivery {
         let lane = &mut self.links.entry(id.clone()).or_default().lane;
         lane.last = incoming.lane;
         match &incoming.message {
-            Message::Configuration(_) => lane.has_met |= incoming.has_received_configuration(),
-            Message::ToolUseRequest(_) => lane.has_met |= incoming.addressed_to().is_some(),
+            Message::Configuration(_) => {
+                lane.configuration_delivered |= incoming.has_received_configuration()
+            }
+            Message::ToolUseRequest(_) => lane.configuration_delivered |= incoming.addressed_to().is_some(),
             // A registration may follow the peer's Configuration before the local one has arrived. Plain peers send
             // stops too.
             Message::ToolsRegister(_) | Message::ControlStop(_) => {}
-            _ => lane.has_met = true,
+            _ => lane.configuration_delivered = true,
         }
         if !cx.config.has_fast_lane() || !peers.is_crossed(id) {
             return; // no state is kept for a participant outside the protocol
@@ -411,7 +413,7 @@ impl Delivery {
         packet.id = id;
         packet.lane = lane;
         packet.overtakes = true;
-        self.hand_out(cx, packet);
+        self.emit_packet(cx, packet);
     }
 
     pub(super) fn set_lane_timer(&mut self, cx: &mut Context, id: &Identity) {

@@ -106,7 +106,7 @@ impl Delivery {
         }
         let mut expired = Vec::new();
         for key in silent {
-            let part = self.streams.break_off(cx, &key, "it has stalled");
+            let part = self.streams.drop_stream(cx, &key, "it has stalled");
             expired.push((key.0.identity().clone(), part));
         }
         for key in slow {
@@ -127,7 +127,7 @@ impl Streams {
         let id = from.identity();
         let key = (from.clone(), header.id);
         if self.open.contains_key(&key) {
-            return self.break_off(cx, &key, "it starts twice");
+            return self.drop_stream(cx, &key, "it starts twice");
         }
         let caps = &cx.config.caps;
         let sender = self.senders.get(id).copied().unwrap_or_default();
@@ -166,10 +166,10 @@ impl Streams {
             return Part::Ignored;
         }
         if index > inflow.next {
-            return self.break_off(cx, key, "a chunk is missing");
+            return self.drop_stream(cx, key, "a chunk is missing");
         }
         if inflow.bytes.len() + bytes.len() > inflow.limit {
-            return self.break_off(cx, key, "it is longer than it may be");
+            return self.drop_stream(cx, key, "it is longer than it may be");
         }
         let cap = cx.config.caps.stream_bytes;
         if self.bytes + bytes.len() > cap {
@@ -194,7 +194,7 @@ impl Streams {
             return Part::Taken;
         }
         if inflow.length.is_some_and(|length| length != inflow.bytes.len() as u64) {
-            return self.break_off(cx, key, "it is shorter than its header says");
+            return self.drop_stream(cx, key, "it is shorter than its header says");
         }
         self.close(key).map_or(Part::Ignored, Part::Whole)
     }
@@ -208,7 +208,7 @@ impl Streams {
     }
 
     /// Drops a stream that breaks the rules.
-    fn break_off(&mut self, cx: &mut Context, key: &Key, why: &str) -> Part {
+    fn drop_stream(&mut self, cx: &mut Context, key: &Key, why: &str) -> Part {
         self.close(key);
         tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is dropped");
         cx.complain(key.0.identity(), Counter::StreamBroken);

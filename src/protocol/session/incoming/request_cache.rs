@@ -140,7 +140,7 @@ impl RequestCache {
     }
 
     /// Returns whether a frame with a higher stanza has arrived from the caller's present instance.
-    pub(super) fn was_heard_above(&self, stanza: i32) -> bool {
+    pub(super) fn has_received_above(&self, stanza: i32) -> bool {
         stanza.unsigned_abs() < self.highest
     }
 
@@ -268,7 +268,7 @@ impl RequestCache {
     /// Remembers that a call was stopped before its request arrived.
     ///
     /// Without space for an entry, the floor is raised instead: the request has a lower stanza than its stop.
-    pub(super) fn bury(
+    pub(super) fn add_tombstone(
         &mut self,
         now: Instant,
         id: &CallId,
@@ -361,7 +361,7 @@ impl RequestCache {
     }
 
     /// Notes that the caller is back.
-    pub(super) fn take_up(&mut self) {
+    pub(super) fn resume(&mut self) {
         self.until = None;
     }
 
@@ -513,7 +513,7 @@ mod tests {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = Caps::default();
         for n in 0..200 {
-            table.bury(now, &CallId::known(format!("c{n}")), Some(-n), KEEP, &limits);
+            table.add_tombstone(now, &CallId::known(format!("c{n}")), Some(-n), KEEP, &limits);
         }
         assert_eq!(table.tombstones.len(), limits.open_per_peer);
         table.expire(now + KEEP);

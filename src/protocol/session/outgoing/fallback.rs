@@ -52,11 +52,11 @@ impl Outgoing {
     pub(super) fn run_or_ask(&mut self, core: &mut Core, mut call: Call, tool: &ToolName) -> CallKey {
         let prefers = |local: &crate::tool::Tool| local.name() == tool && local.tool_options().prefer_client;
         if call.named.is_some() || !core.cx.local.tools.iter().any(prefers) {
-            return self.run_own(core, call, tool);
+            return self.start_local_call(core, call, tool);
         }
         // The assistant does not wait for a client that cannot be sent the call now, whatever the reason.
         let Choice::Ask(owner) = self.choose(core, &call.tool, None) else {
-            return self.run_own(core, call, tool);
+            return self.start_local_call(core, call, tool);
         };
         let claims = core.peers.get(&owner).is_some_and(|it| it.takes_claims());
         call.fallback = if claims { Fallback::UntilClaimed } else { Fallback::IfUnknown };
@@ -65,7 +65,7 @@ impl Outgoing {
             Err(error) => {
                 tracing::debug!(call = %call.id, %owner, %error, "the client cannot be called; the assistant runs the call");
                 call.fallback = Fallback::Never;
-                self.run_own(core, call, tool)
+                self.start_local_call(core, call, tool)
             }
         }
     }
@@ -208,7 +208,7 @@ impl Outgoing {
             Instead::Declined => self.remember(core, id, Gone::answered(&asked, core.cx.now)),
             Instead::NotReceived => {}
         }
-        self.run_here(core, key, &tool);
+        self.run_locally(core, key, &tool);
     }
 }
 

@@ -16,14 +16,14 @@ use crate::{
 
 impl Outgoing {
     /// Starts a call of a local tool.
-    pub(super) fn run_own(&mut self, core: &mut Core, call: Call, tool: &ToolName) -> CallKey {
+    pub(super) fn start_local_call(&mut self, core: &mut Core, call: Call, tool: &ToolName) -> CallKey {
         let key = self.insert_call(core, call);
-        self.run_here(core, key, tool);
+        self.run_locally(core, key, tool);
         key
     }
 
     /// Runs an open call of a local tool within its remaining time.
-    pub(super) fn run_here(&mut self, core: &mut Core, key: CallKey, tool: &ToolName) {
+    pub(super) fn run_locally(&mut self, core: &mut Core, key: CallKey, tool: &ToolName) {
         let Some(asked) = self.calls.get(&key).map(|call| call.limit) else { return };
         let Some(known) = core.cx.local.tool(tool.as_str()) else {
             // The tool was withdrawn while the call was at a client.
@@ -103,7 +103,7 @@ impl Outgoing {
     }
 
     /// Settles a call of a local tool and stops its job.
-    pub(super) fn end_own(
+    pub(super) fn end_local_call(
         &mut self,
         core: &mut Core,
         key: CallKey,

@@ -120,7 +120,7 @@ impl Outgoing {
         let Some(call) = self.calls.get(&key) else { return };
         let id = call.id.clone();
         if let Stage::Own(job) = *call.stage() {
-            return self.end_own(core, key, job, result);
+            return self.end_local_call(core, key, job, result);
         }
         if call.asked().is_some_and(|asked| asked.was_never_sent(core)) {
             let limit = call.limit;

@@ -34,7 +34,7 @@ impl Peers {
         let (id, sid) = (who.identity().clone(), who.sid().clone());
         let remote = self.known(cx, &id);
         if let Some(old) = remote.fallback.take() {
-            remote.bury(old.sid().clone()); // the server confirms that it was replaced
+            remote.mark_dead(old.sid().clone()); // the server confirms that it was replaced
         }
         remote.revive(&sid);
         let is_news = match &mut remote.presence {
@@ -68,7 +68,7 @@ impl Peers {
         let (id, sid) = (who.identity(), who.sid());
         self.held.forget(who);
         let Some(remote) = self.remotes.get_mut(id) else { return };
-        remote.bury(sid.clone());
+        remote.mark_dead(sid.clone());
         if remote.fallback.as_ref().is_some_and(|old| old.sid() == sid) {
             remote.fallback = None;
         }
@@ -152,7 +152,7 @@ impl Peers {
         if remote.is_crossed() && remote.lists(Feature::Ack) {
             delivery.ping(cx, self, id);
         }
-        look_after_provisional(cx, id, heard);
+        schedule_provisional_check(cx, id, heard);
         None
     }
 
@@ -162,9 +162,9 @@ impl Peers {
     }
 
     /// Notes that a packet of this peer arrived.
-    pub(crate) fn hear(&mut self, cx: &Context, id: &Identity) {
+    pub(crate) fn note_packet(&mut self, cx: &Context, id: &Identity) {
         if let Some(remote) = self.remotes.get_mut(id) {
-            remote.hear(cx.now);
+            remote.note_packet(cx.now);
         }
     }
 
@@ -306,7 +306,7 @@ impl Peers {
         delivery.reset_pair(id, true);
         if let Presence::Here { sid: old, announced: was_announced } = before {
             if let Some(remote) = self.remotes.get_mut(id) {
-                remote.bury(old.clone());
+                remote.mark_dead(old.clone());
             }
             if was_announced {
                 cx.event(Event::Left(Peer::new(id, old)));
@@ -326,7 +326,7 @@ impl Peers {
             }
             remote.fallback = fallback;
         }
-        look_after_provisional(cx, id, cx.now);
+        schedule_provisional_check(cx, id, cx.now);
     }
 
     fn never_announced(
@@ -365,7 +365,7 @@ impl Peers {
 }
 
 /// Sets the next check of a provisional sid, before it has sent nothing for as long as an announcement may take.
-fn look_after_provisional(cx: &mut Context, id: &Identity, heard: Instant) {
+fn schedule_provisional_check(cx: &mut Context, id: &Identity, heard: Instant) {
     let hold = cx.config.times.hold;
     let left = hold.saturating_sub(cx.now.saturating_duration_since(heard));
     cx.set_timer(Timer::Provisional(id.clone()), left.min(hold / 2).max(SHORTEST_LOOK));

@@ -373,7 +373,7 @@ fn check_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<St
     let (mut tools, mut refused, mut bytes) = (Vec::<Tool>::new(), Vec::new(), 0);
     for tool in offered {
         let size = tool.description.len() + tool.input_schema.as_ref().map_or(0, |it| it.as_bytes().len());
-        match judge_tool(cx, &tool) {
+        match check_tool(cx, &tool) {
             Ok(name) if tools.iter().any(|other| *other.name() == name) => {
                 refused.push(format!("{name}: registered twice"));
             }
@@ -390,7 +390,7 @@ fn check_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<St
     (tools, refused)
 }
 
-fn judge_tool(cx: &Context, tool: &RegisteredTool) -> Result<ToolName, String> {
+fn check_tool(cx: &Context, tool: &RegisteredTool) -> Result<ToolName, String> {
     let caps = &cx.config.caps;
     let name: ToolName = tool.name.parse().map_err(|error| format!("{error}"))?;
     let schema = tool.input_schema.as_ref();

@@ -234,7 +234,7 @@ impl Remote {
 
     /// Notes that a packet arrived. If the handshake is old enough, a registration would have arrived before the
     /// packet.
-    pub(super) fn hear(&mut self, now: Instant) {
+    pub(super) fn note_packet(&mut self, now: Instant) {
         self.heard_at = now;
         if self.pair.crossed_at.is_some_and(|at| now.saturating_duration_since(at) >= SETTLED) {
             self.pair.settled = true;
@@ -381,7 +381,7 @@ impl Remote {
         self.dead.contains(sid)
     }
 
-    pub(super) fn bury(&mut self, sid: Sid) {
+    pub(super) fn mark_dead(&mut self, sid: Sid) {
         if sid.is_empty() || self.is_dead(&sid) {
             return;
         }
@@ -472,7 +472,7 @@ mod tests {
     fn dead_sids_are_bounded() {
         let mut remote = Remote::new(an_instant(), false);
         for n in 0..100 {
-            remote.bury(Sid::from(format!("PA_{n}")));
+            remote.mark_dead(Sid::from(format!("PA_{n}")));
         }
         assert_eq!(remote.dead.len(), DEAD_SIDS);
         assert!(remote.is_dead(&"PA_99".into()) && !remote.is_dead(&"PA_1".into()));
