@@ -104,7 +104,7 @@ impl Jobs {
     pub(crate) fn checked_outcome(&self, key: JobKey, outcome: Outcome) -> Outcome {
         match outcome {
             Ok(_) if self.awaits_consent(key) => {
-                Err(ToolError::new(ErrorCode::PERMISSION_DENIED, "nobody was asked"))
+                Err(ToolError::new(ErrorCode::PERMISSION_DENIED, "no person was asked"))
             }
             outcome => outcome,
         }

@@ -206,8 +206,9 @@ impl std::fmt::Display for Unaccepted {
                 let name = here.first().map_or_else(String::new, |name| shown(name.as_str()));
                 write!(
                     f,
-                    "no assistant is here (here: {}): its token needs the kind agent or the attribute \
-                     {ROLE_ATTRIBUTE}=assistant, or name it with .assistant(\"{name}\")",
+                    "no participant in the room may be the assistant (present: {}); the assistant's token needs the \
+                     kind agent or the attribute {ROLE_ATTRIBUTE}=assistant, or name it with \
+                     .assistant(\"{name}\")",
                     list(here, 0)
                 )
             }
