@@ -1,4 +1,4 @@
-//! The protocol's state machine. It contains no sockets, no clock and no randomness. [`Session`] describes how to drive it.
+//! The protocol's state machine. It contains no sockets, no clock and no randomness. [`Session`] describes the event loop.
 
 mod call_log;
 mod codec;

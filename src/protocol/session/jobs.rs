@@ -76,7 +76,7 @@ pub(super) struct Reported {
     at: Option<Instant>,
     /// The last update that was reported too soon after another.
     next: Option<Progress>,
-    /// Whether the job started before its caller was sent progress, so that its result states it.
+    /// Whether the job ended before its caller was sent progress, so that its result states that it started.
     by_result: bool,
 }
 

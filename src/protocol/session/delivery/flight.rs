@@ -23,7 +23,7 @@ const RETRIES: u32 = 4;
 const RECONSIDERED_EVERY: Duration = Duration::from_millis(20);
 
 /// The interval between forced copies. After the last retry of a frame its copy is sent whatever waits on `_reliable`,
-/// but only one per interval. So each frame arrives in the end, and no backlog can break the connection.
+/// but only one per interval. So each frame arrives in the end, and the copies cannot overload the connection.
 const FORCED_EVERY: Duration = Duration::from_millis(100);
 
 /// The frames in transit to one peer, by the absolute value of their stanza.

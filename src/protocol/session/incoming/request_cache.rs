@@ -371,7 +371,7 @@ impl RequestCache {
         droppable.into_iter().chain(self.until).min()
     }
 
-    /// Drops expired entries. Returns whether the last unacknowledged answer was among them.
+    /// Drops expired entries. Returns whether the time for keeping an absent caller's answers is over, which releases them.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let has_waited = self.until.take_if(|until| *until <= now).is_some();
         if has_waited {
