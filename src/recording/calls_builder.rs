@@ -71,21 +71,12 @@ pub struct Calls {
 ///
 /// ```
 /// use toolbridge::recording::{Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, calls};
-/// use toolbridge::{Lane, Peer, frame::Frame};
+/// use toolbridge::{Peer, frame::Frame};
 ///
-/// let said = |at, direction, from: &str, json: &str| Entry {
-///     at: Moment(at),
-///     what: Happened::Packet(Recorded {
-///         direction,
-///         from: Peer::new(from, "PA_1"),
-///         to: Vec::new(),
-///         topic: "toolbridge".into(),
-///         lane: Lane::Reliable,
-///         stream: false,
-///         channel: 0,
-///         sequence: 0,
-///         payload: Frame::from_json(json).unwrap().into_bytes(),
-///     }),
+/// let said = |at, direction, from: &str, json: &str| {
+///     let frame = Frame::from_json(json).unwrap();
+///     let packet = Recorded::new(direction, Peer::new(from, "PA_1"), frame.into_bytes());
+///     Entry::new(Moment(at), Happened::Packet(packet))
 /// };
 /// let request = r#"{"type": 6, "body": {"id": "a", "toolName": "lamp", "execution": "client"}}"#;
 /// let result = r#"{"type": 7, "body": {"id": "a", "success": true}}"#;

@@ -26,7 +26,7 @@ const MAX_WORD: usize = 64;
 /// use toolbridge::recording::{Entry, Happened, Moment, RoomEvent, entry_text};
 ///
 /// let left = RoomEvent::Left { identity: "pho\u{1b}[31mne".into(), sid: "PA_1".into() };
-/// let entry = Entry { at: Moment(1_250_000_000), what: Happened::Event(left) };
+/// let entry = Entry::new(Moment(1_250_000_000), Happened::Event(left));
 /// assert_eq!(entry_text(&entry, Some(Moment(1_000_000_000))), r"  0.250000   pho\u{1b}[31mne  left");
 /// ```
 pub fn entry_text(entry: &Entry, begun: Option<Moment>) -> String {

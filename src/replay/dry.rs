@@ -78,7 +78,7 @@ impl Replay {
     /// };
     ///
     /// let here = RoomEvent::Here { identity: "phone".into(), sid: "PA_1".into(), room: "kitchen".to_owned() };
-    /// let report = Replay::dry([Entry { at: Moment(0), what: Happened::Event(here) }])?;
+    /// let report = Replay::dry([Entry::new(Moment(0), Happened::Event(here))])?;
     /// assert!(report.is_same());
     /// # Ok::<_, toolbridge::replay::DryError>(())
     /// ```
