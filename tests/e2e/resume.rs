@@ -411,7 +411,7 @@ async fn participant_unknown_to_its_server_rejoins() -> anyhow::Result<()> {
 /// Only the development server supports this request.
 pub(crate) async fn requested_rejoin_is_performed() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, _ways), (mut two, _relay)] = pair(&server, "asks-anew", &ConnectOptions::new()).await?;
+    let [(mut one, _ways), (mut two, _relay)] = pair(&server, "asks-again", &ConnectOptions::new()).await?;
     for n in 0..3_u8 {
         let before = one.local();
         one.simulate(Scenario::FullReconnect);

@@ -220,7 +220,7 @@ fn new_participant_is_served_before_the_room_announces_it() {
     let mut world = World::new();
     world.announce = 3 * SECOND;
     world.client("phone", Config::default(), &["t"]);
-    world.assistant("a", Config::default()); // its list has the phone; the phone is told of it 3 s later
+    world.assistant("a", Config::default()); // the server lists the phone to it, and announces it to the phone after 3 s
     world.handle("phone", |_| Some(Ok(value(1))));
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
     assert!(world.now.duration_since(world.began) < 4 * SECOND);

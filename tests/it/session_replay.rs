@@ -2,7 +2,7 @@
 
 use toolbridge::{
     CallError, CallId, Config, Event, SendFailure, Tool, ToolOptions,
-    frame::{Configuration, ErrorMessage, Frame, Kind, Message, Meta},
+    frame::{Configuration, Frame, Kind, Message, Meta},
 };
 
 use crate::session_world::{MS, SECOND, World, receivers, request, value};
@@ -202,16 +202,7 @@ fn refusal_of_the_first_request_does_not_end_a_reissued_call() {
     while world.said("a", Kind::TOOL_USE_REQUEST).len() < 2 {
         assert!(world.step());
     }
-    let refusal = with!(
-        ErrorMessage::default(),
-        id = "e".into(),
-        conversation_id = "room".into(),
-        code = 304,
-        message = "the request is for another instance".into(),
-        severity = 2,
-        recoverable = true,
-        originating_id = world.session("a").call_id(key).map(|id| id.as_str().to_owned())
-    );
+    let refusal = world.other_instance(key);
     let peer = world.ends["phone"].who.peer().clone();
     let bytes = Frame::write(7, "room", &Meta::new(), &Message::Error(refusal)).unwrap();
     world.with("a", |session, now| session.handle_packet(now, &peer, bytes));

@@ -3,8 +3,8 @@
 use toolbridge::{
     CallError, Caps, Config, ErrorCode, Event, Participant, Peer, Role, SendFailure, ToolError, Value,
     frame::{
-        Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
-        RegisteredTool, ToolUseResult, ToolsRegister, ToolsRegisterAck,
+        Acknowledgement, Configuration, ControlStop, Frame, Kind, Message, Meta, RegisteredTool,
+        ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
 };
 
@@ -490,16 +490,7 @@ fn refusal_of_an_earlier_request_does_not_end_a_call_that_was_acknowledged() {
     instance_comes(&mut world, "two");
     let asked = last_of(&world, Kind::TOOL_USE_REQUEST).unwrap();
     acknowledge(&mut world, asked);
-    let refusal = with!(
-        ErrorMessage::default(),
-        id = "e".into(),
-        conversation_id = "room".into(),
-        code = 304,
-        message = "the request is for another instance".into(),
-        severity = 2,
-        recoverable = true,
-        originating_id = world.session("a").call_id(key).map(|id| id.as_str().to_owned())
-    );
+    let refusal = world.other_instance(key);
     world.say("phone", &["a"], &Meta::new(), &Message::Error(refusal));
     world.run(50 * MS);
     assert!(world.settled("a", key).is_none());

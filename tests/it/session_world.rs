@@ -11,7 +11,7 @@ use toolbridge::{
     CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Packet,
     Participant, Peer, Progress, Question, Request, Role, STREAM_CHUNK, SendFailure, Session, StreamPart,
     StreamParts, Tool, Value,
-    frame::{Frame, Kind, Message, Meta},
+    frame::{ErrorMessage, Frame, Kind, Message, Meta},
 };
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -288,6 +288,20 @@ impl World {
         let result = self.ends.get_mut(name)?.session.as_mut().map(|session| act(session, now));
         self.flush(name);
         result
+    }
+
+    /// The error by which an owner refuses a request of the assistant `a`, because it is for another instance.
+    pub(crate) fn other_instance(&self, key: CallKey) -> ErrorMessage {
+        with!(
+            ErrorMessage::default(),
+            id = "e".into(),
+            conversation_id = "room".into(),
+            code = 304,
+            message = "the request is for another instance".into(),
+            severity = 2,
+            recoverable = true,
+            originating_id = self.session("a").call_id(key).map(|id| id.as_str().to_owned())
+        )
     }
 
     /// The next question that its person was asked.

@@ -58,7 +58,7 @@ impl Request {
         Self { id, purpose, stale, bytes, ends_at, again_at, wait: FIRST_WAIT }
     }
 
-    /// Returns what is due now. On a stream nothing is lost, so nothing is retransmitted.
+    /// Returns whether the request must be sent again now. TCP and TLS retransmit by themselves, so over them it is sent once.
     pub(super) fn poll(&mut self, now: Instant, reliable: bool) -> Retry {
         if now >= self.ends_at {
             return Retry::GiveUp;
