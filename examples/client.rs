@@ -4,7 +4,7 @@
 //! LIVEKIT_URL=ws://127.0.0.1:7880 LIVEKIT_TOKEN=$(toolbridge token --room r --identity phone) cargo run --example client
 //! ```
 
-use std::{collections::BTreeMap, env, sync::Arc};
+use std::{collections::BTreeMap, env, io, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,8 +27,8 @@ struct Find {
 }
 
 async fn find_contact(State(db): State<Arc<Db>>, find: Find) -> Result<String, ToolError> {
-    let number = db.number(&find.name).await?; // any error: `execution_error`; its text stays here
-    Ok(number.ok_or("nobody of that name")?) // a text of yours: it travels, the model reads it
+    let number = db.number(&find.name).await?; // a common error: `execution_error`; its text stays here
+    Ok(number.ok_or("nobody of that name")?) // a text of yours: it is sent to the model
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -79,21 +79,23 @@ async fn main() -> anyhow::Result<()> {
 struct Db(BTreeMap<String, String>);
 
 impl Db {
-    async fn number(&self, name: &str) -> anyhow::Result<Option<String>> {
+    async fn number(&self, name: &str) -> io::Result<Option<String>> {
         Ok(self.0.iter().find(|(contact, _)| contact.contains(name)).map(|(_, number)| number.clone()))
     }
 
-    async fn photos(&self, album: &str) -> anyhow::Result<Vec<String>> {
-        anyhow::ensure!(album == "Rome", "no album {album}");
+    async fn photos(&self, album: &str) -> io::Result<Vec<String>> {
+        if album != "Rome" {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("no album {album}")));
+        }
         Ok((1..=3).map(|n| format!("{album}/{n}.jpg")).collect())
     }
 
-    async fn copy(&self, _photo: &str) -> anyhow::Result<()> {
+    async fn copy(&self, _photo: &str) -> io::Result<()> {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         Ok(())
     }
 
-    async fn remove(&self, _photos: &[String]) -> anyhow::Result<()> {
+    async fn remove(&self, _photos: &[String]) -> io::Result<()> {
         Ok(())
     }
 }

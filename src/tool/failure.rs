@@ -1,16 +1,27 @@
 //! A tool's failure, as it is sent to the caller.
 
-use std::{any::Any, borrow::Cow, error::Error, fmt};
+use std::{borrow::Cow, error::Error, fmt};
 
 use super::CallError;
 use crate::value::{DecodeError, EncodeError, Value};
 
 /// A tool's failure, as it is sent to the caller and its model.
 ///
-/// `?` converts any error into one with code `execution_error`: the error's text stays in this process (see
-/// [`source`](ToolError::source)), and the caller gets a generic message. A `&str` or `String` is sent as it is. A
-/// [`CallError`] keeps its code. This conversion is the reason why the type does not implement [`std::error::Error`]
-/// itself.
+/// The type of an error decides what `?` sends of it:
+///
+/// | error | code | message |
+/// | --- | --- | --- |
+/// | `&str`, `String` | `execution_error` | the text |
+/// | [`CallError`] | its own | its text |
+/// | [`DecodeError`] | `invalid_parameters` | its text |
+/// | [`EncodeError::TooLarge`] | `result_too_large` | both sizes |
+/// | common errors of std, serde_json and tokio | `execution_error` | [`LOCAL_MESSAGE`](ToolError::LOCAL_MESSAGE) |
+/// | `Box<dyn Error + Send + Sync>` | `execution_error` | [`LOCAL_MESSAGE`](ToolError::LOCAL_MESSAGE) |
+///
+/// The text of an error in the last two rows stays in this process, in [`source`](ToolError::source) and the log.
+/// Convert other errors with `.map_err(ToolError::internal)?`, or implement `From<YourError> for ToolError` and decide there
+/// what is sent. A function that returns `Result<_, Box<dyn Error + Send + Sync>>` can use `?` on any error; a tool
+/// that calls it needs one `?`.
 ///
 /// ```
 /// use toolbridge::{ErrorCode, ToolError};
@@ -22,6 +33,15 @@ use crate::value::{DecodeError, EncodeError, Value};
 /// assert_eq!(error.code(), ErrorCode::EXECUTION_ERROR);
 /// assert!(!error.to_string().contains("No such file"));
 /// assert!(error.source().is_some());
+///
+/// /// An error of your own, with a text for the model.
+/// struct NoSuchRoom(String);
+///
+/// impl From<NoSuchRoom> for ToolError {
+///     fn from(NoSuchRoom(name): NoSuchRoom) -> Self {
+///         Self::new("no_such_room", format!("there is no room {name:?}"))
+///     }
+/// }
 /// ```
 pub struct ToolError(Box<Failure>);
 
@@ -41,6 +61,27 @@ impl ToolError {
     /// Creates a failure with this code and message; both are sent.
     pub fn new(code: impl Into<ErrorCode>, message: impl fmt::Display) -> Self {
         Self::build(code.into(), message.to_string(), None)
+    }
+
+    /// Creates a failure whose cause stays in this process.
+    ///
+    /// The caller gets `execution_error` and [`LOCAL_MESSAGE`](Self::LOCAL_MESSAGE). The error is kept as
+    /// [`source`](Self::source), and logged when the tool returns it.
+    ///
+    /// ```
+    /// use toolbridge::ToolError;
+    ///
+    /// fn first_line(file: Vec<u8>) -> Result<String, ToolError> {
+    ///     let text = std::ffi::CString::new(file).map_err(ToolError::internal)?;
+    ///     let text = text.into_string().map_err(ToolError::internal)?;
+    ///     Ok(text.lines().next().ok_or("the file is empty")?.to_owned())
+    /// }
+    /// assert_eq!(first_line(vec![0]).unwrap_err().message(), ToolError::LOCAL_MESSAGE);
+    /// assert_eq!(first_line(vec![]).unwrap_err().message(), "the file is empty");
+    /// ```
+    pub fn internal(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let message = Self::LOCAL_MESSAGE.to_owned();
+        Self::build(ErrorCode::EXECUTION_ERROR, message, Some(error.into()))
     }
 
     /// Creates the failure of a tool that was stopped.
@@ -108,8 +149,23 @@ impl ToolError {
             other => other.code(),
         }
     }
+}
 
-    fn from_call(error: CallError) -> Self {
+impl From<&str> for ToolError {
+    fn from(message: &str) -> Self {
+        message.to_owned().into()
+    }
+}
+
+impl From<String> for ToolError {
+    fn from(message: String) -> Self {
+        Self::build(ErrorCode::EXECUTION_ERROR, message, None)
+    }
+}
+
+/// Keeps the code and the text of a call that the tool made.
+impl From<CallError> for ToolError {
+    fn from(error: CallError) -> Self {
         let code = match error {
             CallError::Tool(inner) => return inner,
             ref other => Self::code_of(other),
@@ -118,31 +174,23 @@ impl ToolError {
     }
 }
 
-impl<E> From<E> for ToolError
-where
-    E: Into<Box<dyn Error + Send + Sync>> + 'static,
-{
-    fn from(error: E) -> Self {
-        let mut slot = Some(error);
-        let any: &mut dyn Any = &mut slot;
-        if let Some(text) = any.downcast_mut::<Option<String>>().and_then(Option::take) {
-            return Self::build(ErrorCode::EXECUTION_ERROR, text, None);
+/// Becomes `invalid_parameters`, with the error's text.
+impl From<DecodeError> for ToolError {
+    fn from(error: DecodeError) -> Self {
+        Self::new(ErrorCode::INVALID_PARAMETERS, error)
+    }
+}
+
+/// Becomes `result_too_large` with both numbers, or an [internal](ToolError::internal) error.
+impl From<EncodeError> for ToolError {
+    fn from(error: EncodeError) -> Self {
+        match error {
+            EncodeError::TooLarge { size, limit } => {
+                let text = format!("the result has {size} bytes; the limit is {limit}");
+                Self::build(ErrorCode::RESULT_TOO_LARGE, text, None)
+            }
+            other => Self::internal(other),
         }
-        if let Some(text) = any.downcast_mut::<Option<&'static str>>().and_then(Option::take) {
-            return Self::build(ErrorCode::EXECUTION_ERROR, text.to_owned(), None);
-        }
-        if let Some(call) = any.downcast_mut::<Option<CallError>>().and_then(Option::take) {
-            return Self::from_call(call);
-        }
-        if any.downcast_ref::<Option<DecodeError>>().is_some_and(Option::is_some) {
-            let text = slot.map(|error| error.into().to_string()).unwrap_or_default();
-            return Self::build(ErrorCode::INVALID_PARAMETERS, text, None);
-        }
-        if let Some(Some(EncodeError::TooLarge { size, limit })) = any.downcast_ref::<Option<EncodeError>>() {
-            let text = format!("the result has {size} bytes; the limit is {limit}");
-            return Self::build(ErrorCode::RESULT_TOO_LARGE, text, None);
-        }
-        Self::build(ErrorCode::EXECUTION_ERROR, Self::LOCAL_MESSAGE.to_owned(), slot.map(Into::into))
     }
 }
 
@@ -227,7 +275,7 @@ mod tests {
     fn message_of_the_author_is_sent_and_a_source_error_is_not() {
         let mine: ToolError = "nobody of that name".into();
         assert_eq!(mine.message(), "nobody of that name");
-        let theirs: ToolError = std::io::Error::other("password is hunter2").into();
+        let theirs = ToolError::internal(std::io::Error::other("password is hunter2"));
         assert_eq!(theirs.message(), ToolError::LOCAL_MESSAGE);
         assert!(theirs.source().unwrap().to_string().contains("hunter2"));
     }

@@ -1,5 +1,6 @@
 //! Functions as tools: a plain `async fn` whose schema comes from its argument type.
 
+mod common_errors;
 mod function;
 mod handler;
 mod wrong;

@@ -8,7 +8,9 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    tool::{CallId, InvalidToolName, Outcome, Progress, RegisterError, Tool, ToolName, TraceContext},
+    tool::{
+        CallId, InvalidToolName, Outcome, Progress, RegisterError, Tool, ToolError, ToolName, TraceContext,
+    },
     transport::Identity,
     value::Value,
 };
@@ -128,7 +130,8 @@ impl<T: ToolSource> ToolSource for Prefixed<T> {
     }
 
     async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
-        self.source.execute(&self.inner(tool)?, arguments, context).await
+        let tool = self.inner(tool).map_err(ToolError::internal)?;
+        self.source.execute(&tool, arguments, context).await
     }
 
     fn changed(&self) -> impl Future<Output = ()> + Send {

@@ -122,7 +122,7 @@ pub trait Async {
 
 #[diagnostic::on_unimplemented(
     message = "a tool returns `Result<T, ToolError>` where `T` is `serde::Serialize`, not `{Self}`",
-    note = "any error becomes a `ToolError` by `?`"
+    note = "`?` converts common errors; `.map_err(ToolError::internal)?` converts any other"
 )]
 pub trait Answer {}
 
