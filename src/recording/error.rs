@@ -1,8 +1,10 @@
 //! Errors of reading and writing recordings.
 
 use std::{
+    error::Error,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// Why a recording could not be written or read.
@@ -59,9 +61,13 @@ pub enum RecordError {
     /// Writing failed, for example because the disk is full.
     #[error("writing failed: {0}")]
     Write(#[source] io::Error),
-    /// The recording stopped early; the text has the reason.
+    /// The recording stopped early.
     #[error("the recording stopped early: {0}")]
-    Stopped(String),
+    Stopped(#[source] Arc<dyn Error + Send + Sync>),
+    /// The data is complete, but the file could not be rewritten with an index. The source of
+    /// [`Stopped`](Self::Stopped).
+    #[error("it could not be indexed: {0}")]
+    Index(#[source] Box<RecordError>),
     /// The writer thread could not be started.
     #[error("cannot start the writer thread: {0}")]
     Thread(#[source] io::Error),

@@ -3,9 +3,10 @@
 use std::{
     borrow::Cow,
     collections::{BTreeSet, VecDeque},
+    error::Error,
     mem,
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -103,7 +104,7 @@ struct State {
     /// Everything that will be written is in the live file.
     drained: bool,
     done: bool,
-    failed: Option<String>,
+    failed: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 /// The recorder's counters.
@@ -217,10 +218,10 @@ impl Queue {
     }
 
     /// Reports an error: the queue is closed and its items are lost.
-    pub(super) fn fail(&self, reason: String) {
+    pub(super) fn fail(&self, error: impl Into<Box<dyn Error + Send + Sync>>) {
         let mut state = self.lock();
         state.closed = true;
-        state.failed.get_or_insert(reason);
+        state.failed.get_or_insert_with(|| error.into().into());
         let waiting = mem::take(&mut state.waiting);
         let lost = waiting.iter().filter(|item| matches!(item, Item::Packet(..))).count();
         state.lose(lost as u64);
@@ -234,7 +235,7 @@ impl Queue {
     }
 
     /// Waits for the end of the writer thread and returns its error.
-    pub(super) fn wait(&self) -> Result<(), String> {
+    pub(super) fn wait(&self) -> Result<(), Arc<dyn Error + Send + Sync>> {
         let mut state = self.lock();
         while !state.done {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -251,7 +252,8 @@ impl Queue {
     pub(super) fn stats(&self) -> RecorderStats {
         let state = self.lock();
         let (recorded, unrecorded) = (state.recorded, state.unrecorded_in_all);
-        RecorderStats { recorded, unrecorded, failed: state.failed.clone() }
+        let failed = state.failed.as_ref().map(ToString::to_string);
+        RecorderStats { recorded, unrecorded, failed }
     }
 
     /// No critical section can panic, so a poisoned lock is safe to use.

@@ -301,12 +301,12 @@ impl Shared {
         match writer_thread.run(&self.queue) {
             Err(error) => {
                 tracing::error!(%path, %error, "the recording stopped; the data written so far is kept");
-                self.queue.fail(error.to_string());
+                self.queue.fail(error);
             }
             Ok(live) => {
                 if let Err(error) = rewrite::finish(live, &self.path) {
                     tracing::error!(%path, %error, "the recording could not be indexed; its data is complete");
-                    self.queue.fail(format!("it could not be indexed: {error}"));
+                    self.queue.fail(RecordError::Index(error.into()));
                 }
             }
         }
@@ -319,7 +319,7 @@ struct End<'a>(&'a Shared);
 impl Drop for End<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.queue.fail("the writer thread panicked".to_owned());
+            self.0.queue.fail("the writer thread panicked");
         }
         self.0.queue.end();
         self.0.done.send_replace(true);

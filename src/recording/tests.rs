@@ -233,14 +233,15 @@ fn full_disk_stops_the_recorder_and_later_packets_are_counted() {
     let writer_thread = WriterThread::new(&mut disk, Redact::default(), std::sync::Arc::default());
     let error = writer_thread.run(&queue).map(drop).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-    queue.fail(error.to_string());
+    let text = error.to_string();
+    queue.fail(error);
     queue.push(Item::of(Moment(99), packet(99)));
     queue.end();
     let kept = read(&disk.1).unwrap().0.len() as u64;
     let stats = queue.stats();
     assert!(kept > 5 && stats.unrecorded == 51 - kept, "{stats:?}, {kept} kept");
-    assert_eq!(stats.failed, Some(error.to_string()));
-    assert_eq!(queue.wait(), Err(error.to_string()));
+    assert_eq!(stats.failed, Some(text.clone()));
+    assert_eq!(queue.wait().unwrap_err().to_string(), text);
 }
 
 #[test]

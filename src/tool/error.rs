@@ -219,7 +219,7 @@ pub enum RegisterError {
     Schema {
         /// The name.
         name: ToolName,
-        /// What is wrong with it.
+        /// What is wrong with it: a text, so that the error does not depend on the validator.
         reason: String,
     },
     /// A description or schema is larger than allowed.

@@ -9,6 +9,8 @@ mod supervise;
 mod trust;
 
 use std::{
+    error::Error,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -177,16 +179,16 @@ impl ToolSource for ProgramTools {
 }
 
 /// Why programs cannot be offered.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramsError {
     /// The file cannot be read.
-    #[error("{} cannot be read: {reason}", path.display())]
+    #[error("{} cannot be read: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// Why not.
-        reason: String,
+        source: io::Error,
     },
     /// The file is a symbolic link, a folder, a pipe or a device.
     #[error("{} is not a regular file", path.display())]
@@ -223,8 +225,10 @@ pub enum ProgramsError {
     Toml {
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong.
+        /// What is wrong, in one line.
         reason: String,
+        /// The parser's error. It does not quote the file, which may set a secret in the environment.
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The entry of one tool is invalid.
     #[error("tool {tool:?}, line {line}: {reason}")]
@@ -233,7 +237,7 @@ pub enum ProgramsError {
         tool: String,
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong.
+        /// What is wrong, in words: this check is this crate's own.
         reason: String,
     },
     /// A tool name is invalid or used twice.

@@ -14,6 +14,7 @@
 )]
 
 use std::{
+    error::Error,
     fmt,
     future::Future,
     net::IpAddr,
@@ -204,7 +205,10 @@ impl ConnectOptions {
     pub fn root_certificates(mut self, pem_or_der: &[u8]) -> Result<Self, ConnectError> {
         /// The first characters of a PEM block. Text may precede it.
         const PEM: &[u8] = b"-----BEGIN ";
-        let unusable = |reason: String| ConnectError::Tls { server: "the server".into(), reason };
+        let unusable = |source: Box<dyn Error + Send + Sync>| {
+            let server = "the server".into();
+            ConnectError::Tls { server, source }
+        };
         if !pem_or_der.windows(PEM.len()).any(|text| text == PEM) {
             if pem_or_der.is_empty() {
                 return Err(unusable("the root certificate is empty".into()));
@@ -215,8 +219,9 @@ impl ConnectOptions {
         let before = self.roots.len();
         for certificate in CertificateDer::pem_slice_iter(pem_or_der) {
             self.roots.push(
-                certificate
-                    .map_err(|error| unusable(format!("a root certificate is not valid PEM: {error}")))?,
+                certificate.map_err(|error| {
+                    unusable(format!("a root certificate is not valid PEM: {error}").into())
+                })?,
             );
         }
         if self.roots.len() == before {
@@ -305,7 +310,7 @@ impl ConnectOptions {
     where
         F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<String, E>> + Send + 'static,
-        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+        E: Into<Box<dyn Error + Send + Sync>>,
     {
         self.source = Some(TokenSource::new(source));
         self

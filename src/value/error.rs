@@ -9,7 +9,7 @@ pub enum EncodeError {
     /// The type's `Serialize` failed, or the value cannot be represented in MessagePack.
     #[error("{reason}")]
     Type {
-        /// The reason.
+        /// The text of the type's serde implementation, which reports nothing else.
         reason: String,
     },
     /// The result would break a limit or a rule for values.
@@ -61,7 +61,7 @@ pub enum DecodeError {
     /// The value does not match the requested type.
     #[error("{reason}")]
     Type {
-        /// The reason.
+        /// The text of the type's serde implementation, which reports nothing else.
         reason: String,
     },
     /// There are more bytes than allowed.
@@ -181,7 +181,7 @@ pub enum DecodeError {
     /// A text is not JSON, or not the expected JSON.
     #[error("{reason}")]
     Json {
-        /// What is wrong, and where.
+        /// What is wrong, and where: a text, so that errors can be cloned and compared.
         reason: String,
     },
 }

@@ -336,7 +336,7 @@ async fn untrusted_certificate_is_refused_and_its_root_accepted() -> anyhow::Res
     let token = server.key().client("tls", "one").sign()?;
     let error = refusal(LiveKitTransport::join(&proxy.url(), &token).await)?;
     ensure!(
-        matches!(&error, ConnectError::Tls { reason, .. } if reason.contains("certificate")),
+        matches!(&error, ConnectError::Tls { source, .. } if source.to_string().contains("certificate")),
         "{error:?}"
     );
     let stranger = TlsProxy::start(server.port()).await?;

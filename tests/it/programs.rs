@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::{
+    error::Error as _,
     fs::{self, File, Permissions},
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     time::Duration,
@@ -242,6 +243,11 @@ async fn sec_x2_dropping_the_call_ends_all() {
 
 const CAT: &str = "[[tools]]\nname = \"t\"\ndescription = \"\"\ncommand = [\"/bin/cat\"]\n";
 
+#[track_caller]
+fn assert_is(error: &ProgramsError, expected: &ProgramsError) {
+    assert_eq!(format!("{error:?}"), format!("{expected:?}"));
+}
+
 #[test]
 fn sec_x3_a_file_that_others_can_write_is_refused() {
     let folder = folder("writable");
@@ -250,12 +256,12 @@ fn sec_x3_a_file_that_others_can_write_is_refused() {
     for mode in [0o666, 0o620, 0o602] {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         let error = ProgramTools::from_file(&path).unwrap_err();
-        assert_eq!(error, ProgramsError::Writable { path: path.clone(), mode });
+        assert_is(&error, &ProgramsError::Writable { path: path.clone(), mode });
     }
     fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
     let error = ProgramTools::from_file(&path).unwrap_err();
-    assert_eq!(error, ProgramsError::Writable { path: folder.canonicalize().unwrap(), mode: 0o777 });
+    assert_is(&error, &ProgramsError::Writable { path: folder.canonicalize().unwrap(), mode: 0o777 });
 }
 
 /// A file with one tool in its own folder, and the program in a folder next to it.
@@ -278,7 +284,7 @@ fn sec_x3_program_that_others_can_write_is_refused() {
     for mode in [0o775, 0o757] {
         mode_of(&program, mode);
         let error = ProgramTools::from_file(&file).unwrap_err();
-        assert_eq!(error, ProgramsError::Writable { path: program.canonicalize().unwrap(), mode });
+        assert_is(&error, &ProgramsError::Writable { path: program.canonicalize().unwrap(), mode });
         assert!(error.to_string().contains("chmod go-w"), "{error}");
     }
     mode_of(&program, 0o755);
@@ -287,7 +293,7 @@ fn sec_x3_program_that_others_can_write_is_refused() {
     for mode in [0o775, 0o757, 0o1777] {
         mode_of(&bin, mode);
         let error = ProgramTools::from_file(&file).unwrap_err();
-        assert_eq!(error, ProgramsError::Writable { path: bin.clone(), mode: mode & 0o777 });
+        assert_is(&error, &ProgramsError::Writable { path: bin.clone(), mode: mode & 0o777 });
     }
     mode_of(&bin, 0o755);
     assert!(ProgramTools::from_file(&file).is_ok());
@@ -304,7 +310,7 @@ fn sec_x3_folder_above_that_others_can_write_is_refused_unless_it_is_sticky() {
     fs::copy(programs, &moved).unwrap();
     fs::set_permissions(&above, Permissions::from_mode(0o777)).unwrap();
     let error = ProgramTools::from_file(&moved).unwrap_err();
-    assert_eq!(error, ProgramsError::Writable { path: above.clone(), mode: 0o777 });
+    assert_is(&error, &ProgramsError::Writable { path: above.clone(), mode: 0o777 });
     fs::set_permissions(&above, Permissions::from_mode(0o1777)).unwrap();
     assert!(ProgramTools::from_file(&moved).is_ok());
     fs::set_permissions(&above, Permissions::from_mode(0o755)).unwrap();
@@ -324,11 +330,11 @@ fn sec_x3_link_to_a_program_is_followed_through_folders_that_only_its_owner_can_
     assert!(ProgramTools::from_file(&file).is_ok());
     fs::set_permissions(&links, Permissions::from_mode(0o777)).unwrap();
     let error = ProgramTools::from_file(&file).unwrap_err();
-    assert_eq!(error, ProgramsError::Writable { path: links.clone(), mode: 0o777 });
+    assert_is(&error, &ProgramsError::Writable { path: links.clone(), mode: 0o777 });
     fs::set_permissions(&links, Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o777)).unwrap();
     let error = ProgramTools::from_file(&file).unwrap_err();
-    assert_eq!(error, ProgramsError::Writable { path: program.canonicalize().unwrap(), mode: 0o777 });
+    assert_is(&error, &ProgramsError::Writable { path: program.canonicalize().unwrap(), mode: 0o777 });
 }
 
 /// Only root can give a file to another user.
@@ -343,7 +349,7 @@ fn sec_x3_program_or_link_of_another_user_is_refused() {
     for path in [program.canonicalize().unwrap(), bin.clone()] {
         other(&path, 12_345);
         let error = ProgramTools::from_file(&file).unwrap_err();
-        assert_eq!(error, ProgramsError::Owner { path: path.clone(), owner: 12_345 });
+        assert_is(&error, &ProgramsError::Owner { path: path.clone(), owner: 12_345 });
         other(&path, 0);
     }
     let link = bin.join("link");
@@ -353,9 +359,9 @@ fn sec_x3_program_or_link_of_another_user_is_refused() {
     fs::write(&file, text).unwrap();
     assert!(ProgramTools::from_file(&file).is_ok());
     other(&link, 12_345);
-    assert_eq!(
-        ProgramTools::from_file(&file).unwrap_err(),
-        ProgramsError::Owner { path: link, owner: 12_345 }
+    assert_is(
+        &ProgramTools::from_file(&file).unwrap_err(),
+        &ProgramsError::Owner { path: link, owner: 12_345 },
     );
 }
 
@@ -366,17 +372,19 @@ fn sec_x3_a_link_or_a_pipe_is_refused() {
     let link = folder.join("link.toml");
     let _ = fs::remove_file(&link);
     symlink(&path, &link).unwrap();
-    assert_eq!(ProgramTools::from_file(&link).unwrap_err(), ProgramsError::NotAFile { path: link });
+    assert_is(&ProgramTools::from_file(&link).unwrap_err(), &ProgramsError::NotAFile { path: link });
     let pipe = folder.join("pipe.toml");
     let _ = fs::remove_file(&pipe);
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    assert_eq!(ProgramTools::from_file(&pipe).unwrap_err(), ProgramsError::NotAFile { path: pipe });
-    assert_eq!(
-        ProgramTools::from_file(&folder).unwrap_err(),
-        ProgramsError::NotAFile { path: folder.clone() }
+    assert_is(&ProgramTools::from_file(&pipe).unwrap_err(), &ProgramsError::NotAFile { path: pipe });
+    assert_is(
+        &ProgramTools::from_file(&folder).unwrap_err(),
+        &ProgramsError::NotAFile { path: folder.clone() },
     );
     let none = ProgramTools::from_file(folder.join("none.toml"));
     assert!(matches!(none, Err(ProgramsError::Read { .. })), "{none:?}");
+    let source = none.as_ref().unwrap_err().source().and_then(|source| source.downcast_ref::<io::Error>());
+    assert_eq!(source.unwrap().kind(), io::ErrorKind::NotFound);
     let large = file(&folder, &"#".repeat(1 << 21));
     assert!(matches!(ProgramTools::from_file(large), Err(ProgramsError::TooLarge { .. })));
 }
@@ -384,7 +392,7 @@ fn sec_x3_a_link_or_a_pipe_is_refused() {
 #[tokio::test]
 async fn tools_of_a_file_are_offered() {
     let twice = ProgramTools::from_toml(&CAT.repeat(2)).unwrap_err();
-    assert_eq!(twice, ProgramsError::Register(RegisterError::Duplicate { name: "t".parse().unwrap() }));
+    assert_is(&twice, &ProgramsError::Register(RegisterError::Duplicate { name: "t".parse().unwrap() }));
     let tools = shell(
         "cat",
         "consent = \"always\"\ntimeout = \"5s\"\n[tools.input_schema]\ntype = \"object\"\nrequired = [\"a\"]\n",

@@ -52,10 +52,11 @@ enum Asks {
 
 /// Parses the programs in the text; relative folders start at `folder`.
 pub(super) fn parse(text: &str, folder: &Path) -> Result<Vec<Program>, ProgramsError> {
-    let file: File = toml::from_str(text).map_err(|error| ProgramsError::Toml {
-        line: line_of(text, &error.span().unwrap_or_default()),
-        // Only the message: the whole error quotes the line, which may set a secret in the environment.
-        reason: error.message().to_owned(),
+    let file: File = toml::from_str(text).map_err(|mut error: toml::de::Error| {
+        let line = line_of(text, &error.span().unwrap_or_default());
+        // Without its input the error does not quote the line, which may set a secret in the environment.
+        error.set_input(None);
+        ProgramsError::Toml { line, reason: error.message().to_owned(), source: error.into() }
     })?;
     file.tools.into_iter().map(|entry| Reader { text, folder }.program(entry)).collect()
 }
@@ -212,6 +213,9 @@ mod tests {
     fn no_error_quotes_the_environment() {
         let text = refused(&entry("env = { TOKEN = \"hunter2\" }\nenv = 1"));
         assert!(!text.contains("hunter2"), "{text}");
+        let error = parse(&entry("env = { TOKEN = \"hunter2\" } and"), Path::new("/")).unwrap_err();
+        let text = format!("{error} {error:?} {}", std::error::Error::source(&error).unwrap());
+        assert!(text.starts_with("line 5: ") && !text.contains("hunter2"), "{text}");
         let text = refused(&entry("env = { TOKEN = [\"hunter2\"] }"));
         assert!(text.starts_with("tool \"a\", line 5: ") && !text.contains("hunter2"), "{text}");
     }

@@ -113,7 +113,7 @@ fn follow(path: &Path, named: &Path) -> Result<PathBuf, ProgramsError> {
 }
 
 fn unreadable(path: &Path, error: impl Into<io::Error>) -> ProgramsError {
-    ProgramsError::Read { path: path.into(), reason: error.into().to_string() }
+    ProgramsError::Read { path: path.into(), source: error.into() }
 }
 
 /// Checks a folder above the one that holds the file.

@@ -192,12 +192,12 @@ impl Token {
         if self.agent {
             token = token.with_kind("agent");
         }
-        token.to_jwt().map_err(|error| TokenError::Sign(error.to_string()))
+        token.to_jwt().map_err(|error| TokenError::Sign(error.into()))
     }
 }
 
 /// The reason why a token was not signed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
     /// The room name or the identity is empty or too long.
@@ -236,7 +236,7 @@ pub enum TokenError {
     RoleAttribute,
     /// Signing failed.
     #[error("cannot sign the token: {0}")]
-    Sign(String),
+    Sign(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 #[cfg(test)]
@@ -279,16 +279,17 @@ mod tests {
     #[test]
     fn unsafe_token_is_rejected() {
         let changeable = key().assistant("r", "a").can_update_own_metadata();
-        assert_eq!(changeable.sign(), Err(TokenError::ChangeableRole { role: Role::Assistant }));
+        let refused = changeable.sign();
+        assert!(matches!(refused, Err(TokenError::ChangeableRole { role: Role::Assistant })), "{refused:?}");
         let smuggled = key().participant("r", "a").attribute(ROLE_ATTRIBUTE, "assistant");
-        assert_eq!(smuggled.sign(), Err(TokenError::RoleAttribute));
+        assert!(matches!(smuggled.sign(), Err(TokenError::RoleAttribute)));
         let long = key().client("r", "a").ttl(Token::MAX_TTL + Duration::from_secs(1));
         assert!(matches!(long.sign(), Err(TokenError::Ttl { .. })));
         assert!(matches!(key().client("r", "a").ttl(Duration::ZERO).sign(), Err(TokenError::Ttl { .. })));
         assert!(matches!(key().client("", "a").sign(), Err(TokenError::Name { what: "room", size: 0, .. })));
         let long = "a".repeat(Token::MAX_NAME + 1);
         assert!(matches!(key().client("r", long).sign(), Err(TokenError::Name { what: "identity", .. })));
-        assert_eq!(AccessKey::new("k", "").client("r", "a").sign(), Err(TokenError::Key));
+        assert!(matches!(AccessKey::new("k", "").client("r", "a").sign(), Err(TokenError::Key)));
     }
 
     #[test]

@@ -19,11 +19,11 @@ pub(super) struct ServerUrl {
 impl ServerUrl {
     /// Parses a URL.
     pub(super) fn parse(text: &str) -> Result<Self, ConnectError> {
-        let refuse = |reason: String| ConnectError::Url { reason };
+        let refuse = |text: String| ConnectError::Url { source: text.into() };
         if let Some(meant) = without_scheme(text.trim()) {
             return Err(refuse(format!("it has no scheme (did you mean {meant}?)")));
         }
-        let url = Url::parse(text.trim()).map_err(|error| refuse(error.to_string()))?;
+        let url = Url::parse(text.trim()).map_err(|error| ConnectError::Url { source: error.into() })?;
         if !matches!(url.scheme(), "ws" | "wss" | "http" | "https") {
             return Err(refuse(format!("the scheme `{}` is not `ws` or `wss`", url.scheme())));
         }

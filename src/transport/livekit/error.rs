@@ -1,8 +1,8 @@
 //! Errors of joining a LiveKit room. Each message says what failed and what to do.
 
-use std::{fmt, io, net::SocketAddr, time::Duration};
+use std::{error::Error, fmt, io, net::SocketAddr, time::Duration};
 
-use super::{liveness::End, refusal::TokenRefusal, turn::RelayFailure};
+use super::{liveness::End, proxy::ProxyError, refusal::TokenRefusal, turn::RelayFailure};
 use crate::transport::CloseReason;
 
 /// The problem and the advice if a port that should speak TLS does not.
@@ -16,10 +16,10 @@ pub(crate) const NO_TLS: [&str; 2] = [
 #[non_exhaustive]
 pub enum ConnectError {
     /// The server address is invalid.
-    #[error("invalid server address: {reason}; use wss://HOST or ws://HOST:PORT")]
+    #[error("invalid server address: {source}; use wss://HOST or ws://HOST:PORT")]
     Url {
         /// The problem.
-        reason: String,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The token does not have the form of a JWT.
     #[error("the token is not a JWT; pass the token server's text without quotes or `Bearer`")]
@@ -57,24 +57,24 @@ pub enum ConnectError {
     },
     /// No TCP connection to the server could be made, or its name could not be resolved.
     #[error(
-        "{server} cannot be reached: {reason}; check the host name, the port, and that the server is running"
+        "{server} cannot be reached: {source}; check the host name, the port, and that the server is running"
     )]
     Unreachable {
         /// Host and port.
         server: String,
         /// The system's error.
-        reason: String,
+        source: io::Error,
     },
     /// The server's certificate is not trusted, or the TLS handshake failed.
     #[error(
-        "TLS connection to {server} failed: {reason}; for a private certificate authority, pass its root \
+        "TLS connection to {server} failed: {source}; for a private certificate authority, pass its root \
          certificate (`ConnectOptions::root_certificates`)"
     )]
     Tls {
         /// Host and port.
         server: String,
         /// The TLS error.
-        reason: String,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The address starts with `wss://`, but the port does not speak TLS.
     #[error("TLS connection to {server} failed: {}; {}", NO_TLS[0], NO_TLS[1])]
@@ -84,16 +84,15 @@ pub enum ConnectError {
     },
     /// The proxy set in the environment could not be used.
     #[error(
-        "{server} cannot be reached through the proxy {proxy}: {reason}; correct the variable, or add the server's host \
-         to `NO_PROXY` to connect directly"
+        "{server} cannot be reached through the proxy {}: {}; correct the variable, or add the server's host to \
+         `NO_PROXY` to connect directly",
+        source.proxy, source.source
     )]
     Proxy {
         /// Host and port of the server.
         server: String,
-        /// Host and port of the proxy, and the environment variable that sets it.
-        proxy: String,
-        /// The error of the proxy or the system.
-        reason: String,
+        /// The proxy and its error.
+        source: ProxyError,
     },
     /// Another part of this program has registered a WebSocket client with `livekit_net::set_ws_client`, which allows one
     /// per process. That client would not apply the limits on received data, the
@@ -160,7 +159,7 @@ pub enum ConnectError {
     Socket(#[from] io::Error),
     /// The WebRTC stack failed, or the server sent an invalid message.
     #[error("cannot set up the peer connection: {0}")]
-    Transport(Box<dyn std::error::Error + Send + Sync>),
+    Transport(#[source] Box<dyn Error + Send + Sync>),
 }
 
 /// The largest number of addresses in a message.
@@ -185,7 +184,7 @@ fn relays_in_words(relays: &[RelayFailure]) -> String {
 
 impl ConnectError {
     /// Wraps an error of the WebRTC stack or the server.
-    pub(super) fn transport(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub(super) fn transport(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Transport(error.into())
     }
 }

@@ -1,7 +1,8 @@
 //! A probe of a LiveKit server: each step of connecting to it, tried alone.
 //!
 //! A join reports one error for the whole attempt. A probe takes the same steps one by one (name, TCP, proxy, TLS, HTTP),
-//! with the same proxy and trust settings, and returns what it found at each. `toolbridge doctor` is built on it.
+//! with the same proxy and trust settings, and returns what it found at each. `toolbridge doctor` is built on it. What it finds
+//! are values that can be kept and compared, so they hold the text of an underlying error, not the error itself.
 //!
 //! ```no_run
 //! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,6 +21,7 @@
 //! ```
 
 use std::{
+    error::Error,
     fmt, io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -103,7 +105,7 @@ impl Encrypted {
 }
 
 /// Why there is no encrypted connection.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsFault {
     /// The certificate has expired; when, in seconds since 1970.
@@ -140,14 +142,14 @@ impl TlsFault {
 }
 
 /// Why a further connection to a server that was reached before could not be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteFault {
     /// TCP.
     #[error(transparent)]
     Connect(ConnectFault),
     /// The proxy did not open the connection.
-    #[error("proxy {}: {}", .0.proxy, .0.reason)]
+    #[error(transparent)]
     Proxy(ProxyError),
     /// The trusted root certificates could not be loaded.
     #[error("{0}")]
@@ -190,8 +192,7 @@ impl Probe {
     /// Dropping the future aborts this step.
     pub async fn new(url: &str, options: &ConnectOptions, limit: Duration) -> Result<Self, ConnectError> {
         let checked = ServerUrl::parse(url)?;
-        let url =
-            Url::parse(checked.as_str()).map_err(|error| ConnectError::Url { reason: error.to_string() })?;
+        let url = Url::parse(checked.as_str()).map_err(|error| ConnectError::Url { source: error.into() })?;
         let (proxy, mut fault) = match Proxy::of_environment(&url).await {
             Ok(proxy) => (proxy, None),
             Err(error) => (None, Some(RouteFault::Proxy(error))),
@@ -200,8 +201,8 @@ impl Probe {
         let trust = match trusts {
             true => match tls::config(&options.roots).await {
                 Ok(trust) => Some(Arc::new(trust)),
-                Err(reason) => {
-                    fault.get_or_insert(RouteFault::Trust(reason));
+                Err(error) => {
+                    fault.get_or_insert(RouteFault::Trust(error.to_string()));
                     None
                 }
             },
@@ -315,11 +316,11 @@ impl Probe {
         let Some(proxy) = &self.proxy else { return Ok(Box::new(tcp)) };
         let mut stream: Box<dyn Stream> = Box::new(tcp);
         if proxy.is_tls() {
-            let fail = |reason: String| RouteFault::Proxy(proxy.failed(reason));
+            let fail = |error: Box<dyn Error + Send + Sync>| RouteFault::Proxy(proxy.failed(error));
             let trust = self.trust.clone().ok_or_else(|| fail("no trust could be set up".into()))?;
-            let name = tls::name(&proxy.host()).map_err(fail)?;
+            let name = tls::name(&proxy.host()).map_err(|error| fail(error.into()))?;
             let connected = TlsConnector::from(trust).connect(name, stream).await;
-            stream = Box::new(connected.map_err(|error| fail(error.to_string()))?);
+            stream = Box::new(connected.map_err(|error| fail(error.into()))?);
         }
         proxy.open(&mut stream, &self.url, self.limit).await.map_err(RouteFault::Proxy)?;
         Ok(stream)
@@ -328,7 +329,7 @@ impl Probe {
     async fn handshake(&self) -> Result<(TlsStream<Box<dyn Stream>>, Encrypted), TlsFault> {
         let stream = self.dial().await.map_err(TlsFault::Route)?;
         let trust = self.trust.clone().ok_or_else(|| TlsFault::Ended("no trust could be set up".into()))?;
-        let name = tls::name(&self.server()).map_err(TlsFault::Certificate)?;
+        let name = tls::name(&self.server()).map_err(|error| TlsFault::Certificate(error.to_string()))?;
         let connecting = TlsConnector::from(trust).connect(name, stream);
         let stream = match time::timeout(self.limit, connecting).await {
             Ok(Ok(stream)) => stream,
@@ -355,7 +356,7 @@ impl Probe {
             RouteFault::Connect(ConnectFault::Refused) => "it was refused".to_owned(),
             RouteFault::Connect(ConnectFault::Other(system)) => system,
             RouteFault::Connect(_) => "nobody answered".to_owned(),
-            RouteFault::Proxy(error) => format!("the proxy {}: {}", error.proxy, error.reason),
+            RouteFault::Proxy(error) => format!("the {error}"),
             RouteFault::Trust(reason) => reason,
         };
         if !is_encrypted(&self.url) {

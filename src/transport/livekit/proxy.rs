@@ -11,7 +11,7 @@
 //! This machine is never reached through a proxy. A name below `localhost` counts as this machine only if it resolves
 //! to loopback.
 
-use std::{env, ffi::OsString, fmt, io, time::Duration};
+use std::{env, error::Error, ffi::OsString, fmt, io, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use tokio::{
@@ -45,19 +45,20 @@ pub(crate) struct Proxy {
 }
 
 /// Why a proxy cannot be used. Never contains its credentials.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("proxy {proxy}: {source}")]
 #[non_exhaustive]
 pub struct ProxyError {
     /// Host, port and variable, as far as they can be read.
     pub proxy: String,
-    /// The reason.
-    pub reason: String,
+    /// The error of the proxy or the system.
+    pub source: Arc<dyn Error + Send + Sync>,
 }
 
 impl ProxyError {
-    /// Creates an error of this proxy (host, port and variable), for this reason.
-    pub fn new(proxy: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { proxy: proxy.into(), reason: reason.into() }
+    /// Creates an error of this proxy (host, port and variable), with its cause.
+    pub fn new(proxy: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { proxy: proxy.into(), source: source.into().into() }
     }
 }
 
@@ -79,7 +80,7 @@ impl Proxy {
     ) -> Result<Option<Self>, ProxyError> {
         // A user who sets an unreadable value does not want a direct connection.
         let read = |name: &str| match lookup(name).map(OsString::into_string) {
-            Some(Err(_)) => Err(ProxyError { proxy: name.into(), reason: "its value is not UTF-8".into() }),
+            Some(Err(_)) => Err(ProxyError::new(name, "its value is not UTF-8")),
             Some(Ok(text)) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
             None => Ok(None),
         };
@@ -108,7 +109,7 @@ impl Proxy {
     }
 
     fn parse(variable: &'static str, value: &str) -> Result<Self, ProxyError> {
-        let refuse = |reason: &str| ProxyError { proxy: variable.into(), reason: reason.into() };
+        let refuse = |reason: &str| ProxyError::new(variable, reason);
         let with_scheme = if value.contains("://") { value.to_owned() } else { format!("http://{value}") };
         let url = Url::parse(&with_scheme)
             .map_err(|error| refuse(&format!("it is not a URL: {error}; expected http://HOST:PORT")))?;
@@ -150,8 +151,8 @@ impl Proxy {
     }
 
     /// Creates an error about this proxy.
-    pub(crate) fn failed(&self, reason: impl fmt::Display) -> ProxyError {
-        ProxyError { proxy: self.to_string(), reason: reason.to_string() }
+    pub(crate) fn failed(&self, source: impl Into<Box<dyn Error + Send + Sync>>) -> ProxyError {
+        ProxyError::new(self.to_string(), source)
     }
 
     /// Requests a tunnel to a host and port over a connection to the proxy, within a time limit.
@@ -169,7 +170,7 @@ impl Proxy {
         let head = match time::timeout(limit, asked).await {
             Ok(Ok(head)) => head,
             Ok(Err(error)) => return Err(self.failed(error)),
-            Err(_) => return Err(self.failed(format_args!("no response within {limit:?}"))),
+            Err(_) => return Err(self.failed(format!("no response within {limit:?}"))),
         };
         verdict(&head).map_err(|reason| self.failed(reason))
     }

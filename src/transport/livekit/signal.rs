@@ -1,6 +1,6 @@
 //! The signaling connection: LiveKit's signaling client, reduced to the messages that a data-only participant needs.
 
-use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
+use std::{collections::VecDeque, io, pin::pin, sync::Arc, time::Duration};
 
 use livekit_protocol::{
     DisconnectReason, JoinResponse, LeaveRequest, SessionDescription, SignalTarget, SyncState,
@@ -85,7 +85,7 @@ impl Signal {
         // On a timeout the library leaks its socket; a late response on it would complete the join.
         let (signal, response) = joined.map_err(|error| {
             dial.hang_up();
-            join_error(error, dial.failure(), url, limit)
+            join_error(error, dial.take_failure(), url, limit)
         })?;
         if !signal.client.as_ref().is_some_and(|client| client.is_single_pc_mode_active()) {
             return Err(ConnectError::ServerTooOld { version: version(&response) });
@@ -304,7 +304,7 @@ fn join_error(
     let server = url.to_string();
     match (error, dialled) {
         (SignalError::TokenFormat, _) => ConnectError::MalformedToken,
-        (SignalError::UrlParse(reason), _) => ConnectError::Url { reason },
+        (SignalError::UrlParse(text), _) => ConnectError::Url { source: text.into() },
         (SignalError::LeaveRequest { reason, action }, _) => {
             let (reason, action) = (reason.into(), action.into());
             end(&LeaveRequest { reason, action, ..Default::default() }).into()
@@ -316,11 +316,9 @@ fn join_error(
         (_, Some(DialFailure::NotTls)) => ConnectError::NotEncrypted { server },
         (_, Some(DialFailure::Refused(leave))) => end(&leave).into(),
         (_, Some(DialFailure::Unfit(reason))) => ConnectError::transport(reason),
-        (_, Some(DialFailure::Tls(reason))) => ConnectError::Tls { server, reason },
-        (_, Some(DialFailure::Proxy(error))) => {
-            ConnectError::Proxy { server, proxy: error.proxy, reason: error.reason }
-        }
-        (_, Some(DialFailure::Unreachable(reason))) => ConnectError::Unreachable { server, reason },
+        (_, Some(DialFailure::Tls(source))) => ConnectError::Tls { server, source },
+        (_, Some(DialFailure::Proxy(source))) => ConnectError::Proxy { server, source },
+        (_, Some(DialFailure::Unreachable(source))) => ConnectError::Unreachable { server, source },
         // The body is omitted because the server repeats the token in it.
         (
             SignalError::Handshake { status }
@@ -328,13 +326,16 @@ fn join_error(
             | SignalError::Server(status, _),
             None,
         ) => refused(server, status.as_u16()),
-        (SignalError::Connection(reason), None) => ConnectError::Unreachable { server, reason },
+        (SignalError::Connection(text), None) => {
+            ConnectError::Unreachable { server, source: io::Error::other(text) }
+        }
         // The library's own timeout, independent of the limit.
         (SignalError::Timeout(_), None) => {
             ConnectError::Timeout { limit: limit.min(JOIN_RESPONSE_TIMEOUT), phase: JoinPhase::Signaling }
         }
         (SignalError::Closed | SignalError::SendError, None) => {
-            ConnectError::Unreachable { server, reason: "the connection was closed during the join".into() }
+            let source = io::Error::other("the connection was closed during the join");
+            ConnectError::Unreachable { server, source }
         }
         (error, None) => ConnectError::transport(error),
     }

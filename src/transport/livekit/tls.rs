@@ -1,20 +1,20 @@
 //! TLS trust: the system's root certificates and those given by the user.
 
-use std::{io, sync::Arc};
+use std::{error::Error, io, sync::Arc};
 
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, ServerName},
+    pki_types::{CertificateDer, InvalidDnsNameError, ServerName},
 };
 use url::Host;
 
 /// Creates the configuration of a client that trusts the system's root certificates and these.
-pub(crate) async fn config(own: &[CertificateDer<'static>]) -> Result<ClientConfig, String> {
+pub(crate) async fn config(
+    own: &[CertificateDer<'static>],
+) -> Result<ClientConfig, Box<dyn Error + Send + Sync>> {
     // Reading the system's certificates accesses the disk.
-    let native = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs)
-        .await
-        .map_err(|error| error.to_string())?;
+    let native = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await?;
     for error in &native.errors {
         tracing::debug!(%error, "a system certificate could not be read");
     }
@@ -31,7 +31,7 @@ pub(crate) async fn config(own: &[CertificateDer<'static>]) -> Result<ClientConf
     let provider =
         CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()));
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    Ok(config.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth())
+    Ok(config?.with_root_certificates(roots).with_no_client_auth())
 }
 
 /// Returns whether a connection failed because the server's first bytes are not TLS.
@@ -41,9 +41,9 @@ pub(crate) fn is_not_tls(error: &io::Error) -> bool {
 }
 
 /// Returns the name that the certificate must have.
-pub(crate) fn name(host: &Host<&str>) -> Result<ServerName<'static>, String> {
+pub(crate) fn name(host: &Host<&str>) -> Result<ServerName<'static>, InvalidDnsNameError> {
     match host {
-        Host::Domain(name) => ServerName::try_from((*name).to_owned()).map_err(|error| error.to_string()),
+        Host::Domain(name) => ServerName::try_from((*name).to_owned()),
         Host::Ipv4(ip) => Ok(ServerName::from(std::net::IpAddr::from(*ip))),
         Host::Ipv6(ip) => Ok(ServerName::from(std::net::IpAddr::from(*ip))),
     }

@@ -5,6 +5,7 @@
 //! value holds the join's settings) and passes everything else on.
 
 use std::{
+    error::Error,
     fmt,
     future::Future,
     io,
@@ -64,12 +65,12 @@ pub(super) struct Dial {
 }
 
 /// Why a socket did not open.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum DialFailure {
     /// The name is unknown, or no server answers there.
-    Unreachable(String),
+    Unreachable(io::Error),
     /// TLS failed.
-    Tls(String),
+    Tls(Box<dyn Error + Send + Sync>),
     /// What answers there speaks no TLS.
     NotTls,
     /// There is a proxy before the server, and no way through it.
@@ -84,13 +85,31 @@ pub(super) enum DialFailure {
     Unfit(&'static str),
 }
 
+impl DialFailure {
+    /// Creates an error of the connection that no other error caused.
+    fn unreachable(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unreachable(io::Error::other(error))
+    }
+}
+
+impl Error for DialFailure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Unreachable(error) => error.source(),
+            Self::Tls(error) => Some(&**error),
+            Self::Proxy(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for DialFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreachable(text) => f.write_str(text),
-            Self::Tls(text) => write!(f, "TLS: {text}"),
+            Self::Unreachable(error) => write!(f, "{error}"),
+            Self::Tls(error) => write!(f, "TLS: {error}"),
             Self::NotTls => f.write_str(NO_TLS[0]),
-            Self::Proxy(error) => write!(f, "proxy {}: {}", error.proxy, error.reason),
+            Self::Proxy(error) => write!(f, "{error}"),
             Self::Status(status) => write!(f, "status {status}"),
             Self::Unauthorized(reason) => write!(f, "status 401: {reason}"),
             Self::Refused(_) => f.write_str("the server ended the join"),
@@ -124,9 +143,9 @@ impl Dial {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
 
-    /// Returns why the last attempt of this crate's client failed, if it did.
-    pub(super) fn failure(&self) -> Option<DialFailure> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Takes the reason why the last attempt of this crate's client failed, if it did.
+    pub(super) fn take_failure(&self) -> Option<DialFailure> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -174,8 +193,8 @@ impl WsClient for ScopedClient {
         let limit = Duration::from_millis(timeout_ms);
         let opened = tokio::select! {
             opened = open(&url, &headers, &dial.roots, limit) => opened,
-            () = time::sleep(limit) => Err(DialFailure::Unreachable(format!("no answer within {limit:?}"))),
-            () = dial.hung_up.cancelled() => Err(DialFailure::Unreachable("given up".into())),
+            () = time::sleep(limit) => Err(DialFailure::unreachable(format!("no answer within {limit:?}"))),
+            () = dial.hung_up.cancelled() => Err(DialFailure::unreachable("given up")),
         };
         match opened {
             Ok(socket) => {
@@ -239,12 +258,12 @@ async fn open(
     roots: &[CertificateDer<'static>],
     limit: Duration,
 ) -> Result<Socket, DialFailure> {
-    let host = url.host().ok_or_else(|| DialFailure::Unreachable("no host".into()))?;
+    let host = url.host().ok_or_else(|| DialFailure::unreachable("no host"))?;
     let mut stream: Box<dyn Stream> = match Proxy::of_environment(url).await.map_err(DialFailure::Proxy)? {
         Some(proxy) => through(&proxy, url, roots, limit).await.map_err(DialFailure::Proxy)?,
         None => {
             let tcp = reach(&host, port_of(url)).await;
-            Box::new(tcp.map_err(|error| DialFailure::Unreachable(error.to_string()))?)
+            Box::new(tcp.map_err(DialFailure::Unreachable)?)
         }
     };
     if url.scheme() == "wss" {
@@ -275,7 +294,7 @@ async fn through(
         Ok(stream)
     };
     let opened = time::timeout(limit, opened).await;
-    opened.unwrap_or_else(|_| Err(proxy.failed(format_args!("no response within {limit:?}"))))
+    opened.unwrap_or_else(|_| Err(proxy.failed(format!("no response within {limit:?}"))))
 }
 
 async fn reach(host: &Host<&str>, port: u16) -> io::Result<TcpStream> {
@@ -292,11 +311,11 @@ async fn encrypt(
     roots: &[CertificateDer<'static>],
 ) -> Result<Box<dyn Stream>, DialFailure> {
     let connector = TlsConnector::from(Arc::new(tls::config(roots).await.map_err(DialFailure::Tls)?));
-    let name = tls::name(host).map_err(DialFailure::Tls)?;
+    let name = tls::name(host).map_err(|error| DialFailure::Tls(error.into()))?;
     match connector.connect(name, stream).await {
         Ok(stream) => Ok(Box::new(stream)),
         Err(error) if tls::is_not_tls(&error) => Err(DialFailure::NotTls),
-        Err(error) => Err(DialFailure::Tls(error.to_string())),
+        Err(error) => Err(DialFailure::Tls(error.into())),
     }
 }
 

@@ -116,8 +116,8 @@ fn fault(fault: &ConnectFault, limit: Duration) -> String {
 pub(in crate::cli::doctor) fn route(fault: &RouteFault, limit: Duration) -> StepReport {
     match fault {
         RouteFault::Proxy(error) => StepReport::failed(
-            format!("cannot reach the server through the proxy {}: {}", error.proxy, error.reason),
-            if error.reason.contains("407") {
+            format!("cannot reach the server through the {error}"),
+            if error.source.to_string().contains("407") {
                 "the proxy requires a user name and password: add them to the variable, as in http://USER:PASSWORD@HOST:PORT"
             } else {
                 "allow CONNECT to the server's host and port in the proxy, correct the variable, or add the server's host \

@@ -22,7 +22,10 @@ fn lost() -> End {
 }
 
 fn unreachable() -> Failure {
-    Failure::Join(ConnectError::Unreachable { server: "sfu:443".into(), reason: "refused".into() })
+    Failure::Join(ConnectError::Unreachable {
+        server: "sfu:443".into(),
+        source: std::io::Error::other("refused"),
+    })
 }
 
 fn unauthorized() -> ConnectError {
@@ -184,7 +187,7 @@ fn refusal_stops_reconnection_and_a_server_error_does_not() {
         refused(429),
         refused(502),
         Failure::NoToken("the token server is away".into()),
-        Failure::Join(ConnectError::Tls { server: server(), reason: "unexpected end".into() }),
+        Failure::Join(ConnectError::Tls { server: server(), source: "unexpected end".into() }),
         Failure::Join(ConnectError::NoNetworkPath { limit: SECOND, tried: Vec::new() }),
         Failure::Join(ConnectError::Closed(CloseReason::ConnectionLost("again".into()))),
     ] {

@@ -80,7 +80,7 @@ pub(super) async fn restart(
         Err(error) => {
             // As after a failed join, the library may have leaked its socket.
             dial.hang_up();
-            Err(not_resumed(error, dial.failure()))
+            Err(not_resumed(error, dial.take_failure()))
         }
     }
 }

@@ -100,7 +100,7 @@ async fn connect(
     let stream: Box<dyn Stream> = if url.kind == Kind::TurnTls {
         let failed = |error: &dyn std::error::Error| RelayError::Tls(error.to_string());
         let name = ServerName::try_from(url.host.clone()).map_err(|error| failed(&error))?;
-        let config = tls::config(roots).await.map_err(RelayError::Tls)?;
+        let config = tls::config(roots).await.map_err(|error| RelayError::Tls(error.to_string()))?;
         let connector = TlsConnector::from(Arc::new(config));
         Box::new(connector.connect(name, stream).await.map_err(|error| failed(&error))?)
     } else {

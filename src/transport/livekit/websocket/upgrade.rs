@@ -3,7 +3,7 @@
 //! The request contains the token. It is written here so that no other crate sees it: WebSocket libraries log
 //! requests.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::BytesMut;
@@ -36,15 +36,15 @@ pub(super) async fn upgrade(
     headers: &[Header],
 ) -> Result<BytesMut, DialFailure> {
     let mut nonce = [0; 16];
-    getrandom::fill(&mut nonce).map_err(unreachable)?;
+    getrandom::fill(&mut nonce).map_err(DialFailure::unreachable)?;
     let key = STANDARD.encode(nonce);
     let request = request(url, headers, &key)?;
-    stream.write_all(request.as_bytes()).await.map_err(unreachable)?;
-    stream.flush().await.map_err(unreachable)?;
+    stream.write_all(request.as_bytes()).await.map_err(DialFailure::Unreachable)?;
+    stream.flush().await.map_err(DialFailure::Unreachable)?;
     let mut read = BytesMut::with_capacity(1024);
     loop {
-        if stream.read_buf(&mut read).await.map_err(unreachable)? == 0 {
-            return Err(unreachable("the connection was closed without a response"));
+        if stream.read_buf(&mut read).await.map_err(DialFailure::Unreachable)? == 0 {
+            return Err(DialFailure::unreachable("the connection was closed without a response"));
         }
         match answered(&read, &key) {
             Ok(Some(size)) => return Ok(read.split_off(size)),
@@ -55,7 +55,7 @@ pub(super) async fn upgrade(
             Err(failure) => return Err(failure),
         }
         if read.len() > MAX_HEAD {
-            return Err(unreachable(format_args!(
+            return Err(DialFailure::unreachable(format!(
                 "the head of the response is longer than {MAX_HEAD} bytes"
             )));
         }
@@ -91,7 +91,7 @@ fn request(url: &Url, headers: &[Header], key: &str) -> Result<String, DialFailu
         let is_name = !name.is_empty()
             && name.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_'));
         if !is_name || value.chars().any(char::is_control) {
-            return Err(unreachable("the request could not be written"));
+            return Err(DialFailure::unreachable("the request could not be written"));
         }
         request.push_str(&format!("{name}: {value}\r\n"));
     }
@@ -106,12 +106,12 @@ fn answered(read: &[u8], key: &str) -> Result<Option<usize>, DialFailure> {
     let size = match answer.parse(read) {
         Ok(httparse::Status::Complete(size)) => size,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(error) => return Err(unreachable(format_args!("the response is not HTTP: {error}"))),
+        Err(error) => return Err(DialFailure::unreachable(format!("the response is not HTTP: {error}"))),
     };
     match answer.code {
         Some(101) => {}
         Some(status) => return Err(DialFailure::Status(status)),
-        None => return Err(unreachable("the response has no status")),
+        None => return Err(DialFailure::unreachable("the response has no status")),
     }
     let value = |name: &str| {
         let found = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
@@ -123,17 +123,13 @@ fn answered(read: &[u8], key: &str) -> Result<Option<usize>, DialFailure> {
     if upgrades {
         Ok(Some(size))
     } else {
-        Err(unreachable("the server's response does not open a WebSocket"))
+        Err(DialFailure::unreachable("the server's response does not open a WebSocket"))
     }
 }
 
 /// Returns the proof that the server has read the key.
 fn accept_key(key: &str) -> String {
     STANDARD.encode(Sha1::digest(format!("{key}{MAGIC}")))
-}
-
-fn unreachable(why: impl fmt::Display) -> DialFailure {
-    DialFailure::Unreachable(format!("{why}"))
 }
 
 #[cfg(test)]

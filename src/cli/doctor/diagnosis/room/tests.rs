@@ -77,7 +77,11 @@ fn each_failed_join_has_its_advice() {
         (ConnectError::DuplicateIdentity, "same identity", "its own identity"),
         (ConnectError::RoomDeleted, "deleted", "cleans"),
         (ConnectError::Removed, "removed", "API key"),
-        (ConnectError::Unreachable { server: server(), reason: "reset".into() }, "reset", "WebSockets"),
+        (
+            ConnectError::Unreachable { server: server(), source: std::io::Error::other("reset") },
+            "reset",
+            "WebSockets",
+        ),
     ] {
         says(&not_joined(&error, TokenRefusal::Unknown, true), failed, wrong, advice);
     }
