@@ -128,11 +128,11 @@ pub use tool::{
 #[cfg(feature = "livekit")]
 pub use transport::livekit;
 #[cfg(feature = "runtime")]
-pub use transport::{Background, Incoming, SendError, Transport, TransportEvent, memory};
+pub use transport::{Background, SendError, Transport, memory};
 pub use transport::{
-    Capabilities, CloseReason, ConnectionState, Identity, Lane, Packet, Participant, ParticipantKind, Peer,
-    ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamPart,
-    StreamParts, TOPIC,
+    Capabilities, CloseReason, ConnectionState, Identity, Incoming, Lane, Packet, Participant,
+    ParticipantKind, Peer, ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamAssembler,
+    StreamHeader, StreamPart, StreamParts, TOPIC, TransportEvent,
 };
 pub use value::{DecodeError, EncodeError, Limits, Value, ValueKind};
 

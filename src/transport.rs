@@ -7,6 +7,7 @@
 pub(crate) mod alarm;
 #[cfg(feature = "runtime")]
 mod api;
+mod event;
 #[cfg(feature = "livekit")]
 pub mod livekit;
 #[cfg(feature = "runtime")]
@@ -16,7 +17,8 @@ pub(crate) mod send_queue;
 pub(crate) mod types;
 
 #[cfg(feature = "runtime")]
-pub use api::{Background, Incoming, SendError, Transport, TransportEvent};
+pub use api::{Background, SendError, Transport};
+pub use event::{Incoming, TransportEvent};
 pub use types::{
     Capabilities, CloseReason, ConnectionState, Identity, Lane, Packet, Participant, ParticipantKind, Peer,
     ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamPart,

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
 use toolbridge::{
-    Config, Counter, Execution, Identity, Output, Participant, Peer, Role, STREAM_TOPIC, Session,
-    StreamHeader, StreamPart, Tool, Value,
+    Config, Counter, Execution, Identity, Lane, Output, Participant, Peer, Role, STREAM_TOPIC, Session,
+    StreamHeader, StreamPart, Tool, TransportEvent, Value,
     frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
         ToolUseRequest, ToolUseResult, ToolsRegister,
@@ -53,8 +53,8 @@ impl Pair {
             now,
         };
         pair.client.offer(now, vec![Tool::new("t".parse().unwrap(), "")]).unwrap();
-        pair.assistant.handle_joined(now, phone);
-        pair.client.handle_joined(now, brain);
+        pair.assistant.handle_event(now, TransportEvent::Joined(phone));
+        pair.client.handle_event(now, TransportEvent::Joined(brain));
         pair.talk();
         assert_eq!(pair.assistant.tools().len(), 1);
         pair
@@ -71,15 +71,15 @@ impl Pair {
             for (from, packets) in peers.iter().zip(said) {
                 let to = if from == &peers[0] { &mut self.client } else { &mut self.assistant };
                 for packet in packets {
-                    to.handle_packet(self.now, from, packet);
+                    to.handle_event(self.now, TransportEvent::packet(from.clone(), Lane::Reliable, packet));
                 }
             }
         }
     }
 
     fn joined(&mut self, who: &Participant) {
-        self.assistant.handle_joined(self.now, who.clone());
-        self.client.handle_joined(self.now, who.clone());
+        self.assistant.handle_event(self.now, TransportEvent::Joined(who.clone()));
+        self.client.handle_event(self.now, TransportEvent::Joined(who.clone()));
         self.talk();
     }
 }
@@ -141,7 +141,10 @@ fn sec_r1_a_flood_of_a_stranger_leaves_memory_flat() {
             let flood = |session: &mut Session, times| {
                 let mut answers = 0;
                 for _ in 0..times {
-                    session.handle_packet(now, stranger.peer(), bytes.clone());
+                    session.handle_event(
+                        now,
+                        TransportEvent::packet(stranger.peer().clone(), Lane::Reliable, bytes.clone()),
+                    );
                     answers += outputs(session).len();
                 }
                 answers
@@ -171,7 +174,10 @@ fn sec_r1_a_flood_of_stream_headers_leaves_memory_flat() {
     for session in [&mut pair.assistant, &mut pair.client] {
         let flood = |session: &mut Session, times: usize| {
             for n in 0..times {
-                session.handle_stream(pair.now, stranger.peer(), header(n));
+                session.handle_event(
+                    pair.now,
+                    TransportEvent::Stream { from: stranger.peer().clone(), part: header(n) },
+                );
                 outputs(session);
             }
         };
@@ -194,7 +200,14 @@ fn sec_r1_a_flood_of_many_who_are_not_announced_is_capped_and_forgotten() {
     let flood = |session: &mut Session, now: Instant, bytes: &[u8]| {
         for n in 0..FLOOD {
             let identity = Identity::from(format!("nobody-{n}"));
-            session.handle_packet(now, &Peer::new(identity, format!("PA_{n}")), bytes.to_vec());
+            session.handle_event(
+                now,
+                TransportEvent::packet(
+                    Peer::new(identity, format!("PA_{n}")).clone(),
+                    Lane::Reliable,
+                    bytes.to_vec(),
+                ),
+            );
             outputs(session);
         }
         session.handle_timeout(now + hold);

@@ -22,7 +22,7 @@ use crate::{
         executor::{self, Done, Executor, Questions, Reports},
     },
     transport::{
-        CloseReason, ConnectionState, Lane, SendError, Sid, TOPIC, Transport, TransportEvent,
+        CloseReason, ConnectionState, SendError, Sid, Transport, TransportEvent,
         alarm::Alarm,
         send_queue::{Failure, Pump, SendQueue, Sent},
     },
@@ -329,22 +329,7 @@ impl<T: Transport> Driver<T> {
         {
             return self.rejoined();
         }
-        let mut inner = self.shared.lock();
-        let session = &mut inner.session;
-        match event {
-            TransportEvent::Joined(who) => session.handle_joined(now(), who),
-            TransportEvent::Left(who) => session.handle_left(now(), &who),
-            TransportEvent::Packet(packet) if packet.topic.is_empty() || packet.topic == TOPIC => {
-                match packet.lane {
-                    Lane::Reliable => session.handle_packet(now(), &packet.from, packet.payload),
-                    Lane::Lossy => session.handle_lossy_packet(now(), &packet.from, packet.payload),
-                }
-            }
-            TransportEvent::Stream { from, part } => session.handle_stream(now(), &from, part),
-            TransportEvent::ConnectionState(state) => session.handle_connection_state(now(), state),
-            // A packet on another topic belongs to another part of the app.
-            TransportEvent::Packet(_) | TransportEvent::Closed(_) => {}
-        }
+        self.shared.lock().session.handle_event(now(), event);
     }
 
     /// Handles a new local sid. Queued packets were meant for peers of the previous join: none may be sent in the new
@@ -422,7 +407,7 @@ impl<T: Transport> Driver<T> {
             let mut inner = self.shared.lock();
             match reason {
                 CloseReason::Closed => inner.session.close(now()),
-                _ => inner.session.handle_closed(now(), reason.clone()),
+                _ => inner.session.handle_event(now(), TransportEvent::Closed(reason.clone())),
             }
         }
         // A remaining large packet would delay the goodbye, which ends its call anyway.

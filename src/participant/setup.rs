@@ -18,7 +18,7 @@ use crate::{
         functions::Tools,
         source::AnySource,
     },
-    transport::{Role, Transport},
+    transport::{Role, Transport, TransportEvent},
 };
 
 pub(super) struct Setup {
@@ -106,7 +106,7 @@ impl Setup {
         };
         session.offer(now(), executor.tools())?;
         for participant in transport.present() {
-            session.handle_joined(now(), participant);
+            session.handle_event(now(), TransportEvent::Joined(participant));
         }
         let shared = Shared::new(session, self.propagation);
         let background = transport.take_background();

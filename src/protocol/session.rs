@@ -7,14 +7,13 @@ mod context;
 mod core;
 mod delivery;
 mod event;
+mod exchange;
 mod ids;
 mod incoming;
 mod jobs;
-mod lifecycle;
 mod outgoing;
 mod peers;
 mod ready;
-mod receive;
 mod recipients;
 mod stats;
 mod timers;
@@ -24,8 +23,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-
-use bytes::Bytes;
 
 pub(crate) use self::timers::later;
 pub use self::{
@@ -46,16 +43,15 @@ use self::{
     context::Context,
     core::Core,
     delivery::Delivery,
-    incoming::Incoming,
-    jobs::{Ended, Jobs, Verdict},
-    outgoing::{Outgoing, not_bound, unregistered, why_not},
+    exchange::Exchange,
+    jobs::Jobs,
+    outgoing::{not_bound, unregistered, why_not},
     peers::Peers,
-    timers::Timer,
 };
 use crate::{
     protocol::frame::{Kind, Meta},
     tool::{CallError, CallId, Offer, Outcome, Progress, RegisterError, Tool},
-    transport::{CloseReason, ConnectionState, Identity, Lane, Participant, Peer, Role, StreamPart},
+    transport::{CloseReason, Identity, Incoming, Participant, Role, TOPIC, TransportEvent},
     value::Value,
 };
 
@@ -68,7 +64,7 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 ///
 /// 1. After each input or command, call [`poll_output`](Self::poll_output) until it returns `None`, and do what each
 ///    [`Output`] says.
-/// 2. Wait for a packet, for an event of the room, or until [`poll_timeout`](Self::poll_timeout).
+/// 2. Wait for an event of the transport, or until [`poll_timeout`](Self::poll_timeout).
 /// 3. Pass it to the `handle_*` method of that name, with the current time.
 ///
 /// Where tools need a person's consent ([`Config::consent_available`]), the outputs include questions, which are
@@ -79,13 +75,12 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 /// ```no_run
 /// use std::time::Instant;
 ///
-/// use toolbridge::{Value, Config, Output, Participant, Peer, Session, Tool};
+/// use toolbridge::{Config, Output, Participant, Session, Tool, TransportEvent, Value};
 ///
-/// # enum Heard { Joined(Participant), Packet(Peer, Vec<u8>), Nothing }
 /// # struct Link;
 /// # impl Link {
 /// #     fn publish(&self, _to: &[toolbridge::Identity], _bytes: &[u8]) {}
-/// #     fn wait_until(&self, _when: Option<Instant>) -> Heard { Heard::Nothing }
+/// #     fn wait_until(&self, _when: Option<Instant>) -> Option<TransportEvent> { None }
 /// # }
 /// # fn seed() -> [u8; 32] { [0; 32] }
 /// # #[expect(clippy::disallowed_methods, reason = "a driver owns the clock")]
@@ -103,9 +98,8 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 ///         }
 ///     }
 ///     match link.wait_until(session.poll_timeout()) {
-///         Heard::Joined(who) => session.handle_joined(Instant::now(), who),
-///         Heard::Packet(from, bytes) => session.handle_packet(Instant::now(), &from, bytes),
-///         Heard::Nothing => session.handle_timeout(Instant::now()),
+///         Some(event) => session.handle_event(Instant::now(), event),
+///         None => session.handle_timeout(Instant::now()),
 ///     }
 /// }
 /// # }
@@ -113,9 +107,7 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Session {
     core: Core,
-    outgoing: Outgoing,
-    incoming: Incoming,
-    connection: ConnectionState,
+    exchange: Exchange,
     phase: Phase,
 }
 
@@ -148,13 +140,7 @@ impl Session {
             delivery: Delivery::default(),
             jobs: Jobs::default(),
         };
-        Self {
-            core,
-            outgoing: Outgoing::default(),
-            incoming: Incoming::default(),
-            connection: ConnectionState::Connected,
-            phase: Phase::Fresh,
-        }
+        Self { core, exchange: Exchange::default(), phase: Phase::Fresh }
     }
 }
 
@@ -202,7 +188,7 @@ impl Session {
 
     /// Returns the number of calls of the local participant that are not settled.
     pub fn open_calls(&self) -> usize {
-        self.outgoing.open_calls()
+        self.exchange.outgoing.open_calls()
     }
 
     /// Returns the number of running jobs.
@@ -212,13 +198,13 @@ impl Session {
 
     /// Returns an open call's id on the wire.
     pub fn call_id(&self, key: CallKey) -> Option<&CallId> {
-        self.outgoing.call_id(key)
+        self.exchange.outgoing.call_id(key)
     }
 
     /// Returns the key of the open call with this id.
     #[cfg(feature = "runtime")]
     pub(crate) fn call_key(&self, id: &CallId) -> Option<CallKey> {
-        self.outgoing.key_of(id)
+        self.exchange.outgoing.key_of(id)
     }
 
     /// Returns the longest time limit that a call may have.
@@ -238,36 +224,32 @@ impl Session {
     /// Returns whether no call is open, no job runs and every answer is acknowledged. Answers to callers that have left
     /// the room do not count.
     pub fn is_drained(&self) -> bool {
-        self.outgoing.open_calls() == 0
+        self.exchange.outgoing.open_calls() == 0
             && self.core.jobs.is_empty()
-            && !self.incoming.awaits_acknowledgement()
+            && !self.exchange.incoming.awaits_acknowledgement()
     }
 }
 
 /// Inputs.
 impl Session {
-    /// Reports a participant in the room: it was present, it joined, or its attributes changed.
-    ///
-    /// For the local participant it reports that the room has announced it to the others.
-    pub fn handle_joined(&mut self, now: Instant, who: Participant) {
-        if self.begin(now) {
-            self.joined(who);
+    /// Handles an event of the transport. The session ignores packets of other topics than [`TOPIC`]; a packet without
+    /// a topic is from a participant without toolbridge.
+    pub fn handle_event(&mut self, now: Instant, event: TransportEvent) {
+        if !self.begin(now) {
+            return;
         }
-    }
-
-    /// Reports that a participant left.
-    pub fn handle_left(&mut self, now: Instant, who: &Peer) {
-        if self.begin(now) {
-            let Core { cx, peers, delivery, .. } = &mut self.core;
-            peers.handle_left(cx, delivery, who);
-        }
-    }
-
-    /// Reports that the connection was lost or restored. Peer timeouts are suspended while it is
-    /// [`Reconnecting`](ConnectionState::Reconnecting).
-    pub fn handle_connection_state(&mut self, now: Instant, state: ConnectionState) {
-        if self.begin(now) {
-            self.connection_state_changed(state);
+        let Self { core, exchange, .. } = self;
+        match event {
+            TransportEvent::Joined(who) => exchange.joined(core, who),
+            TransportEvent::Left(who) => core.peers.handle_left(&mut core.cx, &mut core.delivery, &who),
+            TransportEvent::ConnectionState(state) => exchange.connection_state_changed(core, state),
+            TransportEvent::Packet(Incoming { from, lane, topic, payload }) => {
+                if topic.is_empty() || topic == TOPIC {
+                    exchange.receive(core, &from, lane, payload);
+                }
+            }
+            TransportEvent::Stream { from, part } => exchange.receive_stream(core, &from, part),
+            TransportEvent::Closed(reason) => self.end(reason, false),
         }
     }
 
@@ -275,21 +257,7 @@ impl Session {
     /// does not change.
     pub fn handle_rejoined(&mut self, now: Instant, local: Participant, present: Vec<Participant>) {
         if self.begin(now) {
-            self.rejoined(local, present);
-        }
-    }
-
-    /// Handles a packet from the reliable lane. The room reported its sender.
-    pub fn handle_packet(&mut self, now: Instant, from: &Peer, payload: impl Into<Bytes>) {
-        if self.begin(now) {
-            self.receive(from, Lane::Reliable, payload.into());
-        }
-    }
-
-    /// Handles a packet from the lossy lane. The room reported its sender.
-    pub fn handle_lossy_packet(&mut self, now: Instant, from: &Peer, payload: impl Into<Bytes>) {
-        if self.begin(now) {
-            self.receive(from, Lane::Lossy, payload.into());
+            self.exchange.rejoined(&mut self.core, local, present);
         }
     }
 
@@ -303,18 +271,11 @@ impl Session {
         }
     }
 
-    /// Handles a part of a byte stream. The room reported its sender. A complete stream is handled as a packet.
-    pub fn handle_stream(&mut self, now: Instant, from: &Peer, part: StreamPart) {
-        if self.begin(now) {
-            self.receive_stream(from, part);
-        }
-    }
-
     /// Reports that a packet was not sent.
     #[expect(clippy::needless_pass_by_value, reason = "an input takes what it is given")]
     pub fn handle_send_failed(&mut self, now: Instant, id: u64, why: SendFailure) {
         if self.begin(now) {
-            self.unsent(id, &why);
+            self.exchange.unsent(&mut self.core, id, &why);
         }
     }
 
@@ -324,14 +285,7 @@ impl Session {
             return;
         }
         while let Some(timer) = self.core.cx.timers.pop(now) {
-            self.timer_due(timer);
-        }
-    }
-
-    /// Reports that the connection has ended for good. Open calls are lost and jobs are stopped.
-    pub fn handle_closed(&mut self, now: Instant, reason: CloseReason) {
-        if self.begin(now) {
-            self.end(reason, false);
+            self.exchange.timer_due(&mut self.core, timer);
         }
     }
 }
@@ -367,14 +321,14 @@ impl Session {
     pub fn call(&mut self, now: Instant, request: Request) -> Result<CallKey, CallError> {
         self.begin(now);
         self.check_open().map_err(CallError::Closed)?;
-        self.outgoing.call(&mut self.core, request)
+        self.exchange.outgoing.call(&mut self.core, request)
     }
 
     /// Cancels a call of the local participant. It is settled at once, and its owner is asked to stop.
     pub fn cancel(&mut self, now: Instant, key: CallKey) {
         // A call that a barge-in settled no longer has a caller, even if its tool still runs.
-        if self.begin(now) && self.outgoing.is_awaited(key) {
-            self.outgoing.settle_call(&mut self.core, key, Err(CallError::Cancelled));
+        if self.begin(now) && self.exchange.outgoing.is_awaited(key) {
+            self.exchange.outgoing.settle_call(&mut self.core, key, Err(CallError::Cancelled));
         }
     }
 
@@ -382,7 +336,7 @@ impl Session {
     /// follows.
     pub fn detach(&mut self, now: Instant, key: CallKey) {
         if self.begin(now) {
-            self.outgoing.detach(key);
+            self.exchange.outgoing.detach(key);
         }
     }
 
@@ -392,7 +346,7 @@ impl Session {
             let outcome = self.core.jobs.checked_outcome(key, outcome);
             let Core { cx, peers, delivery, jobs } = &mut self.core;
             if let Some(ended) = jobs.finish(cx, peers, delivery, key, outcome) {
-                self.job_ended(ended);
+                self.exchange.job_ended(&mut self.core, ended);
             }
         }
     }
@@ -426,7 +380,7 @@ impl Session {
     /// Refuses all further requests as `busy`, without running them. Open calls and jobs continue.
     pub fn drain(&mut self, now: Instant) {
         if self.begin(now) {
-            self.incoming.drain(&mut self.core);
+            self.exchange.incoming.drain(&mut self.core);
         }
     }
 
@@ -460,13 +414,13 @@ impl Session {
     /// [`Times::silence`]. Each call must be followed by one [`stop_expecting`](Session::stop_expecting).
     pub fn expect_client(&mut self, now: Instant, id: &Identity) {
         if self.begin(now) {
-            self.outgoing.begin_expecting(&mut self.core, id);
+            self.exchange.outgoing.begin_expecting(&mut self.core, id);
         }
     }
 
     /// Ends one wait for this participant.
     pub fn stop_expecting(&mut self, id: &Identity) {
-        self.outgoing.stop_expecting(id);
+        self.exchange.outgoing.stop_expecting(id);
     }
 
     /// Pings a participant that completed the handshake but has not registered. Without a ping it never becomes
@@ -512,34 +466,34 @@ impl Session {
         if self.begin(now) {
             let Core { cx, peers, delivery, jobs } = &mut self.core;
             let verdict = jobs.answer(cx, peers, delivery, key, is_allowed);
-            self.apply_verdict(verdict);
+            self.exchange.apply_verdict(&mut self.core, verdict);
         }
     }
 
     /// Starts a turn. Its calls name it in [`Request::turn`]. At most 256 turns are open; a further one ends the
     /// oldest.
     pub fn turn(&mut self) -> TurnKey {
-        self.outgoing.begin_turn()
+        self.exchange.outgoing.begin_turn()
     }
 
     /// Ends a turn because the user interrupted. Each of its open calls is settled at once, according to its tool's
     /// rule. Later calls of this turn are refused.
     pub fn barge_in(&mut self, now: Instant, turn: TurnKey) {
-        self.outgoing.end_turn(turn);
+        self.exchange.outgoing.end_turn(turn);
         if self.begin(now) {
-            self.outgoing.barge_in(&mut self.core, turn);
+            self.exchange.outgoing.barge_in(&mut self.core, turn);
         }
     }
 
     /// Ends a turn without an interruption. Its open calls continue; later calls of this turn are refused.
     pub fn end_turn(&mut self, turn: TurnKey) {
-        self.outgoing.end_turn(turn);
+        self.exchange.outgoing.end_turn(turn);
     }
 
     /// Takes the results of calls that a barge-in left running, oldest first. At most [`Caps::late_results`] and
     /// [`Caps::late_bytes`] are kept.
     pub fn late_results(&mut self) -> Vec<LateResult> {
-        self.outgoing.late_results()
+        self.exchange.outgoing.late_results()
     }
 
     /// Client: asks the bound assistant to stop this call or, with `None`, each call that a barge-in would stop. The
@@ -550,7 +504,7 @@ impl Session {
     pub fn ask_to_stop(&mut self, now: Instant, call: Option<&CallId>) -> Result<(), StopError> {
         self.begin(now);
         self.check_open().map_err(StopError::Closed)?;
-        self.outgoing.request_stop(&mut self.core, call)
+        self.exchange.outgoing.request_stop(&mut self.core, call)
     }
 
     /// Returns the last settled calls, oldest first, then the open ones. It includes the calls that the local
@@ -624,69 +578,10 @@ impl Session {
         }
     }
 
-    fn job_ended(&mut self, ended: Ended) {
-        match ended.job.own {
-            Some(key) => self.outgoing.local_job_ended(&mut self.core, key, ended),
-            None => self.incoming.job_ended(&mut self.core, ended),
-        }
-    }
-
-    fn apply_verdict(&mut self, verdict: Verdict) {
-        match verdict {
-            Verdict::Nothing => {}
-            Verdict::Ended(ended) => self.job_ended(*ended),
-            Verdict::Limited(call, limit) => self.outgoing.limit(call, limit),
-        }
-    }
-
-    fn timer_due(&mut self, timer: Timer) {
-        let Self { core, outgoing, incoming, .. } = self;
-        let Core { cx, peers, delivery, jobs } = core;
-        match timer {
-            Timer::Greet(id) => peers.greet_again(cx, delivery, &id),
-            Timer::Ask(id) => peers.ask_again_for_configuration(cx, delivery, &id),
-            Timer::Provisional(id) => {
-                if let Some(listed) = peers.check_provisional(cx, delivery, &id) {
-                    self.joined(listed);
-                }
-            }
-            Timer::Hold(id) => peers.expire_waiting(cx, &id),
-            Timer::Unannounced => peers.expire_held(cx),
-            Timer::Grace(id) => self.grace_over(&id),
-            Timer::Silent(id) => outgoing.handle_silence(core, &id),
-            Timer::Register(id) => peers.register_again(cx, delivery, &id),
-            Timer::Replay(id) => self.retransmit(&id),
-            Timer::Heartbeat(id) => outgoing.handle_heartbeat_timeout(core, &id),
-            Timer::Ping(id) => outgoing.check_owner(core, &id),
-            Timer::OwnerWait(key) => outgoing.no_owner(core, key),
-            Timer::Deadline(key) => outgoing.deadline(core, key),
-            Timer::JobDeadline(key) => {
-                if let Some(ended) = jobs.time_out(cx, peers, delivery, key) {
-                    self.job_ended(ended);
-                }
-            }
-            Timer::Progress(key) => jobs.report_due(cx, peers, delivery, key),
-            Timer::Table(id) => incoming.expire(core, &id),
-            Timer::Past => outgoing.expire_settled(core),
-            Timer::Complaints => cx.report_complaints(),
-            Timer::Streams => {
-                for (id, part) in delivery.expire_streams(cx) {
-                    peers.handle_stream_part(cx, delivery, &id, part);
-                }
-            }
-            Timer::Queue(id) => {
-                incoming.send_waiting_results(core, &id);
-                outgoing.send_refused(core, &id);
-            }
-            Timer::Lane(id) => delivery.lane_due(cx, peers, &id),
-            Timer::ClaimWindow(key) => outgoing.claim_window_over(core, key),
-            Timer::ClaimDeadline(key) => incoming.handle_claim_deadline(core, key),
-            Timer::Consent(key) => {
-                let verdict = jobs.time_out_question(cx, peers, delivery, key);
-                self.apply_verdict(verdict);
-            }
-            Timer::Unbound => peers.report_unbound(cx),
-        }
+    /// Ends the session. `is_orderly` states whether peers are sent a goodbye.
+    fn end(&mut self, reason: CloseReason, is_orderly: bool) {
+        self.exchange.end(&mut self.core, &reason, is_orderly);
+        self.phase = Phase::Closed(reason);
     }
 }
 

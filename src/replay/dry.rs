@@ -14,7 +14,9 @@ use super::{
 use crate::{
     protocol::{frame::Kind, session::SendFailure},
     recording::{Direction, Entry, Moment, RoomEvent},
-    transport::{CloseReason, ConnectionState, Identity, Participant, Peer, ROLE_ATTRIBUTE, Role, Sid},
+    transport::{
+        CloseReason, ConnectionState, Identity, Participant, Peer, ROLE_ATTRIBUTE, Role, Sid, TransportEvent,
+    },
 };
 
 /// The maximum number of entries of a recording, since all are kept in memory: three hours of ten calls a minute for
@@ -317,7 +319,9 @@ impl<'a> Stage<'a> {
             RoomEvent::Link { up } => {
                 let state = if *up { ConnectionState::Connected } else { ConnectionState::Reconnecting };
                 if let Some(it) = &mut self.end {
-                    it.end.act(|session, now| session.handle_connection_state(now, state));
+                    it.end.act(|session, now| {
+                        session.handle_event(now, TransportEvent::ConnectionState(state))
+                    });
                 }
             }
             RoomEvent::Unsent { channel, sequence, reason } => {
@@ -330,7 +334,9 @@ impl<'a> Stage<'a> {
             }
             RoomEvent::Closed { .. } => {
                 if let Some(it) = &mut self.end {
-                    it.end.act(|session, now| session.handle_closed(now, CloseReason::Closed));
+                    it.end.act(|session, now| {
+                        session.handle_event(now, TransportEvent::Closed(CloseReason::Closed))
+                    });
                 }
             }
             _ => {}
@@ -376,8 +382,8 @@ impl<'a> Stage<'a> {
         }
         for it in self.others.values_mut() {
             it.end.act(|session, now| {
-                session.handle_left(now, before.peer());
-                session.handle_joined(now, who.clone());
+                session.handle_event(now, TransportEvent::Left(before.peer().clone()));
+                session.handle_event(now, TransportEvent::Joined(who.clone()));
             });
         }
     }
@@ -386,16 +392,16 @@ impl<'a> Stage<'a> {
         if *who.identity() == self.home {
             let Some(here) = self.here.clone().filter(|here| here.sid() == who.sid()) else { return };
             if let Some(it) = &mut self.end {
-                it.end.act(|session, now| session.handle_joined(now, here));
+                it.end.act(|session, now| session.handle_event(now, TransportEvent::Joined(here)));
             }
             return;
         }
         self.present.insert(who.identity().clone(), who.clone());
         if let Some(it) = &mut self.end {
-            it.end.act(|session, now| session.handle_joined(now, who.clone()));
+            it.end.act(|session, now| session.handle_event(now, TransportEvent::Joined(who.clone())));
         }
         for (_, it) in self.others.iter_mut().filter(|(id, _)| *id != who.identity()) {
-            it.end.act(|session, now| session.handle_joined(now, who.clone()));
+            it.end.act(|session, now| session.handle_event(now, TransportEvent::Joined(who.clone())));
         }
         self.meet(who, now);
     }
@@ -405,11 +411,11 @@ impl<'a> Stage<'a> {
             self.present.remove(who.identity());
         }
         if let Some(it) = &mut self.end {
-            it.end.act(|session, now| session.handle_left(now, who));
+            it.end.act(|session, now| session.handle_event(now, TransportEvent::Left(who.clone())));
         }
         for (id, it) in &mut self.others {
             if id != who.identity() {
-                it.end.act(|session, now| session.handle_left(now, who));
+                it.end.act(|session, now| session.handle_event(now, TransportEvent::Left(who.clone())));
             } else if it.end.session.local().sid() == who.sid() {
                 it.end.is_here = false;
             }
@@ -451,10 +457,10 @@ impl<'a> Stage<'a> {
         let end = Endpoint::new(who, shown, (&self.home, &self.room), self.runs, (self.entry, self.at, now));
         let Some(mut end) = end else { return };
         end.act(|session, now| {
-            session.handle_joined(now, who.clone());
-            session.handle_joined(now, home);
+            session.handle_event(now, TransportEvent::Joined(who.clone()));
+            session.handle_event(now, TransportEvent::Joined(home));
             for other in others {
-                session.handle_joined(now, other);
+                session.handle_event(now, TransportEvent::Joined(other));
             }
         });
         if let Some(before) = self.others.insert(id.clone(), Checked::new(end)) {

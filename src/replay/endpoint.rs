@@ -18,7 +18,7 @@ use crate::{
     },
     recording::Moment,
     tool::{CallId, ErrorCode},
-    transport::{Identity, Lane, Packet, Participant, Peer, Role, StreamParts},
+    transport::{Identity, Lane, Packet, Participant, Peer, Role, StreamParts, TransportEvent},
 };
 
 /// Nothing in a session stays open longer, so any longer idle time takes one step.
@@ -192,9 +192,14 @@ impl Endpoint {
         let mut packet = Packet::new([self.id.clone()], bytes);
         packet.stream = Some(format!("recorded-{}", line.entry).into());
         self.act(|session, now| match lane {
-            _ if stream => StreamParts::of(&packet).for_each(|part| session.handle_stream(now, &from, part)),
-            Lane::Reliable => session.handle_packet(now, &from, packet.payload),
-            Lane::Lossy => session.handle_lossy_packet(now, &from, packet.payload),
+            _ if stream => StreamParts::of(&packet).for_each(|part| {
+                session.handle_event(now, TransportEvent::Stream { from: from.clone(), part })
+            }),
+            Lane::Reliable => session
+                .handle_event(now, TransportEvent::packet(from.clone(), Lane::Reliable, packet.payload)),
+            Lane::Lossy => {
+                session.handle_event(now, TransportEvent::packet(from.clone(), Lane::Lossy, packet.payload))
+            }
         });
     }
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, CONSENT_MARGIN, CallError, Caps, Client, Config, Event, Participant, RegisterError, Request,
-    STREAM_TOPIC, State, StreamHeader, StreamPart, Times, Tool, ToolError, Tools, Value,
+    Assistant, CONSENT_MARGIN, CallError, Caps, Client, Config, Event, Lane, Participant, RegisterError,
+    Request, STREAM_TOPIC, State, StreamHeader, StreamPart, Times, Tool, ToolError, Tools, TransportEvent,
+    Value,
     frame::{Frame, Kind, Message, Meta, ToolProgress},
     memory,
 };
@@ -322,7 +323,9 @@ fn limit_of_frames_from_unannounced_senders_can_be_set() {
             let nobody = toolbridge::Peer::new(format!("nobody-{}", n % 4), "PA_77");
             let message = Message::Heartbeat;
             let bytes = Frame::write(n + 1, "room", &Meta::new(), &message).unwrap();
-            world.with("a", |session, now| session.handle_packet(now, &nobody, bytes));
+            world.with("a", |session, now| {
+                session.handle_event(now, TransportEvent::packet(nobody.clone(), Lane::Reliable, bytes))
+            });
         }
         assert_eq!(world.count("a", "held") - before, held, "{caps:?}");
     }

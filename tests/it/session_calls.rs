@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use toolbridge::{
-    CallError, Caps, Config, ErrorCode, Event, Participant, Peer, Request, Role, SendFailure, Times, Value,
+    CallError, Caps, Config, ErrorCode, Event, Participant, Peer, Request, Role, SendFailure, Times,
+    TransportEvent, Value,
     frame::{Configuration, Frame, Kind, Message, Meta},
 };
 
@@ -355,14 +356,14 @@ fn peer_timeouts_pause_while_the_local_participant_is_disconnected() {
     let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
     world.with("a", |session, now| {
-        session.handle_connection_state(now, toolbridge::ConnectionState::Reconnecting)
+        session.handle_event(now, TransportEvent::ConnectionState(toolbridge::ConnectionState::Reconnecting))
     });
     world.ends.get_mut("a").unwrap().here = false;
     world.run(20 * SECOND);
     assert!(world.settled("a", key).is_none());
     world.ends.get_mut("a").unwrap().here = true;
     world.with("a", |session, now| {
-        session.handle_connection_state(now, toolbridge::ConnectionState::Connected)
+        session.handle_event(now, TransportEvent::ConnectionState(toolbridge::ConnectionState::Connected))
     });
     world.run(2 * SECOND);
     world.finish("phone", Ok(value(1)));

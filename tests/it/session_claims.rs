@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use toolbridge::{
     BargeIn, CallError, CallId, CallKey, Config, ConnectionState, Consent, Event, Execution, Identity,
-    Participant, Role, SendFailure, Tool, ToolError, ToolOptions, Value,
+    Participant, Role, SendFailure, Tool, ToolError, ToolOptions, TransportEvent, Value,
     frame::{
         Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
         ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
@@ -302,7 +302,9 @@ fn unsent_claim_or_grant_is_sent_when_the_connection_is_restored() {
         let key = world.call("a", request("lookup")).unwrap();
         // The request has arrived, or the claim is about to: its reply is not delivered.
         world.run(if who == "phone" { 19 * MS } else { 39 * MS });
-        world.with(who, |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
+        world.with(who, |session, now| {
+            session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting))
+        });
         world.fate = Some(Box::new(move |_, from, _| match from.as_str() == who {
             true => Fate::IsLost,
             false => Fate::Arrives,
@@ -310,7 +312,9 @@ fn unsent_claim_or_grant_is_sent_when_the_connection_is_restored() {
         world.run(300 * MS);
         assert!(ran(&world).is_empty() && world.settled("a", key).is_none(), "{who}");
         world.fate = None;
-        world.with(who, |session, now| session.handle_connection_state(now, ConnectionState::Connected));
+        world.with(who, |session, now| {
+            session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected))
+        });
         world.run(300 * MS);
         assert_eq!(outcome(&world, key), value(1), "{who}");
         assert_eq!(ran(&world), ["phone"]);
@@ -321,11 +325,15 @@ fn unsent_claim_or_grant_is_sent_when_the_connection_is_restored() {
 fn unsent_request_is_withdrawn_without_a_stop() {
     let mut world = home(&["phone"]);
     world.unsent = SendFailure::Interrupted;
-    world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
+    world.with("a", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting))
+    });
     world.ends.get_mut("a").unwrap().here = false;
     assert_eq!(world.ask("a", request("lookup")).unwrap(), value(HERE));
     world.ends.get_mut("a").unwrap().here = true;
-    world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Connected));
+    world.with("a", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected))
+    });
     world.run(SECOND);
     assert_eq!(ran(&world), ["a"]);
     assert_eq!(told_to_stop(&world), 0);

@@ -4,7 +4,7 @@
 
 use toolbridge::{
     CallError, CallKey, Config, ConnectionState, Consent, Lane, Participant, Request, SendFailure, Tool,
-    ToolError, ToolOptions, Value, Visibility,
+    ToolError, ToolOptions, TransportEvent, Value, Visibility,
     frame::{Configuration, Frame, Kind, Message, Meta, ToolUseResult},
 };
 
@@ -273,13 +273,19 @@ fn handshake_continues_after_a_long_outage() {
     world.assistant("a", Config::default());
     world.run(SECOND);
     world.fate = Some(Box::new(|_, _, _| Fate::IsLost));
-    world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
+    world.with("a", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting))
+    });
     world.client("phone", Config::default(), &["t"]);
-    world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
+    world.with("phone", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting))
+    });
     world.run(60 * SECOND);
     world.fate = None;
     for name in ["a", "phone"] {
-        world.with(name, |session, now| session.handle_connection_state(now, ConnectionState::Connected));
+        world.with(name, |session, now| {
+            session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected))
+        });
     }
     world.run(10 * SECOND);
     assert_eq!(world.session("a").tools().len(), 1);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use toolbridge::{
-    Config, ConnectionState, Event, Lane, Outcome, Request, SendFailure, ToolError, Value,
+    Config, ConnectionState, Event, Lane, Outcome, Request, SendFailure, ToolError, TransportEvent, Value,
     frame::{Frame, Kind, Message},
 };
 
@@ -491,10 +491,14 @@ fn frames_are_not_retried_while_disconnected_or_to_another_pair_of_sids() {
     let mut world = pair();
     lose(&mut world, |name, _, _| name == "a");
     let _ = world.call("a", request("t"));
-    world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
+    world.with("a", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting))
+    });
     world.run(3 * SECOND);
     assert_eq!(lanes(&world, "a", Kind::TOOL_USE_REQUEST), [Lane::Lossy]);
-    world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Connected));
+    world.with("a", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected))
+    });
     world.run(65 * MS);
     assert_eq!(lanes(&world, "a", Kind::TOOL_USE_REQUEST), [Lane::Lossy, Lane::Lossy, Lane::Reliable]);
 
@@ -545,11 +549,15 @@ fn unsent_reliable_copy_is_sent_when_the_connection_is_restored() {
     world.run(SECOND);
     let answers = lanes(&world, "phone", Kind::TOOL_USE_RESULT);
     assert_eq!(answers.iter().filter(|lane| **lane == Lane::Reliable).count(), 1);
-    world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
+    world.with("phone", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting))
+    });
     world.with("phone", |session, now| session.handle_send_failed(now, packet, SendFailure::Interrupted));
     world.lossy.lose = None;
     world.run(SECOND);
-    world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Connected));
+    world.with("phone", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected))
+    });
     world.run(SECOND);
     assert_eq!(lanes(&world, "phone", Kind::TOOL_USE_RESULT).len(), answers.len() + 1);
     assert!(world.session("a").is_drained() && world.session("phone").is_drained());

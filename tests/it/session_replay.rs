@@ -1,7 +1,7 @@
 //! Unacknowledged frames are retransmitted when their peer returns, and nothing runs twice because of it.
 
 use toolbridge::{
-    CallError, CallId, Config, Event, SendFailure, Tool, ToolOptions,
+    CallError, CallId, Config, Event, Lane, SendFailure, Tool, ToolOptions, TransportEvent,
     frame::{Configuration, Frame, Kind, Message, Meta},
 };
 
@@ -205,7 +205,9 @@ fn refusal_of_the_first_request_does_not_end_a_reissued_call() {
     let refusal = world.other_instance(key);
     let peer = world.ends["phone"].who.peer().clone();
     let bytes = Frame::write(7, "room", &Meta::new(), &Message::Error(refusal)).unwrap();
-    world.with("a", |session, now| session.handle_packet(now, &peer, bytes));
+    world.with("a", |session, now| {
+        session.handle_event(now, TransportEvent::packet(peer.clone(), Lane::Reliable, bytes))
+    });
     assert!(world.settled("a", key).is_none());
     world.run(SECOND);
     world.finish("phone", Ok(value(1)));
@@ -219,7 +221,8 @@ fn unsent_request_is_sent_when_the_connection_is_restored_or_never_delivered() {
     world.handle("phone", |_| Some(Ok(value(1))));
     let interrupted = |world: &mut World| {
         world.with("a", |session, now| {
-            session.handle_connection_state(now, toolbridge::ConnectionState::Reconnecting)
+            session
+                .handle_event(now, TransportEvent::ConnectionState(toolbridge::ConnectionState::Reconnecting))
         });
         world.ends.get_mut("a").unwrap().here = false;
     };
@@ -231,7 +234,7 @@ fn unsent_request_is_sent_when_the_connection_is_restored_or_never_delivered() {
     // Under the same sid, and under another.
     world.ends.get_mut("a").unwrap().here = true;
     world.with("a", |session, now| {
-        session.handle_connection_state(now, toolbridge::ConnectionState::Connected)
+        session.handle_event(now, TransportEvent::ConnectionState(toolbridge::ConnectionState::Connected))
     });
     world.run(SECOND);
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
@@ -392,7 +395,7 @@ fn replaced_instance_runs_nothing_twice_when_it_returns() {
     world.assistant("a", Config::default()); // another process takes the identity
     world.run(SECOND);
     // The room announces the old one late, and its frames follow.
-    world.with("phone", |session, now| session.handle_joined(now, old.clone()));
+    world.with("phone", |session, now| session.handle_event(now, TransportEvent::Joined(old.clone())));
     world.throw_as(old.peer(), &["phone"], &greeting);
     world.throw_as(old.peer(), &["phone"], &request);
     world.run(SECOND);

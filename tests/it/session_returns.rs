@@ -1,7 +1,8 @@
 //! Peers that return, and frames in flight from those that were there before.
 
 use toolbridge::{
-    CallError, Caps, Config, ErrorCode, Event, Participant, Peer, Role, SendFailure, ToolError, Value,
+    CallError, Caps, Config, ErrorCode, Event, Lane, Participant, Peer, Role, SendFailure, ToolError,
+    TransportEvent, Value,
     frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Kind, Message, Meta, RegisteredTool,
         ToolUseResult, ToolsRegister, ToolsRegisterAck,
@@ -47,16 +48,16 @@ fn late_frame_of_a_replaced_sid_moves_no_identity() {
     world.assistant("a", Config::default().admit("phone"));
     let (old, new) = (Peer::new("phone", "PA_old"), Peer::new("phone", "PA_new"));
     let role = |peer: &Peer| Participant::new(peer.identity().clone(), peer.sid().clone()).role(Role::Client);
-    world.with("a", |session, now| session.handle_joined(now, role(&old)));
+    world.with("a", |session, now| session.handle_event(now, TransportEvent::Joined(role(&old))));
     world.throw_as(&old, &["a"], &configuration("one"));
     world.run(100 * MS);
     // It is killed and started again; its new Configuration arrives before the room's announcement.
     world.throw_as(&new, &["a"], &configuration("two"));
     world.run(100 * MS);
-    world.with("a", |session, now| session.handle_joined(now, role(&new)));
+    world.with("a", |session, now| session.handle_event(now, TransportEvent::Joined(role(&new))));
     world.throw_as(&old, &["a"], &configuration("one"));
     world.run(100 * MS);
-    world.with("a", |session, now| session.handle_left(now, &old));
+    world.with("a", |session, now| session.handle_event(now, TransportEvent::Left(old.clone())));
     let here = world.session("a").participants();
     assert!(here.iter().any(|who| who.peer() == &new), "{here:?}");
     assert_eq!(world.count("a", "stale_sid"), 1);
@@ -264,7 +265,9 @@ fn goodbye_before_the_handshake_of_a_new_join_ends_the_old_one() {
     let stop = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
     let peer = world.ends["a"].who.peer().clone();
     let bytes = Frame::write(-99, "room", &bye, &Message::ControlStop(stop)).unwrap();
-    world.with("phone", |session, now| session.handle_packet(now, &peer, bytes));
+    world.with("phone", |session, now| {
+        session.handle_event(now, TransportEvent::packet(peer.clone(), Lane::Reliable, bytes))
+    });
     assert_eq!(world.ends["phone"].aborted.len(), 1);
 }
 

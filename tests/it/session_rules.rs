@@ -4,7 +4,7 @@
 
 use toolbridge::{
     CallError, CallId, CallKey, Config, ConnectionState, Execution, Participant, Peer, Role, SendFailure,
-    Tool, ToolOptions, Value,
+    Tool, ToolOptions, TransportEvent, Value,
     frame::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult, ToolsRegisterAck},
 };
 
@@ -150,10 +150,14 @@ fn results_of_a_returned_caller_are_kept_after_its_old_deadline() {
     for _ in 0..2 {
         // The assistant is disconnected for longer than its grace period, returns, and stays for longer than results
         // wait for an absent caller.
-        world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
+        world.with("a", |session, now| {
+            session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting))
+        });
         world.leave("a");
         world.run(10 * SECOND);
-        world.with("a", |session, now| session.handle_connection_state(now, ConnectionState::Connected));
+        world.with("a", |session, now| {
+            session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected))
+        });
         world.rejoin("a");
         world.run(70 * SECOND);
         assert!(world.settled("a", key).is_none());
@@ -186,10 +190,10 @@ fn sid_announced_again_is_present() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let phone = world.ends["phone"].who.clone();
-    world.with("a", |session, now| session.handle_left(now, phone.peer()));
+    world.with("a", |session, now| session.handle_event(now, TransportEvent::Left(phone.peer().clone())));
     world.run(2 * SECOND);
     let heard = world.count("a", "stale_sid");
-    world.with("a", |session, now| session.handle_joined(now, phone));
+    world.with("a", |session, now| session.handle_event(now, TransportEvent::Joined(phone)));
     world.run(SECOND);
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
     assert_eq!(world.count("a", "stale_sid"), heard);
@@ -431,12 +435,16 @@ fn unsent_stop_of_a_client_is_sent_when_the_connection_is_restored() {
     let call = world.executed[0].1.clone();
     world.unsent = SendFailure::Interrupted;
     world.ends.get_mut("phone").unwrap().here = false;
-    world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Reconnecting));
+    world.with("phone", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting))
+    });
     world.with("phone", |session, now| session.ask_to_stop(now, Some(&call))).unwrap().unwrap();
     world.run(SECOND);
     assert!(world.settled("a", key).is_none());
     world.ends.get_mut("phone").unwrap().here = true;
-    world.with("phone", |session, now| session.handle_connection_state(now, ConnectionState::Connected));
+    world.with("phone", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected))
+    });
     world.run(100 * MS);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
 }

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    CallError, Config, Counter, Event, Participant, Peer, ROLE_ATTRIBUTE, Role, Value,
+    CallError, Config, Counter, Event, Lane, Participant, Peer, ROLE_ATTRIBUTE, Role, TransportEvent, Value,
     frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolProgress, ToolUseResult, ToolsRegister,
@@ -365,7 +365,9 @@ fn frames_with_changed_bytes_neither_panic_nor_grow() {
             }
         }
         let from = world.ends[if to == "a" { "phone" } else { "a" }].who.peer().clone();
-        world.with(to, |session, now| session.handle_packet(now, &from, bytes));
+        world.with(to, |session, now| {
+            session.handle_event(now, TransportEvent::packet(from.clone(), Lane::Reliable, bytes))
+        });
         if random.one_in(20) {
             world.run(50 * MS);
         }
@@ -397,7 +399,12 @@ fn flood_from_a_stranger_only_counts() {
     let first = (size(&world, "a"), size(&world, "phone"));
     for n in 0..20_000 {
         for to in ["a", "phone"] {
-            world.with(to, |session, now| session.handle_packet(now, &x, frames[n % frames.len()].clone()));
+            world.with(to, |session, now| {
+                session.handle_event(
+                    now,
+                    TransportEvent::packet(x.clone(), Lane::Reliable, frames[n % frames.len()].clone()),
+                )
+            });
         }
     }
     let after = (world.count("a", "frames_out"), world.count("phone", "frames_out"));

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use toolbridge::{
-    CallError, Config, Counter, ErrorCode, Event, Output, Packet, Participant, Peer, RegisterError, Request,
-    Role, STREAM_CHUNK, STREAM_TOPIC, SendFailure, Session, StreamHeader, StreamPart, StreamParts, Tool,
-    Value,
+    CallError, Config, Counter, ErrorCode, Event, Lane, Output, Packet, Participant, Peer, RegisterError,
+    Request, Role, STREAM_CHUNK, STREAM_TOPIC, SendFailure, Session, StreamHeader, StreamPart, StreamParts,
+    Tool, TransportEvent, Value,
     frame::{ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
 };
 
@@ -226,7 +226,9 @@ fn sec_r3_a_hundred_thousand_headers_open_nothing() {
         let before = world.count("a", "stream_refused");
         for n in 0..100_000 {
             let part = header(&format!("s{n}"), 1);
-            world.with("a", |session, now| session.handle_stream(now, from, part));
+            world.with("a", |session, now| {
+                session.handle_event(now, TransportEvent::Stream { from: from.clone(), part })
+            });
         }
         assert_eq!(world.count("a", "stream_refused") - before, 100_000 - taken);
     }
@@ -383,7 +385,7 @@ fn result_of_a_stopped_call_is_withdrawn() {
     let stop =
         Message::ControlStop(with!(ControlStop::default(), target_id = Some(job.call.as_str().to_owned())));
     let stop = Frame::write(-900, "room", &Meta::default(), &stop).unwrap();
-    session.handle_packet(now, &assistant, stop);
+    session.handle_event(now, TransportEvent::packet(assistant.clone(), Lane::Reliable, stop));
     assert!(!session.is_wanted(answer.id));
     assert!(session.is_drained(), "nobody waits for it");
 }
@@ -402,7 +404,7 @@ fn large_frame_to_a_peer_that_left_is_abandoned() {
             _ => None,
         })
         .collect();
-    session.handle_left(now, &phone);
+    session.handle_event(now, TransportEvent::Left(phone.clone()));
     assert!(sent.iter().all(|id| !session.is_wanted(*id)));
 }
 

@@ -10,7 +10,7 @@ use std::{
 use toolbridge::{
     CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Packet,
     Participant, Peer, Progress, Question, Request, Role, STREAM_CHUNK, SendFailure, Session, StreamPart,
-    StreamParts, Tool, Value,
+    StreamParts, Tool, TransportEvent, Value,
     frame::{ErrorMessage, Frame, Kind, Message, Meta},
 };
 
@@ -229,7 +229,7 @@ impl World {
         let present: Vec<_> = self.others(&name).map(|end| end.who.clone()).collect();
         for other in present {
             self.note(&name, || Noted::Joined(other.clone()));
-            self.with(&name, |session, now| session.handle_joined(now, other.clone()));
+            self.with(&name, |session, now| session.handle_event(now, TransportEvent::Joined(other.clone())));
         }
         self.flush(&name);
     }
@@ -476,13 +476,15 @@ impl World {
             Delivery::Joined { to, who } => {
                 if self.ends.get(&to).is_some_and(|end| end.here) {
                     self.note(&to, || Noted::Joined(who.clone()));
-                    self.with(&to, |session, now| session.handle_joined(now, who));
+                    self.with(&to, |session, now| session.handle_event(now, TransportEvent::Joined(who)));
                 }
             }
             Delivery::Left { to, who } => {
                 if self.ends.get(&to).is_some_and(|end| end.here) {
                     self.note(&to, || Noted::Left(who.clone()));
-                    self.with(&to, |session, now| session.handle_left(now, &who));
+                    self.with(&to, |session, now| {
+                        session.handle_event(now, TransportEvent::Left(who.clone()))
+                    });
                 }
             }
             Delivery::Part { to, from, part } => {
@@ -494,7 +496,9 @@ impl World {
                 match &mut end.session {
                     None => end.parts.push((from.identity().clone(), part)),
                     Some(_) => {
-                        self.with(&to, |session, now| session.handle_stream(now, &from, part));
+                        self.with(&to, |session, now| {
+                            session.handle_event(now, TransportEvent::Stream { from: from.clone(), part })
+                        });
                     }
                 }
             }
@@ -508,8 +512,12 @@ impl World {
                     None => end.inbox.push((from.identity().clone(), Frame::decode(bytes).unwrap())),
                     Some(_) => {
                         self.with(&to, |session, now| match lane {
-                            Lane::Reliable => session.handle_packet(now, &from, bytes),
-                            Lane::Lossy => session.handle_lossy_packet(now, &from, bytes),
+                            Lane::Reliable => session.handle_event(
+                                now,
+                                TransportEvent::packet(from.clone(), Lane::Reliable, bytes),
+                            ),
+                            Lane::Lossy => session
+                                .handle_event(now, TransportEvent::packet(from.clone(), Lane::Lossy, bytes)),
                         });
                     }
                 }

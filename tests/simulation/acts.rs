@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use toolbridge::{CallError, CallId, ConnectionState, Identity, Request, Value};
+use toolbridge::{CallError, CallId, ConnectionState, Identity, Request, TransportEvent, Value};
 
 use crate::{
     joins::tools_of,
@@ -256,7 +256,7 @@ impl World<'_> {
         }
         if dice.percent(70) {
             self.drive(process, |session, now| {
-                session.handle_connection_state(now, ConnectionState::Reconnecting)
+                session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting))
             });
         }
         self.room.after(after, Happens::Joins { process });
@@ -268,7 +268,7 @@ impl World<'_> {
         self.room.joins[old].open = false;
         if Random::of(self.room.seed, &[14, old as u64]).percent(70) {
             self.drive(process, |session, now| {
-                session.handle_connection_state(now, ConnectionState::Reconnecting)
+                session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting))
             });
         }
         self.enters(who, taken);

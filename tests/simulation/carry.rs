@@ -4,7 +4,7 @@ use std::{collections::VecDeque, mem};
 
 use toolbridge::{
     Counter, Identity, Lane, Packet, Peer, STREAM_CHUNK, SendFailure, Session, StreamPart, StreamParts,
-    frame::Frame,
+    TransportEvent, frame::Frame,
 };
 
 use crate::{
@@ -232,9 +232,15 @@ impl World<'_> {
         let replayed = self.drive(process, |session, now| {
             let before = session.stats().count(Counter::Retransmitted);
             match load {
-                Load::Packet(Lane::Reliable, bytes) => session.handle_packet(now, peer, bytes),
-                Load::Packet(Lane::Lossy, bytes) => session.handle_lossy_packet(now, peer, bytes),
-                Load::Part(part) => session.handle_stream(now, peer, part),
+                Load::Packet(Lane::Reliable, bytes) => {
+                    session.handle_event(now, TransportEvent::packet(peer.clone(), Lane::Reliable, bytes))
+                }
+                Load::Packet(Lane::Lossy, bytes) => {
+                    session.handle_event(now, TransportEvent::packet(peer.clone(), Lane::Lossy, bytes))
+                }
+                Load::Part(part) => {
+                    session.handle_event(now, TransportEvent::Stream { from: peer.clone(), part })
+                }
             }
             session.stats().count(Counter::Retransmitted) - before
         });

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolbridge::{
     BargeIn, Caps, CloseReason, Config, ConnectionState, Consent, Participant, Role, Session, Times, Tool,
-    ToolName, ToolOptions,
+    ToolName, ToolOptions, TransportEvent,
 };
 
 use crate::{
@@ -32,7 +32,9 @@ impl World<'_> {
         }
         if self.parts.get(&who) != Some(&process) {
             // Its identity was taken over while it had no connection.
-            self.drive(process, |session, now| session.handle_closed(now, CloseReason::DuplicateIdentity));
+            self.drive(process, |session, now| {
+                session.handle_event(now, TransportEvent::Closed(CloseReason::DuplicateIdentity))
+            });
             return self.dies(process);
         }
         let sid = format!("PA_{}", self.room.joins.len());
@@ -60,7 +62,7 @@ impl World<'_> {
                 trace!(self, "{who} is evicted by another {who}");
                 if self.processes[evicted].join == Some(old) {
                     self.drive(evicted, |session, now| {
-                        session.handle_closed(now, CloseReason::DuplicateIdentity)
+                        session.handle_event(now, TransportEvent::Closed(CloseReason::DuplicateIdentity))
                     });
                     self.dies(evicted);
                 }
@@ -99,7 +101,7 @@ impl World<'_> {
             self.give_back(process);
             self.processes[process].cut = false;
             self.drive(process, |session, now| {
-                session.handle_connection_state(now, ConnectionState::Connected);
+                session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected));
                 session.handle_rejoined(now, local, here);
             });
             return;
@@ -127,7 +129,7 @@ impl World<'_> {
             });
         }
         for other in here {
-            self.drive(process, |session, now| session.handle_joined(now, other));
+            self.drive(process, |session, now| session.handle_event(now, TransportEvent::Joined(other)));
         }
     }
 
@@ -190,11 +192,13 @@ impl World<'_> {
             // Who left before he was announced is never told of, nor that he left.
             if listed && self.room.joins[to].told.insert(about, self.room.now).is_none() {
                 trace!(self, "{} is told of {} {}", self.room.joins[to].who, who.identity(), who.sid());
-                self.drive(process, |session, now| session.handle_joined(now, who));
+                self.drive(process, |session, now| session.handle_event(now, TransportEvent::Joined(who)));
             }
         } else if self.room.joins[to].told.remove(&about).is_some() {
             trace!(self, "{} is told that {} {} left", self.room.joins[to].who, who.identity(), who.sid());
-            self.drive(process, |session, now| session.handle_left(now, who.peer()));
+            self.drive(process, |session, now| {
+                session.handle_event(now, TransportEvent::Left(who.peer().clone()))
+            });
         }
     }
 }

@@ -7,7 +7,8 @@ use std::{
 };
 
 use toolbridge::{
-    CallId, CallKey, ConnectionState, Event, Identity, JobKey, Output, Session, Tool, ToolName, TurnKey,
+    CallId, CallKey, ConnectionState, Event, Identity, JobKey, Output, Session, Tool, ToolName,
+    TransportEvent, TurnKey,
 };
 
 use crate::{
@@ -266,7 +267,9 @@ impl<'a> World<'a> {
                 if self.processes[process].join == Some(join) {
                     self.processes[process].cut = !up && !self.healed;
                     let state = if up { ConnectionState::Connected } else { ConnectionState::Reconnecting };
-                    self.drive(process, |session, now| session.handle_connection_state(now, state));
+                    self.drive(process, |session, now| {
+                        session.handle_event(now, TransportEvent::ConnectionState(state))
+                    });
                 }
             }
             Happens::Part { process, join } => self.next_part(process, join),

@@ -57,7 +57,7 @@ pub struct Config {
     /// Whether small frames are sent on the lossy lane first, if there is one. Default: true.
     pub fast_lane: bool,
     /// Whether the transport has a lossy lane. The driver passes its packets to
-    /// [`Session::handle_lossy_packet`](super::Session::handle_lossy_packet). Default: false.
+    /// [`Session::handle_event`](super::Session::handle_event). Default: false.
     pub lossy: bool,
 }
 

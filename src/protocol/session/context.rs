@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     tool::{Tool, ToolName},
-    transport::{Identity, Participant, Role},
+    transport::{ConnectionState, Identity, Participant, Role},
 };
 
 /// The interval between two reports of the same misbehavior of the same participant: 10 s. The later report contains
@@ -45,6 +45,8 @@ pub(super) struct Context {
 pub(super) struct Local {
     pub(super) role: Role,
     pub(super) participant: Participant,
+    /// Whether the local participant is connected to the server.
+    pub(super) connection: ConnectionState,
     /// The tools that it offers.
     pub(super) tools: Vec<Tool>,
     /// Whether the server refused a packet because the token does not allow publishing data.
@@ -77,7 +79,14 @@ impl Context {
         config: Config,
         seed: [u8; 32],
     ) -> Self {
-        let local = Local { role, participant, tools: Vec::new(), is_muted: false, unannounced_until: None };
+        let local = Local {
+            role,
+            participant,
+            connection: ConnectionState::Connected,
+            tools: Vec::new(),
+            is_muted: false,
+            unannounced_until: None,
+        };
         Self {
             now,
             config,

@@ -12,7 +12,7 @@ use std::{
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
-use toolbridge::{CallKey, Caps, CloseReason, Config, ConnectionState, Event, JobKey, Output, Participant, Peer, Progress, Request, Role, SendFailure, Session, Tool, ToolError, Value, frame::{Frame, Kind, Meta}};
+use toolbridge::{TransportEvent, Lane, CallKey, Caps, CloseReason, Config, ConnectionState, Event, JobKey, Output, Participant, Peer, Progress, Request, Role, SendFailure, Session, Tool, ToolError, Value, frame::{Frame, Kind, Meta}};
 
 /// Calls that may be open with one owner.
 const OPEN: usize = 4;
@@ -110,9 +110,9 @@ impl Run {
     fn operation(&mut self, bytes: &mut Bytes<'_>) {
         let now = self.now;
         match bytes.next() % 32 {
-            0 => self.session.handle_joined(now, who(bytes)),
-            1 => self.session.handle_left(now, &peer(bytes)),
-            2 => self.session.handle_connection_state(now, if bytes.flag() { ConnectionState::Connected } else { ConnectionState::Reconnecting }),
+            0 => self.session.handle_event(now, TransportEvent::Joined(who(bytes))),
+            1 => self.session.handle_event(now, TransportEvent::Left(peer(bytes))),
+            2 => self.session.handle_event(now, TransportEvent::ConnectionState(if bytes.flag() { ConnectionState::Connected } else { ConnectionState::Reconnecting })),
             3 => {
                 let sid = format!("PA_{}", bytes.next() % 4);
                 let present = (0..bytes.next() % 4).map(|_| who(bytes)).collect();
@@ -175,19 +175,19 @@ impl Run {
                 }
             }
             16 if bytes.next() == 0 => self.session.close(now),
-            17 if bytes.next() == 0 => self.session.handle_closed(now, CloseReason::DuplicateIdentity),
+            17 if bytes.next() == 0 => self.session.handle_event(now, TransportEvent::Closed(CloseReason::DuplicateIdentity)),
             18 if bytes.next() == 0 => self.session.drain(now),
             19 => {
                 let sender = peer(bytes);
                 let length = usize::from(bytes.next()).min(bytes.0.len());
                 let (payload, rest) = bytes.0.split_at(length);
                 bytes.0 = rest;
-                self.session.handle_packet(now, &sender, payload.to_vec());
+                self.session.handle_event(now, TransportEvent::packet(sender.clone(), Lane::Reliable, payload.to_vec()));
             }
             _ => {
                 let sender = peer(bytes);
                 let payload = self.frame(bytes);
-                self.session.handle_packet(now, &sender, payload);
+                self.session.handle_event(now, TransportEvent::packet(sender.clone(), Lane::Reliable, payload));
             }
         }
         self.flush();

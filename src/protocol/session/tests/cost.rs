@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::{
     protocol::session::{CallKey, Config, Job, Output, Request, Session},
     tool::{CallError, Tool},
-    transport::{Lane, Packet, Participant, Peer, Role, types::comparisons},
+    transport::{Lane, Packet, Participant, Peer, Role, TransportEvent, types::comparisons},
     value::Value,
 };
 
@@ -45,8 +45,8 @@ impl Pair {
         };
         let tool = Tool::new("t".parse().unwrap(), "for a test");
         pair.client.offer(now, vec![tool]).unwrap();
-        pair.assistant.handle_joined(now, phone);
-        pair.client.handle_joined(now, a);
+        pair.assistant.handle_event(now, TransportEvent::Joined(phone));
+        pair.client.handle_event(now, TransportEvent::Joined(a));
         pair.exchange();
         assert_eq!(pair.assistant.tools().len(), 1);
         pair
@@ -113,8 +113,12 @@ impl Pair {
 fn carry(now: Instant, packet: &Packet, from: &str, to: &mut Session) {
     let from = Peer::new(from, if from == "a" { "PA_1" } else { "PA_2" });
     match packet.lane {
-        Lane::Reliable => to.handle_packet(now, &from, packet.payload.clone()),
-        Lane::Lossy => to.handle_lossy_packet(now, &from, packet.payload.clone()),
+        Lane::Reliable => {
+            to.handle_event(now, TransportEvent::packet(from.clone(), Lane::Reliable, packet.payload.clone()))
+        }
+        Lane::Lossy => {
+            to.handle_event(now, TransportEvent::packet(from.clone(), Lane::Lossy, packet.payload.clone()))
+        }
     }
 }
 
@@ -131,7 +135,7 @@ fn call_after_ten_thousand_calls_costs_little_more_than_after_a_hundred() {
         pair.calls(100);
         let early = pair.cost_of_calls(100);
         pair.calls(9_800);
-        assert_eq!(pair.client.incoming.longest_cache(), 4_096, "the table is full");
+        assert_eq!(pair.client.exchange.incoming.longest_cache(), 4_096, "the table is full");
         let late = pair.cost_of_calls(100);
         // Each lookup takes twelve comparisons among 4,096 entries and eight among 200.
         assert!(late <= 2 * early, "{early} comparisons of 100 calls became {late}");

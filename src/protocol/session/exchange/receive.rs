@@ -3,23 +3,27 @@
 
 use bytes::Bytes;
 
-use super::{
-    Core, Counter, Event, QUEUE_WAIT, SendFailure, Session,
-    codec::{self, Malformed, Received},
-    delivery::{MAX_REFUSALS, NotSent, Part, Purpose, STREAM_REFUSED, wait_after_refusals},
-    incoming::InboundRequest,
-    outgoing::{observe_progress, peer_error},
-    peers::{Place, Remote},
-    timers::Timer,
-};
+use super::Exchange;
 use crate::{
-    protocol::frame::{Acknowledgement, ErrorMessage, Message},
+    protocol::{
+        frame::{Acknowledgement, ErrorMessage, Message},
+        session::{
+            Counter, Event, QUEUE_WAIT, SendFailure,
+            codec::{self, Malformed, Received},
+            core::Core,
+            delivery::{MAX_REFUSALS, NotSent, Part, Purpose, STREAM_REFUSED, wait_after_refusals},
+            incoming::InboundRequest,
+            outgoing::{observe_progress, peer_error},
+            peers::{Place, Remote},
+            timers::Timer,
+        },
+    },
     transport::{Identity, Lane, Peer, STREAM_TOPIC, StreamPart},
 };
 
-impl Session {
-    pub(super) fn receive(&mut self, from: &Peer, lane: Lane, payload: Bytes) {
-        let Core { cx, peers, delivery, .. } = &mut self.core;
+impl Exchange {
+    pub(crate) fn receive(&mut self, core: &mut Core, from: &Peer, lane: Lane, payload: Bytes) {
+        let Core { cx, peers, delivery, .. } = core;
         cx.count(Counter::FramesIn);
         cx.stats.add(Counter::BytesIn, payload.len());
         let id = from.identity();
@@ -30,19 +34,19 @@ impl Session {
             return peers.malformed(cx, delivery, id, Malformed::default());
         }
         match codec::decode(payload) {
-            Ok(received) => self.accept(from, Received { lane, ..received }),
+            Ok(received) => self.accept(core, from, Received { lane, ..received }),
             Err(what) => peers.malformed(cx, delivery, id, what),
         }
     }
 
-    pub(super) fn receive_stream(&mut self, from: &Peer, part: StreamPart) {
+    pub(crate) fn receive_stream(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
         let id = from.identity();
-        let is_trusted = if self.core.cx.is_client() {
-            self.core.peers.bound().is_none_or(|bound| bound == id) // every participant that may stream is a candidate
+        let is_trusted = if core.cx.is_client() {
+            core.peers.bound().is_none_or(|bound| bound == id) // every participant that may stream is a candidate
         } else {
-            self.outgoing.awaits_answers_of(&self.core, id)
+            self.outgoing.awaits_answers_of(core, id)
         };
-        let Core { cx, peers, delivery, .. } = &mut self.core;
+        let Core { cx, peers, delivery, .. } = core;
         let is_frame_stream = matches!(&part, StreamPart::Header(header) if header.topic == STREAM_TOPIC);
         let may_begin = is_frame_stream && peers.may_stream(cx, from);
         let frame = match delivery.handle_stream(cx, from, part, may_begin, is_trusted) {
@@ -52,25 +56,25 @@ impl Session {
         cx.count(Counter::FramesIn);
         cx.stats.add(Counter::BytesIn, frame.len());
         match codec::decode(frame) {
-            Ok(received) => self.accept(from, received),
+            Ok(received) => self.accept(core, from, received),
             Err(what) => peers.malformed(cx, delivery, id, what),
         }
     }
 
-    pub(super) fn accept(&mut self, from: &Peer, received: Received) {
+    pub(super) fn accept(&mut self, core: &mut Core, from: &Peer, received: Received) {
         let id = from.identity();
-        if self.core.peers.is_late_goodbye(&self.core.cx, from, &received) {
-            self.part_with(id);
-            return self.dismiss_absent(id); // no grace period is pending that would dismiss it later
+        if core.peers.is_late_goodbye(&core.cx, from, &received) {
+            self.part_with(core, id);
+            return self.dismiss_absent(core, id); // no grace period is pending that would dismiss it later
         }
-        let Core { cx, peers, delivery, .. } = &mut self.core;
+        let Core { cx, peers, delivery, .. } = core;
         match peers.place(cx, delivery, from, &received) {
-            Place::Current => self.take(id, received),
+            Place::Current => self.take(core, id, received),
             Place::Moved(held) => {
                 for (from, received) in held {
-                    self.accept(&from, received);
+                    self.accept(core, &from, received);
                 }
-                self.take(id, received);
+                self.take(core, id, received);
             }
             Place::Early => peers.hold(cx, delivery, from, received),
             Place::Dead => cx.count(Counter::StaleSid),
@@ -78,15 +82,15 @@ impl Session {
     }
 
     /// Handles the frames that waited for a peer's Configuration.
-    pub(super) fn take_waiting(&mut self, id: &Identity) {
-        for received in self.core.peers.take_waiting(id) {
-            self.take(id, received);
+    pub(super) fn take_waiting(&mut self, core: &mut Core, id: &Identity) {
+        for received in core.peers.take_waiting(id) {
+            self.take(core, id, received);
         }
     }
 
     /// Handles a packet that was not sent, for the call, stop or result in it.
-    pub(super) fn unsent(&mut self, packet: u64, why: &SendFailure) {
-        let Core { cx, delivery, .. } = &mut self.core;
+    pub(crate) fn unsent(&mut self, core: &mut Core, packet: u64, why: &SendFailure) {
+        let Core { cx, delivery, .. } = core;
         cx.count(Counter::SendFailed);
         if *why == SendFailure::NotAllowed {
             cx.local.is_muted = true;
@@ -98,7 +102,7 @@ impl Session {
         match purpose {
             Purpose::Request(call) => {
                 if was_never_sent && *why != SendFailure::Interrupted {
-                    self.outgoing.request_unsent(&mut self.core, &call, why);
+                    self.outgoing.request_unsent(core, &call, why);
                 }
                 return;
             }
@@ -107,25 +111,25 @@ impl Session {
             Purpose::StopRequest => self.outgoing.stop_request_unsent(stanza),
             Purpose::Result(call) => match why {
                 SendFailure::TooLarge { size, limit } => {
-                    return self.incoming.replace_result(&mut self.core, &to, &call, *size, *limit);
+                    return self.incoming.replace_result(core, &to, &call, *size, *limit);
                 }
                 SendFailure::Interrupted => self.incoming.result_unsent(&to, &call),
                 _ => {
                     self.incoming.result_unsent(&to, &call);
-                    self.incoming.release_window(&mut self.core, &to, stanza);
+                    self.incoming.release_window(core, &to, stanza);
                 }
             },
         }
         // The transport may accept it later. Without permission it waits until other participants receive packets
         // again.
         if matches!(why, SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_)) {
-            self.core.cx.set_timer(Timer::Queue(to), QUEUE_WAIT);
+            core.cx.set_timer(Timer::Queue(to), QUEUE_WAIT);
         }
     }
 
     /// Handles a frame of a peer in its present join, unless the frame must wait for the peer's Configuration.
-    fn take(&mut self, id: &Identity, received: Received) {
-        let Core { cx, peers, delivery, .. } = &mut self.core;
+    fn take(&mut self, core: &mut Core, id: &Identity, received: Received) {
+        let Core { cx, peers, delivery, .. } = core;
         if peers.get(id).is_none() {
             return;
         }
@@ -134,9 +138,9 @@ impl Session {
         }
         peers.consider(cx, delivery, id, &received);
         if peers.restore_registration(cx, id) {
-            self.outgoing.look_for_owners(&mut self.core);
+            self.outgoing.look_for_owners(core);
         }
-        let Core { cx, peers, delivery, .. } = &mut self.core;
+        let Core { cx, peers, delivery, .. } = core;
         let must_wait = peers.must_wait(cx, id, &received);
         peers.note_packet(cx, id);
         if must_wait {
@@ -145,28 +149,27 @@ impl Session {
         if !peers.note_stanza(id, received.stanza()) {
             cx.count(Counter::OutOfOrder);
         }
-        self.dispatch(id, received);
+        self.dispatch(core, id, received);
     }
 
-    fn dispatch(&mut self, id: &Identity, mut received: Received) {
-        let Core { cx, peers, delivery, .. } = &mut self.core;
+    fn dispatch(&mut self, core: &mut Core, id: &Identity, mut received: Received) {
+        let Core { cx, peers, delivery, .. } = core;
         delivery.lane_received(cx, peers, id, &received);
         let message = std::mem::replace(&mut received.message, Message::Heartbeat);
         if let Message::Error(error) = &message
-            && self.stream_refused(id, error)
+            && self.stream_refused(core, id, error)
         {
             return;
         }
         match message {
-            Message::Configuration(its) => self.configured(id, &received, &its),
-            Message::Other(..) => self.core.handle_other_frame(id, received),
-            message if self.core.cx.is_client() => self.dispatch_to_client(id, message, &received),
-            message => self.dispatch_to_assistant(id, message, &received),
+            Message::Configuration(its) => self.configured(core, id, &received, &its),
+            Message::Other(..) => core.handle_other_frame(id, received),
+            message if core.cx.is_client() => self.dispatch_to_client(core, id, message, &received),
+            message => self.dispatch_to_assistant(core, id, message, &received),
         }
     }
 
-    fn dispatch_to_client(&mut self, id: &Identity, message: Message, received: &Received) {
-        let core = &mut self.core;
+    fn dispatch_to_client(&mut self, core: &mut Core, id: &Identity, message: Message, received: &Received) {
         let is_bound = core.peers.is_bound(id);
         match message {
             Message::ToolUseRequest(request) => {
@@ -174,14 +177,14 @@ impl Session {
                 let may_be_bound =
                     core.peers.get(id).is_some_and(|remote| core.peers.is_candidate(&core.cx, id, remote));
                 if may_be_bound {
-                    self.note_speech(id, inbound.is_plain());
+                    self.note_speech(core, id, inbound.is_plain());
                 }
-                self.incoming.handle_request(&mut self.core, inbound, may_be_bound);
+                self.incoming.handle_request(core, inbound, may_be_bound);
             }
             Message::ControlStop(_) if !may_be_assistant(core, id) => {
                 core.cx.complain(id, Counter::Unauthorized)
             }
-            Message::ControlStop(_) if received.is_goodbye() => self.goodbye(id),
+            Message::ControlStop(_) if received.is_goodbye() => self.goodbye(core, id),
             Message::ControlStop(stop) => self.incoming.handle_stop(core, id, received.stanza(), &stop),
             Message::Acknowledgement(_) if !may_be_assistant(core, id) => {
                 core.cx.complain(id, Counter::NotPermitted)
@@ -203,15 +206,20 @@ impl Session {
                 let is_recoverable = error.recoverable;
                 peer_error(core, id, error);
                 if !is_recoverable {
-                    self.part_with(id);
+                    self.part_with(core, id);
                 }
             }
             _ => core.cx.complain(id, Counter::NotPermitted),
         }
     }
 
-    fn dispatch_to_assistant(&mut self, id: &Identity, message: Message, received: &Received) {
-        let core = &mut self.core;
+    fn dispatch_to_assistant(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        message: Message,
+        received: &Received,
+    ) {
         match message {
             Message::ToolUseResult(result) => self.outgoing.handle_result(core, id, received, &result),
             Message::Acknowledgement(_) if !is_counterpart(core, id) => {
@@ -233,7 +241,9 @@ impl Session {
             Message::Heartbeat => {
                 core.cx.set_timer(Timer::Heartbeat(id.clone()), core.cx.config.times.heartbeat);
             }
-            Message::ControlStop(_) if received.is_goodbye() && is_counterpart(core, id) => self.goodbye(id),
+            Message::ControlStop(_) if received.is_goodbye() && is_counterpart(core, id) => {
+                self.goodbye(core, id)
+            }
             Message::ControlStop(stop) => self.outgoing.handle_stop(core, id, received, &stop),
             Message::Error(error) => self.outgoing.handle_error(core, id, error),
             _ => core.cx.complain(id, Counter::Unauthorized),
@@ -242,39 +252,37 @@ impl Session {
 
     /// Notes that a candidate has sent a request. A plain one sends no Configuration, so its waiting frames are
     /// released here.
-    fn note_speech(&mut self, id: &Identity, is_plain: bool) {
-        let Some(speech) = self.core.peers.note_request(id, is_plain) else { return };
+    fn note_speech(&mut self, core: &mut Core, id: &Identity, is_plain: bool) {
+        let Some(speech) = core.peers.note_request(id, is_plain) else { return };
         if let Some(before) = speech.before {
-            self.replace_instance(id, before);
+            self.replace_instance(core, id, before);
         }
         if speech.is_newly_plain {
-            self.core.peers.mark_plain(id);
+            core.peers.mark_plain(id);
         }
         if speech.is_news {
-            let Core { cx, peers, delivery, .. } = &mut self.core;
+            let Core { cx, peers, delivery, .. } = core;
             peers.bind_candidate(cx, delivery);
         }
         if speech.is_newly_plain {
-            self.take_waiting(id);
-            self.incoming.send_waiting_results(&mut self.core, id);
+            self.take_waiting(core, id);
+            self.incoming.send_waiting_results(core, id);
         }
     }
 
     /// Handles a peer's refusal of a stream for lack of space. A result or request in it is sent again later. Returns
     /// false if the error is about something else.
-    fn stream_refused(&mut self, id: &Identity, error: &ErrorMessage) -> bool {
+    fn stream_refused(&mut self, core: &mut Core, id: &Identity, error: &ErrorMessage) -> bool {
         let stream = error.originating_id.as_deref().filter(|_| error.code == STREAM_REFUSED);
         let packet = stream.and_then(|stream| stream.rsplit('.').next()?.parse::<u64>().ok());
-        let delivery = &mut self.core.delivery;
+        let delivery = &mut core.delivery;
         let Some(packet) = packet.filter(|packet| delivery.is_large_to(*packet, id)) else { return false };
         if !delivery.wants(packet) {
             return true; // it was sent again since, or is no longer needed
         }
         delivery.withdraw(packet);
         let times = match delivery.refused(id, packet) {
-            Some((Purpose::Result(call), _)) => {
-                self.incoming.result_refused(&mut self.core, id, &call, MAX_REFUSALS)
-            }
+            Some((Purpose::Result(call), _)) => self.incoming.result_refused(core, id, &call, MAX_REFUSALS),
             Some((Purpose::Request(_), times)) => Some(times).filter(|times| *times < MAX_REFUSALS),
             _ => None,
         };
@@ -282,8 +290,8 @@ impl Session {
         let Some(times) = times else { return true };
         let wait = wait_after_refusals(times);
         tracing::debug!(peer = %id, packet, times, ?wait, "the peer has no room for a stream");
-        if !self.core.cx.timers.is_set(&Timer::Queue(id.clone())) {
-            self.core.cx.set_timer(Timer::Queue(id.clone()), wait);
+        if !core.cx.timers.is_set(&Timer::Queue(id.clone())) {
+            core.cx.set_timer(Timer::Queue(id.clone()), wait);
         }
         true
     }

@@ -1,0 +1,89 @@
+//! The calls in both directions: what arrives for them, and what happens to them when a peer, a job or a timer changes.
+
+mod lifecycle;
+mod receive;
+
+use super::{
+    core::Core,
+    incoming::Incoming,
+    jobs::{Ended, Verdict},
+    outgoing::Outgoing,
+    timers::Timer,
+};
+
+/// The calls that the local participant makes and those that it runs.
+///
+/// A frame, a peer that leaves, a job that ends and a timer may concern both. The files of this folder decide the order
+/// in which the two directions, and the parts that they share, are informed.
+#[derive(Debug, Default)]
+pub(super) struct Exchange {
+    pub(super) outgoing: Outgoing,
+    pub(super) incoming: Incoming,
+}
+
+impl Exchange {
+    pub(super) fn job_ended(&mut self, core: &mut Core, ended: Ended) {
+        match ended.job.own {
+            Some(key) => self.outgoing.local_job_ended(core, key, ended),
+            None => self.incoming.job_ended(core, ended),
+        }
+    }
+
+    pub(super) fn apply_verdict(&mut self, core: &mut Core, verdict: Verdict) {
+        match verdict {
+            Verdict::Nothing => {}
+            Verdict::Ended(ended) => self.job_ended(core, *ended),
+            Verdict::Limited(call, limit) => self.outgoing.limit(call, limit),
+        }
+    }
+
+    pub(super) fn timer_due(&mut self, core: &mut Core, timer: Timer) {
+        let Self { outgoing, incoming } = self;
+        let Core { cx, peers, delivery, jobs } = core;
+        match timer {
+            Timer::Greet(id) => peers.greet_again(cx, delivery, &id),
+            Timer::Ask(id) => peers.ask_again_for_configuration(cx, delivery, &id),
+            Timer::Provisional(id) => {
+                if let Some(listed) = peers.check_provisional(cx, delivery, &id) {
+                    self.joined(core, listed);
+                }
+            }
+            Timer::Hold(id) => peers.expire_waiting(cx, &id),
+            Timer::Unannounced => peers.expire_held(cx),
+            Timer::Grace(id) => self.grace_over(core, &id),
+            Timer::Silent(id) => outgoing.handle_silence(core, &id),
+            Timer::Register(id) => peers.register_again(cx, delivery, &id),
+            Timer::Replay(id) => self.retransmit(core, &id),
+            Timer::Heartbeat(id) => outgoing.handle_heartbeat_timeout(core, &id),
+            Timer::Ping(id) => outgoing.check_owner(core, &id),
+            Timer::OwnerWait(key) => outgoing.no_owner(core, key),
+            Timer::Deadline(key) => outgoing.deadline(core, key),
+            Timer::JobDeadline(key) => {
+                if let Some(ended) = jobs.time_out(cx, peers, delivery, key) {
+                    self.job_ended(core, ended);
+                }
+            }
+            Timer::Progress(key) => jobs.report_due(cx, peers, delivery, key),
+            Timer::Table(id) => incoming.expire(core, &id),
+            Timer::Past => outgoing.expire_settled(core),
+            Timer::Complaints => cx.report_complaints(),
+            Timer::Streams => {
+                for (id, part) in delivery.expire_streams(cx) {
+                    peers.handle_stream_part(cx, delivery, &id, part);
+                }
+            }
+            Timer::Queue(id) => {
+                incoming.send_waiting_results(core, &id);
+                outgoing.send_refused(core, &id);
+            }
+            Timer::Lane(id) => delivery.lane_due(cx, peers, &id),
+            Timer::ClaimWindow(key) => outgoing.claim_window_over(core, key),
+            Timer::ClaimDeadline(key) => incoming.handle_claim_deadline(core, key),
+            Timer::Consent(key) => {
+                let verdict = jobs.time_out_question(cx, peers, delivery, key);
+                self.apply_verdict(core, verdict);
+            }
+            Timer::Unbound => peers.report_unbound(cx),
+        }
+    }
+}

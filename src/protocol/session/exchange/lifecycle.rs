@@ -1,0 +1,271 @@
+//! The lifecycle of peers (join, handshake, replacement, leave) and the end of the session.
+
+use super::Exchange;
+use crate::{
+    protocol::{
+        frame::Configuration,
+        session::{
+            Counter, Event,
+            codec::Received,
+            core::Core,
+            delivery::Retransmit,
+            ids::Instance,
+            peers::{Greeting, Remote},
+            recipients::Recipients,
+            timers::later,
+        },
+    },
+    tool::{CallError, ErrorCode, ToolError},
+    transport::{CloseReason, ConnectionState, Identity, Participant},
+};
+
+impl Exchange {
+    pub(crate) fn joined(&mut self, core: &mut Core, who: Participant) {
+        let Core { cx, peers, delivery, .. } = core;
+        let (id, sid) = (who.identity().clone(), who.sid().clone());
+        if id == *cx.local.identity() {
+            // The server describes the local participant, so it has announced it to the others.
+            if sid == *cx.local.participant.sid() && cx.local.unannounced_until.take().is_some() {
+                self.outgoing.start_silence_timeouts(core);
+            }
+            return;
+        }
+        if id.is_empty() {
+            return;
+        }
+        peers.handle_joined(cx, delivery, who);
+        self.outgoing.expect(core, &id);
+        let Core { cx, peers, delivery, .. } = core;
+        peers.greet(cx, delivery, &id);
+        peers.bind_candidate(cx, delivery);
+        for (from, received) in core.peers.release(&id, &sid) {
+            self.accept(core, &from, received);
+        }
+    }
+
+    pub(crate) fn connection_state_changed(&mut self, core: &mut Core, state: ConnectionState) {
+        if state == core.cx.local.connection {
+            return;
+        }
+        core.cx.local.connection = state;
+        let Core { cx, peers, delivery, .. } = core;
+        match state {
+            ConnectionState::Reconnecting => cx.timers.pause(cx.now),
+            ConnectionState::Connected => {
+                cx.timers.resume(cx.now);
+                delivery.restart_stream_timeouts(cx.now);
+                peers.restart_peer_timeouts(cx.now);
+                self.send_all_unsent(core);
+            }
+        }
+        core.cx.event(Event::ConnectionState(state));
+    }
+
+    /// Handles a rejoin of the local participant under another sid.
+    pub(crate) fn rejoined(&mut self, core: &mut Core, local: Participant, present: Vec<Participant>) {
+        let Core { cx, peers, delivery, .. } = core;
+        let has_moved = local.sid() != cx.local.participant.sid();
+        cx.local.participant = local;
+        if has_moved {
+            cx.local.unannounced_until = Some(later(cx.now, cx.config.times.announcement));
+            peers.begin_new_pairs(cx, delivery);
+        }
+        // The connection is reported after the new pairs exist. Otherwise waiting frames would be sent to peers that do
+        // not know the new sid.
+        if core.cx.local.connection == ConnectionState::Reconnecting {
+            self.connection_state_changed(core, ConnectionState::Connected);
+        } else if has_moved {
+            self.send_all_unsent(core);
+        }
+        let Core { cx, peers, delivery, .. } = core;
+        for peer in peers.missing_from(&present) {
+            peers.handle_left(cx, delivery, &peer);
+        }
+        for who in present {
+            self.joined(core, who);
+        }
+        let Core { cx, peers, delivery, .. } = core;
+        peers.greet_named(cx, delivery);
+    }
+
+    /// Handles a peer's Configuration.
+    pub(super) fn configured(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        received: &Received,
+        its: &Configuration,
+    ) {
+        let Core { cx, peers, delivery, .. } = core;
+        match peers.handle_configuration(cx, delivery, id, received, its) {
+            Greeting::Ignored | Greeting::Repeated { has_heard: true } => {}
+            Greeting::Repeated { has_heard: false } => self.retransmit(core, id),
+            Greeting::New { before, instance } => {
+                if before != instance {
+                    self.outgoing.stop_plain_calls_again(core, id);
+                }
+                match before {
+                    Some(before) if Some(&before) != instance.as_ref() => {
+                        self.replace_instance(core, id, before)
+                    }
+                    Some(_) => {}
+                    None => {
+                        self.incoming.forget_plain_run(core, id, received.stanza());
+                        self.incoming.raise_floor(core, id);
+                    }
+                }
+                let Core { cx, peers, delivery, .. } = core;
+                peers.complete_handshake(cx, delivery, id, received);
+                self.crossed(core, id);
+            }
+        }
+    }
+
+    /// Handles another instance of the same identity.
+    pub(super) fn replace_instance(&mut self, core: &mut Core, id: &Identity, before: Instance) {
+        tracing::debug!(peer = %id, "the peer's instance was replaced");
+        core.delivery.forget_pair(id);
+        self.outgoing.reassign_calls(core, id);
+        core.peers.forget_registration(&mut core.cx, id);
+        self.incoming.stop_jobs_for(core, id);
+        self.outgoing.forget_stops(core, id);
+        if let Some(last) = self.incoming.replace_instance(core, id) {
+            core.peers.replace_instance(id, before, last);
+        }
+        self.incoming.raise_floor(core, id);
+    }
+
+    /// Sends the frames again that a peer has not acknowledged.
+    pub(super) fn retransmit(&mut self, core: &mut Core, id: &Identity) {
+        let Core { cx, peers, delivery, .. } = core;
+        match delivery.may_retransmit(cx, peers, id) {
+            Retransmit::Later => {}
+            Retransmit::NeverSent => self.incoming.send_waiting_results(core, id),
+            Retransmit::Now => {
+                let never_sent = self.incoming.results_never_sent(id);
+                core.delivery.retransmit(&core.cx, id, never_sent);
+                if core.cx.is_client() {
+                    self.incoming.retransmit(core, id);
+                } else {
+                    self.outgoing.retransmit(core, id);
+                }
+            }
+        }
+    }
+
+    /// Ends all exchange with a peer that has finished with the local participant in this join.
+    pub(super) fn part_with(&mut self, core: &mut Core, id: &Identity) {
+        let Core { cx, peers, delivery, .. } = core;
+        if peers.get(id).is_none() {
+            return;
+        }
+        peers.part(cx, delivery, id);
+        self.outgoing.lose_calls(core, id, |_| true);
+        self.incoming.stop_jobs_for(core, id);
+        self.outgoing.forget_stops(core, id);
+        self.incoming.acknowledge_all(core, id);
+        let Core { cx, peers, delivery, .. } = core;
+        peers.forget_and_unbind(cx, delivery, id);
+    }
+
+    /// Handles the grace timer of a peer that left, or came back under another sid.
+    pub(super) fn grace_over(&mut self, core: &mut Core, id: &Identity) {
+        let Some(remote) = core.peers.get(id) else { return };
+        let (is_here, is_back) = (remote.is_here(), remote.is_reachable());
+        self.outgoing.lose_calls_of_other_joins(core, id);
+        let Some(remote) = core.peers.get(id) else { return };
+        if !is_back {
+            self.incoming.stop_jobs_for(core, id);
+            self.incoming.abandon(core, id);
+            // Whether or not the identity is in the room: its former instance did not come back.
+            let Core { cx, peers, delivery, .. } = core;
+            peers.forget_and_unbind(cx, delivery, id);
+        } else if let Some(join) = remote.sid().filter(|_| remote.instance().is_none()).cloned() {
+            self.incoming.stop_jobs_of_other_joins(core, id, &join);
+        }
+        if !is_here {
+            self.dismiss_absent(core, id);
+        }
+    }
+
+    /// Forgets a peer that will not return, and other peers that left long ago.
+    pub(super) fn dismiss_absent(&mut self, core: &mut Core, id: &Identity) {
+        let Core { cx, peers, delivery, .. } = core;
+        peers.dismiss_absent(cx, delivery, id);
+        for id in peers.forget_old_identities(cx, |id| self.incoming.remembers(id)) {
+            self.incoming.forget(&id);
+            delivery.forget_pair(&id);
+        }
+    }
+
+    /// Ends the session. `is_orderly` states whether peers are sent a goodbye.
+    pub(crate) fn end(&mut self, core: &mut Core, reason: &CloseReason, is_orderly: bool) {
+        if is_orderly {
+            core.say_goodbye();
+        } else {
+            core.peers.clear(); // no peer can be reached
+        }
+        let close = |owner: Option<Identity>| match owner {
+            Some(owner) if !is_orderly => CallError::Lost { owner },
+            _ => CallError::Closed(reason.clone()),
+        };
+        self.outgoing.close(core, close);
+        for key in core.jobs.keys() {
+            let error = ToolError::new(ErrorCode::LOST, "the owner left");
+            let Core { cx, peers, delivery, jobs } = core;
+            if let Some(ended) = jobs.abort(cx, peers, delivery, key, error) {
+                self.incoming.job_aborted(core, ended);
+            }
+        }
+        core.cx.timers.clear();
+        core.peers.clear();
+        core.delivery.clear();
+        self.incoming.clear();
+        self.outgoing.clear();
+        core.cx.event(Event::Closed(reason.clone()));
+    }
+
+    /// Continues everything that waited for both Configurations to arrive.
+    fn crossed(&mut self, core: &mut Core, id: &Identity) {
+        let is_client = core.cx.is_client();
+        if is_client {
+            let Core { cx, peers, delivery, .. } = core;
+            peers.bind_candidate(cx, delivery);
+            if peers.is_bound(id) {
+                peers.register(cx, delivery, id);
+            }
+            self.incoming.resume(id);
+        } else {
+            self.outgoing.resume_calls(core, id);
+        }
+        self.take_waiting(core, id); // first, since these frames may acknowledge frames that would otherwise be sent again
+        self.retransmit(core, id);
+        if is_client {
+            self.outgoing.send_stops(core, id, true);
+        } else {
+            self.outgoing.send_waiting_stops(core, id);
+            self.outgoing.stop_calls_ended_meanwhile(core, id);
+            self.outgoing.look_for_owners(core);
+        }
+    }
+
+    /// Sends every peer the frames that have never been sent to it.
+    fn send_all_unsent(&mut self, core: &mut Core) {
+        for id in core.peers.ids() {
+            if core.peers.is_reachable(&id) {
+                self.incoming.send_unsent(core, &id);
+                self.outgoing.send_unsent(core, &id);
+            }
+        }
+    }
+
+    /// Handles a peer's goodbye.
+    pub(super) fn goodbye(&mut self, core: &mut Core, id: &Identity) {
+        let knows = |remote: &Remote| remote.is_crossed() || remote.instance().is_some();
+        if core.peers.get(id).is_some_and(knows) {
+            self.part_with(core, id);
+        } else {
+            core.cx.complain(id, Counter::NotPermitted);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What a transport reports.
+
+use std::{borrow::Cow, fmt};
+
+use bytes::Bytes;
+
+use super::{CloseReason, ConnectionState, Lane, Participant, Peer, StreamPart};
+
+/// An event of a transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TransportEvent {
+    /// A remote participant joined or changed. For the local participant: the server has announced it to the others.
+    Joined(Participant),
+    /// A remote participant left.
+    Left(Peer),
+    /// A packet arrived.
+    Packet(Incoming),
+    /// The connection was lost or restored.
+    ConnectionState(ConnectionState),
+    /// A part of a byte stream arrived.
+    Stream {
+        /// The sender, as reported by the server.
+        from: Peer,
+        /// The part.
+        part: StreamPart,
+    },
+    /// The connection ended. No event follows.
+    Closed(CloseReason),
+}
+
+impl TransportEvent {
+    /// Creates a packet event without a topic, as a participant without toolbridge sends it.
+    pub fn packet(from: Peer, lane: Lane, payload: impl Into<Bytes>) -> Self {
+        Self::Packet(Incoming { from, lane, topic: Cow::Borrowed(""), payload: payload.into() })
+    }
+}
+
+/// A received packet.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Incoming {
+    /// The sender, as reported by the server. Its identity or sid may be empty.
+    pub from: Peer,
+    /// The lane that carried it.
+    pub lane: Lane,
+    /// The topic. Empty if there is none.
+    pub topic: Cow<'static, str>,
+    /// The payload.
+    pub payload: Bytes,
+}
+
+impl Incoming {
+    /// Creates a received packet.
+    pub fn new(
+        from: Peer,
+        lane: Lane,
+        topic: impl Into<Cow<'static, str>>,
+        payload: impl Into<Bytes>,
+    ) -> Self {
+        Self { from, lane, topic: topic.into(), payload: payload.into() }
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming")
+            .field("from", &self.from)
+            .field("lane", &self.lane)
+            .field("topic", &self.topic)
+            .field("bytes", &self.payload.len())
+            .finish()
+    }
+}
