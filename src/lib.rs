@@ -105,10 +105,10 @@ pub use participant::{
 pub use protocol::{
     frame,
     session::{
-        COMPLAINT_INTERVAL, CONSENT_MARGIN, CallKey, CallRecord, CallState, Candidate, Caps, Config, Counter,
-        Destination, Event, Job, JobKey, LateResult, LocalText, Output, ParticipantFilter, Question,
-        Readiness, Request, SelectionFn, SelectionPolicy, SendFailure, SendFrameError, Session, Stats,
-        StopError, Times, TurnKey, Unaccepted,
+        COMPLAINT_INTERVAL, CONSENT_MARGIN, CallCaps, CallKey, CallRecord, CallState, Candidate, Caps,
+        Config, Counter, Destination, Event, FrameCaps, Job, JobKey, LateResult, LocalText, Output,
+        ParticipantFilter, Question, Readiness, Request, RequestCaps, SelectionFn, SelectionPolicy,
+        SendFailure, SendFrameError, Session, Stats, StopError, Times, ToolCaps, TurnKey, Unaccepted,
     },
 };
 #[cfg(feature = "runtime")]

@@ -195,7 +195,7 @@ fn sec_r1_a_flood_of_many_who_are_not_announced_is_capped_and_forgotten() {
     /// What a waiting frame may use, in bytes: these are small.
     const WAITING: usize = 2 * 1024;
     let mut pair = Pair::new();
-    let most = (Config::default().caps.held_frames_of_all * WAITING) as u64;
+    let most = (Config::default().caps.frames.held_frames_of_all * WAITING) as u64;
     let hold = Duration::from_secs(5);
     let flood = |session: &mut Session, now: Instant, bytes: &[u8]| {
         for n in 0..FLOOD {

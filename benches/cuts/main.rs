@@ -136,8 +136,8 @@ async fn clients() {
                 .tools(Tools::with_state(pair).tool("echo", "Says it again", echo))
                 .assistant("assistant")
                 .configure(|config| {
-                    config.caps.open_per_peer = 1_000;
-                    config.caps.calls_per_second = 1_000;
+                    config.caps.calls.open_per_peer = 1_000;
+                    config.caps.requests.calls_per_second = 1_000;
                 })
         };
         // A killed server may be just starting.
@@ -180,7 +180,7 @@ async fn run() -> bool {
     for room in &rooms {
         let token = key.assistant(room, "assistant").sign().unwrap();
         let assistant =
-            Assistant::builder().client("phone").configure(|config| config.caps.open_per_peer = 1_000);
+            Assistant::builder().client("phone").configure(|config| config.caps.calls.open_per_peer = 1_000);
         assistants.push(assistant.join(&url, &token).await.expect("joined"));
     }
     for assistant in &assistants {

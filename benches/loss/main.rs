@@ -144,15 +144,15 @@ async fn measure(row: Row, url: String, key: Arc<AccessKey>, network: Network) -
         .connect_options(ConnectOptions::new().bind_address(owner_from))
         .configure(|config| {
             config.fast_lane = row.fast_lane;
-            config.caps.calls_per_second = 1_000;
-            config.caps.open_per_peer = 1_000;
+            config.caps.requests.calls_per_second = 1_000;
+            config.caps.calls.open_per_peer = 1_000;
         });
     let assistant = Assistant::builder()
         .client("phone")
         .connect_options(ConnectOptions::new().bind_address(caller_from))
         .configure(|config| {
             config.fast_lane = row.fast_lane;
-            config.caps.open_per_peer = 1_000; // no call is refused, however long others take
+            config.caps.calls.open_per_peer = 1_000; // no call is refused, however long others take
         });
     let (client, assistant) = tokio::join!(client.join(&url, &phone), assistant.join(&url, &agent));
     let (client, assistant) = (client.expect("joined"), assistant.expect("joined"));

@@ -53,7 +53,8 @@ pub(super) fn role(runtime: &tokio::runtime::Runtime, url: &str) -> bool {
 
 async fn owner(url: &str, token: &str) {
     let builder = Client::builder().tool("echo", "", echo).assistant("assistant");
-    let client = builder.configure(|config| config.caps.calls_per_second = 1_000_000).join(url, token).await;
+    let client =
+        builder.configure(|config| config.caps.requests.calls_per_second = 1_000_000).join(url, token).await;
     let client = client.expect("joined");
     println!("{}", json!({"event": "ready"}));
     lines().recv().await;

@@ -248,7 +248,7 @@ async fn join(url: &str, key: &AccessKey, room: &str) -> (Client, Assistant) {
     let client = Client::builder()
         .tool("get_battery", "", get_battery)
         .assistant("assistant")
-        .configure(|config| config.caps.calls_per_second = 1_000_000);
+        .configure(|config| config.caps.requests.calls_per_second = 1_000_000);
     let (client, assistant) =
         tokio::join!(client.join(url, &phone), Assistant::builder().client("phone").join(url, &assistant));
     (client.expect("joined"), assistant.expect("joined"))

@@ -154,7 +154,8 @@ impl Setup {
         let caps = &self.config.caps;
         let mut sources = self.sources.clone();
         sources.push(Arc::new(self.functions.clone()));
-        let (mut executor, reports) = Executor::with_caps(sources, caps.running_jobs, caps.waiting_jobs)?;
+        let (mut executor, reports) =
+            Executor::with_caps(sources, caps.requests.running_jobs, caps.requests.waiting_jobs)?;
         if let Some(prompts) = &self.prompts {
             executor.answer_prompts(prompts);
         }

@@ -36,7 +36,7 @@ impl Turn {
     /// Creates a call of this tool as part of the turn, to be awaited or started: see [`Assistant::call`].
     ///
     /// A turn may make the same call with equal arguments 5 times
-    /// ([`Caps::equal_calls`](crate::protocol::session::Caps::equal_calls)).
+    /// ([`CallCaps::equal_calls`](crate::protocol::session::CallCaps::equal_calls)).
     pub fn call(&self, tool: &str, arguments: impl Serialize) -> CallBuilder {
         CallBuilder::new(Arc::clone(&self.open.handle), tool, &arguments).in_turn(&self.open)
     }

@@ -27,7 +27,7 @@ use std::{
 pub(crate) use self::timers::later;
 pub use self::{
     call_log::{CallRecord, CallState},
-    config::{Caps, Config, ParticipantFilter, Times},
+    config::{CallCaps, Caps, Config, FrameCaps, ParticipantFilter, RequestCaps, Times, ToolCaps},
     context::COMPLAINT_INTERVAL,
     event::{
         CallKey, Destination, Event, Job, JobKey, LocalText, Output, Question, Request, SendFailure,
@@ -490,8 +490,8 @@ impl Session {
         self.exchange.outgoing.end_turn(turn);
     }
 
-    /// Takes the results of calls that a barge-in left running, oldest first. At most [`Caps::late_results`] and
-    /// [`Caps::late_bytes`] are kept.
+    /// Takes the results of calls that a barge-in left running, oldest first. At most [`CallCaps::late_results`] and
+    /// [`CallCaps::late_bytes`] are kept.
     pub fn late_results(&mut self) -> Vec<LateResult> {
         self.exchange.outgoing.late_results()
     }

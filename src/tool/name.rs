@@ -94,7 +94,7 @@ pub struct InvalidToolName(String);
 
 /// A call's id: a NanoID that toolbridge generated, or any text that another implementation chose. Never empty.
 ///
-/// [`Caps::id_bytes`](crate::protocol::session::Caps::id_bytes) limits the length of the ids that a session accepts.
+/// [`FrameCaps::id_bytes`](crate::protocol::session::FrameCaps::id_bytes) limits the length of the ids that a session accepts.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct CallId(Arc<str>);
 

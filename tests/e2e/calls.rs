@@ -281,7 +281,7 @@ async fn tools_too_large_for_a_frame_are_an_error_at_join() -> anyhow::Result<()
         tools = tools.tool(&format!("tool-{n}"), &"x".repeat(3_000), double);
     }
     let token = server.key().client("sizes-of-tools", "phone").sign()?;
-    let builder = Client::builder().configure(|it| it.caps.description_bytes = 4_096).tools(tools);
+    let builder = Client::builder().configure(|it| it.caps.tools.description_bytes = 4_096).tools(tools);
     match builder.join(&server.url(), &token).await {
         Err(JoinError::Register(RegisterError::RegistrationTooLarge { size, limit })) => {
             ensure!(size > 300_000 && limit == 262_144, "{size} {limit}");

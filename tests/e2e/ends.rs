@@ -97,8 +97,8 @@ async fn gate_of_many(State(gate): State<Gate>, number: Number) -> Result<u64, T
 
 /// Removes the limits of 50 calls a second and of 4,096 remembered ones, which a test can reach.
 pub(crate) fn unhurried(config: &mut Config) {
-    config.caps.calls_per_second = 1_000_000;
-    config.caps.table_entries = 100_000;
+    config.caps.requests.calls_per_second = 1_000_000;
+    config.caps.requests.table_entries = 100_000;
 }
 
 /// Sets a grace period longer than any test.

@@ -171,10 +171,11 @@ async fn calls(room: String, wrong: Wrong, length: Duration) -> anyhow::Result<(
     // Calls made during a long cut are all sent together after it.
     let phone = Client::builder().assistant("assistant").tools(tools).connect_options(wrong.options());
     let phone = phone.configure(|config| {
-        config.caps.open_per_peer = 1_000;
-        config.caps.calls_per_second = 1_000;
+        config.caps.calls.open_per_peer = 1_000;
+        config.caps.requests.calls_per_second = 1_000;
     });
-    let brain = Assistant::builder().client("phone").configure(|config| config.caps.open_per_peer = 1_000);
+    let brain =
+        Assistant::builder().client("phone").configure(|config| config.caps.calls.open_per_peer = 1_000);
     // The participant with the stable network joins first: so the other knows of it from its own join, and not only
     // through signaling that the cut may delay.
     let brain = brain.join(&server.url(), &server.key().assistant(&room, "assistant").sign()?).await?;

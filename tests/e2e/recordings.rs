@@ -251,7 +251,7 @@ async fn permission_denied(stage: Stage) -> anyhow::Result<()> {
 }
 
 async fn busy(stage: Stage) -> anyhow::Result<()> {
-    let phone = battery().configure(|config| config.caps.calls_per_second = 1);
+    let phone = battery().configure(|config| config.caps.requests.calls_per_second = 1);
     let (phone, brain) = stage.pair(phone, Assistant::builder()).await?;
     let calls = [(); 3].map(|()| brain.call("get_battery", ()).start());
     let mut refused = 0;

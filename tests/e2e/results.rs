@@ -61,10 +61,10 @@ fn result(n: u64) -> String {
 
 /// Raises the limits, which are meant for a handful of calls of one model.
 fn many(config: &mut Config) {
-    config.caps.calls_per_second = 1_000_000;
-    config.caps.open_per_peer = CALLS;
-    config.caps.open_calls = CALLS;
-    config.caps.running_jobs = CALLS;
+    config.caps.requests.calls_per_second = 1_000_000;
+    config.caps.calls.open_per_peer = CALLS;
+    config.caps.calls.open_calls = CALLS;
+    config.caps.requests.running_jobs = CALLS;
 }
 
 /// Which end's network is the relay.

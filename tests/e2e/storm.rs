@@ -107,10 +107,10 @@ async fn double(context: ToolContext, State(work): State<Work>, number: Number) 
 /// Raises the limits, which are meant for a handful of calls of one model; here are hundreds.
 fn many(config: &mut Config) {
     let most = (BEFORE + DURING + AFTER + SHORT) as usize;
-    config.caps.calls_per_second = 1_000_000;
-    config.caps.open_per_peer = most;
-    config.caps.open_calls = most;
-    config.caps.running_jobs = most;
+    config.caps.requests.calls_per_second = 1_000_000;
+    config.caps.calls.open_per_peer = most;
+    config.caps.calls.open_calls = most;
+    config.caps.requests.running_jobs = most;
 }
 
 /// The outcomes of the calls.

@@ -23,35 +23,35 @@ const MIB: usize = 1024 * KIB;
 fn options_have_their_documented_defaults() {
     let caps = Caps::default();
     let sizes = [
-        ("an id", caps.id_bytes, 128),
-        ("tools of one participant", caps.tools, 128),
-        ("a description", caps.description_bytes, KIB),
-        ("a schema", caps.schema_bytes, 16 * KIB),
-        ("all of a registration", caps.registration_bytes, 256 * KIB),
-        ("a frame of an owner or assistant", caps.max_frame, 16 * MIB),
-        ("a frame of others", caps.max_frame_of_others, 256 * KIB),
-        ("streams of one sender", caps.streams_per_peer, 4),
-        ("all streams", caps.stream_bytes, 32 * MIB),
-        ("calls in one second", caps.calls_per_second as usize, 50),
-        ("open calls of one peer", caps.open_per_peer, 64),
-        ("progress in one second", caps.progress_per_second as usize, 10),
-        ("one progress", caps.progress_bytes, 4 * KIB),
-        ("frames of a replay", caps.retransmit_frames, 256),
-        ("bytes of a replay", caps.retransmit_bytes, 4 * MIB),
-        ("remembered requests of one caller", caps.table_entries, 4_096),
-        ("results of one caller that wait", caps.table_bytes, 32 * MIB),
-        ("equal calls of a turn", caps.equal_calls as usize, 5),
+        ("an id", caps.frames.id_bytes, 128),
+        ("tools of one participant", caps.tools.count, 128),
+        ("a description", caps.tools.description_bytes, KIB),
+        ("a schema", caps.tools.schema_bytes, 16 * KIB),
+        ("all of a registration", caps.tools.registration_bytes, 256 * KIB),
+        ("a frame of an owner or assistant", caps.frames.max_frame, 16 * MIB),
+        ("a frame of others", caps.frames.max_frame_of_others, 256 * KIB),
+        ("streams of one sender", caps.frames.streams_per_peer, 4),
+        ("all streams", caps.frames.stream_bytes, 32 * MIB),
+        ("calls in one second", caps.requests.calls_per_second as usize, 50),
+        ("open calls of one peer", caps.calls.open_per_peer, 64),
+        ("progress in one second", caps.requests.progress_per_second as usize, 10),
+        ("one progress", caps.requests.progress_bytes, 4 * KIB),
+        ("frames of a replay", caps.frames.retransmit_frames, 256),
+        ("bytes of a replay", caps.frames.retransmit_bytes, 4 * MIB),
+        ("remembered requests of one caller", caps.requests.table_entries, 4_096),
+        ("results of one caller that wait", caps.requests.table_bytes, 32 * MIB),
+        ("equal calls of a turn", caps.calls.equal_calls as usize, 5),
         // Not in the wire contract, but bounded as well.
-        ("prompts of one caller", caps.open_prompts, 8),
-        ("questions to a person", caps.open_questions, 8),
-        ("frames of one unannounced sender", caps.held_frames, 32),
-        ("frames of all unannounced senders", caps.held_frames_of_all, 256),
-        ("bytes of frames that wait", caps.held_bytes, MIB),
-        ("identities that left", caps.remembered_peers, 1_024),
-        ("tools that run", caps.running_jobs, 64),
-        ("calls that wait to run", caps.waiting_jobs, 256),
-        ("an error message", caps.message_bytes, 4 * KIB),
-        ("late results", caps.late_results, 32),
+        ("prompts of one caller", caps.requests.open_prompts, 8),
+        ("questions to a person", caps.requests.open_questions, 8),
+        ("frames of one unannounced sender", caps.frames.held_frames, 32),
+        ("frames of all unannounced senders", caps.frames.held_frames_of_all, 256),
+        ("bytes of frames that wait", caps.frames.held_bytes, MIB),
+        ("identities that left", caps.requests.remembered_peers, 1_024),
+        ("tools that run", caps.requests.running_jobs, 64),
+        ("calls that wait to run", caps.requests.waiting_jobs, 256),
+        ("an error message", caps.requests.message_bytes, 4 * KIB),
+        ("late results", caps.calls.late_results, 32),
         // Constants: they belong to names, to the protocol, or to the form of a result for a model.
         ("a tool's name", toolbridge::MAX_TOOL_NAME, 64),
         ("an answer to a model", toolbridge::chat::MAX_CONTENT, 32 * KIB),
@@ -140,21 +140,21 @@ fn admission_without_a_role_can_be_set() {
 
 #[test]
 fn call_limits_can_be_set() {
-    let mut world = pair(|config| config.caps.calls_per_second = 2);
+    let mut world = pair(|config| config.caps.requests.calls_per_second = 2);
     world.handle("phone", |_| Some(Ok(value(1))));
     assert!(matches!(refused(&mut world, 3)[..], [CallError::Busy { .. }]));
 
-    let mut world = pair(|config| config.caps.open_per_peer = 2);
+    let mut world = pair(|config| config.caps.calls.open_per_peer = 2);
     assert!(matches!(refused(&mut world, 3)[..], [CallError::TooManyOpen { open: 2 }]));
 
-    let mut world = pair(|config| config.caps.open_calls = 1);
+    let mut world = pair(|config| config.caps.calls.open_calls = 1);
     assert!(matches!(refused(&mut world, 2)[..], [CallError::TooManyOpen { open: 1 }]));
 
     // An unanswered request cannot be forgotten, so there is no room for more.
-    let mut world = pair(|config| config.caps.table_entries = 2);
+    let mut world = pair(|config| config.caps.requests.table_entries = 2);
     assert!(matches!(refused(&mut world, 3)[..], [CallError::Busy { .. }]));
 
-    let mut world = pair(|config| config.caps.equal_calls = 1);
+    let mut world = pair(|config| config.caps.calls.equal_calls = 1);
     let turn = world.with("a", |session, _| session.turn()).unwrap();
     world.call("a", request("t").turn(turn)).unwrap();
     let error = world.call("a", request("t").turn(turn)).unwrap_err();
@@ -171,11 +171,11 @@ fn registration_limits_can_be_set() {
         session.offer(World::new().now, tools)
     };
     let one = || Tool::new("one".parse().unwrap(), "described").schema(json!({"type": "object"}));
-    let many = offer(|caps| caps.tools = 1, vec![one(), tool("two")]);
+    let many = offer(|caps| caps.tools.count = 1, vec![one(), tool("two")]);
     assert!(matches!(many, Err(RegisterError::TooMany { count: 2, limit: 1 })), "{many:?}");
     for (change, part) in [
-        ((|caps| caps.description_bytes = 3) as fn(&mut Caps), "description"),
-        (|caps| caps.schema_bytes = 3, "schema"),
+        ((|caps| caps.tools.description_bytes = 3) as fn(&mut Caps), "description"),
+        (|caps| caps.tools.schema_bytes = 3, "schema"),
     ] {
         match offer(change, vec![one()]) {
             Err(RegisterError::TooLarge { part: named, limit: 3, .. }) => assert_eq!(named, part),
@@ -184,7 +184,7 @@ fn registration_limits_can_be_set() {
     }
     let mut world = World::new();
     let mut config = Config::default();
-    config.caps.registration_bytes = 15;
+    config.caps.tools.registration_bytes = 15;
     world.assistant("a", config);
     world.client("phone", Config::default(), &["one", "two"]); // each of 10 bytes
     world.run(SECOND);
@@ -193,7 +193,7 @@ fn registration_limits_can_be_set() {
 
 #[test]
 fn size_limits_of_ids_frames_and_streams_can_be_set() {
-    let mut world = pair(|config| config.caps.id_bytes = 4);
+    let mut world = pair(|config| config.caps.frames.id_bytes = 4);
     let a = world.ends["a"].who.peer().clone();
     for id in ["four", "fives"] {
         let message = Message::ToolUseRequest(plain_request(id, "t"));
@@ -203,7 +203,7 @@ fn size_limits_of_ids_frames_and_streams_can_be_set() {
     world.run(SECOND);
     assert_eq!((world.ends["phone"].jobs.len(), world.count("phone", "malformed")), (1, 1));
 
-    let mut world = pair(|config| config.caps.max_frame = 20_000);
+    let mut world = pair(|config| config.caps.frames.max_frame = 20_000);
     let text = |length: usize| Value::from(json!({"text": "x".repeat(length)}));
     let error = world.call("a", Request::new("t", text(20_000))).unwrap_err();
     assert!(matches!(error, CallError::TooLarge { limit: 20_000, .. }), "{error:?}");
@@ -212,8 +212,8 @@ fn size_limits_of_ids_frames_and_streams_can_be_set() {
     let header =
         |id: &str, length: u64| StreamPart::Header(StreamHeader::new(id.to_owned(), STREAM_TOPIC, length));
     let mut world = pair(|config| {
-        config.caps.max_frame_of_others = 1_000;
-        config.caps.streams_per_peer = 1;
+        config.caps.frames.max_frame_of_others = 1_000;
+        config.caps.frames.streams_per_peer = 1;
         config.times.stream_idle = 2 * SECOND;
     });
     let phone = world.ends["phone"].who.peer().clone();
@@ -227,7 +227,7 @@ fn size_limits_of_ids_frames_and_streams_can_be_set() {
     world.run(2 * SECOND);
     assert_eq!(world.count("a", "stream_broken"), 1);
 
-    let mut world = pair(|config| config.caps.stream_bytes = 200); // half for one sender
+    let mut world = pair(|config| config.caps.frames.stream_bytes = 200); // half for one sender
     world.throw_part(&phone_of(&world), &["a"], &header("1", 90));
     let chunk = StreamPart::Chunk { id: "1".into(), index: 0, bytes: vec![0; 90].into() };
     world.throw_part(&phone_of(&world), &["a"], &chunk);
@@ -240,7 +240,7 @@ fn size_limits_of_ids_frames_and_streams_can_be_set() {
 
 #[test]
 fn size_limit_of_other_frame_types_can_be_set() {
-    let mut world = pair(|config| config.caps.max_frame_of_others = 300);
+    let mut world = pair(|config| config.caps.frames.max_frame_of_others = 300);
     let (phone, meta) = (phone_of(&world), Meta::new());
     for (size, taken) in [(100, true), (400, false)] {
         let body = Value::encode(&"x".repeat(size)).unwrap();
@@ -262,8 +262,8 @@ fn phone_of(world: &World) -> toolbridge::Peer {
 #[test]
 fn progress_limits_can_be_set() {
     let mut world = pair(|config| {
-        config.caps.progress_per_second = 2;
-        config.caps.progress_bytes = 8;
+        config.caps.requests.progress_per_second = 2;
+        config.caps.requests.progress_bytes = 8;
     });
     world.call("a", request("t")).unwrap();
     world.run(100 * MS);
@@ -317,7 +317,8 @@ fn denial_interval_can_be_set() {
 #[test]
 fn limit_of_frames_from_unannounced_senders_can_be_set() {
     for (caps, held) in [((32, 256), 40), ((2, 256), 8), ((32, 3), 3)] {
-        let mut world = pair(|config| (config.caps.held_frames, config.caps.held_frames_of_all) = caps);
+        let mut world =
+            pair(|config| (config.caps.frames.held_frames, config.caps.frames.held_frames_of_all) = caps);
         let before = world.count("a", "held");
         for n in 0..40 {
             let nobody = toolbridge::Peer::new(format!("nobody-{}", n % 4), "PA_77");
@@ -336,7 +337,7 @@ fn limit_of_open_prompts_can_be_set() {
     for most in [1, 8] {
         let mut world = pair(|config| {
             config.prompts = true;
-            config.caps.open_prompts = most;
+            config.caps.requests.open_prompts = most;
         });
         let ask = || {
             let arguments = Value::from(json!({"text": "which?", "choices": [{"title": "this"}]}));
@@ -355,7 +356,7 @@ fn limit_of_open_prompts_can_be_set() {
 #[test]
 fn limit_of_remembered_peers_can_be_set() {
     let comes_back = |most: usize| {
-        let mut world = pair(|config| config.caps.remembered_peers = most);
+        let mut world = pair(|config| config.caps.requests.remembered_peers = most);
         for n in 0..6 {
             let name = format!("guest{n}");
             world.client(&name, Config::default(), &["u"]);
@@ -384,8 +385,8 @@ async fn limits_of_running_and_waiting_tools_can_be_set() {
         let (count, mut counted) = tokio::sync::watch::channel(0);
         let tools = Tools::with_state(count).tool("t", "", until_stopped);
         let client = Client::builder().tools(tools).configure(|config| {
-            config.caps.running_jobs = running;
-            config.caps.waiting_jobs = waiting;
+            config.caps.requests.running_jobs = running;
+            config.caps.requests.waiting_jobs = waiting;
         });
         let _client = client.join_over(room.client("phone")).await.unwrap();
         let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();

@@ -471,8 +471,11 @@ fn thousands_of_calls_with_a_plain_peer_leave_no_state() {
 #[test]
 fn limits_match_the_wire_contract() {
     let caps = Caps::default();
-    assert_eq!((caps.open_per_peer, caps.calls_per_second, caps.tools, caps.id_bytes), (64, 50, 128, 128));
-    assert_eq!((caps.table_entries, caps.table_bytes), (4_096, 32 << 20));
+    assert_eq!(
+        (caps.calls.open_per_peer, caps.requests.calls_per_second, caps.tools.count, caps.frames.id_bytes),
+        (64, 50, 128, 128)
+    );
+    assert_eq!((caps.requests.table_entries, caps.requests.table_bytes), (4_096, 32 << 20));
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn restarted(config: Config, tools: Vec<Tool>, call: Request) -> (World, CallKey
 #[test]
 fn call_of_an_earlier_instance_stays_may_have_run() {
     let mut full = Config::default();
-    full.caps.open_per_peer = 0;
+    full.caps.calls.open_per_peer = 0;
     let call = || request("look").timeout(20 * SECOND);
     for (config, tools, call) in [
         (Config::default(), vec![], call().to("phone")),
@@ -207,7 +207,7 @@ fn retransmission_continues_when_frames_in_flight_end_without_an_acknowledgement
         let mut world = World::new();
         world.assistant("a", Config::default().streams(true));
         let mut config = Config::default().streams(true);
-        config.caps.calls_per_second = if cancels { 50 } else { 2 };
+        config.caps.requests.calls_per_second = if cancels { 50 } else { 2 };
         world.client("phone", config, &["t"]);
         world.handle("phone", |_| Some(Ok(value(1))));
         world.run(200 * MS);
@@ -431,7 +431,7 @@ fn instance_replaced_by_a_plain_sender_runs_nothing_twice_when_it_returns() {
 fn owner_holds_no_more_arguments_of_a_caller_than_the_caller_may_have_open() {
     let mut world = World::new();
     let mut config = Config::default();
-    config.caps.open_bytes = 1_000;
+    config.caps.calls.open_bytes = 1_000;
     world.client("phone", config, &["t"]);
     let sid = world.sid();
     world.puppet(&Participant::new("a", sid).agent(true));

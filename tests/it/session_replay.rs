@@ -116,7 +116,7 @@ fn returning_instance_of_a_lost_client_gets_the_stop_of_its_call() {
     assert_eq!(world.ends["phone"].aborted.len(), 1);
     // Its slot is free again.
     assert_eq!(stanzas(&world, "a", Kind::CONTROL_STOP).len(), 1);
-    let caps = Config::default().caps.open_per_peer;
+    let caps = Config::default().caps.calls.open_per_peer;
     for _ in 0..caps {
         world.call("a", request("t")).unwrap();
     }
@@ -261,7 +261,7 @@ fn request_refused_for_load_is_refused_again_when_the_refusal_was_lost() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let mut config = Config::default();
-    config.caps.calls_per_second = 1;
+    config.caps.requests.calls_per_second = 1;
     world.client("phone", config, &["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.run(SECOND);
@@ -281,7 +281,7 @@ fn request_refused_for_load_is_refused_again_when_the_refusal_was_lost() {
 fn retransmission_has_a_window_and_continues_with_acknowledgements() {
     let mut world = World::new();
     let mut config = Config::default();
-    config.caps.retransmit_frames = 3;
+    config.caps.frames.retransmit_frames = 3;
     world.assistant("a", config);
     world.client("phone", Config::default(), &["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
@@ -297,7 +297,7 @@ fn retransmission_has_a_window_and_continues_with_acknowledgements() {
     assert_eq!(world.executed.len(), 20);
     // A frame that exceeds the whole window is still sent.
     let mut config = Config::default();
-    config.caps.retransmit_bytes = 10;
+    config.caps.frames.retransmit_bytes = 10;
     let mut world = World::new();
     world.assistant("a", config);
     world.client("phone", Config::default(), &["t"]);
@@ -365,7 +365,7 @@ fn sec_r2_a_request_older_than_what_is_remembered_is_refused_not_run() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let mut config = Config::default();
-    config.caps.table_entries = 16;
+    config.caps.requests.table_entries = 16;
     world.client("phone", config, &["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.run(SECOND);

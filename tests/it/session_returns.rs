@@ -375,7 +375,7 @@ fn unsent_request_to_a_plain_client_is_sent_after_a_rejoin() {
 #[test]
 fn peer_with_a_late_goodbye_counts_as_remembered() {
     let mut config = Config::default();
-    config.caps.remembered_peers = 2;
+    config.caps.requests.remembered_peers = 2;
     let mut world = World::new();
     world.assistant("a", config);
     for n in 0..6 {
@@ -524,7 +524,7 @@ fn instance_after_a_plain_assistant_may_use_lower_stanzas() {
 fn stop_settled_by_its_result_does_not_block_the_next_one() {
     let mut world = World::new();
     let mut caps = Caps::default();
-    caps.retransmit_frames = 1;
+    caps.frames.retransmit_frames = 1;
     world.assistant("a", Config::default().caps(caps));
     world.client("phone", Config::default(), &["t"]);
     world.run(200 * MS);

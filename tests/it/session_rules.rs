@@ -71,7 +71,7 @@ fn bye() -> Meta {
 #[test]
 fn unacknowledged_results_for_one_caller_stay_within_the_limit() {
     let mut config = Config::default();
-    config.caps.table_bytes = 4_000;
+    config.caps.requests.table_bytes = 4_000;
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.client("phone", config, &["t"]);
@@ -328,7 +328,7 @@ fn reissued_call_ends_at_once_if_its_request_was_never_sent() {
 #[test]
 fn instance_after_a_goodbye_has_all_slots_and_gets_no_stops() {
     let mut config = Config::default();
-    config.caps.open_per_peer = 2;
+    config.caps.calls.open_per_peer = 2;
     let mut world = World::new();
     world.assistant("a", config);
     world.client("phone", Config::default(), &["hang"]);

@@ -170,7 +170,7 @@ fn large_registration_is_streamed_and_a_too_large_one_is_an_error() {
     world.run(SECOND);
     assert_eq!(world.session("a").tools().len(), 100);
 
-    let config = |config: &mut Config| config.caps.description_bytes = 4096;
+    let config = |config: &mut Config| config.caps.tools.description_bytes = 4096;
     let mut world = pair_with(&[], config);
     let large = (0..100).map(|n| Tool::new(format!("t{n}").parse().unwrap(), "d".repeat(4096))).collect();
     let error = world.with("phone", |session, now| session.offer(now, large)).unwrap().unwrap_err();
@@ -265,7 +265,7 @@ fn sec_r3_a_length_is_no_reason_to_take_memory_and_no_right_to_more() {
 
 #[test]
 fn sec_r3_all_streams_together_have_a_cap() {
-    let mut world = pair_with(&["t"], |config| config.caps.stream_bytes = 200_000); // half for one sender
+    let mut world = pair_with(&["t"], |config| config.caps.frames.stream_bytes = 200_000); // half for one sender
     let phone = peer(&world, "phone");
     world.call("a", request("t")).unwrap();
     world.run(50 * MS);
@@ -410,7 +410,7 @@ fn large_frame_to_a_peer_that_left_is_abandoned() {
 
 #[test]
 fn sec_r4_answers_to_a_stalled_caller_have_a_cap_and_others_are_not_blocked() {
-    let mut world = pair_with(&["t"], |config| config.caps.table_bytes = MIB);
+    let mut world = pair_with(&["t"], |config| config.caps.requests.table_bytes = MIB);
     world.handle("phone", |_| Some(Ok(text(MIB))));
     // The assistant stalls: it is present, and acknowledges nothing.
     let keys: Vec<_> = (0..10).map(|_| world.call("a", request("t")).unwrap()).collect();
@@ -452,7 +452,7 @@ fn sec_r4_an_answer_that_found_the_queue_full_goes_when_there_is_room() {
 
 #[test]
 fn sec_r4_the_arguments_of_open_calls_have_a_cap_and_one_call_always_passes() {
-    let mut world = pair_with(&["t"], |config| config.caps.open_bytes = MIB);
+    let mut world = pair_with(&["t"], |config| config.caps.calls.open_bytes = MIB);
     let first = world.call("a", Request::new("t", text(2 * MIB))).unwrap();
     let second = world.call("a", Request::new("t", text(10)));
     assert!(matches!(second, Err(CallError::TooManyOpen { open: 1 })), "{second:?}");

@@ -195,8 +195,8 @@ fn turn_may_make_the_same_call_five_times() {
 fn turns_and_late_results_are_bounded() {
     let mut world = World::new();
     let mut config = Config::default();
-    config.caps.late_results = 3;
-    config.caps.late_bytes = 100;
+    config.caps.calls.late_results = 3;
+    config.caps.calls.late_bytes = 100;
     world.assistant("a", config);
     offer(&mut world, "a");
     world.handle("a", |_| None);
@@ -301,7 +301,7 @@ fn call_log_follows_each_call_to_its_one_outcome() {
 fn call_log_is_bounded_and_closes_with_the_session() {
     let mut world = World::new();
     let mut config = Config::default();
-    config.caps.call_log = 4;
+    config.caps.calls.call_log = 4;
     world.assistant("a", config);
     offer(&mut world, "a");
     world.handle("a", |job| (job.tool.as_str() == "cancel").then(|| Ok(value(1))));

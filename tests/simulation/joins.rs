@@ -137,17 +137,17 @@ impl World<'_> {
     pub(crate) fn session(&self, who: Who, local: &Participant, number: usize) -> Session {
         let mut caps = Caps::default();
         let cast = &self.schedule.cast;
-        caps.max_packet = max_packet(cast.has_streams(who));
-        caps.open_per_peer = OPEN;
-        caps.open_calls = 4 * OPEN + 2;
-        caps.calls_per_second = if self.schedule.cast.rated { OPEN as u32 + 1 } else { 50 };
-        caps.table_entries = 12;
-        caps.table_bytes = 4_000;
-        caps.held_frames = 12;
-        caps.equal_calls = 12;
-        caps.retransmit_frames = REPLAY as usize;
+        caps.frames.max_packet = max_packet(cast.has_streams(who));
+        caps.calls.open_per_peer = OPEN;
+        caps.calls.open_calls = 4 * OPEN + 2;
+        caps.requests.calls_per_second = if self.schedule.cast.rated { OPEN as u32 + 1 } else { 50 };
+        caps.requests.table_entries = 12;
+        caps.requests.table_bytes = 4_000;
+        caps.frames.held_frames = 12;
+        caps.calls.equal_calls = 12;
+        caps.frames.retransmit_frames = REPLAY as usize;
         // An assistant allows itself more than a client takes: both limits are reached.
-        caps.open_bytes = if let Who::C(_) = who { 4_000 } else { 6_000 };
+        caps.calls.open_bytes = if let Who::C(_) = who { 4_000 } else { 6_000 };
         let mut times = Times::default();
         times.memory = Duration::from_secs(10);
         let config = Config::default().room("room").caps(caps).times(times);

@@ -175,7 +175,7 @@ impl Config {
     /// Sets the largest packet that the transport carries, in bytes. Default: 15,000.
     #[must_use]
     pub fn max_packet(mut self, bytes: usize) -> Self {
-        self.caps.max_packet = bytes;
+        self.caps.frames.max_packet = bytes;
         self
     }
 
@@ -294,50 +294,27 @@ impl Default for Times {
 }
 
 /// Limits on size, number and rate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Caps {
+    /// Limits on packets, frames and byte streams.
+    pub frames: FrameCaps,
+    /// Limits on the calls of the local participant.
+    pub calls: CallCaps,
+    /// Limits on the requests that the local participant accepts, and on the jobs that run them.
+    pub requests: RequestCaps,
+    /// Limits on the tools of one participant.
+    pub tools: ToolCaps,
+}
+
+/// Limits on packets, frames and byte streams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FrameCaps {
     /// The largest packet that is sent, in bytes. Default: 15,000.
     pub max_packet: usize,
     /// The largest packet that is read, in bytes. Default: 256 KiB, far more than one packet can have.
     pub max_incoming: usize,
-    /// Open calls with one owner. A stopped call counts until its owner acknowledges the stop. Default: 64.
-    pub open_per_peer: usize,
-    /// Open calls in total, including those without an owner. Default: 1,024.
-    pub open_calls: usize,
-    /// Requests accepted from one caller per second. Default: 50; models make fewer than 5.
-    pub calls_per_second: u32,
-    /// Remembered requests of one caller. Default: 4,096.
-    pub table_entries: usize,
-    /// Bytes of results to one caller that wait to be sent or acknowledged. Default: 32 MiB, two results of the largest
-    /// size.
-    pub table_bytes: usize,
-    /// Retransmitted frames in flight to a peer that came back. The next are sent as these are acknowledged. Default:
-    /// 256.
-    pub retransmit_frames: usize,
-    /// Bytes of those frames. A single frame may exceed it. Default: 4 MiB.
-    pub retransmit_bytes: usize,
-    /// Tools of one participant. Default: 128.
-    pub tools: usize,
-    /// A tool's description, in bytes. Default: 1 KiB.
-    pub description_bytes: usize,
-    /// A tool's schema, in bytes of JSON. Default: 16 KiB.
-    pub schema_bytes: usize,
-    /// All descriptions and schemas of one participant, in bytes. Default: 256 KiB. The frame that carries them holds
-    /// slightly less.
-    pub registration_bytes: usize,
-    /// A call's id, in bytes. Default: 128.
-    pub id_bytes: usize,
-    /// Frames of one sender that wait for its announcement or Configuration. Default: 32.
-    pub held_frames: usize,
-    /// Bytes of all waiting frames, and of one sender's frames that wait for its Configuration. Default: 1 MiB.
-    pub held_bytes: usize,
-    /// Progress updates of one job that are sent per second. Default: 10, enough for a person who watches.
-    pub progress_per_second: u32,
-    /// One progress update, in bytes. Default: 4 KiB.
-    pub progress_bytes: usize,
-    /// A tool's error message, in bytes. The rest is cut off. Default: 4 KiB.
-    pub message_bytes: usize,
     /// The largest frame that is sent or accepted as a byte stream, in bytes. Default: 16 MiB, the largest frame of the
     /// protocol.
     pub max_frame: usize,
@@ -351,69 +328,141 @@ pub struct Caps {
     pub streams_per_peer: usize,
     /// Bytes of all unfinished byte streams. One sender may use half of them. Default: 32 MiB.
     pub stream_bytes: usize,
+    /// Frames of one sender that wait for its announcement or Configuration. Default: 32.
+    pub held_frames: usize,
+    /// Bytes of all waiting frames, and of one sender's frames that wait for its Configuration. Default: 1 MiB.
+    pub held_bytes: usize,
+    /// Frames of all senders together that wait for an announcement. Default: 256.
+    pub held_frames_of_all: usize,
+    /// Retransmitted frames in flight to a peer that came back. The next are sent as these are acknowledged. Default:
+    /// 256.
+    pub retransmit_frames: usize,
+    /// Bytes of those frames. A single frame may exceed it. Default: 4 MiB.
+    pub retransmit_bytes: usize,
+    /// A call's id, in bytes. Default: 128.
+    pub id_bytes: usize,
+}
+
+impl Default for FrameCaps {
+    fn default() -> Self {
+        Self {
+            max_packet: Capabilities::MAX_PACKET,
+            max_incoming: 256 * 1024,
+            max_frame: 16 * 1024 * 1024,
+            max_frame_of_others: 256 * 1024,
+            streams_per_peer: 4,
+            stream_bytes: 32 * 1024 * 1024,
+            held_frames: 32,
+            held_bytes: 1024 * 1024,
+            held_frames_of_all: 256,
+            retransmit_frames: 256,
+            retransmit_bytes: 4 * 1024 * 1024,
+            id_bytes: 128,
+        }
+    }
+}
+
+/// Limits on calls. `open_per_peer` and `open_bytes` apply to the calls that the local participant makes and, for each
+/// caller, to those that it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallCaps {
+    /// Open calls with one owner. A stopped call counts until its owner acknowledges the stop. Default: 64.
+    pub open_per_peer: usize,
+    /// Open calls in total, including those without an owner. Default: 1,024.
+    pub open_calls: usize,
     /// Bytes of the arguments of all open calls with one owner, and of all open calls from one caller. A single call
     /// may exceed it. Default: 16 MiB.
     pub open_bytes: usize,
+    /// Calls of the same tool with the same arguments in one turn. Default: 5; more indicate a loop.
+    pub equal_calls: u32,
     /// Late results that wait for the next turn. The oldest is dropped first. Default: 32.
     pub late_results: usize,
     /// Bytes of all late results that wait for the next turn. Default: 256 KiB.
     pub late_bytes: usize,
-    /// Calls of the same tool with the same arguments in one turn. Default: 5; more indicate a loop.
-    pub equal_calls: u32,
     /// Settled calls and jobs that [`Session::records`](super::Session::records) still shows. Default: 256.
     pub call_log: usize,
-    /// Open questions to a person. A further call is refused as `busy`. Default: 8.
-    pub open_questions: usize,
-    /// Open prompts of one assistant. A further prompt is refused as `busy`. Default: 8; a person answers one at a
-    /// time.
-    pub open_prompts: usize,
-    /// Frames of all senders together that wait for an announcement. Default: 256.
-    pub held_frames_of_all: usize,
+}
+
+impl Default for CallCaps {
+    fn default() -> Self {
+        Self {
+            open_per_peer: 64,
+            open_calls: 1024,
+            open_bytes: 16 * 1024 * 1024,
+            equal_calls: 5,
+            late_results: 32,
+            late_bytes: 256 * 1024,
+            call_log: 256,
+        }
+    }
+}
+
+/// Limits on the requests that the local participant accepts, and on the jobs that run them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RequestCaps {
+    /// Requests accepted from one caller per second. Default: 50; models make fewer than 5.
+    pub calls_per_second: u32,
+    /// Remembered requests of one caller. Default: 4,096.
+    pub table_entries: usize,
+    /// Bytes of results to one caller that wait to be sent or acknowledged. Default: 32 MiB, two results of the largest
+    /// size.
+    pub table_bytes: usize,
     /// Remembered identities that have left, so that none of their calls runs twice. Default: 1,024.
     pub remembered_peers: usize,
     /// Tools that run at once, for all callers. Default: 64, as many as one caller may have open.
     pub running_jobs: usize,
     /// Calls that wait, within their time limits, for others to end. A further call is refused as `busy`. Default: 256.
     pub waiting_jobs: usize,
+    /// Progress updates of one job that are sent per second. Default: 10, enough for a person who watches.
+    pub progress_per_second: u32,
+    /// One progress update, in bytes. Default: 4 KiB.
+    pub progress_bytes: usize,
+    /// A tool's error message, in bytes. The rest is cut off. Default: 4 KiB.
+    pub message_bytes: usize,
+    /// Open questions to a person. A further call is refused as `busy`. Default: 8.
+    pub open_questions: usize,
+    /// Open prompts of one assistant. A further prompt is refused as `busy`. Default: 8; a person answers one at a
+    /// time.
+    pub open_prompts: usize,
 }
 
-impl Default for Caps {
+impl Default for RequestCaps {
     fn default() -> Self {
         Self {
-            max_packet: Capabilities::MAX_PACKET,
-            max_incoming: 256 * 1024,
-            open_per_peer: 64,
-            open_calls: 1024,
             calls_per_second: 50,
             table_entries: 4096,
             table_bytes: 32 * 1024 * 1024,
-            retransmit_frames: 256,
-            retransmit_bytes: 4 * 1024 * 1024,
-            tools: 128,
-            description_bytes: 1024,
-            schema_bytes: 16 * 1024,
-            registration_bytes: 256 * 1024,
-            id_bytes: 128,
-            held_frames: 32,
-            held_bytes: 1024 * 1024,
-            progress_per_second: 10,
-            progress_bytes: 4096,
-            message_bytes: 4096,
-            max_frame: 16 * 1024 * 1024,
-            max_frame_of_others: 256 * 1024,
-            streams_per_peer: 4,
-            stream_bytes: 32 * 1024 * 1024,
-            open_bytes: 16 * 1024 * 1024,
-            late_results: 32,
-            late_bytes: 256 * 1024,
-            equal_calls: 5,
-            call_log: 256,
-            open_questions: 8,
-            open_prompts: 8,
-            held_frames_of_all: 256,
             remembered_peers: 1024,
             running_jobs: 64,
             waiting_jobs: 256,
+            progress_per_second: 10,
+            progress_bytes: 4096,
+            message_bytes: 4096,
+            open_questions: 8,
+            open_prompts: 8,
         }
+    }
+}
+
+/// Limits on the tools of one participant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ToolCaps {
+    /// Tools of one participant. Default: 128.
+    pub count: usize,
+    /// A tool's description, in bytes. Default: 1 KiB.
+    pub description_bytes: usize,
+    /// A tool's schema, in bytes of JSON. Default: 16 KiB.
+    pub schema_bytes: usize,
+    /// All descriptions and schemas of one participant, in bytes. Default: 256 KiB. The frame that carries them holds
+    /// slightly less.
+    pub registration_bytes: usize,
+}
+
+impl Default for ToolCaps {
+    fn default() -> Self {
+        Self { count: 128, description_bytes: 1024, schema_bytes: 16 * 1024, registration_bytes: 256 * 1024 }
     }
 }

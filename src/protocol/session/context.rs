@@ -124,7 +124,7 @@ impl Context {
 
     /// Emits an event and updates the call log.
     pub(super) fn event(&mut self, event: Event) {
-        self.log.note(self.now, &event, self.local.participant.identity(), self.config.caps.call_log);
+        self.log.note(self.now, &event, self.local.participant.identity(), self.config.caps.calls.call_log);
         self.outputs.push_back(Output::Event(event));
     }
 

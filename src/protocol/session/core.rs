@@ -88,7 +88,7 @@ impl Core {
         if !peers.is_counterpart(cx, id, remote) {
             return cx.complain(id, Counter::Unauthorized);
         }
-        if received.size > cx.config.caps.max_frame_of_others {
+        if received.size > cx.config.caps.frames.max_frame_of_others {
             return cx.count(Counter::FrameTooLarge);
         }
         cx.event(Event::Frame { from: remote.peer(id), frame: received.frame });

@@ -164,7 +164,7 @@ impl Delivery {
         meta: &Meta,
         message: &Message,
     ) -> Result<(), Unfit> {
-        let (_, payload) = self.frame(cx, meta, message, cx.config.caps.max_packet)?;
+        let (_, payload) = self.frame(cx, meta, message, cx.config.caps.frames.max_packet)?;
         let packet = Packet::broadcast(payload);
         self.transmit(cx, packet);
         Ok(())
@@ -256,7 +256,7 @@ impl Delivery {
         about: Option<String>,
     ) {
         let about = about.map(|mut id| {
-            id.truncate(floor_char(&id, cx.config.caps.id_bytes));
+            id.truncate(floor_char(&id, cx.config.caps.frames.id_bytes));
             id
         });
         self.report_error(cx, peers, to, code, message, about);
@@ -435,7 +435,7 @@ impl Delivery {
         let mut packet = Packet::new(to, payload);
         packet.id = id;
         packet.overtakes = may_overtake(peers, &packet.to, message);
-        if packet.payload.len() > cx.config.caps.max_packet {
+        if packet.payload.len() > cx.config.caps.frames.max_packet {
             packet.stream = Some(format!("{}.{stanza}.{id}", large::subject(message)).into());
             self.large.note(id, &packet.to, stanza);
         }
@@ -447,13 +447,17 @@ impl Delivery {
 fn limit_to(cx: &Context, peers: &impl Recipients, to: &[Identity], message: &Message) -> usize {
     let caps = &cx.config.caps;
     if !cx.config.streams || !to.iter().all(|id| peers.takes_large_frames(id)) {
-        return caps.max_packet;
+        return caps.frames.max_packet;
     }
     // The assistant waits for a client's answers, and accepts large ones. The client's other frames have the lower
     // limit for unexpected frames.
     let is_awaited = !cx.is_client() || matches!(message, Message::ToolUseResult(_));
-    let limit = if is_awaited { caps.max_frame } else { caps.max_frame_of_others.min(caps.max_frame) };
-    limit.max(caps.max_packet)
+    let limit = if is_awaited {
+        caps.frames.max_frame
+    } else {
+        caps.frames.max_frame_of_others.min(caps.frames.max_frame)
+    };
+    limit.max(caps.frames.max_packet)
 }
 
 /// Returns whether a frame may overtake large ones. Acknowledgements may, and so may stops, which the receiver

@@ -124,7 +124,7 @@ impl Incoming {
     ) {
         core.acknowledge_always(id, stanza, None);
         match &stop.target_id {
-            Some(target) if target.len() <= core.cx.config.caps.id_bytes => {
+            Some(target) if target.len() <= core.cx.config.caps.frames.id_bytes => {
                 self.stop_one(core, id, stanza, &CallId::known(target.as_str()));
             }
             Some(_) => core.cx.complain(id, Counter::Malformed),
@@ -279,7 +279,7 @@ impl Incoming {
     /// Refuses the request of a participant that is not the bound assistant. If it may still become the assistant, the
     /// refusal is remembered, so that the same request cannot run later.
     fn deny(&mut self, core: &mut Core, inbound: &InboundRequest, may_be_bound: bool) {
-        if may_be_bound && inbound.id().as_str().len() <= core.cx.config.caps.id_bytes {
+        if may_be_bound && inbound.id().as_str().len() <= core.cx.config.caps.frames.id_bytes {
             self.refuse(core, inbound, &ErrorCode::PERMISSION_DENIED);
         } else {
             repeat_refusal(core, inbound, &ErrorCode::PERMISSION_DENIED);
@@ -289,7 +289,7 @@ impl Incoming {
     /// Accepts a request that this client may have to run.
     fn take(&mut self, core: &mut Core, inbound: InboundRequest) {
         let InboundRequest { caller, stanza, request, .. } = &inbound;
-        if request.id.as_str().len() > core.cx.config.caps.id_bytes {
+        if request.id.as_str().len() > core.cx.config.caps.frames.id_bytes {
             let what = Malformed { kind: None, id: Some(request.id.as_str().to_owned()) };
             return core.peers.malformed(&mut core.cx, &mut core.delivery, caller, what);
         }
@@ -422,7 +422,7 @@ impl Incoming {
         }
         let claims = self.caches.get(&inbound.caller).into_iter().flat_map(|cache| cache.claims.values());
         let claimed = claims.filter(|claim| claim.tool.is_prompt()).count();
-        core.jobs.prompts_of(&inbound.caller) + claimed < core.cx.config.caps.open_prompts
+        core.jobs.prompts_of(&inbound.caller) + claimed < core.cx.config.caps.requests.open_prompts
     }
 
     /// Returns whether the caller may have one more call. The echo is answered at once and runs nothing, so it has no
@@ -434,16 +434,16 @@ impl Incoming {
             return false;
         }
         let is_echo = request.tool_name == ToolName::ECHO;
-        if !is_echo && !core.peers.admits_request(&core.cx, id, caps.calls_per_second) {
+        if !is_echo && !core.peers.admits_request(&core.cx, id, caps.requests.calls_per_second) {
             return false;
         }
         let Held { jobs: running, bytes: held } = core.jobs.held_by(id);
         let cache = self.caches.entry(id.clone()).or_default();
         let held = cache.claims.values().fold(held, |bytes, claim| bytes + claim.bytes());
-        if held > 0 && held + request.parameters.as_bytes().len() > caps.open_bytes {
+        if held > 0 && held + request.parameters.as_bytes().len() > caps.calls.open_bytes {
             return false; // a single call may exceed the limit
         }
-        running + cache.claims.len() < caps.open_per_peer && cache.make_room(caps).is_ok()
+        running + cache.claims.len() < caps.calls.open_per_peer && cache.make_room(caps).is_ok()
     }
 
     /// Handles a caller's stop of one of its calls.

@@ -238,7 +238,7 @@ impl Jobs {
         key: JobKey,
         progress: Progress,
     ) {
-        let interval = Duration::from_secs(1) / cx.config.caps.progress_per_second.max(1);
+        let interval = Duration::from_secs(1) / cx.config.caps.requests.progress_per_second.max(1);
         let Some(job) = self.running.get_mut(&key) else { return };
         let may_wait = delivery.lane_is_open(cx, peers, &job.caller);
         if !job.reported.anything() {
@@ -309,7 +309,7 @@ impl Running {
     ) {
         self.reported.at = Some(cx.now);
         let call = self.call.clone();
-        let progress = fitted(progress, cx.config.caps.progress_bytes);
+        let progress = fitted(progress, cx.config.caps.requests.progress_bytes);
         cx.log.started(cx.now, &call);
         if self.own.is_some() {
             return cx.event(Event::Progress { key: self.own, call, progress });

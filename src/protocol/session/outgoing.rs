@@ -330,7 +330,7 @@ impl Outgoing {
         if limit < Duration::from_millis(1) || limit > times.longest_call {
             return Err(CallError::Limit { asked: limit, maximum: times.longest_call });
         }
-        if self.calls.len() >= caps.open_calls {
+        if self.calls.len() >= caps.calls.open_calls {
             return Err(CallError::TooManyOpen { open: self.calls.len() });
         }
         if !codec::is_map(&request.arguments) {
@@ -470,7 +470,7 @@ impl Outgoing {
     /// Returns whether the open calls of this owner reach the limit on bytes of arguments. A single call may exceed it.
     fn is_full_with(&self, core: &Core, owner: &Identity, arguments: &Value) -> bool {
         let open = self.calls.bytes_of(owner);
-        open > 0 && open + arguments.as_bytes().len() > core.cx.config.caps.open_bytes
+        open > 0 && open + arguments.as_bytes().len() > core.cx.config.caps.calls.open_bytes
     }
 
     /// Sends a request again with the remaining time limit. Returns `None` if that is unnecessary.
@@ -522,8 +522,8 @@ impl Outgoing {
         owner: &Identity,
     ) -> Result<Asked, CallError> {
         let open = self.places_at(core, owner);
-        let full =
-            open >= core.cx.config.caps.open_per_peer || self.is_full_with(core, owner, &call.arguments);
+        let full = open >= core.cx.config.caps.calls.open_per_peer
+            || self.is_full_with(core, owner, &call.arguments);
         if full && call.asked().is_none() {
             return Err(CallError::TooManyOpen { open });
         }

@@ -69,13 +69,13 @@ fuzz_target!(|data: &[u8]| {
 impl Run {
     fn new(bytes: &mut Bytes<'_>) -> Self {
         let mut caps = Caps::default();
-        caps.open_per_peer = OPEN;
-        caps.open_calls = 2 * OPEN;
-        caps.table_entries = 6;
-        caps.table_bytes = 2_000;
-        caps.held_frames = 6;
-        caps.held_bytes = 4_000;
-        caps.max_packet = 1_500;
+        caps.calls.open_per_peer = OPEN;
+        caps.calls.open_calls = 2 * OPEN;
+        caps.requests.table_entries = 6;
+        caps.requests.table_bytes = 2_000;
+        caps.frames.held_frames = 6;
+        caps.frames.held_bytes = 4_000;
+        caps.frames.max_packet = 1_500;
         let mut config = Config::default().room("room").caps(caps);
         let client = bytes.flag();
         if bytes.flag() {

@@ -80,7 +80,8 @@ impl Delivery {
             return None;
         }
         let window = &mut self.links.get_mut(id)?.retransmission;
-        let (frames, bytes) = (cx.config.caps.retransmit_frames, cx.config.caps.retransmit_bytes);
+        let (frames, bytes) =
+            (cx.config.caps.frames.retransmit_frames, cx.config.caps.frames.retransmit_bytes);
         let is_idle = window.in_flight.is_empty(); // a single frame may exceed the limit
         if !is_idle && (window.in_flight.len() >= frames || window.bytes >= bytes) {
             return None;

@@ -131,10 +131,14 @@ impl Streams {
         }
         let caps = &cx.config.caps;
         let sender = self.senders.get(id).copied().unwrap_or_default();
-        let share = caps.stream_bytes / 2;
-        let frame = if is_trusted { caps.max_frame } else { caps.max_frame_of_others.min(caps.max_frame) };
+        let share = caps.frames.stream_bytes / 2;
+        let frame = if is_trusted {
+            caps.frames.max_frame
+        } else {
+            caps.frames.max_frame_of_others.min(caps.frames.max_frame)
+        };
         let limit = frame.min(share);
-        if sender.open >= caps.streams_per_peer {
+        if sender.open >= caps.frames.streams_per_peer {
             return self.refuse(cx, &key, "too many at once");
         }
         if header.length.is_some_and(|length| length > limit as u64) {
@@ -171,7 +175,7 @@ impl Streams {
         if inflow.bytes.len() + bytes.len() > inflow.limit {
             return self.drop_stream(cx, key, "it is longer than it may be");
         }
-        let cap = cx.config.caps.stream_bytes;
+        let cap = cx.config.caps.frames.stream_bytes;
         if self.bytes + bytes.len() > cap {
             return self.refuse(cx, key, "all streams together exceed the limit");
         }

@@ -30,7 +30,7 @@ impl Exchange {
         if id.is_empty() || id == cx.local.identity() {
             return cx.complain(id, Counter::NoSender);
         }
-        if payload.len() > cx.config.caps.max_incoming {
+        if payload.len() > cx.config.caps.frames.max_incoming {
             return peers.malformed(cx, delivery, id, Malformed::default());
         }
         match codec::decode(payload) {

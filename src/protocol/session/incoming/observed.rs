@@ -22,7 +22,7 @@ pub(super) struct Observed(VecDeque<(CallId, String, Instant)>);
 impl Observed {
     /// Notes the start of a call that the assistant runs itself.
     pub(super) fn begin(&mut self, core: &mut Core, id: &Identity, request: &ToolUseRequest) {
-        if request.id.as_str().len() > core.cx.config.caps.id_bytes {
+        if request.id.as_str().len() > core.cx.config.caps.frames.id_bytes {
             return core.cx.complain(id, Counter::Malformed);
         }
         if self.0.len() == MAX_OBSERVED {

@@ -181,10 +181,10 @@ impl RequestCache {
 
     /// Makes space for one more request by dropping an old one if necessary.
     pub(super) fn make_room(&mut self, limits: &Caps) -> Result<(), Full> {
-        if self.bytes >= limits.table_bytes {
+        if self.bytes >= limits.requests.table_bytes {
             return Err(Full);
         }
-        while self.entries.len() >= limits.table_entries {
+        while self.entries.len() >= limits.requests.table_entries {
             // The oldest is dropped. Any other would raise the floor above requests that may still arrive.
             let (_, oldest) = self.oldest.first().cloned().ok_or(Full)?;
             self.forget(&oldest);
@@ -278,12 +278,12 @@ impl RequestCache {
     ) {
         let stanza = stanza.map_or(0, i32::unsigned_abs);
         self.highest = self.highest.max(stanza);
-        while self.tombstones.len() >= limits.open_per_peer
+        while self.tombstones.len() >= limits.calls.open_per_peer
             && let Some((_, oldest)) = self.tombstones.first().cloned()
         {
             self.forget(&oldest);
         }
-        if limits.open_per_peer == 0 || self.make_room(limits).is_err() {
+        if limits.calls.open_per_peer == 0 || self.make_room(limits).is_err() {
             return self.raise_floor(stanza);
         }
         let state = State::Tombstone;
@@ -428,6 +428,7 @@ pub(super) fn fingerprint(request: &ToolUseRequest) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::session::RequestCaps;
     use crate::tool::Execution;
 
     const KEEP: Duration = Duration::from_secs(60);
@@ -453,10 +454,16 @@ mod tests {
         Instant::now()
     }
 
+    fn limits(change: fn(&mut RequestCaps)) -> Caps {
+        let mut caps = Caps::default();
+        change(&mut caps.requests);
+        caps
+    }
+
     #[test]
     fn dropped_request_raises_the_floor() {
         let (mut table, now) = (RequestCache::default(), an_instant());
-        let limits = Caps { table_entries: 2, ..Caps::default() };
+        let limits = limits(|caps| caps.table_entries = 2);
         for (n, id) in ["a", "b"].into_iter().enumerate() {
             table.begin(&request(id), Some(-(n as i32) - 5), KEEP, JobKey(n as u64));
             table.answer(&CallId::known(id), answer(1));
@@ -475,7 +482,7 @@ mod tests {
     #[test]
     fn a_full_table_drops_the_oldest_request_whenever_it_would_have_expired() {
         let (mut table, now) = (RequestCache::default(), an_instant());
-        let limits = Caps { table_entries: 2, ..Caps::default() };
+        let limits = limits(|caps| caps.table_entries = 2);
         for (stanza, id, keep) in [(-1, "a", 10 * KEEP), (-3, "b", KEEP)] {
             table.begin(&request(id), Some(stanza), keep, JobKey(0));
             table.answer(&CallId::known(id), answer(1));
@@ -491,7 +498,7 @@ mod tests {
     #[test]
     fn bytes_of_answers_are_capped() {
         let (mut table, now) = (RequestCache::default(), an_instant());
-        let limits = Caps { table_bytes: 100, ..Caps::default() };
+        let limits = limits(|caps| caps.table_bytes = 100);
         table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
         table.answer(&CallId::known("a"), answer(100));
         assert_eq!(table.make_room(&limits), Err(Full));
@@ -502,7 +509,7 @@ mod tests {
     #[test]
     fn a_refusal_is_remembered_by_entry_or_floor() {
         let (mut table, now) = (RequestCache::default(), an_instant());
-        let limits = Caps { table_entries: 1, ..Caps::default() };
+        let limits = limits(|caps| caps.table_entries = 1);
         table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
         table.refuse(now, &request("b"), Some(-2), KEEP, ErrorCode::BUSY, &limits);
         assert!(table.find(&CallId::known("b")).is_none() && table.is_below_floor(Some(-2)));
@@ -515,7 +522,7 @@ mod tests {
         for n in 0..200 {
             table.add_tombstone(now, &CallId::known(format!("c{n}")), Some(-n), KEEP, &limits);
         }
-        assert_eq!(table.tombstones.len(), limits.open_per_peer);
+        assert_eq!(table.tombstones.len(), limits.calls.open_per_peer);
         table.expire(now + KEEP);
         assert!(table.is_empty());
     }

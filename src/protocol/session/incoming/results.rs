@@ -141,7 +141,7 @@ impl Incoming {
     ) {
         let states_start =
             began && outcome.as_ref().is_err_and(|error| error.code().proves_that_nothing_ran());
-        let outcome = outcome.map_err(|error| shortened(error, core.cx.config.caps.message_bytes));
+        let outcome = outcome.map_err(|error| shortened(error, core.cx.config.caps.requests.message_bytes));
         let mut message = result_message(&core.cx.config.room, call, outcome);
         let mut size = size_of_answer(&message);
         if let Err(room) = self.room_for(core, caller, size) {
@@ -236,7 +236,7 @@ impl Incoming {
     /// single result may exceed the limit.
     fn room_for(&self, core: &Core, caller: &Identity, size: usize) -> Result<(), usize> {
         let kept = self.caches.get(caller).map_or(0, RequestCache::kept_bytes);
-        let room = core.cx.config.caps.table_bytes.saturating_sub(kept);
+        let room = core.cx.config.caps.requests.table_bytes.saturating_sub(kept);
         if kept > 0 && size > room { Err(room) } else { Ok(()) }
     }
 }

@@ -167,7 +167,7 @@ impl Jobs {
             until: now + left,
         };
         let open = self.consents.open.len();
-        if open >= cx.config.caps.open_questions {
+        if open >= cx.config.caps.requests.open_questions {
             let error = ToolError::new(ErrorCode::BUSY, "too many questions are open; nothing ran");
             return self.forget(cx, key).map(|job| Ended { job, outcome: Err(error) });
         }

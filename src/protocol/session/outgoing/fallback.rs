@@ -96,7 +96,7 @@ impl Outgoing {
             core.cx.count(Counter::Late);
         } else {
             core.cx.complain(id, Counter::NotPermitted);
-            if call.as_str().len() > core.cx.config.caps.id_bytes {
+            if call.as_str().len() > core.cx.config.caps.frames.id_bytes {
                 return;
             }
         }

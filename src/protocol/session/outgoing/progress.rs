@@ -63,13 +63,13 @@ impl Outgoing {
         call.began_at_owner = true;
         // The owner of a started call has the request, even if its acknowledgement arrives later.
         self.request_delivered(core, key);
-        let most = core.cx.config.caps.progress_per_second.saturating_mul(PROGRESS_LEEWAY);
+        let most = core.cx.config.caps.requests.progress_per_second.saturating_mul(PROGRESS_LEEWAY);
         let Some(call) = self.calls.get_mut(&key) else { return };
         if !call.rate.admits(core.cx.now, most) {
             return core.cx.count(Counter::ProgressDropped);
         }
         let call = it.id.clone();
-        let progress = fitted(read_progress(it), core.cx.config.caps.progress_bytes);
+        let progress = fitted(read_progress(it), core.cx.config.caps.requests.progress_bytes);
         core.cx.event(Event::Progress { key: Some(key), call, progress });
     }
 
@@ -127,7 +127,7 @@ impl Outgoing {
 /// Reports progress of a call that the assistant runs itself, or that another client runs.
 pub(crate) fn observe_progress(core: &mut Core, it: ToolProgress) {
     let call = it.id.clone();
-    let progress = fitted(read_progress(it), core.cx.config.caps.progress_bytes);
+    let progress = fitted(read_progress(it), core.cx.config.caps.requests.progress_bytes);
     core.cx.event(Event::Progress { key: None, call, progress });
 }
 

@@ -71,8 +71,8 @@ impl Outgoing {
         self.turns.open.remove(&turn);
     }
 
-    /// Takes the late results, oldest first, at most [`Caps::late_results`](crate::Caps::late_results) and
-    /// [`Caps::late_bytes`](crate::Caps::late_bytes).
+    /// Takes the late results, oldest first, at most [`CallCaps::late_results`](crate::CallCaps::late_results) and
+    /// [`CallCaps::late_bytes`](crate::CallCaps::late_bytes).
     pub(crate) fn late_results(&mut self) -> Vec<LateResult> {
         self.turns.late_bytes = 0;
         std::mem::take(&mut self.turns.late).into_iter().map(|(_, late)| late).collect()
@@ -80,7 +80,7 @@ impl Outgoing {
 
     /// Checks that the turn of a request is open and has not made the same call too often.
     pub(super) fn admit_to_turn(&mut self, core: &Core, request: &Request) -> Result<(), CallError> {
-        let limit = core.cx.config.caps.equal_calls;
+        let limit = core.cx.config.caps.calls.equal_calls;
         let Some(turn) = request.turn else { return Ok(()) };
         let asked = self.turns.open.get_mut(&turn).ok_or(CallError::TurnOver)?;
         let kind = kind_of(request);
@@ -181,8 +181,8 @@ impl Outgoing {
     fn keep_late(&mut self, core: &mut Core, mut late: LateResult) {
         let limits = &core.cx.config.caps;
         let mut size = size_of(&late);
-        if size > limits.late_bytes {
-            let error = CallError::TooLarge { size, limit: limits.late_bytes };
+        if size > limits.calls.late_bytes {
+            let error = CallError::TooLarge { size, limit: limits.calls.late_bytes };
             late.result = std::sync::Arc::new(Err(error));
             size = size_of(&late);
         }
@@ -190,7 +190,7 @@ impl Outgoing {
         turns.late_bytes += size;
         turns.late.push_back((size, late));
         let mut dropped = 0;
-        while turns.late.len() > limits.late_results || turns.late_bytes > limits.late_bytes {
+        while turns.late.len() > limits.calls.late_results || turns.late_bytes > limits.calls.late_bytes {
             let Some((size, _)) = turns.late.pop_front() else { break };
             turns.late_bytes -= size;
             dropped += 1;

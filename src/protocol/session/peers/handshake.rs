@@ -178,7 +178,9 @@ impl Peers {
         self.ask_for_configuration(cx, delivery, id);
         let caps = &cx.config.caps;
         let Some(pair) = self.remotes.get_mut(id).map(|remote| &mut remote.pair) else { return };
-        if pair.waiting.len() >= caps.held_frames || pair.waiting_bytes + incoming.size > caps.held_bytes {
+        if pair.waiting.len() >= caps.frames.held_frames
+            || pair.waiting_bytes + incoming.size > caps.frames.held_bytes
+        {
             return cx.count(Counter::HoldExpired);
         }
         pair.waiting_bytes += incoming.size;

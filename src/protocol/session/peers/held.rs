@@ -23,9 +23,9 @@ impl Held {
     pub(super) fn hold(&mut self, cx: &mut Context, from: &Peer, incoming: Received) {
         let caps = &cx.config.caps;
         let of_sender = self.frames.iter().filter(|(_, it, _)| it.identity() == from.identity()).count();
-        let is_full = self.frames.len() >= caps.held_frames_of_all
-            || of_sender >= caps.held_frames
-            || self.bytes + incoming.size > caps.held_bytes;
+        let is_full = self.frames.len() >= caps.frames.held_frames_of_all
+            || of_sender >= caps.frames.held_frames
+            || self.bytes + incoming.size > caps.frames.held_bytes;
         if is_full {
             return cx.count(Counter::HoldExpired);
         }

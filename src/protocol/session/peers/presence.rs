@@ -246,7 +246,7 @@ impl Peers {
     }
 
     /// Forgets the oldest identities that left and have no state to keep, beyond
-    /// [`Caps::remembered_peers`](crate::protocol::session::Caps::remembered_peers). Returns the forgotten ones.
+    /// [`RequestCaps::remembered_peers`](crate::protocol::session::RequestCaps::remembered_peers). Returns the forgotten ones.
     pub(crate) fn forget_old_identities(
         &mut self,
         cx: &mut Context,
@@ -265,7 +265,7 @@ impl Peers {
                 Some(_) => rest.push((remote.heard_at, id.clone())),
             }
         }
-        let most = cx.config.caps.remembered_peers;
+        let most = cx.config.caps.requests.remembered_peers;
         if rest.len() > most {
             rest.sort();
             let excess = rest.len() - most / 2; // half of them at once, so that this is rare

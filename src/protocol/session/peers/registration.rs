@@ -221,8 +221,8 @@ impl Peers {
     /// Checks the tools that the local participant wants to offer.
     pub(crate) fn check_offer(cx: &Context, tools: &[Tool]) -> Result<(), RegisterError> {
         let caps = &cx.config.caps;
-        if tools.len() > caps.tools {
-            return Err(RegisterError::TooMany { count: tools.len(), limit: caps.tools });
+        if tools.len() > caps.tools.count {
+            return Err(RegisterError::TooMany { count: tools.len(), limit: caps.tools.count });
         }
         let mut names = BTreeSet::new();
         for tool in tools {
@@ -238,8 +238,8 @@ impl Peers {
             }
             let schema = tool.input_schema().map_or(0, |schema| schema.to_string().len());
             let parts = [
-                ("description", tool.description().len(), caps.description_bytes),
-                ("schema", schema, caps.schema_bytes),
+                ("description", tool.description().len(), caps.tools.description_bytes),
+                ("schema", schema, caps.tools.schema_bytes),
             ];
             for (part, size, limit) in parts {
                 if size > limit {
@@ -357,8 +357,9 @@ fn registration(tools: &[Tool]) -> Message {
 
 fn check_registration_fits(cx: &Context, tools: &[Tool]) -> Result<(), RegisterError> {
     let caps = &cx.config.caps;
-    let streamed = if cx.config.streams { caps.max_frame_of_others.min(caps.max_frame) } else { 0 };
-    let limit = caps.max_packet.max(streamed);
+    let streamed =
+        if cx.config.streams { caps.frames.max_frame_of_others.min(caps.frames.max_frame) } else { 0 };
+    let limit = caps.frames.max_packet.max(streamed);
     match codec::encode(i32::MAX, &cx.config.room, &Meta::default(), &registration(tools)) {
         Ok(payload) if payload.len() > limit => {
             Err(RegisterError::RegistrationTooLarge { size: payload.len(), limit })
@@ -377,7 +378,7 @@ fn check_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<St
             Ok(name) if tools.iter().any(|other| *other.name() == name) => {
                 refused.push(format!("{name}: registered twice"));
             }
-            Ok(name) if tools.len() >= caps.tools || bytes + size > caps.registration_bytes => {
+            Ok(name) if tools.len() >= caps.tools.count || bytes + size > caps.tools.registration_bytes => {
                 refused.push(format!("{name}: the tools exceed the limit in number or total size"));
             }
             Ok(name) => {
@@ -400,11 +401,14 @@ fn check_tool(cx: &Context, tool: &RegisteredTool) -> Result<ToolName, String> {
     if cx.local.reserves(&name) {
         return Err(format!("{name}: the assistant offers a tool of this name itself"));
     }
-    if tool.description.len() > caps.description_bytes {
-        return Err(format!("{name}: the description exceeds the limit of {} bytes", caps.description_bytes));
+    if tool.description.len() > caps.tools.description_bytes {
+        return Err(format!(
+            "{name}: the description exceeds the limit of {} bytes",
+            caps.tools.description_bytes
+        ));
     }
-    if schema.is_some_and(|schema| schema.as_bytes().len() > caps.schema_bytes) {
-        return Err(format!("{name}: the schema exceeds the limit of {} bytes", caps.schema_bytes));
+    if schema.is_some_and(|schema| schema.as_bytes().len() > caps.tools.schema_bytes) {
+        return Err(format!("{name}: the schema exceeds the limit of {} bytes", caps.tools.schema_bytes));
     }
     if schema.is_some_and(|schema| !codec::is_map(schema)) {
         return Err(format!("{name}: the schema is not a map"));

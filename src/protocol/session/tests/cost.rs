@@ -124,7 +124,7 @@ fn carry(now: Instant, packet: &Packet, from: &str, to: &mut Session) {
 
 fn unlimited() -> Config {
     let mut config = Config::default();
-    config.caps.calls_per_second = u32::MAX;
+    config.caps.requests.calls_per_second = u32::MAX;
     config
 }
 
@@ -146,7 +146,7 @@ fn call_after_ten_thousand_calls_costs_little_more_than_after_a_hundred() {
 #[test]
 fn refused_request_costs_no_more_when_the_table_is_full() {
     let mut config = unlimited();
-    config.caps.calls_per_second = 1; // further calls in a second are refused, and each refusal is remembered
+    config.caps.requests.calls_per_second = 1; // further calls in a second are refused, and each refusal is remembered
     let mut pair = Pair::new(config);
     pair.calls(100);
     let early = pair.cost_of_calls(100);
@@ -158,8 +158,8 @@ fn refused_request_costs_no_more_when_the_table_is_full() {
 #[test]
 fn acknowledgement_costs_no_more_with_many_calls_open_and_many_stopped() {
     let mut config = unlimited();
-    config.caps.open_per_peer = 100_000;
-    config.caps.open_calls = 100_000;
+    config.caps.calls.open_per_peer = 100_000;
+    config.caps.calls.open_calls = 100_000;
     let mut pair = Pair::new(config);
     pair.answers = false;
     let early = pair.cost_of_calls(100);
@@ -178,8 +178,8 @@ fn acknowledgement_costs_no_more_with_many_calls_open_and_many_stopped() {
 #[test]
 fn unsent_packets_cost_no_more_with_many_calls_open() {
     let mut config = unlimited();
-    config.caps.open_per_peer = 100_000;
-    config.caps.open_calls = 100_000;
+    config.caps.calls.open_per_peer = 100_000;
+    config.caps.calls.open_calls = 100_000;
     let mut pair = Pair::new(config);
     pair.answers = false;
     pair.unsent = true;
