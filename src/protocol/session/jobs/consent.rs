@@ -135,22 +135,12 @@ impl Jobs {
         job: Job,
     ) -> Option<Ended> {
         let run = run_of(peers, &job.caller);
-        self.ask_for(cx, peers, now, job, run)
+        self.ask_for(cx, now, job, run)
     }
 
-    fn ask_for(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        now: Instant,
-        job: Job,
-        run: Run,
-    ) -> Option<Ended> {
-        let present = run_of(peers, &job.caller); // it may be a later one than the instance that made the request
-        let tool = cx
-            .local
-            .tool(job.tool.as_str())
-            .filter(|tool| self.consents.must_ask(tool, &job.caller, &present));
+    fn ask_for(&mut self, cx: &mut Context, now: Instant, job: Job, run: Run) -> Option<Ended> {
+        let tool =
+            cx.local.tool(job.tool.as_str()).filter(|tool| self.consents.must_ask(tool, &job.caller, &run));
         let Some(tool) = tool.cloned() else {
             cx.output(Output::Execute(job));
             return None;
@@ -187,7 +177,7 @@ impl Jobs {
             return self.finish(cx, peers, delivery, key, Err(error)).into();
         };
         if tool != shown {
-            return self.ask_for(cx, peers, cx.now, job, run).into(); // the person agreed to another definition of the tool
+            return self.ask_for(cx, cx.now, job, run).into(); // the person agreed to another definition of the tool
         }
         if tool.tool_options().effective_consent() == Consent::OncePerSession {
             self.consents.grant(&tool, &job.caller, run);
