@@ -37,11 +37,10 @@ async fn main() -> anyhow::Result<()> {
     let _phone = Client::builder()
         .tool("get_battery", "Battery level, 0 to 1", get_battery)
         .tool("get_location", "Where the phone is", get_location)
-        .tool_with(
+        .tool(
             "export_album",
             "Copy an album to the cloud",
-            ToolOptions::default().barge_in(BargeIn::Report),
-            export_album,
+            ToolOptions::default().barge_in(BargeIn::Report).on(export_album),
         )
         .join_over(room.client("phone"))
         .await?;

@@ -112,7 +112,7 @@ pub use protocol::{
     },
 };
 #[cfg(feature = "runtime")]
-pub use tool::functions::{Handler, State, Tools, check_tool};
+pub use tool::functions::{Handler, State, Tools, WithOptions, check_tool};
 #[cfg(all(feature = "programs", unix))]
 pub use tool::programs;
 #[cfg(feature = "runtime")]

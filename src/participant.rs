@@ -214,25 +214,15 @@ type Reply = oneshot::Sender<Result<crate::value::Value, CallError>>;
 macro_rules! setup_methods {
     ($name:ident) => {
         impl $name {
-            /// Offers a plain async function as a tool. An invalid or duplicate name is an error when joining.
+            /// Offers a plain async function as a tool. [`ToolOptions::on`](crate::ToolOptions::on) sets its options. An
+            /// invalid or duplicate name is an error when joining.
             pub fn tool<M>(
-                self,
-                name: &str,
-                description: &str,
-                handler: impl crate::tool::functions::Handler<M, ()>,
-            ) -> Self {
-                self.tool_with(name, description, crate::tool::ToolOptions::default(), handler)
-            }
-
-            /// Offers a plain async function as a tool, with options.
-            pub fn tool_with<M>(
                 mut self,
                 name: &str,
                 description: &str,
-                options: crate::tool::ToolOptions,
                 handler: impl crate::tool::functions::Handler<M, ()>,
             ) -> Self {
-                self.setup.functions = self.setup.functions.tool_with(name, description, options, handler);
+                self.setup.functions = self.setup.functions.tool(name, description, handler);
                 self
             }
 
@@ -250,7 +240,7 @@ macro_rules! setup_methods {
             /// use toolbridge::{Client, ConsentRequest, ToolOptions};
             ///
             /// let client = Client::builder()
-            ///     .tool_with("erase_album", "Delete an album", ToolOptions::destructive(), erase_album)
+            ///     .tool("erase_album", "Delete an album", ToolOptions::destructive().on(erase_album))
             ///     .consent(|ask: ConsentRequest| async move {
             ///         let (who, tool) = (ask.caller(), ask.tool().name());
             ///         dialog(format!("{who} wants {tool}: {}", ask.arguments().to_json())).await
@@ -306,18 +296,15 @@ macro_rules! setup_methods {
             /// participant's tools that do not disclose everything. Calls never wait for the file: if it cannot be
             /// written, the recording ends and the calls continue. `close` finishes the file.
             #[cfg(feature = "record")]
-            pub fn record(self, path: impl AsRef<std::path::Path>) -> Self {
-                self.record_with(path, crate::recording::RecorderOptions::default())
+            pub fn record(mut self, path: impl AsRef<std::path::Path>) -> Self {
+                self.setup.record = Some(path.as_ref().to_owned());
+                self
             }
 
-            /// Records the session to a file, with options.
+            /// Sets the options of the recording: redaction, what happens to an existing file.
             #[cfg(feature = "record")]
-            pub fn record_with(
-                mut self,
-                path: impl AsRef<std::path::Path>,
-                options: crate::recording::RecorderOptions,
-            ) -> Self {
-                self.setup.record = Some((path.as_ref().to_owned(), options));
+            pub fn record_options(mut self, options: crate::recording::RecorderOptions) -> Self {
+                self.setup.record_options = options;
                 self
             }
 

@@ -58,7 +58,7 @@ pub use records::Damage;
 pub use redact::Redact;
 pub(crate) use redactor::MARK as REDACTED;
 #[cfg(feature = "report")]
-pub use report::{report, report_with_notes, write_report};
+pub use report::{report, write_report};
 pub use rewrite::{Repaired, redact, repair};
 pub use tap::Tap;
 pub use text::{call_json, entry_json, entry_text};

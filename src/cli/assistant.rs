@@ -89,7 +89,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     arguments.record.check()?;
     if let Some((path, options)) = arguments.record.target() {
-        builder = builder.record_with(path, options);
+        builder = builder.record(path).record_options(options);
     }
     let assistant = match join(builder, &arguments.room_arguments).await {
         // The controlling program reads standard output only.

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeSet, HashSet},
     io::{self, BufWriter, Write},
     path::PathBuf,
+    thread,
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -93,6 +94,12 @@ enum Time {
     At(Moment),
 }
 
+/// Waits before the end of a growing file is read again.
+fn wait() -> bool {
+    thread::sleep(Duration::from_millis(100));
+    true
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.follow && (arguments.outcome.is_some() || arguments.format == Format::Json) {
         return Err(Failure::usage(
@@ -101,7 +108,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let chosen = arguments.outcome.as_deref().map(|outcome| with_outcome(arguments, outcome)).transpose()?;
     let recording = if arguments.follow {
-        Recording::follow(&arguments.file).map_err(|error| file::refused(&arguments.file, &error))?
+        Recording::follow(&arguments.file, wait).map_err(|error| file::refused(&arguments.file, &error))?
     } else {
         file::open(&arguments.file)?
     };

@@ -60,7 +60,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     arguments.record.check()?;
     if let Some((path, options)) = arguments.record.target() {
-        builder = builder.record_with(path, options);
+        builder = builder.record(path).record_options(options);
     }
     let target = arguments.room_arguments.target("client", Role::Client)?;
     let joining = async {

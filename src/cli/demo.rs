@@ -195,7 +195,7 @@ async fn join(setup: &Setup, record: &RecordOption) -> Result<(Client, Assistant
     let client = Client::builder().tools(tools).assistant(ASSISTANT);
     let assistant = Assistant::builder().tool("search_web", "Searches the web", search_web).client(PHONE);
     let assistant = match record.target() {
-        Some((path, options)) => assistant.record_with(path, options),
+        Some((path, options)) => assistant.record(path).record_options(options),
         None => assistant,
     };
     let failed = |error: JoinError| file::not_joined(error);

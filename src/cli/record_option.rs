@@ -52,7 +52,7 @@ impl RecordOption {
         }
     }
 
-    /// Returns what the builder's `record_with` needs, if a file was given.
+    /// Returns the arguments of the builder's `record` and `record_options`, if a file was given.
     pub(super) fn target(&self) -> Option<(&Path, RecorderOptions)> {
         Some((self.path()?, RecorderOptions::default().force(self.force)))
     }

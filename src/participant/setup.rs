@@ -36,9 +36,11 @@ pub(super) struct Setup {
     pub(super) problem: Option<RegisterError>,
     #[cfg(feature = "livekit")]
     pub(super) room: crate::transport::livekit::ConnectOptions,
-    /// The file to record to, and its options.
+    /// The file to record to.
     #[cfg(feature = "record")]
-    pub(super) record: Option<(std::path::PathBuf, crate::recording::RecorderOptions)>,
+    pub(super) record: Option<std::path::PathBuf>,
+    #[cfg(feature = "record")]
+    pub(super) record_options: crate::recording::RecorderOptions,
 }
 
 impl Default for Setup {
@@ -56,6 +58,8 @@ impl Default for Setup {
             room: crate::transport::livekit::ConnectOptions::default(),
             #[cfg(feature = "record")]
             record: None,
+            #[cfg(feature = "record")]
+            record_options: crate::recording::RecorderOptions::default(),
         }
     }
 }
@@ -65,8 +69,8 @@ impl Setup {
     pub(super) fn join<T: Transport>(self, transport: T, role: Role) -> Result<Arc<Handle>, JoinError> {
         let tools = self.executor()?;
         #[cfg(feature = "record")]
-        if let Some((path, options)) = &self.record {
-            let options = recorded_as(options.clone(), role, &tools.0.tools());
+        if let Some(path) = &self.record {
+            let options = recorded_as(self.record_options.clone(), role, &tools.0.tools());
             let recorder = crate::recording::Recorder::create(path, options)?;
             let (outcome, hide) = (recorder.outcome(), recorder.hiding());
             let offering: Offering = Box::new(move |tools| undisclosed(tools).for_each(&hide));

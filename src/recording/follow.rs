@@ -4,36 +4,36 @@ use std::{
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
-    thread,
-    time::Duration,
 };
 
 use super::{RecordError, Recording};
 
-/// How often the end of a growing file is checked for more data.
-const LOOK: Duration = Duration::from_millis(100);
-
 impl Recording {
-    /// Opens a file that may still be written. At its end, [`entries`](Recording::entries) blocks and checks for more
-    /// every 100 ms until the recorder finishes the file. A finished file ends normally.
+    /// Opens a file that may still be written. At its end, [`entries`](Recording::entries) calls `wait` and checks for
+    /// more when it returns, until the recorder finishes the file or `wait` returns false. A finished file ends normally.
     ///
-    /// If the writer crashed, reading does not end.
+    /// If the writer crashed, reading ends only when `wait` returns false.
+    ///
+    /// ```no_run
+    /// use std::{thread, time::Duration};
+    ///
+    /// use toolbridge::recording::{Recording, RecordError};
+    ///
+    /// # fn main() -> Result<(), RecordError> {
+    /// let wait = || {
+    ///     thread::sleep(Duration::from_millis(100));
+    ///     true
+    /// };
+    /// for entry in Recording::follow("session.mcap", wait)?.entries() {
+    ///     println!("{entry:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`open`](Recording::open).
-    pub fn follow(path: impl AsRef<Path>) -> Result<Self, RecordError> {
-        Self::follow_with(path, || {
-            thread::sleep(LOOK);
-            true
-        })
-    }
-
-    /// Like [`follow`](Recording::follow) with a custom wait: `wait` returns when the file should be checked again,
-    /// and returns false to stop.
-    ///
-    /// # Errors
-    /// As [`open`](Recording::open).
-    pub fn follow_with(
+    pub fn follow(
         path: impl AsRef<Path>,
         wait: impl FnMut() -> bool + Send + 'static,
     ) -> Result<Self, RecordError> {

@@ -27,23 +27,14 @@ use super::{Entry, RecordedCall};
 /// assert!(page.starts_with("<!doctype html>"));
 /// ```
 pub fn report(entries: impl IntoIterator<Item = Entry>, calls: &[RecordedCall], title: &str) -> String {
-    report_with_notes(entries, calls, title, &[])
-}
-
-/// Like [`report`], with notes at the top, for example that the file is damaged. At most 20 are shown.
-pub fn report_with_notes(
-    entries: impl IntoIterator<Item = Entry>,
-    calls: &[RecordedCall],
-    title: &str,
-    notes: &[String],
-) -> String {
     let mut page = Vec::new();
     // Writing to memory cannot fail, and a page is valid UTF-8.
-    let _ = write_report(entries, calls, title, notes, &mut page);
+    let _ = write_report(entries, calls, title, &[], &mut page);
     String::from_utf8(page).unwrap_or_default()
 }
 
-/// Like [`report_with_notes`], written piece by piece to save memory.
+/// Writes the page of [`report`] piece by piece, to save memory. `notes` stand at its top, for example that the file is
+/// damaged; at most 20 are shown.
 ///
 /// # Errors
 /// Returns an error if writing fails.

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{
     tool::{
-        DEFAULT_TIMEOUT, ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName, ToolOptions,
+        DEFAULT_TIMEOUT, ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName,
         schema::ArgumentCheck,
         source::{ToolContext, ToolSource},
     },
@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub use self::{
-    handler::{Handler, State},
+    handler::{Handler, State, WithOptions},
     wrong::check_tool,
 };
 
@@ -84,20 +84,10 @@ impl<S: Clone + Send + Sync + 'static> Tools<S> {
         Self { state, functions: Vec::new(), problem: None }
     }
 
-    /// Adds a function. An invalid or duplicate name, and arguments that are not a map, are reported at `join`.
-    pub fn tool<M>(self, name: &str, description: &str, handler: impl Handler<M, S>) -> Self {
-        self.tool_with(name, description, ToolOptions::default(), handler)
-    }
-
-    /// Adds a function with options.
-    pub fn tool_with<M>(
-        mut self,
-        name: &str,
-        description: &str,
-        options: ToolOptions,
-        handler: impl Handler<M, S>,
-    ) -> Self {
-        if let Err(problem) = self.add(name, description, options, handler) {
+    /// Adds a function. [`ToolOptions::on`] sets its options. An invalid or duplicate name, and arguments that are not a
+    /// map, are reported at `join`.
+    pub fn tool<M>(mut self, name: &str, description: &str, handler: impl Handler<M, S>) -> Self {
+        if let Err(problem) = self.add(name, description, handler) {
             self.problem.get_or_insert(problem);
         }
         self
@@ -127,7 +117,6 @@ impl<S: Clone + Send + Sync + 'static> Tools<S> {
         &mut self,
         name: &str,
         description: &str,
-        options: ToolOptions,
         handler: impl Handler<M, S>,
     ) -> Result<(), RegisterError> {
         let name: ToolName = name.parse()?;
@@ -137,7 +126,7 @@ impl<S: Clone + Send + Sync + 'static> Tools<S> {
         if self.functions.iter().any(|function| *function.tool.name() == name) {
             return Err(RegisterError::Duplicate { name });
         }
-        self.functions.push(Function::new(name, description, options, handler)?);
+        self.functions.push(Function::new(name, description, handler)?);
         Ok(())
     }
 

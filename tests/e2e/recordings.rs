@@ -240,7 +240,7 @@ async fn invalid_parameters(stage: Stage) -> anyhow::Result<()> {
 
 async fn permission_denied(stage: Stage) -> anyhow::Result<()> {
     let phone = Client::builder()
-        .tool_with("erase_album", "Deletes an album", ToolOptions::destructive(), erase_album)
+        .tool("erase_album", "Deletes an album", ToolOptions::destructive().on(erase_album))
         .consent(|_| async { false });
     let (phone, brain) = stage.pair(phone, Assistant::builder()).await?;
     let denied = brain.call("erase_album", json!({"name": "Rome"})).await;
@@ -326,7 +326,7 @@ async fn server_executed(stage: Stage) -> anyhow::Result<()> {
 /// The assistant would run it itself if the phone did not.
 async fn claimed(stage: Stage) -> anyhow::Result<()> {
     let options = ToolOptions::default().prefer_client();
-    let brain = Assistant::builder().tool_with("search_web", "Searches the web", options, search_web);
+    let brain = Assistant::builder().tool("search_web", "Searches the web", options.on(search_web));
     let phone = Client::builder().tool("search_web", "Searches on the phone", search_web);
     let (phone, brain) = stage.pair(phone, brain).await?;
     offers(&brain, "phone").await?;

@@ -221,7 +221,7 @@ async fn bad_tools_are_an_error_at_join() {
     let name = Client::builder().tool("not a name", "", double);
     let error = name.join_over(room.client("a")).await.unwrap_err();
     assert!(matches!(error, JoinError::Register(RegisterError::Name(_))), "{error}");
-    let destructive = Client::builder().tool_with("wipe", "", ToolOptions::destructive(), double);
+    let destructive = Client::builder().tool("wipe", "", ToolOptions::destructive().on(double));
     let error = destructive.join_over(room.client("a")).await.unwrap_err();
     assert!(matches!(error, JoinError::Register(RegisterError::NoConsent { .. })), "{error}");
 }

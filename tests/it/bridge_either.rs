@@ -21,7 +21,7 @@ async fn there() -> Result<String, ToolError> {
 
 async fn assistant(room: &MemoryRoom) -> Assistant {
     let options = ToolOptions::default().prefer_client();
-    let builder = Assistant::builder().tool_with("lookup", "", options, here).choose(SelectionPolicy::First);
+    let builder = Assistant::builder().tool("lookup", "", options.on(here)).choose(SelectionPolicy::First);
     builder.join_over(room.assistant("assistant")).await.unwrap()
 }
 

@@ -15,8 +15,7 @@ use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
     Assistant, CallError, Client, CloseReason, Destination, ErrorCode, Event, Lane, Packet, Participant,
-    Peer, SendError, State, ToolContext, ToolError, ToolOptions, ToolSource, Tools, Transport,
-    TransportEvent, Value,
+    Peer, SendError, State, ToolContext, ToolError, ToolSource, Tools, Transport, TransportEvent, Value,
     frame::{Kind, Meta},
     memory::MemoryRoom,
 };
@@ -267,7 +266,7 @@ async fn limits_of_a_sink_are_reported_as_the_transport_reports_them() {
     let room = MemoryRoom::new();
     let _client = Client::builder()
         .tool("hang", "", hang)
-        .tool_with("short", "", ToolOptions::default(), || async { Ok::<u8, ToolError>(1) })
+        .tool("short", "", || async { Ok::<u8, ToolError>(1) })
         .join_over(room.client("phone"))
         .await
         .unwrap();

@@ -362,7 +362,7 @@ fn file_that_is_being_written_is_followed_to_its_end() {
     while Recording::open(&path).is_err() {
         std::thread::yield_now();
     }
-    let mut entries = Recording::follow_with(&path, move || wait.recv().is_ok()).unwrap().entries();
+    let mut entries = Recording::follow(&path, move || wait.recv().is_ok()).unwrap().entries();
     let first = entries.next().unwrap();
     assert!(matches!(first.what, toolbridge::recording::Happened::Event(RoomEvent::Here { .. })));
     let reader = std::thread::spawn(move || {

@@ -284,11 +284,10 @@ async fn erase_album(State(seen): State<Seen>, _album: Album) -> Result<&'static
 }
 
 fn tools(seen: &Seen) -> Tools<Seen> {
-    Tools::with_state(seen.clone()).tool_with(
+    Tools::with_state(seen.clone()).tool(
         "erase_album",
         "Delete an album",
-        ToolOptions::destructive(),
-        erase_album,
+        ToolOptions::destructive().on(erase_album),
     )
 }
 

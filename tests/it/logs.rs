@@ -112,8 +112,8 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
     let room = MemoryRoom::new();
     let client = Client::builder()
         .tools(tools())
-        .tool_with("ask", "", ToolOptions::destructive(), echo)
-        .tool_with("late", "", ToolOptions::default().barge_in(BargeIn::Report), late)
+        .tool("ask", "", ToolOptions::destructive().on(echo))
+        .tool("late", "", ToolOptions::default().barge_in(BargeIn::Report).on(late))
         .consent(|ask: ConsentRequest| async move {
             let refused = ask.arguments().get("refuse").is_some();
             assert!(refused, "planted-question {}", ask.arguments().to_json());

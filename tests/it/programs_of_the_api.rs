@@ -77,7 +77,7 @@ async fn dialog(question: String) -> bool {
 async fn question_precedes_a_destructive_tool() -> anyhow::Result<()> {
     let room = memory::MemoryRoom::new();
     let _client = Client::builder()
-        .tool_with("erase_album", "Delete an album", ToolOptions::destructive(), erase_album)
+        .tool("erase_album", "Delete an album", ToolOptions::destructive().on(erase_album))
         .consent(|ask: ConsentRequest| async move {
             dialog(format!("{} wants {}: {}", ask.caller(), ask.tool().name(), ask.arguments().to_json()))
                 .await
@@ -105,7 +105,7 @@ async fn chat_model_loop_handles_barge_in() -> anyhow::Result<()> {
     let room = memory::MemoryRoom::new();
     let options = ToolOptions::default().barge_in(BargeIn::Report);
     let _phone = Client::builder()
-        .tool_with("sleep_an_hour", "Sleeps", options, sleep_an_hour)
+        .tool("sleep_an_hour", "Sleeps", options.on(sleep_an_hour))
         .join_over(room.client("phone"))
         .await?;
     let assistant = Assistant::builder().client("phone").join_over(room.assistant("assistant")).await?;

@@ -377,13 +377,14 @@ async fn sec_p3_a_builder_records_no_secret_and_no_instance_and_close_finishes_t
     let hidden = ToolOptions::default().disclose(Visibility::Name);
     let client = Client::builder()
         .tool("sign_in", "Sign in", sign_in)
-        .tool_with("read_diary", "A page of the diary", hidden, read_diary)
+        .tool("read_diary", "A page of the diary", hidden.on(read_diary))
         .record(&phone)
         .join_over(room.client("phone"))
         .await
         .unwrap();
     let caller = Assistant::builder()
-        .record_with(&assistant, RecorderOptions::default().redact(Redact::nothing()))
+        .record(&assistant)
+        .record_options(RecorderOptions::default().redact(Redact::nothing()))
         .join_over(room.assistant("assistant"))
         .await
         .unwrap();

@@ -261,7 +261,7 @@ async fn session() -> [Vec<Entry>; 3] {
     let tv = Client::builder().tool("picture", "", lamp).join_over(room.client("tv")).await.unwrap();
     let assistant = Assistant::builder()
         .tool("ours", "", ours)
-        .tool_with("both", "", ToolOptions::default().prefer_client(), lamp)
+        .tool("both", "", ToolOptions::default().prefer_client().on(lamp))
         .join_over(tapes[0].of(room.assistant("assistant")))
         .await
         .unwrap();

@@ -101,7 +101,7 @@ async fn again(phone: &Phone, live: &Live) -> LiveReport {
     let room = memory::MemoryRoom::new();
     let _client = Client::builder().tools(phone.clone()).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
-    live.ask(&assistant).await
+    live.ask(&assistant, |_| {}).await
 }
 
 fn live(entries: Vec<Entry>) -> Live {
@@ -202,7 +202,7 @@ async fn progress_reports_the_remaining_time() {
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let live = live(calls(&[(2_000, 2_100), (3_000, 3_100), (4_000, 4_100)]));
     let mut steps = Vec::<Step>::new();
-    let report = live.ask_with(&assistant, |step| steps.push(*step)).await;
+    let report = live.ask(&assistant, |step| steps.push(*step)).await;
     assert!(report.is_same(), "{report}");
     let told: Vec<_> = steps.iter().map(|it| (it.done, it.total, it.left.as_millis())).collect();
     // At the start, then whenever a call starts or ends.
@@ -318,10 +318,10 @@ async fn sec_y2_destructive_tools_take_a_word_of_their_own_and_their_owners_cons
         });
         let _client = client.join_over(room.client("phone")).await.unwrap();
         let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
-        let report = live(entries.clone()).ask(&assistant).await;
+        let report = live(entries.clone()).ask(&assistant, |_| {}).await;
         assert_eq!((report.asked, asked.load(Relaxed)), (0, 0), "{report}");
         assert_eq!(report.not_asked[0].reason, NotAsked::Destructive);
-        let report = live(entries).destructive().ask(&assistant).await;
+        let report = live(entries).destructive().ask(&assistant, |_| {}).await;
         assert_eq!(report.asked, 1);
         if phone.options.destructive {
             // The person declines, so nothing ran.
@@ -341,16 +341,16 @@ async fn recorded_client_is_called_again_unless_another_is_named() {
     let _tv = Client::builder().tools(tv.clone()).join_over(room.client("tv")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let recorded = calls(&[(2_000, 2_001)]);
-    assert!(live(recorded.clone()).ask(&assistant).await.is_same());
+    assert!(live(recorded.clone()).ask(&assistant, |_| {}).await.is_same());
     assert_eq!((phone.asked().len(), tv.asked().len()), (1, 0));
-    assert!(live(recorded.clone()).to("tv").ask(&assistant).await.is_same());
+    assert!(live(recorded.clone()).to("tv").ask(&assistant, |_| {}).await.is_same());
     assert_eq!((phone.asked().len(), tv.asked().len()), (1, 1));
     // Several other clients are ambiguous: this is reported, and nothing runs.
     let room = memory::MemoryRoom::new();
     let _one = Client::builder().tools(phone.clone()).join_over(room.client("one")).await.unwrap();
     let _two = Client::builder().tools(tv.clone()).join_over(room.client("two")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
-    let report = live(recorded).ask(&assistant).await;
+    let report = live(recorded).ask(&assistant, |_| {}).await;
     assert!(report.differences[0].got.starts_with("ambiguous"), "{report}");
     assert_eq!((phone.asked().len(), tv.asked().len()), (1, 1));
 }
@@ -370,7 +370,7 @@ async fn missing_client_is_waited_for_and_reported_as_a_difference() {
     let room = memory::MemoryRoom::new();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let began = Instant::now();
-    let report = live(calls(&[(2_000, 2_001)])).ask(&assistant).await;
+    let report = live(calls(&[(2_000, 2_001)])).ask(&assistant, |_| {}).await;
     assert!(report.differences[0].got.starts_with("unknown_tool"), "{report}");
     assert!(began.elapsed() <= Duration::from_secs(11), "{:?}", began.elapsed());
     // A client that joins meanwhile is called.
@@ -380,7 +380,7 @@ async fn missing_client_is_waited_for_and_reported_as_a_difference() {
         sleep(3_000 * MS).await;
         Client::builder().tools(phone.clone()).join_over(room.client("phone")).await.unwrap()
     };
-    let (report, _client) = tokio::join!(recorded.ask(&assistant), comes);
+    let (report, _client) = tokio::join!(recorded.ask(&assistant, |_| {}), comes);
     assert!(report.is_same(), "{report}");
 }
 
@@ -399,7 +399,7 @@ async fn leaving_the_room_gives_a_reason_and_no_differences() {
         sleep(1_500 * MS).await;
         assistant.close().await
     };
-    let (report, reason) = tokio::join!(recorded.ask(&assistant), leaves);
+    let (report, reason) = tokio::join!(recorded.ask(&assistant, |_| {}), leaves);
     assert_eq!(report.broken_off, Some(reason));
     assert!(!report.is_same() && report.differences.is_empty(), "{report}");
     assert_eq!((report.asked, report.compared), (2, 1));
@@ -415,7 +415,7 @@ async fn dropped_replay_stops_open_calls_and_sends_no_more() {
     let client = Client::builder().tools(phone.clone()).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let recorded = live(calls(&[(2_000, 2_001), (2_002, 2_003)]));
-    let stopped = tokio::time::timeout(500 * MS, recorded.ask(&assistant)).await;
+    let stopped = tokio::time::timeout(500 * MS, recorded.ask(&assistant, |_| {})).await;
     assert!(stopped.is_err());
     sleep(500 * MS).await;
     assert_eq!((client.open_jobs(), assistant.open_calls(), phone.asked().len()), (0, 0, 1));

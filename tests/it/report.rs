@@ -10,7 +10,7 @@ use toolbridge::{
     frame::Frame,
     recording::{
         Entry, RecordedCall, RecordedOutcome, Recorder, RecorderOptions, Recording, RoomEvent, calls, report,
-        report_with_notes,
+        write_report,
     },
 };
 
@@ -268,9 +268,10 @@ fn recorded_file_becomes_a_page_of_its_calls() {
     let folded = calls(Recording::open(&path).unwrap().entries());
     assert_eq!(folded.calls.len(), sample.calls.len());
     let notes = ["The file is damaged at byte 7.\u{202e}".to_owned()];
-    let page =
-        report_with_notes(Recording::open(&path).unwrap().entries(), &folded.calls, "session.mcap", &notes);
-    let data = data(&page);
+    let mut page = Vec::new();
+    let entries = Recording::open(&path).unwrap().entries();
+    write_report(entries, &folded.calls, "session.mcap", &notes, &mut page).unwrap();
+    let data = data(str::from_utf8(&page).unwrap());
     assert_eq!(data["calls"].as_array().unwrap().len(), sample.calls.len());
     let succeeded = sample.calls.iter().filter(|call| call.outcome == RecordedOutcome::Ok).count();
     assert_eq!(data["head"]["all"][2][0], succeeded);

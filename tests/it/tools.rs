@@ -233,7 +233,7 @@ fn invalid_tool_is_reported_when_it_is_offered() {
         ),
         (Tools::new().tool("a", "", text), RegisterError::NotAMap { name: name("a") }),
         (
-            Tools::new().tool_with("a", "", ToolOptions::destructive(), text),
+            Tools::new().tool("a", "", ToolOptions::destructive().on(text)),
             RegisterError::NotAMap { name: name("a") },
         ),
     ] {

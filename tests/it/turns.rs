@@ -54,7 +54,7 @@ fn tools(seen: &Seen) -> Tools<Seen> {
     [BargeIn::Cancel, BargeIn::Finish, BargeIn::Report]
         .into_iter()
         .fold(Tools::with_state(seen.clone()), |tools, rule| {
-            tools.tool_with(rule.as_str(), "Copies", ToolOptions::default().barge_in(rule), copy)
+            tools.tool(rule.as_str(), "Copies", ToolOptions::default().barge_in(rule).on(copy))
         })
 }
 

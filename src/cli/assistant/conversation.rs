@@ -513,7 +513,7 @@ mod tests {
         let room = MemoryRoom::new();
         let reports = ToolOptions::default().barge_in(BargeIn::Report);
         let client = Client::builder().assistant("brain").tool("sleep", "", sleep);
-        let client = client.tool_with("export", "", reports, export);
+        let client = client.tool("export", "", reports.on(export));
         let _phone = client.join_over(room.client("phone")).await.unwrap();
         let mut driver = Driver::new(&room, 64).await;
         for (id, tool, turn) in

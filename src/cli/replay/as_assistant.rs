@@ -75,7 +75,7 @@ async fn in_room(live: &Live, plan: &Plan, arguments: &Arguments) -> Result<Live
         builder = builder.client(client.as_str());
     }
     if let Some((path, options)) = arguments.record.target() {
-        builder = builder.record_with(path, options);
+        builder = builder.record(path).record_options(options);
     }
     let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
     let assistant = unless_interrupted(joining).await?;
@@ -88,7 +88,7 @@ async fn in_room(live: &Live, plan: &Plan, arguments: &Arguments) -> Result<Live
 /// Runs the calls and shows the progress.
 async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failure> {
     let (mut bar, told) = (ProgressBar::new(), Cell::new(None));
-    let mut ask = Box::pin(live.ask_with(assistant, |step| told.set(Some((*step, Instant::now())))));
+    let mut ask = Box::pin(live.ask(assistant, |step| told.set(Some((*step, Instant::now())))));
     let patience = sleep(PATIENCE);
     tokio::pin!(patience);
     let (mut events, mut tick, mut in_room) = (assistant.events(), interval(DRAWN_EVERY), true);

@@ -26,7 +26,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
         builder = builder.assistant(assistant.as_str());
     }
     if let Some((path, options)) = arguments.record.target() {
-        builder = builder.record_with(path, options);
+        builder = builder.record(path).record_options(options);
     }
     let target = arguments.room_arguments.target("replay", Role::Client)?;
     let joining = async {

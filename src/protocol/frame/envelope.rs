@@ -32,19 +32,11 @@ impl Frame {
     /// If they are not exactly one valid value, exceed a limit, or are not an envelope. The frame is then malformed:
     /// error code 101.
     pub fn decode(bytes: impl Into<Bytes>) -> Result<Self, DecodeError> {
-        Self::decode_with(bytes, &Limits::default())
-    }
-
-    /// Decodes a frame after checking the bytes against the given limits.
-    ///
-    /// # Errors
-    /// As [`decode`](Frame::decode).
-    pub fn decode_with(bytes: impl Into<Bytes>, limits: &Limits) -> Result<Self, DecodeError> {
         let bytes = bytes.into();
         let mut fields = Slots::default();
         let mut key = None;
         let mut fault = Ok(());
-        scan(&bytes, limits, |span| match key.take() {
+        scan(&bytes, &Limits::default(), |span| match key.take() {
             None => key = Some(span),
             Some(key) if fault.is_ok() => fault = fields.put(&bytes, key, span),
             Some(_) => {}

@@ -44,7 +44,7 @@ const OWNERS_WAIT: Duration = Duration::from_secs(1);
 /// let recorded = Recording::open("session.mcap")?.entries();
 /// let live = Replay::live(recorded)?.allow("get_battery").speed(Speed::Max);
 /// let assistant = Assistant::builder().join(url, token).await?;
-/// let report = live.ask(&assistant).await;
+/// let report = live.ask(&assistant, |step| println!("{step:?}")).await;
 /// assert!(report.is_same(), "{report}");
 /// # Ok(())
 /// # }
@@ -120,19 +120,12 @@ impl Live {
         self.allowed.plan(&self.recorded)
     }
 
-    /// Makes the calls and compares the outcomes. Waits up to 5 s until the tools are offered.
+    /// Makes the calls and compares the outcomes. Waits up to 5 s until the tools are offered. `tell` gets the progress
+    /// after each start and end of a call.
     ///
     /// # Cancel safety
     /// Dropping the future cancels open calls and makes no further ones.
-    pub async fn ask(&self, assistant: &Assistant) -> LiveReport {
-        self.ask_with(assistant, |_| {}).await
-    }
-
-    /// Like `ask`, and reports the progress after each start and end of a call.
-    ///
-    /// # Cancel safety
-    /// As [`ask`](Live::ask).
-    pub async fn ask_with(&self, assistant: &Assistant, tell: impl FnMut(&Step)) -> LiveReport {
+    pub async fn ask(&self, assistant: &Assistant, tell: impl FnMut(&Step)) -> LiveReport {
         let mut run = Run::new(self, assistant, tell);
         tokio::select! {
             // Calls that are open then settle as closed, which is no answer of theirs.

@@ -27,6 +27,7 @@ pub(super) struct Function<S> {
 pub struct Built<S> {
     pub(super) takes_context: bool,
     pub(super) schema: Option<fn() -> Json>,
+    pub(super) options: ToolOptions,
     pub(super) run: Run<S>,
 }
 
@@ -42,7 +43,6 @@ impl<S> Function<S> {
     pub(super) fn new<M>(
         name: ToolName,
         description: &str,
-        options: ToolOptions,
         handler: impl Handler<M, S>,
     ) -> Result<Self, RegisterError> {
         let built = handler.build(Seal);
@@ -52,7 +52,7 @@ impl<S> Function<S> {
                 as_map(of_type()).ok_or_else(|| RegisterError::NotAMap { name: name.clone() })?
             }
         };
-        let tool = Tool::new(name, description).schema(schema).options(options);
+        let tool = Tool::new(name, description).schema(schema).options(built.options);
         Ok(Self { tool, takes_context: built.takes_context, run: built.run })
     }
 

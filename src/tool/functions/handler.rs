@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use self::sealed::Seal;
 use super::function::{Built, arguments, result};
-use crate::tool::{ToolError, source::ToolContext};
+use crate::tool::{ToolError, ToolOptions, source::ToolContext};
 
 /// The state given to [`Tools::with_state`](crate::Tools::with_state), as a tool's parameter.
 ///
@@ -29,8 +29,8 @@ pub struct State<S>(pub S);
 ///
 /// Its parameters are [`ToolContext`], [`State<S>`] and its arguments, each optional, in this order. The arguments
 /// derive `serde::Deserialize` and `schemars::JsonSchema`. The function returns `Result<T, ToolError>` where `T` is
-/// `serde::Serialize`. Closures that return such a future are accepted too. `M` encodes which of the eight signatures
-/// it has, and is inferred. The trait is sealed.
+/// `serde::Serialize`. Closures that return such a future are accepted too, and functions with options
+/// ([`ToolOptions::on`]). `M` encodes which of the eight signatures it has, and is inferred. The trait is sealed.
 ///
 /// If the compiler rejects a function, [`check_tool`](crate::check_tool) finds the reason.
 #[diagnostic::on_unimplemented(
@@ -47,6 +47,42 @@ pub struct State<S>(pub S);
 pub trait Handler<M, S>: Clone + Send + Sync + 'static {
     #[doc(hidden)]
     fn build(self, seal: Seal) -> Built<S>;
+}
+
+/// A function with options: see [`ToolOptions::on`].
+#[derive(Clone, Debug)]
+pub struct WithOptions<H> {
+    handler: H,
+    options: ToolOptions,
+}
+
+impl ToolOptions {
+    /// Sets these options for a function that becomes a tool.
+    ///
+    /// ```
+    /// use toolbridge::{Client, ConsentRequest, ToolError, ToolOptions};
+    ///
+    /// async fn erase_album() -> Result<(), ToolError> {
+    ///     Ok(())
+    /// }
+    /// let client = Client::builder()
+    ///     .tool("erase_album", "Delete an album", ToolOptions::destructive().on(erase_album))
+    ///     .consent(|_: ConsentRequest| async { true });
+    /// # let _ = client;
+    /// ```
+    pub fn on<H>(self, handler: H) -> WithOptions<H> {
+        WithOptions { handler, options: self }
+    }
+}
+
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Optioned<M>(std::marker::PhantomData<fn(M)>);
+
+impl<M, S, H: Handler<M, S>> Handler<Optioned<M>, S> for WithOptions<H> {
+    fn build(self, seal: Seal) -> Built<S> {
+        Built { options: self.options, ..self.handler.build(seal) }
+    }
 }
 
 pub(super) mod sealed {
@@ -74,6 +110,7 @@ macro_rules! forms {
                 Built {
                     takes_context: forms!(@has_context $($kind)*),
                     schema: forms!(@schema $($generic)?),
+                    options: ToolOptions::default(),
                     run: std::sync::Arc::new(move |_context: ToolContext, _state: &S, _body| {
                         $(let $param = forms!(@make $kind _context _state _body);)*
                         let running = self($($param),*);
