@@ -200,10 +200,14 @@ impl AssistantBuilder {
     /// Joins over a custom transport.
     ///
     /// # Errors
-    /// [`JoinError::Register`] if the assistant's own tools cannot be offered.
+    /// [`JoinError::Register`] if the assistant's own tools cannot be offered, [`JoinError::Record`] if the recording
+    /// cannot be created.
     ///
     /// # Cancel safety
     /// Dropping the future before it completes joins nothing.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime, or in one without time.
     pub async fn join_over(self, transport: impl Transport) -> Result<Assistant, JoinError> {
         let handle = self.setup.join(transport, Role::Assistant)?;
         let seen = Mutex::new(handle.0.offers.subscribe());
@@ -219,6 +223,9 @@ impl AssistantBuilder {
     ///
     /// # Cancel safety
     /// Dropping the future before it completes leaves the room again.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime, or in one without time and I/O.
     #[cfg(feature = "livekit")]
     pub async fn join(self, url: &str, token: &str) -> Result<Assistant, JoinError> {
         self.setup.check()?;

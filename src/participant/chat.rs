@@ -98,7 +98,10 @@ pub fn definitions(offers: &[Offer]) -> Vec<Json> {
 ///
 /// Its content is JSON: `tool`, `from` (the participant that ran it, if any), and `result`, or `error` with `code`
 /// and `message`. A failure is an answer too: the model reads it, and may retry or report it. The call starts when
-/// this function is called, not when the future is awaited; dropping the future cancels it.
+/// this function is called, not when the future is awaited.
+///
+/// # Cancel safety
+/// Dropping the future cancels the call.
 pub fn call(caller: &impl Caller, tool_call: &Json) -> impl Future<Output = Json> + Send + 'static {
     let id = tool_call["id"].clone();
     let function = &tool_call["function"];

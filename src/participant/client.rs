@@ -116,10 +116,14 @@ impl ClientBuilder {
     /// Joins over a custom transport.
     ///
     /// # Errors
-    /// [`JoinError::Register`] if the tools cannot be offered.
+    /// [`JoinError::Register`] if the tools cannot be offered, [`JoinError::Record`] if the recording cannot be
+    /// created.
     ///
     /// # Cancel safety
     /// Dropping the future before it completes joins nothing.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime, or in one without time.
     pub async fn join_over(self, transport: impl Transport) -> Result<Client, JoinError> {
         Ok(Client { handle: self.setup.join(transport, Role::Client)? })
     }
@@ -133,6 +137,9 @@ impl ClientBuilder {
     ///
     /// # Cancel safety
     /// Dropping the future before it completes leaves the room again.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime, or in one without time and I/O.
     #[cfg(feature = "livekit")]
     pub async fn join(self, url: &str, token: &str) -> Result<Client, JoinError> {
         self.setup.check()?;

@@ -10,7 +10,8 @@ use super::{RecordError, Recording};
 
 impl Recording {
     /// Opens a file that may still be written. At its end, [`entries`](Recording::entries) calls `wait` and checks for
-    /// more when it returns, until the recorder finishes the file or `wait` returns false. A finished file ends normally.
+    /// more when it returns, until the recorder finishes the file or `wait` returns false. A finished file ends
+    /// normally.
     ///
     /// If the writer crashed, reading ends only when `wait` returns false.
     ///

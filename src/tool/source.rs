@@ -19,15 +19,19 @@ use crate::{
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 
 /// Offers tools and executes their calls.
-///
-/// # Cancel safety
-/// Dropping the future that [`execute`](ToolSource::execute) returned cancels that call.
 pub trait ToolSource: Send + Sync + 'static {
     /// Returns the tools that are currently offered.
     fn list(&self) -> Vec<Tool>;
 
     /// Runs one call. The arguments have been checked against the schema in [`list`](ToolSource::list), unless the
     /// source [validates](ToolSource::validates_arguments) them itself.
+    ///
+    /// # Errors
+    /// The tool's failure, which is sent to the caller. A panic counts as a failure, and its text stays in this process.
+    ///
+    /// # Cancel safety
+    /// The future is dropped when the call is cancelled or its time is over, after the grace period if the tool
+    /// [uses](ToolSource::uses_cancel_grace) one.
     fn execute(
         &self,
         tool: &ToolName,
@@ -36,6 +40,9 @@ pub trait ToolSource: Send + Sync + 'static {
     ) -> impl Future<Output = Outcome> + Send;
 
     /// Resolves when the return value of [`list`](ToolSource::list) has changed. Default: never.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped and requested again at any time; a change must not be lost by that.
     fn changed(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }

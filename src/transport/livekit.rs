@@ -326,6 +326,9 @@ impl ConnectOptions {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the room. Joining is not resumed by a later call.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime, or in one without time and I/O.
     pub async fn join(self, url: &str, token: &str) -> Result<LiveKitTransport, ConnectError> {
         let url = ServerUrl::parse(url)?;
         if !has_the_form_of_a_token(token) {
@@ -390,6 +393,9 @@ impl LiveKitTransport {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the room.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime, or in one without time and I/O.
     pub async fn join(url: &str, token: &str) -> Result<Self, ConnectError> {
         ConnectOptions::new().join(url, token).await
     }

@@ -1,8 +1,8 @@
 //! A probe of a LiveKit server: each step of connecting to it, tried alone.
 //!
 //! A join reports one error for the whole attempt. A probe takes the same steps one by one (name, TCP, proxy, TLS, HTTP),
-//! with the same proxy and trust settings, and returns what it found at each. `toolbridge doctor` is built on it. What it finds
-//! are values that can be kept and compared, so they hold the text of an underlying error, not the error itself.
+//! with the same proxy and trust settings, and returns what it found at each. `toolbridge doctor` is built on it. What it
+//! finds are values that can be kept and cloned, so they hold the text of an underlying error, not the error itself.
 //!
 //! ```no_run
 //! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
