@@ -106,9 +106,9 @@ pub use protocol::{
     frame,
     session::{
         COMPLAINT_INTERVAL, CONSENT_MARGIN, CallCaps, CallKey, CallRecord, CallState, Candidate, Caps,
-        Config, Counter, Destination, Event, FrameCaps, Job, JobKey, LateResult, LocalText, Output,
-        ParticipantFilter, Question, Readiness, Request, RequestCaps, SelectionFn, SelectionPolicy,
-        SendFailure, SendFrameError, Session, Stats, StopError, Times, ToolCaps, TurnKey, Unaccepted,
+        Config, Counter, Destination, Event, FrameCaps, LateResult, LocalText, Output, ParticipantFilter,
+        Question, Readiness, Request, RequestCaps, SelectionFn, SelectionPolicy, SendFailure, SendFrameError,
+        Session, Stats, StopError, Times, ToolCaps, TurnKey, Unaccepted,
     },
 };
 #[cfg(feature = "runtime")]
@@ -119,10 +119,10 @@ pub use tool::programs;
 pub use tool::source::{Prefixed, ToolContext, ToolSource};
 pub use tool::{
     AuthorizePrompt, BargeIn, CallError, CallId, ChoicePrompt, Consent, DEFAULT_TIMEOUT, Decision, ErrorCode,
-    Execution, FormPrompt, InvalidCallId, InvalidToolName, InvalidTraceContext, MAX_PROMPT_CHOICES,
-    MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, MAX_TOOL_NAME, NotAdmitted,
-    NotOffered, Offer, Outcome, PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt,
-    PromptAnswer, PromptedCall, RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext,
+    Execution, FormPrompt, InvalidCallId, InvalidToolName, InvalidTraceContext, Job, JobKey,
+    MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, MAX_TOOL_NAME,
+    NotAdmitted, NotOffered, Offer, Outcome, PermissionOption, PermissionPrompt, Progress, ProgressStatus,
+    Prompt, PromptAnswer, PromptedCall, RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext,
     Visibility,
 };
 #[cfg(feature = "livekit")]

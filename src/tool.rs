@@ -15,6 +15,7 @@ pub(crate) mod executor;
 mod failure;
 #[cfg(feature = "runtime")]
 pub(crate) mod functions;
+mod job;
 mod name;
 pub(crate) mod not_offered;
 #[cfg(all(feature = "programs", unix))]
@@ -25,12 +26,13 @@ mod prompt;
 mod schema;
 #[cfg(feature = "runtime")]
 pub(crate) mod source;
-mod trace_context;
+pub(crate) mod trace_context;
 
 pub use barge_in::BargeIn;
 pub use definition::{Consent, Execution, Offer, Tool, ToolOptions, Visibility};
 pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};
+pub use job::{Job, JobKey};
 pub use name::{CallId, InvalidCallId, InvalidToolName, MAX_TOOL_NAME, ToolName};
 pub use not_offered::{NotAdmitted, NotOffered};
 pub use progress::{Progress, ProgressStatus};

@@ -16,10 +16,10 @@ use super::{
     now, spans,
 };
 use crate::{
-    protocol::session::{CallRecord, Event, Job, JobKey, Output, Question, SendFailure, Session, later},
+    protocol::session::{CallRecord, Event, Output, Question, SendFailure, Session, later},
     tool::{
-        CallError, Outcome, Progress, Tool,
-        executor::{self, Done, Executor, Questions, Reports},
+        CallError, Job, JobKey, Outcome, Progress, Tool,
+        executor::{Done, Executor, Questions, Reports},
     },
     transport::{
         CloseReason, ConnectionState, SendError, Sid, Transport, TransportEvent,
@@ -49,13 +49,13 @@ const TIDY: Duration = Duration::from_secs(10);
 pub(super) struct Driver<T: Transport> {
     shared: Arc<Shared>,
     transport: T,
-    executor: Executor<JobKey>,
-    reports: Reports<JobKey>,
+    executor: Executor,
+    reports: Reports,
     consent: Option<AskPerson>,
     /// Receives this participant's tools before they are offered.
     offering: Option<Offering>,
     unasked: Option<Unasked>,
-    questions: Questions<JobKey>,
+    questions: Questions,
     queue: SendQueue,
     /// `None` if the transport takes packets from the queue by itself.
     pump: Option<Pump>,
@@ -86,7 +86,7 @@ impl Drop for LastWord {
 /// The source of a wake-up.
 enum Woken {
     Transport(Option<TransportEvent>),
-    Done(Done<JobKey>),
+    Done(Done),
     Consent(JobKey, bool),
     Sent(Sent),
     Sources,
@@ -99,7 +99,7 @@ impl<T: Transport> Driver<T> {
         shared: Arc<Shared>,
         transport: T,
         queue: Option<SendQueue>,
-        (executor, reports): (Executor<JobKey>, Reports<JobKey>),
+        (executor, reports): (Executor, Reports),
         drain: Duration,
     ) -> Self {
         let sid = shared.lock().session.local().sid().clone();
@@ -271,20 +271,8 @@ impl<T: Transport> Driver<T> {
     }
 
     fn execute(&mut self, job: Job, span: Span) {
-        let deadline = Instant::from_std(job.deadline);
-        let trace = job.trace();
-        self.shared.propagation.adopt(&span, trace.as_ref());
-        self.executor.execute(executor::Job {
-            span,
-            trace,
-            key: job.key,
-            tool: job.tool,
-            arguments: job.arguments,
-            caller: job.caller,
-            call: job.call,
-            limit: job.limit,
-            deadline,
-        });
+        self.shared.propagation.adopt(&span, job.trace().as_ref());
+        self.executor.execute(job, span);
     }
 
     /// Returns the next output. If there is none, the session learns the length of the reliable queue, and may then
@@ -345,7 +333,7 @@ impl<T: Transport> Driver<T> {
         inner.session.handle_rejoined(now(), local, self.transport.present());
     }
 
-    fn done(&mut self, done: Done<JobKey>) {
+    fn done(&mut self, done: Done) {
         let mut inner = self.shared.lock();
         match done {
             Done::Started(key) => inner.session.progress(now(), key, Progress::started()),

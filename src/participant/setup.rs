@@ -11,7 +11,7 @@ use super::{
     spans::Propagation,
 };
 use crate::{
-    protocol::session::{Config, JobKey, Session},
+    protocol::session::{Config, Session},
     tool::{
         RegisterError,
         executor::{Executor, Reports},
@@ -88,7 +88,7 @@ impl Setup {
         self,
         mut transport: T,
         role: Role,
-        (executor, reports): (Executor<JobKey>, Reports<JobKey>),
+        (executor, reports): (Executor, Reports),
         (offering, unasked): (Option<Offering>, Option<Unasked>),
     ) -> Result<Arc<Handle>, JoinError> {
         let mut seed = [0; 32];
@@ -151,7 +151,7 @@ impl Setup {
         Ok(())
     }
 
-    fn executor(&self) -> Result<(Executor<JobKey>, Reports<JobKey>), RegisterError> {
+    fn executor(&self) -> Result<(Executor, Reports), RegisterError> {
         if let Some(problem) = &self.problem {
             return Err(problem.clone());
         }

@@ -13,8 +13,8 @@ use std::{
 use tracing::{Span, field};
 
 use crate::{
-    protocol::session::{CallRecord, Job},
-    tool::{CallError, Execution, ToolError, TraceContext},
+    protocol::session::CallRecord,
+    tool::{CallError, Execution, Job, ToolError, TraceContext},
     value::Value,
 };
 

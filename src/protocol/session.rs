@@ -30,8 +30,8 @@ pub use self::{
     config::{CallCaps, Caps, Config, FrameCaps, ParticipantFilter, RequestCaps, Times, ToolCaps},
     context::COMPLAINT_INTERVAL,
     event::{
-        CallKey, Destination, Event, Job, JobKey, LocalText, Output, Question, Request, SendFailure,
-        SendFrameError, TurnKey, Unaccepted,
+        CallKey, Destination, Event, LocalText, Output, Question, Request, SendFailure, SendFrameError,
+        TurnKey, Unaccepted,
     },
     jobs::CONSENT_MARGIN,
     outgoing::{LateResult, StopError},
@@ -50,7 +50,7 @@ use self::{
 };
 use crate::{
     protocol::frame::{Kind, Meta},
-    tool::{CallError, CallId, Offer, Outcome, Progress, RegisterError, Tool},
+    tool::{CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, Tool},
     transport::{CloseReason, Identity, Incoming, Participant, Role, TOPIC, TransportEvent},
     value::Value,
 };

@@ -14,10 +14,10 @@ use super::{
 use crate::{
     protocol::{
         frame::{Frame, Message, Meta, RegisteredTool},
-        session::{CallKey, JobKey, Output, Session, later},
+        session::{CallKey, Output, Session, later},
     },
     recording::Moment,
-    tool::{CallId, ErrorCode},
+    tool::{CallId, ErrorCode, JobKey},
     transport::{Identity, Lane, Packet, Participant, Peer, Role, StreamParts, TransportEvent},
 };
 

@@ -119,7 +119,7 @@ impl Endpoint {
     }
 
     /// The job of this call, for one of these; of a broadcast, our own.
-    fn job(&self, call: &CallId, to: &[Identity]) -> Option<crate::protocol::session::JobKey> {
+    fn job(&self, call: &CallId, to: &[Identity]) -> Option<crate::tool::JobKey> {
         let of = |caller: &Identity| self.jobs.get(&(caller.clone(), call.clone())).copied();
         to.iter().find_map(of).or_else(|| of(&self.id))
     }

@@ -11,18 +11,17 @@ mod report;
 mod run;
 mod slots;
 
-use std::{collections::HashMap, fmt, hash::Hash, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::{
     tool::{
-        CallId, ErrorCode, RegisterError, Tool, ToolError, ToolName, TraceContext, schema::ArgumentCheck,
+        ErrorCode, Job, JobKey, RegisterError, Tool, ToolError, ToolName, schema::ArgumentCheck,
         source::AnySource,
     },
-    transport::Identity,
     value::Value,
 };
 
@@ -40,38 +39,19 @@ use self::{
 const LIST_AGAIN: Duration = Duration::from_millis(100);
 
 /// Runs the calls of tool sources. Dropping it stops them all.
-pub(crate) struct Executor<K> {
+pub(crate) struct Executor {
     sources: Vec<Arc<dyn AnySource>>,
     offered: Vec<Offered>,
     /// Reserved tools, which are never offered.
     prompts: Vec<Offered>,
     slots: Slots,
-    open: HashMap<K, (u64, CancellationToken)>,
+    open: HashMap<JobKey, (u64, CancellationToken)>,
     /// Each task returns its number, because its key may belong to another call when the task has cleaned up.
-    running: JoinSet<(K, u64)>,
+    running: JoinSet<(JobKey, u64)>,
     begun: u64,
-    reports: mpsc::UnboundedSender<report::Notice<K>>,
+    reports: mpsc::UnboundedSender<report::Notice>,
     changes: mpsc::Receiver<()>,
     _watching: JoinSet<()>,
-}
-
-/// One call to run.
-#[derive(Debug)]
-pub(crate) struct Job<K> {
-    /// The key in reports. Unique among the calls that are not settled.
-    pub(crate) key: K,
-    pub(crate) tool: ToolName,
-    pub(crate) arguments: Value,
-    pub(crate) caller: Identity,
-    pub(crate) call: CallId,
-    /// The call's whole limit, which the text of a timeout names.
-    pub(crate) limit: Duration,
-    /// When that limit ends.
-    pub(crate) deadline: Instant,
-    /// The parent span of everything that its function logs.
-    pub(crate) span: Span,
-    /// The trace context that its caller sent.
-    pub(crate) trace: Option<TraceContext>,
 }
 
 /// A tool, its source, and the validator of its arguments.
@@ -82,7 +62,7 @@ struct Offered {
     check: ArgumentCheck,
 }
 
-impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
+impl Executor {
     /// Creates an executor for these sources with limits for the running and the waiting calls, and the receiver of
     /// its reports. Requires a tokio runtime.
     ///
@@ -93,7 +73,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         sources: Vec<Arc<dyn AnySource>>,
         running: usize,
         waiting: usize,
-    ) -> Result<(Self, Reports<K>), RegisterError> {
+    ) -> Result<(Self, Reports), RegisterError> {
         sources.iter().try_for_each(|source| source.check())?;
         let offered = list(&sources, &[], Err)?;
         let (notices, reports) = Reports::new();
@@ -168,8 +148,8 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         offered.map_or(Ok(()), |offered| offered.check.check(arguments.clone()).map(drop))
     }
 
-    /// Starts a call, or queues it until others end. Exactly one `Settled` follows in every case.
-    pub(crate) fn execute(&mut self, job: Job<K>) {
+    /// Starts a call, or queues it until others end. `span` is the parent of everything that its function logs. Exactly one `Settled` follows in every case.
+    pub(crate) fn execute(&mut self, job: Job, span: Span) {
         self.forget_ended();
         let reporter = Reporter::new(job.key, self.reports.clone());
         let mut known = self.offered.iter().chain(&self.prompts);
@@ -185,7 +165,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
         self.begun += 1;
         let (key, number) = (job.key, self.begun);
         self.open.insert(key, (number, cancelled.clone()));
-        let call = run(Run { job, offered: offered.clone(), slot, cancelled, reporter });
+        let call = run(Run { job, span, offered: offered.clone(), slot, cancelled, reporter });
         self.running.spawn(async move {
             call.await;
             (key, number)
@@ -193,7 +173,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
     }
 
     /// Stops a call. A call that has ended is unaffected.
-    pub(crate) fn abort(&mut self, key: K) {
+    pub(crate) fn abort(&mut self, key: JobKey) {
         if let Some((_, token)) = self.open.get(&key) {
             token.cancel();
         }
@@ -218,7 +198,7 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
     }
 }
 
-impl<K> fmt::Debug for Executor<K> {
+impl fmt::Debug for Executor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Executor")
             .field("tools", &self.offered.len())

@@ -187,6 +187,7 @@ pub struct ToolContext {
     cancelled: CancellationToken,
     report: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
     trace: Option<TraceContext>,
+    meta: Value,
 }
 
 impl ToolContext {
@@ -200,6 +201,7 @@ impl ToolContext {
             cancelled: CancellationToken::new(),
             report: None,
             trace: None,
+            meta: Value::empty(),
         }
     }
 
@@ -236,6 +238,19 @@ impl ToolContext {
     pub fn with_trace(mut self, context: impl Into<Option<TraceContext>>) -> Self {
         self.trace = context.into();
         self
+    }
+
+    /// Sets the metadata of the caller's request: a map.
+    #[must_use]
+    pub fn with_meta(mut self, meta: Value) -> Self {
+        self.meta = meta;
+        self
+    }
+
+    /// Returns a value of the metadata that the caller sent with its request
+    /// ([`CallBuilder::meta`](crate::CallBuilder::meta)), by its key or by a path as in [`Value::get`].
+    pub fn meta(&self, key: &str) -> Option<Value> {
+        self.meta.get(key)
     }
 
     /// Returns the trace context that the caller sent: the caller's own span.

@@ -2,6 +2,16 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
+use crate::value::Value;
+
+/// The W3C's names, which OpenTelemetry's propagators read and write.
+pub(crate) const PARENT: &str = "traceparent";
+pub(crate) const STATE: &str = "tracestate";
+
+/// The names that other implementations of the protocol use.
+pub(crate) const TRACE_ID: &str = "messaging.trace_id";
+pub(crate) const SPAN_ID: &str = "messaging.span_id";
+
 /// The length of a `traceparent` of version 00, in characters.
 const PARENT_CHARS: usize = 55;
 
@@ -61,6 +71,20 @@ pub enum InvalidTraceContext {
 }
 
 impl TraceContext {
+    /// Reads the trace context in a request's metadata. A malformed one is ignored.
+    pub(crate) fn of_meta(meta: &Value) -> Option<Self> {
+        let text = |key: &str| meta.get(key).and_then(|value| value.as_str().map(str::to_owned));
+        match text(PARENT) {
+            Some(parent) => {
+                let context: Self = parent.parse().ok()?;
+                let state = text(STATE).and_then(|state| context.clone().with_state(&state).ok());
+                Some(state.unwrap_or(context))
+            }
+            // A sender that writes ids without flags records its trace.
+            None => Some(Self::of_ids(&text(TRACE_ID)?, &text(SPAN_ID)?).ok()?.sampled(true)),
+        }
+    }
+
     /// Creates a context with these ids, not sampled and without state.
     ///
     /// # Errors
@@ -235,7 +259,15 @@ fn is_value(value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value as Json, json};
+
     use super::*;
+
+    const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+
+    fn of(meta: Json) -> Option<TraceContext> {
+        TraceContext::of_meta(&Value::from(meta))
+    }
 
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -297,5 +329,21 @@ mod tests {
         assert!(with(&members(32)).is_ok());
         assert_eq!(with(&members(33)), Err(InvalidTraceContext::StateTooLarge));
         assert_eq!(with(&format!("a={}", "x".repeat(511))), Err(InvalidTraceContext::StateTooLarge));
+    }
+
+    #[test]
+    fn invalid_state_is_left_out_and_invalid_parent_is_ignored() {
+        let good: TraceContext = UNSAMPLED.parse().unwrap();
+        assert_eq!(of(json!({"traceparent": UNSAMPLED, "tracestate": "A=b"})), Some(good.clone()));
+        let with = of(json!({"traceparent": UNSAMPLED, "tracestate": "a=b"})).unwrap();
+        assert_eq!(with.state(), Some("a=b"));
+        let ids = json!({"messaging.trace_id": good.trace_id(), "messaging.span_id": good.span_id()});
+        assert_eq!(of(ids), Some(good.clone().sampled(true)));
+        let odd = json!({"traceparent": "nonsense", "messaging.trace_id": good.trace_id(), "messaging.span_id": good.span_id()});
+        for none in
+            [odd, json!({}), json!({"traceparent": 7}), json!({"messaging.trace_id": good.trace_id()})]
+        {
+            assert_eq!(of(none.clone()), None, "{none}");
+        }
     }
 }

@@ -277,3 +277,22 @@ async fn identity_that_joins_twice_closes_the_older_participant() {
     let _new = Client::builder().tool("double", "", double).join_over(room.client("phone")).await.unwrap();
     assert_eq!(old.closed().await, CloseReason::DuplicateIdentity);
 }
+
+#[tokio::test(start_paused = true)]
+async fn tool_reads_the_metadata_of_its_request() {
+    async fn locale(context: ToolContext) -> Result<Option<String>, ToolError> {
+        Ok(context.meta("locale").and_then(|locale| locale.as_str().map(str::to_owned)))
+    }
+    let room = MemoryRoom::new();
+    let client = Client::builder().tool("client_locale", "", locale);
+    let _client = client.join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().tool("own_locale", "", locale);
+    let assistant = assistant.join_over(room.assistant("assistant")).await.unwrap();
+    for tool in ["client_locale", "own_locale"] {
+        let with: Option<String> =
+            assistant.call(tool, ()).meta("locale", "de").await.unwrap().decode().unwrap();
+        assert_eq!(with.as_deref(), Some("de"), "{tool}");
+        let without: Option<String> = assistant.call(tool, ()).await.unwrap().decode().unwrap();
+        assert_eq!(without, None, "{tool}");
+    }
+}

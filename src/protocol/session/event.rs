@@ -9,7 +9,7 @@ use std::{
 use super::stats::Counter;
 use crate::{
     protocol::frame::{Frame, Meta},
-    tool::{CallError, CallId, ErrorCode, Execution, NotAdmitted, Progress, Tool, ToolName},
+    tool::{CallError, CallId, ErrorCode, Execution, Job, JobKey, NotAdmitted, Progress, Tool, ToolName},
     transport::{CloseReason, ConnectionState, Identity, Packet, Participant, Peer},
     value::{EncodeError, Value},
 };
@@ -45,10 +45,6 @@ pub enum Output {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallKey(pub(super) u64);
 
-/// Identifies a job of the local participant within one session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobKey(pub(super) u64);
-
 /// Identifies a conversation turn within one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TurnKey(pub(super) u64);
@@ -70,28 +66,6 @@ pub struct Question {
     pub arguments: Value,
     /// The time at which a missing answer becomes a refusal.
     pub until: Instant,
-}
-
-/// A tool to run.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Job {
-    /// Identifies the job in `settle` and `progress`.
-    pub key: JobKey,
-    /// The call's id on the wire.
-    pub call: CallId,
-    /// The caller.
-    pub caller: Identity,
-    /// The tool, which the local participant offers.
-    pub tool: ToolName,
-    /// The arguments: a map, not checked against the schema.
-    pub arguments: Value,
-    /// The time at which the job times out.
-    pub deadline: Instant,
-    /// The job's whole time limit.
-    pub limit: Duration,
-    /// The metadata of the request: a map.
-    pub meta: Value,
 }
 
 /// A request to call a tool.

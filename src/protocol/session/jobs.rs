@@ -11,7 +11,7 @@ pub use self::consent::CONSENT_MARGIN;
 use self::consent::Consents;
 pub(super) use self::consent::Verdict;
 use super::{
-    CallKey, Counter, Event, Job, JobKey, LocalText, Output, Question,
+    CallKey, Counter, Event, JobKey, LocalText, Output, Question,
     codec::floor_char,
     context::Context,
     delivery::{ANSWER_SOON, Delivery},
@@ -21,7 +21,9 @@ use super::{
 };
 use crate::{
     protocol::frame::{Message, Meta, ToolProgress},
-    tool::{BargeIn, CallId, Consent, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName, Visibility},
+    tool::{
+        BargeIn, CallId, Consent, ErrorCode, Job, Outcome, Progress, Tool, ToolError, ToolName, Visibility,
+    },
     transport::{Identity, Sid},
     value::Value,
 };

@@ -4,33 +4,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::tool::{ErrorCode, Outcome, Progress, ToolError};
+use crate::tool::{ErrorCode, JobKey, Outcome, Progress, ToolError};
 
 /// A report of a call.
 #[derive(Debug)]
-pub(crate) enum Done<K> {
+pub(crate) enum Done {
     /// The arguments are valid and the function starts.
-    Started(K),
+    Started(JobKey),
     /// Progress. If several were not read, only the last is kept.
-    Progress(K, Progress),
+    Progress(JobKey, Progress),
     /// The outcome; the last report of a call.
-    Settled(K, Outcome),
+    Settled(JobKey, Outcome),
 }
 
 /// Receives the reports of all calls, in order. It never holds more than three for one call.
 #[derive(Debug)]
-pub(crate) struct Reports<K>(mpsc::UnboundedReceiver<Notice<K>>);
+pub(crate) struct Reports(mpsc::UnboundedReceiver<Notice>);
 
 #[derive(Debug)]
-pub(super) enum Notice<K> {
-    Started(K),
+pub(super) enum Notice {
+    Started(JobKey),
     /// Progress is available.
-    Progress(K, Latest),
-    Settled(K, Outcome),
+    Progress(JobKey, Latest),
+    Settled(JobKey, Outcome),
 }
 
-impl<K> Reports<K> {
-    pub(super) fn new() -> (mpsc::UnboundedSender<Notice<K>>, Self) {
+impl Reports {
+    pub(super) fn new() -> (mpsc::UnboundedSender<Notice>, Self) {
         let (notices, reports) = mpsc::unbounded_channel();
         (notices, Self(reports))
     }
@@ -39,7 +39,7 @@ impl<K> Reports<K> {
     ///
     /// # Cancel safety
     /// Safe: no report is lost.
-    pub(crate) async fn recv(&mut self) -> Option<Done<K>> {
+    pub(crate) async fn recv(&mut self) -> Option<Done> {
         loop {
             if let Some(done) = read(self.0.recv().await?) {
                 return Some(done);
@@ -48,7 +48,7 @@ impl<K> Reports<K> {
     }
 
     /// Returns the next report if there is one.
-    pub(crate) fn try_recv(&mut self) -> Option<Done<K>> {
+    pub(crate) fn try_recv(&mut self) -> Option<Done> {
         loop {
             if let Some(done) = read(self.0.try_recv().ok()?) {
                 return Some(done);
@@ -58,7 +58,7 @@ impl<K> Reports<K> {
 }
 
 /// Reads the report of a notice; `None` if its progress was read before.
-fn read<K>(notice: Notice<K>) -> Option<Done<K>> {
+fn read(notice: Notice) -> Option<Done> {
     match notice {
         Notice::Started(key) => Some(Done::Started(key)),
         Notice::Settled(key, outcome) => Some(Done::Settled(key, outcome)),
@@ -86,14 +86,14 @@ impl Latest {
 
 /// Reports for one call, and settles it when it is dropped.
 #[derive(Debug)]
-pub(super) struct Reporter<K: Copy> {
-    key: K,
-    notices: mpsc::UnboundedSender<Notice<K>>,
+pub(super) struct Reporter {
+    key: JobKey,
+    notices: mpsc::UnboundedSender<Notice>,
     latest: Latest,
 }
 
-impl<K: Copy> Reporter<K> {
-    pub(super) fn new(key: K, notices: mpsc::UnboundedSender<Notice<K>>) -> Self {
+impl Reporter {
+    pub(super) fn new(key: JobKey, notices: mpsc::UnboundedSender<Notice>) -> Self {
         Self { key, notices, latest: Latest::default() }
     }
 
@@ -103,10 +103,7 @@ impl<K: Copy> Reporter<K> {
     }
 
     /// Returns the function by which a tool's context reports progress.
-    pub(super) fn progress(&self) -> impl Fn(Progress) + Send + Sync + 'static
-    where
-        K: Send + Sync + 'static,
-    {
+    pub(super) fn progress(&self) -> impl Fn(Progress) + Send + Sync + 'static {
         let (key, notices, latest) = (self.key, self.notices.clone(), self.latest.clone());
         move |progress| {
             let mut slot = latest.lock();
@@ -131,7 +128,7 @@ impl<K: Copy> Reporter<K> {
     }
 }
 
-impl<K: Copy> Drop for Reporter<K> {
+impl Drop for Reporter {
     fn drop(&mut self) {
         self.once(Err(ToolError::new(ErrorCode::CANCELLED, "the tool was stopped before it returned")));
     }

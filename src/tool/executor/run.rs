@@ -4,33 +4,35 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::{
-    Job, Offered,
+    Offered,
     caught::Caught,
     report::Reporter,
     slots::{Entry, Slot},
 };
 use crate::{
-    tool::{ErrorCode, Outcome, ToolError, ToolOptions, source::ToolContext},
+    tool::{ErrorCode, Job, Outcome, ToolError, ToolOptions, source::ToolContext},
     value::Value,
 };
 
 /// The inputs of one call.
-pub(super) struct Run<K: Copy> {
-    pub(super) job: Job<K>,
+pub(super) struct Run {
+    pub(super) job: Job,
+    /// The parent span of everything that its function logs.
+    pub(super) span: Span,
     pub(super) offered: Offered,
     pub(super) slot: Entry,
     pub(super) cancelled: CancellationToken,
-    pub(super) reporter: Reporter<K>,
+    pub(super) reporter: Reporter,
 }
 
 /// Runs the call to its end, including cleanup.
-pub(super) async fn run<K: Copy + Send + Sync + 'static>(call: Run<K>) {
-    let span = call.job.span.clone();
+pub(super) async fn run(call: Run) {
+    let span = call.span.clone();
     async move {
-        let Run { job, offered, slot, cancelled, reporter } = call;
+        let Run { job, offered, slot, cancelled, reporter, .. } = call;
         match wait(slot, &job, &cancelled).await {
             Err(refusal) => reporter.settle(Err(refusal)),
             Ok(slot) => {
@@ -44,11 +46,11 @@ pub(super) async fn run<K: Copy + Send + Sync + 'static>(call: Run<K>) {
 }
 
 /// Waits for a slot.
-async fn wait<K>(slot: Entry, job: &Job<K>, cancelled: &CancellationToken) -> Result<Slot, ToolError> {
+async fn wait(slot: Entry, job: &Job, cancelled: &CancellationToken) -> Result<Slot, ToolError> {
     tokio::select! {
         biased;
         () = cancelled.cancelled() => Err(ToolError::cancelled()),
-        () = sleep_until(job.deadline) => {
+        () = sleep_until(Instant::from_std(job.deadline)) => {
             let limit = job.limit.as_millis();
             let text = format!("the call did not start within {limit} ms because too many others were running; nothing ran");
             Err(ToolError::new(ErrorCode::TIMEOUT, text))
@@ -57,13 +59,9 @@ async fn wait<K>(slot: Entry, job: &Job<K>, cancelled: &CancellationToken) -> Re
     }
 }
 
-async fn execute<K: Copy + Send + Sync + 'static>(
-    job: Job<K>,
-    offered: &Offered,
-    cancelled: CancellationToken,
-    reporter: Reporter<K>,
-) {
-    let Job { arguments, caller, call, tool, trace, .. } = job;
+async fn execute(job: Job, offered: &Offered, cancelled: CancellationToken, reporter: Reporter) {
+    let trace = job.trace();
+    let Job { arguments, caller, call, tool, meta, .. } = job;
     let arguments: Value = match offered.check.check(arguments) {
         Ok(arguments) => arguments,
         Err(refusal) => return reporter.settle(Err(refusal)),
@@ -73,12 +71,13 @@ async fn execute<K: Copy + Send + Sync + 'static>(
         reporter.started();
     }
     let options = offered.tool.tool_options();
-    let (limit, deadline) = within(options, job.limit, job.deadline);
+    let (limit, deadline) = within(options, job.limit, Instant::from_std(job.deadline));
     let context = ToolContext::new(caller, limit)
         .with_call_id(call)
         .with_deadline(deadline.into_std())
         .with_cancellation(cancelled.clone())
         .with_progress(reporter.progress())
+        .with_meta(meta)
         .with_trace(trace);
     let begun = Instant::now();
     let mut work = Caught::new(async { offered.source.execute(&tool, arguments, context).await });

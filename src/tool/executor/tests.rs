@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::*;
 use crate::tool::{
-    Outcome, Progress, ToolOptions,
+    CallId, Outcome, Progress, ToolOptions,
     source::{ToolContext, ToolSource},
 };
 
@@ -91,37 +91,36 @@ fn tool(name: &str) -> Tool {
     Tool::new(name.parse().unwrap(), "")
 }
 
-impl<K: Copy + Eq + Hash + Send + Sync + 'static> Executor<K> {
-    fn new(sources: Vec<Arc<dyn AnySource>>) -> Result<(Self, Reports<K>), RegisterError> {
+impl Executor {
+    fn new(sources: Vec<Arc<dyn AnySource>>) -> Result<(Self, Reports), RegisterError> {
         Self::with_caps(sources, 64, 256)
     }
 }
 
-fn executor(source: &Arc<Deeds>) -> (Executor<u32>, Reports<u32>) {
+fn executor(source: &Arc<Deeds>) -> (Executor, Reports) {
     Executor::new(vec![Arc::new(Arc::clone(source))]).unwrap()
 }
 
-fn job(key: u32, tool: &str) -> Job<u32> {
+fn job(key: u64, tool: &str) -> Job {
     job_with(key, tool, &json!({}))
 }
 
-fn job_with(key: u32, tool: &str, arguments: &serde_json::Value) -> Job<u32> {
+fn job_with(key: u64, tool: &str, arguments: &serde_json::Value) -> Job {
     let limit = Duration::from_secs(5);
     Job {
-        key,
+        key: JobKey(key),
         tool: tool.parse().unwrap(),
         arguments: Value::encode(arguments).unwrap(),
         caller: "assistant".into(),
         call: CallId::known("c1"),
         limit,
-        deadline: Instant::now() + limit,
-        span: Span::none(),
-        trace: None,
+        deadline: Instant::now().into_std() + limit,
+        meta: Value::empty(),
     }
 }
 
 /// Returns the next outcome, skipping other reports.
-async fn outcome(reports: &mut Reports<u32>) -> (u32, Outcome) {
+async fn outcome(reports: &mut Reports) -> (JobKey, Outcome) {
     loop {
         match reports.recv().await.unwrap() {
             Done::Settled(key, outcome) => return (key, outcome),
@@ -130,11 +129,11 @@ async fn outcome(reports: &mut Reports<u32>) -> (u32, Outcome) {
     }
 }
 
-async fn error(reports: &mut Reports<u32>) -> ToolError {
+async fn error(reports: &mut Reports) -> ToolError {
     outcome(reports).await.1.unwrap_err()
 }
 
-async fn started(reports: &mut Reports<u32>) -> u32 {
+async fn started(reports: &mut Reports) -> JobKey {
     match reports.recv().await.unwrap() {
         Done::Started(key) => key,
         other => panic!("{other:?}"),
@@ -154,7 +153,7 @@ async fn alicia_a5_four_causes_have_their_codes_and_others_pass() {
         ("local", ErrorCode::EXECUTION_ERROR, ToolError::LOCAL_MESSAGE),
         ("custom", "too_dark".into(), "the lamp is broken"),
     ] {
-        executor.execute(job(1, tool));
+        executor.execute(job(1, tool), Span::none());
         let error = error(&mut reports).await;
         assert_eq!((error.code(), error.message()), (code, text));
     }
@@ -164,14 +163,14 @@ async fn alicia_a5_four_causes_have_their_codes_and_others_pass() {
 async fn panic_affects_no_other_call_and_its_text_stays_local() {
     let source = Deeds::new(&["panic", "wait"]);
     let (mut executor, mut reports) = executor(&source);
-    executor.execute(job(1, "wait"));
-    executor.execute(job(2, "panic"));
+    executor.execute(job(1, "wait"), Span::none());
+    executor.execute(job(2, "panic"), Span::none());
     let (key, panicked) = outcome(&mut reports).await;
     let panicked = panicked.unwrap_err();
-    assert_eq!((key, panicked.to_string().contains("hunter2")), (2, false));
+    assert_eq!((key, panicked.to_string().contains("hunter2")), (JobKey(2), false));
     assert!(panicked.source().unwrap().to_string().contains("hunter2"), "it is told in this process alone");
     source.open.notify_one();
-    assert!(matches!(outcome(&mut reports).await, (1, Ok(_))));
+    assert!(matches!(outcome(&mut reports).await, (JobKey(1), Ok(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,7 +179,7 @@ async fn timeout_names_the_tools_own_limit_if_it_ends_first() {
     let source = Deeds::with(tool("never").options(short));
     let (mut executor, mut reports) = executor(&source);
     let begun = Instant::now();
-    executor.execute(job(1, "never"));
+    executor.execute(job(1, "never"), Span::none());
     assert_eq!(error(&mut reports).await.message(), "the tool took longer than its limit of 1500 ms");
     assert_eq!(begun.elapsed(), Duration::from_millis(1_500));
 }
@@ -190,9 +189,9 @@ async fn cancelled_function_without_context_is_dropped_at_once() {
     let source = Deeds::new(&["never"]);
     let (mut executor, mut reports) = executor(&source);
     let begun = Instant::now();
-    executor.execute(job(1, "never"));
+    executor.execute(job(1, "never"), Span::none());
     started(&mut reports).await;
-    executor.abort(1);
+    executor.abort(JobKey(1));
     assert_eq!(error(&mut reports).await.code(), ErrorCode::CANCELLED);
     assert_eq!((begun.elapsed(), source.dropped.load(Ordering::SeqCst)), (Duration::ZERO, 1));
 }
@@ -203,9 +202,9 @@ async fn cancelled_function_with_context_has_its_grace_period() {
     source.tools.lock().unwrap().push(tool("stubborn"));
     let (mut executor, mut reports) = executor(&source);
     let begun = Instant::now();
-    executor.execute(job(1, "tidy"));
+    executor.execute(job(1, "tidy"), Span::none());
     started(&mut reports).await;
-    executor.abort(1);
+    executor.abort(JobKey(1));
     assert_eq!(error(&mut reports).await.message(), "half is done");
     assert_eq!(begun.elapsed(), Duration::from_millis(900));
 
@@ -214,9 +213,9 @@ async fn cancelled_function_with_context_has_its_grace_period() {
     let source = Deeds::with(tool("tidy").options(short));
     let (mut executor, mut reports) = Executor::new(vec![Arc::new(Arc::clone(&source)) as _]).unwrap();
     let begun = Instant::now();
-    executor.execute(job(2, "tidy"));
+    executor.execute(job(2, "tidy"), Span::none());
     started(&mut reports).await;
-    executor.abort(2);
+    executor.abort(JobKey(2));
     assert_eq!(error(&mut reports).await.code(), ErrorCode::CANCELLED);
     assert_eq!((begun.elapsed(), source.dropped.load(Ordering::SeqCst)), (Duration::from_millis(300), 1));
 }
@@ -226,10 +225,10 @@ async fn timeout_is_reported_before_the_cleanup() {
     let source = Deeds::new(&["tidy"]);
     let (mut executor, mut reports) = executor(&source);
     let begun = Instant::now();
-    executor.execute(job(1, "tidy"));
+    executor.execute(job(1, "tidy"), Span::none());
     assert_eq!(error(&mut reports).await.code(), ErrorCode::TIMEOUT);
     assert_eq!((begun.elapsed(), source.dropped.load(Ordering::SeqCst)), (Duration::from_secs(5), 0));
-    assert_eq!(executor.running.join_next().await.unwrap().unwrap().0, 1);
+    assert_eq!(executor.running.join_next().await.unwrap().unwrap().0, JobKey(1));
     assert_eq!(begun.elapsed(), Duration::from_millis(5_900));
     drop(executor);
     assert!(reports.recv().await.is_none(), "what it answers after its outcome goes nowhere");
@@ -240,13 +239,13 @@ async fn calls_above_the_limit_wait_in_order_and_then_are_refused() {
     let source = Deeds::new(&["wait", "echo"]);
     let sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(Arc::clone(&source))];
     let (mut executor, mut reports) = Executor::with_caps(sources, 2, 2).unwrap();
-    executor.execute(job(1, "wait"));
-    executor.execute(job(2, "wait"));
-    executor.execute(job(3, "echo"));
-    executor.execute(job(4, "echo"));
-    executor.execute(job(5, "echo"));
+    executor.execute(job(1, "wait"), Span::none());
+    executor.execute(job(2, "wait"), Span::none());
+    executor.execute(job(3, "echo"), Span::none());
+    executor.execute(job(4, "echo"), Span::none());
+    executor.execute(job(5, "echo"), Span::none());
     let (key, refused) = outcome(&mut reports).await;
-    assert_eq!((key, refused.unwrap_err().code()), (5, ErrorCode::BUSY));
+    assert_eq!((key, refused.unwrap_err().code()), (JobKey(5), ErrorCode::BUSY));
     source.open.notify_one();
     let mut ended = Vec::new();
     for _ in 0..3 {
@@ -254,7 +253,7 @@ async fn calls_above_the_limit_wait_in_order_and_then_are_refused() {
         outcome.unwrap();
         ended.push(key);
     }
-    assert_eq!(ended[1..], [3, 4]);
+    assert_eq!(ended[1..], [JobKey(3), JobKey(4)]);
     assert_eq!(source.runs.load(Ordering::SeqCst), 4);
 }
 
@@ -265,15 +264,15 @@ async fn call_that_waits_too_long_never_runs() {
     let (mut executor, mut reports) = Executor::with_caps(sources, 1, 2).unwrap();
     let mut long = job(1, "never");
     long.deadline += Duration::from_secs(60);
-    executor.execute(long);
-    executor.execute(job(2, "never"));
-    executor.execute(job(3, "never"));
-    executor.abort(3);
+    executor.execute(long, Span::none());
+    executor.execute(job(2, "never"), Span::none());
+    executor.execute(job(3, "never"), Span::none());
+    executor.abort(JobKey(3));
     let (key, cancelled) = outcome(&mut reports).await;
-    assert_eq!((key, cancelled.unwrap_err().code()), (3, ErrorCode::CANCELLED));
+    assert_eq!((key, cancelled.unwrap_err().code()), (JobKey(3), ErrorCode::CANCELLED));
     let (key, late) = outcome(&mut reports).await;
     let late = late.unwrap_err();
-    assert_eq!((key, late.code()), (2, ErrorCode::TIMEOUT));
+    assert_eq!((key, late.code()), (JobKey(2), ErrorCode::TIMEOUT));
     assert!(late.message().contains("5000 ms"), "{late}");
     assert_eq!(source.runs.load(Ordering::SeqCst), 1);
 }
@@ -282,39 +281,39 @@ async fn call_that_waits_too_long_never_runs() {
 async fn unread_progress_is_replaced_by_the_next() {
     let source = Deeds::new(&["chatty"]);
     let (mut executor, mut reports) = executor(&source);
-    executor.execute(job(1, "chatty"));
+    executor.execute(job(1, "chatty"), Span::none());
     executor.running.join_next().await.unwrap().unwrap();
-    assert!(matches!(reports.recv().await, Some(Done::Started(1))));
+    assert!(matches!(reports.recv().await, Some(Done::Started(JobKey(1)))));
     let last = Progress::from("9999");
-    assert!(matches!(reports.recv().await, Some(Done::Progress(1, progress)) if progress == last));
-    assert!(matches!(reports.recv().await, Some(Done::Settled(1, Ok(_)))));
+    assert!(matches!(reports.recv().await, Some(Done::Progress(JobKey(1), progress)) if progress == last));
+    assert!(matches!(reports.recv().await, Some(Done::Settled(JobKey(1), Ok(_)))));
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropped_executor_stops_and_settles_all_calls() {
     let source = Deeds::new(&["never", "tidy"]);
     let (mut executor, mut reports) = executor(&source);
-    executor.execute(job(1, "never"));
-    executor.execute(job(2, "tidy"));
+    executor.execute(job(1, "never"), Span::none());
+    executor.execute(job(2, "tidy"), Span::none());
     started(&mut reports).await;
     started(&mut reports).await;
     drop(executor);
     let mut ended = [outcome(&mut reports).await.0, outcome(&mut reports).await.0];
     ended.sort_unstable();
-    assert_eq!((ended, source.dropped.load(Ordering::SeqCst)), ([1, 2], 2));
+    assert_eq!((ended, source.dropped.load(Ordering::SeqCst)), ([JobKey(1), JobKey(2)], 2));
     assert!(reports.recv().await.is_none());
 }
 
 #[tokio::test]
 async fn sources_with_one_name_between_them_are_refused() {
     let (one, other) = (Deeds::new(&["echo"]), Deeds::new(&["echo"]));
-    let clash = Executor::<u32>::new(vec![Arc::new(Arc::clone(&one)), Arc::new(Arc::clone(&other))]);
+    let clash = Executor::new(vec![Arc::new(Arc::clone(&one)), Arc::new(Arc::clone(&other))]);
     let name = "echo".parse().unwrap();
     assert_eq!(clash.unwrap_err(), RegisterError::Duplicate { name });
     let name = "bridge.echo".parse().unwrap();
-    let reserved = Executor::<u32>::new(vec![Arc::new(Arc::clone(&one).prefixed("bridge"))]);
+    let reserved = Executor::new(vec![Arc::new(Arc::clone(&one).prefixed("bridge"))]);
     assert_eq!(reserved.unwrap_err(), RegisterError::Reserved { name });
-    let (executor, _) = Executor::<u32>::new(vec![Arc::new(one), Arc::new(other.prefixed("b"))]).unwrap();
+    let (executor, _) = Executor::new(vec![Arc::new(one), Arc::new(other.prefixed("b"))]).unwrap();
     assert_eq!(executor.tools().iter().map(|it| it.name().as_str()).collect::<Vec<_>>(), ["echo", "b.echo"]);
 }
 
@@ -327,7 +326,7 @@ async fn changed_list_is_read_again() {
     executor.changed().await;
     let names: Vec<_> = executor.refresh().iter().map(|it| it.name().to_string()).collect();
     assert_eq!(names, ["echo", "custom"], "the double and the broken one are left out");
-    executor.execute(job(1, "custom"));
+    executor.execute(job(1, "custom"), Span::none());
     assert_eq!(error(&mut reports).await.code().as_str(), "too_dark");
 }
 
@@ -336,8 +335,8 @@ async fn ended_calls_leave_no_state() {
     let source = Deeds::new(&["echo"]);
     let (mut executor, mut reports) = executor(&source);
     for key in 0..1_000 {
-        executor.execute(job_with(key, "echo", &json!({"n": key})));
-        assert_eq!(outcome(&mut reports).await.0, key);
+        executor.execute(job_with(key, "echo", &json!({"n": key})), Span::none());
+        assert_eq!(outcome(&mut reports).await.0, JobKey(key));
         tokio::task::yield_now().await;
     }
     executor.forget_ended();
@@ -348,12 +347,12 @@ async fn ended_calls_leave_no_state() {
 async fn reused_key_stops_its_new_call() {
     let source = Deeds::new(&["tidy", "never"]);
     let (mut executor, mut reports) = executor(&source);
-    executor.execute(job(1, "tidy"));
+    executor.execute(job(1, "tidy"), Span::none());
     assert_eq!(error(&mut reports).await.code(), ErrorCode::TIMEOUT);
-    executor.execute(job(1, "never"));
+    executor.execute(job(1, "never"), Span::none());
     started(&mut reports).await;
     tokio::time::sleep(Duration::from_secs(1)).await; // the first has tidied up
     executor.forget_ended();
-    executor.abort(1);
+    executor.abort(JobKey(1));
     assert_eq!(error(&mut reports).await.code(), ErrorCode::CANCELLED);
 }

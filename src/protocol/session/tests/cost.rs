@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    protocol::session::{CallKey, Config, Job, Output, Request, Session},
-    tool::{CallError, Tool},
+    protocol::session::{CallKey, Config, Output, Request, Session},
+    tool::{CallError, Job, Tool},
     transport::{Lane, Packet, Participant, Peer, Role, TransportEvent, types::comparisons},
     value::Value,
 };
