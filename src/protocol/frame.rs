@@ -7,6 +7,7 @@ mod kind;
 mod message;
 mod meta;
 mod read;
+mod registered;
 #[cfg(feature = "record")]
 mod spelling;
 mod write;

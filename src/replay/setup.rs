@@ -6,8 +6,6 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value as Json;
-
 use super::script::{DecodedFrame, Line, Step, What};
 use crate::{
     protocol::{
@@ -15,7 +13,7 @@ use crate::{
         session::{Config, SelectionPolicy},
     },
     recording::{Direction, RoomEvent},
-    tool::{BargeIn, Consent, Execution, Tool, ToolError, ToolOptions, Visibility},
+    tool::{Consent, Execution, Tool, ToolError, ToolOptions, Visibility},
     transport::{Identity, Role},
 };
 
@@ -256,16 +254,9 @@ impl Own {
 /// The tools of a registration. Consent is not requested: the recorded outcome contains the answer.
 pub(super) fn tools(registered: &[RegisteredTool]) -> Vec<Tool> {
     let read = |it: &RegisteredTool| {
-        let annotations = it.annotations.as_ref().map(crate::value::Value::to_json).unwrap_or_default();
-        let says = |key: &str| annotations.get(key).and_then(Json::as_bool).unwrap_or(false);
-        let rule = annotations.get("onBargeIn").and_then(Json::as_str).and_then(BargeIn::from_text);
-        let mut options = ToolOptions::default().consent(Consent::Never).barge_in(rule.unwrap_or_default());
-        (options.destructive, options.idempotent) = (says("destructive"), says("idempotent"));
-        let tool = Tool::new(it.name.parse().ok()?, it.description.as_str()).options(options);
-        Some(match &it.input_schema {
-            Some(schema) => tool.schema(schema.to_json()),
-            None => tool,
-        })
+        let tool = it.tool().ok()?;
+        let options = tool.tool_options().clone().consent(Consent::Never);
+        Some(tool.options(options))
     };
     registered.iter().filter_map(read).collect()
 }

@@ -14,12 +14,22 @@ pub struct Tool {
     description: Arc<str>,
     schema: Option<Arc<Value>>,
     options: ToolOptions,
+    details: Option<Arc<Details>>,
+}
+
+/// What few tools have.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Details {
+    title: Option<String>,
+    output_schema: Option<Value>,
+    source: Option<String>,
 }
 
 impl Tool {
     /// Creates a tool without a schema: any map is a valid argument.
     pub fn new(name: ToolName, description: impl Into<String>) -> Self {
-        Self { name, description: description.into().into(), schema: None, options: ToolOptions::default() }
+        let (description, options) = (description.into().into(), ToolOptions::default());
+        Self { name, description, schema: None, options, details: None }
     }
 
     /// Sets the JSON Schema of its arguments.
@@ -33,6 +43,27 @@ impl Tool {
     #[must_use]
     pub fn options(mut self, options: ToolOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Sets its name for people.
+    #[must_use]
+    pub fn with_title(mut self, title: impl Into<String>) -> Self {
+        self.details().title = Some(title.into());
+        self
+    }
+
+    /// Sets the JSON Schema of its result. It is shown to callers and not checked.
+    #[must_use]
+    pub fn with_output_schema(mut self, schema: Value) -> Self {
+        self.details().output_schema = Some(schema);
+        self
+    }
+
+    /// Sets the name of the system or server that it comes from, for people.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<String>) -> Self {
+        self.details().source = Some(source.into());
         self
     }
 
@@ -58,9 +89,28 @@ impl Tool {
         self.schema.as_deref()
     }
 
+    /// Returns its name for people, if it has one.
+    pub fn title(&self) -> Option<&str> {
+        self.details.as_ref()?.title.as_deref()
+    }
+
+    /// Returns the JSON Schema of its result, if it has one.
+    pub fn output_schema(&self) -> Option<&Value> {
+        self.details.as_ref()?.output_schema.as_ref()
+    }
+
+    /// Returns the name of the system or server that it comes from, if it is known.
+    pub fn source(&self) -> Option<&str> {
+        self.details.as_ref()?.source.as_deref()
+    }
+
     /// Returns its options.
     pub fn tool_options(&self) -> &ToolOptions {
         &self.options
+    }
+
+    fn details(&mut self) -> &mut Details {
+        Arc::make_mut(self.details.get_or_insert_default())
     }
 }
 
@@ -72,6 +122,10 @@ pub struct ToolOptions {
     pub destructive: bool,
     /// Whether a second run has no further effect, so that a call may be repeated. Default: no.
     pub idempotent: bool,
+    /// Whether it changes nothing. Default: no.
+    pub read_only: bool,
+    /// Whether it reaches systems that its author does not know, such as the web. Default: no.
+    pub open_world: bool,
     /// Whether a person is asked before it runs. Default: always for a destructive tool, otherwise never.
     pub consent: Option<Consent>,
     /// The longest time that one run may take, whatever the caller allows. Default: the caller's limit.
@@ -99,6 +153,20 @@ impl ToolOptions {
     #[must_use]
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
+        self
+    }
+
+    /// Declares that it changes nothing.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// Declares that it reaches systems that its author does not know, such as the web.
+    #[must_use]
+    pub fn open_world(mut self) -> Self {
+        self.open_world = true;
         self
     }
 

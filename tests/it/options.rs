@@ -170,15 +170,23 @@ fn registration_limits_can_be_set() {
             toolbridge::Session::client(World::new().now, Participant::new("phone", "PA_1"), config, [1; 32]);
         session.offer(World::new().now, tools)
     };
-    let one = || Tool::new("one".parse().unwrap(), "described").schema(json!({"type": "object"}));
+    let one = || {
+        let tool = Tool::new("one".parse().unwrap(), "described").schema(json!({"type": "object"}));
+        tool.with_title("One")
+            .with_source("here")
+            .with_output_schema(json!({"type": "object", "title": "One"}))
+    };
     let many = offer(|caps| caps.tools.count = 1, vec![one(), tool("two")]);
     assert!(matches!(many, Err(RegisterError::TooMany { count: 2, limit: 1 })), "{many:?}");
     for (change, part) in [
         ((|caps| caps.tools.description_bytes = 3) as fn(&mut Caps), "description"),
+        (|caps| caps.tools.description_bytes = 11, "title"),
+        (|caps| caps.tools.description_bytes = 15, "source"),
         (|caps| caps.tools.schema_bytes = 3, "schema"),
+        (|caps| caps.tools.schema_bytes = 30, "output schema"),
     ] {
         match offer(change, vec![one()]) {
-            Err(RegisterError::TooLarge { part: named, limit: 3, .. }) => assert_eq!(named, part),
+            Err(RegisterError::TooLarge { part: named, .. }) => assert_eq!(named, part),
             other => panic!("{other:?}"),
         }
     }
@@ -189,6 +197,29 @@ fn registration_limits_can_be_set() {
     world.client("phone", Config::default(), &["one", "two"]); // each of 10 bytes
     world.run(SECOND);
     assert_eq!(world.session("a").tools().len(), 1);
+}
+
+#[test]
+fn assistant_refuses_annotations_above_its_limits_and_reads_the_others() {
+    let mut world = World::new();
+    let mut config = Config::default();
+    (config.caps.tools.description_bytes, config.caps.tools.schema_bytes) = (4, 28);
+    world.assistant("a", config);
+    world.client("phone", Config::default(), &[]);
+    world.run(SECOND);
+    let tool =
+        |name: &str, title: &str| Tool::new(name.parse().unwrap(), "").with_title(title).with_source("hub");
+    world.with("phone", |session, now| {
+        session.offer(now, vec![tool("kept", "Kept"), tool("large", "Too large for it")]).unwrap();
+    });
+    world.run(SECOND);
+    let offers = world.session("a").tools();
+    assert_eq!(offers.iter().map(|it| &it.tool).collect::<Vec<_>>(), [&tool("kept", "Kept")]);
+    let refused = world.ends["phone"].events.iter().find_map(|event| match event {
+        Event::Registered { refused, tools: 1, .. } => refused.clone(),
+        _ => None,
+    });
+    assert_eq!(refused.as_deref(), Some("large: the annotations exceed the limit of 32 bytes"));
 }
 
 #[test]

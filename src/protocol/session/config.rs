@@ -452,11 +452,11 @@ impl Default for RequestCaps {
 pub struct ToolCaps {
     /// Tools of one participant. Default: 128.
     pub count: usize,
-    /// A tool's description, in bytes. Default: 1 KiB.
+    /// A tool's description, in bytes. Its title and the name of its source have a quarter of it each. Default: 1 KiB.
     pub description_bytes: usize,
-    /// A tool's schema, in bytes of JSON. Default: 16 KiB.
+    /// A tool's schema, and the schema of its result, in bytes of JSON. Default: 16 KiB each.
     pub schema_bytes: usize,
-    /// All descriptions and schemas of one participant, in bytes. Default: 256 KiB. The frame that carries them holds
+    /// All descriptions, schemas and annotations of one participant, in bytes. Default: 256 KiB. The frame that carries them holds
     /// slightly less.
     pub registration_bytes: usize,
 }

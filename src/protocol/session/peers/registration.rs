@@ -14,7 +14,7 @@ use crate::{
         frame::{Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
         session::{Event, Unaccepted, codec, delivery::Unfit},
     },
-    tool::{BargeIn, Consent, NotAdmitted, RegisterError, Tool, ToolName, ToolOptions, not_offered::shown},
+    tool::{Consent, NotAdmitted, RegisterError, Tool, ToolName, not_offered::shown},
     transport::Identity,
     value::Value,
 };
@@ -236,10 +236,14 @@ impl Peers {
             if tool.tool_options().effective_consent() != Consent::Never && !cx.config.consent_available {
                 return Err(RegisterError::NoConsent { name });
             }
-            let schema = tool.input_schema().map_or(0, |schema| schema.to_string().len());
+            let size_of = |schema: Option<&Json>| schema.map_or(0, |schema| schema.to_string().len());
+            let text = caps.tools.description_bytes;
             let parts = [
-                ("description", tool.description().len(), caps.tools.description_bytes),
-                ("schema", schema, caps.tools.schema_bytes),
+                ("description", tool.description().len(), text),
+                ("title", tool.title().map_or(0, str::len), text / 4),
+                ("source", tool.source().map_or(0, str::len), text / 4),
+                ("schema", size_of(tool.input_schema()), caps.tools.schema_bytes),
+                ("output schema", size_of(tool.output_schema()), caps.tools.schema_bytes),
             ];
             for (part, size, limit) in parts {
                 if size > limit {
@@ -352,7 +356,7 @@ impl Peers {
 }
 
 fn registration(tools: &[Tool]) -> Message {
-    Message::ToolsRegister(ToolsRegister { tools: tools.iter().map(written).collect() })
+    Message::ToolsRegister(ToolsRegister { tools: tools.iter().map(RegisteredTool::from).collect() })
 }
 
 fn check_registration_fits(cx: &Context, tools: &[Tool]) -> Result<(), RegisterError> {
@@ -373,17 +377,18 @@ fn check_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<St
     let caps = &cx.config.caps;
     let (mut tools, mut refused, mut bytes) = (Vec::<Tool>::new(), Vec::new(), 0);
     for tool in offered {
-        let size = tool.description.len() + tool.input_schema.as_ref().map_or(0, |it| it.as_bytes().len());
+        let size =
+            tool.description.len() + size_of(tool.input_schema.as_ref()) + size_of(tool.annotations.as_ref());
         match check_tool(cx, &tool) {
-            Ok(name) if tools.iter().any(|other| *other.name() == name) => {
-                refused.push(format!("{name}: registered twice"));
+            Ok(read) if tools.iter().any(|other| other.name() == read.name()) => {
+                refused.push(format!("{}: registered twice", read.name()));
             }
-            Ok(name) if tools.len() >= caps.tools.count || bytes + size > caps.tools.registration_bytes => {
-                refused.push(format!("{name}: the tools exceed the limit in number or total size"));
+            Ok(read) if tools.len() >= caps.tools.count || bytes + size > caps.tools.registration_bytes => {
+                refused.push(format!("{}: the tools exceed the limit in number or total size", read.name()));
             }
-            Ok(name) => {
+            Ok(read) => {
                 bytes += size;
-                tools.push(read(name, &tool));
+                tools.push(read);
             }
             Err(reason) => refused.push(reason),
         }
@@ -391,7 +396,7 @@ fn check_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<St
     (tools, refused)
 }
 
-fn check_tool(cx: &Context, tool: &RegisteredTool) -> Result<ToolName, String> {
+fn check_tool(cx: &Context, tool: &RegisteredTool) -> Result<Tool, String> {
     let caps = &cx.config.caps;
     let name: ToolName = tool.name.parse().map_err(|error| format!("{error}"))?;
     let schema = tool.input_schema.as_ref();
@@ -407,51 +412,21 @@ fn check_tool(cx: &Context, tool: &RegisteredTool) -> Result<ToolName, String> {
             caps.tools.description_bytes
         ));
     }
-    if schema.is_some_and(|schema| schema.as_bytes().len() > caps.tools.schema_bytes) {
+    if size_of(schema) > caps.tools.schema_bytes {
         return Err(format!("{name}: the schema exceeds the limit of {} bytes", caps.tools.schema_bytes));
     }
     if schema.is_some_and(|schema| !codec::is_map(schema)) {
         return Err(format!("{name}: the schema is not a map"));
     }
-    Ok(name)
+    let limit = caps.tools.schema_bytes + caps.tools.description_bytes;
+    if size_of(tool.annotations.as_ref()) > limit {
+        return Err(format!("{name}: the annotations exceed the limit of {limit} bytes"));
+    }
+    tool.tool().map_err(|error| error.to_string())
 }
 
-/// Converts a tool to its form on the wire.
-fn written(tool: &Tool) -> RegisteredTool {
-    let options = tool.tool_options();
-    let mut annotations = std::collections::BTreeMap::new();
-    if options.destructive {
-        annotations.insert("destructive", Json::from(true));
-    }
-    if options.idempotent {
-        annotations.insert("idempotent", Json::from(true));
-    }
-    if options.barge_in != BargeIn::default() {
-        annotations.insert("onBargeIn", Json::from(options.barge_in.as_str()));
-    }
-    RegisteredTool {
-        name: tool.name().to_string(),
-        description: tool.description().to_owned(),
-        input_schema: tool.input_schema().and_then(|schema| Value::encode(schema).ok()),
-        annotations: if annotations.is_empty() { None } else { Value::encode(&annotations).ok() },
-    }
-}
-
-/// Converts a tool from its form on the wire.
-fn read(name: ToolName, tool: &RegisteredTool) -> Tool {
-    let annotations = tool.annotations.as_ref().map(Value::to_json).unwrap_or_default();
-    let says = |key: &str| annotations.get(key).and_then(Json::as_bool).unwrap_or(false);
-    let mut options = if says("destructive") { ToolOptions::destructive() } else { ToolOptions::default() };
-    if says("idempotent") {
-        options = options.idempotent();
-    }
-    let rule = annotations.get("onBargeIn").and_then(Json::as_str).and_then(BargeIn::from_text);
-    options = options.barge_in(rule.unwrap_or_default());
-    let read = Tool::new(name, tool.description.as_str()).options(options);
-    match &tool.input_schema {
-        Some(schema) => read.schema(schema.to_json()),
-        None => read,
-    }
+fn size_of(value: Option<&Value>) -> usize {
+    value.map_or(0, |value| value.as_bytes().len())
 }
 
 fn summary(refused: &[String]) -> String {

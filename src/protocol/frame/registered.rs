@@ -1,0 +1,108 @@
+//! A tool's definition as a registration (type 70) carries it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use super::RegisteredTool;
+use crate::{
+    tool::{BargeIn, InvalidToolName, Tool, ToolOptions},
+    value::Value,
+};
+
+impl From<&Tool> for RegisteredTool {
+    fn from(tool: &Tool) -> Self {
+        let options = tool.tool_options();
+        let mut annotations = BTreeMap::new();
+        let flags = [
+            ("destructive", options.destructive),
+            ("idempotent", options.idempotent),
+            ("readOnly", options.read_only),
+            ("openWorld", options.open_world),
+        ];
+        annotations
+            .extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| (key, Json::from(true))));
+        if options.barge_in != BargeIn::default() {
+            annotations.insert("onBargeIn", Json::from(options.barge_in.as_str()));
+        }
+        annotations.extend(tool.title().map(|title| ("title", Json::from(title))));
+        annotations.extend(tool.output_schema().map(|schema| ("outputSchema", schema.clone())));
+        annotations.extend(tool.source().map(|source| ("source", Json::from(source))));
+        Self {
+            name: tool.name().to_string(),
+            description: tool.description().to_owned(),
+            input_schema: tool.input_schema().and_then(|schema| Value::encode(schema).ok()),
+            annotations: if annotations.is_empty() { None } else { Value::encode(&annotations).ok() },
+        }
+    }
+}
+
+impl RegisteredTool {
+    /// Returns the tool's definition. Annotations that are unknown or have another type are left out.
+    ///
+    /// # Errors
+    /// The name is invalid.
+    pub fn tool(&self) -> Result<Tool, InvalidToolName> {
+        let annotations = self.annotations.as_ref().map(Value::to_json).unwrap_or_default();
+        let is_set = |key: &str| annotations.get(key).and_then(Json::as_bool).unwrap_or(false);
+        let text = |key: &str| annotations.get(key).and_then(Json::as_str);
+        let mut options = ToolOptions::default()
+            .barge_in(text("onBargeIn").and_then(BargeIn::from_text).unwrap_or_default());
+        options.destructive = is_set("destructive");
+        options.idempotent = is_set("idempotent");
+        options.read_only = is_set("readOnly");
+        options.open_world = is_set("openWorld");
+        let mut tool = Tool::new(self.name.parse()?, self.description.as_str()).options(options);
+        if let Some(schema) = &self.input_schema {
+            tool = tool.schema(schema.to_json());
+        }
+        if let Some(title) = text("title") {
+            tool = tool.with_title(title);
+        }
+        if let Some(schema) = annotations.get("outputSchema").filter(|schema| schema.is_object()) {
+            tool = tool.with_output_schema(schema.clone());
+        }
+        if let Some(source) = text("source") {
+            tool = tool.with_source(source);
+        }
+        Ok(tool)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn definition_survives_a_registration() {
+        let options =
+            ToolOptions::destructive().idempotent().read_only().open_world().barge_in(BargeIn::Report);
+        let tool = Tool::new("lamp".parse().unwrap(), "Turns on the lamp")
+            .schema(json!({"type": "object"}))
+            .options(options)
+            .with_title("Lamp")
+            .with_output_schema(json!({"type": "object", "properties": {"on": {}}}))
+            .with_source("kitchen");
+        assert_eq!(RegisteredTool::from(&tool).tool().unwrap(), tool);
+    }
+
+    #[test]
+    fn plain_definition_has_no_annotations() {
+        let tool = Tool::new("lamp".parse().unwrap(), "");
+        assert_eq!(RegisteredTool::from(&tool).annotations, None);
+    }
+
+    #[test]
+    fn annotations_of_another_type_are_left_out() {
+        let annotations =
+            json!({"destructive": "yes", "title": 7, "outputSchema": [], "source": null, "onBargeIn": "?"});
+        let registered = RegisteredTool {
+            name: "lamp".into(),
+            annotations: Some(Value::from(annotations)),
+            ..RegisteredTool::default()
+        };
+        assert_eq!(registered.tool().unwrap(), Tool::new("lamp".parse().unwrap(), ""));
+    }
+}
