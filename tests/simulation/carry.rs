@@ -1,4 +1,4 @@
-//! How packets leave a process and reach another: on two lanes, and in parts where they are large.
+//! How packets leave a process and arrive at another: reliable or lossy, and large ones as byte streams.
 
 use std::{collections::VecDeque, mem};
 
@@ -8,33 +8,33 @@ use toolbridge::{
 };
 
 use crate::{
-    joins::{REPLAY, max_packet},
-    judge::part,
+    checks::actor_of,
+    joins::{RETRANSMIT_WINDOW, max_packet},
     random::Random,
     reach::Reach,
-    room::{Happens, Load},
+    room::{Load, Scheduled},
     rules::Rule,
-    schedule::{Away, Who},
+    schedule::{Actor, Offline},
     trace,
     world::{Program, World},
 };
 
-/// The bytes of one chunk: as much smaller than LiveKit's as the packets of a run are.
+/// Bytes of a stream chunk: smaller than LiveKit's, as the packets of a run are.
 const CHUNK: usize = 500;
 
-/// What waits on the reliable lane when much does, in bytes.
-const CROWD: usize = 5_000;
+/// Simulated backlog of the reliable lane, in bytes.
+const BACKLOG: usize = 5_000;
 
-/// What waits for the connection: only what is large is sent in parts, and what must not pass it waits behind.
+/// Packets that wait to be sent: large ones, which leave as streams, and those that must not overtake them.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     waiting: VecDeque<Packet>,
     stream: Option<Stream>,
-    /// How many parts have left: each has dice of its own.
+    /// How many parts have been sent: each has its own random numbers.
     parts: u64,
 }
 
-/// A large packet that is being sent.
+/// A large packet that is being sent as a stream.
 #[derive(Debug)]
 struct Stream {
     packet: Packet,
@@ -43,34 +43,37 @@ struct Stream {
 }
 
 impl World<'_> {
-    /// A session hands a packet over.
+    /// Sends a packet of a session, after checking that its receivers can take it.
     pub(crate) fn transmit(&mut self, process: usize, packet: Packet) {
         if !packet.is_addressed() || Frame::decode(packet.payload.clone()).is_err() {
-            return self.ledger.broken(Rule::ForWhom, format!("a packet for nobody: {packet:?}"));
+            return self.ledger.broken(Rule::Receivers, format!("a packet without receivers: {packet:?}"));
         }
-        let (who, cast) = (self.processes[process].who, &self.schedule.cast);
+        let (actor, cast) = (self.processes[process].actor, &self.schedule.cast);
         let large = packet.lane == Lane::Reliable && packet.stream.is_some();
-        if (large && !cast.has_streams(who)) || (packet.lane == Lane::Lossy && !cast.has_fast_lane(who)) {
-            return self.ledger.broken(Rule::ForWhom, format!("{who} has no way for {packet:?}"));
+        if (large && !cast.has_streams(actor)) || (packet.lane == Lane::Lossy && !cast.has_lossy_lane(actor))
+        {
+            return self
+                .ledger
+                .broken(Rule::Receivers, format!("the transport of {actor} cannot send {packet:?}"));
         }
-        let max_packet = max_packet(cast.has_streams(who));
+        let max_packet = max_packet(cast.has_streams(actor));
         if packet.lane == Lane::Reliable && packet.stream.is_none() && packet.payload.len() > max_packet {
             return self
                 .ledger
-                .broken(Rule::Caps, format!("{who} sends a packet that is too large: {packet:?}"));
+                .broken(Rule::Caps, format!("{actor} sends a packet that is too large: {packet:?}"));
         }
-        if !packet.to.iter().all(|to| self.can_take(part(to.as_str()), packet.lane, large)) {
-            return self.ledger.broken(Rule::ForWhom, format!("not everybody can take {packet:?}"));
+        if !packet.to.iter().all(|to| self.can_take(actor_of(to.as_str()), packet.lane, large)) {
+            return self.ledger.broken(Rule::Receivers, format!("not every receiver can take {packet:?}"));
         }
         let it = &mut self.processes[process];
-        let given_back = it.cut && self.schedule.weather.away == Away::GivenBack;
-        let Some(join) = it.join.filter(|join| self.room.joins[*join].open && !given_back) else {
-            return self.does_not_leave(process, &packet);
+        let interrupted = it.cut && self.schedule.network.offline == Offline::Interrupted;
+        let Some(join) = it.join.filter(|join| self.room.joins[*join].open && !interrupted) else {
+            return self.fail_send(process, &packet);
         };
         let outbox = &mut it.outbox;
         let waits = packet.lane == Lane::Reliable && !packet.overtakes && outbox.stream.is_some();
         if !large && !waits {
-            return self.leaves_whole(process, join, packet);
+            return self.send_whole(process, join, packet);
         }
         outbox.waiting.push_back(packet);
         if outbox.stream.is_none() {
@@ -78,29 +81,29 @@ impl World<'_> {
         }
     }
 
-    /// Whether this one knows the lossy lane, or streams.
-    fn can_take(&self, who: Who, lane: Lane, large: bool) -> bool {
+    /// Returns whether this actor can receive such a packet.
+    fn can_take(&self, actor: Actor, lane: Lane, large: bool) -> bool {
         let cast = &self.schedule.cast;
-        let takes_streams = who == Who::O || (self.is_bridge(who) && cast.has_streams(who));
+        let takes_streams = actor == Actor::Observer || (self.has_session(actor) && cast.has_streams(actor));
         (!large || takes_streams)
-            && (lane == Lane::Reliable || (self.is_bridge(who) && cast.has_fast_lane(who)))
+            && (lane == Lane::Reliable || (self.has_session(actor) && cast.has_lossy_lane(actor)))
     }
 
-    /// The stranger meddles with a stream that somebody has just begun.
-    fn meddles(&mut self, to: &[Identity], dice: &mut Random) {
-        let stranger = self.parts.get(&Who::X).and_then(|process| self.processes[*process].join);
-        let Some(stranger) = stranger.filter(|_| self.forgeries_count && !self.healed) else { return };
+    /// The stranger sends parts under the id of a stream that has just started.
+    fn forge_parts(&mut self, to: &[Identity], dice: &mut Random) {
+        let stranger = self.current.get(&Actor::Stranger).and_then(|process| self.processes[*process].join);
+        let Some(stranger) = stranger.filter(|_| self.forgeries_delivered && !self.recovered) else { return };
         let peer = self.room.joins[stranger].participant.peer().clone();
         let joins: Vec<_> = to.iter().filter_map(|to| self.room.listed_as(to.as_str())).collect();
         for to in joins {
             for _ in 0..2 {
                 let (peer, load) = (peer.clone(), Load::Part(self.forged_part(dice)));
-                self.room.after(dice.between(1, 90), Happens::Arrives { peer, to, load });
+                self.room.after(dice.between(1, 90), Scheduled::Arrives { peer, to, load });
             }
         }
     }
 
-    /// The next part of a stream leaves; after the last one, what waited behind it.
+    /// Sends the next part of a stream; after the last part, the packets that waited behind it.
     pub(crate) fn next_part(&mut self, process: usize, join: usize) {
         loop {
             let it = &mut self.processes[process];
@@ -111,7 +114,7 @@ impl World<'_> {
             let Some(stream) = &mut it.outbox.stream else {
                 let Some(packet) = it.outbox.waiting.pop_front() else { return };
                 if packet.stream.is_none() {
-                    self.leaves_whole(process, join, packet);
+                    self.send_whole(process, join, packet);
                 } else if session.is_wanted(packet.id) {
                     let parts = parts_of(&packet);
                     it.outbox.stream = Some(Stream { packet, begun: false, parts });
@@ -119,7 +122,7 @@ impl World<'_> {
                 continue;
             };
             if !session.is_wanted(stream.packet.id) {
-                self.abandons(process, join);
+                self.abandon_stream(process, join);
                 continue;
             }
             let Some(part) = stream.parts.pop_front() else {
@@ -132,19 +135,19 @@ impl World<'_> {
             it.outbox.parts += 1;
             let mut dice = Random::of(self.room.seed, &[9, join as u64, it.outbox.parts]);
             if let Some(frame) = frame.and_then(|bytes| Frame::decode(bytes).ok()) {
-                trace!(self, "{} begins a stream of {} to {to:?}", it.who, trace::show(&frame));
+                trace!(self, "{} starts a stream of {} to {to:?}", it.actor, trace::show(&frame));
                 self.ledger.sent(process, &frame, Some(&to));
                 self.last_stream = part.id().clone();
-                self.meddles(&to, &mut Random::of(self.room.seed, &[11, join as u64, dice.next()]));
+                self.forge_parts(&to, &mut Random::of(self.room.seed, &[11, join as u64, dice.next()]));
             }
             self.room.send(join, Some(to), Load::Part(part));
             let wait = if ends { 0 } else { dice.pick(&[0, 3, 15, 40, 120]) };
-            return self.room.after(wait, Happens::Part { process, join });
+            return self.room.after(wait, Scheduled::Part { process, join });
         }
     }
 
-    /// The connection is lost, and another one there: nothing that waited may leave under the new sid.
-    pub(crate) fn give_back(&mut self, process: usize) {
+    /// Returns the waiting packets to the session after a rejoin: none of them may leave under the new sid.
+    pub(crate) fn return_waiting(&mut self, process: usize) {
         let it = &mut self.processes[process];
         let Outbox { waiting, stream, .. } = mem::take(&mut it.outbox);
         for packet in stream.map(|stream| stream.packet).into_iter().chain(waiting) {
@@ -154,17 +157,17 @@ impl World<'_> {
         }
     }
 
-    /// A process is about to leave: what is large would keep its goodbye.
-    pub(crate) fn leave_large_behind(&mut self, process: usize, join: usize) {
-        self.abandons(process, join);
+    /// Abandons large packets before a process leaves: they would delay its goodbye.
+    pub(crate) fn abandon_large(&mut self, process: usize, join: usize) {
+        self.abandon_stream(process, join);
         let Outbox { waiting, .. } = mem::take(&mut self.processes[process].outbox);
         for packet in waiting.into_iter().filter(|packet| packet.stream.is_none()) {
-            self.leaves_whole(process, join, packet);
+            self.send_whole(process, join, packet);
         }
     }
 
-    /// Nobody wants any more what is being sent: whoever heard its beginning is told so.
-    fn abandons(&mut self, process: usize, join: usize) {
+    /// Abandons the current stream; its receivers get a trailer that says so.
+    fn abandon_stream(&mut self, process: usize, join: usize) {
         let Some(Stream { packet, begun, .. }) = self.processes[process].outbox.stream.take() else { return };
         let mut parts = StreamParts::of(&packet);
         if begun {
@@ -175,61 +178,61 @@ impl World<'_> {
         }
     }
 
-    /// A second has begun, in which other things wait: everybody is told now, whether anything else happens or not.
-    pub(crate) fn tells_everybody(&mut self) {
+    /// Reports the backlog of a new second to every session.
+    pub(crate) fn report_backlogs(&mut self) {
         for process in 0..self.processes.len() {
             self.flush(process);
         }
-        if !self.healed {
-            self.room.after(1_000, Happens::Second);
+        if !self.recovered {
+            self.room.after(1_000, Scheduled::BacklogChanges);
         }
     }
 
-    /// Tells a session what waits on the reliable lane, if it is told so in this run.
-    pub(crate) fn tells_backlog(&mut self, process: usize) -> bool {
+    /// Reports the backlog of the reliable lane to a session, if this run simulates one.
+    pub(crate) fn report_backlog(&mut self, process: usize) -> bool {
         let now = self.now();
-        let crowded = {
+        let backlog = {
             let second = self.room.now / 1_000_000;
             let mut dice = Random::of(self.room.seed, &[10, process as u64, second]);
-            !self.healed && dice.percent(30)
+            !self.recovered && dice.percent(30)
         };
         let it = &mut self.processes[process];
         let Program::Bridge(session) = &mut it.program else { return false };
-        if !self.schedule.weather.crowded {
+        if !self.schedule.network.backlog {
             return false;
         }
         let stream = it.outbox.stream.iter().map(|stream| &stream.packet);
         let waits: usize = stream.chain(&it.outbox.waiting).map(|packet| packet.payload.len()).sum();
-        session.handle_backlog(now, waits + if crowded { CROWD } else { 0 });
+        session.handle_backlog(now, waits + if backlog { BACKLOG } else { 0 });
         true
     }
 
-    /// Something reached a process.
+    /// Passes a packet or a part of a stream to its process.
     pub(crate) fn arrives(&mut self, process: usize, join: usize, peer: &Peer, load: Load) {
         if !self.processes[process].alive {
             return;
         }
         let whole = match &load {
             Load::Packet(_, bytes) => Some(bytes.to_vec()),
-            Load::Part(part) => self.put_together(join, peer, part),
+            Load::Part(part) => self.reassemble(join, peer, part),
         };
         if let Some(frame) = whole.and_then(|bytes| Frame::decode(bytes).ok()) {
-            let way = match &load {
+            let lane = match &load {
                 Load::Packet(Lane::Reliable, _) => "",
-                Load::Packet(Lane::Lossy, _) => "fast, ",
-                Load::Part(_) => "whole, ",
+                Load::Packet(Lane::Lossy, _) => "lossy, ",
+                Load::Part(_) => "stream, ",
             };
-            let who = self.processes[process].who;
-            trace!(self, "{who} hears {way}{} of {}", trace::show(&frame), trace::peer(peer));
+            let actor = self.processes[process].actor;
+            trace!(self, "{actor} receives {lane}{} from {}", trace::show(&frame), trace::peer(peer));
             self.ledger.received(process, peer, &frame);
             if let Some(instance) = frame.meta_str("bridge.instance") {
                 self.last_instance = instance.to_owned();
             }
-            if let Program::Watcher | Program::Plain(_) = self.processes[process].program {
-                return self.heard_by_others(process, peer, &frame);
+            if let Program::Listener | Program::Plain(_) = self.processes[process].program {
+                return self.received_without_session(process, peer, &frame);
             }
         }
-        let replayed = self.drive(process, |session, now| {
+        let retransmitted = self.drive(process, |session, now| {
             let before = session.stats().count(Counter::Retransmitted);
             match load {
                 Load::Packet(Lane::Reliable, bytes) => {
@@ -244,44 +247,44 @@ impl World<'_> {
             }
             session.stats().count(Counter::Retransmitted) - before
         });
-        self.judge_replay(process, replayed.unwrap_or(0));
-        self.judge_goodbye(process, peer);
+        self.check_retransmission(process, retransmitted.unwrap_or(0));
+        self.check_goodbye(process, peer);
     }
 
-    /// One input may make so many frames go again. What waited for it has acknowledged what it could before that.
-    fn judge_replay(&mut self, process: usize, frames: u64) {
-        if frames >= REPLAY {
-            self.ledger.reached.note(Reach::ReplayWindowFull);
+    /// Checks how many frames one input makes a session retransmit.
+    fn check_retransmission(&mut self, process: usize, frames: u64) {
+        if frames >= RETRANSMIT_WINDOW {
+            self.ledger.reached.note(Reach::RetransmitWindowFull);
         }
-        if frames > REPLAY {
-            let text = format!("one input makes {} replay {frames} frames", self.processes[process].who);
+        if frames > RETRANSMIT_WINDOW {
+            let text =
+                format!("{} retransmits {frames} frames after one input", self.processes[process].actor);
             self.ledger.broken(Rule::Caps, text);
         }
     }
 
-    /// One that the room said has left is not heard any more, not even its goodbye; of another one nothing runs
-    /// after it.
-    fn judge_goodbye(&mut self, process: usize, peer: &Peer) {
+    /// Checks that no call of a peer runs after its goodbye. Sessions ignore the goodbye of a peer that has left.
+    fn check_goodbye(&mut self, process: usize, peer: &Peer) {
         let Program::Bridge(session) = &self.processes[process].program else { return };
-        if !session.participants().iter().any(|who| who.peer() == peer) {
+        if !session.participants().iter().any(|participant| participant.peer() == peer) {
             return;
         }
         let mut jobs = self.processes[process].jobs.values();
         if let Some((id, ..)) = jobs.find(|(id, ..)| self.ledger.is_over(process, peer, id)) {
-            let text = format!("{id:?} runs on after the goodbye of {}", trace::peer(peer));
+            let text = format!("{id:?} still runs after the goodbye of {}", trace::peer(peer));
             self.ledger.broken(Rule::Goodbye, text);
         }
     }
 
-    /// The frame that a stream was, if it ends with this part.
-    fn put_together(&mut self, join: usize, peer: &Peer, part: &StreamPart) -> Option<Vec<u8>> {
+    /// Adds a part to its stream; returns the whole frame if this is the last part.
+    fn reassemble(&mut self, join: usize, peer: &Peer, part: &StreamPart) -> Option<Vec<u8>> {
         let streams = &mut self.room.joins[join].streams;
         let key = (peer.clone(), part.id().clone());
         match part {
             StreamPart::Header(_) => {
                 streams.insert(key, Vec::new());
                 if streams.len() > 1 {
-                    self.ledger.reached.note(Reach::StreamsAtOnce);
+                    self.ledger.reached.note(Reach::ConcurrentStreams);
                 }
                 None
             }
@@ -293,22 +296,22 @@ impl World<'_> {
         }
     }
 
-    /// A packet goes as one.
-    fn leaves_whole(&mut self, process: usize, join: usize, packet: Packet) {
+    /// Sends a packet that is not a stream.
+    fn send_whole(&mut self, process: usize, join: usize, packet: Packet) {
         let Ok(frame) = Frame::decode(packet.payload.clone()) else { return };
         let to = (!packet.is_broadcast()).then_some(packet.to);
-        let way = if packet.lane == Lane::Lossy { "fast, " } else { "" };
-        trace!(self, "{} says {way}{} to {to:?}", self.processes[process].who, trace::show(&frame));
+        let lane = if packet.lane == Lane::Lossy { "lossy, " } else { "" };
+        trace!(self, "{} sends {lane}{} to {to:?}", self.processes[process].actor, trace::show(&frame));
         self.ledger.sent(process, &frame, to.as_deref());
         self.room.send(join, to, Load::Packet(packet.lane, packet.payload));
     }
 
-    /// There is no connection: the packet is taken and lost, or given back.
-    fn does_not_leave(&mut self, process: usize, packet: &Packet) {
-        let why = match self.schedule.weather.away {
-            Away::Closed => SendFailure::Closed,
-            Away::GivenBack => SendFailure::Interrupted,
-            Away::Swallowed => {
+    /// Handles a packet while there is no connection: it is lost, or the send fails.
+    fn fail_send(&mut self, process: usize, packet: &Packet) {
+        let why = match self.schedule.network.offline {
+            Offline::Closed => SendFailure::Closed,
+            Offline::Interrupted => SendFailure::Interrupted,
+            Offline::Lost => {
                 if let Ok(frame) = Frame::decode(packet.payload.clone()) {
                     let to = (!packet.is_broadcast()).then_some(&*packet.to);
                     self.ledger.sent(process, &frame, to);
@@ -323,7 +326,7 @@ impl World<'_> {
     }
 }
 
-/// The parts of a large packet, in smaller chunks than LiveKit's.
+/// Splits a large packet into parts with smaller chunks than LiveKit's.
 fn parts_of(packet: &Packet) -> VecDeque<StreamPart> {
     const { assert!(CHUNK < STREAM_CHUNK) }
     let smaller = |part| match part {

@@ -1,5 +1,5 @@
-//! What the stranger forges: every message of every role, about real calls, under every sender that the room can
-//! show for him.
+//! Forged frames: every message of every role, about real calls, from every sender that the room can show for the
+//! stranger.
 
 use std::sync::Arc;
 
@@ -11,20 +11,22 @@ use toolbridge::{
 
 use crate::{
     random::Random,
-    room::{Happens, Load},
-    schedule::{Forgery, Who},
+    room::{Load, Scheduled},
+    schedule::{Actor, Forgery},
     world::{Program, World},
 };
 
 impl World<'_> {
-    pub(crate) fn forges(&mut self, what: Forgery, to: Who, about: usize, dice: u64) {
-        if !self.forgeries_count {
+    pub(crate) fn forges(&mut self, what: Forgery, to: Actor, about: usize, dice: u64) {
+        if !self.forgeries_delivered {
             return;
         }
-        let Some(stranger) = self.parts.get(&Who::X).and_then(|process| self.processes[*process].join) else {
+        let Some(stranger) =
+            self.current.get(&Actor::Stranger).and_then(|process| self.processes[*process].join)
+        else {
             return;
         };
-        let Some(victim) = self.parts.get(&to).and_then(|process| self.processes[*process].join) else {
+        let Some(victim) = self.current.get(&to).and_then(|process| self.processes[*process].join) else {
             return;
         };
         let mut dice = Random::new(dice);
@@ -46,16 +48,16 @@ impl World<'_> {
             }
         };
         for load in loads {
-            self.room.after(5, Happens::Arrives { peer: peer.clone(), to: victim, load });
+            self.room.after(5, Scheduled::Arrives { peer: peer.clone(), to: victim, load });
         }
     }
 
-    /// A peer says something in the name of another room: it must have no effect but a refusal.
-    pub(crate) fn comes_from_elsewhere(&mut self, from: Who, to: Who, request: bool) {
+    /// A peer sends a frame that names another room: it must have no effect but a refusal.
+    pub(crate) fn send_from_other_room(&mut self, from: Actor, to: Actor, request: bool) {
         let (Some((_, from_join)), Some((_, join))) = (self.open_join(from), self.open_join(to)) else {
             return;
         };
-        if !self.is_bridge(from) || !self.is_bridge(to) {
+        if !self.has_session(from) || !self.has_session(to) {
             return;
         }
         let meta = Meta::new();
@@ -73,15 +75,15 @@ impl World<'_> {
                 json!({"features": ["tool_use", "tool_register", "tool_ack"]}),
             ),
         };
-        // Of its first frame, which was no request: a higher one would be a promise about all requests of this join.
-        let stanza = if from == Who::A { -1 } else { 1 };
+        // The stanza of the first frame, which is not a request: a higher one would acknowledge requests of this join.
+        let stanza = if from == Actor::Assistant { -1 } else { 1 };
         let bytes = written("elsewhere", stanza, &meta, kind, &body);
         let peer = self.room.joins[from_join].participant.peer().clone();
         let load = Load::Packet(Lane::Reliable, bytes.into());
-        self.room.after(5, Happens::Arrives { peer, to: join, load });
+        self.room.after(5, Scheduled::Arrives { peer, to: join, load });
     }
 
-    /// A part of somebody's stream: it begins again, goes on, or ends.
+    /// Forges a header, a chunk or a trailer of another participant's stream.
     pub(crate) fn forged_part(&self, dice: &mut Random) -> StreamPart {
         let id = self.last_stream.clone();
         match dice.below(4) {
@@ -92,7 +94,7 @@ impl World<'_> {
         }
     }
 
-    fn forged(&self, what: Forgery, to: Who, about: usize, dice: &mut Random) -> Vec<u8> {
+    fn forged(&self, what: Forgery, to: Actor, about: usize, dice: &mut Random) -> Vec<u8> {
         let call = self.ledger.calls.get(about).or_else(|| self.ledger.calls.last());
         let id =
             call.and_then(|call| call.id.as_ref()).map_or_else(|| "guess".to_owned(), |id| id.to_string());
@@ -145,8 +147,8 @@ impl World<'_> {
                 )
             }
             Forgery::Pong => {
-                let word = if dice.percent(50) { "pong" } else { "ping" };
-                (Kind::ACKNOWLEDGEMENT, json!({"acknowledgedStanzaId": 0, "notes": word}))
+                let notes = if dice.percent(50) { "pong" } else { "ping" };
+                (Kind::ACKNOWLEDGEMENT, json!({"acknowledgedStanzaId": 0, "notes": notes}))
             }
             Forgery::Request => {
                 let id = if dice.percent(70) { format!("forged-{stanza}") } else { id };
@@ -179,9 +181,9 @@ impl World<'_> {
         write(stanza, &meta, kind, &body)
     }
 
-    /// A stolen instance: what the victim shows itself, or nothing that anybody has.
-    fn instance_of(&self, to: Who, dice: &mut Random) -> String {
-        let known = self.parts.get(&to).map(|process| &self.processes[*process].program);
+    /// Returns a stolen instance, or one that no process has.
+    fn instance_of(&self, to: Actor, dice: &mut Random) -> String {
+        let known = self.current.get(&to).map(|process| &self.processes[*process].program);
         match known {
             Some(Program::Bridge(_)) if dice.percent(50) => self.last_instance.clone(),
             _ => "00112233445566778899aabbccddeeff".to_owned(),
@@ -189,7 +191,7 @@ impl World<'_> {
     }
 }
 
-/// A whole frame as a stream.
+/// Sends a whole frame as a stream.
 fn stream_of(bytes: &[u8]) -> Vec<Load> {
     let id: Arc<str> = "forged.1.1".into();
     let header = StreamHeader::new(id.clone(), STREAM_TOPIC, bytes.len() as u64);

@@ -1,6 +1,6 @@
-//! Seeded simulation: real sessions in a room that delays, loses and lies, on virtual time.
+//! Seeded simulation: real sessions on virtual time, in a room that delays, loses and forges packets.
 //!
-//! `cargo test` runs a thousand seeds. More of them, or one again:
+//! `cargo test` runs 1,000 seeds. To run more seeds, or to repeat one:
 //!
 //! ```text
 //! cargo test --test simulation -- --seeds 1..100000 --jobs 2
@@ -18,7 +18,7 @@
     reason = "a simulation owns its clock and may fail"
 )]
 
-/// Sets public fields of a value: types that may grow have no literals outside their crate.
+/// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.
 macro_rules! with {
     ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
         let mut it = $base;
@@ -30,12 +30,12 @@ macro_rules! with {
 #[macro_use]
 mod trace;
 
-mod acts;
+mod actions;
 mod carry;
+mod checks;
 mod draw;
 mod forged;
 mod joins;
-mod judge;
 mod plain;
 mod random;
 mod reach;
@@ -64,13 +64,13 @@ use crate::{
     schedule::Schedule,
 };
 
-/// What `cargo test` runs.
+/// The seeds that `cargo test` runs.
 const SEEDS: RangeInclusive<u64> = 1..=1_000;
 
 fn main() -> ExitCode {
-    let words: Vec<String> = env::args().skip(1).collect();
-    if words.iter().any(|word| word.starts_with("--seed")) {
-        return match by_hand(&words) {
+    let args: Vec<String> = env::args().skip(1).collect();
+    if args.iter().any(|arg| arg.starts_with("--seed")) {
+        return match run_args(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(text) => {
                 println!("{text}");
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
 }
 
-/// With so many seeds each situation has been there.
+/// Fails if the runs missed a situation. Fewer runs than `cargo test` makes are not checked.
 fn reaches_all(counted: &Counted) -> Result<(), String> {
     let missing = counted.reached.missing();
     if missing.is_empty() || counted.runs < *SEEDS.end() {
@@ -103,7 +103,7 @@ fn reaches_all(counted: &Counted) -> Result<(), String> {
     Err(format!("in {} runs these were never reached: {}", counted.runs, missing.join(", ")))
 }
 
-/// What so many runs came to.
+/// Totals over several runs.
 #[derive(Debug, Default)]
 struct Counted {
     runs: u64,
@@ -113,13 +113,13 @@ struct Counted {
     reached: Reached,
 }
 
-fn by_hand(words: &[String]) -> Result<(), String> {
-    let after = |word: &str| {
-        let at = words.iter().position(|it| it == word)?;
-        words.get(at + 1).map(String::as_str)
+fn run_args(args: &[String]) -> Result<(), String> {
+    let after = |arg: &str| {
+        let at = args.iter().position(|it| it == arg)?;
+        args.get(at + 1).map(String::as_str)
     };
-    let has = |word: &str| words.iter().any(|it| it == word);
-    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no seed"));
+    let has = |arg: &str| args.iter().any(|it| it == arg);
+    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is not a number"));
     if let Some(seed) = after("--seed") {
         return one(number(seed)?, has("--trace"), has("--shrink"));
     }
@@ -151,7 +151,7 @@ fn by_hand(words: &[String]) -> Result<(), String> {
 fn one(seed: u64, trace: bool, shrinks: bool) -> Result<(), String> {
     let base = Instant::now();
     let mut schedule = Schedule::of(seed);
-    if shrinks && let Some(failure) = judged(&schedule, base).failure {
+    if shrinks && let Some(failure) = run_caught(&schedule, base).failure {
         schedule = shrink::shrink(schedule, &failure, base);
     }
     if trace || shrinks {
@@ -166,24 +166,24 @@ fn one(seed: u64, trace: bool, shrinks: bool) -> Result<(), String> {
     }
 }
 
-/// Runs all these seeds, whatever comes, and lists each that breaks a rule.
+/// Runs all these seeds, also after failures, and lists each seed that breaks a rule.
 fn all(seeds: RangeInclusive<u64>) -> Result<(), String> {
     let base = Instant::now();
     let failed = |seed: u64| {
-        let failure = judged(&Schedule::of(seed), base).failure?;
+        let failure = run_caught(&Schedule::of(seed), base).failure?;
         Some((failure.rule, format!("seed {seed}: {failure}")))
     };
     let mut broken: Vec<(Rule, String)> = seeds.filter_map(failed).collect();
-    broken.sort_by_key(|(rule, _)| *rule); // stable: the seeds of one rule stay in their order
+    broken.sort_by_key(|(rule, _)| *rule); // a stable sort: the seeds of one rule stay in order
     let lines: Vec<_> = broken.into_iter().map(|(_, text)| text).collect();
     if lines.is_empty() { Ok(()) } else { Err(lines.join("\n")) }
 }
 
-/// Prints the counts of each of these seeds on a line. A change that is meant to keep behavior keeps these lines.
+/// Prints the counts of each of these seeds on a line. A change that keeps the behavior keeps these lines.
 fn counts(seeds: RangeInclusive<u64>) -> Result<(), String> {
     let base = Instant::now();
     for seed in seeds {
-        let it = judged(&Schedule::of(seed), base);
+        let it = run_caught(&Schedule::of(seed), base);
         let broken = it.failure.map_or_else(String::new, |failure| format!(" {failure}"));
         let reached = it.reached.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         println!(
@@ -196,8 +196,8 @@ fn counts(seeds: RangeInclusive<u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a schedule; a panic breaks a rule too.
-fn judged(schedule: &Schedule, base: Instant) -> world::Outcome {
+/// Runs a schedule; a panic breaks `Rule::Panic`.
+fn run_caught(schedule: &Schedule, base: Instant) -> world::Outcome {
     catch_unwind(AssertUnwindSafe(|| world::run(schedule, base, false))).unwrap_or_else(|_| world::Outcome {
         failure: Some(Failure { rule: Rule::Panic, at: 0, text: "a panic, see above".to_owned() }),
         verdicts: Vec::new(),
@@ -207,7 +207,7 @@ fn judged(schedule: &Schedule, base: Instant) -> world::Outcome {
     })
 }
 
-/// Runs all these seeds; the error names the first that breaks a rule, and how to repeat it.
+/// Runs these seeds until one breaks a rule. The error names that seed and the command that repeats it.
 fn run_all(seeds: RangeInclusive<u64>, jobs: usize) -> Result<Counted, String> {
     let base = Instant::now();
     let next = AtomicU64::new(*seeds.start());
@@ -219,7 +219,7 @@ fn run_all(seeds: RangeInclusive<u64>, jobs: usize) -> Result<Counted, String> {
             if seed > *seeds.end() || failed.load(Ordering::Relaxed) {
                 return Ok(counted);
             }
-            let outcome = judged(&Schedule::of(seed), base);
+            let outcome = run_caught(&Schedule::of(seed), base);
             if let Some(failure) = outcome.failure {
                 failed.store(true, Ordering::Relaxed);
                 return Err(format!(

@@ -1,6 +1,6 @@
-//! Everything that looks random: drawn from the seed, so that a run can be repeated exactly.
+//! Random numbers drawn from the seed, so that a run can be repeated exactly.
 
-/// A small generator (SplitMix64): the same seed, the same numbers.
+/// A small generator (SplitMix64): equal seeds yield equal numbers.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -8,7 +8,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Dice of their own for one thing that happens, so that no other thing moves when it is left out.
+    /// Creates a generator for one event alone, so that leaving the event out does not change the others.
     pub(crate) fn of(seed: u64, what: &[u64]) -> Self {
         let mut random = Self(seed);
         for part in what {
@@ -25,12 +25,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 to below the limit.
+    /// Draws a number from 0 up to, but not including, the limit.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 
-    /// Both ends included.
+    /// Draws a number in this range, both ends included.
     pub(crate) fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to - from + 1)
     }

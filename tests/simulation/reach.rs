@@ -1,92 +1,93 @@
-//! What runs have exercised: a rule that no run comes near is not tested, and then the test fails.
+//! Counts the situations that runs reach. The test fails if a situation is never reached, since the rules about it
+//! would be untested.
 
 use std::{collections::BTreeMap, fmt};
 
 use toolbridge::{Counter, Stats};
 
-/// A situation that rules are about, as the simulation sees it from outside the sessions.
+/// A situation that the simulation sees from outside the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
-    /// A call that another instance was asked is asked again of the next one.
-    AskedAgain,
-    /// Such a call ran in both instances.
+    /// A request that was sent to one instance is sent again to the next one.
+    ResentToNextInstance,
+    /// A call of an idempotent tool ran twice.
     RanTwice,
-    /// A process comes back under an identity that another process had meanwhile.
+    /// A process rejoins with an identity that another process had taken over.
     InstanceReturned,
-    /// A replay has as many frames on their way as it may.
-    ReplayWindowFull,
-    /// A person is asked again, since the tool changed after the first question.
+    /// A retransmission has as many frames in flight as it may.
+    RetransmitWindowFull,
+    /// A person is asked again, because the tool changed after the first question.
     ConsentAskedAgain,
-    /// A consent for the session is void, since the tool changed.
+    /// A consent for the session becomes void, because the tool changed.
     ConsentVoid,
-    /// An answer finds no room beside the others that its caller has not acknowledged, or in a packet.
+    /// A result does not fit in a packet, or alongside the caller's other unacknowledged results.
     ResultTooLarge,
-    /// The arguments of a request find no room beside those of the caller's open calls.
+    /// The arguments of a request do not fit alongside those of the caller's open calls.
     ArgumentBytesFull,
-    /// A Configuration of another room is heard from a peer.
+    /// A Configuration that names another room is received from a peer.
     OtherRoomConfiguration,
-    /// A request of another room is heard from a peer.
+    /// A request that names another room is received from a peer.
     OtherRoomRequest,
-    /// A client's Configuration is lost on its way.
-    ClientHalfLost,
-    /// An assistant's Configuration is lost on its way.
-    AssistantHalfLost,
-    /// Streams of several senders, or several of one, come at once.
-    StreamsAtOnce,
-    /// A plain client answers under another sid than the one that it was asked under.
-    PlainOwnerMoved,
-    /// A tool that a plain assistant asked for runs while that assistant has another sid.
-    PlainCallerMoved,
+    /// A client's Configuration is lost.
+    ClientConfigurationLost,
+    /// An assistant's Configuration is lost.
+    AssistantConfigurationLost,
+    /// A join receives several streams at the same time.
+    ConcurrentStreams,
+    /// A plain client answers under another sid than the one that got the request.
+    PlainOwnerRejoined,
+    /// A plain assistant rejoins while a tool that it called runs.
+    PlainCallerRejoined,
     /// A claim is granted.
     ClaimGranted,
     /// A claim is refused.
     ClaimRefused,
     /// A stop is sent.
     StopSent,
-    /// A goodbye is heard.
-    GoodbyeHeard,
-    /// The work of a call goes on after a barge-in.
+    /// A goodbye is received.
+    GoodbyeReceived,
+    /// A call that continued after a barge-in reports its late result.
     LateResult,
-    /// A person is asked, and says nothing.
-    PersonSilent,
+    /// A person does not answer a consent question.
+    ConsentUnanswered,
 }
 
 impl Reach {
     const ALL: &[Self] = &[
-        Self::AskedAgain,
+        Self::ResentToNextInstance,
         Self::RanTwice,
         Self::InstanceReturned,
-        Self::ReplayWindowFull,
+        Self::RetransmitWindowFull,
         Self::ConsentAskedAgain,
         Self::ConsentVoid,
         Self::ResultTooLarge,
         Self::ArgumentBytesFull,
         Self::OtherRoomConfiguration,
         Self::OtherRoomRequest,
-        Self::ClientHalfLost,
-        Self::AssistantHalfLost,
-        Self::StreamsAtOnce,
-        Self::PlainOwnerMoved,
-        Self::PlainCallerMoved,
+        Self::ClientConfigurationLost,
+        Self::AssistantConfigurationLost,
+        Self::ConcurrentStreams,
+        Self::PlainOwnerRejoined,
+        Self::PlainCallerRejoined,
         Self::ClaimGranted,
         Self::ClaimRefused,
         Self::StopSent,
-        Self::GoodbyeHeard,
+        Self::GoodbyeReceived,
         Self::LateResult,
-        Self::PersonSilent,
+        Self::ConsentUnanswered,
     ];
 }
 
-/// The counters that no run moves, with the reason.
+/// The counters that no run increments, with the reason.
 const OUT_OF_REACH: &[(Counter, &str)] = &[
     (Counter::UntrustedRole, "no participant of a run may change its own attributes"),
     (Counter::UnknownType, "no application sends frames of its own in a run"),
     (Counter::FrameTooLarge, "no application sends frames of its own in a run"),
-    (Counter::RegistrationRefused, "clients of a run offer what can be taken"),
+    (Counter::RegistrationRefused, "clients of a run offer valid tools only"),
     (Counter::LateDropped, "a run has fewer late results than are kept"),
 ];
 
-/// The outcomes that calls must have had.
+/// The outcomes that the runs must reach.
 const OUTCOMES: &[&str] = &[
     "ok",
     "ambiguous",
@@ -105,7 +106,7 @@ const OUTCOMES: &[&str] = &[
     "tool:result_too_large",
 ];
 
-/// How often each situation was there, each counter of the sessions moved, and each outcome came.
+/// How often each situation, each counter of the sessions and each outcome was reached.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reached {
     situations: BTreeMap<Reach, u64>,
@@ -118,8 +119,8 @@ impl Reached {
         *self.situations.entry(what).or_default() += 1;
     }
 
-    pub(crate) fn outcome(&mut self, word: &str) {
-        *self.outcomes.entry(word.to_owned()).or_default() += 1;
+    pub(crate) fn outcome(&mut self, name: &str) {
+        *self.outcomes.entry(name.to_owned()).or_default() += 1;
     }
 
     pub(crate) fn count(&mut self, stats: &Stats) {
@@ -135,12 +136,12 @@ impl Reached {
         for (name, times) in &other.counters {
             *self.counters.entry(name).or_default() += times;
         }
-        for (word, times) in &other.outcomes {
-            *self.outcomes.entry(word.clone()).or_default() += times;
+        for (name, times) in &other.outcomes {
+            *self.outcomes.entry(name.clone()).or_default() += times;
         }
     }
 
-    /// What must be reached and was not.
+    /// Returns what must be reached and was not.
     pub(crate) fn missing(&self) -> Vec<String> {
         let situations = Reach::ALL.iter().filter(|it| !self.situations.contains_key(it));
         let is_out_of_reach = |it: &Counter| OUT_OF_REACH.iter().any(|(counter, _)| counter == it);
@@ -166,8 +167,8 @@ impl fmt::Display for Reached {
             writeln!(f, "{times:>12} {name}")?;
         }
         writeln!(f, "outcomes:")?;
-        for (word, times) in &self.outcomes {
-            writeln!(f, "{times:>12} {word}")?;
+        for (name, times) in &self.outcomes {
+            writeln!(f, "{times:>12} {name}")?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The room, as LiveKit is: joins, who is told of whom and when, and packets on their way.
+//! The room, with LiveKit's behavior: joins, announcements, and packets in flight.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,16 +11,16 @@ use toolbridge::{
 use crate::{
     random::Random,
     reach::{Reach, Reached},
-    schedule::{Ms, Weather, Who},
+    schedule::{Actor, Ms, Network},
 };
 
 /// Microseconds since the run began.
 pub(crate) type Us = u64;
 
-/// How long a packet takes to the server.
+/// How long a packet takes to reach the server, in µs.
 const UPLINK: Us = 3_000;
 
-/// What is carried.
+/// The payload of a transmission.
 #[derive(Clone, Debug)]
 pub(crate) enum Load {
     Packet(Lane, Bytes),
@@ -38,104 +38,104 @@ impl Load {
     }
 }
 
-/// What happens next.
+/// An event that is scheduled for a certain time.
 #[derive(Debug)]
-pub(crate) enum Happens {
-    /// An act of the schedule.
-    Act(usize),
-    /// The room lists a join.
+pub(crate) enum Scheduled {
+    /// An action of the schedule.
+    Action(usize),
+    /// The room starts to list a join.
     Listed(usize),
-    /// A join can hear.
+    /// A join starts to receive packets.
     Opens(usize),
-    /// A join is no longer listed.
-    Ends(usize),
-    /// A packet reached the server.
+    /// The room stops listing a join.
+    Unlisted(usize),
+    /// A packet arrives at the server.
     AtServer { from: usize, to: Option<Vec<Identity>>, load: Load },
-    /// A packet reached a join.
+    /// A packet arrives at a join.
     Arrives { peer: Peer, to: usize, load: Load },
-    /// A join is told of another one.
-    News { to: usize, about: usize, joined: bool },
-    /// A process is told whether packets can pass.
-    Link { process: usize, join: usize, up: bool },
-    /// A process joins, for the first time or anew.
+    /// Another join, or its end, is announced to a join.
+    Announcement { to: usize, about: usize, joined: bool },
+    /// The transport of a process reports an outage or its end.
+    Connection { process: usize, join: usize, up: bool },
+    /// A process joins or rejoins.
     Joins { process: usize },
-    /// A process comes back whose identity another one has taken over.
+    /// A process rejoins after another process took over its identity.
     Returns { process: usize },
-    /// The next part of a stream leaves, or what waited behind it.
+    /// A process sends the next part of a stream, or the packet that waits behind it.
     Part { process: usize, join: usize },
-    /// A person answers the question before a tool runs.
+    /// A person answers a consent question.
     PersonAnswers { process: usize, key: JobKey, allowed: bool },
-    /// A tool ends.
+    /// A tool returns.
     JobEnds { process: usize, key: JobKey },
-    /// A tool tells how far it has come.
-    JobTalks { process: usize, key: JobKey, left: u32 },
-    /// A tool of a plain client ends.
+    /// A tool reports progress.
+    JobProgress { process: usize, key: JobKey, left: u32 },
+    /// A tool of a plain client returns.
     PlainJobEnds { process: usize, caller: Identity, call: CallId },
-    /// The budget of a plain assistant's call is used up.
+    /// A call of a plain assistant times out.
     PlainDeadline { call: usize },
-    /// Another second begins, with other things in the way.
-    Second,
-    /// The network is whole.
-    Heals,
-    /// Handlers of calls that have ended must have heard of it.
-    Stopped { callers_too: bool },
-    /// A process leaves in order.
-    Leaves { who: Who, again: Ms },
-    /// What is still open is given up.
-    Clears,
-    /// One fresh call to each client.
-    Probes,
+    /// A second begins; the simulated backlog is drawn again.
+    BacklogChanges,
+    /// All faults end.
+    FaultsEnd,
+    /// Handlers of settled calls must have been aborted by now.
+    CheckAborted { callers_too: bool },
+    /// A process leaves with a goodbye.
+    Leaves { actor: Actor, replaced_after: Ms },
+    /// Open calls are cancelled.
+    CancelOpen,
+    /// One new call to each client.
+    Probe,
     /// As many calls to each client as may be open.
-    FullHouse,
+    ProbeAtCapacity,
 }
 
 /// One join of one process.
 #[derive(Debug)]
 pub(crate) struct Join {
-    pub(crate) who: Who,
+    pub(crate) actor: Actor,
     pub(crate) process: usize,
     pub(crate) participant: Participant,
     pub(crate) listed: bool,
     pub(crate) open: bool,
-    /// Nothing passes before.
+    /// No packet passes before this time.
     pub(crate) held_until: Us,
-    /// It is told of nobody before.
-    pub(crate) deaf_until: Us,
-    /// The joins that it was told of, and when.
-    pub(crate) told: BTreeMap<usize, Us>,
-    /// The streams that have not ended, as far as they came.
+    /// No join or leave is announced to it before this time.
+    pub(crate) signaling_down_until: Us,
+    /// The joins that were announced to it, and when.
+    pub(crate) announced: BTreeMap<usize, Us>,
+    /// The bytes received so far of the streams that have not ended.
     pub(crate) streams: BTreeMap<(Peer, Arc<str>), Vec<u8>>,
-    last_news: Us,
-    /// From each other join.
+    last_leave: Us,
+    /// The links from other joins.
     links: BTreeMap<usize, Link>,
 }
 
-/// What went from one join to another: in order, and each packet under its own dice.
+/// The path from one join to another. Packets stay in order, and each has its own random numbers.
 #[derive(Debug, Default)]
 struct Link {
     count: u64,
     last: Us,
-    halves_lost: u32,
+    configurations_lost: u32,
 }
 
-/// Everything that is on its way.
+/// All joins, and everything that is scheduled.
 #[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) seed: u64,
     pub(crate) now: Us,
-    pub(crate) weather: Weather,
+    pub(crate) network: Network,
     pub(crate) joins: Vec<Join>,
-    queue: BTreeMap<(Us, u64), Happens>,
+    queue: BTreeMap<(Us, u64), Scheduled>,
     order: u64,
     pub(crate) reached: Reached,
 }
 
 impl Room {
-    pub(crate) fn new(seed: u64, weather: Weather) -> Self {
+    pub(crate) fn new(seed: u64, network: Network) -> Self {
         Self {
             seed,
             now: 0,
-            weather,
+            network,
             joins: Vec::new(),
             queue: BTreeMap::new(),
             order: 0,
@@ -143,43 +143,43 @@ impl Room {
         }
     }
 
-    pub(crate) fn at(&mut self, when: Us, what: Happens) {
+    pub(crate) fn at(&mut self, when: Us, what: Scheduled) {
         self.order += 1;
         self.queue.insert((when.max(self.now), self.order), what);
     }
 
-    pub(crate) fn after(&mut self, wait: Ms, what: Happens) {
+    pub(crate) fn after(&mut self, wait: Ms, what: Scheduled) {
         self.at(self.now + wait * 1_000, what);
     }
 
-    /// When the next thing happens.
+    /// The time of the next event.
     pub(crate) fn next(&self) -> Option<Us> {
         self.queue.first_key_value().map(|((at, _), _)| *at)
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Happens> {
+    pub(crate) fn pop(&mut self) -> Option<Scheduled> {
         self.queue.pop_first().map(|(_, what)| what)
     }
 
-    /// A join that the room does not list yet.
-    pub(crate) fn add(&mut self, who: Who, process: usize, participant: Participant) -> usize {
+    /// Adds a join that the room does not list yet.
+    pub(crate) fn add(&mut self, actor: Actor, process: usize, participant: Participant) -> usize {
         self.joins.push(Join {
-            who,
+            actor,
             process,
             participant,
             listed: false,
             open: false,
             held_until: 0,
-            deaf_until: 0,
-            told: BTreeMap::new(),
+            signaling_down_until: 0,
+            announced: BTreeMap::new(),
             streams: BTreeMap::new(),
-            last_news: 0,
+            last_leave: 0,
             links: BTreeMap::new(),
         });
         self.joins.len() - 1
     }
 
-    /// The join of this identity that the room lists.
+    /// Returns the listed join with this identity.
     pub(crate) fn listed_as(&self, identity: &str) -> Option<usize> {
         self.joins.iter().position(|join| join.listed && join.participant.identity().as_str() == identity)
     }
@@ -188,17 +188,17 @@ impl Room {
         (0..self.joins.len()).filter(|join| self.joins[*join].listed).collect()
     }
 
-    /// The room lists a join: the others are told after a while, and so is it.
+    /// Lists a join, and schedules its announcement to every join.
     pub(crate) fn list(&mut self, join: usize) {
         self.joins[join].listed = true;
         for to in self.listed() {
             let mut dice = Random::of(self.seed, &[2, join as u64, to as u64]);
-            let wait = dice.between(10, self.weather.announcements.max(11));
-            self.news(to, join, true, wait);
+            let wait = dice.between(10, self.network.announcements.max(11));
+            self.announce(to, join, true, wait);
         }
     }
 
-    /// The room does not list a join any more: those who were told of it are told.
+    /// Stops listing a join, and schedules the announcement of its end.
     pub(crate) fn unlist(&mut self, join: usize) {
         if !std::mem::replace(&mut self.joins[join].listed, false) {
             return;
@@ -207,68 +207,68 @@ impl Room {
         for to in self.listed() {
             let mut dice = Random::of(self.seed, &[3, join as u64, to as u64]);
             let wait = dice.between(5, 100);
-            self.news(to, join, false, wait);
+            self.announce(to, join, false, wait);
         }
     }
 
-    fn news(&mut self, to: usize, about: usize, joined: bool, wait: Ms) {
+    fn announce(&mut self, to: usize, about: usize, joined: bool, wait: Ms) {
         let join = &mut self.joins[to];
-        // Those who come are told of in batches; who leaves is told of at once, after what was told before.
+        // LiveKit announces joins in batches, and leaves at once but in order.
         let mut when = self.now + wait * 1_000;
         if !joined {
-            when = when.max(join.last_news);
-            join.last_news = when;
+            when = when.max(join.last_leave);
+            join.last_leave = when;
         }
-        self.at(when, Happens::News { to, about, joined });
+        self.at(when, Scheduled::Announcement { to, about, joined });
     }
 
-    /// A process hands a packet over.
+    /// Sends a packet to the server.
     pub(crate) fn send(&mut self, from: usize, to: Option<Vec<Identity>>, load: Load) {
         let held = self.joins[from].held_until;
         let when = self.now + UPLINK;
         let when = if held > when { held + 1 } else { when };
         if held <= self.now || !load.is_lossy() {
-            self.at(when, Happens::AtServer { from, to, load });
+            self.at(when, Scheduled::AtServer { from, to, load });
         }
     }
 
-    /// A packet reached the server: it goes on to whoever has the name now.
+    /// Forwards a packet that is at the server to the joins that have the destination identities now.
     pub(crate) fn relay(&mut self, from: usize, to: Option<Vec<Identity>>, load: &Load) {
         let sender = &self.joins[from];
         if !sender.listed {
-            return; // what was in flight when its sender rejoined is lost
+            return; // packets in flight are lost when their sender rejoins
         }
         if sender.held_until > self.now {
             let when = sender.held_until;
             if !load.is_lossy() {
-                self.at(when, Happens::AtServer { from, to, load: load.clone() });
+                self.at(when, Scheduled::AtServer { from, to, load: load.clone() });
             }
             return;
         }
         let receivers: Vec<_> = match to {
-            Some(names) => names.iter().filter_map(|name| self.listed_as(name.as_str())).collect(),
+            Some(identities) => identities.iter().filter_map(|it| self.listed_as(it.as_str())).collect(),
             None => self.listed().into_iter().filter(|join| *join != from).collect(),
         };
         for to in receivers {
             let link = self.joins[to].links.entry(from).or_default();
             link.count += 1;
             let mut dice = Random::of(self.seed, &[5, from as u64, to as u64, link.count]);
-            let mut wait = dice.between(3_000, 5_000 + self.weather.jitter * 1_000);
-            let mut half = Random::of(self.seed, &[12, from as u64, to as u64, link.count]);
-            let halves_lost = link.halves_lost;
-            let unknown = link.count == 1 && !self.joins[to].told.contains_key(&from);
-            if self.weather.halves_lost > 0
-                && halves_lost < 1
-                && half.percent(self.weather.halves_lost)
+            let mut wait = dice.between(3_000, 5_000 + self.network.jitter * 1_000);
+            let mut drawn = Random::of(self.seed, &[12, from as u64, to as u64, link.count]);
+            let configurations_lost = link.configurations_lost;
+            let unannounced = link.count == 1 && !self.joins[to].announced.contains_key(&from);
+            if self.network.configurations_lost > 0
+                && configurations_lost < 1
+                && drawn.percent(self.network.configurations_lost)
                 && load.is_configuration()
             {
-                self.joins[to].links.entry(from).or_default().halves_lost += 1;
-                self.half_is_lost(from, load);
+                self.joins[to].links.entry(from).or_default().configurations_lost += 1;
+                self.configuration_is_lost(from, load);
                 continue;
             }
-            let peer = match unknown && self.weather.nameless && dice.percent(50) {
+            let peer = match unannounced && self.network.unknown_senders && dice.percent(50) {
                 true => {
-                    self.half_is_lost(from, load);
+                    self.configuration_is_lost(from, load);
                     Peer::new("", "")
                 }
                 false => self.joins[from].participant.peer().clone(),
@@ -277,34 +277,38 @@ impl Room {
                 self.relay_lossy(wait, &mut dice, &peer, to, load);
                 continue;
             }
-            if dice.percent(self.weather.stalls) {
+            if dice.percent(self.network.stalls) {
                 wait += dice.between(300_000, 1_500_000);
             }
             let link = self.joins[to].links.entry(from).or_default();
             let when = (self.now + wait).max(link.last + 1);
             link.last = when;
-            self.at(when, Happens::Arrives { peer, to, load: load.clone() });
+            self.at(when, Scheduled::Arrives { peer, to, load: load.clone() });
         }
     }
 
-    /// A frame without a sender is as good as lost: of a Configuration that is half of a handshake.
-    fn half_is_lost(&mut self, from: usize, load: &Load) {
+    /// Notes that a Configuration, half of a handshake, is lost. One without a sender counts as lost.
+    fn configuration_is_lost(&mut self, from: usize, load: &Load) {
         if load.is_configuration() {
-            let is_client = matches!(self.joins[from].who, Who::C(_));
-            self.reached.note(if is_client { Reach::ClientHalfLost } else { Reach::AssistantHalfLost });
+            let is_client = matches!(self.joins[from].actor, Actor::Client(_));
+            self.reached.note(if is_client {
+                Reach::ClientConfigurationLost
+            } else {
+                Reach::AssistantConfigurationLost
+            });
         }
     }
 
-    /// What is lossy is lost, comes twice, and is passed by what was sent later.
+    /// Delivers a lossy packet, which may be lost, duplicated or reordered.
     fn relay_lossy(&mut self, wait: Us, dice: &mut Random, peer: &Peer, to: usize, load: &Load) {
-        if dice.percent(self.weather.lost) {
+        if dice.percent(self.network.lost) {
             return;
         }
-        let passed = if dice.percent(self.weather.passed) { dice.below(90_000) } else { 0 };
-        let again = dice.percent(self.weather.twice).then(|| dice.below(200_000));
-        for more in [Some(0), again].into_iter().flatten() {
+        let reordered = if dice.percent(self.network.reordered) { dice.below(90_000) } else { 0 };
+        let duplicate = dice.percent(self.network.duplicated).then(|| dice.below(200_000));
+        for more in [Some(0), duplicate].into_iter().flatten() {
             let (peer, load) = (peer.clone(), load.clone());
-            self.at(self.now + wait + passed + more, Happens::Arrives { peer, to, load });
+            self.at(self.now + wait + reordered + more, Scheduled::Arrives { peer, to, load });
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What must hold whatever happens: the invariants at the end of `wire.md`, section 6.
+//! The rules that every run must keep: those of `wire.md`, sections 4 (rights) and 5 (delivery), and what a
+//! caller may rely on.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,45 +14,45 @@ use toolbridge::{
 use crate::{
     reach::{Reach, Reached},
     room::Us,
-    schedule::{How, Ms, Wanted, Who},
+    schedule::{Actor, Behavior, Ms, RequestedTool},
 };
 
-/// One invariant.
+/// A rule that no run may break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// A call has one outcome.
+    /// A call has exactly one outcome.
     OneOutcome,
-    /// It starts once in one instance, and never after a refusal.
+    /// A call starts at most once, in one process, and not after that process has answered or refused it.
     OneStart,
-    /// Its outcome is its owner's answer, or ours.
-    OwnersAnswer,
-    /// The handler of a call that was stopped hears of it.
-    StopHeard,
-    /// A stranger moves counters only.
-    Stranger,
-    /// Caps hold, and a settled call gives its place back.
+    /// A result comes from a process that ran the call, and `Delivered` only after the request arrived.
+    OwnersResult,
+    /// The handler of a stopped call is aborted.
+    HandlerAborted,
+    /// Frames of an unauthorized participant change counters only.
+    Unauthorized,
+    /// No cap is exceeded, and a settled call no longer counts against any.
     Caps,
-    /// Everything settles within its budget.
+    /// Every call settles within its timeout.
     InTime,
-    /// `ok` means that it ran once, to its end.
-    OkRan,
-    /// What proves that nothing ran is true.
-    NeverRan,
-    /// No call fails without a cause in the schedule.
-    Needless,
-    /// Nothing starts after a goodbye.
+    /// A call that ends as `ok` ran to its end.
+    OkCompleted,
+    /// If an outcome says that the call cannot have run, it did not run.
+    MayHaveRun,
+    /// A call fails only if the schedule has a cause for it.
+    Unexplained,
+    /// Nothing starts or keeps running after the caller's goodbye.
     Goodbye,
-    /// A tool that needs a person's yes begins with it, and not without.
+    /// A tool that requires consent does not start without it.
     Consent,
-    /// After the network has healed, fresh calls succeed.
-    Heals,
-    /// Nobody is sent what is not for him.
-    ForWhom,
-    /// In the end nothing is left to do.
+    /// New calls succeed once the network has recovered.
+    Recovery,
+    /// A frame is sent only to participants that it is meant for and that can receive it.
+    Receivers,
+    /// At the end of a run no session has anything left to do.
     Drained,
-    /// A session says nothing after its end.
-    AfterEnd,
-    /// No input makes it panic.
+    /// A session produces no output after it has closed.
+    AfterClose,
+    /// No input makes a session panic.
     Panic,
 }
 
@@ -72,21 +73,21 @@ impl fmt::Display for Failure {
 /// How a call ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// `ok`, or the word for the error.
-    pub(crate) word: String,
+    /// `ok`, or a name for the error.
+    pub(crate) outcome: String,
     pub(crate) may_have_run: bool,
 }
 
 impl Verdict {
     pub(crate) fn of(result: &Result<Value, CallError>) -> Self {
         match result {
-            Ok(_) => Self { word: "ok".to_owned(), may_have_run: true },
-            Err(error) => Self { word: word(error), may_have_run: error.may_have_run() },
+            Ok(_) => Self { outcome: "ok".to_owned(), may_have_run: true },
+            Err(error) => Self { outcome: outcome_name(error), may_have_run: error.may_have_run() },
         }
     }
 }
 
-fn word(error: &CallError) -> String {
+fn outcome_name(error: &CallError) -> String {
     match error {
         CallError::Tool(error) => format!("tool:{}", error.code()),
         CallError::UnknownTool { .. } => "unknown_tool".to_owned(),
@@ -106,73 +107,73 @@ fn word(error: &CallError) -> String {
     }
 }
 
-/// A call, as its caller made it.
+/// A call, from its caller's point of view.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct CallRecord {
     pub(crate) caller: usize,
-    pub(crate) who: Who,
+    pub(crate) actor: Actor,
     pub(crate) key: Option<CallKey>,
     pub(crate) id: Option<CallId>,
-    pub(crate) how: How,
-    /// Which tool; none of a plain assistant's call.
-    pub(crate) tool: Option<Wanted>,
+    pub(crate) behavior: Behavior,
+    /// The requested tool; none for a call of a plain assistant.
+    pub(crate) tool: Option<RequestedTool>,
     pub(crate) at: Us,
     pub(crate) limit: Ms,
     pub(crate) echo: bool,
-    /// After the network has healed it must succeed.
+    /// Whether the call is made after the network has recovered and must succeed.
     pub(crate) probe: bool,
-    /// Its tool may run twice.
-    pub(crate) again: bool,
-    /// Its tool may go on when its turn is over.
-    pub(crate) rests: bool,
-    /// A person is asked, and may say no or nothing.
-    pub(crate) asks: bool,
+    /// Whether its tool is idempotent and may run twice.
+    pub(crate) idempotent: bool,
+    /// Whether its tool may continue after a barge-in.
+    pub(crate) may_continue: bool,
+    /// Whether a person is asked for consent, who may decline or not answer.
+    pub(crate) consent: bool,
     pub(crate) cancelled: bool,
     pub(crate) detached: bool,
-    /// To whom its request was sent.
+    /// The identities to which its request was sent.
     pub(crate) owners: BTreeSet<Identity>,
-    /// Its request went to somebody who was taken for a plain peer: of such a one nobody knows, when it comes back,
-    /// whether it is the same.
-    pub(crate) plainly: bool,
-    /// When it ended its caller had just been told of the present join of the client whose tool it is, or not yet.
-    pub(crate) owner_is_news: bool,
+    /// Whether its request was sent in the form for plain peers. After a rejoin, a caller cannot tell whether a plain
+    /// peer is still the same instance.
+    pub(crate) sent_plain: bool,
+    /// Whether, when the call ended, the owner's current join was not yet announced to the caller, or only just.
+    pub(crate) owner_is_recent: bool,
     pub(crate) outcome: Option<(Verdict, Us)>,
 }
 
-/// A call, as it began in one process.
+/// One start of a call in one process.
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) process: usize,
-    /// It ran: what was refused before it began did not.
+    /// Whether the tool ran; false if the arguments were refused first.
     pub(crate) ran: bool,
-    /// Whether it went well; none while it runs, and of one that was stopped.
+    /// Whether it succeeded; none while it runs, and if it was stopped.
     pub(crate) ended: Option<bool>,
     pub(crate) running: bool,
 }
 
-/// Everything that counts, in one run.
+/// Everything that the rules need to know about a run.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) now: Us,
     pub(crate) failure: Option<Failure>,
-    pub(crate) calls: Vec<Asked>,
+    pub(crate) calls: Vec<CallRecord>,
     pub(crate) by_id: BTreeMap<CallId, usize>,
     pub(crate) starts: BTreeMap<CallId, Vec<Start>>,
-    /// Who has told the stranger that he has no rights.
+    /// The sids that have sent a denial to the stranger.
     pub(crate) denied: BTreeSet<Sid>,
-    /// The calls whose ends were told when their turn was over.
+    /// The calls for which a late result was reported.
     pub(crate) late: BTreeSet<CallId>,
-    /// The ids that an owner refused as older than what it remembers.
+    /// The calls that an owner refused because they are older than its memory.
     refused: BTreeSet<CallId>,
-    /// The ids that a process has answered or refused.
+    /// The calls that each process has answered or refused.
     answered: BTreeSet<(usize, CallId)>,
-    /// The joins whose goodbye a process was handed.
+    /// The sids whose goodbye each process has received.
     goodbyes: BTreeSet<(usize, Sid)>,
-    /// Under which sid a process was first handed a request.
+    /// The sender's sid of the first copy of each request that a process received.
     requests: BTreeMap<(usize, CallId), Sid>,
-    /// The instance that a call was first asked of, as its request says.
+    /// The instance to which each request was first addressed.
     addresses: BTreeMap<CallId, String>,
-    /// Under which sid a plain client took a request.
+    /// The sid that a plain client had when it received each request.
     pub(crate) taken_as: BTreeMap<CallId, Sid>,
     pub(crate) reached: Reached,
 }
@@ -183,7 +184,7 @@ impl Ledger {
         self.failure.get_or_insert(Failure { rule, at, text });
     }
 
-    pub(crate) fn asked(&mut self, call: Asked) -> usize {
+    pub(crate) fn add_call(&mut self, call: CallRecord) -> usize {
         if let Some(id) = &call.id {
             self.by_id.insert(id.clone(), self.calls.len());
         }
@@ -191,43 +192,51 @@ impl Ledger {
         self.calls.len() - 1
     }
 
-    /// A process begins a call.
-    pub(crate) fn started(&mut self, process: usize, names: &str, caller: &Identity, id: &CallId, ran: bool) {
-        let asked = self.by_id.get(id).map(|at| &self.calls[*at]);
-        let again = asked.is_some_and(|it| it.again);
-        match asked {
-            None => self.broken(Rule::Stranger, format!("{names} begins {id:?}, which nobody asked for")),
-            Some(asked) if asked.who.to_string() != caller.as_str() => {
-                self.broken(Rule::Stranger, format!("{names} begins {id:?} for {caller}, who did not ask"));
+    /// Records that a process starts a call.
+    pub(crate) fn started(&mut self, process: usize, name: &str, caller: &Identity, id: &CallId, ran: bool) {
+        let record = self.by_id.get(id).map(|at| &self.calls[*at]);
+        let idempotent = record.is_some_and(|it| it.idempotent);
+        match record {
+            None => {
+                self.broken(Rule::Unauthorized, format!("{name} starts {id:?}, which was never requested"))
             }
-            Some(asked) if asked.who.to_string() != names && !asked.owners.contains(names) => {
-                self.broken(Rule::OneStart, format!("{names} begins {id:?}, and was not asked"));
+            Some(record) if record.actor.to_string() != caller.as_str() => {
+                self.broken(
+                    Rule::Unauthorized,
+                    format!("{name} starts {id:?} for {caller}, which did not request it"),
+                );
+            }
+            Some(record) if record.actor.to_string() != name && !record.owners.contains(name) => {
+                self.broken(
+                    Rule::OneStart,
+                    format!("{name} starts {id:?}, which was requested of others only"),
+                );
             }
             Some(_) => {}
         }
         if self.answered.contains(&(process, id.clone())) {
-            self.broken(Rule::OneStart, format!("{names} begins {id:?}, which it has answered or refused"));
+            self.broken(Rule::OneStart, format!("{name} starts {id:?} after answering or refusing it"));
         }
         let after = self
             .requests
             .get(&(process, id.clone()))
             .is_some_and(|sid| self.goodbyes.contains(&(process, sid.clone())));
         if after {
-            self.broken(Rule::Goodbye, format!("{names} begins {id:?} after the goodbye of its caller"));
+            self.broken(Rule::Goodbye, format!("{name} starts {id:?} after its caller's goodbye"));
         }
         let starts = self.starts.entry(id.clone()).or_default();
         starts.push(Start { process, ran, ended: None, running: true });
         let here = starts.iter().filter(|start| start.process == process).count();
-        if starts.len() > 1 && again {
+        if starts.len() > 1 && idempotent {
             self.reached.note(Reach::RanTwice);
         }
-        if here > 1 || (starts.len() > 1 && !again) {
-            let text = format!("{names} begins {id:?} again: {starts:?}");
+        if here > 1 || (starts.len() > 1 && !idempotent) {
+            let text = format!("{name} starts {id:?} again: {starts:?}");
             self.broken(Rule::OneStart, text);
         }
     }
 
-    /// A handler has ended, or was told to.
+    /// Records that a handler has returned (whether with success) or was aborted (`None`).
     pub(crate) fn ended(&mut self, process: usize, id: &CallId, ended: Option<bool>) {
         let starts = self.starts.get_mut(id).into_iter().flatten();
         for start in starts.filter(|start| start.process == process) {
@@ -236,41 +245,43 @@ impl Ledger {
         }
     }
 
-    /// A process died with all that it ran.
+    /// Records that a process died, and its handlers with it.
     pub(crate) fn died(&mut self, process: usize) {
         for start in self.starts.values_mut().flatten().filter(|start| start.process == process) {
             start.running = false;
         }
     }
 
-    /// A call has its outcome.
+    /// Records the outcome of a call.
     pub(crate) fn settled(&mut self, call: usize, result: &Result<Value, CallError>) {
         let verdict = Verdict::of(result);
         let now = self.now;
-        let asked = &mut self.calls[call];
-        let before = asked.outcome.replace((verdict.clone(), now));
-        let (id, at, limit, detached) = (asked.id.clone(), asked.at, asked.limit, asked.detached);
-        let Verdict { word, may_have_run } = &verdict;
-        self.reached.outcome(word);
+        let record = &mut self.calls[call];
+        let before = record.outcome.replace((verdict.clone(), now));
+        let (id, at, limit, detached) = (record.id.clone(), record.at, record.limit, record.detached);
+        let Verdict { outcome, may_have_run } = &verdict;
+        self.reached.outcome(outcome);
         if let Some(before) = before {
-            return self
-                .broken(Rule::OneOutcome, format!("call {call} {id:?} is {word}, and was {before:?}"));
+            return self.broken(
+                Rule::OneOutcome,
+                format!("call {call} {id:?} ends as {outcome}, after it ended as {before:?}"),
+            );
         }
         if detached {
             return self
-                .broken(Rule::OneOutcome, format!("call {call} {id:?} is detached, and told as {word}"));
+                .broken(Rule::OneOutcome, format!("call {call} {id:?} is detached, yet ends as {outcome}"));
         }
         if now > at + limit * 1_000 {
             self.broken(
                 Rule::InTime,
-                format!("call {call} {id:?} took {} ms of {limit}", (now - at) / 1_000),
+                format!("call {call} {id:?} took {} ms, its timeout is {limit} ms", (now - at) / 1_000),
             );
         }
         let Some(id) = id else {
-            if *may_have_run && word != "closed" {
+            if *may_have_run && outcome != "closed" {
                 self.broken(
-                    Rule::NeverRan,
-                    format!("call {call} was never asked for, and may have run: {word}"),
+                    Rule::MayHaveRun,
+                    format!("call {call} was never sent, yet may have run: {outcome}"),
                 );
             }
             return;
@@ -278,9 +289,9 @@ impl Ledger {
         let echo = self.calls[call].echo;
         let starts = self.starts.get(&id).map_or(&[][..], Vec::as_slice);
         let ran = starts.iter().filter(|start| start.ran).count();
-        let text = format!("call {call} {id:?} is {word}, and started {ran} times: {starts:?}");
+        let text = format!("call {call} {id:?} ends as {outcome}, and ran {ran} times: {starts:?}");
         if ran > 0 && !may_have_run {
-            return self.broken(Rule::NeverRan, text);
+            return self.broken(Rule::MayHaveRun, text);
         }
         if let Ok(body) = result
             && !echo
@@ -289,16 +300,16 @@ impl Ledger {
             let of = body.get("of").and_then(|of| of.as_str().map(str::to_owned));
             if of.as_deref() != Some(id.as_str()) || !starts.iter().any(|start| Some(start.process) == by) {
                 self.broken(
-                    Rule::OwnersAnswer,
-                    format!("call {call} {id:?} has the answer of {by:?} to {of:?}"),
+                    Rule::OwnersResult,
+                    format!("call {call} {id:?} has the result of process {by:?} for {of:?}"),
                 );
             } else if !starts.iter().any(|it| Some(it.process) == by && it.ended == Some(true)) {
-                self.broken(Rule::OkRan, text);
+                self.broken(Rule::OkCompleted, text);
             }
         }
     }
 
-    /// A process hands a frame to the room.
+    /// Records a frame that a process sends.
     pub(crate) fn sent(&mut self, process: usize, frame: &Frame, to: Option<&[Identity]>) {
         match frame.kind() {
             Kind::TOOL_USE_REQUEST => {
@@ -307,13 +318,13 @@ impl Ledger {
                     let first =
                         self.addresses.entry(id.parse().unwrap()).or_insert_with(|| address.to_owned());
                     if first != address {
-                        self.reached.note(Reach::AskedAgain);
+                        self.reached.note(Reach::ResentToNextInstance);
                     }
                 }
                 if let (Some(call), Some(to)) = (self.by_id.get(&CallId::try_from(id).unwrap()), to) {
                     let call = &mut self.calls[*call];
                     call.owners.extend(to.iter().cloned());
-                    call.plainly |= frame.meta_str("bridge.to").is_none()
+                    call.sent_plain |= frame.meta_str("bridge.to").is_none()
                         && to.iter().any(|to| to.as_str() != "observer");
                 }
             }
@@ -332,10 +343,10 @@ impl Ledger {
                     && let (301 | 304, Some(id)) = (error.code, error.originating_id)
                 {
                     let id = CallId::try_from(id).unwrap();
-                    // It may have been for another instance, and be asked anew of this one.
-                    let anew = self.by_id.get(&id).is_some_and(|at| self.calls[*at].again);
+                    // The request may have been for an earlier instance, and may still be addressed to this one.
+                    let may_run_twice = self.by_id.get(&id).is_some_and(|at| self.calls[*at].idempotent);
                     self.refused.insert(id.clone());
-                    if !anew {
+                    if !may_run_twice {
                         self.answers(process, id, to);
                     }
                 }
@@ -352,37 +363,37 @@ impl Ledger {
         }
     }
 
-    /// A process tells a call's caller that it is done with it.
+    /// Records that a process answered or refused a call, if the answer goes to its caller.
     fn answers(&mut self, process: usize, id: CallId, to: Option<&[Identity]>) {
-        let caller = self.by_id.get(&id).map(|call| self.calls[*call].who.to_string());
+        let caller = self.by_id.get(&id).map(|call| self.calls[*call].actor.to_string());
         if to.into_iter().flatten().any(|to| Some(to.as_str()) == caller.as_deref()) {
             self.answered.insert((process, id));
         }
     }
 
-    /// Whether this process began the call itself.
+    /// Returns whether this process started the call itself.
     pub(crate) fn runs_at(&self, id: Option<&CallId>, process: usize) -> bool {
         let starts = id.and_then(|id| self.starts.get(id)).into_iter().flatten();
         starts.into_iter().any(|start| start.process == process)
     }
 
-    /// Whether a process that meets this condition was handed the request of this call.
+    /// Returns whether a process that meets this condition received the request of this call.
     pub(crate) fn was_delivered_to(&self, id: &CallId, is_it: impl Fn(usize) -> bool) -> bool {
         self.requests.keys().any(|(process, delivered)| delivered == id && is_it(*process))
     }
 
-    /// Whether any process was handed the request of this call.
+    /// Returns whether any process received the request of this call.
     pub(crate) fn was_delivered(&self, id: &CallId) -> bool {
         self.requests.keys().any(|(_, delivered)| delivered == id)
     }
 
-    /// Whether a request came under this sid, which has said goodbye since.
+    /// Returns whether the request came from this sid and the sid has sent its goodbye since.
     pub(crate) fn is_over(&self, process: usize, peer: &Peer, id: &CallId) -> bool {
         self.goodbyes.contains(&(process, peer.sid().clone()))
             && self.requests.get(&(process, id.clone())) == Some(peer.sid())
     }
 
-    /// A frame was handed to a process.
+    /// Records a frame that a process receives.
     pub(crate) fn received(&mut self, process: usize, from: &Peer, frame: &Frame) {
         let sid = from.sid();
         if frame.conversation_id().is_some_and(|room| !room.is_empty() && room != "room") {
@@ -397,63 +408,66 @@ impl Ledger {
                 let taken_as =
                     frame.peek_id().and_then(|id| self.taken_as.get(&CallId::try_from(id).unwrap()));
                 if taken_as.is_some_and(|taken_as| taken_as != sid) {
-                    self.reached.note(Reach::PlainOwnerMoved);
+                    self.reached.note(Reach::PlainOwnerRejoined);
                 }
             }
             Kind::TOOL_USE_REQUEST => {
                 let Some(id) = frame.peek_id().map(|id| CallId::try_from(id).unwrap()) else { return };
-                let asked = self.by_id.get(&id).map(|call| self.calls[*call].who.to_string());
-                if asked.as_deref() == Some(from.identity().as_str()) {
+                let caller = self.by_id.get(&id).map(|call| self.calls[*call].actor.to_string());
+                if caller.as_deref() == Some(from.identity().as_str()) {
                     self.requests.entry((process, id)).or_insert_with(|| sid.clone());
                 }
             }
             Kind::CONTROL_STOP if frame.meta_bool("bridge.bye") => {
-                self.reached.note(Reach::GoodbyeHeard);
+                self.reached.note(Reach::GoodbyeReceived);
                 self.goodbyes.insert((process, sid.clone()));
             }
             _ => {}
         }
     }
 
-    /// Everything is over: what can be judged only now.
+    /// Checks the rules that can be checked only after the run.
     pub(crate) fn at_end(
         &mut self,
         is_alive: impl Fn(usize) -> bool,
-        spared: impl Fn(&Asked) -> bool,
-        has_cause: impl Fn(&Self, &Asked, &str) -> bool,
+        may_fail: impl Fn(&CallRecord) -> bool,
+        has_cause: impl Fn(&Self, &CallRecord, &str) -> bool,
     ) {
         for at in 0..self.calls.len() {
             let call = &self.calls[at];
             let starts = call.id.as_ref().and_then(|id| self.starts.get(id)).map_or(&[][..], Vec::as_slice);
-            let told = format!("call {at} {:?} of {} ({:?}, {} ms)", call.id, call.who, call.how, call.limit);
+            let call_text =
+                format!("call {at} {:?} of {} ({:?}, {} ms)", call.id, call.actor, call.behavior, call.limit);
             match &call.outcome {
                 None if call.detached || !is_alive(call.caller) => {}
-                None => self.broken(Rule::InTime, format!("{told} never ends")),
-                Some((verdict, _)) if call.probe && verdict.word != "ok" => {
-                    let text = format!("{told}, fresh after healing, ends as {}", verdict.word);
-                    self.broken(Rule::Heals, text);
+                None => self.broken(Rule::InTime, format!("{call_text} never settles")),
+                Some((verdict, _)) if call.probe && verdict.outcome != "ok" => {
+                    let text = format!("{call_text}, made after recovery, ends as {}", verdict.outcome);
+                    self.broken(Rule::Recovery, text);
                 }
                 Some((verdict, _)) if !verdict.may_have_run && starts.iter().any(|start| start.ran) => {
-                    let text = format!("{told} is {}, and ran: {starts:?}", verdict.word);
-                    self.broken(Rule::NeverRan, text);
+                    let text = format!("{call_text} ends as {}, yet ran: {starts:?}", verdict.outcome);
+                    self.broken(Rule::MayHaveRun, text);
                 }
                 Some((verdict, _))
-                    if matches!(verdict.word.as_str(), "timeout" | "lost") && !spared(call) =>
+                    if matches!(verdict.outcome.as_str(), "timeout" | "lost") && !may_fail(call) =>
                 {
                     if starts.is_empty() && call.id.as_ref().is_some_and(|id| self.refused.contains(id)) {
-                        continue; // its owner could not know whether it ran: nothing was safer
+                        continue; // the owner could not know whether it ran, so it had to refuse
                     }
-                    let text = format!("{told} ends as {}: {starts:?}", verdict.word);
-                    self.broken(Rule::Needless, text);
+                    let text = format!("{call_text} ends as {}: {starts:?}", verdict.outcome);
+                    self.broken(Rule::Unexplained, text);
                 }
                 Some((verdict, _))
-                    if !matches!(verdict.word.as_str(), "ok" | "timeout" | "lost")
-                        && !spared(call)
-                        && !has_cause(self, call, &verdict.word) =>
+                    if !matches!(verdict.outcome.as_str(), "ok" | "timeout" | "lost")
+                        && !may_fail(call)
+                        && !has_cause(self, call, &verdict.outcome) =>
                 {
-                    let text =
-                        format!("{told} ends as {}, and nothing in the schedule causes it", verdict.word);
-                    self.broken(Rule::Needless, text);
+                    let text = format!(
+                        "{call_text} ends as {}, and nothing in the schedule causes it",
+                        verdict.outcome
+                    );
+                    self.broken(Rule::Unexplained, text);
                 }
                 Some(_) => {}
             }

@@ -1,79 +1,79 @@
-//! What happens in one run: the cast, the weather and the acts, all drawn from the seed.
+//! The schedule of one run: the setup, the network conditions and the actions.
 
 use std::fmt;
 
 /// Milliseconds since the run began.
 pub(crate) type Ms = u64;
 
-/// From here on the network is whole, everybody is back and nobody leaves.
-pub(crate) const HEALED: Ms = 20_000;
-/// What is still open is given up: its places must be free again.
-pub(crate) const CLEARED: Ms = 36_000;
-/// One fresh call to each client.
+/// All faults end: disconnected participants rejoin, and none leaves from here on.
+pub(crate) const RECOVERY: Ms = 20_000;
+/// Open calls are cancelled, and must no longer count against the caps.
+pub(crate) const CLEANUP: Ms = 36_000;
+/// One new call to each client.
 pub(crate) const PROBES: Ms = 38_000;
 /// As many calls to each client as may be open.
-pub(crate) const FULL_HOUSE: Ms = 50_000;
-/// The longest budget has passed since the last act, and what is remembered has been forgotten.
+pub(crate) const FULL_PROBES: Ms = 50_000;
+/// The end of the run: the longest timeout has passed since the last action, and the sessions' memory has expired.
 pub(crate) const END: Ms = 115_000;
 
-/// A call waits so long for its owner.
+/// How long a call waits for its owner.
 pub(crate) const OWNER_WAIT: Ms = 5_000;
 
-/// Who takes part.
+/// An actor of a run. Several processes can follow each other as one actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Who {
+pub(crate) enum Actor {
     /// The assistant.
-    A,
-    /// A second agent, which is an assistant too.
-    B,
+    Assistant,
+    /// A second assistant.
+    SecondAssistant,
     /// An observer.
-    O,
-    /// A stranger.
-    X,
-    /// A client, from 1.
-    C(u8),
+    Observer,
+    /// A participant without rights, which sends forged frames.
+    Stranger,
+    /// A client, numbered from 1.
+    Client(u8),
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::A => f.write_str("a"),
-            Self::B => f.write_str("b"),
-            Self::O => f.write_str("observer"),
-            Self::X => f.write_str("stranger"),
-            Self::C(n) => write!(f, "c{n}"),
+            Self::Assistant => f.write_str("a"),
+            Self::SecondAssistant => f.write_str("b"),
+            Self::Observer => f.write_str("observer"),
+            Self::Stranger => f.write_str("stranger"),
+            Self::Client(n) => write!(f, "c{n}"),
         }
     }
 }
 
 /// How a tool behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
-    /// Its result comes after 20 ms.
+pub(crate) enum Behavior {
+    /// It returns after 20 ms.
     Quick,
-    /// After 4 s.
+    /// It returns after 4 s.
     Slow,
-    /// After 9 s.
+    /// It returns after 9 s.
     Long,
     /// It fails after 30 ms.
     Fails,
-    /// It panics at once, as the executor tells it.
+    /// It panics at once, as the executor reports it.
     Panics,
-    /// Its end never comes.
+    /// It never returns.
     Hangs,
     /// Its result is larger than a packet.
     Huge,
     /// Its arguments are larger than a packet.
     HugeRequest,
-    /// It tells of its progress more often than anybody wants to know.
-    Talks,
+    /// It reports progress more often than progress is forwarded.
+    Progresses,
     /// Its arguments are refused before it begins.
     BadArguments,
-    /// It ran, and fails with a code that else means that nothing ran.
-    SaysBusy,
+    /// It runs, and fails with a code that otherwise means that nothing ran.
+    FailsAsBusy,
 }
 
-impl How {
+impl Behavior {
     pub(crate) const ALL: &[Self] = &[
         Self::Quick,
         Self::Slow,
@@ -83,59 +83,59 @@ impl How {
         Self::Hangs,
         Self::Huge,
         Self::HugeRequest,
-        Self::Talks,
+        Self::Progresses,
         Self::BadArguments,
-        Self::SaysBusy,
+        Self::FailsAsBusy,
     ];
 
     pub(crate) fn as_u8(self) -> u8 {
-        Self::ALL.iter().position(|how| *how == self).unwrap_or(0) as u8
+        Self::ALL.iter().position(|behavior| *behavior == self).unwrap_or(0) as u8
     }
 
-    /// When it ends, after it began.
+    /// Returns how long it runs; none if it never returns.
     pub(crate) fn takes(self) -> Option<Ms> {
         match self {
             Self::Quick | Self::HugeRequest => Some(20),
             Self::Slow => Some(4_000),
             Self::Long => Some(9_000),
-            Self::Fails | Self::SaysBusy => Some(30),
+            Self::Fails | Self::FailsAsBusy => Some(30),
             Self::Panics | Self::BadArguments => Some(0),
             Self::Huge => Some(50),
-            Self::Talks => Some(700),
+            Self::Progresses => Some(700),
             Self::Hangs => None,
         }
     }
 }
 
-/// Which tool is asked for.
+/// The tool that a call requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// The one of this client.
-    Of(u8),
-    /// One that every client offers.
+pub(crate) enum RequestedTool {
+    /// The tool that only this client offers.
+    OfClient(u8),
+    /// A tool that every client offers.
     Shared,
-    /// The assistant's own.
-    Own,
-    /// The assistant's own, which the first client may run in its place.
+    /// A tool of the assistant.
+    AssistantOnly,
+    /// A tool of the assistant that the first client may run instead.
     Either,
-    /// One of the first client that may run twice.
-    Again,
-    /// One of the first client for which its person is asked once.
-    Careful,
-    /// One of the first client for which its person is asked each time.
-    Grave,
+    /// A tool of the first client that is idempotent.
+    Idempotent,
+    /// A tool of the first client that requires consent once per session.
+    ConsentOnce,
+    /// A tool of the first client that requires consent for each call.
+    ConsentEachTime,
     /// A prompt to the person at this client.
     Prompt(u8),
-    /// One that nobody offers.
-    Nobodys,
-    /// The echo that every peer of ours has.
+    /// A tool that no participant offers.
+    Unknown,
+    /// The echo tool that every session has.
     Echo(u8),
 }
 
-/// What is forged.
+/// The kind of a forged frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forgery {
-    /// A result of a call, or of one of a call's own.
+    /// A result of a call.
     Result,
     /// A refusal of a call.
     Refusal,
@@ -151,23 +151,23 @@ pub(crate) enum Forgery {
     Goodbye,
     /// A registration.
     Registration,
-    /// The answer to one.
+    /// The answer to a registration.
     RegistrationAnswer,
     /// A Configuration.
     Configuration,
-    /// A sign of life.
+    /// A keepalive.
     Pong,
-    /// A request, for whoever hears it.
+    /// A request to a client.
     Request,
-    /// A request in the assistant's own name.
+    /// A broadcast request, as the assistant sends it for its own tools.
     Broadcast,
     /// Progress of a call.
     Progress,
     /// A heartbeat.
     Heartbeat,
-    /// A part of the stream that was seen last.
+    /// A part of the stream that was started last.
     Part,
-    /// A frame with its end cut off, or with bytes changed.
+    /// A frame that is truncated or has a flipped bit.
     Broken,
 }
 
@@ -193,46 +193,46 @@ impl Forgery {
     ];
 }
 
-/// One act.
+/// One action of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    /// A process joins.
-    Enters(Who),
-    /// An agent asks for a call.
-    Asks { by: Who, tool: Wanted, named: bool, how: How, limit: Ms },
-    /// The caller gives up the call of this number.
+pub(crate) enum Action {
+    /// A process of this actor starts and joins.
+    Enters(Actor),
+    /// An assistant makes a call; `named` if the request names the owner.
+    Calls { by: Actor, tool: RequestedTool, named: bool, behavior: Behavior, limit: Ms },
+    /// The caller cancels the call with this number.
     Cancels(usize),
-    /// The caller lets the call of this number go on unseen.
+    /// The caller detaches the call with this number.
     Detaches(usize),
-    /// A person speaks: the turn of this agent ends, and every open call with it.
-    BargesIn(Who),
-    /// It loses its connection and joins anew after this time.
-    Rejoins { who: Who, after: Ms },
-    /// Nothing passes to it or from it for this time; whether it is told of that.
-    Gap { who: Who, lasts: Ms, told: bool },
-    /// It is told of nobody who comes or goes for this time: packets pass, its signalling does not.
-    Deaf { who: Who, lasts: Ms },
-    /// Its process is killed, and another one started after this time.
-    Killed { who: Who, again: Ms },
-    /// Another process takes its identity over.
-    TakenOver(Who),
-    /// It loses its connection, another process takes its identity over after the first time, and it comes back after
-    /// the second.
-    Returns { who: Who, taken: Ms, back: Ms },
-    /// A frame of this one comes from another room: a request, or a Configuration.
-    FromElsewhere { from: Who, to: Who, request: bool },
-    /// It leaves in order; another process comes after this time.
-    Leaves { who: Who, again: Ms },
-    /// It takes no more requests, and leaves a second later; another process comes at once.
-    Drains(Who),
+    /// A person interrupts: the turn of this assistant ends, and its open calls with it.
+    BargesIn(Actor),
+    /// It loses its connection, and rejoins after this time.
+    Rejoins { actor: Actor, after: Ms },
+    /// No packet passes to it or from it for this time; `reported` if its transport reports the outage.
+    Outage { actor: Actor, lasts: Ms, reported: bool },
+    /// Its signaling is down for this time: packets pass, but joins and leaves are not announced to it.
+    SignalingDown { actor: Actor, lasts: Ms },
+    /// Its process is killed, and another one starts after this time.
+    Killed { actor: Actor, replaced_after: Ms },
+    /// Another process takes over its identity.
+    TakenOver(Actor),
+    /// It loses its connection, another process takes over its identity after the first time, and it rejoins after the
+    /// second.
+    Returns { actor: Actor, taken: Ms, back: Ms },
+    /// It sends a frame that names another room: a request, or a Configuration.
+    NamesOtherRoom { from: Actor, to: Actor, request: bool },
+    /// It leaves with a goodbye, and another process starts after this time.
+    Leaves { actor: Actor, replaced_after: Ms },
+    /// It drains, and leaves a second later; another process starts at once.
+    Drains(Actor),
     /// It offers other tools.
-    Offers(Who),
-    /// The stranger forges a frame for this one, about the call of this number.
-    Forges { what: Forgery, to: Who, about: usize, dice: u64 },
+    ChangesTools(Actor),
+    /// The stranger sends it a forged frame about the call with this number.
+    Forges { what: Forgery, to: Actor, about: usize, dice: u64 },
 }
 
-impl Act {
-    /// Whether somebody has another sid after it.
+impl Action {
+    /// Returns whether an actor has another sid after it.
     pub(crate) fn moves(&self) -> bool {
         matches!(
             self,
@@ -244,130 +244,130 @@ impl Act {
         )
     }
 
-    /// Whether this one has another join after it.
-    pub(crate) fn brings(&self, who: Who) -> bool {
+    /// Returns whether this actor joins, or must be announced again, because of it.
+    pub(crate) fn brings(&self, actor: Actor) -> bool {
         match self {
-            Self::Enters(it) | Self::TakenOver(it) | Self::Deaf { who: it, .. } => *it == who,
-            Self::Rejoins { who: it, .. }
-            | Self::Killed { who: it, .. }
-            | Self::Returns { who: it, .. }
-            | Self::Gap { who: it, .. }
-            | Self::Leaves { who: it, .. } => *it == who,
+            Self::Enters(it) | Self::TakenOver(it) | Self::SignalingDown { actor: it, .. } => *it == actor,
+            Self::Rejoins { actor: it, .. }
+            | Self::Killed { actor: it, .. }
+            | Self::Returns { actor: it, .. }
+            | Self::Outage { actor: it, .. }
+            | Self::Leaves { actor: it, .. } => *it == actor,
             _ => false,
         }
     }
 
-    /// Whether somebody comes or goes because of it for longer than nobody notices.
+    /// Returns whether it can make calls fail that would succeed without it.
     pub(crate) fn disturbs(&self) -> bool {
         match self {
-            Self::Rejoins { after: lasts, .. } | Self::Gap { lasts, .. } => *lasts > 800,
+            Self::Rejoins { after: lasts, .. } | Self::Outage { lasts, .. } => *lasts > 800,
             Self::Killed { .. }
             | Self::TakenOver(_)
             | Self::Returns { .. }
             | Self::Leaves { .. }
             | Self::Drains(_)
-            | Self::Offers(_) => true,
-            Self::Enters(who) => *who == Who::B,
+            | Self::ChangesTools(_) => true,
+            Self::Enters(actor) => *actor == Actor::SecondAssistant,
             _ => false,
         }
     }
 }
 
-/// What a process is told of packets for which there is no connection.
+/// How a transport handles packets while it has no connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Away {
-    /// Nothing: they are taken, and lost.
+pub(crate) enum Offline {
+    /// It accepts and loses them.
     #[default]
-    Swallowed,
-    /// That the connection is closed.
+    Lost,
+    /// It reports that the connection is closed.
     Closed,
-    /// That they did not leave before it was lost.
-    GivenBack,
+    /// It reports that they were not sent before the connection was lost.
+    Interrupted,
 }
 
-/// How the network is.
+/// The conditions of the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Weather {
-    /// By how much more a packet may take than 10 ms.
+pub(crate) struct Network {
+    /// The largest delay of a packet beyond 10 ms.
     pub(crate) jitter: Ms,
-    /// In how many of a hundred cases a packet, and all behind it, wait for a second and more.
+    /// Percentage of reliable packets that are stalled for 0.3 to 1.5 s, with all packets behind them.
     pub(crate) stalls: u64,
-    /// How long the room may take to announce somebody.
+    /// The longest delay of an announcement.
     pub(crate) announcements: Ms,
-    /// First frames may be heard without their sender.
-    pub(crate) nameless: bool,
-    /// A participant is in the room for a while before it can hear.
+    /// Whether first frames may arrive without a sender.
+    pub(crate) unknown_senders: bool,
+    /// Whether a participant is listed 700 ms before it receives packets.
     pub(crate) slow_join: bool,
-    /// What becomes of packets while there is no connection.
-    pub(crate) away: Away,
-    /// In how many of a hundred cases a lossy packet is lost.
+    /// What happens to packets while there is no connection.
+    pub(crate) offline: Offline,
+    /// Percentage of lossy packets that are lost.
     pub(crate) lost: u64,
-    /// In how many it comes twice.
-    pub(crate) twice: u64,
-    /// In how many it is passed by others.
-    pub(crate) passed: u64,
-    /// In how many of a hundred cases a Configuration is lost, at most one of one join for another.
-    pub(crate) halves_lost: u64,
-    /// At times much waits on the reliable lane, and the session is told so.
-    pub(crate) crowded: bool,
+    /// Percentage of lossy packets that are duplicated.
+    pub(crate) duplicated: u64,
+    /// Percentage of lossy packets that are overtaken by later ones.
+    pub(crate) reordered: u64,
+    /// Percentage of Configurations that are lost, at most one from each join to each other join.
+    pub(crate) configurations_lost: u64,
+    /// Whether sessions get reports of a backlog on the reliable lane.
+    pub(crate) backlog: bool,
 }
 
-/// Who they are.
+/// The participants, and what they support.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cast {
     pub(crate) clients: u8,
-    /// Which client knows only the seed's messages.
+    /// The client that is a plain peer.
     pub(crate) plain_client: Option<u8>,
-    /// The assistant knows only the seed's messages.
+    /// Whether the assistant is a plain peer.
     pub(crate) plain_assistant: bool,
-    /// Clients name their assistant, and it names them.
+    /// Whether clients name their assistant in their configuration, and it names them.
     pub(crate) configured: bool,
-    /// The rate of calls is capped where runs reach it.
-    pub(crate) rated: bool,
-    /// There is a lossy lane, and small frames go there first.
-    pub(crate) fast: bool,
-    /// There are byte streams for what is larger than a packet.
+    /// Whether the rate of calls is capped so low that runs reach it.
+    pub(crate) rate_limited: bool,
+    /// Whether sessions use the lossy lane.
+    pub(crate) lossy: bool,
+    /// Whether sessions use byte streams for frames larger than a packet.
     pub(crate) streams: bool,
-    /// The client that has neither.
-    pub(crate) old_client: Option<u8>,
-    /// Persons are asked, and answer prompts.
-    pub(crate) asks: bool,
+    /// The client that supports neither.
+    pub(crate) basic_client: Option<u8>,
+    /// Whether consent and prompts are available.
+    pub(crate) consent: bool,
 }
 
 impl Cast {
-    pub(crate) fn has_fast_lane(&self, who: Who) -> bool {
-        self.fast && !self.is_old(who)
+    pub(crate) fn has_lossy_lane(&self, actor: Actor) -> bool {
+        self.lossy && !self.is_basic(actor)
     }
 
-    pub(crate) fn has_streams(&self, who: Who) -> bool {
-        self.streams && !self.is_old(who)
+    pub(crate) fn has_streams(&self, actor: Actor) -> bool {
+        self.streams && !self.is_basic(actor)
     }
 
-    fn is_old(&self, who: Who) -> bool {
-        self.old_client.map(Who::C) == Some(who)
+    fn is_basic(&self, actor: Actor) -> bool {
+        self.basic_client.map(Actor::Client) == Some(actor)
     }
 }
 
-/// A run.
+/// All that happens in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
     pub(crate) seed: u64,
-    pub(crate) weather: Weather,
+    pub(crate) network: Network,
     pub(crate) cast: Cast,
-    pub(crate) acts: Vec<(Ms, Act)>,
+    pub(crate) actions: Vec<(Ms, Action)>,
 }
 
 impl Schedule {
-    /// Whether no call of a patient caller may end without its answer.
+    /// Returns whether nothing in the schedule may keep a call with a long timeout from its result.
     pub(crate) fn is_calm(&self) -> bool {
-        !self.weather.slow_join && !self.acts.iter().any(|(_, act)| act.disturbs())
+        !self.network.slow_join && !self.actions.iter().any(|(_, action)| action.disturbs())
     }
 
-    pub(crate) fn has(&self, who: Who) -> bool {
-        self.acts.iter().any(|(_, act)| *act == Act::Enters(who))
+    pub(crate) fn has(&self, actor: Actor) -> bool {
+        self.actions.iter().any(|(_, action)| *action == Action::Enters(actor))
     }
 
     pub(crate) fn someone_rejoins(&self) -> bool {
-        self.acts.iter().any(|(_, act)| matches!(act, Act::Rejoins { .. }))
+        self.actions.iter().any(|(_, action)| matches!(action, Action::Rejoins { .. }))
     }
 }

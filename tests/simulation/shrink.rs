@@ -1,20 +1,20 @@
-//! The shortest schedule that still breaks the same rule.
+//! Shrinks a schedule to one that still breaks the same rule.
 
 use std::time::Instant;
 
 use crate::{
     rules::{Failure, Rule},
-    schedule::{Act, Away, Cast, Schedule, Weather},
+    schedule::{Action, Cast, Network, Offline, Schedule},
     world::run,
 };
 
-/// Leaves out everything that the failure does not need.
+/// Removes everything from the schedule that the failure does not need.
 pub(crate) fn shrink(mut schedule: Schedule, failure: &Failure, base: Instant) -> Schedule {
     let breaks = |schedule: &Schedule, rule: Rule| {
         run(schedule, base, false).failure.is_some_and(|it| it.rule == rule)
     };
     for calmer in calmer(&schedule) {
-        let less = Schedule { weather: calmer(&schedule.weather), ..schedule.clone() };
+        let less = Schedule { network: calmer(&schedule.network), ..schedule.clone() };
         if breaks(&less, failure.rule) {
             schedule = less;
         }
@@ -26,35 +26,35 @@ pub(crate) fn shrink(mut schedule: Schedule, failure: &Failure, base: Instant) -
         }
     }
     loop {
-        let before = schedule.acts.len();
+        let before = schedule.actions.len();
         for at in (0..before).rev() {
             let mut less = schedule.clone();
-            less.acts.remove(at);
-            // Calls are named by their number: what is about a later one keeps its call only by luck.
+            less.actions.remove(at);
+            // Actions name calls by number, so that removing a call changes which call later actions mean.
             if breaks(&less, failure.rule) {
                 schedule = less;
             }
         }
-        if schedule.acts.len() == before {
+        if schedule.actions.len() == before {
             return schedule;
         }
     }
 }
 
-type Calmer = fn(&Weather) -> Weather;
+type Calmer = fn(&Network) -> Network;
 
 fn calmer(_: &Schedule) -> Vec<Calmer> {
     vec![
-        |it| Weather { stalls: 0, ..it.clone() },
-        |it| Weather { jitter: 0, ..it.clone() },
-        |it| Weather { announcements: 50, ..it.clone() },
-        |it| Weather { nameless: false, ..it.clone() },
-        |it| Weather { slow_join: false, ..it.clone() },
-        |it| Weather { away: Away::Swallowed, ..it.clone() },
-        |it| Weather { halves_lost: 0, ..it.clone() },
-        |it| Weather { lost: 0, ..it.clone() },
-        |it| Weather { twice: 0, passed: 0, ..it.clone() },
-        |it| Weather { crowded: false, ..it.clone() },
+        |it| Network { stalls: 0, ..it.clone() },
+        |it| Network { jitter: 0, ..it.clone() },
+        |it| Network { announcements: 50, ..it.clone() },
+        |it| Network { unknown_senders: false, ..it.clone() },
+        |it| Network { slow_join: false, ..it.clone() },
+        |it| Network { offline: Offline::Lost, ..it.clone() },
+        |it| Network { configurations_lost: 0, ..it.clone() },
+        |it| Network { lost: 0, ..it.clone() },
+        |it| Network { duplicated: 0, reordered: 0, ..it.clone() },
+        |it| Network { backlog: false, ..it.clone() },
     ]
 }
 
@@ -63,17 +63,20 @@ fn simpler() -> Vec<fn(&Cast) -> Cast> {
         |it| Cast { plain_client: None, ..it.clone() },
         |it| Cast { plain_assistant: false, ..it.clone() },
         |it| Cast { configured: false, ..it.clone() },
-        |it| Cast { rated: false, ..it.clone() },
-        |it| Cast { fast: false, ..it.clone() },
+        |it| Cast { rate_limited: false, ..it.clone() },
+        |it| Cast { lossy: false, ..it.clone() },
         |it| Cast { streams: false, ..it.clone() },
-        |it| Cast { old_client: None, ..it.clone() },
-        |it| Cast { asks: false, ..it.clone() },
+        |it| Cast { basic_client: None, ..it.clone() },
+        |it| Cast { consent: false, ..it.clone() },
     ]
 }
 
-/// A schedule as a person reads it.
+/// Formats a schedule for reading.
 pub(crate) fn show(schedule: &Schedule) -> String {
-    let acts: Vec<_> =
-        schedule.acts.iter().map(|(at, act): &(u64, Act)| format!("{at:>6} ms  {act:?}")).collect();
-    format!("{:?}\n{:?}\n{}", schedule.weather, schedule.cast, acts.join("\n"))
+    let actions: Vec<_> = schedule
+        .actions
+        .iter()
+        .map(|(at, action): &(u64, Action)| format!("{at:>6} ms  {action:?}"))
+        .collect();
+    format!("{:?}\n{:?}\n{}", schedule.network, schedule.cast, actions.join("\n"))
 }

@@ -1,20 +1,20 @@
-//! What a run tells of itself when it is repeated with `--trace`.
+//! The output of a run with `--trace`.
 
 use toolbridge::{
     Peer,
     frame::{Frame, Message},
 };
 
-/// Prints a line under the run's own time, if it is traced.
+/// Prints a line with the virtual time in ms, if the run is traced.
 macro_rules! trace {
-    ($world:expr, $($words:tt)*) => {
+    ($world:expr, $($arguments:tt)*) => {
         if $world.tracing {
-            println!("{:>9.3} {}", $world.room.now as f64 / 1_000.0, format_args!($($words)*));
+            println!("{:>9.3} {}", $world.room.now as f64 / 1_000.0, format_args!($($arguments)*));
         }
     };
 }
 
-/// A frame in one line, without what it carries.
+/// Formats a frame in one line, without its values.
 pub(crate) fn show(frame: &Frame) -> String {
     let stanza = frame.stanza_id().unwrap_or(0);
     let what = match frame.message() {
@@ -37,7 +37,7 @@ pub(crate) fn show(frame: &Frame) -> String {
         }
         Ok(Message::ControlStop(it)) => format!("stop {:?}", it.target_id),
         Ok(Message::Configuration(_)) => format!(
-            "configuration {} heard {}",
+            "configuration {} heard={}",
             frame.meta_str("bridge.instance").map_or("-", |text| text.get(..4).unwrap_or("-")),
             frame.meta_bool("bridge.heard")
         ),
@@ -53,7 +53,7 @@ pub(crate) fn show(frame: &Frame) -> String {
 
 pub(crate) fn peer(peer: &Peer) -> String {
     if peer.identity().is_empty() {
-        "somebody".to_owned()
+        "unknown".to_owned()
     } else {
         format!("{}/{}", peer.identity(), peer.sid())
     }

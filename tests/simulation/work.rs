@@ -1,71 +1,71 @@
-//! What processes do beside talking: they run tools, stop them, and ask persons.
+//! The work of processes: they run tools, abort them, and ask for consent.
 
 use toolbridge::{CallId, Event, Job, JobKey, Progress, Question, Tool, ToolError, Value};
 
 use crate::{
-    acts::{Answer, Arguments},
+    actions::{Answer, Arguments},
     joins::tools_of,
     random::Random,
     reach::Reach,
-    room::Happens,
+    room::Scheduled,
     rules::Rule,
-    schedule::{How, Who},
+    schedule::{Actor, Behavior},
     world::{Program, World},
 };
 
-/// A question that waits for its answer.
+/// A consent question that waits for its answer.
 #[derive(Debug)]
-pub(crate) struct Asking {
+pub(crate) struct OpenQuestion {
     call: CallId,
     tool: Tool,
 }
 
 impl World<'_> {
-    /// A person is asked: the answer is yes, no or silence, sooner or later.
-    pub(crate) fn person_is_asked(&mut self, process: usize, question: &Question) {
-        let who = self.processes[process].who;
+    /// Asks a person for consent: the answer is yes or no after some time, or never comes.
+    pub(crate) fn ask_for_consent(&mut self, process: usize, question: &Question) {
+        let actor = self.processes[process].actor;
         let Some(call) = self.ledger.by_id.get(&question.call).copied() else {
-            let text = format!("{who} asks its person about {:?}, which nobody asked for", question.call);
-            return self.ledger.broken(Rule::Stranger, text);
+            let text = format!("{actor} asks for consent to {:?}, which was never requested", question.call);
+            return self.ledger.broken(Rule::Unauthorized, text);
         };
-        trace!(self, "{who} asks its person about {:?}", question.call);
+        trace!(self, "{actor} asks for consent to {:?}", question.call);
         if self.processes[process].allowed.remove(&question.key).is_some() {
             self.ledger.reached.note(Reach::ConsentAskedAgain);
         }
-        let asking = Asking { call: question.call.clone(), tool: question.tool.clone() };
-        self.processes[process].questions.insert(question.key, asking);
+        let open = OpenQuestion { call: question.call.clone(), tool: question.tool.clone() };
+        self.processes[process].questions.insert(question.key, open);
         let mut dice = Random::of(self.room.seed, &[8, process as u64, call as u64]);
-        let (wait, says) = (dice.pick(&[0, 40, 900, 4_000]), dice.below(100));
-        if says < 75 {
-            let allowed = says < 55;
-            self.room.after(wait, Happens::PersonAnswers { process, key: question.key, allowed });
+        let (wait, drawn) = (dice.pick(&[0, 40, 900, 4_000]), dice.below(100));
+        if drawn < 75 {
+            let allowed = drawn < 55;
+            self.room.after(wait, Scheduled::PersonAnswers { process, key: question.key, allowed });
         } else {
-            self.ledger.reached.note(Reach::PersonSilent);
+            self.ledger.reached.note(Reach::ConsentUnanswered);
         }
     }
 
-    /// The answer of a person; it does nothing if the question was withdrawn.
+    /// Answers a consent question. The answer has no effect if the question was withdrawn.
     pub(crate) fn person_answers(&mut self, process: usize, key: JobKey, allowed: bool) {
-        if let Some(asked) = self.processes[process].questions.remove(&key)
+        if let Some(question) = self.processes[process].questions.remove(&key)
             && allowed
         {
-            trace!(self, "the person at {} allows {:?}", self.processes[process].who, asked.call);
-            if asked.tool.name().as_str() == "careful" {
-                let caller = self.caller_of(&asked.call);
-                let granted = caller.map(|caller| (asked.tool.name().clone(), caller));
+            trace!(self, "the person at {} allows {:?}", self.processes[process].actor, question.call);
+            if question.tool.name().as_str() == "careful" {
+                let caller = self.caller_of(&question.call);
+                let granted = caller.map(|caller| (question.tool.name().clone(), caller));
                 self.processes[process].granted.extend(granted);
             }
-            self.processes[process].allowed.insert(key, asked.tool);
+            self.processes[process].allowed.insert(key, question.tool);
         }
         self.drive(process, |session, now| session.consent(now, key, allowed));
     }
 
-    /// Whether a job that is given out has its person's yes, if it needs one.
+    /// Returns whether a job has the consent that its tool requires.
     fn has_consent(&self, process: usize, job: &Job) -> bool {
         let it = &self.processes[process];
         let granted = |caller| it.granted.contains(&(job.tool.clone(), caller));
-        // A yes is to the tool as the person was shown it.
-        let offered = tools_of(it.who, it.edition, self.schedule.cast.asks);
+        // Consent covers the tool as the person was shown it.
+        let offered = tools_of(it.actor, it.edition, self.schedule.cast.consent);
         let allowed = it.allowed.get(&job.key).is_some_and(|shown| offered.contains(shown));
         match job.tool.as_str() {
             "grave" => allowed,
@@ -78,81 +78,81 @@ impl World<'_> {
         self.ledger.by_id.get(call).map(|at| self.ledger.calls[*at].caller)
     }
 
-    /// A job is stopped, or the question before it withdrawn.
+    /// Aborts a job, or withdraws its consent question.
     pub(crate) fn aborts(&mut self, process: usize, key: JobKey) {
         let it = &mut self.processes[process];
         if let Some((id, ..)) = it.jobs.remove(&key) {
-            trace!(self, "{} stops {id:?}", self.processes[process].who);
+            trace!(self, "{} aborts {id:?}", self.processes[process].actor);
             self.ledger.ended(process, &id, None);
-        } else if it.questions.remove(&key).is_none() && !self.schedule.cast.asks {
-            // Where persons are asked, a question may be withdrawn before anybody took it.
-            let text = format!("{} stops {key:?}, which does not run", it.who);
-            self.ledger.broken(Rule::StopHeard, text);
+        } else if it.questions.remove(&key).is_none() && !self.schedule.cast.consent {
+            // With consent, a question may be withdrawn before it was polled.
+            let text = format!("{} aborts {key:?}, which does not run", it.actor);
+            self.ledger.broken(Rule::HandlerAborted, text);
         }
     }
 
     pub(crate) fn execute(&mut self, process: usize, job: &Job) {
-        let how = Arguments::read(&job.arguments);
+        let behavior = Arguments::read(&job.arguments);
         let it = &mut self.processes[process];
-        let names = it.who.to_string();
-        trace!(self, "{names} begins {:?} of {} ({how:?})", job.call, job.caller);
+        let name = it.actor.to_string();
+        trace!(self, "{name} starts {:?} of {} ({behavior:?})", job.call, job.caller);
         let it = &mut self.processes[process];
-        it.jobs.insert(job.key, (job.call.clone(), how, job.caller.clone()));
-        let ran = how != How::BadArguments;
-        if job.tool.as_str() == "both" && matches!(it.who, Who::C(_)) {
+        it.jobs.insert(job.key, (job.call.clone(), behavior, job.caller.clone()));
+        let ran = behavior != Behavior::BadArguments;
+        if job.tool.as_str() == "both" && matches!(it.actor, Actor::Client(_)) {
             self.ledger.reached.note(Reach::ClaimGranted);
         }
-        // What was taken before goes on, once its person says yes.
+        // A request that was accepted before may still start once consent is given.
         let it = &self.processes[process];
         if it.drained && !it.allowed.contains_key(&job.key) {
-            let text = format!("{names} begins {:?}, and takes no more requests", job.call);
+            let text = format!("{name} starts {:?} after it was drained", job.call);
             self.ledger.broken(Rule::OneStart, text);
         }
         if !self.has_consent(process, job) {
-            let text = format!("{names} begins {:?} without its person's yes", job.call);
+            let text = format!("{name} starts {:?} without consent", job.call);
             self.ledger.broken(Rule::Consent, text);
         }
-        self.ledger.started(process, &names, &job.caller, &job.call, ran);
+        self.ledger.started(process, &name, &job.caller, &job.call, ran);
         let now = self.now();
         if let Program::Bridge(session) = &mut self.processes[process].program
             && ran
         {
             session.progress(now, job.key, Progress::started());
         }
-        if let Some(takes) = how.takes() {
-            self.room.after(takes, Happens::JobEnds { process, key: job.key });
+        if let Some(takes) = behavior.takes() {
+            self.room.after(takes, Scheduled::JobEnds { process, key: job.key });
         }
-        if how == How::Talks {
-            self.room.after(10, Happens::JobTalks { process, key: job.key, left: 20 });
+        if behavior == Behavior::Progresses {
+            self.room.after(10, Scheduled::JobProgress { process, key: job.key, left: 20 });
         }
     }
 
-    pub(crate) fn job_talks(&mut self, process: usize, key: JobKey, left: u32) {
+    pub(crate) fn job_progress(&mut self, process: usize, key: JobKey, left: u32) {
         if !self.processes[process].jobs.contains_key(&key) {
             return;
         }
         self.drive(process, |session, now| session.progress(now, key, Progress::started()));
         if left > 0 {
-            self.room.after(30, Happens::JobTalks { process, key, left: left - 1 });
+            self.room.after(30, Scheduled::JobProgress { process, key, left: left - 1 });
         }
     }
 
     pub(crate) fn job_ends(&mut self, process: usize, key: JobKey) {
-        let Some((id, how, _)) = self.processes[process].jobs.remove(&key) else {
-            // It was stopped, and says so too late: nothing happens.
+        let Some((id, behavior, _)) = self.processes[process].jobs.remove(&key) else {
+            // The job was aborted before it returned: settling it has no effect.
             self.drive(process, |session, now| session.settle(now, key, Ok(Value::empty())));
             return;
         };
-        let outcome = match how {
-            How::Fails => Err(ToolError::new("odd", "it went wrong")),
-            How::Panics => {
+        let outcome = match behavior {
+            Behavior::Fails => Err(ToolError::new("odd", "it went wrong")),
+            Behavior::Panics => {
                 Err(ToolError::new("execution_error", ToolError::LOCAL_MESSAGE).with_source("a panic"))
             }
-            How::BadArguments => Err(ToolError::new("invalid_parameters", "at /n: not a number")),
-            How::SaysBusy => Err(ToolError::new("busy", "the printer is busy")),
-            _ => Ok(Answer::body(process, &id, how)),
+            Behavior::BadArguments => Err(ToolError::new("invalid_parameters", "at /n: not a number")),
+            Behavior::FailsAsBusy => Err(ToolError::new("busy", "the printer is busy")),
+            _ => Ok(Answer::body(process, &id, behavior)),
         };
-        trace!(self, "{} ends {id:?}", self.processes[process].who);
+        trace!(self, "{} settles {id:?}", self.processes[process].actor);
         self.ledger.ended(process, &id, Some(outcome.is_ok()));
         self.drive(process, |session, now| session.settle(now, key, outcome));
     }
@@ -164,13 +164,13 @@ impl World<'_> {
         if self.tracing
             && !matches!(event, Event::Frame { .. } | Event::Progress { .. } | Event::Requested { .. })
         {
-            trace!(self, "     {}: {event:?}", self.processes[process].who);
+            trace!(self, "     {}: {event:?}", self.processes[process].actor);
         }
         if let Event::LateResult { call, .. } = event {
             self.ledger.reached.note(Reach::LateResult);
-            let told = self.ledger.by_id.get(call).and_then(|at| self.ledger.calls[*at].outcome.as_ref());
-            let detached = told.is_some_and(|(verdict, _)| verdict.word == "detached");
-            let text = format!("{call:?} was told as {told:?}, and now ends once more");
+            let ended = self.ledger.by_id.get(call).and_then(|at| self.ledger.calls[*at].outcome.as_ref());
+            let detached = ended.is_some_and(|(verdict, _)| verdict.outcome == "detached");
+            let text = format!("{call:?} has a late result after it ended as {ended:?}");
             if !detached || !self.ledger.late.insert(call.clone()) {
                 self.ledger.broken(Rule::OneOutcome, text);
             }
@@ -178,8 +178,8 @@ impl World<'_> {
         if let Event::Delivered { call, owner } = event
             && !self.ledger.was_delivered(call)
         {
-            let text = format!("{call:?} is told as delivered to {owner}, which did not hear of it");
-            self.ledger.broken(Rule::OwnersAnswer, text);
+            let text = format!("{call:?} is reported as delivered to {owner}, which did not receive it");
+            self.ledger.broken(Rule::OwnersResult, text);
         }
     }
 }

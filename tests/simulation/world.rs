@@ -1,4 +1,4 @@
-//! One run: processes in a room, on virtual time, and everything they do.
+//! One run: the processes, the room they share, and the virtual clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,88 +15,88 @@ use crate::{
     carry::Outbox,
     plain::Plain,
     reach::Reached,
-    room::{Happens, Room, Us},
+    room::{Room, Scheduled, Us},
     rules::{Failure, Ledger, Rule, Verdict},
-    schedule::{CLEARED, END, FULL_HOUSE, HEALED, How, PROBES, Schedule, Who},
-    work::Asking,
+    schedule::{Actor, Behavior, CLEANUP, END, FULL_PROBES, PROBES, RECOVERY, Schedule},
+    work::OpenQuestion,
 };
 
-/// Calls that may be open with one owner, in a run.
+/// Calls that may be open with one owner.
 pub(crate) const OPEN: usize = 5;
 
-/// A run has about 500 steps; one with so many goes round in circles.
+/// A run has about 500 steps; one with this many is in an endless loop.
 const MOST_STEPS: u64 = 50_000;
 
-/// Packets that one input may cause. A goodbye to everybody, and a full table that is sent again, are the most.
+/// Packets that one input may cause. A goodbye to every peer and the retransmission of a full table need the most.
 const PACKETS_AT_ONCE: usize = 80;
 
-/// What runs at one participant.
+/// The program that a process runs.
 pub(crate) enum Program {
     Bridge(Box<Session>),
-    /// It knows only the seed's messages.
+    /// A plain peer, which knows only the base protocol.
     Plain(Plain),
-    /// It hears, and says nothing of its own.
-    Watcher,
+    /// A participant that sends nothing by itself.
+    Listener,
 }
 
-/// One run of one program.
+/// One process, from its start to its end.
 pub(crate) struct Process {
-    pub(crate) who: Who,
+    pub(crate) actor: Actor,
     pub(crate) program: Program,
     pub(crate) alive: bool,
-    /// It has said that it is over.
+    /// Its session has reported `Closed`.
     closed: bool,
-    /// Its present join; none while it has no connection.
+    /// Its current join; none while it has no connection.
     pub(crate) join: Option<usize>,
-    /// It was in the room before.
+    /// It has joined at least once.
     pub(crate) joined: bool,
-    /// It takes no more requests.
+    /// It accepts no new requests.
     pub(crate) drained: bool,
-    /// What it runs.
-    pub(crate) jobs: BTreeMap<JobKey, (CallId, How, Identity)>,
-    /// What it asked for.
+    /// The tools that it runs.
+    pub(crate) jobs: BTreeMap<JobKey, (CallId, Behavior, Identity)>,
+    /// The calls that it made.
     pub(crate) calls: BTreeMap<CallKey, usize>,
-    /// The present turn.
+    /// The current turn.
     pub(crate) turn: Option<TurnKey>,
-    /// Its tools, by how often they were changed.
+    /// How often its tools have changed.
     pub(crate) edition: u32,
-    /// The room has told it that nothing passes, though its join stands.
+    /// Its transport has reported an outage within its current join.
     pub(crate) cut: bool,
     pub(crate) outbox: Outbox,
-    /// The questions that its person has not answered.
-    pub(crate) questions: BTreeMap<JobKey, Asking>,
-    /// What its person said yes to.
+    /// The consent questions that its person has not answered.
+    pub(crate) questions: BTreeMap<JobKey, OpenQuestion>,
+    /// The tools that its person has allowed for one call.
     pub(crate) allowed: BTreeMap<JobKey, Tool>,
-    /// The tools that its person allowed once and for all, and to which caller.
+    /// The tools that its person has allowed for the session, each with the caller.
     pub(crate) granted: BTreeSet<(ToolName, usize)>,
 }
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) failure: Option<Failure>,
-    /// How each call ended, and when.
+    /// The outcome of each call, and when it came.
     pub(crate) verdicts: Vec<Option<(Verdict, Us)>>,
     pub(crate) starts: usize,
     pub(crate) steps: u64,
     pub(crate) reached: Reached,
 }
 
-/// Everybody, and the room.
+/// All processes, and the room.
 pub(crate) struct World<'a> {
     pub(crate) schedule: &'a Schedule,
     pub(crate) base: Instant,
     pub(crate) room: Room,
     pub(crate) ledger: Ledger,
     pub(crate) processes: Vec<Process>,
-    /// The process that plays each part now.
-    pub(crate) parts: BTreeMap<Who, usize>,
-    /// Whether what the stranger forges reaches anybody.
-    pub(crate) forgeries_count: bool,
-    pub(crate) healed: bool,
+    /// The current process of each actor.
+    pub(crate) current: BTreeMap<Actor, usize>,
+    /// Whether forged packets are delivered.
+    pub(crate) forgeries_delivered: bool,
+    pub(crate) recovered: bool,
     pub(crate) tracing: bool,
-    /// The instance that was shown last, by anybody: the stranger has stolen it.
+    /// The instance that was announced last; forged frames use it.
     pub(crate) last_instance: String,
-    /// The id of the stream that began last.
+    /// The id of the stream that was started last.
     pub(crate) last_stream: Arc<str>,
     steps: u64,
 }
@@ -104,10 +104,10 @@ pub(crate) struct World<'a> {
 /// Runs a schedule to its end, or to the first broken rule.
 pub(crate) fn run(schedule: &Schedule, base: Instant, tracing: bool) -> Outcome {
     let first = World::new(schedule, base, true, tracing).run();
-    if first.failure.is_some() || !schedule.has(Who::X) {
+    if first.failure.is_some() || !schedule.has(Actor::Stranger) {
         return first;
     }
-    // A stranger moves counters only: without his frames the same run ends the same.
+    // Forged frames change counters only: without them the same run has the same outcomes.
     let mut twin = World::new(schedule, base, false, false).run();
     if twin.failure.is_none() && (&twin.verdicts, twin.starts) != (&first.verdicts, first.starts) {
         let differs = first.verdicts.iter().zip(&twin.verdicts).position(|(a, b)| a != b);
@@ -118,46 +118,46 @@ pub(crate) fn run(schedule: &Schedule, base: Instant, tracing: bool) -> Outcome 
             ),
             None => format!("{} starts, and {} when nothing is forged", first.starts, twin.starts),
         };
-        twin.failure = Some(Failure { rule: Rule::Stranger, at: END * 1_000, text });
+        twin.failure = Some(Failure { rule: Rule::Unauthorized, at: END * 1_000, text });
     }
     Outcome { failure: twin.failure, steps: first.steps + twin.steps, ..first }
 }
 
 impl<'a> World<'a> {
-    /// Whether a session plays this part.
-    pub(crate) fn is_bridge(&self, who: Who) -> bool {
+    /// Returns whether this actor runs a session.
+    pub(crate) fn has_session(&self, actor: Actor) -> bool {
         let cast = &self.schedule.cast;
-        match who {
-            Who::A => !cast.plain_assistant,
-            Who::B => true,
-            Who::C(n) => cast.plain_client != Some(n),
-            Who::O | Who::X => false,
+        match actor {
+            Actor::Assistant => !cast.plain_assistant,
+            Actor::SecondAssistant => true,
+            Actor::Client(n) => cast.plain_client != Some(n),
+            Actor::Observer | Actor::Stranger => false,
         }
     }
 
-    fn new(schedule: &'a Schedule, base: Instant, forgeries_count: bool, tracing: bool) -> Self {
-        let mut room = Room::new(schedule.seed, schedule.weather.clone());
-        for (at, (when, _)) in schedule.acts.iter().enumerate() {
-            room.at(when * 1_000, Happens::Act(at));
+    fn new(schedule: &'a Schedule, base: Instant, forgeries_delivered: bool, tracing: bool) -> Self {
+        let mut room = Room::new(schedule.seed, schedule.network.clone());
+        for (at, (when, _)) in schedule.actions.iter().enumerate() {
+            room.at(when * 1_000, Scheduled::Action(at));
         }
-        if schedule.weather.crowded {
-            room.at(0, Happens::Second);
+        if schedule.network.backlog {
+            room.at(0, Scheduled::BacklogChanges);
         }
-        room.at(HEALED * 1_000, Happens::Heals);
-        room.at((HEALED + 5_000) * 1_000, Happens::Stopped { callers_too: false });
-        room.at((HEALED + 12_000) * 1_000, Happens::Stopped { callers_too: true });
-        room.at(CLEARED * 1_000, Happens::Clears);
-        room.at(PROBES * 1_000, Happens::Probes);
-        room.at(FULL_HOUSE * 1_000, Happens::FullHouse);
+        room.at(RECOVERY * 1_000, Scheduled::FaultsEnd);
+        room.at((RECOVERY + 5_000) * 1_000, Scheduled::CheckAborted { callers_too: false });
+        room.at((RECOVERY + 12_000) * 1_000, Scheduled::CheckAborted { callers_too: true });
+        room.at(CLEANUP * 1_000, Scheduled::CancelOpen);
+        room.at(PROBES * 1_000, Scheduled::Probe);
+        room.at(FULL_PROBES * 1_000, Scheduled::ProbeAtCapacity);
         Self {
             schedule,
             base,
             room,
             ledger: Ledger::default(),
             processes: Vec::new(),
-            parts: BTreeMap::new(),
-            forgeries_count,
-            healed: false,
+            current: BTreeMap::new(),
+            forgeries_delivered,
+            recovered: false,
             tracing,
             last_instance: String::new(),
             last_stream: "none".into(),
@@ -170,7 +170,7 @@ impl<'a> World<'a> {
         if self.ledger.failure.is_none() {
             self.room.now = END * 1_000;
             self.ledger.now = self.room.now;
-            self.judge_the_end();
+            self.check_at_end();
         }
         let mut reached = std::mem::take(&mut self.ledger.reached);
         reached.add(&self.room.reached);
@@ -188,7 +188,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The next thing happens.
+    /// Performs the next event or timeout; false if the run is over.
     fn step(&mut self) -> bool {
         let mut due: Option<(Us, usize)> = None;
         for (process, it) in self.processes.iter().enumerate() {
@@ -211,7 +211,7 @@ impl<'a> World<'a> {
         self.ledger.now = at;
         self.steps += 1;
         if self.steps > MOST_STEPS {
-            self.ledger.broken(Rule::InTime, "it does not come to rest".to_owned());
+            self.ledger.broken(Rule::InTime, format!("the run has not ended after {MOST_STEPS} steps"));
         }
         match due {
             Some((due, process)) if due < next => {
@@ -219,7 +219,7 @@ impl<'a> World<'a> {
             }
             _ => {
                 if let Some(what) = self.room.pop() {
-                    self.happens(what);
+                    self.perform(what);
                 }
             }
         }
@@ -235,26 +235,26 @@ impl<'a> World<'a> {
         self.base + Duration::from_micros(self.room.now)
     }
 
-    fn happens(&mut self, what: Happens) {
+    fn perform(&mut self, what: Scheduled) {
         match what {
-            Happens::Act(at) => {
-                if let Some((_, act)) = self.schedule.acts.get(at) {
-                    trace!(self, "-- {act:?}");
-                    self.act(*act);
+            Scheduled::Action(at) => {
+                if let Some((_, action)) = self.schedule.actions.get(at) {
+                    trace!(self, "-- {action:?}");
+                    self.action(*action);
                 }
             }
-            Happens::Joins { process } => self.joins(process),
-            Happens::Returns { process } => self.returns(process),
-            Happens::Listed(join) => self.listed(join),
-            Happens::Opens(join) => self.opens(join),
-            Happens::Ends(join) => self.room.unlist(join),
-            Happens::AtServer { from, to, load } => self.room.relay(from, to, &load),
-            Happens::Arrives { peer, to, load } => {
+            Scheduled::Joins { process } => self.joins(process),
+            Scheduled::Returns { process } => self.returns(process),
+            Scheduled::Listed(join) => self.listed(join),
+            Scheduled::Opens(join) => self.opens(join),
+            Scheduled::Unlisted(join) => self.room.unlist(join),
+            Scheduled::AtServer { from, to, load } => self.room.relay(from, to, &load),
+            Scheduled::Arrives { peer, to, load } => {
                 let join = &self.room.joins[to];
                 if join.held_until > self.room.now {
                     let when = join.held_until;
                     if !load.is_lossy() {
-                        self.room.at(when, Happens::Arrives { peer, to, load });
+                        self.room.at(when, Scheduled::Arrives { peer, to, load });
                     }
                     return;
                 }
@@ -262,37 +262,37 @@ impl<'a> World<'a> {
                     self.arrives(join.process, to, &peer, load);
                 }
             }
-            Happens::News { to, about, joined } => self.news(to, about, joined),
-            Happens::Link { process, join, up } => {
+            Scheduled::Announcement { to, about, joined } => self.announced(to, about, joined),
+            Scheduled::Connection { process, join, up } => {
                 if self.processes[process].join == Some(join) {
-                    self.processes[process].cut = !up && !self.healed;
+                    self.processes[process].cut = !up && !self.recovered;
                     let state = if up { ConnectionState::Connected } else { ConnectionState::Reconnecting };
                     self.drive(process, |session, now| {
                         session.handle_event(now, TransportEvent::ConnectionState(state))
                     });
                 }
             }
-            Happens::Part { process, join } => self.next_part(process, join),
-            Happens::PersonAnswers { process, key, allowed } => self.person_answers(process, key, allowed),
-            Happens::JobEnds { process, key } => self.job_ends(process, key),
-            Happens::JobTalks { process, key, left } => self.job_talks(process, key, left),
-            Happens::PlainJobEnds { process, caller, call } => self.plain_job_ends(process, &caller, &call),
-            Happens::PlainDeadline { call } => self.plain_deadline(call),
-            Happens::Second => self.tells_everybody(),
-            Happens::Heals => self.heals(),
-            Happens::Stopped { callers_too } => self.judge_stopped(callers_too),
-            Happens::Leaves { who, again } => self.leaves(who, again),
-            Happens::Clears => self.clears(),
-            Happens::Probes => self.probe(1),
-            Happens::FullHouse => self.probe(OPEN),
+            Scheduled::Part { process, join } => self.next_part(process, join),
+            Scheduled::PersonAnswers { process, key, allowed } => self.person_answers(process, key, allowed),
+            Scheduled::JobEnds { process, key } => self.job_ends(process, key),
+            Scheduled::JobProgress { process, key, left } => self.job_progress(process, key, left),
+            Scheduled::PlainJobEnds { process, caller, call } => self.plain_job_ends(process, &caller, &call),
+            Scheduled::PlainDeadline { call } => self.plain_deadline(call),
+            Scheduled::BacklogChanges => self.report_backlogs(),
+            Scheduled::FaultsEnd => self.recover(),
+            Scheduled::CheckAborted { callers_too } => self.check_aborted(callers_too),
+            Scheduled::Leaves { actor, replaced_after } => self.leaves(actor, replaced_after),
+            Scheduled::CancelOpen => self.cancel_open(),
+            Scheduled::Probe => self.probe(1),
+            Scheduled::ProbeAtCapacity => self.probe(OPEN),
         }
     }
 
-    /// Gives a session something to do, and does what it says.
+    /// Passes an input to a session and processes its output.
     pub(crate) fn drive<T>(
         &mut self,
         process: usize,
-        act: impl FnOnce(&mut Session, Instant) -> T,
+        action: impl FnOnce(&mut Session, Instant) -> T,
     ) -> Option<T> {
         let now = self.now();
         let it = &mut self.processes[process];
@@ -300,25 +300,28 @@ impl<'a> World<'a> {
         if !it.alive {
             return None;
         }
-        let result = act(session, now);
+        let result = action(session, now);
         self.flush(process);
         Some(result)
     }
 
     pub(crate) fn flush(&mut self, process: usize) {
-        let (mut packets, mut told) = (0, false);
+        let (mut packets, mut reported) = (0, false);
         loop {
             let it = &mut self.processes[process];
             let Program::Bridge(session) = &mut it.program else { return };
             let Some(output) = session.poll_output() else {
-                if std::mem::replace(&mut told, true) || !self.tells_backlog(process) {
+                if std::mem::replace(&mut reported, true) || !self.report_backlog(process) {
                     break;
                 }
                 continue;
             };
             if it.closed {
-                let who = it.who;
-                return self.ledger.broken(Rule::AfterEnd, format!("{who} says after its end: {output:?}"));
+                let actor = it.actor;
+                return self.ledger.broken(
+                    Rule::AfterClose,
+                    format!("{actor} produces output after it has closed: {output:?}"),
+                );
             }
             match output {
                 Output::Transmit(packet) => {
@@ -326,18 +329,18 @@ impl<'a> World<'a> {
                     self.transmit(process, packet);
                 }
                 Output::Execute(job) => self.execute(process, &job),
-                Output::Ask(question) => self.person_is_asked(process, &question),
+                Output::Ask(question) => self.ask_for_consent(process, &question),
                 Output::Abort(key) => self.aborts(process, key),
                 Output::Settled { key, result } => {
                     let call = self.processes[process].calls.get(&key).copied();
                     match call {
                         Some(call) => {
-                            trace!(self, "call {call} is {}", Verdict::of(&result).word);
-                            self.ledger.calls[call].owner_is_news = self.owner_is_news(call);
+                            trace!(self, "call {call} is {}", Verdict::of(&result).outcome);
+                            self.ledger.calls[call].owner_is_recent = self.owner_is_recent(call);
                             self.ledger.settled(call, &result);
                         }
                         None => {
-                            let text = format!("{key:?} settles, and nobody asked");
+                            let text = format!("{key:?} settles, but was never called");
                             self.ledger.broken(Rule::OneOutcome, text);
                         }
                     }
@@ -347,13 +350,13 @@ impl<'a> World<'a> {
             }
         }
         if packets > PACKETS_AT_ONCE {
-            let text = format!("one input makes {} send {packets} packets", self.processes[process].who);
+            let text = format!("{} sends {packets} packets after one input", self.processes[process].actor);
             self.ledger.broken(Rule::Caps, text);
         }
-        self.judge_caps(process);
+        self.check_caps(process);
     }
 
-    /// A process is gone, with all that it ran.
+    /// A process ends, and its tools with it.
     pub(crate) fn dies(&mut self, process: usize) {
         let it = &mut self.processes[process];
         it.alive = false;
@@ -365,9 +368,9 @@ impl<'a> World<'a> {
 }
 
 impl Process {
-    pub(crate) fn new(who: Who, program: Program) -> Self {
+    pub(crate) fn new(actor: Actor, program: Program) -> Self {
         Self {
-            who,
+            actor,
             program,
             alive: true,
             closed: false,
