@@ -106,9 +106,9 @@ pub use protocol::{
     frame,
     session::{
         COMPLAINT_INTERVAL, CONSENT_MARGIN, CallCaps, CallKey, CallRecord, CallState, Candidate, Caps,
-        Config, Counter, Destination, Event, FrameCaps, LateResult, LocalText, Output, ParticipantFilter,
-        Question, Readiness, Request, RequestCaps, SelectionFn, SelectionPolicy, SendFailure, SendFrameError,
-        Session, Stats, StopError, Times, ToolCaps, TurnKey, Unaccepted,
+        Config, Counter, Destination, Event, FrameCaps, LateResult, LocalText, Output, Question, Readiness,
+        Request, RequestCaps, SelectionFn, SelectionPolicy, SendFailure, SendFrameError, Session, Stats,
+        StopError, Times, ToolCaps, TurnKey, Unaccepted,
     },
 };
 #[cfg(feature = "runtime")]

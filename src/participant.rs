@@ -33,6 +33,7 @@ mod joint;
 mod lock;
 mod prompt;
 mod ready;
+mod rules;
 mod setup;
 mod spans;
 mod turn;

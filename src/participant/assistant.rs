@@ -164,14 +164,15 @@ impl AssistantBuilder {
     /// Admits the participants for which this rule returns true, in addition to those whose token has the role
     /// `client`.
     ///
-    /// The rule runs often, while the session is locked: it must be quick, and must not use a handle of this
-    /// participant, which panics. A rule that panics counts as false.
+    /// The rule is evaluated whenever a participant is announced or its description changes. It must be quick, since
+    /// packets wait for it. A rule that panics counts as false.
     pub fn admit(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
-        self.setup.config = self.setup.config.admit_if(rule);
+        self.setup.rules.set_admit(rule);
+        self.setup.config = self.setup.config.admit_only_roles();
         self
     }
 
-    /// Admits only participants whose token has a role.
+    /// Admits no participant only because it is alone.
     ///
     /// By default, if neither [`client`](Self::client) nor [`admit`](Self::admit) was called and no participant has
     /// the role `client`, the assistant admits the only ordinary participant whose token has no role, so that tokens
@@ -181,10 +182,10 @@ impl AssistantBuilder {
         self
     }
 
-    /// Lets the clients for which this rule returns true stop calls (`ControlStop`). Default: none. The conditions of
-    /// [`admit`](Self::admit) apply to this rule too.
+    /// Lets the clients for which this rule returns true stop calls (`ControlStop`). Default: none. The rule is
+    /// evaluated when that of [`admit`](Self::admit) is.
     pub fn allow_stop(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
-        self.setup.config = self.setup.config.allow_stop(rule);
+        self.setup.rules.set_allow_stop(rule);
         self
     }
 

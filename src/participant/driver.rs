@@ -13,7 +13,9 @@ use tracing::Span;
 use super::{
     Closing, Shared,
     consent::{AskPerson, ConsentRequest},
-    now, spans,
+    now,
+    rules::Rules,
+    spans,
 };
 use crate::{
     protocol::session::{CallRecord, Event, Output, Question, SendFailure, Session, later},
@@ -51,6 +53,7 @@ pub(super) struct Driver<T: Transport> {
     transport: T,
     executor: Executor,
     reports: Reports,
+    rules: Rules,
     consent: Option<AskPerson>,
     /// Receives this participant's tools before they are offered.
     offering: Option<Offering>,
@@ -109,6 +112,7 @@ impl<T: Transport> Driver<T> {
             transport,
             executor,
             reports,
+            rules: Rules::default(),
             consent: None,
             offering: None,
             unasked: None,
@@ -121,6 +125,12 @@ impl<T: Transport> Driver<T> {
             drain_until: None,
             sid,
         }
+    }
+
+    /// Sets the author's rules about participants.
+    pub(super) fn judging(mut self, rules: Rules) -> Self {
+        self.rules = rules;
+        self
     }
 
     /// Sets the handler that asks a person before a tool runs.
@@ -317,6 +327,12 @@ impl<T: Transport> Driver<T> {
         {
             return self.rejoined();
         }
+        let event = match event {
+            TransportEvent::Joined(who) if *who.identity() != self.shared.identity => {
+                TransportEvent::Joined(self.rules.evaluate(who))
+            }
+            other => other,
+        };
         self.shared.lock().session.handle_event(now(), event);
     }
 
@@ -326,11 +342,12 @@ impl<T: Transport> Driver<T> {
         self.take_outputs();
         let local = self.transport.local();
         self.sid = local.sid().clone();
+        let present = self.transport.present().into_iter().map(|who| self.rules.evaluate(who)).collect();
         let mut inner = self.shared.lock();
         for packet in self.queue.cancel_queued() {
             inner.session.handle_send_failed(now(), packet, SendFailure::Interrupted);
         }
-        inner.session.handle_rejoined(now(), local, self.transport.present());
+        inner.session.handle_rejoined(now(), local, present);
     }
 
     fn done(&mut self, done: Done) {

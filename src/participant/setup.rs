@@ -8,6 +8,7 @@ use super::{
     driver::{Driver, Offering, Unasked},
     joint::run_both,
     now,
+    rules::Rules,
     spans::Propagation,
 };
 use crate::{
@@ -27,6 +28,8 @@ pub(super) struct Setup {
     /// The source that answers prompts.
     pub(super) prompts: Option<Arc<dyn AnySource>>,
     pub(super) config: Config,
+    /// The author's rules about participants.
+    pub(super) rules: Rules,
     pub(super) drain: Duration,
     /// The handler that asks a person before a tool runs.
     pub(super) consent: Option<AskPerson>,
@@ -50,6 +53,7 @@ impl Default for Setup {
             sources: Vec::new(),
             prompts: None,
             config: Config::default(),
+            rules: Rules::default(),
             drain: DRAIN,
             consent: None,
             propagation: Propagation::default(),
@@ -110,12 +114,13 @@ impl Setup {
         };
         session.offer(now(), executor.tools())?;
         for participant in transport.present() {
-            session.handle_event(now(), TransportEvent::Joined(participant));
+            session.handle_event(now(), TransportEvent::Joined(self.rules.evaluate(participant)));
         }
         let shared = Shared::new(session, self.propagation);
         let background = transport.take_background();
         let queue = background.as_ref().map(|background| background.queue.clone());
         let driver = Driver::new(Arc::clone(&shared), transport, queue, (executor, reports), self.drain)
+            .judging(self.rules)
             .asking(self.consent)
             .offering(offering)
             .noting_unasked(unasked);

@@ -27,7 +27,7 @@ use std::{
 pub(crate) use self::timers::later;
 pub use self::{
     call_log::{CallRecord, CallState},
-    config::{CallCaps, Caps, Config, FrameCaps, ParticipantFilter, RequestCaps, Times, ToolCaps},
+    config::{CallCaps, Caps, Config, FrameCaps, RequestCaps, Times, ToolCaps},
     context::COMPLAINT_INTERVAL,
     event::{
         CallKey, Destination, Event, LocalText, Output, Question, Request, SendFailure, SendFrameError,
@@ -497,7 +497,7 @@ impl Session {
     }
 
     /// Client: asks the bound assistant to stop this call or, with `None`, each call that a barge-in would stop. The
-    /// assistant complies if its configuration lets this client stop calls ([`Config::allow_stop`]).
+    /// assistant complies if its driver lets this client stop calls ([`Participant::allowed_to_stop`]).
     ///
     /// # Errors
     /// No assistant is bound, or the session has ended.

@@ -378,13 +378,13 @@ impl<'a> Stage<'a> {
         let present: Vec<_> = self.present.values().cloned().collect();
         self.taken += present.len() as u64;
         if let Some(it) = &mut self.end {
-            it.end.act(|session, now| session.handle_rejoined(now, who.clone(), present));
+            it.end.rejoined(who.clone(), present);
         }
         for it in self.others.values_mut() {
             it.end.act(|session, now| {
                 session.handle_event(now, TransportEvent::Left(before.peer().clone()));
-                session.handle_event(now, TransportEvent::Joined(who.clone()));
             });
+            it.end.joined(who.clone());
         }
     }
 
@@ -392,16 +392,16 @@ impl<'a> Stage<'a> {
         if *who.identity() == self.home {
             let Some(here) = self.here.clone().filter(|here| here.sid() == who.sid()) else { return };
             if let Some(it) = &mut self.end {
-                it.end.act(|session, now| session.handle_event(now, TransportEvent::Joined(here)));
+                it.end.joined(here);
             }
             return;
         }
         self.present.insert(who.identity().clone(), who.clone());
         if let Some(it) = &mut self.end {
-            it.end.act(|session, now| session.handle_event(now, TransportEvent::Joined(who.clone())));
+            it.end.joined(who.clone());
         }
         for (_, it) in self.others.iter_mut().filter(|(id, _)| *id != who.identity()) {
-            it.end.act(|session, now| session.handle_event(now, TransportEvent::Joined(who.clone())));
+            it.end.joined(who.clone());
         }
         self.meet(who, now);
     }
@@ -448,21 +448,16 @@ impl<'a> Stage<'a> {
             let Some(run) = run_of(who.sid()) else { return }; // it never spoke in this join
             if run_of(&before) == Some(run) {
                 it.end.is_here = true;
-                let present = others.into_iter().chain([home]).collect();
-                it.end.act(|session, now| session.handle_rejoined(now, who.clone(), present));
+                it.end.rejoined(who.clone(), others.into_iter().chain([home]));
                 return;
             }
         }
         self.runs += 1;
         let end = Endpoint::new(who, shown, (&self.home, &self.room), self.runs, (self.entry, self.at, now));
         let Some(mut end) = end else { return };
-        end.act(|session, now| {
-            session.handle_event(now, TransportEvent::Joined(who.clone()));
-            session.handle_event(now, TransportEvent::Joined(home));
-            for other in others {
-                session.handle_event(now, TransportEvent::Joined(other));
-            }
-        });
+        for participant in [who.clone(), home].into_iter().chain(others) {
+            end.joined(participant);
+        }
         if let Some(before) = self.others.insert(id.clone(), Checked::new(end)) {
             before.finish(&self.spans, &mut self.report); // another run of its program
         }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::{
     script::{DecodedFrame, Line},
-    setup::{NextOwner, Shown},
+    setup::{NextOwner, Rights, Shown},
 };
 use crate::{
     protocol::{
@@ -55,6 +55,7 @@ pub(super) struct Endpoint {
     /// Its current tools, as they were written.
     pub(super) offered: Vec<RegisteredTool>,
     for_others: BTreeSet<String>,
+    rights: Rights,
     /// The session's stanza of frames that the file numbers differently.
     pub(super) numbered: BTreeMap<u32, i32>,
     /// Calls that it was asked to stop.
@@ -124,6 +125,7 @@ impl Endpoint {
             calls: BTreeMap::new(),
             offered: shown.offered.clone().unwrap_or_default(),
             for_others: shown.for_others.clone(),
+            rights: shown.rights(),
             numbered: BTreeMap::new(),
             stopped: BTreeSet::new(),
             aborted: BTreeMap::new(),
@@ -171,6 +173,18 @@ impl Endpoint {
         let result = act(&mut self.session, self.clock);
         self.listen();
         result
+    }
+
+    /// Announces a participant.
+    pub(super) fn joined(&mut self, who: Participant) {
+        let who = self.rights.give(who);
+        self.act(|session, now| session.handle_event(now, TransportEvent::Joined(who)));
+    }
+
+    /// Rejoins under another sid.
+    pub(super) fn rejoined(&mut self, local: Participant, present: impl IntoIterator<Item = Participant>) {
+        let present = present.into_iter().map(|who| self.rights.give(who)).collect();
+        self.act(|session, now| session.handle_rejoined(now, local, present));
     }
 
     /// Delivers a packet of the file.

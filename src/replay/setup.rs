@@ -14,7 +14,7 @@ use crate::{
     },
     recording::{Direction, RoomEvent},
     tool::{Consent, Execution, Tool, ToolError, ToolOptions, Visibility},
-    transport::{Identity, Role},
+    transport::{Identity, Participant, Role},
 };
 
 /// The assistant's text when it refuses a client's tool.
@@ -55,6 +55,22 @@ struct Own {
     /// Whether its result was broadcast, and with or without data.
     with_data: bool,
     without: bool,
+}
+
+/// The rights that an assistant gave to others.
+#[derive(Default)]
+pub(super) struct Rights {
+    admitted: BTreeSet<Identity>,
+    stoppers: BTreeSet<Identity>,
+}
+
+impl Rights {
+    /// Notes a participant's rights in its description.
+    pub(super) fn give(&self, who: Participant) -> Participant {
+        let (is_admitted, may_stop) =
+            (self.admitted.contains(who.identity()), self.stoppers.contains(who.identity()));
+        who.admitted(is_admitted).allowed_to_stop(may_stop)
+    }
 }
 
 /// The owner of the next call that names none.
@@ -216,16 +232,23 @@ impl Shown {
         let named = || self.greeted.iter().filter(|(_, expected)| !**expected).map(|(id, _)| id.clone());
         match self.role {
             Some(Role::Assistant) => {
-                let (admitted, stoppers) = (self.greeted.clone(), self.stoppers.clone());
                 config.admitted = named().collect();
-                config
-                    .admit_if(move |who| admitted.contains_key(who.identity()))
-                    .allow_stop(move |who| stoppers.contains(who.identity()))
+                config.admit_only_roles()
             }
             _ => {
                 config.assistant = named().next();
                 config
             }
+        }
+    }
+
+    /// The rights that it gave to others.
+    pub(super) fn rights(&self) -> Rights {
+        match self.role {
+            Some(Role::Assistant) => {
+                Rights { admitted: self.greeted.keys().cloned().collect(), stoppers: self.stoppers.clone() }
+            }
+            _ => Rights::default(),
         }
     }
 

@@ -201,6 +201,8 @@ pub struct Participant {
     kind: ParticipantKind,
     attributes: BTreeMap<String, String>,
     can_update_metadata: bool,
+    is_admitted: bool,
+    may_stop: bool,
 }
 
 impl Participant {
@@ -212,6 +214,8 @@ impl Participant {
             kind: ParticipantKind::Standard,
             attributes: BTreeMap::new(),
             can_update_metadata: true,
+            is_admitted: false,
+            may_stop: false,
         }
     }
 
@@ -249,6 +253,24 @@ impl Participant {
     #[must_use]
     pub fn role(self, role: Role) -> Self {
         self.attributes([(ROLE_ATTRIBUTE, role.as_str())]).can_update_metadata(false)
+    }
+
+    /// Sets whether the local participant, an assistant, admits it as a client whatever its token says. Default: no.
+    ///
+    /// The driver of a [`Session`](crate::Session) decides this by its own rule; a transport does not set it.
+    #[must_use]
+    pub fn admitted(mut self, is_admitted: bool) -> Self {
+        self.is_admitted = is_admitted;
+        self
+    }
+
+    /// Sets whether it may stop calls of the local participant, an assistant. Default: no.
+    ///
+    /// The driver of a [`Session`](crate::Session) decides this by its own rule; a transport does not set it.
+    #[must_use]
+    pub fn allowed_to_stop(mut self, may_stop: bool) -> Self {
+        self.may_stop = may_stop;
+        self
     }
 
     /// Returns identity and sid.
@@ -292,6 +314,16 @@ impl Participant {
     /// Returns true if it may change its own attributes.
     pub fn may_update_metadata(&self) -> bool {
         self.can_update_metadata
+    }
+
+    /// Returns true if the local participant's own rule admits it.
+    pub fn is_admitted(&self) -> bool {
+        self.is_admitted
+    }
+
+    /// Returns true if it may stop calls of the local participant.
+    pub fn may_stop(&self) -> bool {
+        self.may_stop
     }
 
     /// Returns the role set by its token, or `None` if it has none or could have set it by itself.

@@ -35,21 +35,43 @@ async fn nothing() -> Result<(), ToolError> {
 type Own = Arc<OnceLock<Assistant>>;
 
 #[test]
-fn rule_that_calls_its_own_handle_refuses_without_deadlock() {
+fn rules_may_use_the_handle() {
     within(|| async {
         let (room, own) = (MemoryRoom::new(), Own::default());
-        let admit = {
+        let rule = {
             let own = Arc::clone(&own);
-            move |_: &Participant| own.get().is_none_or(|assistant| !assistant.tools().is_empty())
+            move |_: &Participant| {
+                own.get().is_some_and(|assistant| {
+                    assistant.call("ours", ()).start().detach();
+                    assistant.tools().len() == 1
+                })
+            }
         };
-        let builder = Assistant::builder().admit(admit).tool("ours", "", nothing);
+        let builder = Assistant::builder().admit(rule.clone()).allow_stop(rule).tool("ours", "", nothing);
         let assistant = builder.join_over(room.assistant("assistant")).await.unwrap();
         own.set(assistant.clone()).unwrap();
-        let plain = Client::builder().assistant("assistant").tool("theirs", "", nothing);
-        let _plain = plain.join_over(room.join(|sid| Participant::new("plain", sid))).await.unwrap();
-        let refused = assistant.call("theirs", ()).await.unwrap_err();
+        let plain = Client::builder().assistant("assistant").tool("slow", "", wait);
+        let plain = plain.join_over(room.join(|sid| Participant::new("plain", sid))).await.unwrap();
+        let mut call = assistant.call("slow", ()).start();
+        call.progress().await.unwrap();
+        plain.stop_all().unwrap();
+        let stopped = call.await.unwrap_err();
+        assert!(matches!(stopped, CallError::Cancelled), "{stopped}");
+        assert_eq!(assistant.stats().named("calls"), 3, "each rule made one call");
+    });
+}
+
+#[test]
+fn rule_alone_decides_what_the_transport_announces() {
+    within(|| async {
+        let room = MemoryRoom::new();
+        let assistant =
+            Assistant::builder().admit(|_| false).join_over(room.assistant("assistant")).await.unwrap();
+        let plain = Client::builder().assistant("assistant").tool("it", "", nothing);
+        let transport = room.join(|sid| Participant::new("plain", sid).admitted(true));
+        let _plain = plain.join_over(transport).await.unwrap();
+        let refused = assistant.call("it", ()).await.unwrap_err();
         assert!(matches!(refused, CallError::UnknownTool { .. }), "{refused}");
-        assistant.call("ours", ()).await.unwrap();
     });
 }
 

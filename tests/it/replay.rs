@@ -391,8 +391,8 @@ fn streams_and_observer_copies_replay_equally_at_both_ends() {
 
 #[test]
 fn prompt_and_client_stop_replay_equally_at_both_ends() {
-    let assistant = Config::default().allow_stop(|_| true);
-    let mut world = noted(assistant, Config::default().prompts(true), &["hang"]);
+    let mut world = noted(Config::default(), Config::default().prompts(true), &["hang"]);
+    world.allow_stop("phone");
     world.handle("phone", |job| (job.tool.as_str() != "hang").then(|| Ok(value(1))));
     let question = Value::from(serde_json::json!({"title": "Which?", "options": []}));
     let _ = world.call("a", toolbridge::Request::new("bridge.choose", question).to("phone"));

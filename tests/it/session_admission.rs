@@ -98,7 +98,7 @@ fn only_ordinary_participant_is_refused_when_only_roles_are_admitted() {
 
 #[test]
 fn ordinary_participant_is_refused_when_the_author_names_clients() {
-    for config in [Config::default().admit("tv"), Config::default().admit_if(|_| false)] {
+    for config in [Config::default().admit("tv"), Config::default().admit_only_roles()] {
         let mut world = World::new();
         world.assistant("a", config);
         ordinary_client(&mut world, "phone", Config::default(), &["t"]);

@@ -398,10 +398,10 @@ fn detached_call_continues_and_no_stop_is_sent() {
 #[test]
 fn client_may_stop_calls_if_the_author_allows_it() {
     let mut world = World::new();
-    world.assistant("a", Config::default().allow_stop(|who: &Participant| *who.identity() == "tv"));
+    world.assistant("a", Config::default());
     world.client("phone", Config::default(), &["t"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("tv", sid).role(Role::Client));
+    world.puppet(&Participant::new("tv", sid).role(Role::Client).allowed_to_stop(true));
     world.run(SECOND);
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);

@@ -427,8 +427,9 @@ fn call_of_a_plain_client_is_lost_when_its_next_join_shows_a_configuration() {
 #[test]
 fn unsent_stop_of_a_client_is_sent_when_the_connection_is_restored() {
     let mut world = World::new();
-    world.assistant("a", Config::default().allow_stop(|_| true));
+    world.assistant("a", Config::default());
     world.client("phone", Config::default(), &["hang"]);
+    world.allow_stop("phone");
     world.run(200 * MS);
     let key = world.call("a", request("hang")).unwrap();
     world.run(100 * MS);

@@ -231,11 +231,11 @@ fn turns_and_late_results_are_bounded() {
 #[test]
 fn stop_without_a_target_stops_cancel_tools_on_both_sides() {
     let mut world = World::new();
-    world.assistant("a", Config::default().allow_stop(|_| true));
+    world.assistant("a", Config::default());
     world.client("phone", Config::default(), &[]);
     offer(&mut world, "phone");
     let tv = world.sid();
-    world.puppet(&Participant::new("tv", tv).role(Role::Client));
+    world.puppet(&Participant::new("tv", tv).role(Role::Client).allowed_to_stop(true));
     world.run(200 * MS);
     let keys = ["cancel", "finish", "report"].map(|tool| world.call("a", request(tool)).unwrap());
     world.run(100 * MS);
@@ -324,9 +324,10 @@ fn call_log_is_bounded_and_closes_with_the_session() {
 #[test]
 fn client_repeats_its_stop_until_the_assistant_acknowledges_it() {
     let mut world = World::new();
-    world.assistant("a", Config::default().allow_stop(|who: &Participant| *who.identity() == "tv"));
+    world.assistant("a", Config::default());
     offer(&mut world, "a");
     world.client("tv", Config::default(), &[]);
+    world.allow_stop("tv");
     assert!(matches!(
         world.with("tv", |session, now| session.ask_to_stop(now, None)).unwrap(),
         Err(toolbridge::StopError::NoAssistant)

@@ -234,6 +234,13 @@ impl World {
         self.flush(&name);
     }
 
+    /// Lets the participant stop calls, as a rule of each assistant decides.
+    pub(crate) fn allow_stop(&mut self, name: &str) {
+        let end = self.ends.get_mut(name).unwrap();
+        end.who = end.who.clone().allowed_to_stop(true);
+        self.announce(name);
+    }
+
     /// Announces this participant to all after a while, and tells it that it was announced.
     fn announce(&mut self, name: &str) {
         let who = self.ends[name].who.clone();
@@ -272,6 +279,7 @@ impl World {
         let agent = end.who.is_agent();
         let who = Participant::new(name, sid).agent(agent);
         let who = if agent { who } else { who.role(Role::Client) };
+        let who = who.allowed_to_stop(end.who.may_stop());
         end.who = who.clone();
         end.here = true;
         self.announce(name);

@@ -3,18 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::Arc,
     time::Duration,
 };
 
 use super::peers::SelectionPolicy;
 use crate::{
     tool::{DEFAULT_TIMEOUT, ToolName},
-    transport::{Capabilities, Identity, Participant},
+    transport::{Capabilities, Identity},
 };
-
-/// A rule that accepts or rejects a participant.
-pub type ParticipantFilter = Arc<dyn Fn(&Participant) -> bool + Send + Sync>;
 
 /// The configuration of a session. The defaults are those of `wire.md`.
 #[derive(Clone)]
@@ -26,15 +22,12 @@ pub struct Config {
     pub assistant: Option<Identity>,
     /// Assistant: the clients that are admitted by name. They are greeted before the room announces them.
     pub admitted: BTreeSet<Identity>,
-    /// Assistant: a further rule for admission. Default: none. A token with the role `client` is always admitted.
-    pub admit_filter: Option<ParticipantFilter>,
-    /// Assistant: whether only participants with a role in their token are admitted.
+    /// Assistant: whether a participant without a role in its token is admitted only by name or by the driver
+    /// ([`Participant::admitted`](crate::Participant::admitted)).
     ///
     /// Default: false. The only ordinary participant without a role is then admitted too, if
-    /// [`admitted`](Self::admitted) is empty and [`admit_filter`](Self::admit_filter) is not set.
+    /// [`admitted`](Self::admitted) is empty.
     pub only_roles: bool,
-    /// Assistant: the rule for clients that may stop calls. Default: no client may.
-    pub stop_filter: Option<ParticipantFilter>,
     /// Assistant: the tools that only one identity may run.
     pub pins: BTreeMap<ToolName, Identity>,
     /// The policy for choosing among several clients that offer a tool, or several candidate assistants. Default: none
@@ -94,24 +87,11 @@ impl Config {
         self
     }
 
-    /// Assistant: admits the participants that this rule accepts.
-    #[must_use]
-    pub fn admit_if(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
-        self.admit_filter = Some(Arc::new(rule));
-        self
-    }
-
-    /// Assistant: admits only participants with a role in their token.
+    /// Assistant: admits no participant only because it is alone: its token must have a role, or it is admitted by name
+    /// or by the driver.
     #[must_use]
     pub fn admit_only_roles(mut self) -> Self {
         self.only_roles = true;
-        self
-    }
-
-    /// Assistant: lets the clients that this rule accepts stop calls.
-    #[must_use]
-    pub fn allow_stop(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
-        self.stop_filter = Some(Arc::new(rule));
         self
     }
 
@@ -193,9 +173,7 @@ impl Default for Config {
             room: String::new(),
             assistant: None,
             admitted: BTreeSet::new(),
-            admit_filter: None,
             only_roles: false,
-            stop_filter: None,
             pins: BTreeMap::new(),
             choose: SelectionPolicy::default(),
             prompts: false,
@@ -216,9 +194,7 @@ impl fmt::Debug for Config {
             .field("room", &self.room)
             .field("assistant", &self.assistant)
             .field("admitted", &self.admitted)
-            .field("admit_filter", &self.admit_filter.is_some())
             .field("only_roles", &self.only_roles)
-            .field("stop_filter", &self.stop_filter.is_some())
             .field("pins", &self.pins)
             .field("choose", &self.choose)
             .field("prompts", &self.prompts)

@@ -52,6 +52,8 @@ struct Run {
     instances: Vec<String>,
     packets: Vec<u64>,
     closed: bool,
+    /// Whether clients may stop calls.
+    stops: bool,
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -81,9 +83,7 @@ impl Run {
         if bytes.flag() {
             config = if client { config.assistant("a") } else { config.admit("c") };
         }
-        if !client && bytes.flag() {
-            config = config.allow_stop(|_| true);
-        }
+        let stops = !client && bytes.flag();
         let local = Participant::new("me", "PA_0");
         let now = Instant::now();
         let session = match client {
@@ -100,6 +100,7 @@ impl Run {
             instances: vec!["one".to_owned(), "two".to_owned()],
             packets: Vec::new(),
             closed: false,
+            stops,
         };
         let tools = ["t", "u"].map(|name| Tool::new(name.parse().unwrap(), "a tool"));
         run.session.offer(run.now, tools.to_vec()).unwrap();
@@ -110,12 +111,12 @@ impl Run {
     fn operation(&mut self, bytes: &mut Bytes<'_>) {
         let now = self.now;
         match bytes.next() % 32 {
-            0 => self.session.handle_event(now, TransportEvent::Joined(who(bytes))),
+            0 => self.session.handle_event(now, TransportEvent::Joined(who(bytes).allowed_to_stop(self.stops))),
             1 => self.session.handle_event(now, TransportEvent::Left(peer(bytes))),
             2 => self.session.handle_event(now, TransportEvent::ConnectionState(if bytes.flag() { ConnectionState::Connected } else { ConnectionState::Reconnecting })),
             3 => {
                 let sid = format!("PA_{}", bytes.next() % 4);
-                let present = (0..bytes.next() % 4).map(|_| who(bytes)).collect();
+                let present = (0..bytes.next() % 4).map(|_| who(bytes).allowed_to_stop(self.stops)).collect();
                 self.session.handle_rejoined(now, Participant::new("me", sid), present);
             }
             4 => {

@@ -297,8 +297,6 @@ impl Exchange {
     }
 }
 
-// The next two functions may evaluate an author's rule, so they run only for messages that depend on it.
-
 /// Client: returns whether the sender may be an assistant.
 fn may_be_assistant(core: &Core, id: &Identity) -> bool {
     core.peers.get(id).is_some_and(|remote| core.peers.may_be_assistant(&core.cx, id, remote))

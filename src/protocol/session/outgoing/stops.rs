@@ -92,7 +92,7 @@ impl Outgoing {
         stop: &ControlStop,
     ) {
         let Some(remote) = core.peers.get(id) else { return };
-        if !core.peers.may_stop(&core.cx, remote) {
+        if !core.peers.may_stop(id) {
             let is_counterpart = core.peers.is_counterpart(&core.cx, id, remote);
             return core
                 .cx

@@ -153,11 +153,7 @@ impl Peers {
 
     /// Returns whether a participant without a role may be admitted at all.
     fn admits_without_role(&self, cx: &Context) -> bool {
-        let config = &cx.config;
-        !config.only_roles
-            && config.admitted.is_empty()
-            && config.admit_filter.is_none()
-            && !self.admission.roles_seen
+        !cx.config.only_roles && cx.config.admitted.is_empty() && !self.admission.roles_seen
     }
 
     /// Withdraws a participant's tools. Calls that it runs continue.

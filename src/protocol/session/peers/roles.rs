@@ -1,13 +1,11 @@
 //! The rights of participants (`wire.md`, section 4), and the binding of a client to an assistant.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use super::{
     Context, Delivery, Peers, Remote, Timer,
     remote::{Presence, Standing},
 };
 use crate::{
-    protocol::session::{Event, ParticipantFilter},
+    protocol::session::Event,
     transport::{Identity, Participant, Role},
 };
 
@@ -39,21 +37,17 @@ impl Peers {
         if cx.is_client() {
             return false;
         }
-        let by_rule = |participant: &Participant| {
-            participant.token_role() == Some(Role::Client)
-                || cx.config.admit_filter.as_ref().is_some_and(|rule| allows(rule, participant))
+        let is_accepted = |participant: &Participant| {
+            participant.token_role() == Some(Role::Client) || participant.is_admitted()
         };
         cx.config.admitted.contains(id)
-            || remote.participant.as_ref().is_some_and(by_rule)
+            || remote.participant.as_ref().is_some_and(is_accepted)
             || self.is_guest(id, remote)
     }
 
     /// Assistant: returns whether it may stop the assistant's calls.
-    pub(crate) fn may_stop(&self, cx: &Context, remote: &Remote) -> bool {
-        match (&cx.config.stop_filter, &remote.participant) {
-            (Some(rule), Some(participant)) => allows(rule, participant),
-            _ => false,
-        }
+    pub(crate) fn may_stop(&self, id: &Identity) -> bool {
+        self.get(id).and_then(|remote| remote.participant.as_ref()).is_some_and(Participant::may_stop)
     }
 
     /// Returns whether the local participant performs the handshake with it.
@@ -166,14 +160,6 @@ impl Peers {
             remote.standing = remote.standing.ranked(rank);
         }
     }
-}
-
-/// Evaluates an author's rule. The session must stay consistent whatever the rule does: a panic counts as a rejection.
-fn allows(rule: &ParticipantFilter, participant: &Participant) -> bool {
-    catch_unwind(AssertUnwindSafe(|| rule(participant))).unwrap_or_else(|_| {
-        tracing::error!(participant = %participant.identity(), "the rule for a participant panicked; the participant is rejected");
-        false
-    })
 }
 
 fn is_eligible(remote: &Remote) -> bool {
