@@ -18,7 +18,7 @@ use tokio::sync::{Notify, broadcast, oneshot, watch};
 
 use crate::{
     protocol::session::{CallKey, Event, Session},
-    tool::{CallError, RegisterError},
+    tool::{CallError, RegisterError, ToolName},
     transport::{CloseReason, Identity},
 };
 
@@ -76,6 +76,8 @@ struct Inner {
     session: Session,
     calls: HashMap<CallKey, OpenCall>,
     closing: Closing,
+    /// The tools that the sources list and that are not offered, with the reasons.
+    left_out: Vec<(ToolName, RegisterError)>,
     /// `None` once no further event can follow.
     events: Option<broadcast::Sender<Event>>,
 }
@@ -99,6 +101,7 @@ impl Shared {
                 session,
                 calls: HashMap::new(),
                 closing: Closing::No,
+                left_out: Vec::new(),
                 events: Some(broadcast::Sender::new(EVENTS_KEPT)),
             }),
             wake: Notify::new(),
@@ -132,6 +135,18 @@ impl Shared {
         for (_, slot) in inner.calls.drain() {
             slot.settle(Err(CallError::Closed(reason.clone())));
         }
+    }
+
+    /// Replaces the tools that are left out, and reports those that are new.
+    fn set_left_out(&self, left_out: Vec<(ToolName, RegisterError)>) {
+        let mut inner = self.lock();
+        for (tool, why) in left_out.iter().filter(|it| !inner.left_out.contains(it)) {
+            tracing::warn!(%tool, %why, "a tool is not offered");
+            if let Some(events) = &inner.events {
+                let _ = events.send(Event::ToolLeftOut { tool: tool.clone(), why: why.clone() }); // there may be no receiver
+            }
+        }
+        inner.left_out = left_out;
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {
@@ -357,6 +372,12 @@ macro_rules! participant_methods {
             /// then the open ones. They include the calls that this participant made and those that it executed.
             pub fn calls(&self) -> Vec<crate::protocol::session::CallRecord> {
                 self.handle.0.lock().session.records()
+            }
+
+            /// Returns the tools that this participant's sources list and that it does not offer, with the reasons:
+            /// for example one over a limit. See [`Event::ToolLeftOut`](crate::Event::ToolLeftOut).
+            pub fn left_out(&self) -> Vec<(crate::ToolName, crate::RegisterError)> {
+                self.handle.0.lock().left_out.clone()
             }
 
             /// Returns a stream of the events from now on.

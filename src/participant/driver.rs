@@ -380,13 +380,13 @@ impl<T: Transport> Driver<T> {
     }
 
     fn offer_again(&mut self) {
-        let tools = self.executor.refresh();
+        self.executor.refresh();
+        let tools = self.executor.tools();
         if let Some(offering) = &self.offering {
             offering(&tools);
         }
-        if let Err(error) = self.shared.lock().session.offer(now(), tools) {
-            tracing::warn!(%error, "the changed tools are not offered; the last ones stay");
-        }
+        let refused = self.shared.lock().session.offer_allowed(now(), tools);
+        self.shared.set_left_out([self.executor.left_out(), &refused].concat());
     }
 
     /// Returns whether the participant has left deliberately. Starts and monitors the drain.

@@ -112,11 +112,15 @@ impl Setup {
             Role::Assistant => Session::assistant(now(), transport.local(), config, seed),
             Role::Client | Role::Observer => Session::client(now(), transport.local(), config, seed),
         };
-        session.offer(now(), executor.tools())?;
+        let refused = session.offer_allowed(now(), executor.tools());
+        if let Some((_, why)) = refused.iter().find(|(tool, _)| !executor.is_optional(tool)) {
+            return Err(why.clone().into());
+        }
         for participant in transport.present() {
             session.handle_event(now(), TransportEvent::Joined(self.rules.evaluate(participant)));
         }
         let shared = Shared::new(session, self.propagation);
+        shared.set_left_out([executor.left_out(), &refused].concat());
         let background = transport.take_background();
         let queue = background.as_ref().map(|background| background.queue.clone());
         let driver = Driver::new(Arc::clone(&shared), transport, queue, (executor, reports), self.drain)
@@ -161,8 +165,8 @@ impl Setup {
             return Err(problem.clone());
         }
         let caps = &self.config.caps;
-        let mut sources = self.sources.clone();
-        sources.push(Arc::new(self.functions.clone()));
+        let mut sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(self.functions.clone())];
+        sources.extend(self.sources.iter().cloned());
         let (mut executor, reports) =
             Executor::with_caps(sources, caps.requests.running_jobs, caps.requests.waiting_jobs)?;
         if let Some(prompts) = &self.prompts {

@@ -50,7 +50,7 @@ use self::{
 };
 use crate::{
     protocol::frame::{Kind, Meta},
-    tool::{CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, Tool},
+    tool::{CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, Tool, ToolName},
     transport::{CloseReason, Identity, Incoming, Participant, Role, TOPIC, TransportEvent},
     value::Value,
 };
@@ -299,18 +299,22 @@ impl Session {
     /// ([`Config::consent_available`]), or the tools exceed a limit in number or size. The offered tools have not
     /// changed then.
     pub fn offer(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
-        Peers::check_offer(&self.core.cx, &tools)?;
-        if let Phase::Fresh = self.phase {
-            // `begin` greets the configured peers. They may be sent a registration at once, so the tools are set first.
-            self.core.cx.local.tools = tools;
-            self.begin(now);
-        } else if self.begin(now) {
-            let Core { cx, peers, delivery, jobs } = &mut self.core;
-            cx.local.tools = tools;
-            jobs.withdraw_consents(cx);
-            peers.announce_tools(cx, delivery);
+        let (tools, left_out) = Peers::check_offer(&self.core.cx, tools);
+        match left_out.into_iter().next() {
+            Some((_, why)) => Err(why),
+            None => {
+                self.set_tools(now, tools);
+                Ok(())
+            }
         }
-        Ok(())
+    }
+
+    /// Replaces the offered tools, without those that [`offer`](Self::offer) would refuse. Returns these with the
+    /// reasons. If there are too many tools, the last ones are left out.
+    pub fn offer_allowed(&mut self, now: Instant, tools: Vec<Tool>) -> Vec<(ToolName, RegisterError)> {
+        let (tools, left_out) = Peers::check_offer(&self.core.cx, tools);
+        self.set_tools(now, tools);
+        left_out
     }
 
     /// Starts a call. Unless an error is returned, exactly one [`Output::Settled`] follows for the key.
@@ -568,6 +572,19 @@ impl Session {
                 peers.greet_named(cx, delivery);
                 true
             }
+        }
+    }
+
+    fn set_tools(&mut self, now: Instant, tools: Vec<Tool>) {
+        if let Phase::Fresh = self.phase {
+            // `begin` greets the configured peers. They may be sent a registration at once, so the tools are set first.
+            self.core.cx.local.tools = tools;
+            self.begin(now);
+        } else if self.begin(now) {
+            let Core { cx, peers, delivery, jobs } = &mut self.core;
+            cx.local.tools = tools;
+            jobs.withdraw_consents(cx);
+            peers.announce_tools(cx, delivery);
         }
     }
 

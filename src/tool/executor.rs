@@ -42,6 +42,7 @@ const LIST_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct Executor {
     sources: Vec<Arc<dyn AnySource>>,
     offered: Vec<Offered>,
+    left_out: Vec<(ToolName, RegisterError)>,
     /// Reserved tools, which are never offered.
     prompts: Vec<Offered>,
     slots: Slots,
@@ -68,14 +69,22 @@ impl Executor {
     ///
     /// # Errors
     /// `Duplicate` if two tools have the same name, `Reserved` if a name starts with `bridge.`, `Schema` if a schema
-    /// cannot be used, and the errors of [`ToolSource::check`](crate::tool::source::ToolSource::check).
+    /// cannot be used, and the errors of [`ToolSource::check`](crate::tool::source::ToolSource::check). A tool of a
+    /// source that validates arguments itself is left out instead.
     pub(crate) fn with_caps(
         sources: Vec<Arc<dyn AnySource>>,
         running: usize,
         waiting: usize,
     ) -> Result<(Self, Reports), RegisterError> {
         sources.iter().try_for_each(|source| source.check())?;
-        let offered = list(&sources, &[], Err)?;
+        let mut left_out = Vec::new();
+        let offered = list(&sources, &[], |source, name, why| {
+            if !source.validates_arguments() {
+                return Err(why);
+            }
+            left_out.push((name, why));
+            Ok(())
+        })?;
         let (notices, reports) = Reports::new();
         // One unread change is as good as many.
         let (changed, changes) = mpsc::channel(1);
@@ -86,6 +95,7 @@ impl Executor {
         let executor = Self {
             sources,
             offered,
+            left_out,
             prompts: Vec::new(),
             slots: Slots::new(running, waiting),
             open: HashMap::new(),
@@ -125,21 +135,33 @@ impl Executor {
         }
     }
 
-    /// Reads the lists of the sources again. A tool that cannot be offered is omitted with a warning. If a source
-    /// panics, the tools stay unchanged.
-    pub(crate) fn refresh(&mut self) -> Vec<Tool> {
-        let leave_out = |problem: RegisterError| {
-            tracing::warn!(%problem, "a tool that was added later is not offered");
+    /// Reads the lists of the sources again. A tool that cannot be offered is left out. If a source panics, the tools
+    /// stay unchanged.
+    pub(crate) fn refresh(&mut self) {
+        let mut left_out = Vec::new();
+        let leave_out = |_: &Arc<dyn AnySource>, name, why| {
+            left_out.push((name, why));
             Ok(())
         };
         match quietly(|| list(&self.sources, &self.offered, leave_out)) {
-            Ok(Ok(offered)) => self.offered = offered,
+            Ok(Ok(offered)) => (self.offered, self.left_out) = (offered, left_out),
             Ok(Err(_)) => {} // nothing is an error here
             Err(panic) => {
                 tracing::error!(at = %panic.place, "a source panicked; the tools stay as they were")
             }
         }
-        self.tools()
+    }
+
+    /// Returns the tools that were left out when the lists were last read, and the reasons.
+    pub(crate) fn left_out(&self) -> &[(ToolName, RegisterError)] {
+        &self.left_out
+    }
+
+    /// Returns whether the participant may join without this tool: its source validates arguments itself, so its
+    /// definitions come from elsewhere.
+    pub(crate) fn is_optional(&self, tool: &ToolName) -> bool {
+        let offered = self.offered.iter().find(|offered| offered.tool.name() == tool);
+        offered.is_some_and(|offered| offered.source.validates_arguments())
     }
 
     /// Checks arguments against their tool's schema, before a person is asked for consent.
@@ -207,11 +229,11 @@ impl fmt::Debug for Executor {
     }
 }
 
-/// Lists the tools of the sources, in their order. `problem` decides whether an invalid tool is an error or omitted.
+/// Lists the tools of the sources, in their order. `problem` decides whether an invalid tool is an error or left out.
 fn list(
     sources: &[Arc<dyn AnySource>],
     before: &[Offered],
-    problem: impl Fn(RegisterError) -> Result<(), RegisterError>,
+    mut problem: impl FnMut(&Arc<dyn AnySource>, ToolName, RegisterError) -> Result<(), RegisterError>,
 ) -> Result<Vec<Offered>, RegisterError> {
     let mut offered: Vec<Offered> = Vec::new();
     for source in sources {
@@ -220,12 +242,13 @@ fn list(
             false => ArgumentCheck::compile(tool),
         };
         for tool in source.list() {
-            if tool.name().is_reserved() {
-                problem(RegisterError::Reserved { name: tool.name().clone() })?;
+            let name = tool.name().clone();
+            if name.is_reserved() {
+                problem(source, name.clone(), RegisterError::Reserved { name })?;
                 continue;
             }
-            if offered.iter().any(|other| other.tool.name() == tool.name()) {
-                problem(RegisterError::Duplicate { name: tool.name().clone() })?;
+            if offered.iter().any(|other| *other.tool.name() == name) {
+                problem(source, name.clone(), RegisterError::Duplicate { name })?;
                 continue;
             }
             // An unchanged definition keeps its validator and is not compiled again.
@@ -237,7 +260,7 @@ fn list(
             let check = known.map_or_else(|| compile(&tool), |known| Ok(known.check.clone()));
             match check {
                 Ok(check) => offered.push(Offered { tool, source: Arc::clone(source), check }),
-                Err(error) => problem(error)?,
+                Err(error) => problem(source, name, error)?,
             }
         }
     }

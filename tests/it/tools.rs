@@ -4,16 +4,19 @@
 
 use std::{
     collections::BTreeMap,
+    future::Future,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::sync::Notify;
 use toolbridge::{
-    ErrorCode, Outcome, RegisterError, State, Tool, ToolContext, ToolError, ToolName, ToolOptions,
-    ToolSource, Tools, Value, check_tool,
+    Assistant, CallError, Client, ErrorCode, Event, JoinError, Outcome, RegisterError, State, Tool,
+    ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Tools, Value, check_tool, memory::MemoryRoom,
 };
 
 #[derive(Serialize)]
@@ -239,4 +242,99 @@ fn invalid_tool_is_reported_when_it_is_offered() {
     ] {
         assert_eq!(tools.check(), Err(expected));
     }
+}
+
+/// A source whose list can be replaced.
+#[derive(Default)]
+struct Listed {
+    tools: Mutex<Vec<Tool>>,
+    changed: Notify,
+    validates: bool,
+}
+
+impl Listed {
+    fn new(validates: bool, tools: Vec<Tool>) -> Arc<Self> {
+        Arc::new(Self { tools: Mutex::new(tools), changed: Notify::new(), validates })
+    }
+
+    fn set(&self, tools: Vec<Tool>) {
+        *self.tools.lock().unwrap() = tools;
+        self.changed.notify_one();
+    }
+}
+
+impl ToolSource for Listed {
+    fn list(&self) -> Vec<Tool> {
+        self.tools.lock().unwrap().clone()
+    }
+
+    async fn execute(&self, _tool: &ToolName, arguments: Value, _context: ToolContext) -> Outcome {
+        Ok(arguments)
+    }
+
+    fn changed(&self) -> impl Future<Output = ()> + Send {
+        self.changed.notified()
+    }
+
+    fn validates_arguments(&self) -> bool {
+        self.validates
+    }
+}
+
+fn named(name: &str) -> Tool {
+    Tool::new(name.parse().unwrap(), "")
+}
+
+fn too_long(name: &str) -> Tool {
+    Tool::new(name.parse().unwrap(), "x".repeat(1_025))
+}
+
+/// The reason for leaving out a tool of [`too_long`].
+fn why(tool: &ToolName) -> RegisterError {
+    RegisterError::TooLarge { name: tool.clone(), part: "description", size: 1_025, limit: 1_024 }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tool_over_a_limit_alone_is_left_out_of_a_changed_list() {
+    let room = MemoryRoom::new();
+    let source = Listed::new(false, vec![named("kept")]);
+    let client = Client::builder().tools(Arc::clone(&source)).join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    assistant.call("kept", ()).await.unwrap();
+    let mut events = client.events();
+    source.set(vec![named("kept"), too_long("long"), named("new"), named("new")]);
+    let mut left_out = Vec::new();
+    while left_out.len() < 2 {
+        if let Event::ToolLeftOut { tool, why } = events.recv().await.unwrap() {
+            left_out.push((tool, why));
+        }
+    }
+    let (new, long): (ToolName, ToolName) = ("new".parse().unwrap(), "long".parse().unwrap());
+    assert_eq!(left_out, [(new.clone(), RegisterError::Duplicate { name: new }), (long.clone(), why(&long))]);
+    assert_eq!(client.left_out(), left_out);
+    for tool in ["kept", "new"] {
+        assistant.call(tool, ()).await.unwrap();
+    }
+    assert!(matches!(assistant.call("long", ()).await, Err(CallError::UnknownTool { .. })));
+    source.set(vec![named("kept")]);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(client.left_out(), []);
+    let again = std::iter::from_fn(|| events.recv().now_or_never().flatten());
+    assert_eq!(again.filter(|event| matches!(event, Event::ToolLeftOut { .. })).count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn join_leaves_out_tools_only_of_sources_that_validate_arguments() {
+    let room = MemoryRoom::new();
+    let tools = || vec![named("kept"), too_long("long")];
+    let strict = Client::builder().tools(Listed::new(false, tools())).join_over(room.client("strict")).await;
+    assert!(matches!(strict, Err(JoinError::Register(RegisterError::TooLarge { .. }))), "{strict:?}");
+    let own = Client::builder().tool("kept", "", async || Ok::<_, ToolError>("mine"));
+    let client = own.tools(Listed::new(true, tools())).join_over(room.client("phone")).await.unwrap();
+    let [(kept, clash), (long, size)] = &client.left_out()[..] else { panic!("{:?}", client.left_out()) };
+    assert_eq!(*clash, RegisterError::Duplicate { name: kept.clone() });
+    assert_eq!(*size, why(long));
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let text: String = assistant.call("kept", ()).await.unwrap().decode().unwrap();
+    assert_eq!(text, "mine", "the client's own function precedes its sources");
 }

@@ -9,7 +9,10 @@ use std::{
 use super::stats::Counter;
 use crate::{
     protocol::frame::{Frame, Meta},
-    tool::{CallError, CallId, ErrorCode, Execution, Job, JobKey, NotAdmitted, Progress, Tool, ToolName},
+    tool::{
+        CallError, CallId, ErrorCode, Execution, Job, JobKey, NotAdmitted, Progress, RegisterError, Tool,
+        ToolName,
+    },
     transport::{CloseReason, ConnectionState, Identity, Packet, Participant, Peer},
     value::{EncodeError, Value},
 };
@@ -212,6 +215,13 @@ pub enum Event {
     ToolsChanged {
         /// The participant.
         owner: Identity,
+    },
+    /// A source offers a tool that the local participant cannot offer. The others are offered. It is also logged.
+    ToolLeftOut {
+        /// The tool.
+        tool: ToolName,
+        /// The reason.
+        why: RegisterError,
     },
     /// Client: the bound assistant has changed. `None`: no assistant is bound.
     Bound(Option<Identity>),

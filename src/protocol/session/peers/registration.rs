@@ -218,40 +218,34 @@ impl Peers {
         }
     }
 
-    /// Checks the tools that the local participant wants to offer.
-    pub(crate) fn check_offer(cx: &Context, tools: &[Tool]) -> Result<(), RegisterError> {
-        let caps = &cx.config.caps;
-        if tools.len() > caps.tools.count {
-            return Err(RegisterError::TooMany { count: tools.len(), limit: caps.tools.count });
-        }
+    /// Splits the tools that the local participant wants to offer into those that it may offer, and the others with the
+    /// reasons.
+    pub(crate) fn check_offer(cx: &Context, wanted: Vec<Tool>) -> (Vec<Tool>, Vec<LeftOut>) {
+        let (count, limit) = (wanted.len(), cx.config.caps.tools.count);
         let mut names = BTreeSet::new();
-        for tool in tools {
+        let (mut tools, mut left_out) = (Vec::new(), Vec::new());
+        for tool in wanted {
             let name = tool.name().clone();
-            if name.is_reserved() {
-                return Err(RegisterError::Reserved { name });
-            }
-            if !names.insert(tool.name()) {
-                return Err(RegisterError::Duplicate { name });
-            }
-            if tool.tool_options().effective_consent() != Consent::Never && !cx.config.consent_available {
-                return Err(RegisterError::NoConsent { name });
-            }
-            let size_of = |schema: Option<&Json>| schema.map_or(0, |schema| schema.to_string().len());
-            let text = caps.tools.description_bytes;
-            let parts = [
-                ("description", tool.description().len(), text),
-                ("title", tool.title().map_or(0, str::len), text / 4),
-                ("source", tool.source().map_or(0, str::len), text / 4),
-                ("schema", size_of(tool.input_schema()), caps.tools.schema_bytes),
-                ("output schema", size_of(tool.output_schema()), caps.tools.schema_bytes),
-            ];
-            for (part, size, limit) in parts {
-                if size > limit {
-                    return Err(RegisterError::TooLarge { name, part, size, limit });
+            let checked = match check_own_tool(cx, &tool) {
+                Ok(()) if names.contains(&name) => Err(RegisterError::Duplicate { name: name.clone() }),
+                Ok(()) if tools.len() >= limit => Err(RegisterError::TooMany { count, limit }),
+                checked => checked,
+            };
+            match checked {
+                Ok(()) => {
+                    names.insert(name);
+                    tools.push(tool);
                 }
+                Err(why) => left_out.push((name, why)),
             }
         }
-        if cx.is_client() { check_registration_fits(cx, tools) } else { Ok(()) }
+        while cx.is_client()
+            && let Err(why) = check_registration_fits(cx, &tools)
+            && let Some(last) = tools.pop()
+        {
+            left_out.push((last.name().clone(), why));
+        }
+        (tools, left_out)
     }
 
     /// Client: sends the registration right after the first Configuration if no other assistant is possible and no
@@ -352,6 +346,34 @@ impl Peers {
         let refused =
             format!("the registration has {size} bytes; the limit for this assistant is {limit} bytes");
         cx.event(Event::Registered { by: id.clone(), tools: 0, refused: Some(refused) });
+    }
+}
+
+/// A tool that is not offered, and the reason.
+pub(crate) type LeftOut = (ToolName, RegisterError);
+
+/// Checks one of the tools that the local participant wants to offer.
+fn check_own_tool(cx: &Context, tool: &Tool) -> Result<(), RegisterError> {
+    let caps = &cx.config.caps.tools;
+    let name = tool.name().clone();
+    if name.is_reserved() {
+        return Err(RegisterError::Reserved { name });
+    }
+    if tool.tool_options().effective_consent() != Consent::Never && !cx.config.consent_available {
+        return Err(RegisterError::NoConsent { name });
+    }
+    let size_of = |schema: Option<&Json>| schema.map_or(0, |schema| schema.to_string().len());
+    let text = caps.description_bytes;
+    let parts = [
+        ("description", tool.description().len(), text),
+        ("title", tool.title().map_or(0, str::len), text / 4),
+        ("source", tool.source().map_or(0, str::len), text / 4),
+        ("schema", size_of(tool.input_schema()), caps.schema_bytes),
+        ("output schema", size_of(tool.output_schema()), caps.schema_bytes),
+    ];
+    match parts.into_iter().find(|(_, size, limit)| size > limit) {
+        Some((part, size, limit)) => Err(RegisterError::TooLarge { name, part, size, limit }),
+        None => Ok(()),
     }
 }
 
