@@ -29,10 +29,10 @@ async fn main() -> anyhow::Result<()> {
     let assistant = Assistant::builder().join(&env::var("LIVEKIT_URL")?, &env::var("LIVEKIT_TOKEN")?).await?;
     let result = tokio::select! {
         biased;
-        _ = ctrl_c => Ok(()), // the open call is dropped, and so cancelled
+        _ = ctrl_c => Ok(()), // dropping the open call cancels it
         result = calls(&assistant) => result,
     };
-    assistant.close().await; // says goodbye, also after a failure
+    assistant.close().await; // sends a goodbye, also after a failure
     result
 }
 
@@ -46,7 +46,7 @@ async fn calls(assistant: &Assistant) -> anyhow::Result<()> {
         Err(CallError::Tool(error)) => format!("the phone says: {error}"),
         Err(CallError::UnknownTool { .. }) => "no phone here".into(),
         Err(CallError::Ambiguous { owners, .. }) => format!("which one? {owners:?}"),
-        Err(CallError::NotDelivered { .. }) => "never arrived: nothing ran, ask again".into(),
+        Err(CallError::NotDelivered { .. }) => "not delivered: nothing ran, so it is safe to retry".into(),
         Err(CallError::Timeout { limit }) => format!("no answer in {limit:?}; it may have run"),
         Err(CallError::Lost { owner }) => format!("{owner} left; it may have run"),
         Err(other) => return Err(other.into()), // cancelled, too large, closed, arguments

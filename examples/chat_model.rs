@@ -45,7 +45,7 @@ async fn main() -> anyhow::Result<()> {
         .join_over(room.client("phone"))
         .await?;
     let assistant = Assistant::builder()
-        .tool("search_web", "Search the web", search_web) // ours; the clients' tools come and go by themselves
+        .tool("search_web", "Search the web", search_web) // the assistant's own; clients register theirs
         .join_over(room.assistant("assistant"))
         .await?;
     offered(&assistant, 4).await;
@@ -62,14 +62,14 @@ async fn main() -> anyhow::Result<()> {
         println!("user: {said}");
         messages.push(json!({"role": "user", "content": said}));
         loop {
-            messages.extend(assistant.late_results().iter().map(chat::note)); // what a barge-in left running
+            messages.extend(assistant.late_results().iter().map(chat::note)); // calls that continued after a barge-in
             let reply = model(&messages, &chat::definitions(&assistant.tools()));
             messages.push(reply.clone());
             let turn = assistant.turn();
             let mut calls = JoinSet::new();
             for tool_call in reply["tool_calls"].as_array().into_iter().flatten() {
                 println!("  calls {}", tool_call["function"]["name"]);
-                calls.spawn(chat::call(&turn, tool_call)); // resolves to the answer message, whatever happens
+                calls.spawn(chat::call(&turn, tool_call)); // resolves to the answer message, also after a failure
             }
             if calls.is_empty() {
                 println!("assistant: {}", reply["content"]);
@@ -79,7 +79,7 @@ async fn main() -> anyhow::Result<()> {
                 () = collect(&mut calls, &mut messages) => false,
                 () = barge_in(said) => { turn.barge_in(); true }
             };
-            collect(&mut calls, &mut messages).await; // a barge-in settles every call at once: none stays open
+            collect(&mut calls, &mut messages).await; // a barge-in settles every open call at once
             if interrupted {
                 println!("  (the user interrupts)");
                 while !matches!(events.recv().await, None | Some(Event::LateResult { .. })) {}
@@ -97,7 +97,7 @@ async fn collect(calls: &mut JoinSet<Value>, messages: &mut Vec<Value>) {
     }
 }
 
-/// The user waits for no copying.
+/// Interrupts the assistant if it copies photos.
 async fn barge_in(said: &str) {
     if !said.starts_with("Copy") {
         std::future::pending::<()>().await;
@@ -105,13 +105,13 @@ async fn barge_in(said: &str) {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
-/// Waits until so many tools are on offer: a conversation begins before every app has registered.
+/// Waits for this many tools: apps register them after the assistant has joined.
 async fn offered(assistant: &Assistant, tools: usize) {
     let mut events = assistant.events();
     while assistant.tools().len() < tools && events.recv().await.is_some() {}
 }
 
-/// The script: it asks for what the words need, then says what the answers say.
+/// The scripted model: it calls the tools that the user's words suggest, then repeats their answers.
 fn model(messages: &[Value], tools: &[Value]) -> Value {
     let is_said = |message: &Value| message["role"] == "user";
     let note = messages.last().filter(|last| is_said(last) && is_said(&messages[messages.len() - 2]));

@@ -1,4 +1,5 @@
-//! A client app with three tools: no arguments, typed arguments with shared state, a long one with progress.
+//! A client app with three tools: one without arguments, one with typed arguments and shared state, and a long one
+//! that reports progress.
 //!
 //! ```sh
 //! LIVEKIT_URL=ws://127.0.0.1:7880 LIVEKIT_TOKEN=$(toolbridge token --room r --identity phone) cargo run --example client
@@ -27,8 +28,8 @@ struct Find {
 }
 
 async fn find_contact(State(db): State<Arc<Db>>, find: Find) -> Result<String, ToolError> {
-    let number = db.number(&find.name).await?; // a common error: `execution_error`; its text stays here
-    Ok(number.ok_or("nobody of that name")?) // a text of yours: it is sent to the model
+    let number = db.number(&find.name).await?; // any error: sent as `execution_error`, without its text
+    Ok(number.ok_or("nobody of that name")?) // a text error: sent to the model
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -44,7 +45,7 @@ async fn export_album(
     let photos = db.photos(&export.album).await?;
     for (n, photo) in photos.iter().enumerate() {
         if cx.is_cancelled() {
-            // Only to tidy up; else the function is dropped at an await.
+            // Only needed to clean up. Otherwise the function is dropped at an await.
             db.remove(&photos[..n]).await?;
             return Err(ToolError::cancelled());
         }
@@ -67,14 +68,14 @@ async fn main() -> anyhow::Result<()> {
         Client::builder().tools(tools).join(&env::var("LIVEKIT_URL")?, &env::var("LIVEKIT_TOKEN")?).await?;
     let reason = tokio::select! {
         reason = client.closed() => reason,
-        // Says goodbye, so that the assistant knows at once; without it, only after the grace period of 5 s.
+        // Sends a goodbye. Without one, the assistant reports the client lost after the grace period of 5 s.
         _ = ctrl_c => client.close().await,
     };
     println!("left: {reason}");
     Ok(())
 }
 
-/// What a real app has long since: its contacts and photos.
+/// The contacts and photos, which a real app keeps elsewhere.
 #[derive(Default)]
 struct Db(BTreeMap<String, String>);
 

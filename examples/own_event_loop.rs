@@ -20,11 +20,11 @@ fn client(link: &Link) -> anyhow::Result<()> {
     loop {
         while let Some(output) = session.poll_output() {
             match output {
-                // a driver must handle each variant
+                // a driver must handle every output
                 Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
                 Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Value::encode(&0.8)?)),
-                Output::Ask(question) => session.consent(Instant::now(), question.key, false), // nobody can be asked
-                Output::Abort(_) | Output::Settled { .. } => {} // jobs end at once, and this client calls nothing
+                Output::Ask(question) => session.consent(Instant::now(), question.key, false), // no person to ask
+                Output::Abort(_) | Output::Settled { .. } => {} // jobs settle at once, and this client makes no calls
                 Output::Event(event) => eprintln!("{event:?}"),
             }
         }

@@ -1,4 +1,4 @@
-//! A recorded session as a test of an app: the session must send the recorded frames, and the tools must return the
+//! Tests an app against a recorded session: the session must send the recorded frames, and the tools must return the
 //! recorded results.
 //!
 //! ```sh
@@ -35,18 +35,18 @@ fn tools() -> Tools<()> {
     Tools::new().tool("tip", "What to give, in cents", tip)
 }
 
-/// What a test of an app looks like, once a session of it was recorded.
+/// A test that replays the recorded session.
 fn session_replays_without_differences(file: &Path) -> anyhow::Result<()> {
     let report = Replay::dry(Recording::open(file)?.entries())?;
     anyhow::ensure!(report.is_same(), "{report}");
     anyhow::ensure!(check(Recording::open(file)?.entries()).errors == 0);
     let calls = calls(Recording::open(file)?.entries()).calls;
     anyhow::ensure!(calls.iter().all(|call| call.outcome == RecordedOutcome::Ok), "{calls:?}");
-    println!("{} frames say the same again", report.compared);
+    println!("{} frames are the same", report.compared);
     Ok(())
 }
 
-/// The tools of today, asked what they were asked then.
+/// A test that passes the recorded arguments to the current tools.
 async fn tools_return_the_recorded_results(file: &Path) -> anyhow::Result<()> {
     let (mut asked, mut answers) = (Vec::new(), 0);
     for entry in Recording::open(file)?.entries() {

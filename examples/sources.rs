@@ -1,4 +1,5 @@
-//! Functions and programs as sources, and a sink that takes any source: lines "NAME JSON" on stdin.
+//! Functions and programs as tool sources, and a loop that runs the tools of any source: it reads lines of the form
+//! "NAME JSON" from stdin.
 //!
 //! ```sh
 //! echo 'shout {"text": "hello"}' | cargo run --example sources

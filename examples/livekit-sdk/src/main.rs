@@ -1,4 +1,4 @@
-//! Tools over a room that the official LiveKit SDK has joined, and that also carries audio.
+//! Tool calls over a room that the app has joined with the official LiveKit SDK, and that also carries audio.
 //!
 //! ```sh
 //! LIVEKIT_URL=wss://… LIVEKIT_TOKEN=… cargo run

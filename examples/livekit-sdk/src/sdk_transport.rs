@@ -1,4 +1,4 @@
-//! A room of the official LiveKit SDK as toolbridge's transport.
+//! A toolbridge transport over a room of the official LiveKit SDK.
 
 use std::{future::Future, sync::Arc};
 
@@ -58,13 +58,13 @@ impl Transport for SdkTransport {
     async fn recv(&mut self) -> Option<TransportEvent> {
         loop {
             return Some(match self.events.recv().await? {
-                // The SDK names no sender that was not announced yet; such a frame comes again.
+                // The SDK does not name a sender that is not announced yet. Its session retransmits the frame.
                 RoomEvent::DataReceived { payload, topic, kind, participant: Some(from) } => {
                     let payload = Arc::unwrap_or_clone(payload);
                     let topic = topic.unwrap_or_default();
                     TransportEvent::Packet(Incoming::new(peer(&from), lane(kind), topic, payload))
                 }
-                // Active, not merely connected: only then can it be sent to.
+                // A participant can receive packets only once it is active, not when it is connected.
                 RoomEvent::ParticipantActive(who)
                 | RoomEvent::ParticipantAttributesChanged { participant: Remote(who), .. }
                 | RoomEvent::ParticipantPermissionChanged { participant: Remote(who), .. } => {
@@ -92,7 +92,7 @@ fn described(who: &RemoteParticipant) -> Participant {
             _ => toolbridge::ParticipantKind::Other,
         })
         .attributes(who.attributes())
-        // Attributes that a participant may change itself are not believed.
+        // Attributes that a participant may change itself are not trusted.
         .can_update_metadata(who.permission().is_none_or(|may| may.can_update_metadata))
 }
 
