@@ -1,4 +1,4 @@
-//! What a supervisor adds to the start of a tool program: the same program with and without one, in turn.
+//! Measures what a supervisor adds to the start of a tool program: runs the same program with and without one, in turn.
 //!
 //! `cargo bench --bench programs`
 

@@ -28,7 +28,7 @@ use toolbridge::{
     recording::{Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Redact, RoomEvent},
 };
 
-/// Sets public fields of a value: types that may grow have no literals outside their crate.
+/// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.
 macro_rules! with {
     ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
         let mut it = $base;
@@ -163,7 +163,7 @@ fn after_pauses(folder: &Path) {
     show("    the same without a recorder", "ns", &mut without);
 }
 
-/// The first frame after a silence: the processor's caches are cold.
+/// The first frame after a pause: the processor's caches are cold.
 fn first(transport: &mut impl Transport) -> f64 {
     let packet = Packet::new(["phone".into()], samples::request());
     thread::sleep(Duration::from_millis(150));

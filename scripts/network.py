@@ -8,13 +8,13 @@ The far host is this machine itself, at 10.77.0.1 on `tb-far`; the near one is t
 networks at once. Every packet between them passes through this program. TOOLBRIDGE_NETWORK tells COMMAND the path of a
 Unix socket that accepts lines of JSON and answers each with `ok`:
 
-    {"class": "signalling", "cut": true}       no packet of the class passes
+    {"class": "signaling", "cut": true}       no packet of the class passes
     {"class": "udp", "loss": 0.02}             this share of packets is lost in each direction
     {"class": "tcp", "delay": 0.02}            each packet takes this many seconds longer in each direction
     {"class": "all", "jitter": 0.005}          a random delay of up to this many seconds: packets overtake each other
     {"class": "all", "rate": 100000}           this many bytes a second in each direction, with a queue of up to 0.2 s
 
-Other settings stay unchanged. `signalling` is TCP on the port SIGNALLING_PORT (default 7880), `tcp` all other TCP, `udp` the
+Other settings stay unchanged. `signaling` is TCP on the port SIGNALING_PORT (default 7880), `tcp` all other TCP, `udp` the
 rest, `media` is `udp` and `tcp`, `all` is all three. {"near": false} removes the near host's address, as when its
 interface goes down, and {"near": true} adds another one, 10.77.0.3.
 """
@@ -39,7 +39,7 @@ FAR, NEAR, NEAR_LATER = (f"{os.environ.get('NETWORK', '10.77.0')}.{host}" for ho
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000
 TCP = 6
 MAX_WAIT = 0.2
-CLASSES = {"all": ["signalling", "tcp", "udp"], "media": ["tcp", "udp"]}
+CLASSES = {"all": ["signaling", "tcp", "udp"], "media": ["tcp", "udp"]}
 
 
 def ip(*arguments):
@@ -73,7 +73,7 @@ class Path:
 
 class Network:
     def __init__(self, path):
-        self.port = int(os.environ.get("SIGNALLING_PORT", "7880"))
+        self.port = int(os.environ.get("SIGNALING_PORT", "7880"))
         self.ends = [tunnel(FAR_DEVICE), tunnel(NAMESPACE)]
         ip("netns", "add", NAMESPACE)
         ip("link", "set", NAMESPACE, "netns", NAMESPACE)
@@ -102,7 +102,7 @@ class Network:
         if len(packet) > 24 and packet[0] >> 4 == 4 and packet[9] == TCP:
             head = (packet[0] & 15) * 4
             ports = struct.unpack("!HH", packet[head : head + 4])
-            return "signalling" if self.port in ports else "tcp"
+            return "signaling" if self.port in ports else "tcp"
         return "udp"
 
     def run(self, is_over):

@@ -81,7 +81,7 @@ impl Causes {
 
     /// Returns the absence that explains this outcome, named by its faults.
     fn cause(&self, outcome: &str, began: f64, ended: f64) -> Option<String> {
-        if !matches!(outcome, "lost" | "nobody there") {
+        if !matches!(outcome, "lost" | "unknown tool") {
             return None; // an absence explains nothing else
         }
         let grace = Config::default().times.grace.as_secs_f64();

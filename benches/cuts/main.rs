@@ -1,8 +1,8 @@
-//! How soon calls work again after the network of a client was cut, compared with LiveKit's own RPC.
+//! Measures how soon calls work again after the network of a client was cut, compared with LiveKit's own RPC.
 //!
 //! `scripts/bench-cuts` creates the network (two hosts, with this machine's TCP and UDP between them), starts the
-//! server and runs this. The clients run in their own process at the other end of the network. Both ends call all the
-//! time, and every cut is the same for all of them.
+//! server and runs this. The clients run in their own process at the other end of the network. Both systems make
+//! calls all the time, and each cut affects both.
 //!
 //! The run fails if a toolbridge call ran twice, has no outcome, or was lost before the grace period was over.
 
@@ -41,7 +41,7 @@ const PAIRS: [usize; 2] = [8, 4];
 /// How long each cut lasts, in seconds; CUTS changes it.
 const LENGTHS: [f64; 5] = [0.5, 2.0, 5.0, 12.0, 30.0];
 /// Which connections are cut.
-const CLASSES: [&str; 3] = ["media", "signalling", "all"];
+const CLASSES: [&str; 3] = ["media", "signaling", "all"];
 /// How often each is cut; TIMES changes it.
 const TIMES: usize = 3;
 /// The time between the calls of one pair.
@@ -215,7 +215,7 @@ async fn run() -> bool {
                 sleep(Duration::from_secs_f64(*length)).await;
                 let back = now();
                 network.order(&json!({"class": class, "cut": false}));
-                cuts.push(Cut { began, back, is_away: class != "signalling" });
+                cuts.push(Cut { began, back, is_away: class != "signaling" });
                 sleep(WATCH).await;
                 for (row, (log, pairs)) in rows.iter_mut().zip([(&ours, PAIRS[0]), (&theirs, PAIRS[1])]) {
                     row.take(&log.lock().unwrap(), pairs, &cuts);
@@ -253,7 +253,7 @@ async fn run() -> bool {
             (log.calls.len(), log.open, log.twice, table::lost_early(&log.calls, &cuts));
         println!(
             "{name}: {calls} calls with an outcome, {open} open at the end, {twice} ran twice, {early} lost before \
-             the grace"
+             the grace period was over"
         );
         is_well &= !judged || open + twice + early == 0;
     }
@@ -281,7 +281,7 @@ async fn call_all_the_time(pair: usize, assistant: Assistant, log: Shared) {
             let result = assistant.call("echo", Echo { number }).to("phone").timeout(LIMIT).await;
             let error = result.err().map(|error| match error {
                 CallError::Lost { .. } => "lost".to_owned(),
-                CallError::UnknownTool { .. } => "nobody there".to_owned(),
+                CallError::UnknownTool { .. } => "unknown tool".to_owned(),
                 other => other.to_string(),
             });
             let mut log = log.lock().unwrap();

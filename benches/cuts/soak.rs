@@ -1,5 +1,5 @@
-//! Calls for hours while random faults cut, delay, narrow, lose and kill: their outcomes, and the resources of both
-//! ends.
+//! Makes calls for hours while random faults cut the network, delay, throttle and lose packets, and kill processes.
+//! Reports the calls' outcomes, and the resources of both ends.
 
 use std::{
     collections::BTreeMap,
@@ -76,7 +76,7 @@ pub(super) async fn run(
                         name: format!("{name} of {class}"),
                         began: now(),
                         ended: None,
-                        is_away: class != "signalling",
+                        is_away: class != "signaling",
                         is_kill: false,
                     },
                 );
@@ -130,7 +130,7 @@ fn ends(log: &Shared) {
 
 /// Draws a fault.
 fn fault(chance: &mut Chance) -> (&'static str, Fault) {
-    let class = chance.one_of(&["media", "signalling", "all"]);
+    let class = chance.one_of(&["media", "signaling", "all"]);
     match chance.next() % 14 {
         0..=5 => (
             "cut",

@@ -1,4 +1,4 @@
-//! The figures, and how they are printed.
+//! The figures of the benchmark, and the rows that they are printed in.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use toolbridge::Config;
 
 use super::{Call, Log, PERIOD, WATCH};
 
-pub(super) const HEAD: &str = "cut | seconds | | pairs x times | calls work again after p50 / p95 / max (ms) | not at all | longest call (s) | calls | failed | of these lost | before the grace";
+pub(super) const HEAD: &str = "cut | seconds | | pairs x times | calls work again after p50 / p95 / max (ms) | never again | longest call (s) | calls | failed | of these lost | before the grace period was over";
 
 pub(super) const LOSS_HEAD: &str = "loss | | calls | each took p50 / p99 / max (ms) | failed";
 
@@ -48,7 +48,7 @@ impl Cut {
 
 /// Returns how many calls were lost although their owner was not away for as long as the grace period.
 pub(super) fn lost_early<'a>(calls: impl IntoIterator<Item = &'a Call>, cuts: &[Cut]) -> usize {
-    let lost = |call: &&Call| matches!(call.error.as_deref(), Some("lost" | "nobody there"));
+    let lost = |call: &&Call| matches!(call.error.as_deref(), Some("lost" | "unknown tool"));
     let early = |call: &&Call| !cuts.iter().any(|cut| cut.excuses(call.ended));
     calls.into_iter().filter(lost).filter(early).count()
 }

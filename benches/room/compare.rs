@@ -1,4 +1,4 @@
-//! The same calls over toolbridge and over LiveKit's RPC (Node SDK), on one server, one after the other.
+//! Makes the same calls over toolbridge and over LiveKit's RPC (Node SDK), on one server, one system after the other.
 //!
 //! Caller and owner run in two processes, so that their CPU time can be read from outside.
 
@@ -305,7 +305,7 @@ pub(super) async fn memory(url: &str, key: &AccessKey) {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("started");
         let mut shown = BufReader::new(child.stdout.take().expect("piped")).lines();
         shown.next().expect("a line").expect("that it has joined");
-        std::thread::sleep(Duration::from_secs(2)); // what the join needed is given back
+        std::thread::sleep(Duration::from_secs(2)); // lets the memory that the join needed be freed
         println!("resident, toolbridge client: {:.1} MB", resident(child.id()));
         child.kill().expect("killed");
         let _ = child.wait();

@@ -1,5 +1,5 @@
-//! The cost of a call over a real LiveKit server: from joining to the first result, the round trip after that, and
-//! the same while a stranger sends as fast as it can.
+//! Measures calls over a real LiveKit server: the time from joining to the first result, the round trip after that,
+//! and the same while another participant sends frames as fast as it can.
 //!
 //! `scripts/bench-room` starts the server and runs this. Both participants run in this process, except in `compare`,
 //! where each has its own. Arguments select parts by name (compare, memory, first, calls, many, flood).
@@ -30,7 +30,7 @@ use toolbridge::{
     livekit::{AccessKey, LiveKitTransport},
 };
 
-/// Sets public fields of a value: types that may grow have no literals outside their crate.
+/// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.
 macro_rules! with {
     ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
         let mut it = $base;
@@ -118,7 +118,7 @@ async fn round_trip(url: &str, key: &AccessKey) {
     client.close().await;
 }
 
-/// Whether a call costs more when its caller has made many before.
+/// Measures whether a call costs more after its caller has made many.
 async fn after_many_calls(url: &str, key: &AccessKey) {
     let (client, assistant) = join(url, key, &format!("bench-many-{}", std::process::id())).await;
     let assistant = Arc::new(assistant);

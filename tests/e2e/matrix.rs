@@ -121,7 +121,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     for ms in LENGTHS_MS {
         for (name, wrong) in [
             ("media", Wrong::Media),
-            ("signalling", Wrong::Signaling),
+            ("signaling", Wrong::Signaling),
             ("both", Wrong::Both),
             ("udp", Wrong::Udp),
         ] {

@@ -62,7 +62,7 @@ impl Hosts {
             .arg(scripts.join("livekit-server"))
             .args(["with", "sh", "-c", r#"echo "$LIVEKIT_URL"; echo "$TOOLBRIDGE_NETWORK"; read -r _"#])
             .envs([("NETWORK_NAME", Self::NAME), ("NETWORK", "10.78.0"), ("HOST", "10.78.0.1")])
-            .envs([("INTERFACE", "tb-moves-far"), ("PORT", Self::PORT), ("SIGNALLING_PORT", Self::PORT)])
+            .envs([("INTERFACE", "tb-moves-far"), ("PORT", Self::PORT), ("SIGNALING_PORT", Self::PORT)])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)

@@ -139,7 +139,7 @@ async fn calls_survive_a_cut_of_the_media_for_20_s() -> anyhow::Result<()> {
 
 async fn cut_of_the_signaling_for_20_s_causes_no_rejoin() -> anyhow::Result<()> {
     let signaling = |relay: &Relay| relay.signaling().cut();
-    ensure!(!cut("signalling-20", ConnectOptions::new(), signaling, Duration::from_secs(20)).await?);
+    ensure!(!cut("signaling-20", ConnectOptions::new(), signaling, Duration::from_secs(20)).await?);
     Ok(())
 }
 

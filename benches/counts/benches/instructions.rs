@@ -1,5 +1,5 @@
-//! How many instructions decoding and encoding frames takes, compared with the usual crates: the same number on each
-//! run, however busy the machine is.
+//! Counts the instructions that decoding and encoding frames take, compared with the usual crates. The numbers do not
+//! depend on how busy the machine is.
 
 #![expect(clippy::unwrap_used, reason = "the samples are valid")]
 
@@ -10,9 +10,9 @@ mod samples;
 #[path = "../../samples/typed.rs"]
 mod typed;
 
-/// Without its two tools nothing can be measured; this is not an error.
+/// Skips the benchmark if one of the two programs that it needs is missing.
 fn main() {
-    // Valgrind runs this same program again, to measure it.
+    // Valgrind runs this program again to measure it.
     let is_measured = std::env::args().any(|argument| argument == "--gungraun-run");
     if !is_measured {
         for tool in ["gungraun-runner", "valgrind"] {
@@ -47,7 +47,7 @@ mod counts {
         main();
     }
 
-    /// The bytes as a room delivers them: already shared, so that another handle costs nothing.
+    /// Returns the bytes as a transport delivers them: shared, so that cloning them does not allocate.
     fn shared(bytes: Bytes) -> Bytes {
         drop(bytes.clone());
         bytes
