@@ -1,4 +1,4 @@
-//! The memory cost of reading frames: nothing for the envelope, and little for a hostile frame.
+//! The allocations of decoding: none for the envelope, and few for a hostile frame.
 
 use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use toolbridge::{
 #[path = "../benches/samples/mod.rs"]
 mod samples;
 
-/// The bytes as a room delivers them: already shared, so that another handle costs nothing.
+/// Returns the bytes as a transport delivers them: shared, so that cloning them does not allocate.
 fn shared(bytes: impl Into<Bytes>) -> Bytes {
     let bytes = bytes.into();
     drop(bytes.clone());
@@ -82,7 +82,7 @@ fn sec_c1_bombs_are_refused_before_they_cost_anything() {
     for (name, bytes) in bombs {
         let size = bytes.len() as u64;
         let (cost, error) = cost_of(bytes);
-        assert!(error.is_some(), "{name} was taken");
+        assert!(error.is_some(), "{name} was accepted");
         assert!(cost.bytes_max < 4 * size.min(100), "{name}: {cost:?}");
     }
 }
@@ -100,7 +100,7 @@ fn sec_c1_an_id_of_a_mebibyte_costs_its_own_length() {
 
 #[test]
 fn sec_c1_large_maps_are_checked_in_bounded_memory_and_time() {
-    // Half a million keys, the most that a frame may hold. There are no hashes for an attacker to choose.
+    // Half a million keys, the most that a frame may hold. Keys are not hashed, so no keys are slower than others.
     let mut keys = vec![0xdf, 0x00, 0x07, 0x40, 0x00];
     for n in 0..0x7_4000_u32 {
         keys.push(0xce);

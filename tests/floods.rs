@@ -1,5 +1,5 @@
-//! The cost of a flood: counters only. A stranger sends frames of every kind, and the memory of a session does not
-//! grow.
+//! The cost of a flood. A participant without rights sends frames of every kind; they change counters, and the memory
+//! of the session does not grow.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -15,7 +15,7 @@ use toolbridge::{
     },
 };
 
-/// Sets public fields of a value: types that may grow have no literals outside their crate.
+/// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.
 macro_rules! with {
     ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
         let mut it = $base;
@@ -27,10 +27,10 @@ macro_rules! with {
 /// Frames of each kind.
 const FLOOD: usize = 20_000;
 
-/// What a flood may leave behind in a session, in bytes: the sender's state, and reports for later.
+/// What a session may keep after a flood, in bytes: the sender's state, and queued reports.
 const KEPT: i64 = 4 * 1024;
 
-/// What it may use meanwhile: one frame that is read.
+/// What a session may use during a flood, in bytes: one frame that is being decoded.
 const TAKEN: u64 = 64 * 1024;
 
 /// An assistant and a client that know each other.
@@ -42,19 +42,19 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        #[expect(clippy::disallowed_methods, reason = "time begins somewhere")]
+        #[expect(clippy::disallowed_methods, reason = "a test owns its clock")]
         let now = Instant::now();
-        let brain = Participant::new("a", "PA_1").agent(true);
+        let assistant = Participant::new("a", "PA_1").agent(true);
         let phone = Participant::new("phone", "PA_2").role(Role::Client);
         let config = || Config::default().room("room").streams(true);
         let mut pair = Self {
-            assistant: Session::assistant(now, brain.clone(), config(), [1; 32]),
+            assistant: Session::assistant(now, assistant.clone(), config(), [1; 32]),
             client: Session::client(now, phone.clone(), config(), [2; 32]),
             now,
         };
         pair.client.offer(now, vec![Tool::new("t".parse().unwrap(), "")]).unwrap();
         pair.assistant.handle_event(now, TransportEvent::Joined(phone));
-        pair.client.handle_event(now, TransportEvent::Joined(brain));
+        pair.client.handle_event(now, TransportEvent::Joined(assistant));
         pair.talk();
         assert_eq!(pair.assistant.tools().len(), 1);
         pair
@@ -188,11 +188,11 @@ fn sec_r1_a_flood_of_stream_headers_leaves_memory_flat() {
     }
 }
 
-/// Senders that the room never announced, each another one: a limited number of their frames waits for a limited
-/// time.
+/// Each frame comes from another sender that the room never announces: a limited number of frames is held for a
+/// limited time.
 #[test]
 fn sec_r1_a_flood_of_many_who_are_not_announced_is_capped_and_forgotten() {
-    /// What a waiting frame may use, in bytes: these are small.
+    /// What a held frame may use, in bytes: these frames are small.
     const WAITING: usize = 2 * 1024;
     let mut pair = Pair::new();
     let most = (Config::default().caps.frames.held_frames_of_all * WAITING) as u64;
@@ -219,7 +219,7 @@ fn sec_r1_a_flood_of_many_who_are_not_announced_is_capped_and_forgotten() {
             let expired = session.stats().named("hold_expired");
             let cost = measure(|| flood(session, now, &bytes));
             assert!(cost.bytes_max < most, "type {kind}: {cost:?}");
-            // The list itself keeps its capacity.
+            // The list of held frames keeps its capacity.
             assert!(n == 0 || cost.bytes_current.abs() < KEPT, "type {kind}: {cost:?}");
             assert_eq!(session.stats().named("hold_expired") - expired, FLOOD as u64);
         }

@@ -29,7 +29,7 @@ async fn foreign_client_is_reported_and_never_used() {
     for _ in 0..2 {
         let error = LiveKitTransport::join("ws://127.0.0.1:1", "a.b.c").await.unwrap_err();
         assert!(matches!(error, ConnectError::ForeignClient), "{error:?}");
-        assert!(error.to_string().contains("set_ws_client"), "it says what to look for: {error}");
+        assert!(error.to_string().contains("set_ws_client"), "the error does not name the function: {error}");
     }
     assert!(!used.load(Ordering::SeqCst));
 }

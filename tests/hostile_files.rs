@@ -1,5 +1,5 @@
-//! Mutated files: ten thousand of them through everything that reads recordings, in a process with limited memory. In
-//! addition, intact files that are made to use much time and memory.
+//! Hostile recordings, passed to every reader in a process with limited memory: 10,000 mutated files, and
+//! intact files that are built to cost much time and memory.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
@@ -27,14 +27,14 @@ use toolbridge::{
 #[path = "hostile_files/costly.rs"]
 mod costly;
 
-/// Files in all.
+/// The number of mutated files.
 const FILES: usize = 10_000;
 
-/// The most memory that one file may use at once, in bytes: all readers, one after another, of a file of 4 KB; and
-/// the announced size of a chunk, which is trusted up to the limit of a record, 24 MiB.
+/// The most memory that reading one mutated file may use at once, in bytes. Readers allocate the announced size of a
+/// chunk, up to the limit of a record, 24 MiB.
 const TAKEN: u64 = (24 + 4) * 1024 * 1024;
 
-/// The most memory that each verb may use at once for any file, in bytes. The process itself uses more in addition.
+/// The most memory that each command may use at once for any file, in bytes, in addition to the process's own.
 const MOST: u64 = 224 * 1024 * 1024;
 
 /// The address space of this process, in bytes. An allocation beyond it would abort the process.
@@ -180,7 +180,7 @@ struct Seen {
     live: u64,
 }
 
-/// Reads a file as every verb does.
+/// Reads a file as every command does.
 fn read_all(bytes: &[u8], folder: &Path, seen: &mut Seen) {
     let mut entries = match Recording::read(Cursor::new(bytes.to_vec())) {
         Ok(recording) => recording.entries(),
@@ -213,14 +213,14 @@ fn read_all(bytes: &[u8], folder: &Path, seen: &mut Seen) {
     }
     if let (Ok(cassette), Ok(live)) = (Cassette::new(all.clone()), Replay::live(all.clone())) {
         assert_eq!(cassette.left(), cassette.calls());
-        assert!(live.plan().asked().next().is_none(), "nothing was allowed");
+        assert!(live.plan().asked().next().is_none(), "a tool would run that was not allowed");
         seen.live += 1;
     }
     let (input, output) = (folder.join("in.mcap"), folder.join("out.mcap"));
     fs::write(&input, bytes).unwrap();
     if repair(&input, &output, true).is_ok() {
         let mut entries = Recording::open(&output).unwrap().entries();
-        assert!(entries.by_ref().eq(all), "a repaired file gives what was read");
+        assert!(entries.by_ref().eq(all), "the repaired file has other entries");
         assert!(entries.damage().is_none());
     }
     drop(redact(&input, &output, Redact::everything(), true));
@@ -284,7 +284,7 @@ fn run(seed: u64) {
     println!("{seen:?}; at most {most} B at once");
     assert!(
         seen.refused < 1_000 && seen.replayed > 3_000 && seen.different > 500 && seen.live > 1_000,
-        "they are read deeply: {seen:?}"
+        "too few files were read completely: {seen:?}"
     );
 }
 
@@ -298,7 +298,7 @@ fn five_thousand_unstructured_files_are_handled() {
     run(2);
 }
 
-/// The name of a verb, and its work on a file.
+/// The name of a command, and what it does with a file.
 type Verb = (&'static str, fn(&Path));
 
 const VERBS: &[Verb] = &[

@@ -172,9 +172,9 @@ async fn sec_p3_tokens_and_arguments_never_reach_the_log_crate() {
     let error = options.join(&url, &phones).await.unwrap_err();
     assert!(error.to_string().contains("not signed with the secret"), "{error}");
 
-    let heard = RECORDS.lock().unwrap().clone();
+    let records = RECORDS.lock().unwrap().clone();
     for dependency in ["livekit_signaling", "rustls", "dimpl"] {
-        assert!(heard.iter().any(|record| record.starts_with(dependency)), "{dependency} logged nothing");
+        assert!(records.iter().any(|record| record.starts_with(dependency)), "{dependency} logged nothing");
     }
     for token in [&phones, &assistants, &refused] {
         let signature = token.rsplit('.').next().unwrap();

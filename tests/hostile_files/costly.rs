@@ -1,4 +1,4 @@
-//! Intact and small recordings that are made to use much of their readers' time, memory, or both.
+//! Builds intact, small recordings that cost their readers much time, memory, or both.
 
 use std::{
     cell::Cell,
@@ -10,7 +10,7 @@ use std::{
 use mcap::{Compression, WriteOptions, Writer, records::MessageHeader, write::Metadata};
 use toolbridge::frame::Frame;
 
-/// The largest file that is made, in bytes: the size that readers promise to handle.
+/// The size of the largest file, in bytes: the size that readers promise to handle.
 pub(crate) const LARGEST: usize = 16 * 1024 * 1024;
 
 /// One kind of file. The argument of `make` is the number of costly parts in it.
@@ -23,7 +23,7 @@ pub(crate) struct Costly {
     pub(crate) many: usize,
 }
 
-/// A file in memory whose size its maker sees.
+/// A file in memory that shares its size.
 struct Memory(Cursor<Vec<u8>>, Rc<Cell<u64>>);
 
 impl Write for Memory {
@@ -44,7 +44,7 @@ impl Seek for Memory {
     }
 }
 
-/// A recording in the making. Once it has reached its maximum size, nothing more is added.
+/// Builds a recording. It adds nothing more once the file has its maximum size.
 struct Maker {
     out: Writer<Memory>,
     size: Rc<Cell<u64>>,
@@ -56,13 +56,13 @@ struct Maker {
 const EVENTS: u16 = 1;
 
 impl Maker {
-    /// A finished file with zstd chunks of this size.
+    /// Starts a file with zstd chunks of this size.
     fn packed(chunk: u64) -> Self {
         let options = WriteOptions::new().compression(Some(Compression::Zstd)).chunk_size(Some(chunk));
         Self::with(options.compression_threads(0).emit_summary_records(false).emit_message_indexes(false))
     }
 
-    /// A file without chunks, as it is while a recorder writes it.
+    /// Starts a file without chunks, as a recorder writes it.
     fn plain() -> Self {
         Self::with(WriteOptions::new().compression(None).use_chunks(false))
     }
@@ -421,7 +421,7 @@ fn hidden_calls(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
-/// Many participants with which the phone shook hands, and then frames of two of them.
+/// Handshakes of the phone with many participants, and then frames of two of them.
 fn many_handshakes(n: usize) -> Vec<u8> {
     let mut maker = Maker::packed(CHUNK);
     let hello = |instance: &str| {

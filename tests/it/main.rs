@@ -7,7 +7,7 @@
     reason = "tests own their clock and may fail"
 )]
 
-/// Sets public fields of a value: types that may grow have no literals outside their crate.
+/// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.
 macro_rules! with {
     ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
         let mut it = $base;

@@ -1,4 +1,4 @@
-//! Any bytes: refused or read, whatever is asked of them.
+//! Decodes arbitrary bytes, and reads every part of a frame that is accepted: no panic.
 
 #![no_main]
 

@@ -1,8 +1,7 @@
-//! Any file, and any session that a file can tell of: read to where it is damaged, and judged, folded and run again without
-//! a panic and without an end that never comes.
+//! Reads arbitrary files, and checks, folds and replays arbitrary recorded sessions: no panic and no endless loop.
 //!
-//! The first byte says which: a file byte for byte, or a list of what happened, one byte each with what it needs
-//! behind it.
+//! The first byte selects the form of the rest: the bytes of a file, or a list of events, each one byte followed by
+//! its parameters.
 
 #![no_main]
 
@@ -18,7 +17,7 @@ use toolbridge::{
     replay::Replay,
 };
 
-/// Sets public fields of a value: types that may grow have no literals outside their crate.
+/// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.
 macro_rules! with {
     ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
         let mut it = $base;
@@ -27,7 +26,7 @@ macro_rules! with {
     }};
 }
 
-/// What happened at most: what is worth trying is short.
+/// The most events of a session: longer ones find no more.
 const ENTRIES: usize = 64;
 
 fuzz_target!(|data: &[u8]| {
@@ -52,7 +51,7 @@ fn read(entries: &[Entry]) {
     let _ = report(entries.to_vec(), &folded.calls, "fuzz");
 }
 
-/// A session: ourselves and three others, who come, go and speak.
+/// A session of the local participant and three others, which join, leave and send.
 fn told(mut rest: &[u8]) -> Vec<Entry> {
     let mut byte = || {
         let (first, more) = rest.split_first()?;

@@ -1,7 +1,7 @@
-//! A session of either role, driven by arbitrary operations and by frames of every role from every sender: it does not
-//! panic, no call has two outcomes, and in the end none is open.
+//! Drives a session of either role with arbitrary operations, and with frames of every role from every sender: no
+//! panic, no call with two outcomes, and at the end no open call.
 //!
-//! The input is a list of operations, one byte each, with what they need behind them.
+//! The input is a list of operations, each one byte followed by its parameters.
 
 #![no_main]
 
@@ -20,7 +20,7 @@ const OPEN: usize = 4;
 /// Packets that one operation may cause.
 const PACKETS: usize = 128;
 
-/// The bytes that are left; beyond their end there are zeros.
+/// The remaining input, followed by zeros.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -39,15 +39,15 @@ impl Bytes<'_> {
     }
 }
 
-/// The session, and what is known of it.
+/// The session, and what the checks need to know.
 struct Run {
     session: Session,
     now: Instant,
     jobs: BTreeMap<JobKey, String>,
-    /// Calls of ours, and how many outcomes each has.
+    /// The session's calls, with the number of outcomes of each.
     calls: BTreeMap<CallKey, u32>,
     detached: Vec<CallKey>,
-    /// Ids and stanzas that were seen, for frames that are about them.
+    /// Ids and stanzas that the session has used, so that frames can refer to them.
     ids: Vec<String>,
     instances: Vec<String>,
     packets: Vec<u64>,
@@ -194,7 +194,7 @@ impl Run {
         self.flush();
     }
 
-    /// A frame of any type, about something that may be there.
+    /// A frame of any type, about a call or a participant that may exist.
     fn frame(&mut self, bytes: &mut Bytes<'_>) -> Vec<u8> {
         let at = usize::from(bytes.next());
         let id = self.ids[at % self.ids.len()].clone();
@@ -267,7 +267,7 @@ impl Run {
         };
         let mut payload = Vec::new();
         let body = Value::encode(&body).unwrap();
-        let _ = Frame::relay(&mut payload, stanza, "room", &meta, kind, body.as_bytes()); // stanza 0 is refused for most
+        let _ = Frame::relay(&mut payload, stanza, "room", &meta, kind, body.as_bytes()); // most kinds refuse stanza 0
         payload
     }
 
@@ -276,7 +276,7 @@ impl Run {
         self.calls.keys().nth(at % self.calls.len().max(1)).copied()
     }
 
-    /// Time passes, timer by timer.
+    /// Advances the clock from timer to timer.
     fn passes(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..10_000 {
@@ -288,18 +288,18 @@ impl Run {
             self.session.handle_timeout(self.now);
             self.flush();
         }
-        panic!("its timers do not come to rest");
+        panic!("the session's timers never end");
     }
 
     fn flush(&mut self) {
         let mut packets = 0;
         while let Some(output) = self.session.poll_output() {
-            assert!(!self.closed, "it says after its end: {output:?}");
+            assert!(!self.closed, "output after it has closed: {output:?}");
             match output {
                 Output::Transmit(packet) => {
                     packets += 1;
-                    assert!(packet.is_addressed(), "a packet for nobody: {packet:?}");
-                    let frame = Frame::decode(packet.payload.clone()).expect("what it writes can be read");
+                    assert!(packet.is_addressed(), "a packet without receivers: {packet:?}");
+                    let frame = Frame::decode(packet.payload.clone()).expect("the session's frame can be decoded");
                     self.instances.extend(frame.meta_str("bridge.instance").map(str::to_owned));
                     self.packets.push(packet.id);
                 }
@@ -307,7 +307,7 @@ impl Run {
                     self.ids.push(job.call.to_string());
                     assert!(
                         self.jobs.insert(job.key, job.caller.to_string()).is_none(),
-                        "a job begins twice"
+                        "a job starts twice"
                     );
                     let of_caller =
                         self.jobs.values().filter(|caller| **caller == job.caller.as_str()).count();
@@ -316,9 +316,9 @@ impl Run {
                         "{of_caller} tools run for one caller"
                     );
                 }
-                Output::Ask(question) => panic!("nobody can be asked: {question:?}"),
+                Output::Ask(question) => panic!("a question without consent support: {question:?}"),
                 Output::Abort(key) => {
-                    assert!(self.jobs.remove(&key).is_some(), "a job ends that does not run")
+                    assert!(self.jobs.remove(&key).is_some(), "a job is aborted that does not run")
                 }
                 Output::Settled { key, .. } => {
                     let outcomes = self.calls.entry(key).or_default();
@@ -332,16 +332,16 @@ impl Run {
                 Output::Event(_) => {}
             }
         }
-        assert!(packets <= PACKETS, "one operation makes it send {packets} packets");
+        assert!(packets <= PACKETS, "the session sends {packets} packets after one operation");
         assert!(self.session.open_calls() <= 2 * OPEN, "{} calls are open", self.session.open_calls());
         self.ids.truncate(64);
         self.instances.truncate(16);
     }
 
-    /// Every budget passes: nothing is left open.
+    /// Lets every timeout pass, and checks that nothing is left open.
     fn end(mut self) {
         self.passes(Duration::from_secs(700));
-        assert_eq!((self.session.open_calls(), self.session.open_jobs()), (0, 0), "something has no end");
+        assert_eq!((self.session.open_calls(), self.session.open_jobs()), (0, 0), "a call or a job is still open");
         for (key, outcomes) in &self.calls {
             let wanted = u32::from(!self.detached.contains(key));
             assert_eq!(*outcomes, wanted, "{key:?}");
@@ -351,7 +351,7 @@ impl Run {
     }
 }
 
-/// Somebody who may be there: of every role, with rights and without.
+/// A participant of any role, with or without rights.
 fn who(bytes: &mut Bytes<'_>) -> Participant {
     let peer = peer(bytes);
     let who = Participant::new(peer.identity().clone(), peer.sid().clone());
