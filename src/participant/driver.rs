@@ -12,6 +12,7 @@ use tracing::Span;
 
 use super::{
     Closing, Shared,
+    call::OpenCall,
     consent::{AskPerson, ConsentRequest},
     now,
     rules::Rules,
@@ -28,6 +29,7 @@ use crate::{
         alarm::Alarm,
         send_queue::{Failure, Pump, SendQueue, Sent},
     },
+    value::Value,
 };
 
 /// The most tool reports that are handled before the transport is polled again.
@@ -83,6 +85,29 @@ struct LastWord(Arc<Shared>);
 impl Drop for LastWord {
     fn drop(&mut self) {
         self.0.finish(&CloseReason::ConnectionLost("the task that drove it is gone".into()));
+    }
+}
+
+/// An output that is handled without the session's lock.
+enum Work {
+    Execute(Job, Span),
+    Ask(Question),
+    /// Settle a call that ended before a participant was asked.
+    Settle {
+        call: OpenCall,
+        record: CallRecord,
+        result: Result<Value, CallError>,
+    },
+}
+
+impl Work {
+    /// Returns the job that has not started yet.
+    fn job(&self) -> Option<JobKey> {
+        match self {
+            Self::Execute(job, _) => Some(job.key),
+            Self::Ask(question) => Some(question.key),
+            Self::Settle { .. } => None,
+        }
     }
 }
 
@@ -189,16 +214,30 @@ impl<T: Transport> Driver<T> {
 
     /// Handles all outputs of the session.
     fn carry_out(&mut self) {
-        for question in self.take_outputs() {
-            self.ask(question);
-        }
+        self.take_outputs();
         self.start_sending();
     }
 
-    /// Handles the session's outputs, due timers first: a flood of packets does not delay timers. Packets wait. Returns the
-    /// questions to a person, which are asked without the session's lock.
-    fn take_outputs(&mut self) -> Vec<Question> {
-        let mut questions = Vec::new();
+    /// Handles the session's outputs, due timers first: a flood of packets does not delay timers. Packets wait.
+    fn take_outputs(&mut self) {
+        for work in self.take_work() {
+            match work {
+                Work::Execute(job, span) => self.execute(job, span),
+                Work::Ask(question) => self.ask(question),
+                Work::Settle { call, record, result } => {
+                    if let (Some(unasked), Err(error)) = (&self.unasked, &result) {
+                        unasked(&record, error);
+                    }
+                    call.settle(result);
+                }
+            }
+        }
+    }
+
+    /// Handles the outputs that need the session's lock. Returns the others, in their order: they may call the author's
+    /// functions, which may use the participant's handles.
+    fn take_work(&mut self) -> Vec<Work> {
+        let mut work = Vec::new();
         let shared = Arc::clone(&self.shared);
         let mut inner = shared.lock();
         let now = now();
@@ -218,12 +257,13 @@ impl<T: Transport> Driver<T> {
                     let own = own.and_then(|job| inner.session.call_key(&job.call));
                     let own = own.and_then(|key| inner.calls.get(&key));
                     let span = spans::tool_span(&job, inner.session.room(), own.map(|slot| &slot.span));
-                    self.execute(job, span);
+                    work.push(Work::Execute(job, span));
                 }
-                Output::Ask(question) => questions.push(question),
+                Output::Ask(question) => work.push(Work::Ask(question)),
                 Output::Abort(key) => {
-                    questions.retain(|question| question.key != key);
-                    if !self.questions.withdraw(key) {
+                    let known = work.len();
+                    work.retain(|it| it.job() != Some(key));
+                    if work.len() == known && !self.questions.withdraw(key) {
                         self.executor.abort(key);
                     }
                 }
@@ -231,12 +271,12 @@ impl<T: Transport> Driver<T> {
                     if let Some(slot) = inner.calls.remove(&key) {
                         let record = slot.id.as_ref().and_then(|id| inner.session.record(id));
                         spans::ended(&slot.span, record);
-                        if let (Some(unasked), Some(record), Err(error)) = (&self.unasked, record, &result)
-                            && record.owner.is_none()
-                        {
-                            unasked(record, error);
+                        match record.filter(|record| record.owner.is_none()) {
+                            Some(record) if self.unasked.is_some() && result.is_err() => {
+                                work.push(Work::Settle { call: slot, record: record.clone(), result });
+                            }
+                            _ => slot.settle(result),
                         }
-                        slot.settle(result);
                     }
                 }
                 Output::Event(event) => {
@@ -261,7 +301,7 @@ impl<T: Transport> Driver<T> {
         {
             self.queue.cancel(id);
         }
-        questions
+        work
     }
 
     /// Asks a person, unless the call would be refused anyway.

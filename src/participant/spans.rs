@@ -51,8 +51,7 @@ pub trait Propagate: Send + Sync + 'static {
 
     /// Makes the caller's context the parent of this span, in which a tool of this participant is about to run.
     ///
-    /// It runs while the session is locked: it must be quick, and must not use a handle of its own participant, which
-    /// panics. If it panics, the span stays a root.
+    /// It must be quick, since packets wait for it. If it panics, the span stays a root.
     fn adopt(&self, span: &Span, parent: &TraceContext);
 }
 

@@ -2,7 +2,11 @@
 
 use std::{
     future::Future,
-    sync::{Arc, Mutex, OnceLock, mpsc},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -190,6 +194,45 @@ fn propagator_that_panics_loses_the_trace_but_not_the_call() {
         let builder = Assistant::builder().propagate(Touchy).tool("ours", "", nothing);
         let assistant = builder.join_over(MemoryRoom::new().assistant("assistant")).await.unwrap();
         assistant.call("ours", ()).await.unwrap();
+    });
+}
+
+/// A propagator that makes calls, and cancels them.
+#[derive(Clone, Default)]
+struct Calling {
+    own: Own,
+    adopted: Arc<AtomicUsize>,
+}
+
+impl Propagate for Calling {
+    fn context(&self, _: &tracing::Span) -> Option<TraceContext> {
+        self.use_the_handle();
+        TraceContext::new([1; 16], [1; 8]).ok()
+    }
+
+    fn adopt(&self, _: &tracing::Span, _: &TraceContext) {
+        self.use_the_handle();
+        self.adopted.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Calling {
+    fn use_the_handle(&self) {
+        let assistant = self.own.get().unwrap();
+        assert_eq!(assistant.tools().len(), 1);
+        drop(assistant.call("ours", ()).trace(TraceContext::new([2; 16], [2; 8]).unwrap()).start());
+    }
+}
+
+#[test]
+fn propagator_may_use_the_handle() {
+    within(|| async {
+        let calling = Calling::default();
+        let builder = Assistant::builder().propagate(calling.clone()).tool("ours", "", nothing);
+        let assistant = builder.join_over(MemoryRoom::new().assistant("assistant")).await.unwrap();
+        calling.own.set(assistant.clone()).unwrap();
+        assistant.call("ours", ()).await.unwrap();
+        assert_eq!(calling.adopted.load(Ordering::Relaxed), 1, "no cancelled call has started");
     });
 }
 
