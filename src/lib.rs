@@ -121,9 +121,9 @@ pub use tool::{
     AuthorizePrompt, BargeIn, CallError, CallId, ChoicePrompt, Consent, DEFAULT_TIMEOUT, Decision, ErrorCode,
     Execution, FormPrompt, InvalidCallId, InvalidToolName, InvalidTraceContext, Job, JobKey,
     MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, MAX_TOOL_NAME,
-    NotAdmitted, NotOffered, Offer, Outcome, PermissionOption, PermissionPrompt, Progress, ProgressStatus,
-    Prompt, PromptAnswer, PromptedCall, RegisterError, Tool, ToolError, ToolName, ToolOptions, TraceContext,
-    Visibility,
+    NameMap, NameRules, NotAdmitted, NotOffered, Offer, Outcome, PermissionOption, PermissionPrompt,
+    Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall, RegisterError, Tool, ToolError, ToolName,
+    ToolOptions, TraceContext, Visibility,
 };
 #[cfg(feature = "livekit")]
 pub use transport::livekit;

@@ -17,6 +17,7 @@ mod failure;
 pub(crate) mod functions;
 mod job;
 mod name;
+mod name_map;
 pub(crate) mod not_offered;
 #[cfg(all(feature = "programs", unix))]
 pub mod programs;
@@ -34,6 +35,7 @@ pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};
 pub use job::{Job, JobKey};
 pub use name::{CallId, InvalidCallId, InvalidToolName, MAX_TOOL_NAME, ToolName};
+pub use name_map::{NameMap, NameRules};
 pub use not_offered::{NotAdmitted, NotOffered};
 pub use progress::{Progress, ProgressStatus};
 pub use prompt::{

@@ -6,17 +6,15 @@
 //!
 //! A tool's output is data, but a model may take it for an instruction. Therefore it is enclosed in a JSON map that
 //! names the tool and the participant that ran it; the tool's own text is inside as JSON and cannot end the map.
-//! names the tool and who ran it, with the tool's own words inside as JSON, which nothing in them can end.
 
-use std::{borrow::Cow, future::Future};
+use std::{collections::BTreeSet, future::Future};
 
 use serde_json::{Value as Json, json};
-use sha2::{Digest as _, Sha256};
 
 use crate::{
     participant::{Assistant, CallBuilder, Turn},
     protocol::session::LateResult,
-    tool::{CallError, ErrorCode, MAX_TOOL_NAME, NotOffered, Offer, ToolError, ToolName},
+    tool::{CallError, ErrorCode, NameMap, NameRules, NotOffered, Offer, ToolError, ToolName},
     transport::Identity,
     value::Value,
 };
@@ -25,10 +23,6 @@ use crate::{
 ///
 /// A model's context is limited, and another participant's tool could fill it.
 pub const MAX_CONTENT: usize = 32 * 1024;
-
-/// The length of the hash at the end of a shortened name, in bytes: two of 128 tools share it once in half a million
-/// rooms.
-const HASH_BYTES: usize = 4;
 
 /// Makes calls on behalf of a model: a [`Turn`], which a barge-in ends, or an [`Assistant`].
 pub trait Caller: sealed::Sealed {
@@ -68,15 +62,14 @@ mod sealed {
 /// Returns the available tools in the form of a chat request's `tools`. A tool that several clients offer is listed
 /// once.
 ///
-/// Model APIs allow no dot in a name: a dot is written as `__`, and [`call`] converts it back. If the result exceeds
-/// the 64 characters that they allow, its end is replaced with a hash of the whole name, which is always the same.
+/// Model APIs allow no dot in a name: [`NameMap`] converts the names, and [`call`] converts them back.
 pub fn definitions(offers: &[Offer]) -> Vec<Json> {
-    let mut seen = Vec::new();
+    let names = model_names(offers);
+    let mut seen = BTreeSet::new();
     let mut tools = Vec::new();
     for offer in offers {
-        // Two names may become equal for the model; the first is used, as in `call`.
-        let name = model_name(offer.tool.name().as_str());
-        if seen.contains(&name) {
+        let name = names.converted(offer.tool.name().as_str());
+        if !seen.insert(name) {
             continue;
         }
         let any = || json!({"type": "object"});
@@ -89,7 +82,6 @@ pub fn definitions(offers: &[Offer]) -> Vec<Json> {
                 "parameters": parameters,
             },
         }));
-        seen.push(name);
     }
     tools
 }
@@ -106,8 +98,8 @@ pub fn call(caller: &impl Caller, tool_call: &Json) -> impl Future<Output = Json
     let id = tool_call["id"].clone();
     let function = &tool_call["function"];
     let name = function["name"].as_str().unwrap_or_default();
-    let offers = caller.tools();
-    let known = offers.iter().map(|offer| offer.tool.name().as_str()).find(|it| model_name(it) == name);
+    let names = model_names(&caller.tools());
+    let known = names.original(name);
     // A model must not prompt a person in the assistant's name: prompts that it invents are refused.
     let made_up = known.is_none() && ToolName::PROMPTS.contains(&name);
     let name = known.unwrap_or(name).to_owned();
@@ -209,20 +201,8 @@ fn arguments(written: &Json) -> Result<Value, ToolError> {
     }
 }
 
-/// Returns a tool's name in the form that model APIs allow: `A–Z a–z 0–9 _ -`, at most 64 characters.
-fn model_name(name: &str) -> Cow<'_, str> {
-    if !name.contains('.') {
-        return Cow::Borrowed(name);
-    }
-    let mut written = name.replace('.', "__");
-    if written.len() > MAX_TOOL_NAME {
-        // Without the hash, `….read` and `….write` could become one name after cutting.
-        let hash = Sha256::digest(name);
-        let hash = hash.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect::<String>();
-        written.truncate(MAX_TOOL_NAME - 1 - hash.len());
-        written = format!("{written}_{hash}");
-    }
-    Cow::Owned(written)
+fn model_names(offers: &[Offer]) -> NameMap {
+    NameMap::new(NameRules::Model, offers.iter().map(|offer| offer.tool.name().as_str()))
 }
 
 #[cfg(test)]
@@ -238,28 +218,12 @@ mod tests {
         assert_eq!(definitions.len(), 1);
         assert_eq!(definitions[0]["function"]["name"], "fs__read");
         let alike = Offer::new(Tool::new("fs__read".parse().unwrap(), ""), "c".into());
-        assert_eq!(super::definitions(&[offers[0].clone(), alike]).len(), 1);
+        let both = super::definitions(&[offers[0].clone(), alike]);
+        assert_ne!(both[0]["function"]["name"], both[1]["function"]["name"]);
     }
 
     fn read(result: &Result<Value, CallError>) -> Json {
         serde_json::from_str(&content("t", Some(&"phone".into()), result)).unwrap()
-    }
-
-    #[test]
-    fn name_too_long_for_a_model_is_shortened_and_mapped_back() {
-        let long = |last: &str| format!("{}{}.{last}", "a.".repeat(20), "b".repeat(15));
-        let (read, write) = (long("read"), long("write"));
-        assert!(read.parse::<ToolName>().is_ok() && read.len() + 21 > MAX_TOOL_NAME);
-        let names = [model_name(&read), model_name(&write)];
-        for name in &names {
-            assert_eq!(name.len(), MAX_TOOL_NAME);
-            assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'), "{name}");
-        }
-        assert_ne!(names[0], names[1]);
-        // A name from an earlier conversation is still valid.
-        assert_eq!(names[0], format!("{}a_6d7deea4", "a__".repeat(18)));
-        let short = "x.".repeat(20) + "y";
-        assert_eq!(model_name(&short), "x__".repeat(20) + "y", "61 characters stay as they are");
     }
 
     #[test]
