@@ -29,13 +29,13 @@ pub(crate) use self::questions::Questions;
 pub(crate) use self::report::Done;
 pub(crate) use self::report::Reports;
 use self::{
-    caught::quietly,
+    caught::catch_panic,
     report::Reporter,
     run::{Run, run},
     slots::Slots,
 };
 
-/// The shortest time between two reads of a list that changes all the time.
+/// The shortest time between two reads of a source's list, however often it changes.
 const LIST_AGAIN: Duration = Duration::from_millis(100);
 
 /// Runs the calls of tool sources. Dropping it stops them all.
@@ -86,7 +86,7 @@ impl Executor {
             Ok(())
         })?;
         let (notices, reports) = Reports::new();
-        // One unread change is as good as many.
+        // One unread notice covers all changes.
         let (changed, changes) = mpsc::channel(1);
         let mut watching = JoinSet::new();
         for source in &sources {
@@ -143,9 +143,9 @@ impl Executor {
             left_out.push((name, why));
             Ok(())
         };
-        match quietly(|| list(&self.sources, &self.offered, leave_out)) {
+        match catch_panic(|| list(&self.sources, &self.offered, leave_out)) {
             Ok(Ok(offered)) => (self.offered, self.left_out) = (offered, left_out),
-            Ok(Err(_)) => {} // nothing is an error here
+            Ok(Err(_)) => {} // invalid tools were omitted above
             Err(panic) => {
                 tracing::error!(at = %panic.place, "a source panicked; the tools stay as they were")
             }
@@ -170,7 +170,8 @@ impl Executor {
         offered.map_or(Ok(()), |offered| offered.check.check(arguments.clone()).map(drop))
     }
 
-    /// Starts a call, or queues it until others end. `span` is the parent of everything that its function logs. Exactly one `Settled` follows in every case.
+    /// Starts a call, or queues it until others end. `span` is the parent of everything that its function logs. Exactly
+    /// one `Settled` follows in every case.
     pub(crate) fn execute(&mut self, job: Job, span: Span) {
         self.forget_ended();
         let reporter = Reporter::new(job.key, self.reports.clone());
@@ -271,7 +272,7 @@ fn list(
 async fn watch(source: Arc<dyn AnySource>, changed: mpsc::Sender<()>) {
     loop {
         let mut change = source.changed();
-        let next = std::future::poll_fn(|cx| match quietly(|| change.as_mut().poll(cx)) {
+        let next = std::future::poll_fn(|cx| match catch_panic(|| change.as_mut().poll(cx)) {
             Ok(poll) => poll.map(Ok),
             Err(panic) => std::task::Poll::Ready(Err(panic)),
         });

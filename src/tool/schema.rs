@@ -1,7 +1,7 @@
-//! Checking arguments against a tool's own JSON Schema, before the tool runs.
+//! Checks arguments against the tool's JSON Schema before the tool runs.
 //!
-//! Only schemas of our own tools come here, never one from the wire. They are still held to bounds, since a
-//! schema of a few hundred bytes can take minutes to compile or to evaluate.
+//! Only schemas of local tools are compiled, never schemas from the wire. They are limited too, because a schema of a
+//! few hundred bytes can take minutes to compile or to evaluate.
 
 mod bounds;
 #[cfg(feature = "schema-validation")]
@@ -20,7 +20,7 @@ use crate::{
     value::Value,
 };
 
-/// Checks one tool's arguments. Compiled once for each definition of a tool.
+/// Checks the arguments of one tool. It is compiled once for each definition of the tool.
 ///
 /// Without the feature `schema-validation` it accepts any map.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +30,7 @@ pub(crate) struct ArgumentCheck {
 }
 
 impl ArgumentCheck {
-    /// The check that the tool's schema asks for; a tool without one takes any map.
+    /// Compiles the tool's schema. A tool without a schema accepts any map.
     ///
     /// # Errors
     /// `Schema` when the schema is invalid, refers to anything outside itself, needs a backtracking regular
@@ -50,10 +50,10 @@ impl ArgumentCheck {
         Self::default()
     }
 
-    /// The arguments as the tool gets them: no arguments at all are an empty map.
+    /// Checks the arguments and returns them as the tool gets them: absent arguments become an empty map.
     ///
     /// # Errors
-    /// `invalid_parameters`; the text names the place and the rule, and never the value.
+    /// `invalid_parameters`. The text contains the path and the violated rule, never the value.
     pub(crate) fn check(&self, arguments: Value) -> Result<Value, ToolError> {
         let json = arguments.to_json();
         let (arguments, json) = match json {

@@ -1,8 +1,8 @@
-//! From a value to a type, by serde.
+//! Serde deserializer for values.
 //!
-//! More forgiving than a plain MessagePack reader, in the ways that peers in other languages need: a
-//! whole float is an integer where one is wanted, `undefined` is nothing, binary data is a list of
-//! bytes. Text forms are preferred (`is_human_readable`), since that is what a JSON Schema describes.
+//! It is more lenient than other MessagePack deserializers, as peers in other languages need: it accepts a float
+//! without a fraction as an integer, `undefined` as nil, and binary data as a list of bytes. Types use their text
+//! forms (`is_human_readable`), because a JSON Schema describes those.
 
 use serde::de::{
     self, DeserializeSeed, Error as _, IntoDeserializer, Unexpected, Visitor, value::SeqDeserializer,
@@ -13,7 +13,7 @@ use super::{
     token::{Token, skip},
 };
 
-/// Reads values one after the other. The bytes have been scanned, so nesting is bounded.
+/// Reads values from bytes. The bytes have been scanned before, so their nesting is bounded.
 pub(super) struct Reader<'de> {
     bytes: &'de [u8],
     at: usize,
@@ -105,7 +105,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
 
     fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         let (token, next) = self.peek()?;
-        // "No arguments" is nil in some languages, and an empty map or list in others.
+        // Some languages encode "no arguments" as nil, others as an empty map or list.
         if token.is_absent() || matches!(token, Token::Array(0) | Token::Map(0)) {
             self.at = next;
             return visitor.visit_unit();
@@ -175,14 +175,14 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
     }
 }
 
-/// What is left of an array or a map.
+/// The remaining entries of an array or a map.
 struct Items<'a, 'de> {
     reader: &'a mut Reader<'de>,
     left: u32,
 }
 
 impl Items<'_, '_> {
-    /// A visitor that stops early has refused the rest.
+    /// Returns an error if the visitor has left entries unread.
     fn finish<T>(&self, count: u32, value: T) -> Result<T, DecodeError> {
         match self.left {
             0 => Ok(value),
@@ -273,7 +273,7 @@ impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
     }
 }
 
-/// An extension value, as a pair of its type and its bytes.
+/// Presents an extension value as a pair of its type and its bytes.
 struct Ext<'de> {
     kind: i8,
     data: &'de [u8],

@@ -1,14 +1,14 @@
-//! From a type to a value, by serde: structs become maps, integers take their shortest form.
+//! Serde serializer for values. Structs become maps, and integers get their shortest encoding.
 
 use serde::ser::{self, Serialize};
 
 use super::{EXT_TOKEN, EncodeError, VALUE_TOKEN, token::Token, write::Write};
 
-/// Appends values to its buffer.
+/// Appends serialized values to its buffer.
 #[derive(Default)]
 pub(super) struct Writer {
     pub(super) out: Vec<u8>,
-    /// Inside a [`Value`](super::Value), which is to give its binary values as they are.
+    /// Whether it serializes the contents of a [`Value`](super::Value), whose binary values stay binary.
     binary: bool,
 }
 
@@ -26,7 +26,8 @@ impl Writer {
         List { writer: self, start, claimed: count, count: 0, is_map }
     }
 
-    /// rmp's convention for extension values: a pair of a type and bytes in a newtype of a known name.
+    /// Writes an extension value in the convention of `rmp-serde`: a newtype struct with a known name that holds a
+    /// pair of the type and the bytes.
     fn ext<T: Serialize + ?Sized>(&mut self, pair: &T) -> Result<(), EncodeError> {
         let mut inner = Self { out: Vec::new(), binary: true };
         pair.serialize(&mut inner)?;
@@ -237,7 +238,7 @@ impl<'a> ser::Serializer for &'a mut Writer {
     }
 }
 
-/// An array or a map that is being written.
+/// Writes an array or a map.
 pub(super) struct List<'a> {
     writer: &'a mut Writer,
     start: usize,
@@ -257,7 +258,7 @@ impl List<'_> {
         self.entry(value)
     }
 
-    /// A count that was not known, or was told wrong, is only now put before the entries.
+    /// Inserts the header if the number of entries was unknown, or was announced wrong.
     fn finish(self) -> Result<(), EncodeError> {
         if self.claimed == Some(self.count) {
             return Ok(());

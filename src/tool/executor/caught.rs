@@ -29,7 +29,7 @@ impl<'a> Caught<'a> {
     /// Drops the rest of the future, which can panic too.
     fn end(&mut self) {
         if let Some(running) = self.running.take()
-            && let Err(panic) = quietly(|| drop(running))
+            && let Err(panic) = catch_panic(|| drop(running))
         {
             tracing::error!(at = %panic.place, "a tool panicked when it was dropped");
         }
@@ -41,7 +41,7 @@ impl Future for Caught<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         let Some(running) = &mut self.running else { return Poll::Pending };
-        let outcome = match quietly(|| running.as_mut().poll(cx)) {
+        let outcome = match catch_panic(|| running.as_mut().poll(cx)) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(outcome)) => outcome,
             Err(panic) => {
@@ -86,7 +86,7 @@ impl Panic {
 ///
 /// The process' panic hook prints a panic before anything can catch it, and the text may contain arguments. Therefore
 /// this installs a hook in front of the existing one, which suppresses the output for tools only.
-pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, Panic> {
+pub(super) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, Panic> {
     static HOOK: Once = Once::new();
     // A hook cannot be set while its thread unwinds.
     if !thread::panicking() {
@@ -95,7 +95,7 @@ pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, Panic> {
             panic::set_hook(Box::new(move |info| {
                 if QUIET.get() {
                     let place = info.location().map(ToString::to_string);
-                    // A thread that is ending has no thread-local value any more; a hook must not panic over it.
+                    // The thread-local value of an ending thread is gone; the hook must not panic then.
                     let _ = PLACE.try_with(|slot| slot.replace(place));
                 } else {
                     before(info);
@@ -124,11 +124,11 @@ mod tests {
 
     #[test]
     fn panic_has_its_text_and_location() {
-        assert_eq!(quietly(|| 1), Ok(1));
-        let panic = quietly(|| panic!("number {}", 7)).unwrap_err();
+        assert_eq!(catch_panic(|| 1), Ok(1));
+        let panic = catch_panic(|| panic!("number {}", 7)).unwrap_err();
         assert!(panic.place.starts_with("src/tool/executor/caught.rs:"), "{panic:?}");
         assert!(panic.reason().ends_with(": number 7"));
-        let panic = quietly(|| panic::resume_unwind(Box::new(7))).unwrap_err();
+        let panic = catch_panic(|| panic::resume_unwind(Box::new(7))).unwrap_err();
         assert_eq!(panic.reason(), "it panicked at an unknown location: not a text");
         assert!(!QUIET.get());
     }

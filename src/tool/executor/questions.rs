@@ -10,7 +10,7 @@ use crate::{
     value::Value,
 };
 
-/// The open questions. Their number is limited elsewhere.
+/// The open questions. The session limits their number.
 pub(crate) struct Questions {
     running: JoinSet<(JobKey, bool)>,
     open: HashMap<JobKey, AbortHandle>,
@@ -48,7 +48,7 @@ impl Questions {
         loop {
             match self.running.join_next().await {
                 Some(Ok((key, allowed))) if self.open.remove(&key).is_some() => return (key, allowed),
-                Some(_) => {} // taken back
+                Some(_) => {} // withdrawn
                 None => return std::future::pending().await,
             }
         }

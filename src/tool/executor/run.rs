@@ -71,7 +71,7 @@ async fn execute(job: Job, offered: &Offered, cancelled: CancellationToken, repo
         reporter.started();
     }
     let options = offered.tool.tool_options();
-    let (limit, deadline) = within(options, job.limit, Instant::from_std(job.deadline));
+    let (limit, deadline) = effective_limit(options, job.limit, Instant::from_std(job.deadline));
     let context = ToolContext::new(caller, limit)
         .with_call_id(call)
         .with_deadline(deadline.into_std())
@@ -94,7 +94,7 @@ async fn execute(job: Job, offered: &Offered, cancelled: CancellationToken, repo
         }
         () = cancelled.cancelled() => {
             // An outcome within the grace period counts: reporting a complete result as `cancelled` would be wrong.
-            let outcome = tidy(&mut work, grace).await.unwrap_or_else(|| Err(ToolError::cancelled()));
+            let outcome = finish_cleanup(&mut work, grace).await.unwrap_or_else(|| Err(ToolError::cancelled()));
             drop(work);
             log(&outcome, begun);
             reporter.settle(outcome);
@@ -106,14 +106,14 @@ async fn execute(job: Job, offered: &Offered, cancelled: CancellationToken, repo
             // The caller's timeout ends at the same time: the result is sent first, then the tool cleans up.
             reporter.settle(outcome);
             cancelled.cancel();
-            tidy(&mut work, grace).await;
+            finish_cleanup(&mut work, grace).await;
         }
     }
 }
 
 /// Returns the earlier end of two limits: the tool's own, measured from its start, and the call's, measured from the
 /// call.
-fn within(options: &ToolOptions, limit: Duration, deadline: Instant) -> (Duration, Instant) {
+fn effective_limit(options: &ToolOptions, limit: Duration, deadline: Instant) -> (Duration, Instant) {
     match options.timeout.and_then(|own| Some((own, Instant::now().checked_add(own)?))) {
         Some((own, end)) if end < deadline => (own, end),
         _ => (limit, deadline),
@@ -121,7 +121,7 @@ fn within(options: &ToolOptions, limit: Duration, deadline: Instant) -> (Duratio
 }
 
 /// Lets a cancelled tool continue for its grace period, and returns its outcome if it has one.
-async fn tidy(work: &mut Caught<'_>, grace: Duration) -> Option<Outcome> {
+async fn finish_cleanup(work: &mut Caught<'_>, grace: Duration) -> Option<Outcome> {
     if grace.is_zero() {
         return None;
     }

@@ -17,7 +17,7 @@ use crate::tool::{
 
 /// A source whose tools are named after what they do.
 #[derive(Default)]
-struct Deeds {
+struct TestTools {
     tools: Mutex<Vec<Tool>>,
     changed: Notify,
     runs: AtomicUsize,
@@ -25,7 +25,7 @@ struct Deeds {
     open: Notify,
 }
 
-impl Deeds {
+impl TestTools {
     fn new(tools: &[&str]) -> Arc<Self> {
         let deeds = Self::default();
         *deeds.tools.lock().unwrap() = tools.iter().map(|name| tool(name)).collect();
@@ -39,7 +39,7 @@ impl Deeds {
     }
 }
 
-impl ToolSource for Deeds {
+impl ToolSource for TestTools {
     fn list(&self) -> Vec<Tool> {
         self.tools.lock().unwrap().clone()
     }
@@ -97,7 +97,7 @@ impl Executor {
     }
 }
 
-fn executor(source: &Arc<Deeds>) -> (Executor, Reports) {
+fn executor(source: &Arc<TestTools>) -> (Executor, Reports) {
     Executor::new(vec![Arc::new(Arc::clone(source))]).unwrap()
 }
 
@@ -142,7 +142,7 @@ async fn started(reports: &mut Reports) -> JobKey {
 
 #[tokio::test(start_paused = true)]
 async fn alicia_a5_four_causes_have_their_codes_and_others_pass() {
-    let source = Deeds::with(tool("echo").schema(json!({"type": "object", "required": ["a"]})));
+    let source = TestTools::with(tool("echo").schema(json!({"type": "object", "required": ["a"]})));
     source.tools.lock().unwrap().extend(["never", "panic", "local", "custom"].map(tool));
     let (mut executor, mut reports) = executor(&source);
     for (tool, code, text) in [
@@ -161,14 +161,17 @@ async fn alicia_a5_four_causes_have_their_codes_and_others_pass() {
 
 #[tokio::test(start_paused = true)]
 async fn panic_affects_no_other_call_and_its_text_stays_local() {
-    let source = Deeds::new(&["panic", "wait"]);
+    let source = TestTools::new(&["panic", "wait"]);
     let (mut executor, mut reports) = executor(&source);
     executor.execute(job(1, "wait"), Span::none());
     executor.execute(job(2, "panic"), Span::none());
     let (key, panicked) = outcome(&mut reports).await;
     let panicked = panicked.unwrap_err();
     assert_eq!((key, panicked.to_string().contains("hunter2")), (JobKey(2), false));
-    assert!(panicked.source().unwrap().to_string().contains("hunter2"), "it is told in this process alone");
+    assert!(
+        panicked.source().unwrap().to_string().contains("hunter2"),
+        "the panic's text is missing in the local error"
+    );
     source.open.notify_one();
     assert!(matches!(outcome(&mut reports).await, (JobKey(1), Ok(_))));
 }
@@ -176,7 +179,7 @@ async fn panic_affects_no_other_call_and_its_text_stays_local() {
 #[tokio::test(start_paused = true)]
 async fn timeout_names_the_tools_own_limit_if_it_ends_first() {
     let short = ToolOptions::default().timeout(Duration::from_millis(1_500));
-    let source = Deeds::with(tool("never").options(short));
+    let source = TestTools::with(tool("never").options(short));
     let (mut executor, mut reports) = executor(&source);
     let begun = Instant::now();
     executor.execute(job(1, "never"), Span::none());
@@ -186,7 +189,7 @@ async fn timeout_names_the_tools_own_limit_if_it_ends_first() {
 
 #[tokio::test(start_paused = true)]
 async fn cancelled_function_without_context_is_dropped_at_once() {
-    let source = Deeds::new(&["never"]);
+    let source = TestTools::new(&["never"]);
     let (mut executor, mut reports) = executor(&source);
     let begun = Instant::now();
     executor.execute(job(1, "never"), Span::none());
@@ -198,7 +201,7 @@ async fn cancelled_function_without_context_is_dropped_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn cancelled_function_with_context_has_its_grace_period() {
-    let source = Deeds::new(&["tidy"]);
+    let source = TestTools::new(&["tidy"]);
     source.tools.lock().unwrap().push(tool("stubborn"));
     let (mut executor, mut reports) = executor(&source);
     let begun = Instant::now();
@@ -210,7 +213,7 @@ async fn cancelled_function_with_context_has_its_grace_period() {
 
     // A function that ignores its cancellation ends with the grace period.
     let short = ToolOptions::default().cancel_grace(Duration::from_millis(300));
-    let source = Deeds::with(tool("tidy").options(short));
+    let source = TestTools::with(tool("tidy").options(short));
     let (mut executor, mut reports) = Executor::new(vec![Arc::new(Arc::clone(&source)) as _]).unwrap();
     let begun = Instant::now();
     executor.execute(job(2, "tidy"), Span::none());
@@ -222,7 +225,7 @@ async fn cancelled_function_with_context_has_its_grace_period() {
 
 #[tokio::test(start_paused = true)]
 async fn timeout_is_reported_before_the_cleanup() {
-    let source = Deeds::new(&["tidy"]);
+    let source = TestTools::new(&["tidy"]);
     let (mut executor, mut reports) = executor(&source);
     let begun = Instant::now();
     executor.execute(job(1, "tidy"), Span::none());
@@ -231,12 +234,12 @@ async fn timeout_is_reported_before_the_cleanup() {
     assert_eq!(executor.running.join_next().await.unwrap().unwrap().0, JobKey(1));
     assert_eq!(begun.elapsed(), Duration::from_millis(5_900));
     drop(executor);
-    assert!(reports.recv().await.is_none(), "what it answers after its outcome goes nowhere");
+    assert!(reports.recv().await.is_none(), "a report after the outcome");
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_above_the_limit_wait_in_order_and_then_are_refused() {
-    let source = Deeds::new(&["wait", "echo"]);
+    let source = TestTools::new(&["wait", "echo"]);
     let sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(Arc::clone(&source))];
     let (mut executor, mut reports) = Executor::with_caps(sources, 2, 2).unwrap();
     executor.execute(job(1, "wait"), Span::none());
@@ -259,7 +262,7 @@ async fn calls_above_the_limit_wait_in_order_and_then_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn call_that_waits_too_long_never_runs() {
-    let source = Deeds::new(&["never"]);
+    let source = TestTools::new(&["never"]);
     let sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(Arc::clone(&source))];
     let (mut executor, mut reports) = Executor::with_caps(sources, 1, 2).unwrap();
     let mut long = job(1, "never");
@@ -279,7 +282,7 @@ async fn call_that_waits_too_long_never_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn unread_progress_is_replaced_by_the_next() {
-    let source = Deeds::new(&["chatty"]);
+    let source = TestTools::new(&["chatty"]);
     let (mut executor, mut reports) = executor(&source);
     executor.execute(job(1, "chatty"), Span::none());
     executor.running.join_next().await.unwrap().unwrap();
@@ -291,7 +294,7 @@ async fn unread_progress_is_replaced_by_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_executor_stops_and_settles_all_calls() {
-    let source = Deeds::new(&["never", "tidy"]);
+    let source = TestTools::new(&["never", "tidy"]);
     let (mut executor, mut reports) = executor(&source);
     executor.execute(job(1, "never"), Span::none());
     executor.execute(job(2, "tidy"), Span::none());
@@ -306,7 +309,7 @@ async fn dropped_executor_stops_and_settles_all_calls() {
 
 #[tokio::test]
 async fn sources_with_one_name_between_them_are_refused() {
-    let (one, other) = (Deeds::new(&["echo"]), Deeds::new(&["echo"]));
+    let (one, other) = (TestTools::new(&["echo"]), TestTools::new(&["echo"]));
     let clash = Executor::new(vec![Arc::new(Arc::clone(&one)), Arc::new(Arc::clone(&other))]);
     let name = "echo".parse().unwrap();
     assert_eq!(clash.unwrap_err(), RegisterError::Duplicate { name });
@@ -319,21 +322,21 @@ async fn sources_with_one_name_between_them_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn changed_list_is_read_again() {
-    let source = Deeds::new(&["echo"]);
+    let source = TestTools::new(&["echo"]);
     let (mut executor, mut reports) = executor(&source);
     source.tools.lock().unwrap().extend([tool("custom"), tool("echo"), tool("never").schema(json!(7))]);
     source.changed.notify_one();
     executor.changed().await;
     executor.refresh();
     let names: Vec<_> = executor.tools().iter().map(|it| it.name().to_string()).collect();
-    assert_eq!(names, ["echo", "custom"], "the double and the broken one are left out");
+    assert_eq!(names, ["echo", "custom"], "a duplicate or invalid tool is offered");
     executor.execute(job(1, "custom"), Span::none());
     assert_eq!(error(&mut reports).await.code().as_str(), "too_dark");
 }
 
 #[tokio::test(start_paused = true)]
 async fn ended_calls_leave_no_state() {
-    let source = Deeds::new(&["echo"]);
+    let source = TestTools::new(&["echo"]);
     let (mut executor, mut reports) = executor(&source);
     for key in 0..1_000 {
         executor.execute(job_with(key, "echo", &json!({"n": key})), Span::none());
@@ -346,13 +349,13 @@ async fn ended_calls_leave_no_state() {
 
 #[tokio::test(start_paused = true)]
 async fn reused_key_stops_its_new_call() {
-    let source = Deeds::new(&["tidy", "never"]);
+    let source = TestTools::new(&["tidy", "never"]);
     let (mut executor, mut reports) = executor(&source);
     executor.execute(job(1, "tidy"), Span::none());
     assert_eq!(error(&mut reports).await.code(), ErrorCode::TIMEOUT);
     executor.execute(job(1, "never"), Span::none());
     started(&mut reports).await;
-    tokio::time::sleep(Duration::from_secs(1)).await; // the first has tidied up
+    tokio::time::sleep(Duration::from_secs(1)).await; // the first call has cleaned up
     executor.forget_ended();
     executor.abort(JobKey(1));
     assert_eq!(error(&mut reports).await.code(), ErrorCode::CANCELLED);

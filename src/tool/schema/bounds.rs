@@ -1,18 +1,18 @@
-//! What a schema may cost: a bound on its expanded size, and on what recursion may multiply.
+//! Limits on the cost of a schema: on its size with all references expanded, and on its recursion.
 
 use serde_json::Value;
 
-/// The most values that a schema may have, with each `$ref` replaced by what it names: doubled references
-/// in a kilobyte would otherwise take seconds to compile.
+/// The most values that a schema may have, with each `$ref` expanded. Without this limit, 1 KB of references that
+/// double at each level takes seconds to compile.
 const MAX_NODES: usize = 10_000;
 
-/// How deep a schema may nest, references followed: it is walked by recursion, here and in the compiler.
+/// The deepest nesting of a schema, with references followed. This module and the compiler walk it recursively.
 const MAX_DEPTH: usize = 200;
 
-/// The most places at which a schema may refer back to a part of itself.
+/// The most places at which a schema may refer back to a part that contains them.
 const MAX_RECURSIVE: usize = 256;
 
-/// Why a schema is refused.
+/// The reason why a schema is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SchemaBound {
     #[error("it has more than {MAX_NODES} values when its references are expanded")]
@@ -31,7 +31,7 @@ pub(super) enum SchemaBound {
     Doubled,
 }
 
-/// Checks that compiling and evaluating the schema takes a bounded time.
+/// Checks that compiling and evaluating the schema takes bounded time.
 pub(super) fn check(schema: &Value) -> Result<(), SchemaBound> {
     raw_size(schema)?;
     let mut walk =
@@ -39,7 +39,7 @@ pub(super) fn check(schema: &Value) -> Result<(), SchemaBound> {
     walk.schema(schema, 0)
 }
 
-/// Counts all values, those that no reference reaches as well. Without recursion: nothing is known yet.
+/// Counts all values, including unreferenced ones. It does not recurse, because the depth is not checked yet.
 fn raw_size(schema: &Value) -> Result<(), SchemaBound> {
     let (mut nodes, mut rest) = (0, vec![(schema, 0)]);
     while let Some((value, depth)) = rest.pop() {
@@ -59,19 +59,19 @@ fn raw_size(schema: &Value) -> Result<(), SchemaBound> {
     Ok(())
 }
 
-/// A walk over the schema as the arguments would meet it.
+/// Walks the schema in the order in which arguments are checked.
 struct Walk<'a> {
     root: &'a Value,
     nodes: usize,
-    /// Where in the arguments we are.
+    /// The current path in the arguments.
     place: Vec<Step<'a>>,
-    /// The references that are being followed, each with the depth in the arguments at which it was met.
+    /// The references that are being followed, each with the depth in the arguments at which it occurred.
     open: Vec<(&'a str, usize)>,
-    /// The places at which a reference led back into one that is being followed.
+    /// The paths at which a reference led back to one that is being followed.
     recursive: Vec<Vec<Step<'a>>>,
 }
 
-/// One level deeper in the arguments.
+/// One step deeper into the arguments.
 #[derive(Clone, Copy, PartialEq)]
 enum Step<'a> {
     Property(&'a str),
@@ -154,7 +154,7 @@ impl<'a> Walk<'a> {
         walked
     }
 
-    /// A reference back: two of them for one place double the work with each level of the arguments.
+    /// Records a reference back. Two of them at one path double the work with each level of the arguments.
     fn back(&mut self) -> Result<(), SchemaBound> {
         self.count()?;
         let here = &self.place;

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use crate::tool::{ErrorCode, ToolError};
 
-/// The longest text that a message takes over from a schema or a path, in characters: it is read by a model.
+/// The longest quotation of a schema or a path in a message, in characters: a model reads the message.
 const MAX_QUOTED: usize = 200;
 
 /// A compiled schema.
@@ -13,7 +13,7 @@ const MAX_QUOTED: usize = 200;
 pub(super) struct Validator(jsonschema::Validator);
 
 impl Validator {
-    /// Compiles a schema, without fetching anything. The error is a text for the tool's author.
+    /// Compiles a schema without fetching references. The error is a text for the author of the tool.
     pub(super) fn compile(schema: &Json) -> Result<Self, String> {
         jsonschema::options()
             .offline()
@@ -26,7 +26,7 @@ impl Validator {
     /// Checks the arguments of a call.
     ///
     /// # Errors
-    /// `invalid_parameters`; the text names the place and the rule, and never the value.
+    /// `invalid_parameters`. The text contains the path and the violated rule, never the value.
     pub(super) fn check(&self, arguments: &Json) -> Result<(), ToolError> {
         self.0.validate(arguments).map_err(|error| refusal(&error))
     }
@@ -43,7 +43,7 @@ fn refusal(error: &jsonschema::ValidationError<'_>) -> ToolError {
     ToolError::new(ErrorCode::INVALID_PARAMETERS, format!("the parameters do not fit {place}: {rule}"))
 }
 
-/// The rule that was broken, in the schema's words alone.
+/// Describes the violated rule, without the value.
 fn rule(kind: &ValidationErrorKind) -> String {
     use ValidationErrorKind as Kind;
     match kind {
