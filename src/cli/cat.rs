@@ -208,7 +208,9 @@ impl Filter<'_> {
 
 fn is_about(entry: &Entry, peer: &str) -> bool {
     match &entry.what {
-        Happened::Packet(packet) => packet.from.identity() == peer || packet.to.iter().any(|who| who == peer),
+        Happened::Packet(packet) => {
+            packet.sender().is_some_and(|sender| sender == peer) || packet.to.iter().any(|who| who == peer)
+        }
         Happened::Event(
             RoomEvent::Here { identity, .. }
             | RoomEvent::Joined { identity, .. }

@@ -8,7 +8,10 @@ use std::{
 use clap::Args;
 
 use super::{Failure, file, text};
-use toolbridge::recording::{Checker, Level};
+use toolbridge::{
+    Identity,
+    recording::{Checker, Level},
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -37,7 +40,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         for found in &checked.findings {
             let level = if found.level == Level::Error { "error" } else { "note " };
-            let (at, who) = (found.at.since(about.begun).as_secs_f64(), text::plain(found.who.as_str()));
+            let (at, who) = (
+                found.at.since(about.begun).as_secs_f64(),
+                text::plain(found.who.as_ref().map_or("", Identity::as_str)),
+            );
             let what = text::plain(&found.text);
             writeln!(out, "{at:>10.6} #{:<6} {level} {:<20} {who:<16} {what}", found.entry, found.rule)?;
         }

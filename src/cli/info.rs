@@ -29,7 +29,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut info = builder.finish();
     info.version = about.version;
     info.room = about.room;
-    info.identity = about.identity.to_string();
+    info.identity = about.identity.map_or_else(String::new, |identity| identity.to_string());
     info.begun = about.begun;
     info.damage.clone_from(&damage);
     let mut out = io::stdout();

@@ -14,7 +14,7 @@ use super::{
     Failure, clock, connect::RoomArguments, connection_state, hint, interrupt::unless_interrupted, text,
 };
 use toolbridge::{
-    Identity, Participant, Role, Transport, TransportEvent,
+    Identity, Incoming, Participant, Role, Transport, TransportEvent,
     frame::{Frame, Message, RegisteredTool},
 };
 
@@ -68,11 +68,11 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
                 shown.remove(who.identity());
             }
             // A hidden sender or the server API cannot be called, so its tools are ignored.
-            Some(TransportEvent::Packet(packet)) if !packet.from.identity().is_empty() => {
-                let message = Frame::decode(packet.payload.clone()).and_then(|frame| frame.message());
+            Some(TransportEvent::Packet(Incoming { from: Some(from), payload, .. })) => {
+                let message = Frame::decode(payload).and_then(|frame| frame.message());
                 if let Ok(Message::ToolsRegister(register)) = message {
-                    waiting.remove(packet.from.identity());
-                    shown.insert(packet.from.identity().clone(), register.tools);
+                    waiting.remove(from.identity());
+                    shown.insert(from.identity().clone(), register.tools);
                 }
             }
             Some(TransportEvent::ConnectionState(state)) => hint(connection_state::describe(state)),

@@ -117,8 +117,8 @@ fn as_json(event: &TransportEvent) -> Option<String> {
         TransportEvent::Packet(packet) => {
             let mut value = json!({
                 "atMs": at,
-                "from": packet.from.identity().as_str(),
-                "sid": packet.from.sid().as_str(),
+                "from": packet.from.as_ref().map_or("", |from| from.identity().as_str()),
+                "sid": packet.from.as_ref().map_or("", |from| from.sid().as_str()),
                 "lane": lane(packet.lane),
                 "topic": packet.topic,
                 "bytes": packet.payload.len(),
@@ -147,8 +147,7 @@ fn as_text(event: &TransportEvent) -> Option<String> {
     let at = clock::time_of_day();
     let line = match event {
         TransportEvent::Packet(packet) => {
-            let from =
-                if packet.from.identity().is_empty() { "(unnamed)" } else { packet.from.identity().as_str() };
+            let from = packet.from.as_ref().map_or("(unnamed)", |from| from.identity().as_str());
             let what = match decode(packet) {
                 // Large frames are not printed as text.
                 Ok((frame, _)) if packet.payload.len() > Capabilities::MAX_PACKET => {

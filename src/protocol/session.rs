@@ -245,7 +245,7 @@ impl Session {
             TransportEvent::ConnectionState(state) => exchange.connection_state_changed(core, state),
             TransportEvent::Packet(Incoming { from, lane, topic, payload }) => {
                 if topic.is_empty() || topic == TOPIC {
-                    exchange.receive(core, &from, lane, payload);
+                    exchange.receive(core, from.as_ref(), lane, payload);
                 }
             }
             TransportEvent::Stream { from, part } => exchange.receive_stream(core, &from, part),

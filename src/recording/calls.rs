@@ -18,8 +18,8 @@ pub struct RecordedCall {
     pub tool: String,
     /// The participant that was to run it; none if the request is not in the file or has an unknown value.
     pub execution: Option<Execution>,
-    /// The caller; empty if an observer received only the result.
-    pub caller: Identity,
+    /// The caller; none if an observer received only the result, or if the room does not disclose it.
+    pub caller: Option<Identity>,
     /// The participant that was asked or answered; none for a broadcast without an answer.
     pub owner: Option<Identity>,
     /// Its time limit, from the first request.
@@ -46,7 +46,7 @@ pub struct RecordedCall {
 
 impl RecordedCall {
     /// Creates a call with no other data.
-    pub fn new(id: CallId, caller: impl Into<Identity>) -> Self {
+    pub fn new(id: CallId, caller: impl Into<Option<Identity>>) -> Self {
         Self {
             id,
             tool: String::new(),

@@ -131,14 +131,14 @@ pub struct CallsBuilder {
     entries: usize,
     tracked: BTreeMap<u64, TrackedCall>,
     next: u64,
-    keys: HashMap<(CallId, Identity), u64>,
+    keys: HashMap<(CallId, Option<Identity>), u64>,
     /// The latest calls with each id, oldest first.
     ids: HashMap<CallId, VecDeque<u64>>,
     /// By the request's sender and stanza: some participants acknowledge only those.
-    stanzas: HashMap<(Identity, i32), u64>,
+    stanzas: HashMap<(Option<Identity>, i32), u64>,
     /// In the order in which they were settled.
     settled: VecDeque<u64>,
-    here: Identity,
+    here: Option<Identity>,
     observers: HashSet<Identity>,
     offers: HashMap<Identity, HashSet<String>>,
     /// How many participants offer each tool.
@@ -162,7 +162,7 @@ impl Default for CallsBuilder {
             ids: HashMap::new(),
             stanzas: HashMap::new(),
             settled: VecDeque::new(),
-            here: Identity::from(""),
+            here: None,
             observers: HashSet::new(),
             offers: HashMap::new(),
             offered: HashMap::new(),
@@ -236,9 +236,9 @@ impl CallsBuilder {
                     None => self.find_by_stanza(packet, ack.acknowledged_stanza_id?)?,
                 };
                 let claims = ack.notes.as_deref() == Some("claim");
-                if self.tracked.get(&serial)?.call.caller == *packet.from.identity() {
+                if self.tracked.get(&serial)?.call.caller.as_ref() == packet.sender() {
                     (serial, CallUpdate::Other)
-                } else if !claims && !self.surely_may_answer(serial, packet.from.identity()) {
+                } else if !claims && !self.surely_may_answer(serial, packet.sender()) {
                     // It does not affect the result, so it is ignored.
                     return None;
                 } else {
@@ -253,7 +253,7 @@ impl CallsBuilder {
             }
             Message::Error(error) => {
                 let serial = self.find(packet, error.originating_id.as_deref()?)?;
-                if self.tracked.get(&serial)?.call.caller == *packet.from.identity() {
+                if self.tracked.get(&serial)?.call.caller.as_ref() == packet.sender() {
                     (serial, CallUpdate::Other)
                 } else {
                     let outcome = RecordedOutcome::Failed {
@@ -267,7 +267,9 @@ impl CallsBuilder {
             _ => {
                 if let Message::ToolsRegister(register) = message {
                     let names = register.tools.iter().map(|tool| tool.name.as_str());
-                    self.offer(packet.from.identity(), names);
+                    if let Some(sender) = packet.sender() {
+                        self.offer(sender, names);
+                    }
                 }
                 return None;
             }
@@ -300,7 +302,7 @@ impl CallsBuilder {
         if self.keys.contains_key(&(id.clone(), caller.clone())) {
             return None;
         }
-        let serial = self.insert(id, &caller)?;
+        let serial = self.insert(id, caller.as_ref())?;
         let call = &mut self.tracked.get_mut(&serial)?.call;
         call.tool = beginning(tool, MAX_WORD).to_owned();
         call.requested = Some(Moment(at.0.saturating_sub(took_ms.saturating_mul(1_000_000))));
@@ -331,11 +333,13 @@ impl CallsBuilder {
 
     fn handle_event(&mut self, event: &RoomEvent) {
         match event {
-            RoomEvent::Here { identity, .. } => self.here = identity.clone(),
+            RoomEvent::Here { identity, .. } => self.here = Some(identity.clone()),
             RoomEvent::Joined { identity, role, .. } => {
-                if role.as_deref() != Some(Role::Observer.as_str()) && !event.is_observer(&self.here) {
+                if role.as_deref() != Some(Role::Observer.as_str())
+                    && !self.here.as_ref().is_some_and(|here| event.is_observer(here))
+                {
                     // The recorded participant stays the observer that its recorder declared.
-                    if *identity != self.here {
+                    if Some(identity) != self.here.as_ref() {
                         self.observers.remove(identity);
                     }
                 } else if self.observers.len() < MAX_PARTICIPANTS {
@@ -376,11 +380,11 @@ impl CallsBuilder {
         frame: &Frame,
         request: &ToolUseRequest,
     ) -> Option<(u64, CallUpdate)> {
-        let caller = packet.from.identity();
+        let caller = packet.sender();
         let execution = request.execution.as_ref().ok().copied();
         let owner = self.asked_of(packet, frame, execution);
         let content = content_of(request);
-        let known = self.keys.get(&(request.id.clone(), caller.clone())).copied();
+        let known = self.keys.get(&(request.id.clone(), caller.cloned())).copied();
         let (serial, is_new) = match known {
             Some(serial) => (serial, false),
             None => match self.adopt(&request.id, caller) {
@@ -395,7 +399,7 @@ impl CallsBuilder {
             && !tracked_call.stanzas.contains(&stanza)
         {
             tracked_call.stanzas.push(stanza);
-            self.stanzas.insert((caller.clone(), stanza), serial);
+            self.stanzas.insert((caller.cloned(), stanza), serial);
         }
         let call = &mut tracked_call.call;
         call.requested.get_or_insert(at);
@@ -436,15 +440,13 @@ impl CallsBuilder {
     /// The participant a request was sent to, if the packet identifies it.
     fn asked_of(&self, packet: &Recorded, frame: &Frame, execution: Option<Execution>) -> Option<Identity> {
         if execution == Some(Execution::Server) {
-            return Some(packet.from.identity().clone());
+            return packet.sender().cloned();
         }
         match packet.direction {
             Direction::Sent => packet.to.iter().find(|who| !self.observers.contains(*who)).cloned(),
             // A copy for an observer does not identify the intended instance.
-            Direction::Heard
-                if frame.meta_str("bridge.to").is_some() && !self.here.is_empty() && !self.observes() =>
-            {
-                Some(self.here.clone())
+            Direction::Heard if frame.meta_str("bridge.to").is_some() && !self.observes() => {
+                self.here.clone()
             }
             Direction::Heard => None,
         }

@@ -65,8 +65,9 @@ pub struct Finding {
     pub level: Level,
     /// The rule's stable name, such as `wrong-sender`.
     pub rule: String,
-    /// The participant responsible; empty if it is unknown.
-    pub who: Identity,
+    /// The participant responsible, if it is known. In JSON, an unknown one is an empty text.
+    #[serde(with = "identity_or_empty")]
+    pub who: Option<Identity>,
     /// A description. Parts of it come from the file.
     pub text: String,
 }
@@ -134,7 +135,7 @@ pub struct Checker {
     /// The current sid of each participant.
     present: HashMap<Identity, Sid>,
     ended_joins: HashSet<Peer>,
-    reported: HashSet<(Identity, String)>,
+    reported: HashSet<(Option<Identity>, String)>,
     is_over: bool,
     /// The recorded participant sends Configurations.
     sends_configuration: bool,
@@ -146,7 +147,7 @@ struct Open {
     asked: Moment,
     entry: usize,
     due: Moment,
-    caller: Identity,
+    caller: Option<Identity>,
     owner: Option<Identity>,
     packets: Vec<(u16, u32)>,
 }
@@ -182,7 +183,7 @@ impl Checker {
         decoded: &Decoded,
     ) {
         self.overdue(entry.at);
-        let place = Place { at: entry.at, entry: index, who: packet.from.identity().clone() };
+        let place = Place { at: entry.at, entry: index, who: packet.sender().cloned() };
         match decoded {
             Decoded::Foreign => return,
             Decoded::Malformed(error) => {
@@ -195,8 +196,10 @@ impl Checker {
                 self.stanza(&place, packet, frame, message);
             }
         }
-        if packet.direction == Direction::Heard && self.ended_joins.contains(&packet.from) {
-            let text = format!("sent under sid {}, which has left", packet.from.sid());
+        if packet.direction == Direction::Heard
+            && let Some(from) = packet.from.as_ref().filter(|from| self.ended_joins.contains(*from))
+        {
+            let text = format!("sent under sid {}, which has left", from.sid());
             self.find(&place, self.absence_level(), "dead-sid", text);
         }
         if let Some((serial, told)) = self.builder.push_decoded(index, entry, Some(decoded)) {
@@ -204,7 +207,7 @@ impl Checker {
         } else if let Decoded::Frame(frame, Message::ControlStop(_)) = decoded
             && frame.meta_bool("bridge.bye")
         {
-            self.stop_expecting_of(&place.who);
+            self.stop_expecting_of(place.who.as_ref());
         }
     }
 
@@ -234,7 +237,7 @@ impl Checker {
                 continue;
             };
             let text = format!("call {} ({}) has no result", call.id, call.tool);
-            let who = call.owner.clone().unwrap_or_else(|| Identity::from(""));
+            let who = call.owner.clone();
             let place = Place { at: open.asked, entry: open.entry, who };
             self.find(&place, Level::Error, "no-result", text);
         }
@@ -255,7 +258,7 @@ impl Checker {
                     self.present.remove(identity);
                 }
                 self.mark_ended(Peer::new(identity, sid));
-                self.stop_expecting_of(identity);
+                self.stop_expecting_of(Some(identity));
             }
             RoomEvent::Link { .. } | RoomEvent::Unrecorded { .. } => {
                 self.forget_senders();
@@ -280,7 +283,7 @@ impl Checker {
             && old != *sid
         {
             self.mark_ended(Peer::new(identity, old));
-            self.stop_expecting_of(identity);
+            self.stop_expecting_of(Some(identity));
         }
     }
 
@@ -308,12 +311,11 @@ impl Checker {
 
     fn stanza(&mut self, place: &Place, packet: &Recorded, frame: &Frame, message: &Message) {
         let Some(stanza) = frame.stanza_id().map(i32::unsigned_abs).filter(|it| *it != 0) else { return };
-        if packet.from.identity().is_empty()
-            || (self.senders.len() >= MAX_REMEMBERED && !self.senders.contains_key(&packet.from))
-        {
+        let Some(from) = &packet.from else { return };
+        if self.senders.len() >= MAX_REMEMBERED && !self.senders.contains_key(from) {
             return;
         }
-        let sender = self.senders.entry(packet.from.clone()).or_default();
+        let sender = self.senders.entry(from.clone()).or_default();
         sender.shows_instance |= frame.meta_str("bridge.instance").is_some();
         if let Message::Configuration(it) = message {
             let lists = it.features.iter().flatten().any(|feature| feature == "fast_lane");
@@ -359,7 +361,7 @@ impl Checker {
             && open.owner != call.owner
         {
             let before = std::mem::replace(&mut open.owner, call.owner.clone());
-            if before.as_ref() != Some(&open.caller) {
+            if before != open.caller {
                 self.parties.remove(&(before, serial));
             }
             self.parties.insert((call.owner.clone(), serial));
@@ -372,7 +374,7 @@ impl Checker {
                 let due = Moment(place.at.0.saturating_add(due));
                 let caller = call.caller.clone();
                 let owner = call.owner.clone();
-                self.parties.insert((Some(caller.clone()), serial));
+                self.parties.insert((caller.clone(), serial));
                 self.parties.insert((owner.clone(), serial));
                 let open =
                     Open { asked: place.at, entry: place.entry, due, caller, owner, packets: Vec::new() };
@@ -403,9 +405,9 @@ impl Checker {
                     );
                     self.find(place, Level::Note, "wrong-sender", text);
                 }
-                if let Some(who) = impostor {
-                    let text = format!("call {id} ({tool}) belongs to {}, which offers the tool", place.who);
-                    self.find(&Place { who, ..place.clone() }, Level::Error, "wrong-sender", text);
+                if let (Some(who), Some(owner)) = (impostor, &place.who) {
+                    let text = format!("call {id} ({tool}) belongs to {owner}, which offers the tool");
+                    self.find(&Place { who: Some(who), ..place.clone() }, Level::Error, "wrong-sender", text);
                 }
                 self.close(serial);
             }
@@ -446,7 +448,7 @@ impl Checker {
             let Some(call) = self.builder.call(serial) else { continue };
             let limit = call.limit.unwrap_or_default().as_millis();
             let text = format!("call {} ({}) had no result within {limit} ms and 2 s", call.id, call.tool);
-            let who = call.owner.clone().unwrap_or_else(|| Identity::from(""));
+            let who = call.owner.clone();
             let place = Place { at: open.asked, entry: open.entry, who };
             self.find(&place, self.absence_level(), "timeout-not-honoured", text);
         }
@@ -459,8 +461,8 @@ impl Checker {
 
     /// Stops expecting results that involve this participant. Before a call is answered, an observer does not know
     /// its owner.
-    fn stop_expecting_of(&mut self, who: &Identity) {
-        self.stop_expecting_party(Some(who));
+    fn stop_expecting_of(&mut self, who: Option<&Identity>) {
+        self.stop_expecting_party(who);
         if self.builder.observes() {
             self.stop_expecting_party(None);
         }
@@ -495,7 +497,7 @@ impl Checker {
     fn close(&mut self, serial: u64) -> Option<Open> {
         let open = self.open.remove(&serial)?;
         self.due.remove(&(open.due, serial));
-        self.parties.remove(&(Some(open.caller.clone()), serial));
+        self.parties.remove(&(open.caller.clone(), serial));
         self.parties.remove(&(open.owner.clone(), serial));
         for packet in &open.packets {
             self.sent.remove(packet);
@@ -523,10 +525,26 @@ impl Checker {
     }
 }
 
+/// An identity in JSON; an unknown one is an empty text.
+mod identity_or_empty {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::transport::Identity;
+
+    pub(super) fn serialize<S: Serializer>(who: &Option<Identity>, out: S) -> Result<S::Ok, S::Error> {
+        who.as_ref().map_or("", Identity::as_str).serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Identity>, D::Error> {
+        let who = Identity::deserialize(from)?;
+        Ok((!who.as_str().is_empty()).then_some(who))
+    }
+}
+
 /// The entry and the participant of a finding.
 #[derive(Clone, Debug)]
 struct Place {
     at: Moment,
     entry: usize,
-    who: Identity,
+    who: Option<Identity>,
 }

@@ -100,9 +100,9 @@ pub enum Direction {
 pub struct Recorded {
     /// Whether it was sent or received.
     pub direction: Direction,
-    /// The sender as reported by the room; either part may be empty if the room did not report it. For a sent packet,
-    /// the recorded participant with its sid at that time.
-    pub from: Peer,
+    /// The sender as reported by the room; none if the room does not disclose it. For a sent packet, the recorded
+    /// participant with its sid at that time.
+    pub from: Option<Peer>,
     /// The receivers. Empty for a broadcast and for received packets, which do not list receivers.
     pub to: Vec<Identity>,
     /// LiveKit's topic, or empty.
@@ -120,11 +120,12 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Creates a reliable packet on toolbridge's topic, without receivers, as number 0 of channel 0.
-    pub fn new(direction: Direction, from: Peer, payload: impl Into<Bytes>) -> Self {
+    /// Creates a reliable packet on toolbridge's topic, without receivers, as number 0 of channel 0. A sender with an
+    /// empty identity counts as not disclosed.
+    pub fn new(direction: Direction, from: impl Into<Option<Peer>>, payload: impl Into<Bytes>) -> Self {
         Self {
             direction,
-            from,
+            from: from.into().filter(|peer| !peer.identity().as_str().is_empty()),
             to: Vec::new(),
             topic: TOPIC.to_owned(),
             lane: Lane::Reliable,
@@ -133,6 +134,13 @@ impl Recorded {
             sequence: 0,
             payload: payload.into(),
         }
+    }
+}
+
+impl Recorded {
+    /// Returns the sender's identity, if it is disclosed.
+    pub fn sender(&self) -> Option<&Identity> {
+        self.from.as_ref().map(Peer::identity)
     }
 }
 

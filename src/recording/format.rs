@@ -54,10 +54,10 @@ pub struct About {
     pub protocol: String,
     /// The room's name.
     pub room: String,
-    /// The recorded participant.
-    pub identity: Identity,
+    /// The recorded participant; none if the file does not begin with the event that names it.
+    pub identity: Option<Identity>,
     /// The id of its first join.
-    pub sid: Sid,
+    pub sid: Option<Sid>,
     /// Its role, if known.
     pub role: Option<Role>,
     /// When the recording began.
@@ -69,13 +69,13 @@ pub struct About {
 
 impl About {
     /// Returns the metadata of a recording that starts now.
-    pub(super) fn new(room: String, local: &Peer, role: Option<Role>, begun: Moment) -> Self {
+    pub(super) fn new(room: String, local: Option<&Peer>, role: Option<Role>, begun: Moment) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: PROTOCOL.to_owned(),
             room,
-            identity: local.identity().clone(),
-            sid: local.sid().clone(),
+            identity: local.map(Peer::identity).cloned(),
+            sid: local.map(Peer::sid).cloned(),
             role,
             begun,
             finished: false,
@@ -90,8 +90,8 @@ impl About {
             ("version", &self.version),
             ("protocol", &self.protocol),
             ("room", &self.room),
-            ("identity", self.identity.as_str()),
-            ("sid", self.sid.as_str()),
+            ("identity", self.identity.as_ref().map_or("", Identity::as_str)),
+            ("sid", self.sid.as_ref().map_or("", Sid::as_str)),
             ("role", role),
             ("begun", &self.begun.0.to_string()),
             ("finished", yes_or_no(self.finished)),
@@ -109,8 +109,8 @@ impl About {
             version: text("version").to_owned(),
             protocol: text("protocol").to_owned(),
             room: text("room").to_owned(),
-            identity: text("identity").into(),
-            sid: text("sid").into(),
+            identity: known(text("identity")).map(Identity::from),
+            sid: known(text("sid")).map(Sid::from),
             role: Role::from_text(text("role")),
             begun: Moment(text("begun").parse().unwrap_or_default()),
             finished: text("finished") == YES,
@@ -118,11 +118,26 @@ impl About {
     }
 }
 
+/// Missing texts are empty in a file.
+fn known(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// The text that files and tables have for a sender's identity: empty if it is not disclosed.
+pub(super) fn identity_of(from: Option<&Peer>) -> &str {
+    from.map_or("", |peer| peer.identity().as_str())
+}
+
+/// The text that files and tables have for a sender's sid: empty if it is not disclosed.
+pub(super) fn sid_of(from: Option<&Peer>) -> &str {
+    from.map_or("", |peer| peer.sid().as_str())
+}
+
 /// The attributes that all packets of a channel share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Channel {
     pub(super) direction: Direction,
-    pub(super) from: Peer,
+    pub(super) from: Option<Peer>,
     pub(super) to: Vec<Identity>,
     pub(super) topic: String,
     pub(super) lane: Lane,
@@ -133,7 +148,7 @@ impl Channel {
     /// Its MCAP topic, for display in viewers. Readers use the metadata.
     pub(super) fn name(&self) -> String {
         let who = match self.direction {
-            Direction::Heard => self.from.identity().as_str().to_owned(),
+            Direction::Heard => identity_of(self.from.as_ref()).to_owned(),
             Direction::Sent if self.to.is_empty() => "*".to_owned(),
             Direction::Sent => self.to.iter().map(Identity::as_str).collect::<Vec<_>>().join("+"),
         };
@@ -144,8 +159,8 @@ impl Channel {
         let to = serde_json::to_string(&self.to).unwrap_or_default();
         texts([
             ("direction", direction(self.direction)),
-            ("identity", self.from.identity().as_str()),
-            ("sid", self.from.sid().as_str()),
+            ("identity", identity_of(self.from.as_ref())),
+            ("sid", sid_of(self.from.as_ref())),
             ("to", &to),
             ("topic", &self.topic),
             ("lane", lane(self.lane)),
@@ -165,7 +180,7 @@ impl Channel {
         to.iter().all(|it| it.as_str().len() <= NAME_LIMIT).then_some(())?;
         Some(Self {
             direction,
-            from: Peer::new(name("identity")?, name("sid")?),
+            from: Peer::disclosed(name("identity")?, name("sid")?),
             to,
             topic: name("topic")?.to_owned(),
             lane,
@@ -176,7 +191,7 @@ impl Channel {
     /// The total length of its texts, in bytes.
     pub(super) fn size(&self) -> usize {
         let to: usize = self.to.iter().map(|it| it.as_str().len()).sum();
-        self.from.identity().as_str().len() + self.from.sid().as_str().len() + self.topic.len() + to
+        identity_of(self.from.as_ref()).len() + sid_of(self.from.as_ref()).len() + self.topic.len() + to
     }
 }
 
@@ -215,7 +230,7 @@ mod tests {
     fn channel_and_metadata_record_round_trip() {
         let channel = Channel {
             direction: Direction::Sent,
-            from: Peer::new("assistant", "PA_1"),
+            from: Some(Peer::new("assistant", "PA_1")),
             to: vec!["phone".into(), "a\"b".into()],
             topic: "toolbridge".to_owned(),
             lane: Lane::Lossy,
@@ -226,7 +241,7 @@ mod tests {
         assert_eq!(Channel::from_metadata(&Texts::new()), None);
 
         let local = Peer::new("phone", "PA_2");
-        let about = About::new("room".to_owned(), &local, Some(Role::Client), Moment(7));
+        let about = About::new("room".to_owned(), Some(&local), Some(Role::Client), Moment(7));
         assert_eq!(About::from_metadata(&about.to_metadata()).unwrap(), about);
         let later = texts([("form", "2")]);
         assert!(matches!(About::from_metadata(&later), Err(RecordError::Version { known: 1, .. })));

@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Decoded, Direction, Entry, HIDDEN, Happened, Level, Moment, Recorded, RecordedCall, RoomEvent,
-    check::Checker, entry::millis, escape::plain,
+    check::Checker,
+    entry::millis,
+    escape::plain,
+    format::{identity_of, sid_of},
 };
 use crate::{protocol::frame::Kind, transport::Role};
 
@@ -250,7 +253,7 @@ impl InfoBuilder {
             Decoded::Frame(frame, _) => count(&mut self.info.frames, &kind_word(frame.kind()), MAX_TOOLS),
         }
         let bytes = decoded.size(packet);
-        if let Some(peer) = self.join(packet.from.identity().as_str(), packet.from.sid().as_str()) {
+        if let Some(peer) = self.join(identity_of(packet.from.as_ref()), sid_of(packet.from.as_ref())) {
             peer.heard.add(bytes);
         }
         if packet.direction == Direction::Sent {

@@ -48,7 +48,7 @@ pub(super) enum Item {
 #[derive(Debug)]
 pub(super) struct QueuedPacket {
     pub(super) direction: Direction,
-    pub(super) from: Peer,
+    pub(super) from: Option<Peer>,
     pub(super) to: Vec<Identity>,
     pub(super) topic: Cow<'static, str>,
     pub(super) lane: Lane,

@@ -23,7 +23,7 @@ const WORK_OF_RECEIVER: u64 = 64;
 /// use toolbridge::recording::{Happened, Recording};
 ///
 /// let recording = Recording::open("session.mcap")?;
-/// println!("recorded by {}", recording.about().identity);
+/// println!("recorded by {:?}", recording.about().identity);
 /// let mut entries = recording.entries();
 /// for entry in &mut entries {
 ///     if let Happened::Packet(packet) = entry.what {

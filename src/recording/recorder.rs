@@ -113,7 +113,7 @@ impl RecorderOptions {
 /// let mut phone = recorder.tap(room.client("phone")); // for `Client::builder().join_over(phone)`
 /// phone.close().await;
 /// recorder.finish()?;
-/// assert_eq!(Recording::open(&path)?.about().identity, "phone");
+/// assert_eq!(Recording::open(&path)?.about().identity, Some("phone".into()));
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok(())
 /// # }

@@ -88,7 +88,8 @@ impl<T: Transport> Tap<T> {
             TransportEvent::Packet(packet) if is_ours(&packet.topic) => {
                 self.recorder.shared().tell(|at| {
                     let (topic, payload) = (packet.topic.clone(), packet.payload.clone());
-                    let told = QueuedPacket { topic, payload, lane: packet.lane, ..heard(&packet.from) };
+                    let told =
+                        QueuedPacket { topic, payload, lane: packet.lane, ..heard(packet.from.as_ref()) };
                     Item::Packet(at, told)
                 });
             }
@@ -111,7 +112,7 @@ impl<T: Transport> Tap<T> {
         if let Some(payload) = self.streams.add(from, part) {
             self.recorder.shared().tell(|at| {
                 let topic = STREAM_TOPIC.into();
-                Item::Packet(at, QueuedPacket { topic, payload, stream: true, ..heard(from) })
+                Item::Packet(at, QueuedPacket { topic, payload, stream: true, ..heard(Some(from)) })
             });
         }
     }
@@ -197,7 +198,7 @@ impl Unsent {
         let ticket = shared.tell(|at| {
             let told = QueuedPacket {
                 direction: Direction::Sent,
-                from: from.clone(),
+                from: Some(from.clone()),
                 to: packet.to.clone(),
                 topic: if stream { STREAM_TOPIC.into() } else { packet.topic.clone() },
                 lane: packet.lane,
@@ -235,10 +236,10 @@ fn is_ours(topic: &str) -> bool {
     topic.is_empty() || topic == TOPIC
 }
 
-fn heard(from: &Peer) -> QueuedPacket {
+fn heard(from: Option<&Peer>) -> QueuedPacket {
     QueuedPacket {
         direction: Direction::Heard,
-        from: from.clone(),
+        from: from.cloned(),
         to: Vec::new(),
         topic: "".into(),
         lane: Lane::Reliable,

@@ -16,7 +16,7 @@ use crate::transport::{Lane, Peer, Role};
 const MESSAGES: u64 = 36;
 
 fn about() -> About {
-    About::new("kitchen".to_owned(), &Peer::new("phone", "PA_1"), Some(Role::Client), Moment(1))
+    About::new("kitchen".to_owned(), Some(&Peer::new("phone", "PA_1")), Some(Role::Client), Moment(1))
 }
 
 /// Writes the messages and reports the file's size after each.
@@ -36,7 +36,7 @@ fn write<W: io::Write>(out: W, mut after: impl FnMut(u64)) -> io::Result<W> {
             let payload = vec![n as u8; 3 + (n as usize * 7) % 60];
             let packet = Written {
                 direction,
-                from,
+                from: Some(from),
                 to: &to,
                 topic: "toolbridge",
                 lane,
@@ -215,7 +215,7 @@ fn full_disk_stops_the_recorder_and_later_packets_are_counted() {
     let packet = |n: u8| {
         Happened::Packet(super::Recorded {
             direction: Direction::Heard,
-            from: Peer::new("assistant", "PA_2"),
+            from: Some(Peer::new("assistant", "PA_2")),
             to: Vec::new(),
             topic: "toolbridge".to_owned(),
             lane: Lane::Reliable,
@@ -253,7 +253,16 @@ fn queue_respects_its_limits_and_accepts_events_when_full_of_packets() {
         let payload = vec![0; size].into();
         Item::Packet(
             Moment(1),
-            QueuedPacket { direction, from, to: vec![], topic, lane, stream: false, payload, ticket: 0 },
+            QueuedPacket {
+                direction,
+                from: Some(from),
+                to: vec![],
+                topic,
+                lane,
+                stream: false,
+                payload,
+                ticket: 0,
+            },
         )
     };
     let tickets: Vec<_> =
@@ -340,7 +349,7 @@ fn channel_defined_twice_is_damage() {
     let Happened::Packet(packet) = read(&file).unwrap().0.remove(1).what else { panic!("no packet") };
     let other = Channel {
         direction: packet.direction,
-        from: Peer::new("somebody else", "PA_9"),
+        from: Some(Peer::new("somebody else", "PA_9")),
         to: packet.to,
         topic: packet.topic,
         lane: packet.lane,
@@ -349,7 +358,7 @@ fn channel_defined_twice_is_damage() {
     let mut out = Writer::begin(Vec::new(), &about()).unwrap();
     let written = Written {
         direction: other.direction,
-        from: &other.from,
+        from: other.from.as_ref(),
         to: &other.to,
         topic: &other.topic,
         lane: other.lane,

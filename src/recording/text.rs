@@ -10,9 +10,13 @@ use super::{
     decoded::{call_of, frame_json},
     entry::millis,
     escape::plain,
+    format::{identity_of, sid_of},
     info::clock,
 };
-use crate::{protocol::frame::Message, transport::Lane};
+use crate::{
+    protocol::frame::Message,
+    transport::{Identity, Lane},
+};
 
 /// The longest tool name, id or other text in a line, in characters.
 const MAX_WORD: usize = 64;
@@ -73,7 +77,7 @@ pub fn call_json(call: &RecordedCall) -> Value {
         "id": call.id.as_str(),
         "tool": call.tool,
         "execution": call.execution.map(|it| it.as_str()),
-        "caller": call.caller.as_str(),
+        "caller": call.caller.as_ref().map_or("", Identity::as_str),
         "owner": call.owner.as_ref().map(|it| it.as_str()),
         "limitMs": call.limit.map(millis::of),
         "parameters": call.parameters,
@@ -94,8 +98,8 @@ fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {
     let to: Vec<_> = packet.to.iter().map(|who| who.as_str()).collect();
     let fields = json!({
         "direction": packet.direction,
-        "from": packet.from.identity().as_str(),
-        "sid": packet.from.sid().as_str(),
+        "from": identity_of(packet.from.as_ref()),
+        "sid": sid_of(packet.from.as_ref()),
         "to": to,
         "topic": packet.topic,
         "lane": lane(packet.lane),
@@ -126,8 +130,10 @@ fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {
 fn packet_text(line: &mut String, packet: &Recorded) {
     let (arrow, peer) = match packet.direction {
         Direction::Sent => ("→", receivers(packet)),
-        Direction::Heard if packet.from.identity().is_empty() => ("←", "(unnamed)".to_owned()),
-        Direction::Heard => ("←", word(packet.from.identity().as_str())),
+        Direction::Heard => {
+            let unnamed = || "(unnamed)".to_owned();
+            ("←", packet.sender().map_or_else(unnamed, |sender| word(sender.as_str())))
+        }
     };
     // Writing to a string cannot fail.
     let decoded = Decoded::of(packet);

@@ -8,6 +8,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{Calls, Moment, RecordedCall};
+use crate::transport::Identity;
 
 /// Writes calls as a trace: one process for each owner (or caller, if a call has no owner) and one asynchronous slice
 /// for each call, so that calls may overlap. Times count from `begun`; a call without an end extends to `end`.
@@ -19,10 +20,10 @@ pub fn write_trace(calls: &Calls, begun: Moment, end: Moment, out: &mut impl Wri
     let mut processes = HashMap::new();
     let mut names = BTreeMap::new();
     for call in &calls.calls {
-        let owner = call.owner.as_ref().unwrap_or(&call.caller);
+        let owner = owner_of(call);
         let next = 1 + processes.len() as u64;
-        let number = *processes.entry(owner.as_str()).or_insert(next);
-        names.entry(number).or_insert_with(|| owner.as_str());
+        let number = *processes.entry(owner).or_insert(next);
+        names.entry(number).or_insert(owner);
     }
     write!(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
     let mut comma = "\n";
@@ -35,8 +36,8 @@ pub fn write_trace(calls: &Calls, begun: Moment, end: Moment, out: &mut impl Wri
         put(&json!({"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": name}}))?;
     }
     for call in &calls.calls {
-        let owner = call.owner.as_ref().unwrap_or(&call.caller);
-        let process = processes.get(owner.as_str()).copied().unwrap_or_default();
+        let owner = owner_of(call);
+        let process = processes.get(owner).copied().unwrap_or_default();
         for event in events(call, process, begun, end) {
             put(&event)?;
         }
@@ -44,12 +45,18 @@ pub fn write_trace(calls: &Calls, begun: Moment, end: Moment, out: &mut impl Wri
     writeln!(out, "\n]}}")
 }
 
+/// The participant in whose track a call is shown: its owner, or else its caller.
+fn owner_of(call: &RecordedCall) -> &str {
+    call.owner.as_ref().or(call.caller.as_ref()).map_or("", Identity::as_str)
+}
+
 /// The events of one call, in order of time.
 fn events(call: &RecordedCall, process: u64, begun: Moment, end: Moment) -> Vec<Value> {
     let Some(first) = call.requested.or(call.settled).or(call.stopped) else { return Vec::new() };
     let last = call.settled.or(call.stopped).unwrap_or(end).max(first);
     // Ids include the caller, since two callers may use the same id.
-    let id = format!("{}/{}", call.caller, call.id);
+    let caller = call.caller.as_ref().map_or("", Identity::as_str);
+    let id = format!("{caller}/{}", call.id);
     let name = if call.tool.is_empty() { "(unknown)" } else { &call.tool };
     let event = |phase: &str, name: &str, at: Moment, args: Value| {
         let micros = at.since(begun).as_nanos() as f64 / 1e3;
@@ -57,7 +64,7 @@ fn events(call: &RecordedCall, process: u64, begun: Moment, end: Moment) -> Vec<
     };
     let args = json!({
         "id": call.id.as_str(),
-        "caller": call.caller.as_str(),
+        "caller": caller,
         "execution": call.execution.map(|it| it.as_str()),
         "parameters": call.parameters,
         "result": call.result,

@@ -26,7 +26,7 @@ const EVENTS_ID: u16 = 1;
 #[derive(Debug)]
 pub(super) struct Written<'a> {
     pub(super) direction: Direction,
-    pub(super) from: &'a Peer,
+    pub(super) from: Option<&'a Peer>,
     pub(super) to: &'a [Identity],
     pub(super) topic: &'a str,
     pub(super) lane: Lane,
@@ -45,7 +45,7 @@ impl Written<'_> {
         *direction == self.direction
             && *lane == self.lane
             && *stream == self.stream
-            && from == self.from
+            && from.as_ref() == self.from
             && to == self.to
             && topic == self.topic
     }
@@ -53,7 +53,7 @@ impl Written<'_> {
     fn channel(&self) -> Channel {
         Channel {
             direction: self.direction,
-            from: self.from.clone(),
+            from: self.from.cloned(),
             to: self.to.to_vec(),
             topic: self.topic.to_owned(),
             lane: self.lane,

@@ -108,7 +108,7 @@ impl<W: Write> WriterThread<W> {
         let payload = self.redactor.payload(self.anonymizer.payload(&packet.payload));
         let written = Written {
             direction: packet.direction,
-            from: &packet.from,
+            from: packet.from.as_ref(),
             to: &packet.to,
             topic: &packet.topic,
             lane: packet.lane,
@@ -138,10 +138,12 @@ impl<W: Write> WriterThread<W> {
     fn begun(&mut self, at: Moment, event: Option<&RoomEvent>) -> io::Result<&mut Writer<W>> {
         if let Out::New(_) = self.out {
             let (room, local) = match event {
-                Some(RoomEvent::Here { identity, sid, room }) => (room.clone(), Peer::new(identity, sid)),
-                _ => (String::new(), Peer::new("", "")),
+                Some(RoomEvent::Here { identity, sid, room }) => {
+                    (room.clone(), Some(Peer::new(identity, sid)))
+                }
+                _ => (String::new(), None),
             };
-            let about = About::new(room, &local, self.role.get().copied(), at);
+            let about = About::new(room, local.as_ref(), self.role.get().copied(), at);
             if let Out::New(out) = std::mem::replace(&mut self.out, Out::Gone) {
                 self.out = Out::Begun(Writer::begin(out, &about)?);
             }

@@ -146,8 +146,10 @@ impl<'a> Stage<'a> {
             let (speaker, _) = ends_of(line, &home);
             let key = (speaker.clone(), decoded.kind().code(), decoded.about.clone());
             later.entry(key).or_default().push_back(decoded.stanza());
-            if let (Direction::Heard, Some(instance)) = (line.direction, decoded.instance()) {
-                let join = (speaker.clone(), line.from.sid().clone());
+            if let (Direction::Heard, Some(from), Some(instance)) =
+                (line.direction, &line.from, decoded.instance())
+            {
+                let join = (speaker.clone(), from.sid().clone());
                 instances.entry(join).or_insert_with(|| instance.to_owned());
             }
         }
@@ -183,6 +185,7 @@ impl<'a> Stage<'a> {
         }
         match &step.what {
             What::OtherTopic => self.report.skip(Skipped::OtherTopic),
+            What::Unnamed => self.report.skip(Skipped::NotReplayed),
             What::Event(event) => self.event(entry, now, event),
             What::Line(line) if self.here.is_none() => {
                 self.count(line);
@@ -233,10 +236,11 @@ impl<'a> Stage<'a> {
 
     fn heard(&mut self, line: &Line, now: Instant) {
         self.count(line);
-        let id = line.from.identity().clone();
-        if !id.is_empty() && !line.from.sid().is_empty() {
-            let known = self.present.get(&id).filter(|who| who.sid() == line.from.sid()).cloned();
-            let unannounced = || Participant::new(id.clone(), line.from.sid().clone());
+        let Some(from) = &line.from else { return };
+        let id = from.identity().clone();
+        if !from.sid().is_empty() {
+            let known = self.present.get(&id).filter(|who| who.sid() == from.sid()).cloned();
+            let unannounced = || Participant::new(id.clone(), from.sid().clone());
             self.meet(&known.unwrap_or_else(unannounced), now);
         }
         let behind = self.overtaken(line);
@@ -254,7 +258,7 @@ impl<'a> Stage<'a> {
             None => self.report.skip(Skipped::NotReplayed),
         }
         if let Some(it) = &mut self.end {
-            it.end.hear(line, &line.from);
+            it.end.hear(line, from);
         }
     }
 

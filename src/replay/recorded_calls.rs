@@ -259,7 +259,9 @@ impl Answer {
 fn is_of_a_client(call: &RecordedCall, client_call: &ClientCall) -> bool {
     match call.execution {
         Some(Execution::Client) => true,
-        Some(Execution::Either) if call.owner.as_ref().is_some_and(|owner| *owner != call.caller) => {
+        Some(Execution::Either)
+            if call.owner.as_ref().is_some_and(|owner| Some(owner) != call.caller.as_ref()) =>
+        {
             // What the assistant then ran itself need not be in the file: its tool may disclose nothing.
             let says_no = |it: &Answer| !it.success && DECLINED.contains(&it.code);
             call.started.is_some() || client_call.answer.as_ref().is_some_and(|(_, it)| !says_no(it))

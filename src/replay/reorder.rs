@@ -98,8 +98,9 @@ pub(super) fn received_before_join(steps: &[Step], home: &Identity) -> BTreeMap<
             }
             What::Event(RoomEvent::Left { identity, .. }) => before_join(&mut all, identity).gone = true,
             What::Line(line) if line.direction == Direction::Heard => {
-                let it = before_join(&mut all, line.from.identity());
-                it.see(Some(line.from.sid()).filter(|sid| !sid.is_empty()));
+                let Some(from) = &line.from else { continue };
+                let it = before_join(&mut all, from.identity());
+                it.see(Some(from.sid()).filter(|sid| !sid.is_empty()));
                 let is_answer = line.decoded.as_ref().is_some_and(|it| it.kind() == Kind::TOOLS_REGISTER_ACK);
                 it.answers += usize::from(is_answer && !it.gone);
             }
@@ -116,7 +117,7 @@ pub(super) fn received_before_join(steps: &[Step], home: &Identity) -> BTreeMap<
                     }
                 }
             }
-            What::Event(_) | What::OtherTopic => {}
+            What::Event(_) | What::OtherTopic | What::Unnamed => {}
         }
     }
     all.into_iter().map(|(id, it)| (id, it.heard())).collect()

@@ -20,6 +20,8 @@ pub(super) enum What {
     Event(RoomEvent),
     /// A packet on another application's topic.
     OtherTopic,
+    /// A packet whose sender was not disclosed.
+    Unnamed,
 }
 
 /// A packet.
@@ -28,7 +30,8 @@ pub(super) struct Line {
     pub(super) entry: usize,
     pub(super) at: Moment,
     pub(super) direction: Direction,
-    pub(super) from: Peer,
+    /// Always there if the packet was heard.
+    pub(super) from: Option<Peer>,
     pub(super) to: Vec<Identity>,
     pub(super) lane: Lane,
     pub(super) stream: bool,
@@ -144,6 +147,7 @@ fn what(entry: usize, it: Entry) -> What {
     let at = it.at;
     match it.what {
         Happened::Event(event) => What::Event(event),
+        Happened::Packet(it) if it.direction == Direction::Heard && it.from.is_none() => What::Unnamed,
         Happened::Packet(it) if !["", TOPIC, STREAM_TOPIC].contains(&it.topic.as_str()) => What::OtherTopic,
         Happened::Packet(it) => What::Line(Box::new(Line {
             entry,

@@ -14,7 +14,7 @@ use crate::{
     },
     recording::{Direction, RoomEvent},
     tool::{Consent, Execution, Tool, ToolError, ToolOptions, Visibility},
-    transport::{Identity, Participant, Role},
+    transport::{Identity, Participant, Peer, Role},
 };
 
 /// The assistant's text when it refuses a client's tool.
@@ -160,11 +160,11 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
     all
 }
 
-/// The sender and the receivers; no receivers mean a broadcast.
+/// The sender and the receivers; no receivers mean a broadcast. A packet that was heard has a sender.
 pub(super) fn ends_of<'a>(line: &'a Line, home: &'a Identity) -> (&'a Identity, &'a [Identity]) {
     match line.direction {
         Direction::Sent => (home, &line.to),
-        Direction::Heard => (line.from.identity(), std::slice::from_ref(home)),
+        Direction::Heard => (line.from.as_ref().map_or(home, Peer::identity), std::slice::from_ref(home)),
     }
 }
 

@@ -87,7 +87,9 @@ impl Spans {
                     if line.direction == Direction::Heard
                         && line.decoded.as_ref().is_some_and(DecodedFrame::is_goodbye) =>
                 {
-                    goodbyes.insert(line.from.identity().clone(), line.from.sid().clone());
+                    if let Some(from) = &line.from {
+                        goodbyes.insert(from.identity().clone(), from.sid().clone());
+                    }
                 }
                 _ => {}
             }

@@ -20,7 +20,7 @@ pub enum TransportEvent {
     ConnectionState(ConnectionState),
     /// A part of a byte stream arrived.
     Stream {
-        /// The sender, as reported by the server.
+        /// The sender, as reported by the server. A stream whose sender the server does not disclose is not reported.
         from: Peer,
         /// The part.
         part: StreamPart,
@@ -30,9 +30,9 @@ pub enum TransportEvent {
 }
 
 impl TransportEvent {
-    /// Creates a packet event without a topic, as a participant without toolbridge sends it.
-    pub fn packet(from: Peer, lane: Lane, payload: impl Into<Bytes>) -> Self {
-        Self::Packet(Incoming { from, lane, topic: Cow::Borrowed(""), payload: payload.into() })
+    /// Creates a packet event without a topic, as a participant without toolbridge sends it: see [`Incoming::new`].
+    pub fn packet(from: impl Into<Option<Peer>>, lane: Lane, payload: impl Into<Bytes>) -> Self {
+        Self::Packet(Incoming::new(from, lane, "", payload))
     }
 }
 
@@ -40,8 +40,9 @@ impl TransportEvent {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incoming {
-    /// The sender, as reported by the server. Its identity or sid may be empty.
-    pub from: Peer,
+    /// The sender, as reported by the server; none if it does not disclose it, as for a hidden participant or a packet
+    /// sent by a server API.
+    pub from: Option<Peer>,
     /// The lane that carried it.
     pub lane: Lane,
     /// The topic. Empty if there is none.
@@ -51,13 +52,14 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Creates a received packet.
+    /// Creates a received packet. A sender with an empty identity counts as not disclosed.
     pub fn new(
-        from: Peer,
+        from: impl Into<Option<Peer>>,
         lane: Lane,
         topic: impl Into<Cow<'static, str>>,
         payload: impl Into<Bytes>,
     ) -> Self {
+        let from = from.into().filter(|peer| !peer.identity().as_str().is_empty());
         Self { from, lane, topic: topic.into(), payload: payload.into() }
     }
 }

@@ -83,10 +83,6 @@ macro_rules! text_newtype {
                 &self.0
             }
 
-            /// Returns true if it is unknown, as for a hidden participant or a packet sent by a server API.
-            pub fn is_empty(&self) -> bool {
-                self.0.is_empty()
-            }
         }
 
         impl AsRef<str> for $name {
@@ -155,10 +151,10 @@ text_newtype! {
     Sid
 }
 
-impl Identity {
-    /// Returns `None` if it is unknown.
-    pub(crate) fn known(&self) -> Option<Self> {
-        (!self.is_empty()).then(|| self.clone())
+impl Sid {
+    /// Returns true if the transport does not report it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -172,7 +168,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Creates a peer. Identity or sid is empty if LiveKit does not disclose it.
+    /// Creates a peer. The sid is empty if the transport does not report it.
     pub fn new(identity: impl Into<Identity>, sid: impl Into<Sid>) -> Self {
         Self { identity: identity.into(), sid: sid.into() }
     }
@@ -185,6 +181,14 @@ impl Peer {
     /// Returns the sid.
     pub fn sid(&self) -> &Sid {
         &self.sid
+    }
+}
+
+impl Peer {
+    /// Creates a sender; none if the identity is empty, which means that it is not disclosed.
+    pub(crate) fn disclosed(identity: impl Into<Identity>, sid: impl Into<Sid>) -> Option<Self> {
+        let peer = Self::new(identity, sid);
+        (!peer.identity.as_str().is_empty()).then_some(peer)
     }
 }
 

@@ -427,7 +427,7 @@ pub(crate) async fn requested_rejoin_is_performed() -> anyhow::Result<()> {
         ensure!(seen.await? == *before.peer());
         one.send(to("two", vec![n])).await?;
         let heard = packet(&mut two).await?;
-        ensure!(heard.payload[..] == [n] && heard.from == *one.local().peer(), "{heard:?}");
+        ensure!(heard.payload[..] == [n] && heard.from.as_ref() == Some(one.local().peer()), "{heard:?}");
         two.send(to("one", vec![n])).await?;
         ensure!(packet(&mut one).await?.payload[..] == [n]);
     }

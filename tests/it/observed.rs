@@ -51,7 +51,7 @@ fn result_observed_before_its_request_is_the_same_call() {
         closed(20_000),
     ]);
     let call = only(&entries);
-    assert_eq!((call.caller.as_str(), call.owner.unwrap().as_str()), ("assistant", "phone"));
+    assert_eq!((call.caller.unwrap().as_str(), call.owner.unwrap().as_str()), ("assistant", "phone"));
     assert_eq!((call.tool.as_str(), call.outcome), ("lamp", RecordedOutcome::Ok));
     assert_eq!((call.settled, call.requested), (Some(Moment(2 * MS)), Some(Moment(3 * MS))));
     assert_eq!((call.started, call.entries), (Some(Moment(MS)), vec![3, 4, 5]));
@@ -64,7 +64,7 @@ fn result_observed_before_its_request_is_the_same_call() {
 fn result_alone_has_no_caller() {
     let entries = observed(vec![heard(1, "phone", &ok(7, "a")), closed(2)]);
     let call = only(&entries);
-    assert_eq!((call.caller.as_str(), call.owner.unwrap().as_str()), ("", "phone"));
+    assert_eq!((call.caller, call.owner.unwrap().as_str()), (None, "phone"));
     assert_eq!(found(&check(entries)), []);
 }
 
@@ -133,7 +133,7 @@ fn sec_i4_a_stranger_that_answers_first_is_not_believed_once_the_owner_has_answe
     assert_eq!((call.owner.unwrap().as_str(), call.outcome), ("phone", RecordedOutcome::Ok));
     assert_eq!((call.started, call.settled), (Some(Moment(4 * MS)), Some(Moment(5 * MS))));
     let checked = check(entries);
-    let of_stranger = |it: &toolbridge::recording::Finding| it.who == *"stranger";
+    let of_stranger = |it: &toolbridge::recording::Finding| it.who == Some("stranger".into());
     assert!(checked.findings.iter().all(of_stranger), "{checked:#?}");
     let wrong = "wrong-sender";
     assert_eq!(found(&checked), [(Level::Note, wrong), (Level::Error, wrong), (Level::Error, wrong)]);
@@ -274,7 +274,7 @@ async fn two_observers_record_each_call_once_without_findings() {
         let wanted = wanted.map(|(tool, owner, end)| (tool.to_owned(), owner.to_owned(), end.to_owned()));
         assert_eq!(ends, wanted, "{who}");
         assert!(
-            calls.iter().all(|call| call.caller == *"assistant" && call.delivered.is_none()),
+            calls.iter().all(|call| call.caller == Some("assistant".into()) && call.delivered.is_none()),
             "{calls:#?}"
         );
         assert!(calls[6].started.is_some(), "{calls:#?}");
@@ -412,7 +412,7 @@ fn observer_of_random_sessions_has_no_findings_and_the_callers_outcomes() {
                 continue;
             };
             // A call that the caller ran itself while disconnected is not broadcast.
-            if same.owner.as_ref() == Some(&same.caller) && call.owner != same.owner {
+            if same.owner == same.caller && call.owner != same.owner {
                 continue;
             }
             assert_eq!(

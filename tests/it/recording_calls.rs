@@ -38,7 +38,10 @@ fn call_is_built_from_the_callers_request_and_result() {
     ]);
     assert_eq!((call.id.as_str(), call.tool.as_str()), ("a", "lamp"));
     assert_eq!(call.execution, Some(Execution::Client));
-    assert_eq!((call.caller.as_str(), call.owner.as_ref().unwrap().as_str()), ("assistant", "phone"));
+    assert_eq!(
+        (call.caller.as_ref().unwrap().as_str(), call.owner.as_ref().unwrap().as_str()),
+        ("assistant", "phone")
+    );
     assert_eq!(call.limit, Some(Duration::from_secs(5)));
     assert_eq!((call.parameters, call.result), (Some(5), Some(4)));
     let times = [call.requested, call.delivered, call.started, call.stopped, call.settled];
@@ -56,8 +59,10 @@ fn calls_are_in_order_of_appearance_and_one_id_of_two_callers_is_two_calls() {
         sent(3, "phone", &["two"], &ok(1, "a")),
         heard(4, "one", &request(-2, "b", "client")),
     ]);
-    let told: Vec<_> =
-        calls.iter().map(|it| (it.caller.as_str(), it.id.as_str(), it.outcome.clone())).collect();
+    let told: Vec<_> = calls
+        .iter()
+        .map(|it| (it.caller.as_ref().unwrap().as_str(), it.id.as_str(), it.outcome.clone()))
+        .collect();
     let open = RecordedOutcome::Open;
     assert_eq!(told, [("one", "a", open.clone()), ("two", "a", RecordedOutcome::Ok), ("one", "b", open)]);
 }
@@ -215,7 +220,7 @@ fn reissued_call_belongs_to_its_last_owner() {
 fn result_without_its_request_is_a_call_without_a_tool() {
     let call = only(vec![here(0, "assistant"), heard(1, "phone", &ok(1, "a"))]);
     assert_eq!((call.tool.as_str(), call.execution, call.requested), ("", None, None));
-    assert_eq!((call.caller.as_str(), call.outcome), ("assistant", RecordedOutcome::Ok));
+    assert_eq!((call.caller.as_ref().unwrap().as_str(), call.outcome), ("assistant", RecordedOutcome::Ok));
 }
 
 #[test]

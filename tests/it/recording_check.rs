@@ -49,7 +49,7 @@ fn asked(more: Vec<Entry>) -> Vec<Entry> {
 fn malformed() {
     let broken = || raw(1, Direction::Heard, "phone", &[], vec![0x81, 0xc1]);
     let checked = check(vec![here(0, "a"), broken()]);
-    assert_eq!((checked.errors, checked.findings[0].who.as_str()), (1, "phone"));
+    assert_eq!((checked.errors, checked.findings[0].who.as_ref().unwrap().as_str()), (1, "phone"));
     assert!(checked.findings[0].text.contains("101"), "{checked:?}");
     let mut untold = broken();
     let Happened::Packet(packet) = &mut untold.what else { unreachable!() };

@@ -578,7 +578,7 @@ fn other_packets_are_counted_and_replayed_unchanged() {
     let at = places(&file, Direction::Heard, Kind::TOOL_USE_RESULT)[0];
     let mut odd = file[at].clone();
     let Happened::Packet(packet) = &mut odd.what else { panic!() };
-    packet.from = Peer::new("x", "PA_x");
+    packet.from = Some(Peer::new("x", "PA_x"));
     packet.payload = vec![0xc1, 1, 2].into();
     let mut other = odd.clone();
     let Happened::Packet(packet) = &mut other.what else { panic!() };

@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use toolbridge::{
-    Role,
+    Identity, Role,
     frame::Frame,
     recording::{
         Entry, RecordedCall, RecordedOutcome, Recorder, RecorderOptions, Recording, RoomEvent, calls, report,
@@ -207,7 +207,8 @@ fn calls_and_names_above_the_limit_are_counted_in_the_totals() {
     let long_name = |number: usize| format!("{number}{}", "<".repeat(2_000));
     let calls: Vec<RecordedCall> = (0..20_000)
         .map(|number| {
-            let mut call = RecordedCall::new(long_name(number).parse().unwrap(), long_name(number).as_str());
+            let mut call =
+                RecordedCall::new(long_name(number).parse().unwrap(), Identity::from(long_name(number)));
             call.tool = long_name(number);
             call.outcome =
                 RecordedOutcome::Failed { code: long_name(number).into(), message: Some(long_name(number)) };

@@ -171,7 +171,7 @@ impl Sample {
 
 /// A call of which only caller, owner, tool and time are known.
 fn recorded(id: &str, tool: &str, owner: &str, at: u64) -> RecordedCall {
-    let mut call = RecordedCall::new(id.parse().unwrap(), ASSISTANT);
+    let mut call = RecordedCall::new(id.parse().unwrap(), Identity::from(ASSISTANT));
     call.tool = tool.to_owned();
     call.execution = Some(if owner == ASSISTANT { Execution::Server } else { Execution::Client });
     call.owner = Some(owner.into());
@@ -335,7 +335,7 @@ pub(crate) fn hostile() -> Sample {
     sample.packet(BEGUN, HOSTILE, &[HOSTILE], payload, Some(0));
     sample.packet(BEGUN + MS, HOSTILE, &[ASSISTANT], HOSTILE.as_bytes().to_vec().into(), Some(0));
     let mut call = recorded(HOSTILE, HOSTILE, HOSTILE, BEGUN);
-    call.caller = HOSTILE.into();
+    call.caller = Some(HOSTILE.into());
     call.settled = Some(Moment(BEGUN + 5 * MS));
     call.outcome = RecordedOutcome::Failed { code: HOSTILE.into(), message: Some(text()) };
     sample.calls.push(call);

@@ -88,7 +88,7 @@ impl World<'_> {
         let mut starts = self.ledger.starts.get(id).into_iter().flatten();
         starts.any(|it| {
             let name = self.processes[it.process].actor.to_string();
-            peer.identity().is_empty() || name == peer.identity().as_str()
+            peer.identity().as_str().is_empty() || name == peer.identity().as_str()
         })
     }
 

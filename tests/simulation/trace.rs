@@ -52,7 +52,7 @@ pub(crate) fn show(frame: &Frame) -> String {
 }
 
 pub(crate) fn peer(peer: &Peer) -> String {
-    if peer.identity().is_empty() {
+    if peer.identity().as_str().is_empty() {
         "unknown".to_owned()
     } else {
         format!("{}/{}", peer.identity(), peer.sid())

@@ -34,7 +34,7 @@ pub(super) struct Context {
     pub(super) stats: Stats,
     pub(super) timers: Timers,
     pub(super) log: CallLog,
-    complaints: BTreeMap<(Identity, Counter), u64>,
+    complaints: BTreeMap<(Option<Identity>, Counter), u64>,
     outputs: VecDeque<Output>,
     /// The last key of a call or job.
     last_key: u64,
@@ -150,18 +150,19 @@ impl Context {
     }
 
     /// Counts misbehavior, and reports it unless the same was reported within [`COMPLAINT_INTERVAL`].
-    pub(super) fn complain(&mut self, by: &Identity, what: Counter) {
+    pub(super) fn complain<'a>(&mut self, by: impl Into<Option<&'a Identity>>, what: Counter) {
+        let by = by.into();
         self.stats.add(what, 1);
         let known = self.complaints.len();
-        match self.complaints.get_mut(&(by.clone(), what)) {
+        match self.complaints.get_mut(&(by.cloned(), what)) {
             Some(times) => *times += 1,
             None if known >= MAX_COMPLAINTS => {}
             None => {
-                self.complaints.insert((by.clone(), what), 0);
+                self.complaints.insert((by.cloned(), what), 0);
                 if !self.timers.is_set(&Timer::Complaints) {
                     self.set_timer(Timer::Complaints, COMPLAINT_INTERVAL);
                 }
-                self.event(Event::Violation { by: by.known(), what, times: 1 });
+                self.event(Event::Violation { by: by.cloned(), what, times: 1 });
             }
         }
     }
@@ -171,7 +172,7 @@ impl Context {
         for ((by, what), times) in std::mem::take(&mut self.complaints) {
             if times > 0 {
                 self.complaints.insert((by.clone(), what), 0);
-                self.event(Event::Violation { by: by.known(), what, times });
+                self.event(Event::Violation { by, what, times });
             }
         }
         if !self.complaints.is_empty() {

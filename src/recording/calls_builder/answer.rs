@@ -36,14 +36,16 @@ impl CallsBuilder {
             Some(serial) => serial,
             None => {
                 // The request is not in the file: recording started later.
-                let unknown = Identity::from("");
                 let caller = match packet.direction {
-                    Direction::Sent => packet.to.iter().find(|who| !self.observers.contains(*who)),
-                    Direction::Heard if self.observes() => Some(&unknown),
-                    Direction::Heard => Some(&self.here),
+                    Direction::Sent => packet
+                        .to
+                        .iter()
+                        .find(|who| !self.observers.contains(*who))
+                        .or_else(|| packet.sender()),
+                    Direction::Heard if self.observes() => None,
+                    Direction::Heard => self.here.as_ref(),
                 };
-                let caller = caller.unwrap_or_else(|| packet.from.identity()).clone();
-                self.insert(&result.id, &caller)?
+                self.insert(&result.id, caller.cloned().as_ref())?
             }
         };
         let is_redacted = frame.meta_bool(REDACTED);
@@ -61,36 +63,38 @@ impl CallsBuilder {
         size: Option<usize>,
         answer: [u8; 32],
     ) -> Option<(u64, CallUpdate)> {
-        let from = packet.from.identity();
+        let from = packet.sender();
         if !self.may_answer(serial, from) {
             return Some((serial, CallUpdate::WrongSender));
         }
         let tracked_call = self.tracked.get_mut(&serial)?;
-        if tracked_call.before.contains(from) && tracked_call.call.owner.as_ref() != Some(from) {
+        if from.is_some_and(|from| tracked_call.before.contains(from))
+            && tracked_call.call.owner.as_ref() != from
+        {
             // A former owner answered late; another participant owns the call by now.
             return Some((serial, CallUpdate::Other));
         }
         let update = self.accept_sender(serial, from, Some(&outcome));
         let tracked_call = self.tracked.get_mut(&serial)?;
         if tracked_call.call.settled.is_some()
-            && *from == tracked_call.call.caller
+            && from == tracked_call.call.caller.as_ref()
             && tracked_call.was_declined()
         {
             tracked_call.take_over();
         }
         match tracked_call.answer {
             Some(first) if first == answer => return Some((serial, CallUpdate::ResultRepeated)),
-            Some(_) if tracked_call.taken_over && *from != tracked_call.call.caller => {
+            Some(_) if tracked_call.taken_over && from != tracked_call.call.caller.as_ref() => {
                 return Some((serial, CallUpdate::Other));
             }
             Some(_) => return Some((serial, CallUpdate::ResultChanged)),
-            None if tracked_call.taken_over && *from != tracked_call.call.caller => {
+            None if tracked_call.taken_over && from != tracked_call.call.caller.as_ref() => {
                 return Some((serial, CallUpdate::Other));
             }
             None => {}
         }
         tracked_call.answer = Some(answer);
-        tracked_call.call.owner = Some(from.clone());
+        tracked_call.call.owner = from.cloned();
         tracked_call.call.settled = Some(at);
         tracked_call.call.outcome = outcome;
         tracked_call.call.result = size;
@@ -99,11 +103,11 @@ impl CallsBuilder {
     }
 
     pub(super) fn stop(&mut self, at: Moment, serial: u64, packet: &Recorded) -> Option<(u64, CallUpdate)> {
-        let from = packet.from.identity();
+        let from = packet.sender();
         let tracked_call = self.tracked.get_mut(&serial)?;
         let call = &mut tracked_call.call;
-        if *from != call.caller {
-            if call.owner.as_ref() == Some(from) {
+        if from != call.caller.as_ref() {
+            if from.is_some() && call.owner.as_ref() == from {
                 call.stopped.get_or_insert(at);
             }
             return Some((serial, CallUpdate::Other));
@@ -123,35 +127,33 @@ impl CallsBuilder {
         packet: &Recorded,
         note: impl FnOnce(&mut RecordedCall),
     ) -> Option<(u64, CallUpdate)> {
-        let from = packet.from.identity();
+        let from = packet.sender();
         if !self.may_answer(serial, from) {
             return Some((serial, CallUpdate::WrongSender));
         }
         self.accept_sender(serial, from, None);
         let tracked_call = self.tracked.get_mut(&serial)?;
         if tracked_call.call.owner.is_none() {
-            tracked_call.call.owner = Some(from.clone());
+            tracked_call.call.owner = from.cloned();
         }
         note(&mut tracked_call.call);
         Some((serial, CallUpdate::Other))
     }
 
     /// Whether this participant may answer the call, as far as is known.
-    pub(super) fn may_answer(&self, serial: u64, from: &Identity) -> bool {
+    pub(super) fn may_answer(&self, serial: u64, from: Option<&Identity>) -> bool {
         self.surely_may_answer(serial, from) || self.observer_accepts(serial, from)
     }
 
-    pub(super) fn surely_may_answer(&self, serial: u64, from: &Identity) -> bool {
+    pub(super) fn surely_may_answer(&self, serial: u64, from: Option<&Identity>) -> bool {
+        let Some(from) = from.filter(|from| !self.observers.contains(*from)) else { return false };
         let Some(tracked_call) = self.tracked.get(&serial) else { return false };
         let call = &tracked_call.call;
-        if from.is_empty() || self.observers.contains(from) {
-            return false;
-        }
         if tracked_call.asked.is_none() {
             // Without the request, any participant may be the owner.
             return call.owner.as_ref().is_none_or(|owner| owner == from);
         }
-        if *from == call.caller {
+        if Some(from) == call.caller.as_ref() {
             return tracked_call.taken_over
                 || matches!(call.execution, Some(Execution::Server | Execution::Either))
                 || call.owner.as_ref() == Some(from);

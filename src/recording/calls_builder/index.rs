@@ -14,16 +14,17 @@ impl CallsBuilder {
     pub(super) fn find(&self, packet: &Recorded, id: &str) -> Option<u64> {
         let id = CallId::known(id);
         let serials = self.ids.get(&id)?;
-        let from = packet.from.identity();
+        let from = packet.sender();
         if serials.len() == MAX_ALIKE {
             // More calls than listed may have this id, but most frames identify their caller.
-            let heard = Some(&self.here).filter(|_| packet.direction == Direction::Heard);
-            let callers = [Some(from), heard, packet.to.first()].into_iter().flatten();
-            let known = callers.filter_map(|caller| self.keys.get(&(id.clone(), caller.clone())));
+            let heard = self.here.as_ref().filter(|_| packet.direction == Direction::Heard);
+            let callers = [from, heard, packet.to.first()];
+            let known = callers.iter().filter_map(|caller| self.keys.get(&(id.clone(), caller.cloned())));
             let mut known = known.filter(|serial| {
                 let tracked_call = self.tracked.get(serial);
-                tracked_call
-                    .is_some_and(|it| it.call.caller == *from || self.surely_may_answer(**serial, from))
+                tracked_call.is_some_and(|it| {
+                    it.call.caller.as_ref() == from || self.surely_may_answer(**serial, from)
+                })
             });
             if let Some(serial) = known.next() {
                 return Some(*serial);
@@ -31,8 +32,10 @@ impl CallsBuilder {
         }
         let fits = |serial: &&u64| {
             self.tracked.get(serial).is_some_and(|tracked_call| {
-                let caller = &tracked_call.call.caller;
-                let is_meant = packet.to.is_empty() || packet.to.contains(caller) || caller == from;
+                let caller = tracked_call.call.caller.as_ref();
+                let is_meant = packet.to.is_empty()
+                    || caller.is_some_and(|caller| packet.to.contains(caller))
+                    || caller == from;
                 is_meant && (caller == from || self.surely_may_answer(**serial, from))
             })
         };
@@ -41,13 +44,13 @@ impl CallsBuilder {
 
     pub(super) fn find_by_stanza(&self, packet: &Recorded, stanza: i32) -> Option<u64> {
         let caller = match packet.direction {
-            Direction::Sent => packet.to.first()?.clone(),
+            Direction::Sent => Some(packet.to.first()?.clone()),
             Direction::Heard => self.here.clone(),
         };
         self.stanzas.get(&(caller, stanza)).copied()
     }
 
-    pub(super) fn insert(&mut self, id: &CallId, caller: &Identity) -> Option<u64> {
+    pub(super) fn insert(&mut self, id: &CallId, caller: Option<&Identity>) -> Option<u64> {
         if id.as_str().len() > MAX_WORD {
             self.dropped += 1;
             return None;
@@ -55,7 +58,7 @@ impl CallsBuilder {
         let serial = self.next;
         self.next += 1;
         self.tracked.insert(serial, TrackedCall::new(id, caller));
-        self.keys.insert((id.clone(), caller.clone()), serial);
+        self.keys.insert((id.clone(), caller.cloned()), serial);
         let alike = self.ids.entry(id.clone()).or_default();
         if alike.len() == MAX_ALIKE {
             alike.pop_front();
@@ -121,7 +124,7 @@ mod tests {
             at: Moment(1),
             what: Happened::Packet(Recorded {
                 direction: Direction::Heard,
-                from: Peer::new(from, "PA"),
+                from: Some(Peer::new(from, "PA")),
                 to: Vec::new(),
                 topic: "toolbridge".into(),
                 lane: Lane::Reliable,

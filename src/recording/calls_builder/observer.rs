@@ -10,7 +10,7 @@ use crate::{
 impl CallsBuilder {
     /// Whether the recorded participant is an observer.
     pub(crate) fn observes(&self) -> bool {
-        self.observers.contains(&self.here)
+        self.here.as_ref().is_some_and(|here| self.observers.contains(here))
     }
 
     /// Whether the file must contain the answer of this call, if there was one. An observer receives frames only from
@@ -19,10 +19,10 @@ impl CallsBuilder {
         let Some(call) = self.call(serial) else { return false };
         !self.observes()
             || call.execution == Some(Execution::Server)
-            || self
-                .offered
-                .get(&call.tool)
-                .is_some_and(|count| *count > usize::from(self.offers(&call.caller, &call.tool)))
+            || self.offered.get(&call.tool).is_some_and(|count| {
+                let by_caller = call.caller.as_ref().is_some_and(|caller| self.offers(caller, &call.tool));
+                *count > usize::from(by_caller)
+            })
     }
 
     /// The participant that answered this call but turned out not to own it.
@@ -42,23 +42,23 @@ impl CallsBuilder {
 
     /// Finds the call of a request that follows its result: the two copies have different senders and may be
     /// reordered.
-    pub(super) fn adopt(&mut self, id: &CallId, caller: &Identity) -> Option<u64> {
+    pub(super) fn adopt(&mut self, id: &CallId, caller: Option<&Identity>) -> Option<u64> {
         if !self.observes() {
             return None;
         }
-        let nobodys = (id.clone(), Identity::from(""));
+        let nobodys = (id.clone(), None);
         let serial = self.keys.get(&nobodys).copied()?;
         let tracked_call =
             self.tracked.get_mut(&serial).filter(|tracked_call| tracked_call.asked.is_none())?;
-        tracked_call.call.caller = caller.clone();
+        tracked_call.call.caller = caller.cloned();
         self.keys.remove(&nobodys);
-        self.keys.insert((id.clone(), caller.clone()), serial);
+        self.keys.insert((id.clone(), caller.cloned()), serial);
         Some(serial)
     }
 
     /// Adds a call whose request an observer has not yet received; its caller is still unknown.
     pub(super) fn insert_unrequested(&mut self, id: &CallId) -> Option<u64> {
-        if self.observes() { self.insert(id, &Identity::from("")) } else { None }
+        if self.observes() { self.insert(id, None) } else { None }
     }
 
     /// Checks the owner again once the request identifies the tool.
@@ -76,7 +76,7 @@ impl CallsBuilder {
         let call = &tracked_call.call;
         tracked_call.asked.is_some()
             && call.execution != Some(Execution::Server)
-            && *from != call.caller
+            && Some(from) != call.caller.as_ref()
             && !self.offers(from, &call.tool)
             && self.is_offered(&call.tool)
     }
@@ -84,10 +84,11 @@ impl CallsBuilder {
     /// Whether this participant may have been asked: any may while there is no answer. After an answer from a
     /// participant that does not offer the tool, or if the call was requested more than once, only those that offer
     /// it may.
-    pub(super) fn observer_accepts(&self, serial: u64, from: &Identity) -> bool {
+    pub(super) fn observer_accepts(&self, serial: u64, from: Option<&Identity>) -> bool {
+        let Some(from) = from else { return false };
         let Some(tracked_call) = self.tracked.get(&serial).filter(|_| self.observes()) else { return false };
         let call = &tracked_call.call;
-        let cannot = from.is_empty() || self.observers.contains(from) || *from == call.caller;
+        let cannot = self.observers.contains(from) || Some(from) == call.caller.as_ref();
         if cannot || tracked_call.asked.is_none() || call.execution == Some(Execution::Server) {
             return false;
         }
@@ -100,12 +101,10 @@ impl CallsBuilder {
     pub(super) fn accept_sender(
         &mut self,
         serial: u64,
-        from: &Identity,
+        from: Option<&Identity>,
         outcome: Option<&RecordedOutcome>,
     ) -> CallUpdate {
-        if !self.observes() {
-            return CallUpdate::Settled;
-        }
+        let Some(from) = from.filter(|_| self.observes()) else { return CallUpdate::Settled };
         let uncertain = self.is_uncertain(serial, from);
         let Some(tracked_call) = self.tracked.get_mut(&serial) else { return CallUpdate::Settled };
         let is_decided = tracked_call.call.settled.is_some() && !tracked_call.owner_uncertain;

@@ -41,9 +41,9 @@ pub(super) struct TrackedCall {
 }
 
 impl TrackedCall {
-    pub(super) fn new(id: &CallId, caller: &Identity) -> Self {
+    pub(super) fn new(id: &CallId, caller: Option<&Identity>) -> Self {
         Self {
-            call: RecordedCall::new(id.clone(), caller.clone()),
+            call: RecordedCall::new(id.clone(), caller.cloned()),
             weighed: 0,
             asked: None,
             answer: None,
@@ -74,7 +74,7 @@ impl TrackedCall {
     pub(super) fn take_over(&mut self) {
         self.taken_over = true;
         let caller = self.call.caller.clone();
-        let before = self.call.owner.replace(caller);
+        let before = std::mem::replace(&mut self.call.owner, caller);
         self.before.extend(before.filter(|_| self.before.len() < MAX_AGAIN));
         if self.call.outcome == RecordedOutcome::Stopped || self.was_declined() {
             self.answer = None;

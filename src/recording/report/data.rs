@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     protocol::frame::{Frame, Kind},
-    transport::Lane,
+    transport::{Identity, Lane},
 };
 use room::RoomTimeline;
 
@@ -224,7 +224,7 @@ impl Block {
                 shown(call.id.as_str(), MAX_TEXT),
                 texts.place(&call.tool),
                 call.execution.map(|it| it.as_str()),
-                texts.place(call.caller.as_str()),
+                texts.place(call.caller.as_ref().map_or("", Identity::as_str)),
                 call.owner.as_ref().map(|owner| texts.place(owner.as_str())),
                 call.limit.map(milliseconds),
                 call.parameters,
@@ -266,7 +266,7 @@ impl Block {
         let kept = self.texts.all.len();
         let to: Vec<&str> = packet.to.iter().map(|to| to.as_str()).take(MAX_TEXT).collect();
         let to = if to.is_empty() { None } else { Some(self.texts.place(&to.join(", "))) };
-        let from = self.texts.place(packet.from.identity().as_str());
+        let from = self.texts.place(packet.sender().map_or("", Identity::as_str));
         let brings = self.texts.take_cost();
         let row = |shown: &Shown| {
             json!([

@@ -13,7 +13,7 @@ use rustls::pki_types::CertificateDer;
 use super::{
     inbox::Inbox,
     liveness::{End, Liveness, Sign},
-    packet::{self, Skipped},
+    packet,
     participants::{self, Participants},
     peer_connection::{Admit, Error, PeerConnection},
     queues::{Leave, Leaving, Queues},
@@ -247,7 +247,7 @@ impl Connection {
                     inbox.event(heard.event);
                 }
             }
-            Err(why @ (Skipped::Malformed | Skipped::OtherKind)) => {
+            Err(why) => {
                 self.skipped += 1;
                 tracing::debug!(?why, size, skipped = self.skipped, "a message was skipped");
             }

@@ -120,7 +120,7 @@ fn wake(mut state: MutexGuard<'_, State>, waker: impl FnOnce(&mut State) -> &mut
 fn size(event: &TaskEvent) -> usize {
     let carried = match event {
         TaskEvent::Event(TransportEvent::Packet(packet)) => {
-            peer_size(&packet.from) + packet.topic.len() + packet.payload.len()
+            packet.from.as_ref().map_or(0, peer_size) + packet.topic.len() + packet.payload.len()
         }
         TaskEvent::Event(TransportEvent::Stream { from, part }) => peer_size(from) + part_size(part),
         TaskEvent::Event(TransportEvent::Joined(who)) | TaskEvent::Local(who) => participant_size(who),

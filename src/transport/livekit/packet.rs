@@ -105,9 +105,11 @@ pub(super) enum Skipped {
     Malformed,
     /// It is a packet of another kind: speakers, transcription, a stream of text, a remote call.
     OtherKind,
+    /// It is a part of a byte stream whose sender the server does not disclose: two senders could use the same id.
+    StreamWithoutSender,
 }
 
-/// Reads a message. The sender is as the server stamped it; either part may be empty.
+/// Reads a message. The sender is as the server stamped it.
 pub(super) fn incoming(lane: Lane, bytes: Bytes) -> Result<Heard, Skipped> {
     let size = bytes.len();
     let packet = DataPacket::decode(bytes).map_err(|_| Skipped::Malformed)?;
@@ -116,7 +118,8 @@ pub(super) fn incoming(lane: Lane, bytes: Bytes) -> Result<Heard, Skipped> {
         Some(value) if lane == Lane::Reliable => {
             let part = stream::read(value, size).ok_or(Skipped::OtherKind)?;
             let sid = Sid::from(packet.participant_sid);
-            let from = Peer::new(packet.participant_identity, sid.clone());
+            let from = Peer::disclosed(packet.participant_identity, sid.clone())
+                .ok_or(Skipped::StreamWithoutSender)?;
             let event = TransportEvent::Stream { from, part };
             return Ok(Heard { sequence: packet.sequence, sid, event });
         }
@@ -124,12 +127,9 @@ pub(super) fn incoming(lane: Lane, bytes: Bytes) -> Result<Heard, Skipped> {
     };
     let (user_identity, user_sid) = (user.participant_identity, user.participant_sid);
     let either = |first: String, second: String| if first.is_empty() { second } else { first };
-    let from = Peer::new(
-        either(packet.participant_identity, user_identity),
-        either(packet.participant_sid, user_sid),
-    );
+    let sid = Sid::from(either(packet.participant_sid, user_sid));
+    let from = Peer::disclosed(either(packet.participant_identity, user_identity), sid.clone());
     let topic = user.topic.unwrap_or_default();
-    let sid = from.sid().clone();
     let event = TransportEvent::Packet(Incoming::new(from, lane, topic, detached(user.payload, size)));
     Ok(Heard { sequence: packet.sequence, sid, event })
 }
@@ -266,10 +266,10 @@ mod tests {
         };
         let mut packet = DataPacket { value: Some(Value::User(user)), ..Default::default() };
         let from = |packet: &DataPacket| read(Lane::Reliable, packet).from;
-        assert_eq!(from(&packet), Peer::new("old", "PA_0"));
+        assert_eq!(from(&packet), Some(Peer::new("old", "PA_0")));
         packet.participant_identity = "new".into();
         packet.participant_sid = "PA_1".into();
-        assert_eq!(from(&packet), Peer::new("new", "PA_1"));
+        assert_eq!(from(&packet), Some(Peer::new("new", "PA_1")));
     }
 
     #[test]

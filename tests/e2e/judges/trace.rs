@@ -97,7 +97,7 @@ fn wanted(file: &Path) -> anyhow::Result<BTreeMap<String, Slice>> {
         let first = call.requested.or(call.settled).or(call.stopped)?;
         let end = call.settled.or(call.stopped).unwrap_or(last).max(first);
         let nanos = |from: Moment, to: Moment| to.0.saturating_sub(from.0);
-        let owner = call.owner.as_ref().unwrap_or(&call.caller).to_string();
+        let owner = call.owner.as_ref().or(call.caller.as_ref()).unwrap().to_string();
         let slice = (owner, call.tool.clone(), nanos(begun, first), nanos(first, end), word(&call.outcome));
         Some((call.id.to_string(), slice))
     };

@@ -30,7 +30,7 @@ impl Exchange {
             }
             return;
         }
-        if id.is_empty() {
+        if id.as_str().is_empty() {
             return;
         }
         peers.handle_joined(cx, delivery, who);

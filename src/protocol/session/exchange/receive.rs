@@ -22,12 +22,13 @@ use crate::{
 };
 
 impl Exchange {
-    pub(crate) fn receive(&mut self, core: &mut Core, from: &Peer, lane: Lane, payload: Bytes) {
+    pub(crate) fn receive(&mut self, core: &mut Core, from: Option<&Peer>, lane: Lane, payload: Bytes) {
         let Core { cx, peers, delivery, .. } = core;
         cx.count(Counter::FramesIn);
         cx.stats.add(Counter::BytesIn, payload.len());
+        let Some(from) = from else { return cx.complain(None, Counter::NoSender) };
         let id = from.identity();
-        if id.is_empty() || id == cx.local.identity() {
+        if id == cx.local.identity() {
             return cx.complain(id, Counter::NoSender);
         }
         if payload.len() > cx.config.caps.frames.max_incoming {

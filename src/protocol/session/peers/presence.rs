@@ -133,7 +133,7 @@ impl Peers {
         let is_known = |remote: &Remote| {
             remote.is_at(from.sid()) && !remote.has_left() && self.is_counterpart(cx, id, remote)
         };
-        !id.is_empty() && id != cx.local.identity() && self.get(id).is_some_and(is_known)
+        !id.as_str().is_empty() && id != cx.local.identity() && self.get(id).is_some_and(is_known)
     }
 
     /// Handles the timer of an unannounced sid that a Configuration showed. A peer that still sends packets is in the

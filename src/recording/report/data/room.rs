@@ -70,7 +70,7 @@ impl RoomTimeline {
     }
 
     pub(super) fn call(&mut self, call: &RecordedCall) {
-        if let Some(caller) = self.person(&call.caller) {
+        if let Some(caller) = call.caller.as_ref().and_then(|caller| self.person(caller)) {
             caller.asked += 1;
         }
         if let Some(owner) = call.owner.as_ref().and_then(|owner| self.person(owner)) {
@@ -85,14 +85,9 @@ impl RoomTimeline {
         let frame = Frame::decode(packet.payload.clone()).ok();
         self.malformed += u64::from(frame.as_ref().is_none_or(|frame| frame.message().is_err()));
         self.redacted += u64::from(frame.is_some_and(|frame| frame.meta_bool(REDACTED)));
-        let mut from = packet.from.identity().clone();
-        if packet.direction == Direction::Sent
-            && from.is_empty()
-            && let Some(recorder) = &self.recorder
-        {
-            from = recorder.clone();
-        }
-        if let Some(sender) = self.person(&from) {
+        let recorder = self.recorder.as_ref().filter(|_| packet.direction == Direction::Sent);
+        let from = packet.sender().or(recorder).cloned();
+        if let Some(sender) = from.and_then(|from| self.person(&from)) {
             sender.frames += 1;
             sender.bytes = sender.bytes.saturating_add(bytes);
         }
