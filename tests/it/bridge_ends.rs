@@ -177,7 +177,7 @@ async fn events_end_when_the_participant_has_left() {
         last = Some(event);
     }
     assert!(matches!(last, Some(Event::Closed(CloseReason::Closed))), "{last:?}");
-    assert!(assistant.events().recv().await.is_none(), "nothing will ever happen");
+    assert!(assistant.events().recv().await.is_none(), "no further event can arrive");
 }
 
 #[derive(Deserialize, JsonSchema)]

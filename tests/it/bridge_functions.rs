@@ -28,7 +28,7 @@ fn within<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
         builder.enable_all().start_paused(true).build().unwrap().block_on(test());
         over.send(()).unwrap();
     });
-    ended.recv_timeout(LOCKED_UP).expect("it locked up, or failed");
+    ended.recv_timeout(LOCKED_UP).expect("the test deadlocked or failed");
 }
 
 async fn nothing() -> Result<(), ToolError> {
@@ -126,7 +126,10 @@ fn rule_that_panics_refuses() {
         let mut call = assistant.call("slow", ()).to("phone").timeout(Duration::from_secs(5)).start();
         call.progress().await.unwrap();
         phone.stop_all().unwrap();
-        assert!(matches!(call.await, Err(CallError::Timeout { .. })), "nobody may stop it");
+        assert!(
+            matches!(call.await, Err(CallError::Timeout { .. })),
+            "the rule lets no client stop the call"
+        );
         drop(plain);
         assistant.call("ours", ()).await.unwrap();
     });

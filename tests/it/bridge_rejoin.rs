@@ -78,8 +78,8 @@ async fn packet_queued_in_one_join_is_not_sent_in_the_next() {
     tell.send((TransportEvent::ConnectionState(ConnectionState::Reconnecting), None)).await.unwrap();
     while !matches!(news.recv().await.unwrap(), Event::ConnectionState(ConnectionState::Reconnecting)) {}
     say("meanwhile");
-    let anew = Participant::new("assistant", "PA_2").agent(true);
-    tell.send((TransportEvent::ConnectionState(ConnectionState::Connected), Some(anew))).await.unwrap();
+    let rejoined = Participant::new("assistant", "PA_2").agent(true);
+    tell.send((TransportEvent::ConnectionState(ConnectionState::Connected), Some(rejoined))).await.unwrap();
     while !matches!(news.recv().await.unwrap(), Event::ConnectionState(ConnectionState::Connected)) {}
     greeting.answer.send(Err(SendError::Interrupted)).unwrap();
     say("after");
@@ -88,7 +88,10 @@ async fn packet_queued_in_one_join_is_not_sent_in_the_next() {
     loop {
         let Handed { sid, packet, answer } = sent.recv().await.unwrap();
         let text = text(&packet);
-        assert!(!text.contains("before") && !text.contains("meanwhile"), "it left as {sid}");
+        assert!(
+            !text.contains("before") && !text.contains("meanwhile"),
+            "a packet of the previous join was sent as {sid}"
+        );
         assert_eq!(sid, "PA_2");
         log.push(text.clone());
         let _ = answer.send(Ok(()));
@@ -96,7 +99,7 @@ async fn packet_queued_in_one_join_is_not_sent_in_the_next() {
             break;
         }
     }
-    assert!(log.len() >= 2, "it greeted anew first");
+    assert!(log.len() >= 2, "the new join starts with a Configuration");
     // The Configuration and eleven test packets.
     assert!(assistant.stats().count(toolbridge::Counter::SendFailed) >= 12);
 }

@@ -10,7 +10,7 @@ use toolbridge::{
 
 /// Sends nothing until its received events were read.
 struct Stalled {
-    comes: Arc<Notify>,
+    arrived: Arc<Notify>,
     read: watch::Sender<bool>,
 }
 
@@ -37,7 +37,7 @@ impl Transport for Stalled {
     }
 
     async fn recv(&mut self) -> Option<TransportEvent> {
-        self.comes.notified().await;
+        self.arrived.notified().await;
         self.read.send_replace(true);
         Some(TransportEvent::Joined(Participant::new("phone", "PA_2")))
     }
@@ -45,8 +45,8 @@ impl Transport for Stalled {
 
 #[tokio::test(start_paused = true)]
 async fn full_send_queue_and_full_event_queue_do_not_deadlock() {
-    let comes = Arc::new(Notify::new());
-    let transport = Stalled { comes: Arc::clone(&comes), read: watch::Sender::new(false) };
+    let arrived = Arc::new(Notify::new());
+    let transport = Stalled { arrived: Arc::clone(&arrived), read: watch::Sender::new(false) };
     let assistant = Assistant::builder().join_over(transport).await.unwrap();
     let mut events = assistant.events();
     for _ in 0..2_000 {
@@ -54,8 +54,8 @@ async fn full_send_queue_and_full_event_queue_do_not_deadlock() {
         sent.unwrap();
     }
     tokio::time::sleep(Duration::from_secs(1)).await; // on a paused clock: everything waits by now
-    comes.notify_one();
+    arrived.notify_one();
     let heard = async { while !matches!(events.recv().await.unwrap(), Event::Joined(_)) {} };
-    tokio::time::timeout(Duration::from_secs(60), heard).await.expect("it is read");
+    tokio::time::timeout(Duration::from_secs(60), heard).await.expect("all events are read");
     assert_eq!(assistant.close().await, toolbridge::CloseReason::Closed);
 }

@@ -109,7 +109,7 @@ async fn cancel_overtakes_a_large_request() {
     call.cancel();
     let mut held = seen.held.subscribe();
     held.wait_for(|count| *count == 0).await.unwrap();
-    assert_eq!(*seen.arrived.borrow(), 0, "it waited for all of the large one");
+    assert_eq!(*seen.arrived.borrow(), 0, "the cancel waited for the whole large frame");
     assert_eq!(large.await.unwrap().decode::<usize>().unwrap(), 15 * MIB);
 }
 
@@ -154,7 +154,7 @@ async fn dropped_send_abandons_its_stream() {
     tokio::select! {
         biased;
         part = part(&mut b) => assert!(matches!(part, StreamPart::Header(_)), "{part:?}"),
-        _ = &mut sending => panic!("it was sent in one go"),
+        _ = &mut sending => panic!("the whole frame was sent before its first part was read"),
     }
     drop(sending);
     let reason = loop {
@@ -178,5 +178,5 @@ async fn leaving_does_not_wait_for_a_large_frame() {
     drop(assistant);
     let mut held = seen.held.subscribe();
     held.wait_for(|count| *count == 0).await.unwrap();
-    assert_eq!(*seen.arrived.borrow(), 0, "the goodbye came first");
+    assert_eq!(*seen.arrived.borrow(), 0, "the goodbye overtook the large frame");
 }

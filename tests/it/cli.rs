@@ -64,7 +64,7 @@ fn fixtures(folder: &str) -> Vec<PathBuf> {
 }
 
 /// The file of the same case, from any maker.
-fn beside(path: &Path, extension: &str) -> PathBuf {
+fn with_extension(path: &Path, extension: &str) -> PathBuf {
     let case = path.file_name().unwrap().to_str().unwrap().split('.').next().unwrap();
     path.with_file_name(format!("{case}.{extension}"))
 }
@@ -229,7 +229,8 @@ fn decode_prints_the_canonical_json_of_every_fixture() {
         let shown = text(&output.stdout);
         assert!(shown.ends_with('\n') && shown.lines().count() == 1, "{path:?}: {shown}");
         let value: Value = serde_json::from_str(shown).unwrap();
-        let expected: Value = serde_json::from_slice(&fs::read(beside(&path, "json")).unwrap()).unwrap();
+        let expected: Value =
+            serde_json::from_slice(&fs::read(with_extension(&path, "json")).unwrap()).unwrap();
         assert_eq!(value.to_string(), expected.to_string(), "{path:?}");
     }
 }
@@ -240,7 +241,7 @@ fn decode_reports_an_error_and_its_place_in_one_line() {
         let output = run(&["frame", "decode", path.to_str().unwrap()]);
         let complaint = complaint(&output, 1);
         assert_eq!(complaint.lines().count(), 1, "{path:?}: {complaint}");
-        let reason = fs::read_to_string(beside(&path, "txt")).unwrap();
+        let reason = fs::read_to_string(with_extension(&path, "txt")).unwrap();
         assert!(complaint.contains(reason.trim()), "{path:?}: {complaint}");
         // An error about something missing has no position.
         let has_place = complaint.contains("byte ") || complaint.contains("bytes ");

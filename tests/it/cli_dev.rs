@@ -91,8 +91,8 @@ fn request_with_a_foreign_host_name_is_refused_unless_the_name_is_allowed() {
         stream.read_to_string(&mut answer).unwrap();
         answer.split(' ').nth(1).unwrap().to_owned()
     };
-    for ours in [&*address, "localhost", "studio.local:7880"] {
-        assert_eq!(status(ours), "200", "{ours}");
+    for host in [&*address, "localhost", "studio.local:7880"] {
+        assert_eq!(status(host), "200", "{host}");
     }
     for foreign in ["evil.example", "evil.example:7880", "127.0.0.1.evil.example"] {
         assert_eq!(status(foreign), "403", "{foreign}");

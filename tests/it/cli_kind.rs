@@ -114,17 +114,17 @@ fn tool_that_needs_consent_is_reported_with_the_options_that_give_it() {
     let there = ["--url", "ws://127.0.0.1:1", "--token", client.as_str(), "--tools", file];
     let run_with = |more: &[&str]| feed(&[&["client"], &there[..], more].concat(), b"");
     // Standard input is not a terminal here.
-    let told = complaint(&run_with(&[]), 2);
+    let message = complaint(&run_with(&[]), 2);
     assert!(
-        told.contains("\"erase\"") && told.contains("--yes erase") && told.contains("terminal"),
-        "{told}"
+        message.contains("\"erase\"") && message.contains("--yes erase") && message.contains("terminal"),
+        "{message}"
     );
     assert!(complaint(&run_with(&["--yes", "eraze"]), 2).contains("no tool with this name"));
     assert!(complaint(&run_with(&["--yes", "erase"]), 1).contains("cannot be reached"));
     // An assistant's standard input belongs to its driver.
     let assistant = key.assistant("r", "i").sign().unwrap();
     let there = ["assistant", "--url", "ws://127.0.0.1:1", "--token", assistant.as_str(), "--tools", file];
-    let told = complaint(&feed(&there, b""), 2);
-    assert!(told.contains("--yes erase") && !told.contains("terminal"), "{told}");
+    let message = complaint(&feed(&there, b""), 2);
+    assert!(message.contains("--yes erase") && !message.contains("terminal"), "{message}");
     fs::remove_dir_all(&folder).unwrap();
 }

@@ -97,9 +97,12 @@ fn info_prints_participants_times_and_outcomes() {
     assert_eq!((&phone["sent"]["packets"], &phone["heard"]["packets"]), (&2.into(), &2.into()));
     assert_eq!(info["frames"]["ToolUseRequest"], 3);
     assert_eq!(info["problems"].to_string(), "{}");
-    let told = shown(&["info", &file]);
-    assert!(told.contains("execution_error 1, ok 1, stopped 1") && told.contains("PA_").eq(&false), "{told}");
-    assert!(told.contains("lamp") && told.contains("500.000"), "{told}");
+    let printed = shown(&["info", &file]);
+    assert!(
+        printed.contains("execution_error 1, ok 1, stopped 1") && printed.contains("PA_").eq(&false),
+        "{printed}"
+    );
+    assert!(printed.contains("lamp") && printed.contains("500.000"), "{printed}");
 }
 
 #[test]
@@ -107,10 +110,10 @@ fn calls_prints_one_row_per_call() {
     let folder = Folder::new();
     let file = folder.recording(session());
     let calls = json(&["calls", &file, "--json"], 0);
-    let told: Vec<_> = calls.as_array().unwrap().iter().map(|it| (&it["id"], &it["outcome"])).collect();
+    let printed: Vec<_> = calls.as_array().unwrap().iter().map(|it| (&it["id"], &it["outcome"])).collect();
     let [a, b, c] = ["a", "b", "c"].map(Value::from);
     let [ok, error, stopped] = ["ok", "execution_error", "stopped"].map(Value::from);
-    assert_eq!(told, [(&a, &ok), (&b, &error), (&c, &stopped)]);
+    assert_eq!(printed, [(&a, &ok), (&b, &error), (&c, &stopped)]);
     let table = shown(&["calls", &file]);
     assert_eq!(table.lines().count(), 4, "{table}");
     assert!(table.lines().nth(1).unwrap().contains("40.000") && table.contains("\\u{1b}[31m"), "{table}");
@@ -131,9 +134,9 @@ fn sec_c3_no_verb_lets_a_file_steer_the_terminal() {
     ];
     for verb in verbs {
         let output = run(&[verb, &[file.as_str()]].concat());
-        let told = text(&output.stdout);
+        let printed = text(&output.stdout);
         let is_bad = |it: char| (it.is_control() && it != '\n') || ('\u{202a}'..='\u{202e}').contains(&it);
-        assert!(!told.is_empty() && !told.contains(is_bad), "{verb:?}: {told:?}");
+        assert!(!printed.is_empty() && !printed.contains(is_bad), "{verb:?}: {printed:?}");
     }
 }
 
@@ -141,9 +144,9 @@ fn sec_c3_no_verb_lets_a_file_steer_the_terminal() {
 fn cat_shows_entries_as_text_and_as_json() {
     let folder = Folder::new();
     let file = folder.recording(session());
-    let told = shown(&["cat", &file]);
-    assert_eq!(told.lines().count(), 10);
-    let line = told.lines().nth(4).unwrap();
+    let printed = shown(&["cat", &file]);
+    assert_eq!(printed.lines().count(), 10);
+    let line = printed.lines().nth(4).unwrap();
     assert!(line.contains("← phone") && line.contains("ToolUseResult") && line.ends_with("a ok"), "{line}");
     let array = json(&["cat", &file, "--format", "json"], 0);
     let lines: Vec<Value> = shown(&["cat", &file, "--format", "ndjson"])
@@ -163,9 +166,9 @@ fn cat_prints_only_the_selected_entries() {
     let folder = Folder::new();
     let file = folder.recording(session());
     let places = |filter: &[&str]| -> Vec<u64> {
-        let told = shown(&[&["cat", &file, "--format", "ndjson"], filter].concat());
+        let printed = shown(&[&["cat", &file, "--format", "ndjson"], filter].concat());
         let entry = |line: &str| serde_json::from_str::<Value>(line).unwrap()["entry"].as_u64().unwrap();
-        told.lines().map(entry).collect()
+        printed.lines().map(entry).collect()
     };
     assert_eq!(places(&["--call", "a"]), [3, 4]);
     assert_eq!(places(&["--tool", "lamp"]), [3, 4, 5, 6]);
@@ -200,8 +203,8 @@ fn check_exits_with_status_3_and_lists_the_findings() {
     let bad = other.recording(bad);
     let output = run(&["check", &bad]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
-    let told = text(&output.stdout);
-    assert!(told.contains("error wrong-sender") && told.ends_with("1 errors, 0 notes\n"), "{told}");
+    let printed = text(&output.stdout);
+    assert!(printed.contains("error wrong-sender") && printed.ends_with("1 errors, 0 notes\n"), "{printed}");
     assert_eq!(json(&["info", &bad, "--json"], 0)["problems"]["wrong-sender"], 1);
 }
 
@@ -247,12 +250,12 @@ fn damaged_file_is_printed_up_to_the_damage_with_status_3_and_repaired() {
         assert!(text(&output.stderr).contains("damaged at byte"), "{verb}: {output:?}");
         assert!(!output.stdout.is_empty(), "{verb}");
     }
-    let mended = folder.path("mended.mcap");
-    let output = run(&["repair", &cut, &mended]);
+    let repaired = folder.path("repaired.mcap");
+    let output = run(&["repair", &cut, &repaired]);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "10 entries\n"), "{output:?}");
-    assert_eq!(shown(&["cat", &mended]), shown(&["cat", &path]));
-    assert_eq!(run(&["repair", &cut, &mended]).status.code(), Some(2));
-    assert_eq!(run(&["repair", &cut, &mended, "--force"]).status.code(), Some(0));
+    assert_eq!(shown(&["cat", &repaired]), shown(&["cat", &path]));
+    assert_eq!(run(&["repair", &cut, &repaired]).status.code(), Some(2));
+    assert_eq!(run(&["repair", &cut, &repaired, "--force"]).status.code(), Some(0));
 }
 
 #[test]
@@ -389,13 +392,13 @@ fn recorded_demo_has_no_findings() {
     let demo = run(&["demo", "--record", &file]);
     assert!(demo.status.success(), "{demo:?}");
     let again = run(&["demo", "--record", &file]);
-    assert_eq!(again.status.code(), Some(2), "it is not overwritten: {again:?}");
+    assert_eq!(again.status.code(), Some(2), "an existing file was overwritten: {again:?}");
     assert!(text(&again.stderr).contains("--force"), "{again:?}");
     let forced = run(&["demo", "--record", &file, "--force"]);
     assert!(forced.status.success(), "{forced:?}");
     let info = json(&["info", &file, "--json"], 0);
     assert_eq!((&info["identity"], &info["finished"]), (&"assistant".into(), &true.into()));
-    assert_eq!(info["calls"], 9, "the call that found nobody is one of them: {info}");
+    assert_eq!(info["calls"], 9, "a call without an owner is counted too: {info}");
     let calls = json(&["calls", &file, "--json"], 0);
     let nobodys = calls.as_array().unwrap().iter().find(|call| call["tool"] == "open_garage").unwrap();
     assert_eq!((&nobodys["owner"], &nobodys["caller"]), (&Value::Null, &"assistant".into()));
@@ -422,7 +425,11 @@ fn unknown_outcome_and_tool_filters_are_wrong_usage() {
     assert_eq!(bogus.status.code(), Some(2), "{bogus:?}");
     assert!(text(&bogus.stderr).contains("the outcomes are ok"), "{bogus:?}");
     let none = run(&["cat", &file, "--outcome", "timeout"]);
-    assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0), "a code that calls can have: {none:?}");
+    assert_eq!(
+        (none.status.code(), none.stdout.len()),
+        (Some(0), 0),
+        "an outcome that no call has is not an error: {none:?}"
+    );
     let out = folder.path("out.mcap");
     let typo = run(&["redact", &file, &out, "--keep", "no_such_tool"]);
     assert_eq!(typo.status.code(), Some(2), "{typo:?}");

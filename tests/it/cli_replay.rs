@@ -99,7 +99,7 @@ fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_woul
     assert_eq!(plan["calls"][3]["not_asked"], "redacted");
     let wrong = complaint(&replay(&["--live", "--allow", "fly"]), 2);
     assert!(wrong.contains(r#"--allow "fly": the recording has no call to this tool"#), "{wrong}");
-    assert!(server.accept().is_err(), "somebody came");
+    assert!(server.accept().is_err(), "something connected to the server");
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn options_without_a_meaning_here_are_refused() {
         (&["--as", "client"], "no server: set LIVEKIT_URL"),
         (&["--as", "assistant", "--live", "--allow", "lamp"], "no server: set LIVEKIT_URL"),
     ] {
-        let told = complaint(&run(&[&["replay", &file], options].concat()), 2);
-        assert!(told.contains(expected), "{options:?}: {told}");
+        let message = complaint(&run(&[&["replay", &file], options].concat()), 2);
+        assert!(message.contains(expected), "{options:?}: {message}");
     }
 }
 
@@ -154,9 +154,9 @@ fn truncated_file_is_reported_with_its_position() {
         fs::write(&cut, &whole[..whole.len() * part / 24]).unwrap();
         for options in [&[][..], &["--as", "assistant"], &["--as", "client"]] {
             let output = run(&[&["replay", &cut], options].concat());
-            let (told, status) = (text(&output.stderr), output.status.code());
-            assert!(!told.contains("`here`") && !told.contains("no call"), "{part}: {told}");
-            if told.contains("damaged at byte") {
+            let (message, status) = (text(&output.stderr), output.status.code());
+            assert!(!message.contains("`here`") && !message.contains("no call"), "{part}: {message}");
+            if message.contains("damaged at byte") {
                 // With enough of the file left, the verb continues, and it got no other options here.
                 assert!(matches!((options.len(), status), (_, Some(3)) | (2, Some(2))), "{part}: {output:?}");
                 named += 1;

@@ -86,7 +86,7 @@ async fn asking(verb: &[&str]) -> (Child, Signaling) {
     (child, accept_async(connection).await.unwrap())
 }
 
-async fn let_in(signaling: &mut Signaling) {
+async fn answer_join(signaling: &mut Signaling) {
     let participant =
         ParticipantInfo { sid: "PA_1".into(), identity: "phone".into(), ..ParticipantInfo::default() };
     let join = JoinResponse {
@@ -118,7 +118,7 @@ async fn ctrl_c_before_the_server_answers_the_join_leaves_the_room() {
     for verb in PARTICIPANTS {
         let (mut child, mut signaling) = asking(verb).await;
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-        let_in(&mut signaling).await;
+        answer_join(&mut signaling).await;
         assert!(leaves(&mut signaling).await, "{verb:?}");
         assert_eq!(child.wait().unwrap().code(), Some(130), "{verb:?}");
     }
@@ -128,7 +128,7 @@ async fn ctrl_c_before_the_server_answers_the_join_leaves_the_room() {
 async fn ctrl_c_before_the_data_channels_are_open_leaves_the_room() {
     for verb in PARTICIPANTS {
         let (mut child, mut signaling) = asking(verb).await;
-        let_in(&mut signaling).await;
+        answer_join(&mut signaling).await;
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
         assert!(log.any(|line| line.contains("the server accepted the join")), "{verb:?}");
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();

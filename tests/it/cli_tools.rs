@@ -51,7 +51,7 @@ fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
 /// Returns the first line that contains the text.
 fn until(lines: &Receiver<String>, wanted: &str) -> String {
     loop {
-        let line = lines.recv().unwrap_or_else(|_| panic!("it ended without {wanted:?}"));
+        let line = lines.recv().unwrap_or_else(|_| panic!("the output ended without {wanted:?}"));
         if line.contains(wanted) {
             return line;
         }
@@ -108,12 +108,12 @@ impl Drop for Stage {
 
 /// Opens both ends of a new pseudo-terminal.
 fn terminal() -> (File, Stdio) {
-    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&ours).unwrap();
-    unlockpt(&ours).unwrap();
-    let theirs = ptsname(&ours, Vec::new()).unwrap();
-    let theirs = open(theirs, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
-    (File::from(ours), Stdio::from(theirs))
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&controller).unwrap();
+    unlockpt(&controller).unwrap();
+    let terminal = ptsname(&controller, Vec::new()).unwrap();
+    let terminal = open(terminal, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+    (File::from(controller), Stdio::from(terminal))
 }
 
 #[test]

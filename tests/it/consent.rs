@@ -52,7 +52,7 @@ fn is_denied(error: &CallError) -> bool {
     matches!(error, CallError::Tool(it) if it.code() == ErrorCode::PERMISSION_DENIED) && !error.may_have_run()
 }
 
-fn voids(world: &World) -> usize {
+fn void_consents(world: &World) -> usize {
     world.ends["phone"].events.iter().filter(|it| matches!(it, Event::ConsentVoid { .. })).count()
 }
 
@@ -62,7 +62,7 @@ fn destructive_tool_asks_each_time_and_runs_only_with_consent() {
     for _ in 0..2 {
         let key = world.call("a", toolbridge::Request::new("wipe", value(3))).unwrap();
         world.run(SECOND);
-        assert!(world.ends["phone"].jobs.is_empty(), "it waits");
+        assert!(world.ends["phone"].jobs.is_empty(), "the tool waits for consent");
         let asked = question(&mut world, "phone").unwrap();
         assert_eq!((asked.caller.as_str(), asked.tool.name().as_str()), ("a", "wipe"));
         assert_eq!(asked.arguments, value(3));
@@ -80,7 +80,7 @@ fn declined_consent_is_permission_denied_and_nothing_ran() {
     world.run(100 * MS);
     answer(&mut world, "phone", false);
     world.run(100 * MS);
-    let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+    let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
     assert!(is_denied(error), "{error:?}");
     assert!(world.executed.is_empty());
     let record = world.session("phone").records().pop().unwrap();
@@ -95,10 +95,14 @@ fn unanswered_consent_is_declined_500_ms_before_the_budget_ends() {
     while world.settled("a", key).is_none() {
         assert!(world.step());
     }
-    let Some(Err(error)) = world.settled("a", key) else { panic!("it has an outcome") };
+    let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
     assert!(is_denied(error), "{error:?}");
-    assert_eq!(world.now - began, 4_500 * MS + 2 * world.delay, "counted from receipt");
-    assert_eq!(world.ends["phone"].aborted.len(), 1, "the question is taken back");
+    assert_eq!(
+        world.now - began,
+        4_500 * MS + 2 * world.delay,
+        "the owner counts the budget from its receipt of the request"
+    );
+    assert_eq!(world.ends["phone"].aborted.len(), 1, "the question is withdrawn");
     assert!(question(&mut world, "phone").is_none() && world.executed.is_empty());
     // A budget without time for a question is declined at once.
     let error = world.ask("a", request("t").timeout(400 * MS)).unwrap_err();
@@ -116,13 +120,13 @@ fn question_is_withdrawn_when_its_call_is_cancelled_or_its_caller_leaves() {
     assert_eq!(world.ends["phone"].aborted, [asked.key]);
     world.with("phone", |session, now| session.consent(now, asked.key, true));
     world.run(100 * MS);
-    assert!(world.executed.is_empty(), "a late yes changes nothing");
+    assert!(world.executed.is_empty(), "consent given after the cancel changes nothing");
 
     world.call("a", request("t")).unwrap();
     world.run(100 * MS);
     world.with("a", |session, now| session.close(now));
     world.run(100 * MS);
-    assert!(question(&mut world, "phone").is_none(), "nobody need be asked any more");
+    assert!(question(&mut world, "phone").is_none(), "the question of a closed session is withdrawn");
     assert_eq!(world.session("phone").open_jobs(), 0);
 }
 
@@ -146,7 +150,7 @@ fn once_per_session_means_once_per_caller_and_definition() {
     world.rejoin("a");
     world.run(SECOND);
     world.ask("a", request("t")).unwrap();
-    assert_eq!(voids(&world), 0);
+    assert_eq!(void_consents(&world), 0);
 
     // Another instance is another caller.
     world.leave("a");
@@ -155,7 +159,7 @@ fn once_per_session_means_once_per_caller_and_definition() {
     world.call("a", request("t")).unwrap();
     world.run(100 * MS);
     answer(&mut world, "phone", true);
-    assert_eq!(voids(&world), 1);
+    assert_eq!(void_consents(&world), 1);
 }
 
 /// The person answers when the caller has left already, and another program has its identity.
@@ -166,18 +170,18 @@ fn consent_applies_to_the_instance_of_the_caller() {
     offer(&mut world, "phone", vec![asking("once", Consent::OncePerSession)]);
     for id in ["first", "second"] {
         let sid = world.sid();
-        world.puppet(&Participant::new("a", sid).agent(true));
+        world.play(&Participant::new("a", sid).agent(true));
         world.run(200 * MS);
         if id == "second" {
             answer(&mut world, "phone", true);
         }
-        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request(id, "once")));
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request(id, "once")));
         world.run(200 * MS);
         if id == "first" {
             world.leave("a");
         }
     }
-    assert!(question(&mut world, "phone").is_some(), "the second has no yes");
+    assert!(question(&mut world, "phone").is_some(), "the second program has no consent yet");
 }
 
 #[test]
@@ -190,17 +194,17 @@ fn sec_i7_a_changed_definition_is_a_new_tool_that_asks_again() {
     answer(&mut world, "phone", true);
     world.run(100 * MS);
     offer(&mut world, "phone", vec![harmless.clone()]);
-    assert_eq!(voids(&world), 0, "the same definition is the same tool");
+    assert_eq!(void_consents(&world), 0, "an unchanged definition keeps its consents");
 
     let turned = Tool::new("t".parse().unwrap(), "wipes the phone")
         .options(ToolOptions::default().consent(Consent::OncePerSession));
     world.ends.get_mut("a").unwrap().events.clear();
     offer(&mut world, "phone", vec![turned]);
-    assert_eq!(voids(&world), 1);
+    assert_eq!(void_consents(&world), 1);
     world.run(100 * MS);
     // The caller is notified as well, and shows the model the new description.
-    let told = |it: &Event| matches!(it, Event::ToolsChanged { owner } if owner.as_str() == "phone");
-    assert!(world.ends["a"].events.iter().any(told));
+    let reported = |it: &Event| matches!(it, Event::ToolsChanged { owner } if owner.as_str() == "phone");
+    assert!(world.ends["a"].events.iter().any(reported));
     assert_eq!(world.session("a").tools()[0].tool.description(), "wipes the phone");
     let before = world.executed.len();
     world.call("a", request("t")).unwrap();
@@ -224,7 +228,7 @@ fn open_questions_are_bounded_and_do_not_block_other_calls() {
     }
     assert!(question(&mut world, "phone").is_none());
     world.run(100 * MS);
-    assert_eq!(world.ends["a"].settled.len(), 9, "one refused, eight run");
+    assert_eq!(world.ends["a"].settled.len(), 9, "eight calls run and the ninth is refused");
 }
 
 #[test]
@@ -233,7 +237,7 @@ fn timeout_of_a_tool_covers_its_run_and_not_the_question() {
     let mut world = pair(vec![tool("t").options(options)]);
     let key = world.call("a", request("t")).unwrap();
     world.run(10 * SECOND);
-    assert!(world.settled("a", key).is_none(), "the person may still think");
+    assert!(world.settled("a", key).is_none(), "the timeout of the tool has not started");
     answer(&mut world, "phone", true);
     world.run(3 * SECOND);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Timeout { .. }))));
@@ -432,7 +436,7 @@ async fn sec_i10_call_through_a_sink_runs_only_with_the_owners_consent() {
         let context = ToolContext::new("sink", Duration::from_secs(9));
         assistant.execute(&tool, json!({"album": album}).into(), context).await
     };
-    assert!(through("Rome").await.is_ok(), "this yes is for this call alone");
+    assert!(through("Rome").await.is_ok(), "the owner's person consents to this call only");
     assert_eq!(through("Paris").await.unwrap_err().code(), ErrorCode::PERMISSION_DENIED);
     assert_eq!((seen.asked.lock().unwrap().len(), seen.runs.load(Ordering::SeqCst)), (3, 2));
     // The question names the bound assistant, not the name that a caller behind it claims.

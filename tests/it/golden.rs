@@ -41,7 +41,7 @@ fn malformed_frames_are_refused_for_the_expected_reason() {
         let (case, _) = case_and_maker(&path);
         let reason = fs::read_to_string(path.with_file_name(format!("{case}.txt"))).unwrap();
         let read = Frame::decode(fs::read(&path).unwrap()).and_then(|frame| frame.message());
-        let Err(error) = read else { panic!("{path:?} was taken") };
+        let Err(error) = read else { panic!("{path:?} was accepted") };
         assert!(error.to_string().contains(reason.trim()), "{path:?}: {error}");
         count += 1;
     }

@@ -19,7 +19,7 @@ static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 
 /// A mutation.
 #[derive(Clone, Debug)]
-enum Spoil {
+enum Mutation {
     /// Replaces a byte, often by one that starts a value of another kind.
     Set(prop::sample::Index, u8),
     /// Truncates the frame.
@@ -32,36 +32,36 @@ enum Spoil {
     Remove(prop::sample::Index, usize),
 }
 
-fn spoil() -> impl Strategy<Value = Spoil> {
+fn mutation() -> impl Strategy<Value = Mutation> {
     let head = prop_oneof![any::<u8>(), 0x80_u8..=0xa4, 0xc0_u8..=0xdf];
     let place = any::<prop::sample::Index>;
     prop_oneof![
-        4 => (place(), head).prop_map(|(at, byte)| Spoil::Set(at, byte)),
-        1 => place().prop_map(Spoil::Cut),
-        2 => (place(), prop::collection::vec(any::<u8>(), 1..6)).prop_map(|(at, bytes)| Spoil::Insert(at, bytes)),
-        2 => (place(), place(), 1_usize..40).prop_map(|(from, to, length)| Spoil::Repeat(from, to, length)),
-        1 => (place(), 1_usize..8).prop_map(|(at, length)| Spoil::Remove(at, length)),
+        4 => (place(), head).prop_map(|(at, byte)| Mutation::Set(at, byte)),
+        1 => place().prop_map(Mutation::Cut),
+        2 => (place(), prop::collection::vec(any::<u8>(), 1..6)).prop_map(|(at, bytes)| Mutation::Insert(at, bytes)),
+        2 => (place(), place(), 1_usize..40).prop_map(|(from, to, length)| Mutation::Repeat(from, to, length)),
+        1 => (place(), 1_usize..8).prop_map(|(at, length)| Mutation::Remove(at, length)),
     ]
 }
 
-fn apply(bytes: &mut Vec<u8>, spoil: Spoil) {
+fn apply(bytes: &mut Vec<u8>, mutation: Mutation) {
     if bytes.is_empty() {
         return;
     }
-    match spoil {
-        Spoil::Set(at, byte) => *at.get_mut(bytes) = byte,
-        Spoil::Cut(at) => bytes.truncate(at.index(bytes.len())),
-        Spoil::Insert(at, piece) => {
+    match mutation {
+        Mutation::Set(at, byte) => *at.get_mut(bytes) = byte,
+        Mutation::Cut(at) => bytes.truncate(at.index(bytes.len())),
+        Mutation::Insert(at, piece) => {
             let at = at.index(bytes.len());
             bytes.splice(at..at, piece);
         }
-        Spoil::Repeat(from, to, length) => {
+        Mutation::Repeat(from, to, length) => {
             let from = from.index(bytes.len());
             let piece = bytes[from..(from + length).min(bytes.len())].to_vec();
             let to = to.index(bytes.len());
             bytes.splice(to..to, piece);
         }
-        Spoil::Remove(at, length) => {
+        Mutation::Remove(at, length) => {
             let at = at.index(bytes.len());
             bytes.drain(at..(at + length).min(bytes.len()));
         }
@@ -93,11 +93,11 @@ proptest! {
     #[test]
     fn mutated_frame_is_refused_or_read(
         start in any::<prop::sample::Index>(),
-        spoils in prop::collection::vec(spoil(), 1..6),
+        spoils in prop::collection::vec(mutation(), 1..6),
     ) {
         let mut bytes = start.get(&FRAMES).clone();
-        for spoil in spoils {
-            apply(&mut bytes, spoil);
+        for mutation in spoils {
+            apply(&mut bytes, mutation);
         }
         exercise(bytes);
     }

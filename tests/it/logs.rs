@@ -150,8 +150,8 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
     interrupted.progress().await.unwrap();
     turn.barge_in();
     assert!(matches!(interrupted.await, Err(CallError::Detached)));
-    let mut told = assistant.events();
-    while !matches!(told.recv().await.unwrap(), Event::LateResult { .. }) {}
+    let mut events = assistant.events();
+    while !matches!(events.recv().await.unwrap(), Event::LateResult { .. }) {}
     let shown = format!("{:?} {:?}", assistant.late_results(), assistant.calls());
     assert!(!shown.contains(PLANTED), "{shown}");
     let wrong = assistant.call("echo", json!({"secret": {"planted-key": "planted-value"}})).await;

@@ -329,8 +329,8 @@ fn random_session(seed: u64) -> World {
     world.notes = Some(Vec::new());
     world.random = Random(seed | 1);
     world.jitter = random.pick(&[Duration::ZERO, 15 * MILLI, 150 * MILLI]);
-    let comes = random.below(15);
-    if comes < 5 {
+    let joins_at = random.below(15);
+    if joins_at < 5 {
         enter(&mut world);
     }
     world.assistant("a", config());
@@ -348,7 +348,7 @@ fn random_session(seed: u64) -> World {
     world.run(200 * MILLI);
     let mut open = Vec::new();
     for step in 5..55 {
-        if step == comes {
+        if step == joins_at {
             enter(&mut world);
         }
         match random.below(12) {
@@ -384,7 +384,7 @@ fn random_session(seed: u64) -> World {
 
 fn enter(world: &mut World) {
     let sid = world.sid();
-    world.puppet(&Participant::new("eye", sid).role(Role::Observer));
+    world.play(&Participant::new("eye", sid).role(Role::Observer));
 }
 
 #[test]

@@ -229,7 +229,7 @@ fn size_limits_of_ids_frames_and_streams_can_be_set() {
     for id in ["four", "fives"] {
         let message = Message::ToolUseRequest(plain_request(id, "t"));
         let bytes = Frame::write(-90, "room", &Meta::new(), &message).unwrap();
-        world.throw_as(&a, &["phone"], &bytes);
+        world.send_bytes_as(&a, &["phone"], &bytes);
     }
     world.run(SECOND);
     assert_eq!((world.ends["phone"].jobs.len(), world.count("phone", "malformed")), (1, 1));
@@ -249,7 +249,7 @@ fn size_limits_of_ids_frames_and_streams_can_be_set() {
     });
     let phone = world.ends["phone"].who.peer().clone();
     for (part, refused) in [(header("1", 1_001), 1), (header("2", 1_000), 1), (header("3", 1_000), 2)] {
-        world.throw_part(&phone, &["a"], &part);
+        world.send_part(&phone, &["a"], &part);
         world.run(100 * MS);
         assert_eq!(world.count("a", "stream_refused"), refused);
     }
@@ -259,12 +259,12 @@ fn size_limits_of_ids_frames_and_streams_can_be_set() {
     assert_eq!(world.count("a", "stream_broken"), 1);
 
     let mut world = pair(|config| config.caps.frames.stream_bytes = 200); // half for one sender
-    world.throw_part(&phone_of(&world), &["a"], &header("1", 90));
+    world.send_part(&phone_of(&world), &["a"], &header("1", 90));
     let chunk = StreamPart::Chunk { id: "1".into(), index: 0, bytes: vec![0; 90].into() };
-    world.throw_part(&phone_of(&world), &["a"], &chunk);
-    world.throw_part(&phone_of(&world), &["a"], &header("2", 90));
+    world.send_part(&phone_of(&world), &["a"], &chunk);
+    world.send_part(&phone_of(&world), &["a"], &header("2", 90));
     let chunk = StreamPart::Chunk { id: "2".into(), index: 0, bytes: vec![0; 90].into() };
-    world.throw_part(&phone_of(&world), &["a"], &chunk);
+    world.send_part(&phone_of(&world), &["a"], &chunk);
     world.run(SECOND);
     assert_eq!(world.count("a", "stream_refused"), 1);
 }
@@ -278,10 +278,10 @@ fn size_limit_of_other_frame_types_can_be_set() {
         let mut bytes = Vec::new();
         Frame::relay(&mut bytes, 1, "room", &meta, Kind::new(33), body.as_bytes()).unwrap();
         world.ends.get_mut("a").unwrap().events.clear();
-        world.throw_as(&phone, &["a"], &bytes);
+        world.send_bytes_as(&phone, &["a"], &bytes);
         world.run(100 * MS);
-        let told = world.ends["a"].events.iter().any(|event| matches!(event, Event::Frame { .. }));
-        assert_eq!(told, taken, "{size} B");
+        let reported = world.ends["a"].events.iter().any(|event| matches!(event, Event::Frame { .. }));
+        assert_eq!(reported, taken, "{size} B");
     }
     assert_eq!(world.count("a", "frame_too_large"), 1);
 }
@@ -304,18 +304,18 @@ fn progress_limits_can_be_set() {
         world.with("phone", |session, now| session.progress(now, job, text.clone().into()));
         world.run(50 * MS);
     }
-    let told: Vec<_> = world
-        .said("phone", Kind::TOOL_PROGRESS)
+    let reported: Vec<_> = world
+        .sent("phone", Kind::TOOL_PROGRESS)
         .iter()
         .filter_map(|(_, frame)| match frame.message().unwrap() {
             Message::ToolProgress(ToolProgress { message, .. }) => message,
             other => panic!("{other:?}"),
         })
         .collect();
-    assert!((1..=2).contains(&told.len()), "{told:?}");
-    assert!(told.iter().all(|text| text.len() <= 8), "{told:?}");
+    assert!((1..=2).contains(&reported.len()), "{reported:?}");
+    assert!(reported.iter().all(|text| text.len() <= 8), "{reported:?}");
     // Twice as much is accepted from an owner that sends more, because its seconds start at other times.
-    let id = world.said("a", Kind::TOOL_USE_REQUEST)[0].1.clone();
+    let id = world.sent("a", Kind::TOOL_USE_REQUEST)[0].1.clone();
     let id = id.peek_id().unwrap().to_owned();
     let before = world.count("a", "progress_dropped");
     for _ in 0..10 {
@@ -324,7 +324,7 @@ fn progress_limits_can_be_set() {
             toolbridge::ProgressStatus::InProgress,
         ));
         let bytes = Frame::write(900, "room", &Meta::new(), &progress).unwrap();
-        world.throw_as(&phone_of(&world), &["a"], &bytes);
+        world.send_bytes_as(&phone_of(&world), &["a"], &bytes);
     }
     world.run(2 * MS + 20 * MS);
     assert!(world.count("a", "progress_dropped") - before >= 6);
@@ -338,10 +338,10 @@ fn denial_interval_can_be_set() {
         world.run(SECOND);
         for n in 0..10 {
             let request = Message::ToolUseRequest(plain_request(&n.to_string(), "t"));
-            world.say("x", &["phone"], &Meta::new(), &request);
+            world.send("x", &["phone"], &Meta::new(), &request);
             world.run(500 * MS);
         }
-        assert_eq!(world.heard("x", Kind::TOOL_USE_RESULT).len(), answers, "once in {denial:?}");
+        assert_eq!(world.received("x", Kind::TOOL_USE_RESULT).len(), answers, "once in {denial:?}");
     }
 }
 
@@ -386,7 +386,7 @@ fn limit_of_open_prompts_can_be_set() {
 
 #[test]
 fn limit_of_remembered_peers_can_be_set() {
-    let comes_back = |most: usize| {
+    let returning = |most: usize| {
         let mut world = pair(|config| config.caps.requests.remembered_peers = most);
         for n in 0..6 {
             let name = format!("guest{n}");
@@ -400,8 +400,8 @@ fn limit_of_remembered_peers_can_be_set() {
         let known = format!("{:?}", world.session("a"));
         (0..6).filter(|n| known.contains(&format!("guest{n}"))).count()
     };
-    assert_eq!(comes_back(1_024), 6);
-    assert!(comes_back(2) <= 3);
+    assert_eq!(returning(1_024), 6);
+    assert!(returning(2) <= 3);
 }
 
 async fn until_stopped(State(running): State<tokio::sync::watch::Sender<u32>>) -> Result<(), ToolError> {

@@ -123,20 +123,20 @@ async fn sec_x2_a_program_inherits_nothing_but_what_is_said() {
 }
 
 /// A named pipe that a script opens for all its children: it ends when the last of them has ended.
-pub(crate) struct Witness {
+pub(crate) struct ProcessPipe {
     pub(crate) path: PathBuf,
     /// The test's own end, so that a script that is stopped before it opens the pipe blocks no reader.
-    ours: File,
+    own_end: File,
     begun: Option<oneshot::Receiver<String>>,
     ended: JoinHandle<()>,
 }
 
-impl Witness {
+impl ProcessPipe {
     pub(crate) fn new(test: &str) -> Self {
-        let path = folder(test).join("witness");
+        let path = folder(test).join("pipe");
         let _ = fs::remove_file(&path);
         mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        let ours = File::options().read(true).write(true).open(&path).unwrap();
+        let own_end = File::options().read(true).write(true).open(&path).unwrap();
         let (begin, begun) = oneshot::channel();
         let mut pipe = BufReader::new(File::open(&path).unwrap());
         let ended = tokio::task::spawn_blocking(move || {
@@ -145,7 +145,7 @@ impl Witness {
             let _ = begin.send(line);
             pipe.read_to_end(&mut Vec::new()).unwrap();
         });
-        Self { path, ours, begun: Some(begun), ended }
+        Self { path, own_end, begun: Some(begun), ended }
     }
 
     /// A tool that reports its start through the pipe, and then runs the script.
@@ -158,87 +158,87 @@ impl Witness {
         self.begun.take().unwrap().await.unwrap().trim().to_owned()
     }
 
-    pub(crate) async fn nobody_is_left(self) {
-        drop(self.ours);
+    pub(crate) async fn all_processes_ended(self) {
+        drop(self.own_end);
         self.ended.await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn sec_x2_endless_output_ends() {
-    let witness = Witness::new("yes");
-    let tools = witness.tool("echo begun >&3; yes", "");
+    let pipe = ProcessPipe::new("yes");
+    let tools = pipe.tool("echo begun >&3; yes", "");
     assert_eq!(
         failure(&tools).await,
         (ErrorCode::RESULT_TOO_LARGE, "the program wrote more than 1048576 bytes".to_owned())
     );
-    witness.nobody_is_left().await;
+    pipe.all_processes_ended().await;
 }
 
 #[tokio::test]
 async fn sec_x2_a_child_that_is_left_behind_ends_with_its_program() {
     for (test, child) in [("quiet-child", "sleep 1000 >/dev/null 2>&1 &"), ("child", "sleep 1000 &")] {
-        let witness = Witness::new(test);
-        let tools = witness.tool(&format!("echo begun >&3; {child} echo 7"), "");
+        let pipe = ProcessPipe::new(test);
+        let tools = pipe.tool(&format!("echo begun >&3; {child} echo 7"), "");
         assert_eq!(run(&tools, &json!({})).await.unwrap().decode::<u32>().unwrap(), 7);
-        witness.nobody_is_left().await;
+        pipe.all_processes_ended().await;
     }
 }
 
 #[tokio::test]
 async fn sec_x2_who_ignores_term_is_killed() {
-    let mut witness = Witness::new("ignores");
-    let tools = witness.tool("trap '' TERM; sleep 1000 & echo begun >&3; while :; do sleep 1000; done", "");
+    let mut pipe = ProcessPipe::new("ignores");
+    let tools = pipe.tool("trap '' TERM; sleep 1000 & echo begun >&3; while :; do sleep 1000; done", "");
     let token = CancellationToken::new();
     let name = "t".parse().unwrap();
     let call = tools.execute(&name, Value::empty(), context().with_cancellation(token.clone()));
     let cancel = async {
-        witness.begun().await;
+        pipe.begun().await;
         token.cancel();
     };
     let (outcome, ()) = tokio::join!(call, cancel);
     assert_eq!(outcome.unwrap_err().code(), ErrorCode::CANCELLED);
-    witness.nobody_is_left().await;
+    pipe.all_processes_ended().await;
 }
 
 #[tokio::test]
 async fn program_that_handles_sigterm_may_clean_up() {
-    let mut witness = Witness::new("tidies");
-    let done = witness.path.with_file_name("tidied");
+    let mut pipe = ProcessPipe::new("tidies");
+    let done = pipe.path.with_file_name("tidied");
     let trap =
         format!("trap 'touch {}; exit 1' TERM; echo begun >&3; while :; do sleep 0.01; done", done.display());
-    let tools = witness.tool(&trap, "");
+    let tools = pipe.tool(&trap, "");
     let token = CancellationToken::new();
     let name = "t".parse().unwrap();
     let call = tools.execute(&name, Value::empty(), context().with_cancellation(token.clone()));
     let cancel = async {
-        witness.begun().await;
+        pipe.begun().await;
         token.cancel();
     };
     tokio::join!(call, cancel).0.unwrap_err();
     assert!(done.exists());
-    witness.nobody_is_left().await;
+    pipe.all_processes_ended().await;
 }
 
 #[tokio::test]
 async fn sec_x2_a_timeout_ends_all_and_names_its_limit() {
-    let witness = Witness::new("timeout");
-    let tools = witness.tool("echo begun >&3; sleep 1000 & sleep 1000", "timeout = \"200ms\"");
+    let pipe = ProcessPipe::new("timeout");
+    let tools = pipe.tool("echo begun >&3; sleep 1000 & sleep 1000", "timeout = \"200ms\"");
     let expected = "the program took longer than its limit of 200 ms";
     assert_eq!(failure(&tools).await, (ErrorCode::TIMEOUT, expected.to_owned()));
-    witness.nobody_is_left().await;
+    pipe.all_processes_ended().await;
 }
 
 #[tokio::test]
 async fn sec_x2_dropping_the_call_ends_all() {
-    let mut witness = Witness::new("dropped");
-    let tools = witness.tool("trap '' TERM; echo begun >&3; sleep 1000 & wait", "");
+    let mut pipe = ProcessPipe::new("dropped");
+    let tools = pipe.tool("trap '' TERM; echo begun >&3; sleep 1000 & wait", "");
     let arguments = json!({});
     tokio::select! {
-        _ = run(&tools, &arguments) => panic!("it does not end by itself"),
-        _ = witness.begun() => {}
+        _ = run(&tools, &arguments) => panic!("the program ended by itself"),
+        _ = pipe.begun() => {}
     }
-    witness.nobody_is_left().await;
+    pipe.all_processes_ended().await;
 }
 
 const CAT: &str = "[[tools]]\nname = \"t\"\ndescription = \"\"\ncommand = [\"/bin/cat\"]\n";

@@ -15,7 +15,7 @@ use toolbridge::{ErrorCode, ToolError, ToolSource as _, Value, programs::Program
 use crate::{
     cli::{complaint, run as run_cli, toolbridge},
     cli_dev::dev,
-    programs::{Witness, context, file, folder, run, shell},
+    programs::{ProcessPipe, context, file, folder, run, shell},
 };
 
 fn supervised(tools: ProgramTools) -> ProgramTools {
@@ -49,28 +49,28 @@ fn end(mut child: Child) {
 #[tokio::test]
 async fn killed_client_ends_its_programs_and_their_children() {
     for (test, trap) in [("killed", ""), ("killed-deaf", "trap '' TERM; ")] {
-        let mut witness = Witness::new(test);
+        let mut pipe = ProcessPipe::new(test);
         // Neither the program nor its child holds a stream of the client.
         let script = format!(
             "{trap}exec 3>'{}' </dev/null >/dev/null 2>&1; sleep 1000 & echo begun >&3; while :; do sleep 1000; done",
-            witness.path.display()
+            pipe.path.display()
         );
         let (server, assistant) = calling(test, &script);
-        assert_eq!(witness.begun().await, "begun");
+        assert_eq!(pipe.begun().await, "begun");
         end(assistant);
-        witness.nobody_is_left().await;
+        pipe.all_processes_ended().await;
         end(server);
     }
 }
 
 #[tokio::test]
 async fn killed_supervisor_ends_its_program_and_the_call() {
-    let mut witness = Witness::new("no-supervisor");
+    let mut pipe = ProcessPipe::new("no-supervisor");
     let script = "trap '' TERM; sleep 1000 & echo $PPID >&3; while :; do sleep 1000; done";
-    let tools = supervised(witness.tool(script, ""));
+    let tools = supervised(pipe.tool(script, ""));
     let arguments = json!({});
     let kill = async {
-        let supervisor = witness.begun().await.parse().unwrap();
+        let supervisor = pipe.begun().await.parse().unwrap();
         assert_ne!(supervisor, std::process::id() as i32);
         kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
     };
@@ -78,7 +78,7 @@ async fn killed_supervisor_ends_its_program_and_the_call() {
     let error = outcome.unwrap_err();
     assert_eq!(error.code(), ErrorCode::EXECUTION_ERROR);
     assert!(error.message().contains("signal: 9"), "{error}");
-    witness.nobody_is_left().await;
+    pipe.all_processes_ended().await;
 }
 
 #[tokio::test]
@@ -158,31 +158,31 @@ async fn cancelled_supervised_program_is_asked_to_end_and_then_killed() {
         format!("trap 'touch {}; exit 1' TERM; echo begun >&3; while :; do sleep 0.01; done", done.display());
     let deaf = "trap '' TERM; sleep 1000 & echo begun >&3; while :; do sleep 1000; done";
     for script in [tidies.as_str(), deaf] {
-        let mut witness = Witness::new("supervised-cancelled");
-        let tools = supervised(witness.tool(script, ""));
+        let mut pipe = ProcessPipe::new("supervised-cancelled");
+        let tools = supervised(pipe.tool(script, ""));
         let (token, name) = (CancellationToken::new(), "t".parse().unwrap());
         let call = tools.execute(&name, Value::empty(), context().with_cancellation(token.clone()));
         let cancel = async {
-            witness.begun().await;
+            pipe.begun().await;
             token.cancel();
         };
         let (outcome, ()) = tokio::join!(call, cancel);
         assert_eq!(outcome.unwrap_err().code(), ErrorCode::CANCELLED);
-        witness.nobody_is_left().await;
+        pipe.all_processes_ended().await;
     }
     assert!(done.exists());
 }
 
 #[tokio::test]
 async fn dropped_call_ends_its_supervised_program_and_the_supervisor() {
-    let mut witness = Witness::new("supervised-dropped");
-    let tools = supervised(witness.tool("trap '' TERM; echo $PPID >&3; sleep 1000 & wait", ""));
+    let mut pipe = ProcessPipe::new("supervised-dropped");
+    let tools = supervised(pipe.tool("trap '' TERM; echo $PPID >&3; sleep 1000 & wait", ""));
     let arguments: Json = json!({});
     let supervisor = tokio::select! {
-        _ = run(&tools, &arguments) => panic!("it does not end by itself"),
-        line = witness.begun() => Pid::from_raw(line.parse().unwrap()).unwrap(),
+        _ = run(&tools, &arguments) => panic!("the program ended by itself"),
+        line = pipe.begun() => Pid::from_raw(line.parse().unwrap()).unwrap(),
     };
-    witness.nobody_is_left().await;
+    pipe.all_processes_ended().await;
     // It is reaped in its own thread.
     while rustix::process::test_kill_process(supervisor).is_ok() {
         tokio::task::yield_now().await;

@@ -78,14 +78,14 @@ pub(crate) fn session(packets: u64) -> Vec<Entry> {
 }
 
 /// Returns the entries without the numbers that the file assigns.
-pub(crate) fn bare(entries: impl IntoIterator<Item = Entry>) -> Vec<Entry> {
-    let bare = |mut entry: Entry| {
+pub(crate) fn without_numbers(entries: impl IntoIterator<Item = Entry>) -> Vec<Entry> {
+    let without_numbers = |mut entry: Entry| {
         if let Happened::Packet(packet) = &mut entry.what {
             (packet.channel, packet.sequence) = (0, 0);
         }
         entry
     };
-    entries.into_iter().map(bare).collect()
+    entries.into_iter().map(without_numbers).collect()
 }
 
 pub(crate) fn read(path: &Path) -> Vec<Entry> {
@@ -118,7 +118,7 @@ fn recorded_entries_are_read_in_order() {
     assert_eq!((about.role, about.begun, &*about.version), (Some(Role::Client), Moment(1_000), "0.1.0"));
     assert!(about.finished && !folder.file(".session.mcap.tmp").exists());
     let read = read(&path);
-    assert_eq!(bare(read.clone()), session(40));
+    assert_eq!(without_numbers(read.clone()), session(40));
     let numbers: Vec<_> = read
         .iter()
         .filter_map(|entry| match &entry.what {
@@ -143,7 +143,7 @@ fn unfinished_file_is_readable_and_repairable() {
         std::thread::yield_now();
     }
     fs::copy(&path, &dead).unwrap();
-    assert_eq!(bare(read(&dead)), session(20));
+    assert_eq!(without_numbers(read(&dead)), session(20));
     assert!(!Recording::open(&dead).unwrap().about().finished);
     let mut torn = fs::read(&dead).unwrap();
     let size = torn.len() as u64;
@@ -152,11 +152,11 @@ fn unfinished_file_is_readable_and_repairable() {
 
     let repaired = repair(&dead, &whole, false).unwrap();
     assert_eq!((repaired.entries, repaired.damage.unwrap().at_byte), (23, size));
-    assert_eq!(bare(read(&whole)), session(20));
+    assert_eq!(without_numbers(read(&whole)), session(20));
     assert!(Recording::open(&whole).unwrap().about().finished);
     assert!(matches!(repair(&dead, &whole, false), Err(RecordError::Exists { .. })));
     assert_eq!(repair(&whole, &whole, true).unwrap().entries, 23);
-    assert_eq!(bare(read(&whole)), session(20));
+    assert_eq!(without_numbers(read(&whole)), session(20));
     recorder.record(Entry::new(Moment(9_001), Happened::Event(last)));
     recorder.finish().unwrap();
     assert_eq!(read(&path).len(), 24);
@@ -179,13 +179,13 @@ fn sec_p3_a_recording_is_its_owners_alone_follows_no_link_and_replaces_nothing()
         let error = Recorder::create(odd, RecorderOptions::default().force(true));
         assert!(matches!(error, Err(RecordError::Create { .. })), "{error:?}");
     }
-    assert_eq!(bare(read(&path)), session(1));
+    assert_eq!(without_numbers(read(&path)), session(1));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let recorder = Recorder::create(&path, RecorderOptions::default().force(true)).unwrap();
     session(2).into_iter().for_each(|entry| recorder.record(entry));
     drop(recorder.clone());
     recorder.finish().unwrap();
-    assert_eq!(bare(read(&path)), session(2));
+    assert_eq!(without_numbers(read(&path)), session(2));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
@@ -406,7 +406,7 @@ async fn sec_p3_a_builder_records_no_secret_and_no_instance_and_close_finishes_t
         let found = |it: &&Recorded| it.payload.windows(secret.len()).any(|part| part == secret.as_bytes());
         packets(&read(path)).iter().any(found)
     };
-    assert!(Recording::open(&phone).unwrap().about().finished, "close waits for the file");
+    assert!(Recording::open(&phone).unwrap().about().finished, "close waits until the file is finished");
     assert!(secrets.iter().all(|it| holds(&assistant, it)) && !secrets.iter().any(|it| holds(&phone, it)));
     assert!(holds(&phone, "ada") && holds(&phone, "bridge.redacted"));
     let shared = folder.file("shared.mcap");

@@ -59,12 +59,12 @@ fn calls_are_in_order_of_appearance_and_one_id_of_two_callers_is_two_calls() {
         sent(3, "phone", &["two"], &ok(1, "a")),
         heard(4, "one", &request(-2, "b", "client")),
     ]);
-    let told: Vec<_> = calls
+    let found: Vec<_> = calls
         .iter()
         .map(|it| (it.caller.as_ref().unwrap().as_str(), it.id.as_str(), it.outcome.clone()))
         .collect();
     let open = RecordedOutcome::Open;
-    assert_eq!(told, [("one", "a", open.clone()), ("two", "a", RecordedOutcome::Ok), ("one", "b", open)]);
+    assert_eq!(found, [("one", "a", open.clone()), ("two", "a", RecordedOutcome::Ok), ("one", "b", open)]);
 }
 
 #[test]

@@ -51,10 +51,10 @@ fn malformed() {
     let checked = check(vec![here(0, "a"), broken()]);
     assert_eq!((checked.errors, checked.findings[0].who.as_ref().unwrap().as_str()), (1, "phone"));
     assert!(checked.findings[0].text.contains("101"), "{checked:?}");
-    let mut untold = broken();
-    let Happened::Packet(packet) = &mut untold.what else { unreachable!() };
+    let mut no_topic = broken();
+    let Happened::Packet(packet) = &mut no_topic.what else { unreachable!() };
     packet.topic.clear();
-    assert_eq!(of(Level::Note, check(vec![here(0, "a"), untold])), rule("malformed", 1));
+    assert_eq!(of(Level::Note, check(vec![here(0, "a"), no_topic])), rule("malformed", 1));
 }
 
 #[test]
@@ -76,18 +76,19 @@ fn request_changed() {
 #[test]
 fn no_result() {
     assert_eq!(errors(asked(vec![closed(20)])), rule("no-result", 2));
-    assert_eq!(errors(asked(vec![])), [], "the file did not end in order");
+    assert_eq!(errors(asked(vec![])), [], "an unfinished file may lack the result");
     assert_eq!(errors(asked(vec![heard(11, "phone", &ok(1, "a")), closed(20)])), []);
-    assert_eq!(errors(asked(vec![left(15, "phone"), closed(20)])), [], "its owner had left");
+    assert_eq!(errors(asked(vec![left(15, "phone"), closed(20)])), [], "the owner had left");
     assert_eq!(errors(asked(vec![sent(15, "assistant", &["phone"], &stop(-2, "a")), closed(20)])), []);
     let unsent = RoomEvent::Unsent { channel: 0, sequence: 10, reason: "cut off".into() };
-    assert_eq!(errors(asked(vec![event(12, unsent), closed(20)])), [], "it never left");
+    assert_eq!(errors(asked(vec![event(12, unsent), closed(20)])), [], "the request was never sent");
     assert_eq!(errors(asked(vec![event(12, RoomEvent::Unrecorded { packets: 3 }), closed(20)])), []);
-    let bye = r#"{"stanzaId": -2, "type": 10, "meta": {"bridge.bye": true}, "body": {"stopType": "all"}}"#;
+    let goodbye =
+        r#"{"stanzaId": -2, "type": 10, "meta": {"bridge.bye": true}, "body": {"stopType": "all"}}"#;
     assert_eq!(
-        errors(asked(vec![sent(12, "assistant", &["phone"], bye), closed(20)])),
+        errors(asked(vec![sent(12, "assistant", &["phone"], goodbye), closed(20)])),
         [],
-        "it said goodbye"
+        "the caller said goodbye"
     );
 }
 
@@ -102,7 +103,7 @@ fn two_results() {
 #[test]
 fn result_after_stop() {
     let stopped = vec![sent(11, "assistant", &["phone"], &stop(-2, "a")), heard(12, "phone", &ok(1, "a"))];
-    assert_eq!(errors(asked(stopped.clone())), [], "both may have crossed");
+    assert_eq!(errors(asked(stopped.clone())), [], "the stop and the result may have crossed");
     assert_eq!(notes(asked(stopped)), rule("result-after-stop", 4));
     let owner = vec![
         here(0, "phone"),
@@ -119,7 +120,11 @@ fn timeout_not_honored() {
     let late = |ms| vec![heard(ms, "phone", &ok(1, "a"))];
     assert_eq!(errors(asked(late(7_011))), rule("timeout-not-honoured", 2));
     assert_eq!(errors(asked(late(7_010))), []);
-    assert_eq!(errors(asked(vec![left(100, "phone"), joined(9_000, "phone", None)])), [], "it was away");
+    assert_eq!(
+        errors(asked(vec![left(100, "phone"), joined(9_000, "phone", None)])),
+        [],
+        "the owner was away"
+    );
     let down = vec![event(100, RoomEvent::Link { up: false }), event(9_000, RoomEvent::Link { up: true })];
     assert_eq!(errors(asked(down)), []);
 }
@@ -146,14 +151,14 @@ fn stanza_order() {
     ];
     assert_eq!(errors(asked(sent_so.clone())), rule("stanza-order", 3));
     let fast = [vec![here(0, "assistant"), hello(r#""fast_lane""#)], sent_so].concat();
-    assert_eq!(errors(fast), [], "frames wait, where there is a fast lane");
+    assert_eq!(errors(fast), [], "with a fast lane, frames may be sent out of order");
     let repeated = vec![
         sent(10, "assistant", &["phone"], &request(-3, "a", "client")),
         sent(11, "assistant", &["phone"], &request(-9, "b", "client")),
         sent(12, "assistant", &["phone"], &request(-3, "a", "client")),
         sent(13, "assistant", &["phone"], &stop(-2, "a")),
     ];
-    assert_eq!(errors(asked(repeated)), [], "a repetition, and a stop that may overtake");
+    assert_eq!(errors(asked(repeated)), [], "repeated requests and overtaking stops are allowed");
     let heard_so = vec![heard(11, "phone", &progress(7, "a")), heard(12, "phone", &ok(3, "a"))];
     assert_eq!((errors(asked(heard_so.clone())), notes(asked(heard_so))), (vec![], rule("stanza-order", 3)));
 }
@@ -163,7 +168,7 @@ fn dead_sid() {
     let gone = vec![left(11, "phone"), heard(12, "phone", &ok(1, "a"))];
     assert_eq!(errors(asked(gone)), rule("dead-sid", 4));
     let back = vec![left(11, "phone"), joined(12, "phone", None), heard(13, "phone", &ok(1, "a"))];
-    assert_eq!(errors(asked(back)), [], "a sid that the room lists is never dead");
+    assert_eq!(errors(asked(back)), [], "a sid that the room lists is not dead");
 }
 
 #[test]
@@ -173,10 +178,10 @@ fn unknown_type_and_dialect_are_reported_once() {
     let entries =
         asked(vec![heard(11, "phone", speech), heard(12, "phone", speech), heard(13, "phone", old)]);
     let checked = check(entries);
-    let told: Vec<_> = checked.findings.iter().map(|it| (it.rule.as_str(), it.text.as_str())).collect();
+    let found: Vec<_> = checked.findings.iter().map(|it| (it.rule.as_str(), it.text.as_str())).collect();
     assert_eq!(checked.errors, 0);
     assert_eq!(
-        told,
+        found,
         [
             ("unknown-type", "type 3 is not part of this protocol and is ignored"),
             ("dialect", r#"ToolUseResult is written with "data""#),

@@ -89,7 +89,7 @@ impl Process {
         let mut line = String::new();
         while line != wanted {
             line.clear();
-            assert!(self.out.read_line(&mut line).unwrap() > 0, "it ended before it was killed");
+            assert!(self.out.read_line(&mut line).unwrap() > 0, "the process ended before it was killed");
         }
     }
 
@@ -104,10 +104,10 @@ fn frames_of(path: &Path) -> u64 {
     let mut entries = Recording::open(path).unwrap().entries().skip(1);
     let mut count = 0;
     for entry in entries.by_ref() {
-        let (Happened::Packet(got), Happened::Packet(told)) = (entry.what, frame(count).what) else {
+        let (Happened::Packet(got), Happened::Packet(wanted)) = (entry.what, frame(count).what) else {
             panic!("entry {count} is no packet");
         };
-        assert_eq!((entry.at, got.payload), (Moment(2_000 + count), told.payload), "frame {count}");
+        assert_eq!((entry.at, got.payload), (Moment(2_000 + count), wanted.payload), "frame {count}");
         count += 1;
     }
     count
@@ -137,18 +137,18 @@ fn process_killed_while_finishing_leaves_the_live_or_the_finished_file() {
     let mut between = 0;
     for part in 0..6_u64 {
         let path = folder.file(&format!("finishing-{part}.mcap"));
-        let beside = folder.file(&format!(".finishing-{part}.mcap.tmp"));
+        let unfinished = folder.file(&format!(".finishing-{part}.mcap.tmp"));
         let mut process = Process::start("finishes", &path);
         process.recorded(FRAMES);
-        let size = || fs::metadata(&beside).map_or(0, |found| found.len());
+        let size = || fs::metadata(&unfinished).map_or(0, |found| found.len());
         while size() < part * 800_000 && process.child.try_wait().unwrap().is_none() {
             thread::yield_now();
         }
         process.kill();
-        between += u64::from(beside.exists());
+        between += u64::from(unfinished.exists());
         assert_eq!(frames_of(&path), FRAMES);
         repair(&path, &path, true).unwrap();
-        assert_eq!((frames_of(&path), beside.exists()), (FRAMES, false));
+        assert_eq!((frames_of(&path), unfinished.exists()), (FRAMES, false));
         assert!(Recording::open(&path).unwrap().about().finished);
     }
     println!("{between} of 6 were killed with the new file half there");
@@ -168,13 +168,13 @@ fn remains_of_an_unfinished_file_are_no_obstacle() {
     let live = fs::read(&path).unwrap();
     recorder.finish().unwrap();
     let finished = fs::read(&path).unwrap();
-    let beside = folder.file(".whole.mcap.tmp");
+    let unfinished = folder.file(".whole.mcap.tmp");
     for cut in (0..finished.len()).step_by(97) {
         fs::write(&path, &live).unwrap();
-        fs::write(&beside, &finished[..cut]).unwrap();
+        fs::write(&unfinished, &finished[..cut]).unwrap();
         assert_eq!(frames_of(&path), STEP);
         repair(&path, &path, true).unwrap();
-        assert_eq!((frames_of(&path), beside.exists()), (STEP, false));
+        assert_eq!((frames_of(&path), unfinished.exists()), (STEP, false));
     }
 }
 
@@ -206,7 +206,7 @@ async fn records_until_the_disk_is_full() {
     };
     let reason = tokio::select! {
         reason = stopped => reason,
-        () = calls => unreachable!("it goes on"),
+        () = calls => unreachable!("the calls never end"),
     };
     brain.call("page", ()).await.unwrap();
     brain.close().await;
@@ -230,6 +230,9 @@ fn full_disk_stops_the_recording_with_an_event_and_calls_continue() {
         .unwrap();
     let out = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && out.contains("\nstopped: "), "{output:?}");
-    assert!(out.contains("too large"), "the system's own word: {out}");
-    assert!(Recording::open(&path).unwrap().entries().count() > 10, "what was written is there");
+    assert!(out.contains("too large"), "the reason is not the system's: {out}");
+    assert!(
+        Recording::open(&path).unwrap().entries().count() > 10,
+        "the entries before the failure are readable"
+    );
 }

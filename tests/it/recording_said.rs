@@ -197,7 +197,7 @@ impl<T: Transport> Transport for Taped<T> {
                 self.tape.event(RoomEvent::Link { up: *state == ConnectionState::Connected })
             }
             TransportEvent::Stream { part: StreamPart::Header(header), .. } => {
-                assert_eq!(header.topic, STREAM_TOPIC, "streams are not taped");
+                assert_eq!(header.topic, STREAM_TOPIC, "only streams of frames are captured");
             }
             _ => {}
         }

@@ -58,10 +58,10 @@ fn recordings_are_small_complete_and_free_of_machine_data() {
         let recording = Recording::open(&file).unwrap();
         let about = recording.about();
         assert!(about.finished && about.room.starts_with("recorded-"), "{about:?}");
-        let said: Vec<_> = recording.entries().map(|entry| words(&entry)).collect();
+        let texts: Vec<_> = recording.entries().map(|entry| words(&entry)).collect();
         for foreign in ["/home", "/root", "/tmp", "/work", "127.0.0.1", "localhost", "ws://", "eyJ", "secret"]
         {
-            assert!(!said.iter().any(|it| it.contains(foreign)), "{}: {foreign}", session.name);
+            assert!(!texts.iter().any(|it| it.contains(foreign)), "{}: {foreign}", session.name);
         }
     }
 }

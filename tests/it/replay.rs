@@ -57,10 +57,12 @@ impl Tape {
                 Happened::Event(RoomEvent::Left { identity: who.identity().clone(), sid: who.sid().clone() })
             }
             Noted::Heard { from, lane, bytes } => {
-                Happened::Packet(self.heard(from.clone(), *lane, bytes.clone().into(), false))
+                Happened::Packet(self.received(from.clone(), *lane, bytes.clone().into(), false))
             }
             Noted::HeardPart { from, part } => match self.part(from, part) {
-                Some(bytes) => Happened::Packet(self.heard(from.clone(), Lane::Reliable, bytes.into(), true)),
+                Some(bytes) => {
+                    Happened::Packet(self.received(from.clone(), Lane::Reliable, bytes.into(), true))
+                }
                 None => return,
             },
             Noted::Sent(packet) => Happened::Packet(self.sent(packet)),
@@ -87,7 +89,7 @@ impl Tape {
         )
     }
 
-    fn heard(&self, from: Peer, lane: Lane, payload: Bytes, stream: bool) -> Recorded {
+    fn received(&self, from: Peer, lane: Lane, payload: Bytes, stream: bool) -> Recorded {
         let topic = if stream { STREAM_TOPIC } else { TOPIC }.to_owned();
         let (direction, channel) = (Direction::Heard, 2);
         with!(
@@ -117,7 +119,11 @@ impl Tape {
 
 pub(crate) fn dry(entries: &[Entry]) -> DryReport {
     let report = Replay::dry(entries.to_vec()).unwrap();
-    assert_eq!(report, Replay::dry(entries.to_vec()).unwrap(), "the same file, the same answer");
+    assert_eq!(
+        report,
+        Replay::dry(entries.to_vec()).unwrap(),
+        "replaying the same file twice gives the same report"
+    );
     report
 }
 
@@ -304,11 +310,11 @@ fn call_of_a_plain_peer_replays_equally() {
     world.run(5 * SECOND);
     let key = world.call("a", request("beep").to("old").timeout(20 * SECOND)).unwrap();
     world.run(3 * SECOND);
-    let Some(Message::ToolUseRequest(asked)) = world.heard("old", Kind::TOOL_USE_REQUEST).pop() else {
+    let Some(Message::ToolUseRequest(asked)) = world.received("old", Kind::TOOL_USE_REQUEST).pop() else {
         panic!()
     };
     let result = with!(ToolUseResult::new(asked.id, true), result = Some(value(4)));
-    world.say("old", &["a"], &Meta::new(), &Message::ToolUseResult(result));
+    world.send("old", &["a"], &Meta::new(), &Message::ToolUseResult(result));
     world.run(SECOND);
     assert!(world.settled("a", key).unwrap().is_ok());
     let report = dry(&file(&ended(world), "a"));
@@ -380,7 +386,7 @@ fn fast_lane_replays_equally_at_both_ends() {
 fn streams_and_observer_copies_replay_equally_at_both_ends() {
     let mut world = noted(Config::default().streams(true), Config::default().streams(true), &["big"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("watch", sid).role(Role::Observer));
+    world.play(&Participant::new("watch", sid).role(Role::Observer));
     world.run(SECOND);
     world.handle("phone", |_| Some(Ok(Value::from(serde_json::json!({"text": "x".repeat(40_000)})))));
     let text = Value::from(serde_json::json!({"text": "y".repeat(30_000)}));
@@ -407,7 +413,7 @@ fn prompt_and_client_stop_replay_equally_at_both_ends() {
 /// Returns a changed frame.
 fn changed(entry: &Entry, change: impl FnOnce(&mut i32, &mut String, &mut Message)) -> Entry {
     let mut entry = entry.clone();
-    let Happened::Packet(packet) = &mut entry.what else { panic!("no packet") };
+    let Happened::Packet(packet) = &mut entry.what else { panic!("not a packet") };
     let frame = Frame::decode(packet.payload.clone()).unwrap();
     let mut stanza = frame.stanza_id().unwrap();
     let (mut room, mut message) = (frame.conversation_id().unwrap().to_owned(), frame.message().unwrap());
@@ -436,9 +442,9 @@ pub(crate) fn places(entries: &[Entry], direction: Direction, kind: Kind) -> Vec
 
 /// The differences: position, sender, type, field.
 fn differences(entries: &[Entry]) -> Vec<(usize, String, &'static str, String)> {
-    let told =
+    let found =
         |it: &toolbridge::replay::Difference| (it.entry, it.who.to_string(), it.frame, it.field.clone());
-    dry(entries).differences.iter().map(told).collect()
+    dry(entries).differences.iter().map(found).collect()
 }
 
 /// Three successful calls, one of a tool that is gone, and the recording of `name`.

@@ -21,11 +21,11 @@ fn call_that_waited_for_a_plain_peer_replays_equally() {
         world.run(called_after * MS);
         let key = world.call("a", request("beep").to("old").timeout(20 * SECOND)).unwrap();
         world.run(3 * SECOND);
-        let Some(Message::ToolUseRequest(asked)) = world.heard("old", Kind::TOOL_USE_REQUEST).pop() else {
-            panic!("it was not asked")
+        let Some(Message::ToolUseRequest(asked)) = world.received("old", Kind::TOOL_USE_REQUEST).pop() else {
+            panic!("no request was sent")
         };
         let result = with!(ToolUseResult::new(asked.id, true), result = Some(value(4)));
-        world.say("old", &["a"], &Meta::new(), &Message::ToolUseResult(result));
+        world.send("old", &["a"], &Meta::new(), &Message::ToolUseResult(result));
         world.run(SECOND);
         assert!(world.settled("a", key).unwrap().is_ok());
         let report = dry(&file(&ended(world), "a"));

@@ -160,10 +160,11 @@ async fn difference_names_tool_call_field_and_both_values() {
             (11, "outcome", "some_code: no", "ok"),
         ]
     );
-    let told = report.to_string();
+    let reported = report.to_string();
     assert!(
-        told.contains(r#"5: "lamp" "old-2" "outcome": expected "ok", got "too_dark: the lamp is broken""#),
-        "{told}"
+        reported
+            .contains(r#"5: "lamp" "old-2" "outcome": expected "ok", got "too_dark: the lamp is broken""#),
+        "{reported}"
     );
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["differences"][0]["call"], "old-1");
@@ -204,12 +205,12 @@ async fn progress_reports_the_remaining_time() {
     let mut steps = Vec::<Step>::new();
     let report = live.ask(&assistant, |step| steps.push(*step)).await;
     assert!(report.is_same(), "{report}");
-    let told: Vec<_> = steps.iter().map(|it| (it.done, it.total, it.left.as_millis())).collect();
+    let reported: Vec<_> = steps.iter().map(|it| (it.done, it.total, it.left.as_millis())).collect();
     // At the start, then whenever a call starts or ends.
     let expected = [(0, 2_100), (0, 2_100), (1, 2_000), (1, 1_100), (2, 1_000), (2, 100), (3, 0)];
-    assert_eq!(told.len(), expected.len(), "{told:?}");
-    for ((done, total, left), (wanted, due)) in told.iter().zip(expected) {
-        assert!((*done, *total) == (wanted, 3) && left.abs_diff(due) <= 10, "{told:?}");
+    assert_eq!(reported.len(), expected.len(), "{reported:?}");
+    for ((done, total, left), (wanted, due)) in reported.iter().zip(expected) {
+        assert!((*done, *total) == (wanted, 3) && left.abs_diff(due) <= 10, "{reported:?}");
     }
 }
 
@@ -376,11 +377,11 @@ async fn missing_client_is_waited_for_and_reported_as_a_difference() {
     // A client that joins meanwhile is called.
     let phone = Phone::new(at_once);
     let recorded = live(calls(&[(2_000, 2_001)]));
-    let comes = async {
+    let joins = async {
         sleep(3_000 * MS).await;
         Client::builder().tools(phone.clone()).join_over(room.client("phone")).await.unwrap()
     };
-    let (report, _client) = tokio::join!(recorded.ask(&assistant, |_| {}), comes);
+    let (report, _client) = tokio::join!(recorded.ask(&assistant, |_| {}), joins);
     assert!(report.is_same(), "{report}");
 }
 

@@ -118,7 +118,7 @@ fn second_ordinary_participant_is_refused_and_an_event_names_both() {
     world.run(SECOND);
     ordinary_client(&mut world, "tablet", Config::default(), &["t", "u"]);
     world.run(SECOND);
-    assert_eq!(owners(&world), ["phone"], "the first stays");
+    assert_eq!(owners(&world), ["phone"], "the first participant stays admitted");
     let first = NotAdmitted::NoRole { admitted: Some("phone".into()) };
     assert_eq!(not_admitted(&world), [("tablet".into(), first.clone())]);
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
@@ -139,7 +139,7 @@ fn second_ordinary_participant_is_admitted_when_the_first_does_not_return() {
     world.run(SECOND);
     world.leave("phone");
     world.run(4 * SECOND);
-    assert_eq!(owners(&world), ["phone"], "it may come back");
+    assert_eq!(owners(&world), ["phone"], "the first participant may still return");
     world.run(4 * SECOND);
     assert_eq!(owners(&world), ["tablet"]);
     assert_eq!(world.ask("a", request("u")).unwrap(), value(1));
@@ -210,7 +210,7 @@ fn role_client_ends_the_admission_of_an_ordinary_participant() {
     // It is not admitted again when the participant with a role leaves: tokens of this room have roles.
     world.leave("phone");
     world.run(20 * SECOND);
-    world.say("x", &["a"], &Meta::new(), &registration(&["t"]));
+    world.send("x", &["a"], &Meta::new(), &registration(&["t"]));
     world.run(SECOND);
     assert!(owners(&world).is_empty());
 }
@@ -228,11 +228,11 @@ fn participant_of_another_kind_or_with_changeable_attributes_is_not_admitted() {
     for (who, reason) in played {
         let mut world = World::new();
         world.assistant("a", Config::default());
-        world.puppet(&who);
+        world.play(&who);
         world.run(SECOND);
         let name = who.identity().as_str();
-        world.say(name, &["a"], &Meta::new(), &Message::Configuration(Configuration::default()));
-        world.say(name, &["a"], &Meta::new(), &registration(&["t"]));
+        world.send(name, &["a"], &Meta::new(), &Message::Configuration(Configuration::default()));
+        world.send(name, &["a"], &Meta::new(), &registration(&["t"]));
         world.run(SECOND);
         assert!(owners(&world).is_empty(), "{name}");
         assert_eq!(not_admitted(&world), [(who.identity().clone(), reason)]);
@@ -249,7 +249,7 @@ fn other_kinds_do_not_count_as_a_second_participant() {
         ("agent", Participant::new("agent", "PA_g").agent(true)),
     ] {
         assert_eq!(who.identity().as_str(), name);
-        world.puppet(&who.can_update_metadata(false));
+        world.play(&who.can_update_metadata(false));
     }
     ordinary_client(&mut world, "phone", Config::default().assistant("a"), &["t"]);
     world.run(SECOND);
@@ -261,7 +261,7 @@ fn silent_ordinary_participant_is_sent_nothing_and_is_not_admitted() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let who = ordinary(&mut world, "person");
-    world.puppet(&who);
+    world.play(&who);
     world.run(10 * SECOND);
     assert!(world.ends["person"].inbox.is_empty());
 }
@@ -278,12 +278,12 @@ fn ordinary_participant_is_an_assistant_only_if_the_client_names_it() {
         ordinary_client(&mut world, "phone", config, &["t"]);
         world.run(10 * SECOND);
         assert_eq!(world.session("phone").bound().is_some(), named);
-        let told = unaccepted(&world, "phone");
+        let reported = unaccepted(&world, "phone");
         match named {
-            true => assert!(told.is_empty(), "{told:?}"),
+            true => assert!(reported.is_empty(), "{reported:?}"),
             false => {
-                assert_eq!(told, [Unaccepted::NoAssistant { here: vec!["a".into()] }]);
-                assert!(told[0].to_string().contains(".assistant(\"a\")"), "{}", told[0]);
+                assert_eq!(reported, [Unaccepted::NoAssistant { here: vec!["a".into()] }]);
+                assert!(reported[0].to_string().contains(".assistant(\"a\")"), "{}", reported[0]);
             }
         }
     }
@@ -378,7 +378,7 @@ fn error_states_why_no_client_was_asked() {
         "no participant in the room offers a tool named \"unlock\""
     );
     let eye = Participant::new("eye", "PA_eye").role(Role::Observer);
-    world.puppet(&eye);
+    world.play(&eye);
     world.run(SECOND);
     assert!(
         text(&mut world, request("t").to("eye"))
@@ -392,7 +392,7 @@ fn error_states_that_a_client_has_not_registered_yet() {
     world.announce = 3 * SECOND;
     world.client("phone", Config::default(), &["slow"]);
     let plain = ordinary(&mut world, "plain");
-    world.puppet(&plain);
+    world.play(&plain);
     world.assistant("a", Config::default()); // its list has both; they are told 3 s later
     for (call, owner) in [(request("slow"), "phone"), (request("slow").to("plain"), "plain")] {
         let result = world.ask("a", call.timeout(SECOND));

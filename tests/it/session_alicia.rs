@@ -26,7 +26,7 @@ fn plain_assistant(tools: &[&str]) -> World {
     let mut world = World::new();
     world.client("phone", Config::default(), tools);
     let sid = world.sid();
-    world.puppet(&Participant::new("a", sid).agent(true));
+    world.play(&Participant::new("a", sid).agent(true));
     world.run(200 * MS);
     world
 }
@@ -36,13 +36,13 @@ fn plain_client() -> World {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     world
 }
 
 fn say_request(world: &mut World, request: ToolUseRequest) {
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
 }
 
 fn results(world: &World, name: &str) -> Vec<ToolUseResult> {
@@ -50,7 +50,7 @@ fn results(world: &World, name: &str) -> Vec<ToolUseResult> {
         Message::ToolUseResult(result) => result,
         other => panic!("not a result: {other:?}"),
     };
-    world.heard(name, Kind::TOOL_USE_RESULT).into_iter().map(read).collect()
+    world.received(name, Kind::TOOL_USE_RESULT).into_iter().map(read).collect()
 }
 
 fn errors(world: &World, name: &str) -> Vec<ErrorMessage> {
@@ -58,7 +58,7 @@ fn errors(world: &World, name: &str) -> Vec<ErrorMessage> {
         Message::Error(error) => error,
         other => panic!("not an error: {other:?}"),
     };
-    world.heard(name, Kind::ERROR).into_iter().map(read).collect()
+    world.received(name, Kind::ERROR).into_iter().map(read).collect()
 }
 
 fn code(result: &ToolUseResult) -> &str {
@@ -127,23 +127,27 @@ fn alicia_a8_a_server_call_is_shown_and_never_executed_or_answered() {
     world.run(200 * MS);
     world.with("a", |session, now| session.offer(now, vec![tool("search_web")])).unwrap().unwrap();
     world.handle("a", |_| Some(Ok(value(5))));
-    let before = world.said("phone", Kind::TOOL_USE_RESULT).len();
+    let before = world.sent("phone", Kind::TOOL_USE_RESULT).len();
     assert_eq!(world.ask("a", request("search_web")).unwrap(), value(5));
     world.run(SECOND);
     assert!(world.ends["phone"].jobs.is_empty());
-    assert_eq!(world.said("phone", Kind::TOOL_USE_RESULT).len(), before);
+    assert_eq!(world.sent("phone", Kind::TOOL_USE_RESULT).len(), before);
     let server = |event: &&Event| match event {
         Event::Requested { execution, .. } | Event::Settled { execution, .. } => {
             *execution == Execution::Server
         }
         _ => false,
     };
-    assert_eq!(world.ends["phone"].events.iter().filter(server).count(), 2, "it is shown, and its end");
+    assert_eq!(
+        world.ends["phone"].events.iter().filter(server).count(),
+        2,
+        "one event for the request and one for its end"
+    );
     // The same for a request with execution `server` for a tool that the phone has.
     let mut world = plain_assistant(&["t"]);
     say_request(&mut world, plain_request("0", "t"));
     let server = with!(plain_request("1", "t"), execution = Ok(Execution::Server));
-    world.say("a", &[], &Meta::new(), &Message::ToolUseRequest(server));
+    world.send("a", &[], &Meta::new(), &Message::ToolUseRequest(server));
     world.run(SECOND);
     assert_eq!(world.ends["phone"].jobs.len(), 1);
 }
@@ -219,7 +223,7 @@ fn alicia_a12_a_tools_failure_is_never_an_error_message_and_malformed_data_is() 
     let body = Value::encode(&serde_json::json!({"id": "3", "execution": "client"})).unwrap();
     let mut bytes = Vec::new();
     Frame::relay(&mut bytes, -9, "room", &Meta::new(), Kind::TOOL_USE_REQUEST, body.as_bytes()).unwrap();
-    world.throw("a", &["phone"], &bytes);
+    world.send_bytes("a", &["phone"], &bytes);
     world.run(100 * MS);
     let errors = errors(&world, "a");
     assert_eq!((errors.len(), errors[0].code, errors[0].originating_id.as_deref()), (1, 101, Some("3")));
@@ -227,9 +231,9 @@ fn alicia_a12_a_tools_failure_is_never_an_error_message_and_malformed_data_is() 
     let empty = Value::encode(&serde_json::json!({})).unwrap();
     Frame::relay(&mut bytes, -10, "room", &Meta::new(), Kind::ERROR, empty.as_bytes()).unwrap();
     world.run(2 * SECOND);
-    world.throw("a", &["phone"], &bytes);
+    world.send_bytes("a", &["phone"], &bytes);
     world.run(2 * SECOND);
-    assert_eq!(world.heard("a", Kind::ERROR).len(), 1);
+    assert_eq!(world.received("a", Kind::ERROR).len(), 1);
     assert_eq!(world.count("phone", "malformed"), 2);
 }
 
@@ -245,7 +249,7 @@ fn alicia_a13_a_request_without_a_proper_execution_is_refused_and_not_run() {
         let mut bytes = Vec::new();
         let body = Value::encode(&body).unwrap();
         Frame::relay(&mut bytes, -5, "room", &Meta::new(), Kind::TOOL_USE_REQUEST, body.as_bytes()).unwrap();
-        world.throw("a", &["phone"], &bytes);
+        world.send_bytes("a", &["phone"], &bytes);
     }
     world.run(SECOND);
     assert_eq!(world.ends["phone"].jobs.len(), 1);
@@ -260,14 +264,14 @@ fn alicia_a18_another_rooms_conversation_is_refused() {
     say_request(&mut world, plain_request("0", "t"));
     let other = with!(plain_request("1", "t"), conversation_id = Some("elsewhere".into()));
     let bytes = Frame::write(-7, "elsewhere", &Meta::new(), &Message::ToolUseRequest(other)).unwrap();
-    world.throw("a", &["phone"], &bytes);
+    world.send_bytes("a", &["phone"], &bytes);
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].jobs.len(), 1);
     assert_eq!(errors(&world, "a")[0].code, 201);
     // The same for a Configuration.
     let configuration = with!(Configuration::default(), conversation_id = Some("elsewhere".into()));
     let bytes = Frame::write(-8, "elsewhere", &Meta::new(), &Message::Configuration(configuration)).unwrap();
-    world.throw("a", &["phone"], &bytes);
+    world.send_bytes("a", &["phone"], &bytes);
     world.run(100 * MS);
     assert_eq!(errors(&world, "a")[1].code, 201);
     assert_eq!(world.count("phone", "wrong_room"), 2);
@@ -280,18 +284,18 @@ fn alicia_a24_requests_and_results_go_to_one_identity_and_count_from_it_alone() 
     world.run(SECOND);
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
-    let to = receivers(&world.said("a", Kind::TOOL_USE_REQUEST));
+    let to = receivers(&world.sent("a", Kind::TOOL_USE_REQUEST));
     assert_eq!(to.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["phone"]);
     // Another participant answers first: this has no effect.
     let id = world.with("a", |session, _| session.call_id(key).cloned()).unwrap().unwrap();
     let forged = with!(ToolUseResult::new(id, true), result = Some(value(666)));
-    world.say("x", &["a"], &Meta::new(), &Message::ToolUseResult(forged));
+    world.send("x", &["a"], &Meta::new(), &Message::ToolUseResult(forged));
     world.run(100 * MS);
     assert!(world.settled("a", key).is_none());
     world.finish("phone", Ok(value(1)));
     world.run(100 * MS);
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
-    let to = receivers(&world.said("phone", Kind::TOOL_USE_RESULT));
+    let to = receivers(&world.sent("phone", Kind::TOOL_USE_RESULT));
     assert_eq!(to.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["a"]);
     assert!(world.ends["x"].inbox.is_empty());
 }
@@ -335,18 +339,18 @@ fn alicia_a25_a_client_registers_is_told_the_count_and_what_it_offered_before_is
 fn plain_client_that_stops_its_heartbeat_loses_its_tools() {
     let mut world = plain_client();
     let configuration = Message::Configuration(Configuration::default());
-    world.say("phone", &["a"], &Meta::new(), &configuration);
+    world.send("phone", &["a"], &Meta::new(), &configuration);
     let tools = vec![with!(RegisteredTool::default(), name = "t".into())];
-    world.say(
+    world.send(
         "phone",
         &["a"],
         &Meta::new(),
         &Message::ToolsRegister(with!(ToolsRegister::default(), tools = tools)),
     );
-    world.say("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
     world.run(200 * MS);
-    assert_eq!(world.heard("phone", Kind::CONFIGURATION).len(), 1);
-    assert_eq!(world.heard("phone", Kind::ACKNOWLEDGEMENT).len(), 1);
+    assert_eq!(world.received("phone", Kind::CONFIGURATION).len(), 1);
+    assert_eq!(world.received("phone", Kind::ACKNOWLEDGEMENT).len(), 1);
     let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
     world.run(29 * SECOND);
     assert!(world.settled("a", key).is_none());
@@ -359,13 +363,13 @@ fn plain_client_gets_the_request_after_a_second_of_silence_and_its_result_counts
     let mut world = plain_client();
     let key = world.call("a", request("t").to("phone").timeout(10 * SECOND)).unwrap();
     world.run(1500 * MS);
-    let asked = world.heard("phone", Kind::TOOL_USE_REQUEST);
-    let Some(Message::ToolUseRequest(asked)) = asked.first() else { panic!("it was not asked") };
+    let asked = world.received("phone", Kind::TOOL_USE_REQUEST);
+    let Some(Message::ToolUseRequest(asked)) = asked.first() else { panic!("no request arrived") };
     let frame =
         &world.ends["phone"].inbox.iter().find(|(_, it)| it.kind() == Kind::TOOL_USE_REQUEST).unwrap().1;
     assert_eq!(frame.meta_str("bridge.to"), None);
     let answer = with!(ToolUseResult::new(asked.id.clone(), true), result = Some(value(2)));
-    world.say("phone", &["a"], &Meta::new(), &Message::ToolUseResult(answer));
+    world.send("phone", &["a"], &Meta::new(), &Message::ToolUseResult(answer));
     world.run(100 * MS);
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(2));
 }
@@ -377,7 +381,7 @@ fn repeated_request_is_acknowledged_again_and_other_content_is_refused() {
     let features = Some(vec!["tool_ack".to_owned()]);
     let configuration = Message::Configuration(with!(Configuration::default(), features = features));
     let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
-    world.say("a", &["phone"], &meta, &configuration);
+    world.send("a", &["phone"], &meta, &configuration);
     world.run(100 * MS);
     say_request(&mut world, plain_request("1", "t"));
     say_request(&mut world, plain_request("1", "t"));
@@ -385,7 +389,7 @@ fn repeated_request_is_acknowledged_again_and_other_content_is_refused() {
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].jobs.len(), 1);
     let acknowledged: Vec<_> = world
-        .heard("a", Kind::ACKNOWLEDGEMENT)
+        .received("a", Kind::ACKNOWLEDGEMENT)
         .into_iter()
         .map(|message| match message {
             Message::Acknowledgement(Acknowledgement { acknowledged_stanza_id, .. }) => {
@@ -397,9 +401,9 @@ fn repeated_request_is_acknowledged_again_and_other_content_is_refused() {
     assert_eq!(acknowledged, [-2, -3]);
     assert_eq!(errors(&world, "a")[0].code, 304);
     let meta = Meta::new().with_text("bridge.to", "0011223344556677");
-    world.say("a", &["phone"], &meta, &Message::ToolUseRequest(plain_request("2", "t")));
+    world.send("a", &["phone"], &meta, &Message::ToolUseRequest(plain_request("2", "t")));
     world.run(100 * MS);
-    assert_eq!(errors(&world, "a")[1].code, 304, "yesterday's recording");
+    assert_eq!(errors(&world, "a")[1].code, 304, "a request to an earlier instance is refused");
     assert_eq!(world.ends["phone"].jobs.len(), 1);
 }
 
@@ -407,7 +411,7 @@ fn repeated_request_is_acknowledged_again_and_other_content_is_refused() {
 fn alicia_a15_result_is_in_the_sessions_record_and_what_a_person_watches_is_updated() {
     let mut world = World::pair(&["export"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("watch", sid).role(Role::Observer));
+    world.play(&Participant::new("watch", sid).role(Role::Observer));
     world.run(SECOND);
     let key = world.call("a", request("export")).unwrap();
     world.run(100 * MS);
@@ -417,15 +421,15 @@ fn alicia_a15_result_is_in_the_sessions_record_and_what_a_person_watches_is_upda
 
     world.with("phone", |session, now| session.progress(now, job.key, "half of it".into()));
     world.run(SECOND);
-    let told = |event: &Event| {
+    let reported = |event: &Event| {
         matches!(event, Event::Progress { key: Some(of), progress, .. }
             if *of == key && progress.message.as_deref() == Some("half of it"))
     };
-    assert!(world.ends["a"].events.iter().any(told), "the caller's person sees it");
-    let shown = world.heard("watch", Kind::TOOL_PROGRESS);
+    assert!(world.ends["a"].events.iter().any(reported), "the caller's application gets the progress");
+    let shown = world.received("watch", Kind::TOOL_PROGRESS);
     let said =
         |it: &Message| matches!(it, Message::ToolProgress(it) if it.message.as_deref() == Some("half of it"));
-    assert!(shown.iter().any(said), "an observer sees it, too: {shown:?}");
+    assert!(shown.iter().any(said), "the observer gets the progress too: {shown:?}");
 
     let result = value(7);
     world.finish("phone", Ok(result.clone()));
@@ -453,30 +457,30 @@ fn first_progress_reports_the_start_and_the_last_is_kept() {
     }
     world.finish("phone", Ok(value(1)));
     world.run(100 * MS);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for event in &world.ends["a"].events {
         if let Event::Progress { key: Some(of), progress, .. } = event {
             assert_eq!(*of, key);
-            told.push(progress.to_string());
+            reported.push(progress.to_string());
         }
     }
-    assert_eq!(told.first().unwrap(), "in_progress");
-    assert_eq!(told.last().unwrap(), "99 of 100");
-    assert!(told.len() <= 8, "{told:?}");
+    assert_eq!(reported.first().unwrap(), "in_progress");
+    assert_eq!(reported.last().unwrap(), "99 of 100");
+    assert!(reported.len() <= 8, "{reported:?}");
 }
 
 /// A phone, and an assistant that the test plays and that showed an instance.
 fn shown_assistant(tools: &[&str]) -> World {
     let mut world = plain_assistant(tools);
     let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
-    world.say("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
+    world.send("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
     world.run(100 * MS);
     world
 }
 
 fn say_stop(world: &mut World, id: Option<&str>) {
     let stop = with!(ControlStop::default(), target_id = id.map(str::to_owned));
-    world.say("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
+    world.send("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
 }
 
 #[test]
@@ -490,7 +494,7 @@ fn alicia_a21_a_stop_is_acknowledged_each_time_and_its_call_is_answered_as_cance
     say_stop(&mut world, Some("nothing of this name"));
     world.run(100 * MS);
     let acknowledged: Vec<_> = world
-        .heard("a", Kind::ACKNOWLEDGEMENT)
+        .received("a", Kind::ACKNOWLEDGEMENT)
         .into_iter()
         .map(|message| match message {
             Message::Acknowledgement(it) => (it.acknowledged_stanza_id, it.success),
@@ -505,7 +509,7 @@ fn alicia_a21_a_stop_is_acknowledged_each_time_and_its_call_is_answered_as_cance
     // The function's late outcome is discarded.
     world.with("phone", |session, now| session.settle(now, job, Ok(value(1))));
     world.run(SECOND);
-    assert_eq!(world.heard("a", Kind::TOOL_USE_RESULT).len(), 1);
+    assert_eq!(world.received("a", Kind::TOOL_USE_RESULT).len(), 1);
 }
 
 #[test]
@@ -517,7 +521,7 @@ fn stop_that_overtakes_its_request_is_remembered() {
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].jobs.len(), 1);
     assert_eq!(results(&world, "a").iter().map(code).collect::<Vec<_>>(), ["cancelled"]);
-    assert_eq!(world.heard("a", Kind::ACKNOWLEDGEMENT).len(), 1, "a stop is acknowledged");
+    assert_eq!(world.received("a", Kind::ACKNOWLEDGEMENT).len(), 1, "the stop is acknowledged");
     // A stop without a target stops everything.
     say_stop(&mut world, None);
     world.run(100 * MS);
@@ -540,28 +544,28 @@ fn forgotten_request_never_runs_again() {
     world.run(SECOND);
     assert_eq!((world.count("phone", "jobs"), results(&world, "a").len()), (4_097, 4_097));
     assert!(errors(&world, "a").is_empty());
-    world.throw("a", &["phone"], &first);
+    world.send_bytes("a", &["phone"], &first);
     world.run(SECOND);
     assert_eq!(errors(&world, "a")[0].code, 304);
     assert_eq!(world.count("phone", "jobs"), 4_097);
     world.run(700 * SECOND);
-    world.throw("a", &["phone"], &first);
+    world.send_bytes("a", &["phone"], &first);
     world.run(SECOND);
-    assert_eq!(errors(&world, "a").len(), 2, "nor when all of them are forgotten");
+    assert_eq!(errors(&world, "a").len(), 2, "a forgotten request is refused too");
 }
 
 #[test]
 fn new_instance_under_the_same_sid_is_accepted_after_the_goodbye_of_the_old() {
     let mut world = shown_assistant(&["t"]);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
-    let bye = Message::ControlStop(with!(ControlStop::default(), stop_type = Some("all".to_owned())));
-    world.say("a", &["phone"], &Meta::new().with_bool("bridge.bye", true), &bye);
+    let goodbye = Message::ControlStop(with!(ControlStop::default(), stop_type = Some("all".to_owned())));
+    world.send("a", &["phone"], &Meta::new().with_bool("bridge.bye", true), &goodbye);
     say_request(&mut world, plain_request("1", "t"));
     world.run(100 * MS);
     assert!(world.session("phone").bound().is_none() && world.ends["phone"].jobs.is_empty());
     assert_eq!(world.count("phone", "after_goodbye"), 1);
     let meta = Meta::new().with_text("bridge.instance", "4567");
-    world.say("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
+    world.send("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
     say_request(&mut world, plain_request("2", "t"));
     world.run(100 * MS);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
@@ -575,7 +579,7 @@ fn debug_output_of_a_session_contains_no_instance_and_no_result() {
     let key = world.call("a", Request::new("t", secret.clone())).unwrap();
     world.run(100 * MS);
     let instance =
-        world.said("phone", Kind::CONFIGURATION)[0].1.meta_str("bridge.instance").unwrap().to_owned();
+        world.sent("phone", Kind::CONFIGURATION)[0].1.meta_str("bridge.instance").unwrap().to_owned();
     world.ends.get_mut("a").unwrap().here = false; // so that the result stays
     world.finish("phone", Err(ToolError::new("odd", "hunter2")));
     for name in ["a", "phone"] {
@@ -601,13 +605,13 @@ fn unrecoverable_error_of_the_assistant_ends_the_binding() {
             originating_id = None
         ))
     };
-    world.say("a", &["phone"], &Meta::new(), &error(true));
+    world.send("a", &["phone"], &Meta::new(), &error(true));
     world.run(100 * MS);
     assert!(world.ends["phone"].aborted.is_empty());
-    world.say("a", &["phone"], &Meta::new(), &error(false));
+    world.send("a", &["phone"], &Meta::new(), &error(false));
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
     assert!(world.session("phone").bound().is_none());
-    let told = |event: &&Event| matches!(event, Event::PeerError { code: 501, .. });
-    assert_eq!(world.ends["phone"].events.iter().filter(told).count(), 2);
+    let reported = |event: &&Event| matches!(event, Event::PeerError { code: 501, .. });
+    assert_eq!(world.ends["phone"].events.iter().filter(reported).count(), 2);
 }

@@ -31,7 +31,7 @@ fn hung_tool_is_a_timeout() {
     let error = world.ask("a", request("hang").timeout(2 * SECOND)).unwrap_err();
     assert!(matches!(error, CallError::Timeout { limit } if limit == 2 * SECOND), "{error:?}");
     world.run(SECOND);
-    assert_eq!(world.ends["phone"].aborted.len(), 1, "the handler is told");
+    assert_eq!(world.ends["phone"].aborted.len(), 1, "the handler is stopped");
     assert!(world.session("phone").is_drained());
 }
 
@@ -45,7 +45,7 @@ fn cancelled_call_settles_at_once_and_its_handler_stops() {
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
-    assert_eq!(world.count("a", "late"), 1, "the owner's answer comes, and is late");
+    assert_eq!(world.count("a", "late"), 1, "the owner's result arrives and is counted as late");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn registration_above_the_limit_is_a_typed_error() {
     let many = (0..129).map(|n| tool(&format!("t{n}"))).collect();
     assert!(matches!(offer(&mut world, many), Err(RegisterError::TooMany { count: 129, limit: 128 })));
     world.run(SECOND);
-    assert_eq!(world.session("a").tools().len(), 1, "what was offered before stands");
+    assert_eq!(world.session("a").tools().len(), 1, "the previous registration remains valid");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn unsent_packet_settles_its_call_as_never_delivered() {
     // The driver reports this before anything else happens.
     let packets = world.count("a", "frames_out");
     world.with("a", |session, now| session.handle_send_failed(now, packets, SendFailure::Closed));
-    let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+    let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
     assert!(matches!(error, CallError::NotDelivered { .. }) && !error.may_have_run());
 }
 
@@ -262,7 +262,7 @@ fn after_a_goodbye_another_assistant_is_bound_at_once() {
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Closed(_)))));
     world.run(50 * MS);
     assert!(world.session("phone").bound().is_none());
-    assert_eq!(world.ends["phone"].aborted.len(), 1, "its job stops");
+    assert_eq!(world.ends["phone"].aborted.len(), 1, "the job of a closed assistant is stopped");
     world.leave("a");
     world.assistant("again", Config::default());
     world.handle("phone", |_| Some(Ok(value(1))));
@@ -343,7 +343,7 @@ fn silent_owner_is_lost_long_before_the_timeout() {
     let mut world = World::pair(&["t"]);
     let key = world.call("a", request("t")).unwrap();
     world.run(10 * SECOND);
-    assert!(world.settled("a", key).is_none(), "it answers every ping");
+    assert!(world.settled("a", key).is_none(), "the owner still answers pings");
     assert!(world.count("a", "pings") >= 6);
     world.ends.get_mut("phone").unwrap().here = false; // a killed process: the room reports nothing yet
     world.run(7 * SECOND);
@@ -389,10 +389,14 @@ fn detached_call_continues_and_no_stop_is_sent() {
     assert!(world.ends["phone"].aborted.is_empty());
     world.finish("phone", Ok(value(1)));
     world.run(SECOND);
-    assert!(world.settled("a", key).is_none(), "nobody hears of it");
+    assert!(world.settled("a", key).is_none(), "a detached call reports no outcome");
     assert!(world.session("a").is_drained() && world.session("phone").is_drained());
     let ended = |event: &&Event| matches!(event, Event::Settled { outcome: Ok(()), .. });
-    assert_eq!(world.ends["a"].events.iter().filter(ended).count(), 1, "but whoever reads the events");
+    assert_eq!(
+        world.ends["a"].events.iter().filter(ended).count(),
+        1,
+        "the outcome of a detached call is an event"
+    );
 }
 
 #[test]
@@ -401,16 +405,20 @@ fn client_may_stop_calls_if_the_author_allows_it() {
     world.assistant("a", Config::default());
     world.client("phone", Config::default(), &["t"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("tv", sid).role(Role::Client).allowed_to_stop(true));
+    world.play(&Participant::new("tv", sid).role(Role::Client).allowed_to_stop(true));
     world.run(SECOND);
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
     let stop = Message::ControlStop(toolbridge::frame::ControlStop::default());
-    world.say("tv", &["a"], &Meta::new(), &Message::Configuration(Default::default()));
-    world.say("tv", &["a"], &Meta::new(), &stop);
+    world.send("tv", &["a"], &Meta::new(), &Message::Configuration(Default::default()));
+    world.send("tv", &["a"], &Meta::new(), &stop);
     world.run(100 * MS);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
-    assert_eq!(world.heard("tv", Kind::ACKNOWLEDGEMENT).len(), 2, "of its Configuration and of its stop");
+    assert_eq!(
+        world.received("tv", Kind::ACKNOWLEDGEMENT).len(),
+        2,
+        "the Configuration and the stop are acknowledged"
+    );
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
 }
@@ -419,18 +427,18 @@ fn client_may_stop_calls_if_the_author_allows_it() {
 fn observer_sees_calls_and_registrations_and_takes_no_part() {
     let mut world = World::pair(&["t"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("watch", sid).role(Role::Observer));
+    world.play(&Participant::new("watch", sid).role(Role::Observer));
     world.run(SECOND);
-    let shown = world.heard("watch", Kind::TOOLS_REGISTER);
-    assert_eq!(shown.len(), 2, "what the phone offers, and that the assistant offers nothing");
+    let shown = world.received("watch", Kind::TOOLS_REGISTER);
+    assert_eq!(shown.len(), 2, "the phone's registration and the assistant's empty one");
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("t")).unwrap();
     world.run(100 * MS);
     for kind in [Kind::TOOL_USE_REQUEST, Kind::TOOL_USE_RESULT, Kind::TOOL_PROGRESS] {
-        assert_eq!(world.heard("watch", kind).len(), 1, "{kind}");
+        assert_eq!(world.received("watch", kind).len(), 1, "{kind}");
     }
-    let told = |kind| world.ends["watch"].inbox.iter().any(|(_, frame)| frame.kind() == kind);
-    assert!(!told(Kind::ACKNOWLEDGEMENT) && !told(Kind::CONFIGURATION));
+    let received = |kind| world.ends["watch"].inbox.iter().any(|(_, frame)| frame.kind() == kind);
+    assert!(!received(Kind::ACKNOWLEDGEMENT) && !received(Kind::CONFIGURATION));
     assert!(world.ends["watch"].inbox.iter().all(|(_, frame)| frame.meta_str("bridge.to").is_none()));
     assert!(matches!(world.call("a", request("t").to("watch")), Err(CallError::UnknownTool { .. })));
 }
@@ -440,7 +448,7 @@ fn thousands_of_calls_with_a_plain_peer_leave_no_state() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(SECOND);
     for n in 0..5_000 {
         let key = world.call("a", request("t").to("phone")).unwrap();
@@ -458,14 +466,14 @@ fn thousands_of_calls_with_a_plain_peer_leave_no_state() {
         let (mut bytes, body) = (Vec::new(), Value::encode(&body).unwrap());
         let meta = Meta::new();
         Frame::relay(&mut bytes, 1, "room", &meta, Kind::TOOL_USE_RESULT, body.as_bytes()).unwrap();
-        world.throw("phone", &["a"], &bytes);
+        world.send_bytes("phone", &["a"], &bytes);
         world.run(20 * MS);
         assert!(matches!(world.settled("a", key), Some(Ok(_))), "{n}");
         world.ends.get_mut("a").unwrap().settled.clear();
     }
     assert!(world.session("a").is_drained());
     world.run(120 * SECOND);
-    assert_eq!(world.session("a").poll_timeout(), None, "nothing is remembered, so nothing is due");
+    assert_eq!(world.session("a").poll_timeout(), None, "a session that remembers nothing has no timer");
 }
 
 #[test]
@@ -496,7 +504,7 @@ fn request_to_a_plain_peer_is_reissued_when_its_configuration_arrives_late() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(SECOND);
     world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
     world.run(1500 * MS);
@@ -507,11 +515,11 @@ fn request_to_a_plain_peer_is_reissued_when_its_configuration_arrives_late() {
             .collect::<Vec<_>>()
     };
     let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
-    world.say("phone", &["a"], &meta, &Message::Configuration(Default::default()));
+    world.send("phone", &["a"], &meta, &Message::Configuration(Default::default()));
     world.run(100 * MS);
     let asked = requests(&world);
-    assert_eq!(asked.iter().map(|(_, ours)| *ours).collect::<Vec<_>>(), [false, true]);
-    assert_eq!(asked[0].0, asked[1].0, "the same call");
+    assert_eq!(asked.iter().map(|(_, names_instance)| *names_instance).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(asked[0].0, asked[1].0, "both requests have the same id");
 }
 
 #[test]
@@ -531,7 +539,7 @@ fn call_of_the_assistants_own_tool_is_broadcast_at_its_visibility() {
     }
     world.run(SECOND);
     let parameters: Vec<_> = world
-        .heard("x", Kind::TOOL_USE_REQUEST)
+        .received("x", Kind::TOOL_USE_REQUEST)
         .into_iter()
         .map(|message| match message {
             Message::ToolUseRequest(request) => (request.tool_name, request.parameters),
@@ -540,7 +548,7 @@ fn call_of_the_assistants_own_tool_is_broadcast_at_its_visibility() {
         .collect();
     assert_eq!(parameters, [("full".to_owned(), value(1)), ("name".to_owned(), Value::empty())]);
     let results: Vec<_> = world
-        .heard("x", Kind::TOOL_USE_RESULT)
+        .received("x", Kind::TOOL_USE_RESULT)
         .into_iter()
         .map(|message| match message {
             Message::ToolUseResult(result) => result.result,
@@ -612,24 +620,27 @@ fn frames_of_other_types_pass_unchanged() {
 fn plain_client_gets_no_request_before_the_caller_is_announced() {
     let mut world = World::new();
     world.announce = 3_000 * MS;
-    world.puppet(&Participant::new("watch", "PA_w"));
+    world.play(&Participant::new("watch", "PA_w"));
     world.assistant("a", Config::default());
     world.call("a", request("t").to("watch")).unwrap();
     world.run(2_900 * MS);
-    assert!(world.heard("watch", Kind::TOOL_USE_REQUEST).is_empty(), "it would hear us without a sender");
+    assert!(
+        world.received("watch", Kind::TOOL_USE_REQUEST).is_empty(),
+        "the request would arrive without a sender"
+    );
     world.run(200 * MS);
-    assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1);
+    assert_eq!(world.received("watch", Kind::TOOL_USE_REQUEST).len(), 1);
 }
 
 #[test]
 fn first_registration_contains_all_tools() {
     let mut world = World::new();
-    world.puppet(&Participant::new("a", "PA_a").agent(true));
+    world.play(&Participant::new("a", "PA_a").agent(true));
     world.client("phone", Config::default().assistant("a"), &["t"]);
     world.run(SECOND);
-    let Some(Message::ToolsRegister(first)) = world.heard("a", Kind::TOOLS_REGISTER).into_iter().next()
+    let Some(Message::ToolsRegister(first)) = world.received("a", Kind::TOOLS_REGISTER).into_iter().next()
     else {
-        panic!("no registration came");
+        panic!("no registration arrived");
     };
     assert_eq!(first.tools.len(), 1);
 }
@@ -637,14 +648,14 @@ fn first_registration_contains_all_tools() {
 #[test]
 fn tools_changed_before_the_acknowledgement_are_registered_again() {
     let mut world = World::new();
-    world.puppet(&Participant::new("a", "PA_a").agent(true));
+    world.play(&Participant::new("a", "PA_a").agent(true));
     world.client("phone", Config::default().assistant("a"), &["t"]);
     world.run(50 * MS);
     world.with("phone", |session, now| session.offer(now, vec![tool("t"), tool("u")]).unwrap());
     world.flush("phone");
     world.run(50 * MS);
     let counts: Vec<_> = world
-        .heard("a", Kind::TOOLS_REGISTER)
+        .received("a", Kind::TOOLS_REGISTER)
         .into_iter()
         .map(|message| match message {
             Message::ToolsRegister(register) => register.tools.len(),
@@ -668,10 +679,10 @@ fn assistant_that_left_before_its_announcement_is_unbound() {
     world.client("phone", Config::default().assistant("a"), &["hang"]);
     let ghost = Peer::new("a", "PA_ghost");
     let greeting = Frame::write(-1, "room", &Meta::new(), &Message::Configuration(Configuration::default()));
-    world.throw_as(&ghost, &["phone"], &greeting.unwrap());
+    world.send_bytes_as(&ghost, &["phone"], &greeting.unwrap());
     let asked =
         Frame::write(-2, "room", &Meta::new(), &Message::ToolUseRequest(plain_request("c", "hang"))).unwrap();
-    world.throw_as(&ghost, &["phone"], &asked);
+    world.send_bytes_as(&ghost, &["phone"], &asked);
     world.run(SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     assert_eq!(world.session("phone").open_jobs(), 1);
@@ -703,21 +714,21 @@ fn token_without_permission_to_send_is_named_as_the_reason() {
 fn unsent_second_request_does_not_settle_the_first() {
     let mut world = World::new();
     world.assistant("a", Config::default());
-    world.puppet(&Participant::new("phone", "PA_late"));
+    world.play(&Participant::new("phone", "PA_late"));
     world.run(SECOND);
     let key = world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
     world.run(5 * SECOND);
-    assert_eq!(world.heard("phone", Kind::TOOL_USE_REQUEST).len(), 1, "asked as a plain peer");
+    assert_eq!(world.received("phone", Kind::TOOL_USE_REQUEST).len(), 1, "the phone got a plain request");
     let meta = Meta::new().with_text("bridge.instance", "a-run").with_bool("bridge.heard", true);
     let greeting =
         Message::Configuration(with!(Configuration::default(), features = Some(vec!["tool_ack".to_owned()])));
-    world.say("phone", &["a"], &meta, &greeting);
-    while world.said("a", Kind::TOOL_USE_REQUEST).len() < 2 {
+    world.send("phone", &["a"], &meta, &greeting);
+    while world.sent("a", Kind::TOOL_USE_REQUEST).len() < 2 {
         assert!(world.step());
     }
     let again = world.count("a", "frames_out");
     world.with("a", |session, now| session.handle_send_failed(now, again, SendFailure::Closed));
-    assert!(world.settled("a", key).is_none(), "the first may run");
+    assert!(world.settled("a", key).is_none(), "the first request may still run");
     world.run(20 * SECOND);
     assert!(world.settled("a", key).unwrap().as_ref().is_err_and(CallError::may_have_run));
 }
@@ -770,7 +781,7 @@ fn error_names_the_clients_that_are_bound_to_another_assistant() {
         );
         assert!(error.to_string().contains(": phone and tv are bound to another"), "{error}");
     }
-    assert!(world.said("b", Kind::TOOL_USE_REQUEST).is_empty(), "nothing was asked of anybody");
+    assert!(world.sent("b", Kind::TOOL_USE_REQUEST).is_empty(), "no request was sent");
     assert!(world.ends["tv"].jobs.is_empty() && world.session("tv").bound().unwrap() == "a");
     // A client that registers here is not affected.
     world.client("lamp", Config::default().assistant("b"), &["on"]);
@@ -791,16 +802,19 @@ fn declined_assistant_gets_one_reply_and_no_rights() {
     world.client("tv", Config::default().assistant("a"), &["t"]);
     world.assistant("b", Config::default());
     world.run(20 * SECOND);
-    let to_b = world.said("tv", Kind::CONFIGURATION).iter().filter(|(to, _)| *to == ["b"]).count();
+    let to_b = world.sent("tv", Kind::CONFIGURATION).iter().filter(|(to, _)| *to == ["b"]).count();
     assert_eq!(to_b, 1);
-    assert!(world.said("b", Kind::CONFIGURATION).len() <= 2, "it need not repeat itself");
-    assert!(world.said("tv", Kind::TOOLS_REGISTER).iter().all(|(to, _)| *to != ["b"]));
+    assert!(
+        world.sent("b", Kind::CONFIGURATION).len() <= 2,
+        "the declined assistant stops repeating its Configuration"
+    );
+    assert!(world.sent("tv", Kind::TOOLS_REGISTER).iter().all(|(to, _)| *to != ["b"]));
     assert!(world.session("tv").bound().is_none() && world.session("b").tools().is_empty());
     // A stranger that does the same gets no reply at all.
     world.stranger("x");
     world.run(SECOND);
-    let its = world.said("b", Kind::CONFIGURATION)[0].1.clone();
-    world.throw("x", &["tv"], its.as_bytes());
+    let its = world.sent("b", Kind::CONFIGURATION)[0].1.clone();
+    world.send_bytes("x", &["tv"], its.as_bytes());
     world.run(5 * SECOND);
     assert!(world.ends["x"].inbox.is_empty());
 }

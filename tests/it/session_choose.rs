@@ -24,12 +24,12 @@ fn room_of(config: Config, clients: &[&str]) -> World {
     world.assistant("a", config);
     world.run(200 * MS);
     for client in clients {
-        comes(&mut world, client);
+        joins(&mut world, client);
     }
     world
 }
 
-fn comes(world: &mut World, client: &str) {
+fn joins(world: &mut World, client: &str) {
     world.client(client, Config::default(), &["t"]);
     let name = client.to_owned();
     world.handle(client, move |_| Some(Ok(Value::encode(&serde_json::json!({"by": name})).unwrap())));
@@ -48,7 +48,7 @@ fn is_ambiguous(result: &Result<String, CallError>) -> bool {
 fn several_clients_without_a_policy_are_an_error() {
     let mut world = room(SelectionPolicy::Nobody, &["tv"]);
     assert_eq!(by(&mut world).unwrap(), "tv");
-    comes(&mut world, "lamp");
+    joins(&mut world, "lamp");
     let result = by(&mut world);
     assert!(is_ambiguous(&result), "{result:?}");
 }
@@ -71,7 +71,7 @@ fn first_registered_client_keeps_its_position_if_it_returns_in_time() {
     assert_eq!(by(&mut world).unwrap(), "lamp");
     // So is another instance of the same program.
     world.leave("lamp");
-    comes(&mut world, "lamp");
+    joins(&mut world, "lamp");
     assert_eq!(by(&mut world).unwrap(), "phone");
 }
 
@@ -82,7 +82,7 @@ fn changed_registration_does_not_make_a_client_the_last() {
     world.with("phone", |session, now| session.offer(now, vec![tool("t"), tool("u")])).unwrap().unwrap();
     world.run(200 * MS);
     assert_eq!(by(&mut world).unwrap(), "lamp");
-    comes(&mut world, "alarm");
+    joins(&mut world, "alarm");
     assert_eq!(by(&mut world).unwrap(), "alarm");
 }
 
@@ -105,7 +105,7 @@ fn selection_function_gets_registrations_and_participants() {
         assert_eq!(tool, Some("t"));
         assert!(candidates.iter().all(|it| it.participant.is_some() && it.tool.is_some()));
         let names: Vec<_> = candidates.iter().map(|it| it.identity.as_str()).collect();
-        assert_eq!(names, ["tv", "phone"], "in the order in which they came");
+        assert_eq!(names, ["tv", "phone"], "clients are listed in the order of their registrations");
         candidates.iter().find(|it| it.identity.as_str() == "phone").map(|it| it.identity.clone())
     });
     let mut world = room(policy, &["tv", "phone"]);
@@ -127,7 +127,7 @@ fn selection_function_that_panics_or_names_another_selects_none() {
         let result = by(&mut world);
         assert!(is_ambiguous(&result), "{result:?}");
     }
-    assert_eq!(by(&mut world).unwrap(), "tv", "the session is whole");
+    assert_eq!(by(&mut world).unwrap(), "tv", "the session still works");
     assert_eq!(asked.load(Ordering::SeqCst), 4);
 }
 
@@ -135,8 +135,8 @@ fn selection_function_that_panics_or_names_another_selects_none() {
 fn waiting_call_selects_when_owners_register() {
     let mut world = room(SelectionPolicy::First, &[]);
     let key = world.call("a", request("t")).unwrap();
-    comes(&mut world, "tv");
-    comes(&mut world, "phone");
+    joins(&mut world, "tv");
+    joins(&mut world, "phone");
     let result = world.settled("a", key).unwrap().as_ref().unwrap();
     assert_eq!(result.to_json()["by"], "tv");
 }
@@ -157,8 +157,8 @@ fn policy_selects_the_client_that_may_claim() {
     let shared = tool("t").options(ToolOptions::default().prefer_client());
     world.with("a", |session, now| session.offer(now, vec![shared])).unwrap().unwrap();
     world.handle("a", |_| Some(Ok(value(7))));
-    comes(&mut world, "tv");
-    comes(&mut world, "phone");
+    joins(&mut world, "tv");
+    joins(&mut world, "phone");
     assert_eq!(by(&mut world).unwrap(), "phone");
 }
 
@@ -176,13 +176,13 @@ fn client_binds_the_assistant_of_its_policy_when_the_bound_one_left() {
             world.assistant(assistant, Config::default());
             world.run(200 * MS);
         }
-        assert_eq!(world.session("phone").bound().unwrap(), "a", "who spoke first stays");
+        assert_eq!(world.session("phone").bound().unwrap(), "a", "the first assistant stays bound");
         world.with("a", |session, now| session.close(now));
         world.run(200 * MS);
         assert_eq!(world.session("phone").bound().map(Identity::as_str), bound);
-        let told = |event: &&Event| matches!(event, Event::AmbiguousAssistant { .. });
-        let told = world.ends["phone"].events.iter().filter(told).count();
-        assert_eq!(told, usize::from(bound.is_none()));
+        let reported = |event: &&Event| matches!(event, Event::AmbiguousAssistant { .. });
+        let reported = world.ends["phone"].events.iter().filter(reported).count();
+        assert_eq!(reported, usize::from(bound.is_none()));
         if let Some(bound) = bound {
             world.handle("phone", |_| Some(Ok(value(1))));
             assert_eq!(world.ask(bound, request("t")).unwrap(), value(1));
@@ -196,7 +196,7 @@ fn refused_registration_gives_no_position() {
     world.stranger("x");
     world.run(200 * MS);
     let tools = vec![with!(RegisteredTool::default(), name = "t".to_owned())];
-    world.say(
+    world.send(
         "x",
         &["a"],
         &Meta::new(),

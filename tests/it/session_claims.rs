@@ -43,10 +43,10 @@ fn home_of(config: Config, clients: &[&str]) -> World {
 }
 
 /// The same, with a phone that the test plays: it shook hands, listing `features`, and offers `lookup`.
-fn puppet_home(features: &[&str], instance: Option<&str>) -> World {
+fn played_home(features: &[&str], instance: Option<&str>) -> World {
     let mut world = home(&[]);
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     let meta = Meta::new().with_bool("bridge.heard", true);
     let meta = match instance {
@@ -55,9 +55,9 @@ fn puppet_home(features: &[&str], instance: Option<&str>) -> World {
     };
     let features = features.iter().map(ToString::to_string).collect();
     let configuration = with!(Configuration::default(), features = Some(features));
-    world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
+    world.send("phone", &["a"], &meta, &Message::Configuration(configuration));
     let lookup = with!(RegisteredTool::default(), name = "lookup".to_owned());
-    world.say(
+    world.send(
         "phone",
         &["a"],
         &Meta::new(),
@@ -75,7 +75,7 @@ fn requests(world: &World, name: &str) -> Vec<ToolUseRequest> {
         Message::ToolUseRequest(request) => Some(request),
         _ => None,
     };
-    world.heard(name, Kind::TOOL_USE_REQUEST).into_iter().filter_map(read).collect()
+    world.received(name, Kind::TOOL_USE_REQUEST).into_iter().filter_map(read).collect()
 }
 
 /// The request to the phone, without broadcasts.
@@ -101,7 +101,7 @@ fn answer_to(world: &World, name: &str, stanza: i32) -> Option<bool> {
         Message::Acknowledgement(it) if it.acknowledged_stanza_id == Some(stanza) => it.success,
         _ => None,
     };
-    world.heard(name, Kind::ACKNOWLEDGEMENT).into_iter().find_map(of_claim)
+    world.received(name, Kind::ACKNOWLEDGEMENT).into_iter().find_map(of_claim)
 }
 
 fn result(call: &CallId, code: Option<&str>) -> Message {
@@ -131,8 +131,8 @@ fn ran(world: &World) -> Vec<&str> {
     world.executed.iter().map(|(name, _)| name.as_str()).collect()
 }
 
-fn told_to_stop(world: &World) -> usize {
-    world.said("a", Kind::CONTROL_STOP).len()
+fn stops_sent(world: &World) -> usize {
+    world.sent("a", Kind::CONTROL_STOP).len()
 }
 
 #[test]
@@ -142,13 +142,13 @@ fn alicia_a9_a_client_that_has_the_tool_claims_it_and_alone_runs_it() {
     assert_eq!(world.ask("a", request("lookup")).unwrap(), value(1));
     world.run(5 * SECOND);
     assert_eq!(ran(&world), ["phone"]);
-    assert_eq!(told_to_stop(&world), 0);
+    assert_eq!(stops_sent(&world), 0);
     assert!(world.session("a").is_drained() && world.session("phone").is_drained());
     // On the wire: requested as `either`, claimed with the call's id, started after the grant.
-    let (_, asked) = &world.said("a", Kind::TOOL_USE_REQUEST)[0];
+    let (_, asked) = &world.sent("a", Kind::TOOL_USE_REQUEST)[0];
     let Ok(Message::ToolUseRequest(asked)) = asked.message() else { panic!("not a request") };
     assert_eq!(asked.execution, Ok(Execution::Either));
-    let claims = world.said("phone", Kind::ACKNOWLEDGEMENT).into_iter().filter(|(_, it)| is_claim(it));
+    let claims = world.sent("phone", Kind::ACKNOWLEDGEMENT).into_iter().filter(|(_, it)| is_claim(it));
     assert_eq!(claims.count(), 1);
     let either = |event: &&Event| matches!(event, Event::Requested { execution: Execution::Either, owner, .. } if owner.as_str() == "phone");
     assert_eq!(world.ends["a"].events.iter().filter(either).count(), 1);
@@ -167,7 +167,7 @@ fn alicia_a9_without_a_capable_client_the_assistant_runs_it_at_once() {
         let server = |it: &ToolUseRequest| it.execution == Ok(Execution::Server);
         to.is_empty() && matches!(frame.message(), Ok(Message::ToolUseRequest(it)) if server(&it))
     };
-    assert_eq!(world.said("a", Kind::TOOL_USE_REQUEST).iter().filter(|it| broadcast(it)).count(), 1);
+    assert_eq!(world.sent("a", Kind::TOOL_USE_REQUEST).iter().filter(|it| broadcast(it)).count(), 1);
 }
 
 #[test]
@@ -179,8 +179,8 @@ fn alicia_a9_without_a_claim_in_the_window_the_assistant_withdraws_the_call_and_
     assert_eq!(world.now.duration_since(began), 2 * SECOND);
     world.run(60 * SECOND);
     assert_eq!(ran(&world), ["a"]);
-    assert_eq!(told_to_stop(&world), 1);
-    assert_eq!(world.count("a", "late"), 1, "the client's answer, `cancelled`, comes too late to count");
+    assert_eq!(stops_sent(&world), 1);
+    assert_eq!(world.count("a", "late"), 1, "the client's result `cancelled` counts as late");
     assert!(world.session("phone").is_drained());
 }
 
@@ -198,11 +198,11 @@ fn alicia_a9_a_claim_after_the_window_is_refused_and_nothing_runs() {
     assert_eq!(ran(&world), ["a"]);
     assert!(world.session("phone").is_drained());
     // Later still, when the call is forgotten.
-    let mut world = puppet_home(FEATURES, Some("i1"));
+    let mut world = played_home(FEATURES, Some("i1"));
     world.ask("a", request("lookup")).unwrap();
     let call = asked(&world).id;
     world.run(70 * SECOND);
-    let stanza = world.say("phone", &["a"], &Meta::new(), &claim_of(&call));
+    let stanza = world.send("phone", &["a"], &Meta::new(), &claim_of(&call));
     world.run(SECOND);
     assert_eq!(answer_to(&world, "phone", stanza), Some(false));
 }
@@ -211,17 +211,17 @@ fn alicia_a9_a_claim_after_the_window_is_refused_and_nothing_runs() {
 fn alicia_a9_a_claim_by_another_than_who_was_asked_is_refused() {
     let mut world = home_of(Config::default().pin("lookup".parse().unwrap(), "phone"), &["phone"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("tv", sid).role(Role::Client));
+    world.play(&Participant::new("tv", sid).role(Role::Client));
     world.run(200 * MS);
     let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "tv1");
     let features = Some(FEATURES.iter().map(ToString::to_string).collect());
     let configuration = with!(Configuration::default(), features = features);
-    world.say("tv", &["a"], &meta, &Message::Configuration(configuration));
+    world.send("tv", &["a"], &meta, &Message::Configuration(configuration));
     world.run(200 * MS);
     let key = world.call("a", request("lookup")).unwrap();
     world.run(100 * MS);
     let call = world.session("a").call_id(key).unwrap().clone();
-    let stanza = world.say("tv", &["a"], &Meta::new(), &claim_of(&call));
+    let stanza = world.send("tv", &["a"], &Meta::new(), &claim_of(&call));
     world.run(100 * MS);
     assert_eq!(answer_to(&world, "tv", stanza), Some(false));
     assert_eq!(world.count("a", "not_permitted"), 1);
@@ -241,7 +241,7 @@ fn sec_i1_a_strangers_claim_moves_a_counter_only() {
     }));
     let key = world.call("a", request("lookup")).unwrap();
     let call = world.session("a").call_id(key).unwrap().clone();
-    world.say("x", &["a"], &Meta::new(), &claim_of(&call));
+    world.send("x", &["a"], &Meta::new(), &claim_of(&call));
     world.run(SECOND);
     assert_eq!(world.count("a", "not_permitted"), 1);
     world.run(5 * SECOND);
@@ -254,7 +254,7 @@ fn sec_i1_a_strangers_claim_moves_a_counter_only() {
         success = Some(true)
     ));
     for _ in 0..5 {
-        world.say("x", &["phone"], &Meta::new(), &grant);
+        world.send("x", &["phone"], &Meta::new(), &grant);
     }
     world.run(SECOND);
     assert_eq!(ran(&world), ["a"]);
@@ -283,7 +283,7 @@ fn lost_grant_is_repeated_after_a_rejoin_and_the_call_runs_once() {
         world.run(3 * SECOND);
         assert!(
             ran(&world).is_empty() && world.settled("a", key).is_none(),
-            "it is the phone's, which waits"
+            "the call belongs to the phone, which waits for the grant"
         );
         world.fate = None;
         world.leave(who);
@@ -336,7 +336,7 @@ fn unsent_request_is_withdrawn_without_a_stop() {
     });
     world.run(SECOND);
     assert_eq!(ran(&world), ["a"]);
-    assert_eq!(told_to_stop(&world), 0);
+    assert_eq!(stops_sent(&world), 0);
     assert!(world.session("a").is_drained());
 }
 
@@ -345,12 +345,12 @@ fn unclaimed_idempotent_call_is_run_by_the_assistant() {
     for claimed in [false, true] {
         let mut world = home(&[]);
         let idempotent = || vec![tool("lookup").options(ToolOptions::default().idempotent())];
-        let comes = |world: &mut World| {
+        let joins = |world: &mut World| {
             world.client("phone", Config::default(), &[]);
             world.with("phone", |session, now| session.offer(now, idempotent())).unwrap().unwrap();
             world.run(200 * MS);
         };
-        comes(&mut world);
+        joins(&mut world);
         world.fate = Some(Box::new(move |_, _, frame| match is_claim(frame) && !claimed {
             true => Fate::IsLost,
             false => Fate::Arrives,
@@ -358,7 +358,7 @@ fn unclaimed_idempotent_call_is_run_by_the_assistant() {
         let key = world.call("a", request("lookup")).unwrap();
         world.run(100 * MS);
         world.leave("phone");
-        comes(&mut world);
+        joins(&mut world);
         world.run(100 * MS);
         if claimed {
             world.finish("phone", Ok(value(1)));
@@ -390,7 +390,7 @@ fn owner_restarted_before_its_claim_leaves_the_call_to_the_assistant() {
     world.leave("phone");
     world.client("phone", Config::default(), &["lookup"]); // another instance of its program
     world.run(500 * MS);
-    assert_eq!(outcome(&world, key), value(HERE), "before the window ends");
+    assert_eq!(outcome(&world, key), value(HERE), "the assistant runs the call before the window ends");
     world.run(60 * SECOND);
     assert_eq!(ran(&world), ["a"]);
 }
@@ -513,31 +513,31 @@ fn result_before_the_claim_leaves_the_call_to_the_assistant_unless_it_is_final()
         ("odd", false),
     ];
     for (code, runs) in answers {
-        let mut world = puppet_home(FEATURES, Some("i1"));
+        let mut world = played_home(FEATURES, Some("i1"));
         let key = world.call("a", request("lookup")).unwrap();
         world.run(100 * MS);
         let call = asked(&world).id;
-        world.say("phone", &["a"], &Meta::new(), &result(&call, Some(code)));
+        world.send("phone", &["a"], &Meta::new(), &result(&call, Some(code)));
         world.run(100 * MS);
         assert_eq!(world.settled("a", key).unwrap().is_ok(), runs, "{code}");
         assert_eq!(ran(&world).len(), usize::from(runs), "{code}");
         // A claim that the result overtook is too late.
-        let stanza = world.say("phone", &["a"], &Meta::new(), &claim_of(&call));
+        let stanza = world.send("phone", &["a"], &Meta::new(), &claim_of(&call));
         world.run(100 * MS);
         assert_eq!(answer_to(&world, "phone", stanza), Some(false), "{code}");
-        assert_eq!(told_to_stop(&world), 0, "it knows");
+        assert_eq!(stops_sent(&world), 0, "the client needs no stop");
     }
 }
 
 #[test]
 fn error_304_before_the_claim_leaves_the_call_to_the_assistant_and_after_it_is_lost() {
     for claimed in [false, true] {
-        let mut world = puppet_home(FEATURES, Some("i1"));
+        let mut world = played_home(FEATURES, Some("i1"));
         let key = world.call("a", request("lookup")).unwrap();
         world.run(100 * MS);
         let call = asked(&world).id;
         if claimed {
-            let stanza = world.say("phone", &["a"], &Meta::new(), &claim_of(&call));
+            let stanza = world.send("phone", &["a"], &Meta::new(), &claim_of(&call));
             world.run(100 * MS);
             assert_eq!(answer_to(&world, "phone", stanza), Some(true));
         }
@@ -551,7 +551,7 @@ fn error_304_before_the_claim_leaves_the_call_to_the_assistant_and_after_it_is_l
             recoverable = true,
             originating_id = Some(call.to_string())
         );
-        world.say("phone", &["a"], &Meta::new(), &Message::Error(error));
+        world.send("phone", &["a"], &Meta::new(), &Message::Error(error));
         world.run(100 * MS);
         let settled = world.settled("a", key).unwrap();
         assert_eq!(matches!(settled, Err(CallError::Lost { .. })), claimed, "{settled:?}");
@@ -629,26 +629,26 @@ fn call_log_names_the_participant_that_ran_a_call() {
         assert_eq!((record.owner.unwrap().as_str(), record.execution), expected);
     }
     world.run(SECOND);
-    let theirs = world.session("phone").records();
-    assert_eq!(theirs.len(), 1, "what was never ours is no call of ours");
+    let records = world.session("phone").records();
+    assert_eq!(records.len(), 1, "a call that was never granted is not in the client's log");
 }
 
 #[test]
 fn request_repeated_after_its_claim_is_the_same_request() {
-    let mut world = puppet_home(FEATURES, Some("i1"));
+    let mut world = played_home(FEATURES, Some("i1"));
     world.call("a", request("lookup")).unwrap();
     world.run(100 * MS);
     let first = asked(&world);
-    world.say("phone", &["a"], &Meta::new(), &claim_of(&first.id)); // it does not acknowledge the request
+    world.send("phone", &["a"], &Meta::new(), &claim_of(&first.id)); // it does not acknowledge the request
     world.run(100 * MS);
     world.leave("phone");
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
     let features = Some(FEATURES.iter().map(ToString::to_string).collect());
     let configuration = with!(Configuration::default(), features = features);
-    world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
+    world.send("phone", &["a"], &meta, &Message::Configuration(configuration));
     world.run(200 * MS);
     let again = asked(&world);
     assert_eq!((&again.id, &again.execution), (&first.id, &Ok(Execution::Either)));
@@ -656,28 +656,28 @@ fn request_repeated_after_its_claim_is_the_same_request() {
 
 #[test]
 fn owner_that_starts_without_a_claim_keeps_the_call() {
-    let mut world = puppet_home(FEATURES, Some("i1"));
+    let mut world = played_home(FEATURES, Some("i1"));
     let key = world.call("a", request("lookup")).unwrap();
     world.run(100 * MS);
     let call = asked(&world).id;
     let begun = ToolProgress::new(call.clone(), toolbridge::ProgressStatus::InProgress);
-    world.say("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun.clone()));
+    world.send("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun.clone()));
     world.run(3 * SECOND);
     assert!(ran(&world).is_empty());
-    world.say("phone", &["a"], &Meta::new(), &result(&call, None));
+    world.send("phone", &["a"], &Meta::new(), &result(&call, None));
     world.run(100 * MS);
     assert_eq!(outcome(&world, key), value(1));
     // Nor is it run elsewhere when such an owner leaves, or replies that it has no such tool.
     for answers in [false, true] {
-        let mut world = puppet_home(FEATURES, Some("i1"));
+        let mut world = played_home(FEATURES, Some("i1"));
         let key = world.call("a", request("lookup")).unwrap();
         world.run(100 * MS);
         let call = asked(&world).id;
         let begun = with!(begun.clone(), id = call.clone());
-        world.say("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun));
+        world.send("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun));
         world.run(100 * MS);
         if answers {
-            world.say("phone", &["a"], &Meta::new(), &result(&call, Some("unknown_tool")));
+            world.send("phone", &["a"], &Meta::new(), &result(&call, Some("unknown_tool")));
         } else {
             world.leave("phone");
         }
@@ -724,18 +724,18 @@ fn client_without_claims_gets_execution_client_and_falls_back_on_unknown_tool_on
         [(&["tool_use"], None), (&["tool_use", "tool_register", "tool_ack"], Some("i1"))];
     for (features, instance) in makes {
         for code in ["unknown_tool", "busy", "execution_error"] {
-            let mut world = puppet_home(features, instance);
+            let mut world = played_home(features, instance);
             let key = world.call("a", request("lookup")).unwrap();
             world.run(3 * SECOND);
-            assert!(world.settled("a", key).is_none(), "no claim is awaited");
+            assert!(world.settled("a", key).is_none(), "the assistant waits for no claim");
             let asked = asked(&world);
             assert_eq!(asked.execution, Ok(Execution::Client));
-            world.say("phone", &["a"], &Meta::new(), &result(&asked.id, Some(code)));
+            world.send("phone", &["a"], &Meta::new(), &result(&asked.id, Some(code)));
             world.run(100 * MS);
             assert_eq!(world.settled("a", key).unwrap().is_ok(), code == "unknown_tool", "{code}");
         }
         // The owner is silent or gone: the tool may have run.
-        let mut world = puppet_home(features, instance);
+        let mut world = played_home(features, instance);
         let error = world.ask("a", request("lookup").timeout(3 * SECOND)).unwrap_err();
         assert!(matches!(error, CallError::Timeout { .. }), "{error:?}");
         let key = world.call("a", request("lookup")).unwrap();
@@ -754,18 +754,18 @@ fn client_treats_either_as_client_from_an_assistant_without_claims() {
         world.client("phone", Config::default(), &["lookup"]);
         world.handle("phone", |_| Some(Ok(value(1))));
         let sid = world.sid();
-        world.puppet(&Participant::new("a", sid).agent(true));
+        world.play(&Participant::new("a", sid).agent(true));
         world.run(200 * MS);
         if shakes {
             let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
             let features = Some(vec!["tool_ack".to_owned()]);
             let configuration = with!(Configuration::default(), features = features);
-            world.say("a", &["phone"], &meta, &Message::Configuration(configuration));
+            world.send("a", &["phone"], &meta, &Message::Configuration(configuration));
         }
         let either = with!(plain_request("1", "lookup"), execution = Ok(Execution::Either));
-        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(either));
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(either));
         world.run(SECOND);
-        assert_eq!(world.heard("a", Kind::TOOL_USE_RESULT).len(), 1);
+        assert_eq!(world.received("a", Kind::TOOL_USE_RESULT).len(), 1);
         assert_eq!(ran(&world), ["phone"]);
         assert!(world.ends["a"].inbox.iter().all(|(_, frame)| !is_claim(frame)));
     }
@@ -779,7 +779,7 @@ fn grant_of_another_call_starts_nothing() {
     world.call("a", request("lookup")).unwrap();
     world.run(100 * MS);
     world.fate = None;
-    let claims = world.said("phone", Kind::ACKNOWLEDGEMENT);
+    let claims = world.sent("phone", Kind::ACKNOWLEDGEMENT);
     let (_, claim) = claims.iter().find(|(_, frame)| is_claim(frame)).unwrap();
     let Ok(Message::Acknowledgement(claimed)) = claim.message() else { panic!("{claim:?}") };
     let yes = |named: &str| {
@@ -790,10 +790,10 @@ fn grant_of_another_call_starts_nothing() {
             success = Some(true)
         ))
     };
-    world.say("a", &["phone"], &Meta::new(), &yes("another"));
+    world.send("a", &["phone"], &Meta::new(), &yes("another"));
     world.run(100 * MS);
-    assert!(ran(&world).is_empty(), "that yes was for a process that is gone");
-    world.say("a", &["phone"], &Meta::new(), &yes(claimed.acknowledged_message_id.as_deref().unwrap()));
+    assert!(ran(&world).is_empty(), "a grant to an earlier process starts nothing");
+    world.send("a", &["phone"], &Meta::new(), &yes(claimed.acknowledged_message_id.as_deref().unwrap()));
     world.run(100 * MS);
     assert_eq!(ran(&world), ["phone"]);
 }
@@ -804,21 +804,21 @@ fn client_starts_only_after_a_grant_of_its_claim() {
         let mut world = World::new();
         world.client("phone", Config::default(), &["lookup"]);
         let sid = world.sid();
-        world.puppet(&Participant::new("a", sid).agent(true));
+        world.play(&Participant::new("a", sid).agent(true));
         world.run(200 * MS);
         let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
         let features = Some(vec!["tool_ack".to_owned(), "tool_claim".to_owned()]);
         let configuration = with!(Configuration::default(), features = features);
-        world.say("a", &["phone"], &meta, &Message::Configuration(configuration));
+        world.send("a", &["phone"], &meta, &Message::Configuration(configuration));
         world.run(100 * MS);
         let either = with!(plain_request("1", "lookup"), execution = Ok(Execution::Either));
-        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(either));
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(either));
         world.run(100 * MS);
         assert!(ran(&world).is_empty());
         let (_, claim) = world.ends["a"].inbox.iter().find(|(_, frame)| is_claim(frame)).unwrap();
         let answer =
             with!(Acknowledgement::default(), acknowledged_stanza_id = claim.stanza_id(), success = success);
-        world.say("a", &["phone"], &Meta::new(), &Message::Acknowledgement(answer));
+        world.send("a", &["phone"], &Meta::new(), &Message::Acknowledgement(answer));
         world.run(100 * MS);
         assert_eq!(ran(&world).len(), usize::from(success == Some(true)), "{success:?}");
     }
@@ -874,12 +874,12 @@ fn unsent_request_is_run_by_the_assistant() {
     let mut world = home(&["phone"]);
     let large = Value::encode(&serde_json::json!({"x": "y".repeat(20_000)})).unwrap();
     let result = world.ask("a", toolbridge::Request::new("lookup", large));
-    assert_eq!(result.unwrap(), value(HERE), "too large to be asked of anybody");
+    assert_eq!(result.unwrap(), value(HERE), "a request too large to be sent runs locally");
     let key = world.call("a", request("lookup")).unwrap();
     let packet = world.count("a", "frames_out");
     world.with("a", |session, now| session.handle_send_failed(now, packet, SendFailure::Closed));
     assert_eq!(outcome(&world, key), value(HERE));
-    assert_eq!(told_to_stop(&world), 0, "it never heard of it");
+    assert_eq!(stops_sent(&world), 0, "the client got no request, so it gets no stop");
 }
 
 #[test]

@@ -50,14 +50,14 @@ fn call_of_an_earlier_instance_stays_may_have_run() {
         (full, vec![may_repeat()], call()),
     ] {
         let (world, key) = restarted(config, tools, call);
-        let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+        let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
         assert!(error.may_have_run(), "{error:?}");
         assert!(matches!(error, CallError::Lost { .. }), "{error:?}");
     }
     let (mut world, key) = restarted(Config::default(), vec![may_repeat()], call());
     world.finish("phone", Err(ToolError::new("permission_denied", "no")));
     world.run(SECOND);
-    let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+    let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
     assert!(matches!(error, CallError::Tool(_)) && error.may_have_run(), "{error:?}");
 }
 
@@ -86,7 +86,7 @@ fn unsent_copy_proves_nothing_of_an_acknowledged_request() {
         assert_eq!(world.executed.len(), 1);
         world.with("a", |session, now| session.handle_send_failed(now, packet, why.clone()));
         world.run(10 * SECOND);
-        let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+        let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
         assert!(error.may_have_run(), "{why:?}: {error:?}");
     }
 }
@@ -107,7 +107,7 @@ fn unsent_copy_proves_nothing_after_the_owners_sid_changed() {
         world.run(100 * MS);
         world.with("a", |session, now| session.handle_send_failed(now, packet, why.clone()));
         world.run(10 * SECOND);
-        let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+        let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
         assert!(error.may_have_run(), "{why:?}: {error:?}");
     }
 }
@@ -157,7 +157,7 @@ fn plain_takeover(world: &mut World) {
     world.run(100 * MS);
     let sid = world.sid();
     world.ends.remove("a");
-    world.puppet(&Participant::new("a", sid).agent(true));
+    world.play(&Participant::new("a", sid).agent(true));
     world.run(200 * MS);
 }
 
@@ -170,7 +170,7 @@ fn plain_sender_after_an_instance_has_no_floor() {
     }
     world.run(200 * SECOND); // forgotten: the floor is raised
     plain_takeover(&mut world);
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("p1", "t")));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("p1", "t")));
     world.run(SECOND);
     assert_eq!(world.executed.len(), 4);
 }
@@ -184,16 +184,16 @@ fn plain_sender_after_an_instance_inherits_nothing() {
     plain_takeover(&mut world);
     let job = world.ends.get_mut("phone").unwrap().jobs.pop().unwrap();
     world.with("phone", |session, now| session.settle(now, job.key, Ok(value(1))));
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("p1", "t")));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("p1", "t")));
     world.run(100 * MS);
     let job = world.ends.get_mut("phone").unwrap().jobs.pop().unwrap();
     assert_eq!(job.call.as_str(), "p1");
     world.with("phone", |session, now| session.settle(now, job.key, Ok(value(2))));
     world.run(6 * SECOND);
-    assert_eq!(world.ends["phone"].aborted.len(), 1, "its caller's grace has ended");
-    let theirs = world.heard("a", Kind::TOOL_USE_RESULT).into_iter();
-    let theirs = theirs.filter(|it| !matches!(it, Message::ToolUseResult(it) if it.id.as_str() == "p1"));
-    assert_eq!(theirs.count(), 0, "answers to another run of the program");
+    assert_eq!(world.ends["phone"].aborted.len(), 1, "the caller's grace period has ended");
+    let results = world.received("a", Kind::TOOL_USE_RESULT).into_iter();
+    let results = results.filter(|it| !matches!(it, Message::ToolUseResult(it) if it.id.as_str() == "p1"));
+    assert_eq!(results.count(), 0, "results for another instance are not sent");
     assert!(world.session("phone").is_drained());
 }
 
@@ -245,8 +245,8 @@ fn long_names_and_codes_are_not_kept() {
     let long = "n".repeat(100_000);
     let observed = with!(plain_request("o1", &long), execution = Ok(toolbridge::Execution::Server));
     let bytes = |message: &Message| Frame::write(-9_000, "room", &Meta::new(), message).unwrap();
-    world.throw("a", &["phone"], &bytes(&Message::ToolUseRequest(observed)));
-    world.throw("a", &["phone"], &bytes(&Message::ToolUseRequest(plain_request("p1", &long))));
+    world.send_bytes("a", &["phone"], &bytes(&Message::ToolUseRequest(observed)));
+    world.send_bytes("a", &["phone"], &bytes(&Message::ToolUseRequest(plain_request("p1", &long))));
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
     let job = world.ends.get_mut("phone").unwrap().jobs.pop().unwrap();
@@ -255,7 +255,7 @@ fn long_names_and_codes_are_not_kept() {
         error_code = Some(long.as_str().into()),
         error_message = Some("failed".into())
     );
-    world.throw("phone", &["a"], &bytes(&Message::ToolUseResult(failure)));
+    world.send_bytes("phone", &["a"], &bytes(&Message::ToolUseResult(failure)));
     world.run(100 * MS);
     assert!(world.settled("a", key).is_some());
     for name in ["a", "phone"] {
@@ -347,7 +347,7 @@ fn sec_i7_a_yes_to_a_definition_that_has_changed_meanwhile_is_none() {
         let key = answer(&mut world, "the sandbox");
         offer(&mut world, "phone", vec![wipe("the disk")]);
         world.with("phone", |session, now| session.consent(now, key, true));
-        assert!(world.executed.is_empty(), "{consent:?}: the person was asked for something else");
+        assert!(world.executed.is_empty(), "{consent:?}: the consent was for another definition");
         let key = answer(&mut world, "the disk");
         world.with("phone", |session, now| session.consent(now, key, true));
         assert_eq!(world.executed.len(), 1);
@@ -366,9 +366,9 @@ fn local_tool_withdrawn_while_it_runs_keeps_its_visibility() {
         offer(&mut world, "a", vec![]);
         world.finish("a", Ok(value(42)));
         world.run(100 * MS);
-        let told = world.heard("x", Kind::TOOL_USE_RESULT);
-        assert_eq!(told.len(), usize::from(level == Visibility::Name));
-        for it in told {
+        let reported = world.received("x", Kind::TOOL_USE_RESULT);
+        assert_eq!(reported.len(), usize::from(level == Visibility::Name));
+        for it in reported {
             assert!(matches!(it, Message::ToolUseResult(it) if it.result.is_none()), "{level:?}");
         }
     }
@@ -396,33 +396,33 @@ fn instance_replaced_by_a_plain_sender_runs_nothing_twice_when_it_returns() {
     let mut world = World::new();
     world.client("phone", Config::default(), &["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
-    let comes = |world: &mut World, instance: Option<&str>| {
+    let joins = |world: &mut World, instance: Option<&str>| {
         world.leave_if_here("a");
         world.run(100 * MS);
         let sid = world.sid();
-        world.puppet(&Participant::new("a", sid).agent(true));
+        world.play(&Participant::new("a", sid).agent(true));
         world.run(100 * MS);
         if let Some(instance) = instance {
             let meta = Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true);
-            world.say("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
+            world.send("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
             world.run(100 * MS);
         }
     };
     let request = |id: &str, stanza: i32| {
         Frame::write(stanza, "room", &Meta::new(), &Message::ToolUseRequest(plain_request(id, "t"))).unwrap()
     };
-    comes(&mut world, Some("one"));
-    world.throw("a", &["phone"], &request("first", -9));
+    joins(&mut world, Some("one"));
+    world.send_bytes("a", &["phone"], &request("first", -9));
     world.run(200 * SECOND); // it is forgotten
-    comes(&mut world, None);
-    world.throw("a", &["phone"], &request("plain", -1));
+    joins(&mut world, None);
+    world.send_bytes("a", &["phone"], &request("plain", -1));
     world.run(SECOND);
     assert_eq!(world.executed.len(), 2);
-    comes(&mut world, Some("one"));
-    world.throw("a", &["phone"], &request("first", -9));
+    joins(&mut world, Some("one"));
+    world.send_bytes("a", &["phone"], &request("first", -9));
     world.run(SECOND);
-    assert_eq!(world.executed.len(), 2, "it ran before");
-    world.throw("a", &["phone"], &request("second", -10));
+    assert_eq!(world.executed.len(), 2, "the first request ran before and does not run again");
+    world.send_bytes("a", &["phone"], &request("second", -10));
     world.run(SECOND);
     assert_eq!(world.executed.len(), 3);
 }
@@ -434,15 +434,15 @@ fn owner_holds_no_more_arguments_of_a_caller_than_the_caller_may_have_open() {
     config.caps.calls.open_bytes = 1_000;
     world.client("phone", config, &["t"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("a", sid).agent(true));
+    world.play(&Participant::new("a", sid).agent(true));
     world.run(200 * MS);
     let ask = |world: &mut World, id: &str, bytes: usize| {
         let request = with!(plain_request(id, "t"), parameters = body_of(bytes));
-        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
         world.run(100 * MS);
         world.executed.iter().any(|(_, call)| call.as_str() == id)
     };
-    assert!(ask(&mut world, "first", 5_000), "one of any size");
+    assert!(ask(&mut world, "first", 5_000), "one request of any size is accepted");
     assert!(!ask(&mut world, "second", 10));
     assert_eq!(world.count("phone", "busy"), 1);
     world.finish("phone", Ok(value(1)));

@@ -14,7 +14,7 @@ use crate::{
 };
 
 fn count(world: &World, name: &str, kind: Kind) -> usize {
-    world.said(name, kind).len()
+    world.sent(name, kind).len()
 }
 
 fn configuration(features: &[&str]) -> Message {
@@ -27,11 +27,11 @@ fn shown_client(features: &[&str]) -> World {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
-    world.say("phone", &["a"], &shown(), &configuration(features));
+    world.send("phone", &["a"], &shown(), &configuration(features));
     let tool = with!(RegisteredTool::default(), name = "t".to_owned());
-    world.say(
+    world.send(
         "phone",
         &["a"],
         &Meta::new(),
@@ -47,11 +47,11 @@ fn shown() -> Meta {
 
 /// The played client's result for the newest request.
 fn answer(world: &mut World) {
-    let Some(Message::ToolUseRequest(asked)) = world.heard("phone", Kind::TOOL_USE_REQUEST).pop() else {
-        panic!("nothing was asked")
+    let Some(Message::ToolUseRequest(asked)) = world.received("phone", Kind::TOOL_USE_REQUEST).pop() else {
+        panic!("no request was sent")
     };
     let result = with!(ToolUseResult::new(asked.id, true), result = Some(value(1)));
-    world.say("phone", &["a"], &Meta::new(), &Message::ToolUseResult(result));
+    world.send("phone", &["a"], &Meta::new(), &Message::ToolUseResult(result));
     world.run(100 * MS);
 }
 
@@ -72,8 +72,8 @@ fn alicia_a19_a_new_session_takes_two_configurations_and_one_round_trip() {
         world.run(60 * SECOND);
         for name in ["a", "phone"] {
             assert_eq!(count(&world, name, Kind::CONFIGURATION), 1, "{name}");
-            let to = receivers(&world.said(name, Kind::CONFIGURATION));
-            assert_eq!(to.len(), 1, "to the peer alone");
+            let to = receivers(&world.sent(name, Kind::CONFIGURATION));
+            assert_eq!(to.len(), 1, "the Configuration is sent to the peer only");
         }
         assert_eq!(
             (count(&world, "phone", Kind::TOOLS_REGISTER), count(&world, "a", Kind::TOOLS_REGISTER_ACK)),
@@ -95,13 +95,13 @@ fn alicia_a19_a_session_is_resumed_by_the_same_instance_under_a_new_sid() {
         // One more of each: the first frames of the new pair of sids.
         for name in ["a", "phone"] {
             let shown: Vec<_> = world
-                .said(name, Kind::CONFIGURATION)
+                .sent(name, Kind::CONFIGURATION)
                 .iter()
                 .map(|(_, frame)| frame.meta_str("bridge.instance").unwrap().to_owned())
                 .collect();
             assert!(shown.len() >= 2 && shown.windows(2).all(|two| two[0] == two[1]), "{shown:?}");
         }
-        assert_eq!(world.ends["phone"].jobs.len(), 1, "it goes on");
+        assert_eq!(world.ends["phone"].jobs.len(), 1, "the job continues");
         world.finish("phone", Ok(value(1)));
         world.run(SECOND);
         assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(1));
@@ -124,13 +124,17 @@ fn alicia_a19_a_configuration_in_the_midst_updates_what_a_peer_can_and_ends_noth
     let second = world.call("a", request("t").to("phone")).unwrap();
     world.run(100 * MS);
     let greetings = count(&world, "a", Kind::CONFIGURATION);
-    world.say("phone", &["a"], &shown(), &configuration(&["tool_use"]));
+    world.send("phone", &["a"], &shown(), &configuration(&["tool_use"]));
     world.run(100 * MS);
     assert!(world.settled("a", second).is_none());
     answer(&mut world);
     assert!(world.settled("a", second).unwrap().is_ok());
     assert_eq!(acknowledged(&world), before + 1);
-    assert_eq!(count(&world, "a", Kind::CONFIGURATION), greetings, "one that heard us is not answered");
+    assert_eq!(
+        count(&world, "a", Kind::CONFIGURATION),
+        greetings,
+        "a Configuration with `heard` gets no reply"
+    );
 }
 
 #[test]
@@ -140,7 +144,7 @@ fn alicia_a19_a_switch_to_another_conversation_is_refused_and_changes_nothing() 
             Message::Error(error) => error,
             other => panic!("{other:?}"),
         };
-        world.heard(name, Kind::ERROR).into_iter().map(read).collect()
+        world.received(name, Kind::ERROR).into_iter().map(read).collect()
     };
     let mut world = shown_client(&["tool_ack"]);
     let open = world.call("a", request("t").to("phone")).unwrap();
@@ -150,9 +154,9 @@ fn alicia_a19_a_switch_to_another_conversation_is_refused_and_changes_nothing() 
         conversation_id = Some("elsewhere".to_owned()),
         features = Some(Vec::new())
     );
-    world.say("phone", &["a"], &shown(), &Message::Configuration(by_body));
+    world.send("phone", &["a"], &shown(), &Message::Configuration(by_body));
     let bytes = Frame::write(9, "elsewhere", &shown(), &configuration(&[])).unwrap();
-    world.throw("phone", &["a"], &bytes);
+    world.send_bytes("phone", &["a"], &bytes);
     world.run(100 * MS);
     let errors = refused(&world, "phone");
     assert_eq!(errors.iter().map(|error| error.code).collect::<Vec<_>>(), [201, 201]);
@@ -160,7 +164,7 @@ fn alicia_a19_a_switch_to_another_conversation_is_refused_and_changes_nothing() 
     let before = count(&world, "a", Kind::ACKNOWLEDGEMENT);
     answer(&mut world);
     assert!(world.settled("a", open).unwrap().is_ok());
-    assert_eq!(count(&world, "a", Kind::ACKNOWLEDGEMENT), before + 1, "its features are as before");
+    assert_eq!(count(&world, "a", Kind::ACKNOWLEDGEMENT), before + 1, "the peer's features are unchanged");
 }
 
 #[test]
@@ -180,20 +184,20 @@ fn alicia_a19_an_assistant_may_answer_with_a_configuration_or_an_acknowledgement
         world.client("phone", Config::default(), &["t"]);
         world.handle("phone", |_| Some(Ok(value(1))));
         let sid = world.sid();
-        world.puppet(&Participant::new("a", sid).agent(true));
+        world.play(&Participant::new("a", sid).agent(true));
         world.run(200 * MS);
-        assert_eq!(world.heard("a", Kind::CONFIGURATION).len(), 1, "we open");
+        assert_eq!(world.received("a", Kind::CONFIGURATION).len(), 1, "the client opens the handshake");
         for answer in &answers {
-            world.say("a", &["phone"], &Meta::new(), answer);
+            world.send("a", &["phone"], &Meta::new(), answer);
         }
         world.run(100 * MS);
-        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
         world.run(100 * MS);
-        let results = world.heard("a", Kind::TOOL_USE_RESULT);
+        let results = world.received("a", Kind::TOOL_USE_RESULT);
         assert_eq!(results.len(), 1, "{answers:?}");
         world.run(60 * SECOND);
-        assert!(world.heard("a", Kind::CONFIGURATION).len() <= 5);
-        assert_eq!(world.heard("a", Kind::ERROR).len(), 0);
+        assert!(world.received("a", Kind::CONFIGURATION).len() <= 5);
+        assert_eq!(world.received("a", Kind::ERROR).len(), 0);
         assert_eq!(world.count("phone", "unauthorized") + world.count("phone", "not_permitted"), 0);
     }
 }
@@ -203,13 +207,13 @@ fn alicia_a19_a_plain_client_that_opens_is_answered_in_both_forms() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
-    let stanza = world.say("phone", &["a"], &Meta::new(), &configuration(&["tool_use"]));
+    let stanza = world.send("phone", &["a"], &Meta::new(), &configuration(&["tool_use"]));
     world.run(100 * MS);
-    assert!(!world.heard("phone", Kind::CONFIGURATION).is_empty());
+    assert!(!world.received("phone", Kind::CONFIGURATION).is_empty());
     let acknowledged: Vec<_> = world
-        .heard("phone", Kind::ACKNOWLEDGEMENT)
+        .received("phone", Kind::ACKNOWLEDGEMENT)
         .into_iter()
         .map(|message| match message {
             Message::Acknowledgement(it) => it.acknowledged_stanza_id,
@@ -225,11 +229,11 @@ fn configuration_of_a_peer_without_the_local_one_is_answered_at_once() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(5 * SECOND); // the local ones were sent at 0, 1 and 3 s; the next is due at 7 s
     let before = count(&world, "a", Kind::CONFIGURATION);
     let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", false);
-    world.say("phone", &["a"], &meta, &configuration(&["tool_use"]));
+    world.send("phone", &["a"], &meta, &configuration(&["tool_use"]));
     world.run(50 * MS);
     assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 1);
 }
@@ -240,11 +244,15 @@ fn waiting_request_is_sent_when_configurations_are_exchanged() {
     world.assistant("a", Config::default());
     world.call("a", request("bridge.echo").to("phone")).unwrap();
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
-    world.say("phone", &["a"], &shown(), &configuration(&["tool_use", "tool_ack"]));
+    world.send("phone", &["a"], &shown(), &configuration(&["tool_use", "tool_ack"]));
     world.run(50 * MS);
-    assert_eq!(world.heard("phone", Kind::TOOL_USE_REQUEST).len(), 1, "no registration comes first");
+    assert_eq!(
+        world.received("phone", Kind::TOOL_USE_REQUEST).len(),
+        1,
+        "the request does not wait for a registration"
+    );
 }
 
 fn registration() -> Message {
@@ -258,21 +266,21 @@ fn waiting_frame_requests_the_configuration_once_in_900_ms() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.stranger("stranger");
     world.run(5 * SECOND); // the assistant's were sent at 0, 1 and 3 s; the next is due at 7 s
     let before = count(&world, "a", Kind::CONFIGURATION);
     for _ in 0..10 {
-        world.say("phone", &["a"], &Meta::new(), &registration());
-        world.say("stranger", &["a"], &Meta::new(), &registration());
+        world.send("phone", &["a"], &Meta::new(), &registration());
+        world.send("stranger", &["a"], &Meta::new(), &registration());
         world.run(50 * MS);
     }
-    let said = world.said("a", Kind::CONFIGURATION);
-    assert_eq!(said.len(), before + 1);
-    let (to, last) = said.last().unwrap();
+    let sent = world.sent("a", Kind::CONFIGURATION);
+    assert_eq!(sent.len(), before + 1);
+    let (to, last) = sent.last().unwrap();
     assert!(to.iter().all(|to| to == "phone") && !last.meta_bool("bridge.heard"));
     world.run(500 * MS);
-    world.say("phone", &["a"], &Meta::new(), &registration());
+    world.send("phone", &["a"], &Meta::new(), &registration());
     world.run(50 * MS);
     assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 2);
 }
@@ -287,17 +295,24 @@ fn frame_of_a_known_client_under_an_unannounced_sid_requests_its_configuration()
         with!(Acknowledgement::default(), acknowledged_stanza_id = Some(0), notes = Some("ping".to_owned()));
     let bytes = Frame::write(0, "room", &Meta::new(), &Message::Acknowledgement(ping)).unwrap();
     for name in ["phone", "nobody"] {
-        world.throw_as(&Peer::new(name, "PA_unannounced"), &["a"], &bytes);
+        world.send_bytes_as(&Peer::new(name, "PA_unannounced"), &["a"], &bytes);
     }
     world.run(50 * MS);
-    let said = world.said("a", Kind::CONFIGURATION);
-    assert_eq!(said.len(), before + 1);
-    let (to, last) = said.last().unwrap();
+    let sent = world.sent("a", Kind::CONFIGURATION);
+    assert_eq!(sent.len(), before + 1);
+    let (to, last) = sent.last().unwrap();
     assert!(to.iter().all(|to| to == "phone") && !last.meta_bool("bridge.heard"));
     world.run(SECOND);
-    assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 2, "once more, as the frame still waits");
+    assert_eq!(
+        count(&world, "a", Kind::CONFIGURATION),
+        before + 2,
+        "the Configuration is requested again while the frame waits"
+    );
     world.run(60 * SECOND);
-    assert!(count(&world, "a", Kind::CONFIGURATION) <= before + 5, "until it is dropped");
+    assert!(
+        count(&world, "a", Kind::CONFIGURATION) <= before + 5,
+        "the requests end when the frame is dropped"
+    );
 }
 
 /// Its registration shows that it is not plain: as a plain peer, it could not be sent a large request.
@@ -307,17 +322,17 @@ fn named_participant_whose_registration_waits_has_another_second_to_shake_hands(
         let mut world = World::new();
         world.assistant("a", Config::default());
         let sid = world.sid();
-        world.puppet(&Participant::new("phone", sid).role(Role::Client));
+        world.play(&Participant::new("phone", sid).role(Role::Client));
         world.call("a", request("bridge.echo").to("phone")).unwrap();
         world.run(950 * MS);
-        world.say("phone", &["a"], &Meta::new(), &registration());
+        world.send("phone", &["a"], &Meta::new(), &registration());
         world.run(900 * MS);
         assert_eq!(count(&world, "a", Kind::TOOL_USE_REQUEST), 0);
         if shakes_hands {
-            world.say("phone", &["a"], &shown(), &configuration(&["tool_use", "tool_ack"]));
+            world.send("phone", &["a"], &shown(), &configuration(&["tool_use", "tool_ack"]));
         }
         world.run(200 * MS);
-        let asked = world.said("a", Kind::TOOL_USE_REQUEST);
+        let asked = world.sent("a", Kind::TOOL_USE_REQUEST);
         assert!(!asked.is_empty());
         assert_eq!(asked[0].1.meta_str("bridge.to").is_some(), shakes_hands);
     }
@@ -331,23 +346,23 @@ fn abandoned_registration_is_sent_when_its_assistant_is_bound() {
     world.client("phone", Config::default(), &["t"]);
     for name in ["a", "b"] {
         let sid = world.sid();
-        world.puppet(&Participant::new(name, sid).agent(true));
+        world.play(&Participant::new(name, sid).agent(true));
         world.run(200 * MS);
     }
-    assert_eq!(world.heard("a", Kind::TOOLS_REGISTER).len(), 1);
+    assert_eq!(world.received("a", Kind::TOOLS_REGISTER).len(), 1);
     let heard_it =
         |instance: &str| Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true);
     let features = configuration(&["tool_use", "tool_ack", "tool_register"]);
-    world.say("b", &["phone"], &heard_it("b"), &features);
+    world.send("b", &["phone"], &heard_it("b"), &features);
     world.run(10 * SECOND);
-    world.say("a", &["phone"], &heard_it("a"), &features);
+    world.send("a", &["phone"], &heard_it("a"), &features);
     world.run(SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "b");
-    let before = world.heard("a", Kind::TOOLS_REGISTER).len();
+    let before = world.received("a", Kind::TOOLS_REGISTER).len();
     let goodbye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
     let meta = Meta::new().with_bool("bridge.bye", true);
-    world.say("b", &["phone"], &meta, &Message::ControlStop(goodbye));
+    world.send("b", &["phone"], &meta, &Message::ControlStop(goodbye));
     world.run(100 * MS);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
-    assert_eq!(world.heard("a", Kind::TOOLS_REGISTER).len(), before + 1);
+    assert_eq!(world.received("a", Kind::TOOLS_REGISTER).len(), before + 1);
 }

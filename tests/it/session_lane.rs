@@ -69,8 +69,11 @@ fn call_on_the_fast_lane_is_three_lossy_packets() {
     assert_eq!(sent(&world, "a", Kind::TOOL_USE_REQUEST), [(Duration::ZERO, Lane::Lossy)]);
     assert_eq!(sent(&world, "phone", Kind::TOOL_USE_RESULT), [(Duration::ZERO, Lane::Lossy)]);
     assert_eq!(lanes(&world, "a", Kind::ACKNOWLEDGEMENT), [Lane::Lossy]);
-    assert!(lanes(&world, "phone", Kind::ACKNOWLEDGEMENT).is_empty(), "its answer is the acknowledgement");
-    assert!(lanes(&world, "phone", Kind::TOOL_PROGRESS).is_empty(), "its answer says that it began");
+    assert!(lanes(&world, "phone", Kind::ACKNOWLEDGEMENT).is_empty(), "the result acknowledges the request");
+    assert!(
+        lanes(&world, "phone", Kind::TOOL_PROGRESS).is_empty(),
+        "the result states that the tool started"
+    );
 }
 
 #[test]
@@ -108,10 +111,10 @@ fn progress_just_before_a_result_is_reported_before_it() {
     world.with("phone", |session, now| session.progress(now, job, "3 of 3".into()));
     world.finish("phone", Ok(value(2)));
     world.run(30 * MS);
-    assert!(world.settled("a", key).is_some_and(Result::is_ok), "the answer has come");
+    assert!(world.settled("a", key).is_some_and(Result::is_ok), "the result has arrived");
     assert_eq!(progress_heard(&world), ["3 of 3"]);
     world.run(SECOND);
-    assert_eq!(progress_heard(&world), ["3 of 3"], "the reliable copy is no second report");
+    assert_eq!(progress_heard(&world), ["3 of 3"], "the reliable copy is not reported again");
 }
 
 #[test]
@@ -169,7 +172,11 @@ fn frames_before_the_handshake_are_reliable() {
         world.ask("a", request("t")).unwrap();
         world.run(SECOND);
     }
-    assert_eq!(lanes(&world, "a", Kind::TOOL_USE_REQUEST), [Lane::Lossy], "the new pair has its lane");
+    assert_eq!(
+        lanes(&world, "a", Kind::TOOL_USE_REQUEST),
+        [Lane::Lossy],
+        "the new pair of sids uses the fast lane"
+    );
 }
 
 #[test]
@@ -198,7 +205,7 @@ fn unacknowledged_frame_is_retried_four_times_from_one_and_a_half_round_trips_on
     assert_eq!(lossy, [0, 60, 180, 420, 900].map(|ms| ms * MS));
     let reliable: Vec<_> =
         sent.iter().filter(|(_, lane)| *lane == Lane::Reliable).map(|(at, _)| *at).collect();
-    assert_eq!(reliable, [80 * MS], "and one reliable copy after two round trips");
+    assert_eq!(reliable, [80 * MS], "one reliable copy is sent after two round trips");
     assert_eq!((world.count("a", "fast_retries"), world.count("a", "fast_copies")), (4, 1));
 }
 
@@ -244,7 +251,7 @@ fn acknowledgement_is_not_retried() {
     assert_eq!(lanes(&world, "a", Kind::ACKNOWLEDGEMENT), [Lane::Lossy]);
     world.run(3 * SECOND);
     let results = lanes(&world, "phone", Kind::TOOL_USE_RESULT);
-    assert_eq!(results.len(), 6, "its answer goes again: {results:?}");
+    assert_eq!(results.len(), 6, "the owner retries its result: {results:?}");
 }
 
 #[test]
@@ -274,11 +281,11 @@ fn reliable_copy_is_held_while_more_than_600_bytes_wait() {
         lost -= i32::from(loses);
         loses
     });
-    assert_eq!(took(&mut world), 220 * MS, "two retries, no copy");
+    assert_eq!(took(&mut world), 220 * MS, "two retries, without a copy");
     assert_eq!((world.count("a", "fast_copies"), world.count("a", "fast_copies_held")), (0, 1));
     world.with("a", |session, now| session.handle_backlog(now, 0));
     world.run(2 * SECOND);
-    assert_eq!(world.count("a", "fast_copies"), 0, "it was acknowledged");
+    assert_eq!(world.count("a", "fast_copies"), 0, "the copy of an acknowledged frame is dropped");
 
     lose(&mut world, is_request);
     world.with("a", |session, now| session.handle_backlog(now, 5_000));
@@ -286,7 +293,7 @@ fn reliable_copy_is_held_while_more_than_600_bytes_wait() {
     world.run(90 * MS);
     assert_eq!(world.count("a", "fast_copies"), 0);
     world.with("a", |session, now| session.handle_backlog(now, 600));
-    assert_eq!(world.count("a", "fast_copies"), 1, "it could go");
+    assert_eq!(world.count("a", "fast_copies"), 1, "the copy is sent once fewer bytes wait");
 }
 
 #[test]
@@ -299,7 +306,7 @@ fn reliable_copies_due_together_wait_for_one_another() {
     }
     world.run(85 * MS);
     let copies = world.count("a", "fast_copies");
-    assert!((1..=5).contains(&copies), "{copies} went at once");
+    assert!((1..=5).contains(&copies), "{copies} copies were sent at once");
     // As a driver does: accepted packets have been sent.
     for _ in 0..40 {
         world.with("a", |session, now| session.handle_backlog(now, 0));
@@ -355,7 +362,7 @@ fn sample_is_found_on_a_network_slower_than_the_first_wait() {
         world.ask("a", request("t")).unwrap();
         world.run(SECOND);
     }
-    assert_eq!(world.count("a", "fast_retries"), before, "a round trip of 300 ms is known by now");
+    assert_eq!(world.count("a", "fast_retries"), before, "the round trip of 300 ms has been measured");
 }
 
 #[test]
@@ -371,16 +378,16 @@ fn lossy_duplicate_after_half_a_round_trip_is_answered_again_on_lossy() {
         .unwrap()
         .clone();
     let before = lanes(&world, "phone", Kind::ACKNOWLEDGEMENT).len();
-    world.throw_lossy(&peer, "phone", frame.as_bytes());
+    world.send_lossy(&peer, "phone", frame.as_bytes());
     world.run(21 * MS);
     assert_eq!(lanes(&world, "phone", Kind::ACKNOWLEDGEMENT)[before..], [Lane::Lossy]);
-    world.throw_lossy(&peer, "phone", frame.as_bytes());
+    world.send_lossy(&peer, "phone", frame.as_bytes());
     world.run(20 * MS - MS);
-    world.throw_lossy(&peer, "phone", frame.as_bytes());
+    world.send_lossy(&peer, "phone", frame.as_bytes());
     world.run(2 * MS);
     let sooner = lanes(&world, "phone", Kind::ACKNOWLEDGEMENT).len();
-    assert_eq!(sooner, before + 2, "one came after 20 ms, the other sooner than half a round trip");
-    assert_eq!(world.executed.len(), 1, "nothing runs twice");
+    assert_eq!(sooner, before + 2, "only the duplicate after more than half a round trip is answered");
+    assert_eq!(world.executed.len(), 1, "the tool ran once");
 }
 
 #[test]
@@ -397,7 +404,7 @@ fn duplicate_of_a_request_whose_result_is_in_flight_repeats_the_result() {
         .unwrap()
         .clone();
     world.lossy.lose = None;
-    world.throw_lossy(&peer, "phone", frame.as_bytes());
+    world.send_lossy(&peer, "phone", frame.as_bytes());
     world.run(41 * MS);
     assert!(world.settled("a", key).unwrap().is_ok());
     assert!(lanes(&world, "phone", Kind::ACKNOWLEDGEMENT).is_empty());
@@ -417,10 +424,10 @@ fn reliable_frame_is_acknowledged_on_both_channels_duplicates_too() {
         .find(|(_, _, frame)| frame.kind() == Kind::TOOL_USE_REQUEST)
         .unwrap()
         .clone();
-    world.throw_as(&peer, &["phone"], frame.as_bytes());
+    world.send_bytes_as(&peer, &["phone"], frame.as_bytes());
     world.run(SECOND);
     let results = lanes(&world, "phone", Kind::TOOL_USE_RESULT);
-    assert_eq!(results, [Lane::Lossy], "a reliable duplicate is not answered again");
+    assert_eq!(results, [Lane::Lossy], "a reliable duplicate does not repeat the result");
     assert_eq!(lanes(&world, "phone", Kind::ACKNOWLEDGEMENT), [acknowledged.clone(), acknowledged].concat());
 }
 
@@ -483,7 +490,7 @@ fn goodbye_is_reliable_and_sends_results_in_flight_along() {
     world.with("phone", |session, now| session.close(now));
     world.run(100 * MS);
     assert_eq!(lanes(&world, "phone", Kind::CONTROL_STOP), [Lane::Reliable]);
-    assert!(world.settled("a", key).unwrap().is_ok(), "the answer came before the goodbye");
+    assert!(world.settled("a", key).unwrap().is_ok(), "the result arrived before the goodbye");
 }
 
 #[test]
@@ -507,7 +514,7 @@ fn frames_are_not_retried_while_disconnected_or_to_another_pair_of_sids() {
     world.run(3 * SECOND);
     let after = &world.ends["a"].log[before..];
     let requests = after.iter().filter(|(_, _, frame)| frame.kind() == Kind::TOOL_USE_REQUEST);
-    assert_eq!(requests.count(), 0, "the room told of it before the next was due");
+    assert_eq!(requests.count(), 0, "the room announced the leave before the next retry was due");
 }
 
 #[test]
@@ -524,7 +531,7 @@ fn request_unsent_on_both_channels_is_never_delivered() {
     assert_eq!(
         lanes(&world, "a", Kind::TOOL_USE_REQUEST),
         [Lane::Lossy, Lane::Reliable],
-        "the copy goes at once"
+        "the copy is sent at once"
     );
     world.with("a", |session, now| session.handle_send_failed(now, first, SendFailure::QueueFull));
     let error = world.settled("a", key).unwrap().as_ref().unwrap_err();
@@ -646,5 +653,5 @@ fn plain_request_does_not_open_the_fast_lane() {
     world.with("a", |session, now| session.close(now));
     world.leave("a");
     world.run(100 * MS);
-    assert_eq!(world.session("phone").bound(), None, "the goodbye came");
+    assert_eq!(world.session("phone").bound(), None, "the goodbye arrived");
 }

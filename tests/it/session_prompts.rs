@@ -87,9 +87,9 @@ fn client_that_lists_no_prompts_gets_none() {
     assert!(matches!(error, CallError::UnknownTool { .. }) && !error.may_have_run(), "{error:?}");
     let error = world.ask("a", ask()).unwrap_err();
     assert!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
-    assert!(world.said("a", Kind::TOOL_USE_REQUEST).is_empty());
+    assert!(world.sent("a", Kind::TOOL_USE_REQUEST).is_empty());
     let listed = |name: &str| {
-        let (_, frame) = &world.said(name, Kind::CONFIGURATION)[0];
+        let (_, frame) = &world.sent(name, Kind::CONFIGURATION)[0];
         let Ok(Message::Configuration(it)) = frame.message() else { panic!("no Configuration") };
         it.features.unwrap()
     };
@@ -103,12 +103,12 @@ fn client_without_prompts_replies_unknown_tool() {
     let mut world = World::new();
     world.client("phone", Config::default(), &["t"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("a", sid).agent(true));
+    world.play(&Participant::new("a", sid).agent(true));
     world.run(200 * MS);
     let request = plain_request("1", "bridge.permission");
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
     world.run(SECOND);
-    let results = world.heard("a", Kind::TOOL_USE_RESULT);
+    let results = world.received("a", Kind::TOOL_USE_RESULT);
     let [Message::ToolUseResult(result)] = results.as_slice() else { panic!("{results:?}") };
     assert_eq!(result.error_code, Some(ErrorCode::UNKNOWN_TOOL));
 }
@@ -117,13 +117,13 @@ fn client_without_prompts_replies_unknown_tool() {
 fn plain_client_gets_no_prompt() {
     let mut world = room(Config::default(), &[]);
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     let features = Some(vec!["tool_prompt".to_owned()]);
     let configuration = with!(Configuration::default(), features = features);
-    world.say("phone", &["a"], &Meta::new(), &Message::Configuration(configuration));
+    world.send("phone", &["a"], &Meta::new(), &Message::Configuration(configuration));
     let tools = vec![with!(RegisteredTool::default(), name = "t".to_owned())];
-    world.say(
+    world.send(
         "phone",
         &["a"],
         &Meta::new(),
@@ -159,9 +159,12 @@ fn sec_i2_nobody_but_the_bound_assistant_asks_a_person() {
     world.run(200 * MS);
     let mut theirs = plain_request("1", "bridge.permission");
     theirs.parameters = Value::encode(&permission()).unwrap();
-    world.say("x", &["phone"], &Meta::new(), &Message::ToolUseRequest(theirs));
+    world.send("x", &["phone"], &Meta::new(), &Message::ToolUseRequest(theirs));
     let error = world.ask("b", ask().to("phone")).unwrap_err();
-    assert!(matches!(error, CallError::NotBound { .. }), "it registered with its own alone: {error:?}");
+    assert!(
+        matches!(error, CallError::NotBound { .. }),
+        "the client is bound to another assistant: {error:?}"
+    );
     world.run(SECOND);
     assert!(world.executed.is_empty());
 }
@@ -170,12 +173,12 @@ fn sec_i2_nobody_but_the_bound_assistant_asks_a_person() {
 fn sec_i6_a_prompt_cannot_be_registered() {
     let mut world = room(Config::default(), &[]);
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
-    world.say("phone", &["a"], &meta, &Message::Configuration(Configuration::default()));
+    world.send("phone", &["a"], &meta, &Message::Configuration(Configuration::default()));
     let tools = vec![with!(RegisteredTool::default(), name = "bridge.permission".to_owned())];
-    world.say(
+    world.send(
         "phone",
         &["a"],
         &Meta::new(),
@@ -206,13 +209,13 @@ fn ninth_open_prompt_is_busy_and_tools_are_not() {
 fn sec_p3_observers_do_not_see_where_a_person_signs_in() {
     let mut world = room(Config::default(), &["phone"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("recorder", sid).role(Role::Observer));
+    world.play(&Participant::new("recorder", sid).role(Role::Observer));
     world.run(200 * MS);
     let url = json!({"url": "https://x.example/oauth?state=hunter2"});
     assert!(world.ask("a", Request::new("bridge.authorize", Value::from(url))).is_ok());
     world.ask("a", ask()).unwrap();
     world.run(200 * MS);
-    let seen = world.heard("recorder", Kind::TOOL_USE_REQUEST);
+    let seen = world.received("recorder", Kind::TOOL_USE_REQUEST);
     let [Message::ToolUseRequest(authorize), Message::ToolUseRequest(permission)] = seen.as_slice() else {
         panic!("{seen:?}")
     };

@@ -20,7 +20,7 @@ fn under(stanza: i32, frame: &Frame) -> Vec<u8> {
 }
 
 /// What the two ends have run and reported.
-fn deeds(world: &World) -> [usize; 5] {
+fn activity(world: &World) -> [usize; 5] {
     let [a, phone] = [&world.ends["a"], &world.ends["phone"]];
     [
         world.executed.len(),
@@ -41,7 +41,7 @@ fn alicia_a17_repeated_frames_of_a_call_do_nothing_twice_whatever_their_stanza()
     world.run(200 * MS);
     world.with("a", |session, now| session.cancel(now, stopped));
     world.run(200 * MS);
-    let before = deeds(&world);
+    let before = activity(&world);
     assert_eq!(before, [3, 1, 2, 1, 1]);
 
     let kinds = [Kind::TOOL_USE_REQUEST, Kind::TOOL_USE_RESULT, Kind::CONTROL_STOP, Kind::ACKNOWLEDGEMENT];
@@ -49,11 +49,11 @@ fn alicia_a17_repeated_frames_of_a_call_do_nothing_twice_whatever_their_stanza()
     for (from, to, sign) in [("a", "phone", -1), ("phone", "a", 1)] {
         let peer = world.ends[from].who.peer().clone();
         for kind in kinds {
-            for (_, frame) in world.said(from, kind) {
+            for (_, frame) in world.sent(from, kind) {
                 // Unchanged, as the first, after a gap, and as the highest possible.
                 let its = frame.stanza_id().unwrap();
                 for stanza in [its, sign, its + sign * 1_000, sign * i32::MAX] {
-                    world.throw_as(&peer, &[to], &under(stanza, &frame));
+                    world.send_bytes_as(&peer, &[to], &under(stanza, &frame));
                     world.run(30 * MS);
                     repeated += 1;
                 }
@@ -62,13 +62,13 @@ fn alicia_a17_repeated_frames_of_a_call_do_nothing_twice_whatever_their_stanza()
     }
     assert!(repeated >= 4 * 10, "{repeated}");
     world.run(SECOND);
-    assert_eq!(deeds(&world), before);
+    assert_eq!(activity(&world), before);
     assert!(world.settled("a", open).is_none());
     for end in ["a", "phone"] {
-        assert!(world.count(end, "out_of_order") > 0, "it is counted");
+        assert!(world.count(end, "out_of_order") > 0, "stanzas out of order are counted");
         assert_eq!(world.count(end, "malformed") + world.count(end, "not_permitted"), 0);
     }
-    assert!(world.count("phone", "duplicate") >= 12, "each request four times");
+    assert!(world.count("phone", "duplicate") >= 12, "each request arrived four times");
 
     // The following stanzas are all lower than one that arrived: they are accepted normally.
     assert_eq!(world.ask("a", request("quick")).unwrap(), value(1));
@@ -96,13 +96,13 @@ fn alicia_a17_a_gap_is_accepted() {
     }
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
     let stanzas: Vec<_> =
-        world.said("a", Kind::TOOL_USE_REQUEST).iter().map(|(_, frame)| frame.stanza_id().unwrap()).collect();
+        world.sent("a", Kind::TOOL_USE_REQUEST).iter().map(|(_, frame)| frame.stanza_id().unwrap()).collect();
     assert!(stanzas[0] - stanzas[1] > 50, "{stanzas:?}");
     assert_eq!(world.count("phone", "out_of_order"), 0);
 }
 
 /// Each of 64 cancelled calls has its request lost on the lossy lane, so that its stop arrives first.
-fn after_many_quick_cancels() -> World {
+fn after_64_quick_cancels() -> World {
     let mut world = World::new();
     world.assistant("a", Config::default().lossy(true));
     world.client("phone", Config::default().lossy(true), &["t"]);
@@ -121,7 +121,7 @@ fn after_many_quick_cancels() -> World {
 
 #[test]
 fn call_cancelled_after_64_quick_cancels_never_starts() {
-    let mut world = after_many_quick_cancels();
+    let mut world = after_64_quick_cancels();
     world.delay = 60 * MS;
     let key = world.call("a", request("t")).unwrap();
     world.delay = 10 * MS; // its stop overtakes it
@@ -133,7 +133,7 @@ fn call_cancelled_after_64_quick_cancels_never_starts() {
 
 #[test]
 fn call_after_64_quick_cancels_runs() {
-    let mut world = after_many_quick_cancels();
+    let mut world = after_64_quick_cancels();
     world.handle("phone", |_| Some(Ok(value(1))));
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
 }
@@ -151,9 +151,9 @@ fn first_of_65_quick_cancels_never_starts_however_late_its_request() {
         world.with("a", |session, now| session.cancel(now, key));
         world.run(100 * MS);
     }
-    let requests = world.said("a", Kind::TOOL_USE_REQUEST);
+    let requests = world.sent("a", Kind::TOOL_USE_REQUEST);
     for (_, frame) in [&requests[0], &requests[64]] {
-        world.throw("a", &["phone"], &frame.to_bytes());
+        world.send_bytes("a", &["phone"], &frame.to_bytes());
         world.run(SECOND);
     }
     assert_eq!(world.executed.len(), 0);

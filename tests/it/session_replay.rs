@@ -9,11 +9,11 @@ use crate::session_world::{MS, SECOND, World, receivers, request, value};
 
 /// The stanzas of the frames of a type that this participant sent.
 fn stanzas(world: &World, name: &str, kind: Kind) -> Vec<i32> {
-    world.said(name, kind).iter().map(|(_, frame)| frame.stanza_id().unwrap()).collect()
+    world.sent(name, kind).iter().map(|(_, frame)| frame.stanza_id().unwrap()).collect()
 }
 
 /// Sends a request that is lost because its owner is rejoining, and lets the owner return.
-fn lost_on_its_way(world: &mut World) {
+fn rejoin_owner(world: &mut World) {
     world.leave("phone");
     world.run(500 * MS);
     world.rejoin("phone");
@@ -24,12 +24,12 @@ fn alicia_a20_a_request_lost_at_a_rejoin_goes_once_more_under_its_stanza_with_th
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let key = world.call("a", request("t").timeout(9 * SECOND)).unwrap();
-    lost_on_its_way(&mut world);
+    rejoin_owner(&mut world);
     world.run(SECOND);
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
     assert_eq!(world.executed.len(), 1);
-    let requests = world.said("a", Kind::TOOL_USE_REQUEST);
-    assert_eq!(requests.len(), 2, "once under each pair of sids");
+    let requests = world.sent("a", Kind::TOOL_USE_REQUEST);
+    assert_eq!(requests.len(), 2, "the request is sent once under each pair of sids");
     assert_eq!(requests[0].1.stanza_id(), requests[1].1.stanza_id());
     let budgets: Vec<_> = requests
         .iter()
@@ -59,10 +59,10 @@ fn alicia_a20_results_of_a_client_that_was_away_arrive_in_their_order_and_run_on
     for (number, key) in keys.into_iter().enumerate() {
         assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(number as i32));
     }
-    let answers = world.said("phone", Kind::TOOL_USE_RESULT);
+    let answers = world.sent("phone", Kind::TOOL_USE_RESULT);
     let answered: Vec<CallId> =
         answers.iter().skip(5).map(|(_, frame)| frame.peek_id().unwrap().parse().unwrap()).collect();
-    assert_eq!(answered, order, "those that never left go in the order in which they were asked");
+    assert_eq!(answered, order, "unsent results are sent in the order of their requests");
     assert_eq!(world.executed.len(), 5);
 }
 
@@ -74,12 +74,12 @@ fn acknowledged_frame_is_not_retransmitted() {
     assert!(world.ends["a"].events.iter().any(|it| matches!(it, Event::Delivered { .. })));
     world.rejoin("phone");
     world.run(SECOND);
-    assert_eq!(world.said("a", Kind::TOOL_USE_REQUEST).len(), 1);
+    assert_eq!(world.sent("a", Kind::TOOL_USE_REQUEST).len(), 1);
     world.finish("phone", Ok(value(1)));
     world.run(SECOND);
     world.rejoin("a");
     world.run(SECOND);
-    assert_eq!(world.said("phone", Kind::TOOL_USE_RESULT).len(), 1);
+    assert_eq!(world.sent("phone", Kind::TOOL_USE_RESULT).len(), 1);
     assert_eq!(world.count("a", "retransmitted") + world.count("phone", "retransmitted"), 0);
 }
 
@@ -99,7 +99,11 @@ fn result_whose_acknowledgement_was_lost_is_retransmitted_and_counts_once() {
     assert_eq!(world.ends["a"].settled.len(), 1);
     world.rejoin("phone");
     world.run(SECOND);
-    assert_eq!(stanzas(&world, "phone", Kind::TOOL_USE_RESULT).len(), 2, "now it is acknowledged");
+    assert_eq!(
+        stanzas(&world, "phone", Kind::TOOL_USE_RESULT).len(),
+        2,
+        "an acknowledged result is not retransmitted"
+    );
 }
 
 #[test]
@@ -110,7 +114,7 @@ fn returning_instance_of_a_lost_client_gets_the_stop_of_its_call() {
     world.leave("phone");
     world.run(7 * SECOND);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
-    assert!(world.ends["phone"].aborted.is_empty(), "it does not know that it was away");
+    assert!(world.ends["phone"].aborted.is_empty(), "the client does not know that it was disconnected");
     world.rejoin("phone");
     world.run(SECOND);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
@@ -148,7 +152,7 @@ fn stopped_request_is_not_retransmitted() {
     world.run(50 * MS);
     world.rejoin("phone");
     world.run(SECOND);
-    assert_eq!(world.said("a", Kind::TOOL_USE_REQUEST).len(), 1);
+    assert_eq!(world.sent("a", Kind::TOOL_USE_REQUEST).len(), 1);
     assert!(world.executed.is_empty());
 }
 
@@ -174,11 +178,11 @@ fn idempotent_call_is_reissued_to_another_instance() {
     world.run(SECOND);
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(7));
     let ids: Vec<_> = world.executed.iter().map(|(_, call)| call.clone()).collect();
-    assert_eq!(ids.len(), 2, "once in each instance");
-    assert_eq!(ids[0], ids[1], "under the same id");
+    assert_eq!(ids.len(), 2, "the call ran once in each instance");
+    assert_eq!(ids[0], ids[1], "both requests have the same id");
     let asked = stanzas(&world, "a", Kind::TOOL_USE_REQUEST);
     assert_eq!(asked.len(), 2);
-    assert_ne!(asked[0], asked[1], "under a new stanza");
+    assert_ne!(asked[0], asked[1], "the second request has a new stanza");
 }
 
 #[test]
@@ -199,7 +203,7 @@ fn refusal_of_the_first_request_does_not_end_a_reissued_call() {
         }
     }
     let key = key.unwrap();
-    while world.said("a", Kind::TOOL_USE_REQUEST).len() < 2 {
+    while world.sent("a", Kind::TOOL_USE_REQUEST).len() < 2 {
         assert!(world.step());
     }
     let refusal = world.other_instance(key);
@@ -230,7 +234,7 @@ fn unsent_request_is_sent_when_the_connection_is_restored_or_never_delivered() {
     interrupted(&mut world);
     let key = world.call("a", request("t").timeout(9 * SECOND)).unwrap();
     world.run(SECOND);
-    assert!(world.settled("a", key).is_none(), "it waits for the connection");
+    assert!(world.settled("a", key).is_none(), "the call waits for the connection");
     // Under the same sid, and under another.
     world.ends.get_mut("a").unwrap().here = true;
     world.with("a", |session, now| {
@@ -247,13 +251,13 @@ fn unsent_request_is_sent_when_the_connection_is_restored_or_never_delivered() {
     interrupted(&mut world);
     let key = world.call("a", request("t").timeout(2 * SECOND)).unwrap();
     world.run(3 * SECOND);
-    let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+    let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
     assert!(matches!(error, CallError::NotDelivered { .. }) && !error.may_have_run(), "{error:?}");
     assert_eq!(world.executed.len(), 2);
     world.rejoin("a");
     world.run(SECOND);
-    assert_eq!(world.executed.len(), 2, "and it does not run later");
-    assert_eq!(world.said("a", Kind::CONTROL_STOP).len(), 0, "there is nothing to stop");
+    assert_eq!(world.executed.len(), 2, "an undelivered call does not run later");
+    assert_eq!(world.sent("a", Kind::CONTROL_STOP).len(), 0, "an undelivered call needs no stop");
 }
 
 #[test]
@@ -272,7 +276,7 @@ fn request_refused_for_load_is_refused_again_when_the_refusal_was_lost() {
     world.run(1_500 * MS); // the second in which only one call was accepted is over
     world.rejoin("a");
     world.run(2 * SECOND);
-    let Some(Err(error)) = world.settled("a", refused) else { panic!("it has no outcome") };
+    let Some(Err(error)) = world.settled("a", refused) else { panic!("the call has no error") };
     assert!(matches!(error, CallError::Busy { .. }) && !error.may_have_run(), "{error:?}");
     assert_eq!(world.executed.len(), 1);
 }
@@ -304,7 +308,7 @@ fn retransmission_has_a_window_and_continues_with_acknowledgements() {
     world.handle("phone", |_| Some(Ok(value(1))));
     world.run(SECOND);
     let key = world.call("a", request("t")).unwrap();
-    lost_on_its_way(&mut world);
+    rejoin_owner(&mut world);
     world.run(SECOND);
     assert!(matches!(world.settled("a", key), Some(Ok(_))));
 }
@@ -321,7 +325,7 @@ fn sec_p2_who_asks_for_a_replay_gets_only_what_is_his() {
     let asks = Message::Configuration(with!(Configuration::default(), last_sequence_seen = Some(1)));
     let meta = Meta::new().with_text("bridge.instance", "00").with_bool("bridge.heard", false);
     for _ in 0..20 {
-        world.say("x", &["a", "phone"], &meta, &asks);
+        world.send("x", &["a", "phone"], &meta, &asks);
         world.run(SECOND);
     }
     let theirs = world.ends["x"].inbox.iter().filter(|(_, frame)| {
@@ -337,7 +341,7 @@ fn sec_y1_frames_of_yesterday_are_refused_and_run_nothing() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("t")).unwrap();
-    let yesterday = world.said("a", Kind::TOOL_USE_REQUEST).pop().unwrap().1;
+    let earlier = world.sent("a", Kind::TOOL_USE_REQUEST).pop().unwrap().1;
     // Now: another instance of both programs. The same bytes arrive from the assistant's identity.
     let mut world = World::new();
     world.sid(); // so that the programs are others
@@ -346,14 +350,14 @@ fn sec_y1_frames_of_yesterday_are_refused_and_run_nothing() {
     world.handle("phone", |_| Some(Ok(value(1))));
     world.run(SECOND);
     let peer = world.ends["a"].who.peer().clone();
-    let bytes = yesterday.to_bytes();
+    let bytes = earlier.to_bytes();
     for _ in 0..5 {
-        world.throw_as(&peer, &["phone"], &bytes);
+        world.send_bytes_as(&peer, &["phone"], &bytes);
         world.run(100 * MS);
     }
     assert!(world.executed.is_empty());
     assert_eq!(world.count("phone", "refused"), 5);
-    let errors = world.said("phone", Kind::ERROR);
+    let errors = world.sent("phone", Kind::ERROR);
     assert!(errors.iter().all(|(_, frame)| match frame.message().unwrap() {
         Message::Error(error) => error.code == 304,
         _ => false,
@@ -373,9 +377,9 @@ fn sec_r2_a_request_older_than_what_is_remembered_is_refused_not_run() {
         world.ask("a", request("t")).unwrap();
         world.run(100 * MS);
     }
-    let first = world.said("a", Kind::TOOL_USE_REQUEST)[0].1.to_bytes();
+    let first = world.sent("a", Kind::TOOL_USE_REQUEST)[0].1.to_bytes();
     let peer = world.ends["a"].who.peer().clone();
-    world.throw_as(&peer, &["phone"], &first);
+    world.send_bytes_as(&peer, &["phone"], &first);
     world.run(100 * MS);
     assert_eq!(world.executed.len(), 17);
     assert_eq!(world.count("phone", "refused"), 1);
@@ -386,7 +390,7 @@ fn replaced_instance_runs_nothing_twice_when_it_returns() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("t")).unwrap();
-    let request = world.said("a", Kind::TOOL_USE_REQUEST).pop().unwrap().1.to_bytes();
+    let request = world.sent("a", Kind::TOOL_USE_REQUEST).pop().unwrap().1.to_bytes();
     let (old, greeting) = {
         let end = &world.ends["a"];
         let greeting = end.sent.iter().find(|(_, frame)| frame.kind() == Kind::CONFIGURATION).unwrap();
@@ -396,8 +400,8 @@ fn replaced_instance_runs_nothing_twice_when_it_returns() {
     world.run(SECOND);
     // The room announces the old one late, and its frames follow.
     world.with("phone", |session, now| session.handle_event(now, TransportEvent::Joined(old.clone())));
-    world.throw_as(old.peer(), &["phone"], &greeting);
-    world.throw_as(old.peer(), &["phone"], &request);
+    world.send_bytes_as(old.peer(), &["phone"], &greeting);
+    world.send_bytes_as(old.peer(), &["phone"], &request);
     world.run(SECOND);
     assert_eq!(world.executed.len(), 1);
     assert_eq!(world.count("phone", "refused"), 1);

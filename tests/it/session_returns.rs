@@ -26,19 +26,19 @@ fn configuration(instance: &str) -> Vec<u8> {
 fn plain_assistant(tools: &[&str]) -> World {
     let mut world = World::new();
     world.client("phone", Config::default(), tools);
-    plain_assistant_comes(&mut world);
+    plain_assistant_joins(&mut world);
     world
 }
 
 /// The assistant joins under a new sid.
-fn plain_assistant_comes(world: &mut World) {
+fn plain_assistant_joins(world: &mut World) {
     let sid = world.sid();
-    world.puppet(&Participant::new("a", sid).agent(true));
+    world.play(&Participant::new("a", sid).agent(true));
     world.run(200 * MS);
 }
 
 fn answers(world: &World, name: &str) -> Vec<ToolUseResult> {
-    let heard = world.heard(name, Kind::TOOL_USE_RESULT).into_iter();
+    let heard = world.received(name, Kind::TOOL_USE_RESULT).into_iter();
     heard.filter_map(|it| if let Message::ToolUseResult(it) = it { Some(it) } else { None }).collect()
 }
 
@@ -49,13 +49,13 @@ fn late_frame_of_a_replaced_sid_moves_no_identity() {
     let (old, new) = (Peer::new("phone", "PA_old"), Peer::new("phone", "PA_new"));
     let role = |peer: &Peer| Participant::new(peer.identity().clone(), peer.sid().clone()).role(Role::Client);
     world.with("a", |session, now| session.handle_event(now, TransportEvent::Joined(role(&old))));
-    world.throw_as(&old, &["a"], &configuration("one"));
+    world.send_bytes_as(&old, &["a"], &configuration("one"));
     world.run(100 * MS);
     // It is killed and started again; its new Configuration arrives before the room's announcement.
-    world.throw_as(&new, &["a"], &configuration("two"));
+    world.send_bytes_as(&new, &["a"], &configuration("two"));
     world.run(100 * MS);
     world.with("a", |session, now| session.handle_event(now, TransportEvent::Joined(role(&new))));
-    world.throw_as(&old, &["a"], &configuration("one"));
+    world.send_bytes_as(&old, &["a"], &configuration("one"));
     world.run(100 * MS);
     world.with("a", |session, now| session.handle_event(now, TransportEvent::Left(old.clone())));
     let here = world.session("a").participants();
@@ -68,14 +68,14 @@ fn result_waits_for_a_plain_assistant_that_returns() {
     let mut world = plain_assistant(&["t"]);
     let say = |world: &mut World, id: &str| {
         let request = Message::ToolUseRequest(plain_request(id, "t"));
-        world.say("a", &["phone"], &Meta::new(), &request);
+        world.send("a", &["phone"], &Meta::new(), &request);
     };
     say(&mut world, "first");
     world.run(100 * MS);
     world.leave("a");
     world.run(100 * MS);
     world.finish("phone", Ok(value(1)));
-    plain_assistant_comes(&mut world);
+    plain_assistant_joins(&mut world);
     say(&mut world, "second");
     world.run(100 * MS);
     assert_eq!(answers(&world, "a").iter().filter(|it| it.id.as_str() == "first").count(), 1);
@@ -87,15 +87,15 @@ fn result_waits_for_a_plain_assistant_that_returns() {
 #[test]
 fn waiting_stop_is_handled_when_its_sender_is_plain() {
     let mut world = plain_assistant(&["hang", "t"]);
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("first", "hang")));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("first", "hang")));
     world.run(100 * MS);
     world.leave("a");
-    plain_assistant_comes(&mut world);
+    plain_assistant_joins(&mut world);
     let stop = with!(ControlStop::default(), target_id = Some("first".to_owned()));
-    world.say("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
+    world.send("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
     world.run(100 * MS);
-    assert!(world.ends["phone"].aborted.is_empty(), "whether it is plain is not known yet");
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("second", "t")));
+    assert!(world.ends["phone"].aborted.is_empty(), "the sender is not yet known to be plain");
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("second", "t")));
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
 }
@@ -107,7 +107,7 @@ fn result_for_an_assistant_is_not_denied_when_another_one_is_bound() {
     let mut world = World::pair(&["t"]);
     world.call("a", request("t").timeout(60 * SECOND)).unwrap();
     world.run(50 * MS);
-    let request = world.said("a", Kind::TOOL_USE_REQUEST)[0].1.clone();
+    let request = world.sent("a", Kind::TOOL_USE_REQUEST)[0].1.clone();
     world.assistant("b", Config::default());
     world.run(SECOND);
     world.finish("phone", Ok(value(1)));
@@ -116,9 +116,9 @@ fn result_for_an_assistant_is_not_denied_when_another_one_is_bound() {
     assert_eq!(world.session("phone").bound().unwrap(), "b");
     world.rejoin("a");
     world.run(200 * MS);
-    world.throw("a", &["phone"], request.as_bytes());
+    world.send_bytes("a", &["phone"], request.as_bytes());
     world.run(SECOND);
-    let denied = world.said("phone", Kind::TOOL_USE_RESULT).into_iter().any(|(_, frame)| {
+    let denied = world.sent("phone", Kind::TOOL_USE_RESULT).into_iter().any(|(_, frame)| {
         matches!(frame.message(), Ok(Message::ToolUseResult(it)) if it.error_code == Some(ErrorCode::PERMISSION_DENIED))
     });
     assert!(!denied);
@@ -134,11 +134,11 @@ fn tool_is_stopped_although_another_instance_appeared_in_between() {
     let mut world = World::pair(&["hang"]);
     world.call("a", request("hang").timeout(60 * SECOND)).unwrap();
     world.run(100 * MS);
-    world.throw_as(&Peer::new("phone", "PA_never_announced"), &["a"], &configuration("older"));
+    world.send_bytes_as(&Peer::new("phone", "PA_never_announced"), &["a"], &configuration("older"));
     world.run(10 * SECOND);
     let settled = &world.ends["a"].settled;
     let gone = settled.is_empty() || world.ends["phone"].aborted.len() == 1;
-    assert!(gone, "{settled:?}, and its tool runs");
+    assert!(gone, "the call settled while its tool runs: {settled:?}");
 }
 
 /// A participant that lost its signaling gets no announcements: a peer that rejoins meanwhile is accepted for as long
@@ -156,8 +156,8 @@ fn unannounced_rejoin_is_accepted_until_its_announcement() {
         }
         let news = |event: &&Event| matches!(event, Event::Joined(_) | Event::Left(_));
         for (name, end) in &world.ends {
-            let told = end.events.iter().filter(news).count();
-            assert_eq!(told, if name == who { 1 } else { 3 }, "{name}: {:?}", end.events);
+            let reported = end.events.iter().filter(news).count();
+            assert_eq!(reported, if name == who { 1 } else { 3 }, "{name}: {:?}", end.events);
         }
         assert!(world.count("a", "hold_expired") == 0 && world.count("phone", "hold_expired") == 0);
     }
@@ -169,13 +169,13 @@ fn call_of_a_plain_assistant_stops_after_the_grace_period_although_its_identity_
     let mut world = plain_assistant(&["hang", "t"]);
     world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(value(1))));
     let first = with!(plain_request("first", "hang"), timeout_ms = Some(60_000));
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(first));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(first));
     world.run(100 * MS);
     world.leave("a");
-    plain_assistant_comes(&mut world);
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("second", "t")));
+    plain_assistant_joins(&mut world);
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("second", "t")));
     world.run(4 * SECOND);
-    assert!(world.ends["phone"].aborted.is_empty(), "it may be the same program after all");
+    assert!(world.ends["phone"].aborted.is_empty(), "the sender may still be the same program");
     world.run(2 * SECOND);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
     assert_eq!(world.session("phone").open_jobs(), 0);
@@ -195,7 +195,7 @@ fn retransmitted_result_still_states_that_its_tool_started() {
     world.lossy.lose = None;
     world.rejoin("a");
     world.run(SECOND);
-    let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+    let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
     assert!(error.may_have_run(), "{error:?}");
 }
 
@@ -204,11 +204,11 @@ fn retransmitted_result_still_states_that_its_tool_started() {
 fn late_acknowledgement_of_an_earlier_registration_withholds_no_tools() {
     let mut world = World::pair(&["t"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("b", sid).agent(true)); // so that no registration is sent before an assistant is bound
+    world.play(&Participant::new("b", sid).agent(true)); // so that no registration is sent before an assistant is bound
     world.run(SECOND);
     world.rejoin("phone");
     let answer = with!(ToolsRegisterAck::default(), success = true, tool_count = 1, error = None);
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolsRegisterAck(answer));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolsRegisterAck(answer));
     world.run(2 * SECOND);
     world.handle("phone", |_| Some(Ok(value(1))));
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
@@ -247,8 +247,8 @@ fn client_offers_no_tools_to_another_assistant_within_the_grace_period() {
     world.assistant("b", Config::default());
     let call = world.call("b", request("t").owner_wait(10 * SECOND)).unwrap();
     world.run(SECOND);
-    assert!(world.said("phone", Kind::TOOLS_REGISTER).iter().all(|(to, _)| to[0] != "b"));
-    assert!(world.settled("b", call).is_none(), "it waits");
+    assert!(world.sent("phone", Kind::TOOLS_REGISTER).iter().all(|(to, _)| to[0] != "b"));
+    assert!(world.settled("b", call).is_none(), "the call waits");
     world.run(5 * SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "b");
     assert!(world.settled("b", call).unwrap().is_ok());
@@ -277,7 +277,7 @@ fn call_of_a_plain_client_is_lost_after_the_grace_period_although_others_were_fo
     world.assistant("a", Config::default());
     let plain = |sid: String| Participant::new("watch", sid).role(Role::Client);
     let sid = world.sid();
-    world.puppet(&plain(sid));
+    world.play(&plain(sid));
     world.client("phone", Config::default(), &["t"]);
     world.run(2 * SECOND);
     let key = world.call("a", request("u").to("watch")).unwrap();
@@ -287,9 +287,12 @@ fn call_of_a_plain_client_is_lost_after_the_grace_period_although_others_were_fo
     world.leave("watch");
     world.run(Config::default().times.grace - SECOND / 2); // the phone's is over: it is forgotten
     let sid = world.sid();
-    world.puppet(&plain(sid));
+    world.play(&plain(sid));
     world.run(Config::default().times.grace);
-    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))), "it waits for nobody");
+    assert!(
+        matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))),
+        "the call of a forgotten client does not wait"
+    );
 }
 
 #[test]
@@ -324,7 +327,7 @@ fn tool_is_stopped_although_its_client_was_treated_as_plain() {
     world.rejoin("phone");
     world.run(SECOND);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
-    assert_eq!(world.ends["phone"].aborted.len(), 1, "it was told to stop");
+    assert_eq!(world.ends["phone"].aborted.len(), 1, "the tool was stopped");
 }
 
 /// A process that replaced another one starts at stanza one, and gets frames meant for the other.
@@ -336,7 +339,7 @@ fn acknowledgement_of_another_call_has_no_effect() {
         _ => Fate::Arrives,
     }));
     world.call("a", request("t")).unwrap();
-    let request = world.said("a", Kind::TOOL_USE_REQUEST)[0].1.clone();
+    let request = world.sent("a", Kind::TOOL_USE_REQUEST)[0].1.clone();
     let delivered = |world: &mut World, named: &str| {
         let message = Message::Acknowledgement(with!(
             Acknowledgement::default(),
@@ -344,7 +347,7 @@ fn acknowledgement_of_another_call_has_no_effect() {
             success = Some(true),
             acknowledged_message_id = Some(named.to_owned())
         ));
-        world.say("phone", &["a"], &Meta::new(), &message);
+        world.send("phone", &["a"], &Meta::new(), &message);
         world.run(100 * MS);
         world.ends["a"].events.iter().any(|event| matches!(event, Event::Delivered { .. }))
     };
@@ -358,7 +361,7 @@ fn unsent_request_to_a_plain_client_is_sent_after_a_rejoin() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("watch", sid).role(Role::Client));
+    world.play(&Participant::new("watch", sid).role(Role::Client));
     world.run(5 * SECOND);
     world.call("a", request("t").to("watch").timeout(20 * SECOND)).unwrap();
     world.run(1_500 * MS);
@@ -369,7 +372,7 @@ fn unsent_request_to_a_plain_client_is_sent_after_a_rejoin() {
     world.ends.get_mut("watch").unwrap().inbox.clear(); // the test network delivered it nevertheless
     world.rejoin("a");
     world.run(5 * SECOND);
-    assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1);
+    assert_eq!(world.received("watch", Kind::TOOL_USE_REQUEST).len(), 1);
 }
 
 #[test]
@@ -394,18 +397,18 @@ fn peer_with_a_late_goodbye_counts_as_remembered() {
 }
 
 /// A phone that the test plays joins under another sid, as this instance, and offers an idempotent tool.
-fn instance_comes(world: &mut World, instance: &str) {
+fn instance_joins(world: &mut World, instance: &str) {
     world.leave_if_here("phone");
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
-    world.throw("phone", &["a"], &configuration(instance));
+    world.send_bytes("phone", &["a"], &configuration(instance));
     let tool = with!(
         RegisteredTool::default(),
         name = "look".to_owned(),
         annotations = Some(Value::encode(&std::collections::BTreeMap::from([("idempotent", true)])).unwrap())
     );
-    world.say(
+    world.send(
         "phone",
         &["a"],
         &Meta::new(),
@@ -417,7 +420,7 @@ fn instance_comes(world: &mut World, instance: &str) {
 fn acknowledge(world: &mut World, stanza: i32) {
     let message =
         with!(Acknowledgement::default(), acknowledged_stanza_id = Some(stanza), success = Some(true));
-    world.say("phone", &["a"], &Meta::new(), &Message::Acknowledgement(message));
+    world.send("phone", &["a"], &Meta::new(), &Message::Acknowledgement(message));
     world.run(50 * MS);
 }
 
@@ -430,33 +433,33 @@ fn last_of(world: &World, kind: Kind) -> Option<i32> {
 fn returning_replaced_instance_gets_stops_of_ended_calls() {
     let mut world = World::new();
     world.assistant("a", Config::default());
-    instance_comes(&mut world, "one");
+    instance_joins(&mut world, "one");
     let key = world.call("a", request("look").timeout(60 * SECOND)).unwrap();
     world.run(50 * MS);
     let asked = last_of(&world, Kind::TOOL_USE_REQUEST).unwrap();
     acknowledge(&mut world, asked);
-    instance_comes(&mut world, "two");
-    assert!(last_of(&world, Kind::TOOL_USE_REQUEST).is_some(), "it is asked anew");
+    instance_joins(&mut world, "two");
+    assert!(last_of(&world, Kind::TOOL_USE_REQUEST).is_some(), "the request is sent to the new instance");
     world.with("a", |session, now| session.cancel(now, key));
     world.run(50 * MS);
     let stopped = last_of(&world, Kind::CONTROL_STOP).unwrap();
     acknowledge(&mut world, stopped);
-    instance_comes(&mut world, "one");
+    instance_joins(&mut world, "one");
     assert!(last_of(&world, Kind::CONTROL_STOP).is_some());
-    instance_comes(&mut world, "three");
-    assert!(last_of(&world, Kind::CONTROL_STOP).is_none(), "it was never asked");
+    instance_joins(&mut world, "three");
+    assert!(last_of(&world, Kind::CONTROL_STOP).is_none(), "an instance that got no request gets no stop");
 }
 
 #[test]
 fn returning_replaced_instance_gets_no_stop_of_a_call_reissued_to_it() {
     let mut world = World::new();
     world.assistant("a", Config::default());
-    instance_comes(&mut world, "one");
+    instance_joins(&mut world, "one");
     let key = world.call("a", request("look").timeout(60 * SECOND)).unwrap();
     world.run(50 * MS);
     for instance in ["two", "one"] {
-        instance_comes(&mut world, instance);
-        assert!(last_of(&world, Kind::TOOL_USE_REQUEST).is_some(), "it is asked anew");
+        instance_joins(&mut world, instance);
+        assert!(last_of(&world, Kind::TOOL_USE_REQUEST).is_some(), "the request is sent to the new instance");
     }
     assert!(last_of(&world, Kind::CONTROL_STOP).is_none());
     world.with("a", |session, now| session.cancel(now, key));
@@ -470,13 +473,13 @@ fn stop_of_a_plain_call_goes_to_each_instance_that_appears() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     world.call("a", request("look").to("phone").timeout(60 * SECOND)).unwrap();
     world.run(2 * SECOND);
-    assert!(last_of(&world, Kind::TOOL_USE_REQUEST).is_some(), "it is asked in the plain form");
+    assert!(last_of(&world, Kind::TOOL_USE_REQUEST).is_some(), "the request is sent in the plain form");
     for instance in ["one", "two"] {
-        instance_comes(&mut world, instance);
+        instance_joins(&mut world, instance);
         let stopped = last_of(&world, Kind::CONTROL_STOP);
         assert!(stopped.is_some(), "{instance}");
         acknowledge(&mut world, stopped.unwrap());
@@ -488,13 +491,13 @@ fn stop_of_a_plain_call_goes_to_each_instance_that_appears() {
 fn refusal_of_an_earlier_request_does_not_end_a_call_that_was_acknowledged() {
     let mut world = World::new();
     world.assistant("a", Config::default());
-    instance_comes(&mut world, "one");
+    instance_joins(&mut world, "one");
     let key = world.call("a", request("look").timeout(60 * SECOND)).unwrap();
-    instance_comes(&mut world, "two");
+    instance_joins(&mut world, "two");
     let asked = last_of(&world, Kind::TOOL_USE_REQUEST).unwrap();
     acknowledge(&mut world, asked);
     let refusal = world.other_instance(key);
-    world.say("phone", &["a"], &Meta::new(), &Message::Error(refusal));
+    world.send("phone", &["a"], &Meta::new(), &Message::Error(refusal));
     world.run(50 * MS);
     assert!(world.settled("a", key).is_none());
 }
@@ -506,14 +509,14 @@ fn instance_after_a_plain_assistant_may_use_lower_stanzas() {
     world.handle("phone", |_| Some(Ok(value(1))));
     let ask = |world: &mut World, stanza: i32, id: &str| {
         let message = Message::ToolUseRequest(plain_request(id, "t"));
-        world.throw("a", &["phone"], &Frame::write(stanza, "room", &Meta::new(), &message).unwrap());
+        world.send_bytes("a", &["phone"], &Frame::write(stanza, "room", &Meta::new(), &message).unwrap());
         world.run(100 * MS);
     };
     ask(&mut world, -50, "first");
     world.leave("a");
-    plain_assistant_comes(&mut world);
+    plain_assistant_joins(&mut world);
     let shown = configuration("one");
-    world.throw("a", &["phone"], &shown);
+    world.send_bytes("a", &["phone"], &shown);
     world.run(300 * SECOND); // the first call is forgotten
     ask(&mut world, -2, "second");
     assert_eq!(world.executed.len(), 2);

@@ -33,9 +33,9 @@ fn shown_assistant() -> World {
     let mut world = World::new();
     world.client("phone", Config::default(), &["t"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("a", sid).agent(true));
+    world.play(&Participant::new("a", sid).agent(true));
     world.run(200 * MS);
-    world.say("a", &["phone"], &shown("one"), &configuration());
+    world.send("a", &["phone"], &shown("one"), &configuration());
     world.run(200 * MS);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     world
@@ -46,7 +46,7 @@ fn silent_client() -> World {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("watch", sid).role(Role::Client));
+    world.play(&Participant::new("watch", sid).role(Role::Client));
     world.run(2 * SECOND);
     world
 }
@@ -64,7 +64,7 @@ fn registered() -> Message {
     ))
 }
 
-fn bye() -> Meta {
+fn goodbye_meta() -> Meta {
     Meta::new().with_bool("bridge.bye", true)
 }
 
@@ -82,14 +82,14 @@ fn unacknowledged_results_for_one_caller_stay_within_the_limit() {
         _ => Fate::Arrives,
     }));
     let large = |world: &World| {
-        let answers = world.said("phone", Kind::TOOL_USE_RESULT).into_iter();
+        let answers = world.sent("phone", Kind::TOOL_USE_RESULT).into_iter();
         answers.filter(|(_, frame)| frame.as_bytes().len() > 3_000).count()
     };
     for _ in 0..4 {
         world.call("a", request("t")).unwrap();
         world.run(100 * MS);
     }
-    assert_eq!(large(&world), 1, "a second one would be more than 4,000 B");
+    assert_eq!(large(&world), 1, "a second result would exceed 4,000 B");
     world.fate = None;
     world.rejoin("a"); // acknowledges retransmitted frames
     world.run(2 * SECOND);
@@ -130,7 +130,7 @@ fn stop_is_kept_as_long_as_its_owner_may_execute() {
     world.run(10 * SECOND);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
     world.run(150 * SECOND); // longer than an ended call is remembered
-    assert_eq!(world.session("phone").open_jobs(), 1, "it knows nothing of its own absence");
+    assert_eq!(world.session("phone").open_jobs(), 1, "the client does not know of its own absence");
     world.rejoin("phone");
     world.run(SECOND);
     assert_eq!(world.ends["phone"].aborted.len(), 1);
@@ -171,16 +171,16 @@ fn results_of_a_returned_caller_are_kept_after_its_old_deadline() {
 #[test]
 fn instance_that_said_goodbye_is_ignored_for_the_rest_of_its_join() {
     let mut world = shown_assistant();
-    world.say("a", &["phone"], &bye(), &goodbye());
+    world.send("a", &["phone"], &goodbye_meta(), &goodbye());
     world.run(100 * MS);
     assert_eq!(world.session("phone").bound(), None);
     let before = world.count("phone", "after_goodbye");
-    world.say("a", &["phone"], &shown("one"), &configuration());
+    world.send("a", &["phone"], &shown("one"), &configuration());
     world.run(100 * MS);
     assert_eq!(world.session("phone").bound(), None);
     assert_eq!(world.count("phone", "after_goodbye"), before + 1);
     // Another instance of the program in the same join is accepted.
-    world.say("a", &["phone"], &shown("two"), &configuration());
+    world.send("a", &["phone"], &shown("two"), &configuration());
     world.run(100 * MS);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
 }
@@ -205,11 +205,11 @@ fn sid_announced_again_is_present() {
 fn announced_sid_is_accepted_although_a_configuration_moved_its_identity() {
     let mut world = World::pair(&["t"]);
     let bytes = Frame::write(1, "room", &shown("older"), &configuration()).unwrap();
-    world.throw_as(&Peer::new("phone", "PA_never_announced"), &["a"], &bytes);
+    world.send_bytes_as(&Peer::new("phone", "PA_never_announced"), &["a"], &bytes);
     world.run(100 * MS);
     // Its own Configuration again, unchanged.
-    let own = world.said("phone", Kind::CONFIGURATION)[0].1.clone();
-    world.throw("phone", &["a"], own.as_bytes());
+    let own = world.sent("phone", Kind::CONFIGURATION)[0].1.clone();
+    world.send_bytes("phone", &["a"], own.as_bytes());
     world.run(200 * MS);
     assert_eq!(world.count("a", "stale_sid"), 0);
 }
@@ -219,12 +219,12 @@ fn late_goodbye_counts_only_after_a_handshake() {
     let mut world = silent_client();
     let key = world.call("a", request("u").to("watch").timeout(60 * SECOND)).unwrap();
     world.run(SECOND);
-    assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1, "it was asked as a plain client");
+    assert_eq!(world.received("watch", Kind::TOOL_USE_REQUEST).len(), 1, "it got a plain request");
     world.leave("watch");
     world.run(100 * MS);
-    world.say("watch", &["a"], &bye(), &goodbye());
+    world.send("watch", &["a"], &goodbye_meta(), &goodbye());
     world.run(SECOND);
-    assert!(world.settled("a", key).is_none(), "it has its grace");
+    assert!(world.settled("a", key).is_none(), "the call waits for the grace period");
     assert_eq!(world.count("a", "stale_sid"), 1);
     world.run(Config::default().times.grace);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
@@ -234,15 +234,15 @@ fn late_goodbye_counts_only_after_a_handshake() {
 fn tombstones_are_dropped_with_their_callers_instance() {
     let say = |world: &mut World, id: &str| {
         let request = Message::ToolUseRequest(plain_request(id, "t"));
-        world.say("a", &["phone"], &Meta::new(), &request);
+        world.send("a", &["phone"], &Meta::new(), &request);
         world.run(100 * MS);
     };
     for (instance, runs) in [("one", 0), ("two", 1)] {
         let mut world = shown_assistant();
         let stop = with!(ControlStop::default(), target_id = Some("1".to_owned()));
-        world.say("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
+        world.send("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
         world.run(100 * MS);
-        world.say("a", &["phone"], &shown(instance), &configuration());
+        world.send("a", &["phone"], &shown(instance), &configuration());
         world.run(SECOND);
         say(&mut world, "1");
         assert_eq!(world.executed.len(), runs, "instance {instance}");
@@ -254,14 +254,14 @@ fn plain_client_that_sends_a_late_configuration_keeps_its_calls() {
     let mut world = silent_client();
     let key = world.call("a", request("u").to("watch").timeout(60 * SECOND)).unwrap();
     world.run(SECOND);
-    let Some(Message::ToolUseRequest(asked)) = world.heard("watch", Kind::TOOL_USE_REQUEST).pop() else {
-        panic!("it was not asked")
+    let Some(Message::ToolUseRequest(asked)) = world.received("watch", Kind::TOOL_USE_REQUEST).pop() else {
+        panic!("no request was sent")
     };
-    world.say("watch", &["a"], &Meta::new(), &configuration()); // it shows no instance
+    world.send("watch", &["a"], &Meta::new(), &configuration()); // it shows no instance
     world.run(100 * MS);
     assert!(world.settled("a", key).is_none());
     let result = with!(ToolUseResult::new(asked.id, true), result = Some(value(1)));
-    world.say("watch", &["a"], &Meta::new(), &Message::ToolUseResult(result));
+    world.send("watch", &["a"], &Meta::new(), &Message::ToolUseResult(result));
     world.run(100 * MS);
     assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(1));
 }
@@ -282,7 +282,7 @@ fn stranger_leaves_no_trace_on_the_fast_lane() {
             [(stanza, Message::ToolUseRequest(request)), (-stanza, Message::ControlStop(stop))]
         {
             let bytes = Frame::write(stanza, "room", &Meta::new(), &message).unwrap();
-            world.throw_lossy(&eve, "phone", &bytes);
+            world.send_lossy(&eve, "phone", &bytes);
         }
     }
     world.run(SECOND);
@@ -310,17 +310,17 @@ fn reissued_call_ends_at_once_if_its_request_was_never_sent() {
         _ => Fate::Arrives,
     }));
     for _ in 0..1_000 {
-        if world.said("a", Kind::TOOL_USE_REQUEST).len() == 2 {
+        if world.sent("a", Kind::TOOL_USE_REQUEST).len() == 2 {
             break;
         }
         assert!(world.step());
     }
-    let asked = |world: &World| world.said("a", Kind::TOOL_USE_REQUEST).len();
-    assert_eq!(asked(&world), 2, "it is asked anew");
+    let asked = |world: &World| world.sent("a", Kind::TOOL_USE_REQUEST).len();
+    assert_eq!(asked(&world), 2, "the new instance gets the request");
     for packet in (1..=world.packet).rev() {
         world.with("a", |session, now| session.handle_send_failed(now, packet, SendFailure::Closed));
     }
-    let Some(Err(error)) = world.settled("a", key) else { panic!("it has no outcome") };
+    let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
     assert!(matches!(error, CallError::Lost { .. }) && error.may_have_run(), "{error:?}");
 }
 
@@ -351,12 +351,12 @@ fn instance_after_a_goodbye_has_all_slots_and_gets_no_stops() {
     world.leave("phone");
     world.client("phone", Config::default(), &["hang"]);
     world.run(SECOND);
-    let stops = world.said("a", Kind::CONTROL_STOP).len();
+    let stops = world.sent("a", Kind::CONTROL_STOP).len();
     for _ in 0..2 {
         world.call("a", request("hang")).unwrap();
     }
     world.run(SECOND);
-    assert_eq!(world.said("a", Kind::CONTROL_STOP).len(), stops);
+    assert_eq!(world.sent("a", Kind::CONTROL_STOP).len(), stops);
     assert_eq!(world.session("phone").open_jobs(), 2);
 }
 
@@ -365,29 +365,29 @@ fn instance_after_a_goodbye_has_all_slots_and_gets_no_stops() {
 #[test]
 fn registration_that_was_answered_before_the_handshake_is_sent_again() {
     let mut world = shown_assistant();
-    world.say("a", &["phone"], &Meta::new(), &registered());
+    world.send("a", &["phone"], &Meta::new(), &registered());
     world.run(100 * MS);
     world.rejoin("phone");
     world.run(100 * MS);
-    world.say("a", &["phone"], &Meta::new(), &registered());
+    world.send("a", &["phone"], &Meta::new(), &registered());
     world.run(100 * MS);
-    let sent = |world: &World| world.said("phone", Kind::TOOLS_REGISTER).len();
+    let sent = |world: &World| world.sent("phone", Kind::TOOLS_REGISTER).len();
     let before = sent(&world);
-    world.say("a", &["phone"], &shown("one"), &configuration());
+    world.send("a", &["phone"], &shown("one"), &configuration());
     world.run(100 * MS);
     assert_eq!(sent(&world), before + 1);
-    world.say("a", &["phone"], &Meta::new(), &registered());
+    world.send("a", &["phone"], &Meta::new(), &registered());
     world.run(20 * SECOND);
-    assert_eq!(sent(&world), before + 1, "this answer counts");
+    assert_eq!(sent(&world), before + 1, "this acknowledgement counts");
 }
 
 /// A plain client with a request, and the call.
-fn asked_plainly() -> (World, CallKey, CallId) {
+fn plain_call() -> (World, CallKey, CallId) {
     let mut world = silent_client();
     let key = world.call("a", request("u").to("watch").timeout(60 * SECOND)).unwrap();
     world.run(SECOND);
-    let Some(Message::ToolUseRequest(asked)) = world.heard("watch", Kind::TOOL_USE_REQUEST).pop() else {
-        panic!("it was not asked")
+    let Some(Message::ToolUseRequest(asked)) = world.received("watch", Kind::TOOL_USE_REQUEST).pop() else {
+        panic!("no request was sent")
     };
     (world, key, asked.id)
 }
@@ -397,19 +397,19 @@ fn moves_to_another_sid(world: &mut World) {
     world.leave("watch");
     world.run(100 * MS);
     let sid = world.sid();
-    world.puppet(&Participant::new("watch", sid).role(Role::Client));
+    world.play(&Participant::new("watch", sid).role(Role::Client));
     world.run(100 * MS);
 }
 
 #[test]
 fn result_of_a_plain_client_under_another_sid_is_ignored() {
-    let (mut world, key, id) = asked_plainly();
+    let (mut world, key, id) = plain_call();
     moves_to_another_sid(&mut world);
     world.call("a", request("u").to("watch")).unwrap();
     world.run(1_500 * MS);
-    assert_eq!(world.heard("watch", Kind::TOOL_USE_REQUEST).len(), 1, "it is asked as a plain client again");
+    assert_eq!(world.received("watch", Kind::TOOL_USE_REQUEST).len(), 1, "it gets a plain request again");
     let result = with!(ToolUseResult::new(id, true), result = Some(value(1)));
-    world.say("watch", &["a"], &Meta::new(), &Message::ToolUseResult(result));
+    world.send("watch", &["a"], &Meta::new(), &Message::ToolUseResult(result));
     world.run(100 * MS);
     assert!(world.settled("a", key).is_none());
     assert_eq!(world.count("a", "not_permitted"), 1);
@@ -417,9 +417,9 @@ fn result_of_a_plain_client_under_another_sid_is_ignored() {
 
 #[test]
 fn call_of_a_plain_client_is_lost_when_its_next_join_shows_a_configuration() {
-    let (mut world, key, _) = asked_plainly();
+    let (mut world, key, _) = plain_call();
     moves_to_another_sid(&mut world);
-    world.say("watch", &["a"], &Meta::new(), &configuration()); // without an instance
+    world.send("watch", &["a"], &Meta::new(), &configuration()); // without an instance
     world.run(100 * MS);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
 }
@@ -460,7 +460,7 @@ fn stop_of_a_client_is_not_sent_after_a_minute() {
         world.run(away * SECOND);
         world.rejoin("a");
         world.run(SECOND);
-        assert_eq!(world.said("phone", Kind::CONTROL_STOP).len(), stops, "after {away} s");
+        assert_eq!(world.sent("phone", Kind::CONTROL_STOP).len(), stops, "after {away} s");
     }
 }
 
@@ -469,10 +469,10 @@ fn instance_longer_than_128_bytes_is_ignored() {
     for (length, plain) in [(128, false), (129, true)] {
         let mut world = silent_client();
         let meta = Meta::new().with_text("bridge.instance", "x".repeat(length).as_str());
-        let stanza = world.say("watch", &["a"], &meta, &configuration());
+        let stanza = world.send("watch", &["a"], &meta, &configuration());
         world.run(100 * MS);
         // Only a plain client's Configuration is acknowledged.
-        let acknowledged = world.heard("watch", Kind::ACKNOWLEDGEMENT).into_iter().any(|message| {
+        let acknowledged = world.received("watch", Kind::ACKNOWLEDGEMENT).into_iter().any(|message| {
             matches!(message, Message::Acknowledgement(it) if it.acknowledged_stanza_id == Some(stanza))
         });
         assert_eq!(acknowledged, plain, "{length} B");
@@ -484,13 +484,13 @@ fn repeated_configurations_make_a_client_retransmit_once_in_900_ms() {
     let mut world = shown_assistant();
     world.handle("phone", |_| Some(Ok(value(1))));
     world.run(SECOND);
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
     world.run(100 * MS);
-    let results = |world: &World| world.heard("a", Kind::TOOL_USE_RESULT).len();
-    assert_eq!(results(&world), 1, "nobody acknowledges it");
-    let unheard = Meta::new().with_text("bridge.instance", "one").with_bool("bridge.heard", false);
+    let results = |world: &World| world.received("a", Kind::TOOL_USE_RESULT).len();
+    assert_eq!(results(&world), 1, "an unacknowledged result is kept");
+    let heard_nothing = Meta::new().with_text("bridge.instance", "one").with_bool("bridge.heard", false);
     for _ in 0..8 {
-        world.say("a", &["phone"], &unheard, &configuration());
+        world.send("a", &["phone"], &heard_nothing, &configuration());
         world.run(100 * MS);
     }
     assert_eq!(results(&world), 2);

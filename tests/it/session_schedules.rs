@@ -81,7 +81,7 @@ impl Run {
         let mut names = vec!["a", "c1", "c2", "c3"];
         while !names.is_empty() {
             let at = run.random.below(names.len() as u64) as usize;
-            run.comes(names.remove(at));
+            run.starts(names.remove(at));
             let pause = run.random.below(1500);
             run.passes(pause * MS32);
         }
@@ -89,7 +89,7 @@ impl Run {
     }
 
     /// Starts a new process with this name.
-    fn comes(&mut self, name: &str) {
+    fn starts(&mut self, name: &str) {
         if name == "a" {
             self.open.clear(); // calls of the old process have no owner now
             self.world.ends.remove("a");
@@ -116,16 +116,16 @@ impl Run {
             1 | 2 => self.leaves_and_rejoins(client),
             3 => {
                 self.says_goodbye(client);
-                self.comes(client);
+                self.starts(client);
             }
             4 => {
                 self.world.leave(client); // killed, and started again
                 self.passes(100 * MS);
-                self.comes(client);
+                self.starts(client);
             }
             5 if self.random.one_in(4) => {
                 self.says_goodbye("a");
-                self.comes("a");
+                self.starts("a");
             }
             6 | 7 => self.attack(client),
             8 | 9 => self.cancel(),
@@ -188,11 +188,11 @@ impl Run {
         let (mut bytes, body) = (Vec::new(), toolbridge::Value::encode(&body).unwrap());
         toolbridge::frame::Frame::relay(&mut bytes, 1, "room", &bye, Kind::TOOL_USE_RESULT, body.as_bytes())
             .unwrap();
-        self.world.throw("x", &[target], &bytes);
+        self.world.send_bytes("x", &[target], &bytes);
         let stop = with!(ControlStop::default(), target_id = Some(guessed.clone()));
-        self.world.say("x", &[target], &bye, &Message::ControlStop(stop));
-        self.world.say("x", &[target], &bye, &Message::Configuration(Default::default()));
-        self.world.say(
+        self.world.send("x", &[target], &bye, &Message::ControlStop(stop));
+        self.world.send("x", &[target], &bye, &Message::Configuration(Default::default()));
+        self.world.send(
             "x",
             &[target],
             &Meta::new(),
@@ -222,7 +222,7 @@ impl Run {
             assert!(took <= open.limit + 100 * MS, "{key:?} took {took:?} of {:?}", open.limit);
             match result {
                 Ok(body) => {
-                    assert_ne!(body, value(666), "a stranger's answer");
+                    assert_ne!(body, value(666), "a stranger's result was accepted");
                     self.ran.push(open.id);
                 }
                 Err(error) if !error.may_have_run() && !matches!(error, CallError::Tool(_)) => {
@@ -242,13 +242,13 @@ impl Run {
             let key = self.world.call("a", request(client).to(client)).unwrap();
             self.world.run(8 * SECOND);
             let result = self.world.settled("a", key);
-            assert!(matches!(result, Some(Ok(_))), "seed {seed}: a fresh call to {client}: {result:?}");
+            assert!(matches!(result, Some(Ok(_))), "seed {seed}: a new call to {client}: {result:?}");
         }
         let once: BTreeSet<_> = self.world.executed.iter().map(|(_, id)| id).collect();
-        assert_eq!(once.len(), self.world.executed.len(), "seed {seed}: something ran twice");
+        assert_eq!(once.len(), self.world.executed.len(), "seed {seed}: a call ran twice");
         assert!(
             self.never_ran.iter().all(|id| !once.contains(id)),
-            "seed {seed}: it ran, though proven not to"
+            "seed {seed}: a call ran that was reported as not run"
         );
         assert!(
             !once.contains(&CallId::try_from("theirs").unwrap()),
@@ -261,7 +261,7 @@ impl Run {
         self.world.run(700 * SECOND);
         for name in ["a", "c1", "c2", "c3"] {
             let session = self.world.session(name);
-            assert!(session.is_drained(), "seed {seed}: {name} is not done");
+            assert!(session.is_drained(), "seed {seed}: {name} is not drained");
         }
     }
 }

@@ -45,25 +45,25 @@ fn sec_i1_forged_results_acknowledgements_and_progress_are_foreign() {
     let progress = |events: &[Event]| events.iter().filter(|it| matches!(it, Event::Progress { .. })).count();
     let before = (world.count("a", "not_permitted"), progress(&world.ends["a"].events));
     let none = Meta::new();
-    world.say("x", &["a"], &none, &forged_result(&id));
+    world.send("x", &["a"], &none, &forged_result(&id));
     let acknowledgement = with!(
         Acknowledgement::default(),
         acknowledged_stanza_id = Some(-2),
         acknowledged_message_id = Some(id.clone()),
         notes = Some("claim".to_owned())
     );
-    world.say("x", &["a"], &none, &Message::Acknowledgement(acknowledgement));
+    world.send("x", &["a"], &none, &Message::Acknowledgement(acknowledgement));
     let done = with!(
         ToolProgress::new(id.parse().unwrap(), toolbridge::ProgressStatus::Completed),
         message = Some("pay me".to_owned())
     );
-    world.say("x", &["a"], &none, &Message::ToolProgress(done));
+    world.send("x", &["a"], &none, &Message::ToolProgress(done));
     world.run(SECOND);
     assert_eq!(world.count("a", "not_permitted"), before.0 + 3);
     assert_eq!(progress(&world.ends["a"].events), before.1);
     assert!(world.settled("a", key).is_none());
-    let told = |event: &&Event| matches!(event, Event::Violation { by: Some(by), .. } if *by == "x");
-    assert_eq!(world.ends["a"].events.iter().filter(told).count(), 1);
+    let reported = |event: &&Event| matches!(event, Event::Violation { by: Some(by), .. } if *by == "x");
+    assert_eq!(world.ends["a"].events.iter().filter(reported).count(), 1);
     world.finish("phone", Ok(value(1)));
     world.run(100 * MS);
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
@@ -74,7 +74,7 @@ fn sec_i2_nobody_but_the_bound_assistant_is_obeyed_and_answers_are_rare() {
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     let sid = world.sid();
-    world.puppet(&Participant::new("b", sid).agent(true)); // a second agent
+    world.play(&Participant::new("b", sid).agent(true)); // a second agent
     world.run(SECOND);
     let none = Meta::new();
     for n in 0..30 {
@@ -82,21 +82,25 @@ fn sec_i2_nobody_but_the_bound_assistant_is_obeyed_and_answers_are_rare() {
         for message in [&request, &configuration(), &registration(&["t"])] {
             let bytes = Frame::write(-1, "room", &none, message).unwrap();
             for who in ["x", "b"] {
-                world.throw(who, &["phone"], &bytes);
-                world.throw(who, &["a"], &bytes);
+                world.send_bytes(who, &["phone"], &bytes);
+                world.send_bytes(who, &["a"], &bytes);
             }
             for hidden in [Peer::new("", "PA_hidden"), Peer::new("", "")] {
-                world.throw_as(&hidden, &["phone"], &bytes);
-                world.throw_as(&hidden, &["a"], &bytes);
+                world.send_bytes_as(&hidden, &["phone"], &bytes);
+                world.send_bytes_as(&hidden, &["a"], &bytes);
             }
         }
         world.run(SECOND);
     }
     assert!(world.ends["phone"].jobs.is_empty());
     assert!(world.session("a").tools().iter().all(|offer| offer.owner == "phone"));
-    assert_eq!(world.heard("x", Kind::TOOL_USE_RESULT).len(), 1, "permission_denied, once a minute");
-    assert_eq!(world.heard("b", Kind::TOOL_USE_RESULT).len(), 1);
-    assert_eq!(world.heard("x", Kind::TOOLS_REGISTER_ACK).len(), 1, "not admitted, once a minute");
+    assert_eq!(
+        world.received("x", Kind::TOOL_USE_RESULT).len(),
+        1,
+        "`permission_denied` is sent once a minute"
+    );
+    assert_eq!(world.received("b", Kind::TOOL_USE_RESULT).len(), 1);
+    assert_eq!(world.received("x", Kind::TOOLS_REGISTER_ACK).len(), 1, "the refusal is sent once a minute");
     assert!(world.ends["x"].inbox.len() <= 2);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     assert!(world.count("phone", "no_sender") >= 180);
@@ -108,18 +112,18 @@ fn sec_i2_nobody_but_the_bound_assistant_is_obeyed_and_answers_are_rare() {
 fn sec_i3_a_takeover_of_an_identity_inherits_nothing() {
     let (mut world, key, id) = under_attack();
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(100 * MS);
     let mine = Meta::new().with_text("bridge.instance", "another").with_bool("bridge.heard", true);
-    world.say("phone", &["a"], &mine, &configuration());
-    world.say("phone", &["a"], &Meta::new(), &forged_result(&id));
+    world.send("phone", &["a"], &mine, &configuration());
+    world.send("phone", &["a"], &Meta::new(), &forged_result(&id));
     world.run(100 * MS);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
     assert_eq!(world.count("a", "not_permitted"), 1);
     assert!(world.session("a").tools().is_empty());
     assert!(
-        world.heard("phone", Kind::TOOL_USE_REQUEST).is_empty()
-            && world.heard("phone", Kind::CONTROL_STOP).is_empty()
+        world.received("phone", Kind::TOOL_USE_REQUEST).is_empty()
+            && world.received("phone", Kind::CONTROL_STOP).is_empty()
     );
 }
 
@@ -127,15 +131,15 @@ fn sec_i3_a_takeover_of_an_identity_inherits_nothing() {
 fn sec_i4_a_role_that_its_bearer_could_have_set_gives_no_right() {
     let mut world = World::pair(&["t"]);
     let sid = world.sid();
-    world.puppet(&Participant::new("x", sid).attributes([(ROLE_ATTRIBUTE, "assistant")]));
+    world.play(&Participant::new("x", sid).attributes([(ROLE_ATTRIBUTE, "assistant")]));
     let sid = world.sid();
-    world.puppet(&Participant::new("y", sid).attributes([(ROLE_ATTRIBUTE, "observer")]));
+    world.play(&Participant::new("y", sid).attributes([(ROLE_ATTRIBUTE, "observer")]));
     world.run(SECOND);
-    world.say("x", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
+    world.send("x", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
     world.run(SECOND);
     assert!(world.ends["phone"].jobs.is_empty());
-    let told = |event: &&Event| matches!(event, Event::Violation { what: Counter::UntrustedRole, .. });
-    assert_eq!(world.ends["phone"].events.iter().filter(told).count(), 2, "an event for each");
+    let reported = |event: &&Event| matches!(event, Event::Violation { what: Counter::UntrustedRole, .. });
+    assert_eq!(world.ends["phone"].events.iter().filter(reported).count(), 2, "each attempt is an event");
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("t")).unwrap();
     world.run(SECOND);
@@ -157,16 +161,16 @@ fn sec_i5_a_stranger_ends_no_session_and_leaves_no_tombstone() {
         originating_id = Some(id.clone())
     );
     for to in ["a", "phone"] {
-        world.say("x", &[to], &none, &Message::Error(fatal.clone()));
+        world.send("x", &[to], &none, &Message::Error(fatal.clone()));
         let bye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
-        world.say("x", &[to], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(bye));
+        world.send("x", &[to], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(bye));
     }
     for n in 0..10_000 {
         let target = if n % 2 == 0 { id.clone() } else { format!("next{n}") };
         let stop = with!(ControlStop::default(), target_id = Some(target));
-        world.say("x", &["phone"], &none, &Message::ControlStop(stop.clone()));
+        world.send("x", &["phone"], &none, &Message::ControlStop(stop.clone()));
         if n % 100 == 0 {
-            world.say("x", &["a"], &none, &Message::ControlStop(stop));
+            world.send("x", &["a"], &none, &Message::ControlStop(stop));
             world.run(10 * MS);
         }
     }
@@ -177,11 +181,14 @@ fn sec_i5_a_stranger_ends_no_session_and_leaves_no_tombstone() {
     let bound_request = Message::ToolUseRequest(plain_request("next1", "t"));
     let a = world.ends["a"].who.peer().clone();
     let bytes = Frame::write(-1000, "room", &none, &bound_request).unwrap();
-    world.throw_as(&a, &["phone"], &bytes);
+    world.send_bytes_as(&a, &["phone"], &bytes);
     world.run(SECOND);
     assert_eq!(world.ends["phone"].jobs.len(), 2);
-    let told = |event: &&Event| matches!(event, Event::Violation { by: Some(by), .. } if *by == "x");
-    assert!(world.ends["phone"].events.iter().filter(told).count() <= 4, "told rarely");
+    let reported = |event: &&Event| matches!(event, Event::Violation { by: Some(by), .. } if *by == "x");
+    assert!(
+        world.ends["phone"].events.iter().filter(reported).count() <= 4,
+        "violations are reported rarely"
+    );
 }
 
 #[test]
@@ -189,13 +196,13 @@ fn sec_i6_names_that_are_taken_reserved_or_not_ascii_are_refused_in_the_answer()
     let mut world = World::pair(&["t"]);
     world.with("a", |session, now| session.offer(now, vec![tool("search_web")])).unwrap().unwrap();
     let sid = world.sid();
-    world.puppet(&Participant::new("tv", sid).role(Role::Client));
+    world.play(&Participant::new("tv", sid).role(Role::Client));
     world.run(SECOND);
-    world.say("tv", &["a"], &Meta::new(), &configuration());
+    world.send("tv", &["a"], &Meta::new(), &configuration());
     let names = ["good", "search_web", "se\u{430}rch", "bridge.permission", "bridge.echo", "good"];
-    world.say("tv", &["a"], &Meta::new(), &registration(&names));
+    world.send("tv", &["a"], &Meta::new(), &registration(&names));
     world.run(SECOND);
-    let answers = world.heard("tv", Kind::TOOLS_REGISTER_ACK);
+    let answers = world.received("tv", Kind::TOOLS_REGISTER_ACK);
     let [Message::ToolsRegisterAck(answer)] = answers.as_slice() else { panic!("{answers:?}") };
     assert!(!answer.success);
     assert_eq!(answer.tool_count, 1);
@@ -236,9 +243,9 @@ fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(SECOND);
-    world.say("phone", &["a"], &Meta::new(), &configuration());
+    world.send("phone", &["a"], &Meta::new(), &configuration());
     let tools = schemas.iter().map(|(name, schema)| {
         with!(
             RegisteredTool::default(),
@@ -246,7 +253,7 @@ fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
             input_schema = Some(Value::encode(schema).unwrap())
         )
     });
-    world.say(
+    world.send(
         "phone",
         &["a"],
         &Meta::new(),
@@ -257,12 +264,12 @@ fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
     assert_eq!(offers.len(), schemas.len());
     for (name, schema) in &schemas {
         let offer = offers.iter().find(|offer| offer.tool.name().as_str() == *name).unwrap();
-        assert_eq!(offer.tool.input_schema(), Some(schema), "as it came");
+        assert_eq!(offer.tool.input_schema(), Some(schema), "the schema is unchanged");
         // Arguments that the caller would refuse, or that take long to validate, are validated only by the owner.
         let arguments = Value::from(json!({"s": "a".repeat(5_000), "n": null}));
         world.call("a", toolbridge::Request::new(*name, arguments.clone())).unwrap();
         world.run(100 * MS);
-        match world.heard("phone", Kind::TOOL_USE_REQUEST).pop() {
+        match world.received("phone", Kind::TOOL_USE_REQUEST).pop() {
             Some(Message::ToolUseRequest(asked)) => {
                 assert_eq!((asked.tool_name.as_str(), &asked.parameters), (*name, &arguments));
             }
@@ -320,13 +327,13 @@ fn malformed_bytes_are_counted_and_answered_rarely() {
     world.run(SECOND);
     for n in 0..100_u8 {
         for from in ["x", "phone"] {
-            world.throw(from, &["a"], &[n, 0xc1, n]);
+            world.send_bytes(from, &["a"], &[n, 0xc1, n]);
         }
     }
     world.run(SECOND);
     assert_eq!(world.count("a", "malformed"), 200);
     assert!(world.ends["x"].inbox.is_empty());
-    assert_eq!(world.said("a", Kind::ERROR).len(), 1);
+    assert_eq!(world.sent("a", Kind::ERROR).len(), 1);
     world.handle("phone", |_| Some(Ok(Value::empty())));
     assert!(world.ask("a", request("t")).is_ok());
 }
@@ -408,7 +415,7 @@ fn flood_from_a_stranger_only_counts() {
         }
     }
     let after = (world.count("a", "frames_out"), world.count("phone", "frames_out"));
-    assert!(after.0 - before.0 <= 1 && after.1 - before.1 <= 1, "one answer a minute");
+    assert!(after.0 - before.0 <= 1 && after.1 - before.1 <= 1, "one reply is sent a minute");
     let last = (size(&world, "a"), size(&world, "phone"));
     assert!(last.0 < first.0 + 2_000 && last.1 < first.1 + 2_000, "{first:?} {last:?}");
 }
@@ -423,15 +430,15 @@ fn sec_r1_progress_is_cut_to_what_is_for_eyes() {
     ));
     let phone = world.ends["phone"].who.peer().clone();
     let bytes = Frame::write(1_000, "room", &Meta::new(), &large).unwrap();
-    world.throw_as(&phone, &["a"], &bytes);
+    world.send_bytes_as(&phone, &["a"], &bytes);
     world.run(SECOND);
-    let told = world.ends["a"].events.iter().rev().find_map(|event| match event {
+    let reported = world.ends["a"].events.iter().rev().find_map(|event| match event {
         Event::Progress { key: Some(of), progress, .. } if *of == key => Some(progress.clone()),
         _ => None,
     });
-    let told = told.unwrap();
-    assert_eq!(told.content, None);
-    assert_eq!(told.message.unwrap().len(), 4_096);
+    let reported = reported.unwrap();
+    assert_eq!(reported.content, None);
+    assert_eq!(reported.message.unwrap().len(), 4_096);
 }
 
 #[test]
@@ -444,7 +451,7 @@ fn acknowledgement_of_another_clients_request_is_not_its_delivery() {
     world.ends.get_mut("phone").unwrap().here = false; // it receives nothing
     world.call("a", request("t")).unwrap();
     world.run(10 * MS);
-    let asked = world.said("a", Kind::TOOL_USE_REQUEST);
+    let asked = world.sent("a", Kind::TOOL_USE_REQUEST);
     let stanza = asked.last().unwrap().1.stanza_id();
     let acknowledgement = Message::Acknowledgement(with!(
         Acknowledgement::default(),
@@ -454,7 +461,7 @@ fn acknowledgement_of_another_clients_request_is_not_its_delivery() {
     assert!(stanza.is_some());
     let tablet = world.ends["tablet"].who.peer().clone();
     let bytes = Frame::write(1_000, "room", &Meta::new(), &acknowledgement).unwrap();
-    world.throw_as(&tablet, &["a"], &bytes);
+    world.send_bytes_as(&tablet, &["a"], &bytes);
     world.run(100 * MS);
     assert!(!world.ends["a"].events.iter().any(|event| matches!(event, Event::Delivered { .. })));
 }

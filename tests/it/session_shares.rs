@@ -62,7 +62,7 @@ fn results_of_three_clients_above_the_shared_limit_all_arrive() {
     for name in clients {
         keys.push(world.call("a", request(name)).unwrap());
         world.run(100 * MS);
-        let (_, result) = world.said(name, Kind::TOOL_USE_RESULT).pop().unwrap();
+        let (_, result) = world.sent(name, Kind::TOOL_USE_RESULT).pop().unwrap();
         let mut packet = Packet::new(["a".into()], result.to_bytes());
         packet.stream = Some(format!("call.{}.{}", result.stanza_id().unwrap(), world.packet).into());
         let parts: Vec<_> = StreamParts::of(&packet).collect();
@@ -71,11 +71,11 @@ fn results_of_three_clients_above_the_shared_limit_all_arrive() {
     world.lossy.lose = None;
     for at in 0..streams[0].1.len() {
         for (from, parts) in &streams {
-            world.throw_part(from, &["a"], &parts[at]);
+            world.send_part(from, &["a"], &parts[at]);
         }
     }
     world.run(100 * MS);
-    assert_eq!(world.count("a", "stream_refused"), 1, "36 MiB at once are more than there is room for");
+    assert_eq!(world.count("a", "stream_refused"), 1, "36 MiB at once exceed the shared limit");
     world.run(SECOND);
     let outcomes = outcomes(&world, &keys);
     assert!(outcomes.iter().all(|it| it.as_ref().is_ok_and(|size| *size > 12 * MIB)), "{outcomes:?}");
@@ -85,7 +85,7 @@ fn results_of_three_clients_above_the_shared_limit_all_arrive() {
 /// Opens a stream of this many bytes and does not end it. Returns the index of its next chunk.
 fn open_stream(world: &mut World, from: &Peer, id: &str, bytes: usize) -> u64 {
     let header = StreamHeader::new(id, STREAM_TOPIC, None);
-    world.throw_part(from, &["a"], &StreamPart::Header(header));
+    world.send_part(from, &["a"], &StreamPart::Header(header));
     let chunks = bytes.div_ceil(STREAM_CHUNK) as u64;
     for index in 0..chunks {
         add_to_stream(world, from, id, index, STREAM_CHUNK);
@@ -95,7 +95,7 @@ fn open_stream(world: &mut World, from: &Peer, id: &str, bytes: usize) -> u64 {
 
 fn add_to_stream(world: &mut World, from: &Peer, id: &str, index: u64, bytes: usize) {
     let chunk = StreamPart::Chunk { id: id.into(), index, bytes: vec![0; bytes].into() };
-    world.throw_part(from, &["a"], &chunk);
+    world.send_part(from, &["a"], &chunk);
 }
 
 #[test]
@@ -134,20 +134,20 @@ fn stream_longer_than_60_s_ends() {
     assert_eq!(world.count("a", "stream_refused"), 1);
     add_to_stream(&mut world, &evil, "1.1.1", next, 1);
     world.run(SECOND);
-    assert_eq!(world.count("a", "stream_unknown"), 1, "nothing of it is left");
+    assert_eq!(world.count("a", "stream_unknown"), 1, "the stream is forgotten");
 }
 
 #[test]
 fn sec_r4_a_storm_of_streams_is_answered_eight_times_a_second() {
     let mut world = room_of(&["evil"], 1);
     let evil = world.ends["evil"].who.peer().clone();
-    let before = world.said("a", Kind::ERROR).len();
+    let before = world.sent("a", Kind::ERROR).len();
     for n in 0..1_000 {
         let header = StreamHeader::new(format!("1.1.{n}"), STREAM_TOPIC, None);
-        world.throw_part(&evil, &["a"], &StreamPart::Header(header));
+        world.send_part(&evil, &["a"], &StreamPart::Header(header));
     }
     world.run(SECOND);
-    assert_eq!(world.said("a", Kind::ERROR).len() - before, 8);
+    assert_eq!(world.sent("a", Kind::ERROR).len() - before, 8);
     assert_eq!(world.count("a", "stream_refused"), 996);
 }
 
@@ -157,16 +157,16 @@ fn with_played_assistant() -> World {
     world.client("phone", Config::default().streams(true), &["t"]);
     world.handle("phone", |_| Some(Ok(text(40_000))));
     let sid = world.sid();
-    world.puppet(&Participant::new("a", sid).agent(true));
+    world.play(&Participant::new("a", sid).agent(true));
     world.run(200 * MS);
     let meta = Meta::new()
         .with_text("bridge.instance", "00112233445566778899aabbccddeeff")
         .with_bool("bridge.heard", true);
     let features = ["tool_use", "tool_register", "tool_ack", "frame_stream"].map(String::from).to_vec();
     let configuration = with!(Configuration::default(), features = Some(features));
-    world.say("a", &["phone"], &meta, &Message::Configuration(configuration));
+    world.send("a", &["phone"], &meta, &Message::Configuration(configuration));
     let request = ToolUseRequest::new("call".parse().unwrap(), "t", Value::empty(), Ok(Execution::Client));
-    world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
     world.run(100 * MS);
     world
 }
@@ -201,13 +201,13 @@ fn sec_r4_a_caller_that_never_has_room_is_sent_its_result_eight_times() {
         let streams = streams_to(&world, "a");
         assert_eq!(streams.len(), turns, "{streams:?}");
         for _ in 0..20 {
-            world.say("a", &["phone"], &Meta::new(), &no_room(streams.last().unwrap()));
+            world.send("a", &["phone"], &Meta::new(), &no_room(streams.last().unwrap()));
         }
         world.run(9 * SECOND);
     }
     world.run(60 * SECOND);
     assert_eq!(streams_to(&world, "a").len(), 8);
-    let results = world.heard("a", Kind::TOOL_USE_RESULT);
+    let results = world.received("a", Kind::TOOL_USE_RESULT);
     let [Message::ToolUseResult(result)] = results.as_slice() else { panic!("{results:?}") };
     assert_eq!(result.error_code.as_ref().unwrap().as_str(), "result_too_large");
 }
@@ -216,10 +216,10 @@ fn sec_r4_a_caller_that_never_has_room_is_sent_its_result_eight_times() {
 fn stream_refused_by_another_participant_is_not_sent_again() {
     let mut world = with_played_assistant();
     let sid = world.sid();
-    world.puppet(&Participant::new("other", sid).agent(true));
+    world.play(&Participant::new("other", sid).agent(true));
     world.run(SECOND);
     let stream = streams_to(&world, "a").pop().unwrap();
-    world.say("other", &["phone"], &Meta::new(), &no_room(&stream));
+    world.send("other", &["phone"], &Meta::new(), &no_room(&stream));
     world.run(9 * SECOND);
     assert_eq!(streams_to(&world, "a").len(), 1);
 }
@@ -229,12 +229,12 @@ fn refused_streams_wait_longer_each_time() {
     let mut world = with_played_assistant();
     let mut waits = Vec::new();
     for turns in 1..8 {
-        let (stream, said) = (streams_to(&world, "a").pop().unwrap(), world.now);
-        world.say("a", &["phone"], &Meta::new(), &no_room(&stream));
+        let (stream, sent_at) = (streams_to(&world, "a").pop().unwrap(), world.now);
+        world.send("a", &["phone"], &Meta::new(), &no_room(&stream));
         while streams_to(&world, "a").len() == turns {
-            assert!(world.step() && world.now - said < 60 * SECOND, "the stream does not come again");
+            assert!(world.step() && world.now - sent_at < 60 * SECOND, "the stream is not sent again");
         }
-        waits.push((world.now - said).as_millis() / 100);
+        waits.push((world.now - sent_at).as_millis() / 100);
     }
     assert_eq!(waits, [2, 5, 10, 20, 40, 80, 80]); // and two network delays
 }
@@ -244,18 +244,18 @@ fn request_refused_for_lack_of_room_is_sent_again() {
     let mut world = World::new();
     world.assistant("a", Config::default().streams(true));
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     let meta = Meta::new()
         .with_text("bridge.instance", "00112233445566778899aabbccddeeff")
         .with_bool("bridge.heard", true);
     let features = ["tool_use", "tool_register", "tool_ack", "frame_stream"].map(String::from).to_vec();
     let configuration = with!(Configuration::default(), features = Some(features));
-    world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
+    world.send("phone", &["a"], &meta, &Message::Configuration(configuration));
     let tool = with!(toolbridge::frame::RegisteredTool::default(), name = "t".to_owned());
     let offered =
         Message::ToolsRegister(with!(toolbridge::frame::ToolsRegister::default(), tools = vec![tool]));
-    world.say("phone", &["a"], &Meta::new(), &offered);
+    world.send("phone", &["a"], &Meta::new(), &offered);
     world.run(100 * MS);
     let request = toolbridge::Request::new("t", text(40_000)).timeout(120 * SECOND);
     let key = world.call("a", request).unwrap();
@@ -263,20 +263,20 @@ fn request_refused_for_lack_of_room_is_sent_again() {
     for turns in 1..=8 {
         let streams = streams_to(&world, "phone");
         assert_eq!(streams.len(), turns);
-        world.say("phone", &["a"], &Meta::new(), &no_room(streams.last().unwrap()));
+        world.send("phone", &["a"], &Meta::new(), &no_room(streams.last().unwrap()));
         for _ in 0..9 {
             world.run(SECOND);
-            world.say("phone", &["a"], &Meta::new(), &Message::Heartbeat); // it is alive
+            world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat); // it is alive
         }
     }
     let streams = streams_to(&world, "phone");
-    assert_eq!(streams.len(), 8, "it is given up");
+    assert_eq!(streams.len(), 8, "the request is abandoned after eight streams");
     let stanzas: BTreeSet<_> = streams.iter().map(|id| id.split('.').nth(1).unwrap()).collect();
-    assert_eq!(stanzas.len(), 1, "it was the same request each time");
+    assert_eq!(stanzas.len(), 1, "each stream carries the same request");
     world.run(60 * SECOND);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Timeout { .. } | CallError::Lost { .. }))));
-    let told = |event: &&Event| matches!(event, Event::PeerError { .. });
-    assert_eq!(world.ends["a"].events.iter().filter(told).count(), 0);
+    let reported = |event: &&Event| matches!(event, Event::PeerError { .. });
+    assert_eq!(world.ends["a"].events.iter().filter(reported).count(), 0);
 }
 
 #[test]
@@ -297,6 +297,6 @@ fn withdrawn_request_is_not_sent_any_further() {
     let packet = world.packet;
     assert!(world.session("a").is_wanted(packet));
     world.run(3 * SECOND);
-    assert!(world.settled("a", key).unwrap().is_ok(), "nobody claimed it, so the assistant ran it");
+    assert!(world.settled("a", key).unwrap().is_ok(), "the unclaimed call was run by the assistant");
     assert!(!world.session("a").is_wanted(packet));
 }

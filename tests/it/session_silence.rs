@@ -15,11 +15,11 @@ fn binding_ends_after_the_grace_period_when_its_identity_returns_silently() {
     world.leave("a");
     world.run(100 * MS);
     let sid = world.sid();
-    world.puppet(&Participant::new("a", sid).agent(true));
+    world.play(&Participant::new("a", sid).agent(true));
     world.run(SECOND);
     world.assistant("b", Config::default());
     world.run(2 * SECOND);
-    assert_eq!(world.session("phone").bound().unwrap(), "a", "its grace is not over");
+    assert_eq!(world.session("phone").bound().unwrap(), "a", "the grace period is not over");
     world.run(3 * SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "b");
     assert_eq!(world.ask("b", request("t")).unwrap(), value(1));
@@ -43,22 +43,22 @@ fn client_whose_heartbeat_resumes_offers_its_tools_again() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();
-    world.puppet(&Participant::new("phone", sid).role(Role::Client));
+    world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
     let meta = Meta::new()
         .with_bool("bridge.heard", true)
         .with_text("bridge.instance", "00112233445566778899aabbccddeeff");
     let features = ["tool_use", "tool_register", "tool_ack"].map(String::from).to_vec();
     let configuration = with!(Configuration::default(), features = Some(features));
-    world.say("phone", &["a"], &meta, &Message::Configuration(configuration));
+    world.send("phone", &["a"], &meta, &Message::Configuration(configuration));
     let offered = ["t", "u"].map(|name| with!(RegisteredTool::default(), name = name.to_owned()));
-    world.say(
+    world.send(
         "phone",
         &["a"],
         &Meta::new(),
         &Message::ToolsRegister(with!(ToolsRegister::default(), tools = offered.to_vec())),
     );
-    world.say("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
     world.run(200 * MS);
     assert_eq!(world.session("a").tools().len(), 2);
     world.run(31 * SECOND);
@@ -71,11 +71,11 @@ fn client_whose_heartbeat_resumes_offers_its_tools_again() {
     };
     let before = changes(&world);
     let waiting = world.call("a", request("t").to("phone")).unwrap();
-    world.say("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
     world.run(200 * MS);
     assert_eq!(changes(&world) - before, 1);
     assert_eq!(world.session("a").tools().iter().filter(|offer| offer.owner == "phone").count(), 1);
-    assert_eq!(world.heard("phone", Kind::TOOL_USE_REQUEST).len(), 1, "the call that waited is asked");
+    assert_eq!(world.received("phone", Kind::TOOL_USE_REQUEST).len(), 1, "the waiting call is sent");
     assert!(world.settled("a", waiting).is_none());
 }
 
@@ -83,16 +83,16 @@ fn client_whose_heartbeat_resumes_offers_its_tools_again() {
 fn changed_tools_go_only_to_the_bound_assistant() {
     let mut world = World::new();
     let sid = world.sid();
-    world.puppet(&Participant::new("other", sid).agent(true)); // it may become the assistant, and sends nothing
+    world.play(&Participant::new("other", sid).agent(true)); // it may become the assistant, and sends nothing
     world.client("phone", Config::default(), &["t"]);
     world.run(200 * MS);
     world.assistant("a", Config::default());
     world.run(SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
-    let before = world.said("phone", Kind::TOOLS_REGISTER).len();
+    let before = world.sent("phone", Kind::TOOLS_REGISTER).len();
     world.with("phone", |session, now| session.offer(now, vec![tool("secret")])).unwrap().unwrap();
     world.run(10 * SECOND);
-    let sent = world.said("phone", Kind::TOOLS_REGISTER);
+    let sent = world.sent("phone", Kind::TOOLS_REGISTER);
     assert_eq!(receivers(&sent[before..]), ["a".into()].into());
     assert_eq!(world.session("a").tools().len(), 1);
 }
@@ -181,7 +181,7 @@ fn either_call_runs_once_at_a_client_that_treated_its_assistant_as_plain() {
     world.client("phone", Config::default(), &["lookup", "x"]);
     world.call("a", request("x").to("phone")).unwrap();
     world.run(1_130 * MS);
-    assert_eq!(world.executed.len(), 1, "x was asked in the plain form");
+    assert_eq!(world.executed.len(), 1, "the request for x was sent in the plain form");
     let key = world.call("a", request("lookup")).unwrap();
     let id = world.session("a").call_id(key).unwrap().clone();
     world.run(10 * SECOND);

@@ -39,7 +39,7 @@ fn text(length: usize) -> Value {
 
 /// A result of this many bytes for the last request, as its owner would write it.
 fn result_of(world: &World, size: usize) -> Bytes {
-    let (_, frame) = world.said("a", Kind::TOOL_USE_REQUEST).pop().unwrap();
+    let (_, frame) = world.sent("a", Kind::TOOL_USE_REQUEST).pop().unwrap();
     let Message::ToolUseRequest(request) = frame.message().unwrap() else { panic!() };
     let result = with!(ToolUseResult::new(request.id, true), result = Some(text(size)));
     Frame::write(77, "room", &Meta::default(), &Message::ToolUseResult(result)).unwrap()
@@ -64,9 +64,9 @@ fn trailer(id: &str) -> StreamPart {
 }
 
 /// Delivers parts to the assistant.
-fn throw(world: &mut World, from: &Peer, parts: &[StreamPart]) {
+fn send_parts(world: &mut World, from: &Peer, parts: &[StreamPart]) {
     for part in parts {
-        world.throw_part(from, &["a"], part);
+        world.send_part(from, &["a"], part);
     }
     world.run(50 * MS);
 }
@@ -81,7 +81,7 @@ fn alicia_a23_a_result_above_15_kib_arrives_whole_and_so_does_a_request() {
     world.handle("phone", |job| Some(Ok(job.arguments.clone())));
     for size in [STREAM_CHUNK, MIB, 15 * MIB] {
         let answer = world.ask("a", Request::new("t", text(size))).unwrap();
-        assert!(answer == text(size), "{size}: {} bytes came", answer.as_bytes().len());
+        assert!(answer == text(size), "{size}: {} bytes arrived", answer.as_bytes().len());
     }
     assert_eq!(world.count("a", "stream_broken") + world.count("phone", "stream_broken"), 0);
 }
@@ -134,7 +134,7 @@ fn stream_feature_is_listed_only_with_a_transport_with_streams() {
         world.assistant("a", Config::default().streams(has));
         world.client("phone", Config::default(), &[]);
         world.run(200 * MS);
-        let (_, frame) = world.said("a", Kind::CONFIGURATION).remove(0);
+        let (_, frame) = world.sent("a", Kind::CONFIGURATION).remove(0);
         let Message::Configuration(it) = frame.message().unwrap() else { panic!() };
         assert_eq!(it.features.unwrap().iter().any(|it| it == "frame_stream"), lists);
     }
@@ -144,7 +144,7 @@ fn stream_feature_is_listed_only_with_a_transport_with_streams() {
 fn observer_gets_its_copy_as_a_stream() {
     let mut world = pair(&["t"]);
     let observer = Participant::new("o", world.sid()).role(Role::Observer);
-    world.puppet(&observer);
+    world.play(&observer);
     world.run(200 * MS);
     world.handle("phone", |job| Some(Ok(job.arguments.clone())));
     world.ask("a", Request::new("t", text(MIB))).unwrap();
@@ -182,10 +182,10 @@ fn large_registration_is_streamed_and_a_too_large_one_is_an_error() {
     world.client("phone", Config::default().streams(true), &[]);
     world.run(200 * MS);
     world.with("phone", |session, now| session.offer(now, tools(100))).unwrap().unwrap();
-    let told = world.ends["phone"].events.iter().any(
+    let reported = world.ends["phone"].events.iter().any(
         |event| matches!(event, Event::Registered { tools: 0, refused: Some(why), .. } if why.contains("15000")),
     );
-    assert!(told, "{:?}", world.ends["phone"].events);
+    assert!(reported, "{:?}", world.ends["phone"].events);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn sec_i8_nobody_continues_another_ones_stream() {
     let mut world = pair(&["t"]);
     world.stranger("b");
     let mallory = Participant::new("mallory", world.sid()).role(Role::Client);
-    world.puppet(&mallory);
+    world.play(&mallory);
     world.run(200 * MS);
     let key = world.call("a", request("t")).unwrap();
     world.run(50 * MS);
@@ -204,10 +204,10 @@ fn sec_i8_nobody_continues_another_ones_stream() {
     let others = [peer(&world, "b"), peer(&world, "mallory"), Peer::new("phone", "PA_other")];
     let forged = [header("s", 10), chunk("s", 0, b"evil"), chunk("s", 1, b"evil"), trailer("s")];
     for part in parts("s", &result) {
-        throw(&mut world, &phone, &[part]);
+        send_parts(&mut world, &phone, &[part]);
         for other in &others {
             for part in &forged {
-                throw(&mut world, other, std::slice::from_ref(part));
+                send_parts(&mut world, other, std::slice::from_ref(part));
             }
         }
     }
@@ -235,8 +235,8 @@ fn sec_r3_a_hundred_thousand_headers_open_nothing() {
     // The phone's open stream times out when nothing follows.
     world.run(11 * SECOND);
     assert_eq!(world.count("a", "stream_broken"), 4);
-    let heard = world.ends["a"].events.iter().filter(|it| matches!(it, Event::Violation { .. })).count();
-    assert!(heard < 10, "it was told {heard} times");
+    let violations = world.ends["a"].events.iter().filter(|it| matches!(it, Event::Violation { .. })).count();
+    assert!(violations < 10, "the refusal was sent {violations} times");
     world.handle("phone", |_| Some(Ok(value(1))));
     assert!(world.ask("a", request("t")).is_ok());
 }
@@ -246,20 +246,20 @@ fn sec_r3_a_length_is_no_reason_to_take_memory_and_no_right_to_more() {
     let mut world = pair(&["t"]);
     let phone = peer(&world, "phone");
     // A sender that owes no result may send 256 KiB.
-    throw(&mut world, &phone, &[header("long", 262_145), chunk("long", 0, b"x")]);
+    send_parts(&mut world, &phone, &[header("long", 262_145), chunk("long", 0, b"x")]);
     assert_eq!((world.count("a", "stream_refused"), world.count("a", "stream_unknown")), (1, 1));
     world.call("a", request("t")).unwrap();
-    throw(&mut world, &phone, &[header("longer", 17 * MIB as u64)]);
+    send_parts(&mut world, &phone, &[header("longer", 17 * MIB as u64)]);
     assert_eq!(world.count("a", "stream_refused"), 2);
     // More than announced, less than announced, a gap, a repeated header.
-    throw(&mut world, &phone, &[header("more", 3), chunk("more", 0, b"four")]);
-    throw(&mut world, &phone, &[header("less", 3), chunk("less", 0, b"x"), trailer("less")]);
-    throw(&mut world, &phone, &[header("gap", 3), chunk("gap", 1, b"x")]);
-    throw(&mut world, &phone, &[header("twice", 3), header("twice", 3)]);
+    send_parts(&mut world, &phone, &[header("more", 3), chunk("more", 0, b"four")]);
+    send_parts(&mut world, &phone, &[header("less", 3), chunk("less", 0, b"x"), trailer("less")]);
+    send_parts(&mut world, &phone, &[header("gap", 3), chunk("gap", 1, b"x")]);
+    send_parts(&mut world, &phone, &[header("twice", 3), header("twice", 3)]);
     assert_eq!(world.count("a", "stream_broken"), 4);
     // Without a length the sender's limit applies.
     let open = StreamPart::Header(StreamHeader::new("open", STREAM_TOPIC, None));
-    throw(&mut world, &phone, &[open, chunk("open", 0, &[0xc1]), trailer("open")]);
+    send_parts(&mut world, &phone, &[open, chunk("open", 0, &[0xc1]), trailer("open")]);
     assert_eq!(world.count("a", "malformed"), 1);
 }
 
@@ -270,12 +270,12 @@ fn sec_r3_all_streams_together_have_a_cap() {
     world.call("a", request("t")).unwrap();
     world.run(50 * MS);
     let block = vec![0; 40_000];
-    throw(&mut world, &phone, &[header("1", 80_000), chunk("1", 0, &block), chunk("1", 1, &block)]);
-    throw(&mut world, &phone, &[header("2", 80_000), chunk("2", 0, &block)]);
+    send_parts(&mut world, &phone, &[header("1", 80_000), chunk("1", 0, &block), chunk("1", 1, &block)]);
+    send_parts(&mut world, &phone, &[header("2", 80_000), chunk("2", 0, &block)]);
     assert_eq!(world.count("a", "stream_refused"), 1);
     // The room freed by one stream is available to the next.
     let abandoned = StreamPart::Trailer { id: "1".into(), reason: "abandoned".into() };
-    throw(
+    send_parts(
         &mut world,
         &phone,
         &[abandoned, header("3", 80_000), chunk("3", 0, &block), chunk("3", 1, &block)],
@@ -288,7 +288,7 @@ fn stream_on_another_topic_is_ignored() {
     let mut world = pair(&["t"]);
     let phone = peer(&world, "phone");
     let file = StreamPart::Header(StreamHeader::new("f", "files", 5_000_000_u64));
-    throw(&mut world, &phone, &[file, chunk("f", 0, b"x"), trailer("f")]);
+    send_parts(&mut world, &phone, &[file, chunk("f", 0, b"x"), trailer("f")]);
     assert_eq!(world.count("a", "stream_refused") + world.count("a", "stream_broken"), 0);
     assert_eq!(world.count("a", "stream_unknown"), 2);
     assert!(!world.ends["a"].events.iter().any(|it| matches!(it, Event::Violation { .. })));
@@ -302,10 +302,10 @@ fn stream_ends_with_its_senders_join() {
     let result = result_of(&world, 3 * STREAM_CHUNK);
     let (phone, stream) = (peer(&world, "phone"), parts("s", &result));
     let (begin, end) = stream.split_at(2);
-    throw(&mut world, &phone, begin);
+    send_parts(&mut world, &phone, begin);
     world.leave("phone");
     world.run(100 * MS);
-    throw(&mut world, &phone, end);
+    send_parts(&mut world, &phone, end);
     assert_eq!(world.count("a", "stream_unknown"), end.len() as u64);
 }
 
@@ -319,7 +319,7 @@ fn slow_sender_of_a_large_frame_is_alive() {
     // Nothing else arrives from it: its pongs wait behind the stream, as with a peer without priorities.
     world.ends.get_mut("phone").unwrap().here = false;
     for part in parts("s", &result) {
-        throw(&mut world, &phone, &[part]);
+        send_parts(&mut world, &phone, &[part]);
         world.run(2_500 * MS);
     }
     assert!(matches!(world.settled("a", key), Some(Ok(_))), "{:?}", world.settled("a", key));
@@ -362,7 +362,7 @@ fn stop_overtakes_and_its_request_is_abandoned() {
         Output::Transmit(packet) => Some(packet),
         _ => None,
     });
-    assert!(!goodbye.unwrap().overtakes, "a goodbye ends what was said before it");
+    assert!(!goodbye.unwrap().overtakes, "a goodbye does not overtake earlier frames");
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn result_of_a_stopped_call_is_withdrawn() {
     let stop = Frame::write(-900, "room", &Meta::default(), &stop).unwrap();
     session.handle_event(now, TransportEvent::packet(assistant.clone(), Lane::Reliable, stop));
     assert!(!session.is_wanted(answer.id));
-    assert!(session.is_drained(), "nobody waits for it");
+    assert!(session.is_drained(), "the abandoned frame does not delay the drain");
 }
 
 #[test]
@@ -469,10 +469,10 @@ fn repeated_large_result_is_acknowledged_again() {
     world.handle("phone", |_| Some(Ok(text(MIB))));
     world.ask("a", request("t")).unwrap();
     world.run(SECOND);
-    let (_, again) = world.said("phone", Kind::TOOL_USE_RESULT).pop().unwrap();
-    let acknowledged = world.said("a", Kind::ACKNOWLEDGEMENT).len();
+    let (_, again) = world.sent("phone", Kind::TOOL_USE_RESULT).pop().unwrap();
+    let acknowledged = world.sent("a", Kind::ACKNOWLEDGEMENT).len();
     let (phone, stream) = (peer(&world, "phone"), parts("again", &again.to_bytes()));
-    throw(&mut world, &phone, &stream);
+    send_parts(&mut world, &phone, &stream);
     assert_eq!(world.count("a", "duplicate"), 1);
-    assert_eq!(world.said("a", Kind::ACKNOWLEDGEMENT).len(), acknowledged + 1);
+    assert_eq!(world.sent("a", Kind::ACKNOWLEDGEMENT).len(), acknowledged + 1);
 }

@@ -40,7 +40,7 @@ fn call(world: &mut World, turn: TurnKey, tool: &str) -> CallKey {
 }
 
 fn stops(world: &World, name: &str) -> usize {
-    world.said(name, Kind::CONTROL_STOP).len()
+    world.sent(name, Kind::CONTROL_STOP).len()
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn barge_in_rule_is_sent_with_the_registration() {
     let offers = world.session("a").tools();
     let rules: Vec<_> = offers.iter().map(|offer| offer.tool.tool_options().barge_in.as_str()).collect();
     assert_eq!(rules, ["cancel", "finish", "report"]);
-    let (_, frame) = world.said("phone", Kind::TOOLS_REGISTER).pop().unwrap();
+    let (_, frame) = world.sent("phone", Kind::TOOLS_REGISTER).pop().unwrap();
     let tools = frame.body().to_json()["tools"].clone();
     assert_eq!(tools[0].get("annotations"), None, "the default is not written");
     assert_eq!(tools[2]["annotations"]["onBargeIn"], "report");
@@ -67,19 +67,19 @@ fn alicia_a21_a_barge_in_settles_each_call_at_once_and_late_results_go_nowhere()
     for key in keys {
         assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
     }
-    assert!(world.settled("a", other).is_none(), "a call of no turn goes on");
+    assert!(world.settled("a", other).is_none(), "a call outside the turn continues");
     world.run(100 * MS);
-    assert_eq!(stops(&world, "a"), 1, "one stop, for the call that says cancel");
+    assert_eq!(stops(&world, "a"), 1, "one stop is sent, for the tool with `cancel`");
     assert_eq!(world.ends["phone"].aborted.len(), 1);
     let late = world.count("a", "late");
     world.finish("phone", Ok(value(1))); // the stopped one: its outcome is discarded
     world.finish("phone", Ok(value(2)));
     world.run(100 * MS);
-    assert_eq!(world.count("a", "late") - late, 1, "it is counted, and nothing else");
+    assert_eq!(world.count("a", "late") - late, 1, "the late result is only counted");
     assert!(world.with("a", |session, _| session.late_results()).unwrap().is_empty());
     assert_eq!(world.ends["a"].settled.len(), 2);
     let outcomes = world.ends["a"].events.iter().filter(|it| matches!(it, Event::Settled { .. })).count();
-    assert_eq!(outcomes, 2, "one terminal state each");
+    assert_eq!(outcomes, 2, "each call has one outcome");
     // A second barge-in, and a cancel of a settled call, change nothing.
     barge_in(&mut world, turn);
     world.with("a", |session, now| session.cancel(now, keys[1]));
@@ -101,12 +101,16 @@ fn reported_call_is_detached_and_its_result_belongs_to_the_next_turn() {
     assert_eq!(stops(&world, "a"), 0);
     world.finish("phone", Ok(value(7)));
     world.run(100 * MS);
-    let told = |it: &Event| matches!(it, Event::LateResult { tool, outcome: Ok(()), .. } if tool == "report");
-    assert_eq!(world.ends["a"].events.iter().filter(|it| told(it)).count(), 1);
+    let reported =
+        |it: &Event| matches!(it, Event::LateResult { tool, outcome: Ok(()), .. } if tool == "report");
+    assert_eq!(world.ends["a"].events.iter().filter(|it| reported(it)).count(), 1);
     let late = world.with("a", |session, _| session.late_results()).unwrap();
     assert_eq!((&*late[0].tool, late[0].owner.as_ref().unwrap().as_str()), ("report", "phone"));
     assert_eq!(late[0].result.as_ref().as_ref().unwrap(), &value(7));
-    assert!(world.with("a", |session, _| session.late_results()).unwrap().is_empty(), "each is told once");
+    assert!(
+        world.with("a", |session, _| session.late_results()).unwrap().is_empty(),
+        "each late result is returned once"
+    );
     let record = world.session("a").record(&late[0].id).unwrap();
     assert_eq!(record.outcome, Some(Err(ErrorCode::from("detached"))));
     assert!(record.late.is_some() && record.turn == Some(first));
@@ -210,7 +214,7 @@ fn turns_and_late_results_are_bounded() {
     }
     let late = world.with("a", |session, _| session.late_results()).unwrap();
     let kept: Vec<_> = late.iter().map(|it| it.result.as_ref().as_ref().unwrap().clone()).collect();
-    assert_eq!(kept, [value(2), value(3), value(4)], "the oldest go");
+    assert_eq!(kept, [value(2), value(3), value(4)], "the oldest records are dropped");
     assert_eq!(world.count("a", "late_dropped"), 2);
 
     let second = turn(&mut world);
@@ -235,12 +239,12 @@ fn stop_without_a_target_stops_cancel_tools_on_both_sides() {
     world.client("phone", Config::default(), &[]);
     offer(&mut world, "phone");
     let tv = world.sid();
-    world.puppet(&Participant::new("tv", tv).role(Role::Client).allowed_to_stop(true));
+    world.play(&Participant::new("tv", tv).role(Role::Client).allowed_to_stop(true));
     world.run(200 * MS);
     let keys = ["cancel", "finish", "report"].map(|tool| world.call("a", request(tool)).unwrap());
     world.run(100 * MS);
-    world.say("tv", &["a"], &Meta::new(), &Message::Configuration(Default::default()));
-    world.say("tv", &["a"], &Meta::new(), &Message::ControlStop(ControlStop::default()));
+    world.send("tv", &["a"], &Meta::new(), &Message::Configuration(Default::default()));
+    world.send("tv", &["a"], &Meta::new(), &Message::ControlStop(ControlStop::default()));
     world.run(100 * MS);
     assert!(matches!(world.settled("a", keys[0]), Some(Err(CallError::Cancelled))));
     assert!(world.settled("a", keys[1]).is_none() && world.settled("a", keys[2]).is_none());
@@ -248,7 +252,7 @@ fn stop_without_a_target_stops_cancel_tools_on_both_sides() {
     // A plain assistant says it to a client.
     let mut world = World::new();
     let sid = world.sid();
-    world.puppet(&Participant::new("a", sid).agent(true));
+    world.play(&Participant::new("a", sid).agent(true));
     world.client("phone", Config::default(), &[]);
     offer(&mut world, "phone");
     world.run(100 * MS);
@@ -259,11 +263,11 @@ fn stop_without_a_target_stops_cancel_tools_on_both_sides() {
             Value::empty(),
             Ok(toolbridge::Execution::Client),
         );
-        world.say("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
     }
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].jobs.len(), 3);
-    world.say("a", &["phone"], &Meta::new(), &Message::ControlStop(ControlStop::default()));
+    world.send("a", &["phone"], &Meta::new(), &Message::ControlStop(ControlStop::default()));
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].aborted, [world.ends["phone"].jobs[0].key]);
 }
@@ -350,9 +354,9 @@ fn client_repeats_its_stop_until_the_assistant_acknowledges_it() {
     world.rejoin("tv");
     world.run(SECOND);
     assert!(matches!(world.settled("a", keys[0]), Some(Err(CallError::Cancelled))));
-    assert!(world.settled("a", keys[2]).is_none(), "it does not say cancel");
+    assert!(world.settled("a", keys[2]).is_none(), "a tool without `cancel` continues");
     world.rejoin("tv");
     world.run(SECOND);
-    assert_eq!(stops(&world, "tv"), 3, "one, one that was lost, and that again");
+    assert_eq!(stops(&world, "tv"), 3, "the first stop, the lost one, and its repetition");
     assert_eq!(world.count("a", "not_permitted"), 0);
 }

@@ -191,7 +191,7 @@ impl World {
     }
 
     /// Adds a participant that the test plays.
-    pub(crate) fn puppet(&mut self, who: &Participant) {
+    pub(crate) fn play(&mut self, who: &Participant) {
         self.enter(who, None);
     }
 
@@ -337,7 +337,7 @@ impl World {
             if let Some(at) = self.ends[name].settled.iter().position(|(settled, _)| *settled == key) {
                 return self.ends.get_mut(name).unwrap().settled.remove(at).1;
             }
-            assert!(self.step(), "nothing is left to happen, and the call has no outcome");
+            assert!(self.step(), "no event is left, and the call has no outcome");
         }
         panic!("the call does not end");
     }
@@ -358,23 +358,23 @@ impl World {
     }
 
     /// Sends a frame of a played participant; to all if no receiver is named.
-    pub(crate) fn say(&mut self, from: &str, to: &[&str], meta: &Meta, message: &Message) -> i32 {
+    pub(crate) fn send(&mut self, from: &str, to: &[&str], meta: &Meta, message: &Message) -> i32 {
         let end = self.ends.get_mut(from).unwrap();
         end.stanza += if end.who.is_agent() { -1 } else { 1 };
         let stanza = end.stanza;
         let bytes = Frame::write(stanza, "room", meta, message).unwrap();
-        self.throw(from, to, &bytes);
+        self.send_bytes(from, to, &bytes);
         stanza
     }
 
     /// Sends bytes of a played participant.
-    pub(crate) fn throw(&mut self, from: &str, to: &[&str], bytes: &[u8]) {
+    pub(crate) fn send_bytes(&mut self, from: &str, to: &[&str], bytes: &[u8]) {
         let peer = self.ends[from].who.peer().clone();
-        self.throw_as(&peer, to, bytes);
+        self.send_bytes_as(&peer, to, bytes);
     }
 
     /// Sends bytes from any peer.
-    pub(crate) fn throw_as(&mut self, peer: &Peer, to: &[&str], bytes: &[u8]) {
+    pub(crate) fn send_bytes_as(&mut self, peer: &Peer, to: &[&str], bytes: &[u8]) {
         let to: Vec<String> = match to {
             [] => self.others(peer.identity().as_str()).map(|end| end.who.identity().to_string()).collect(),
             some => some.iter().map(ToString::to_string).collect(),
@@ -406,7 +406,7 @@ impl World {
     }
 
     /// Sends a part of a stream from any peer.
-    pub(crate) fn throw_part(&mut self, from: &Peer, to: &[&str], part: &StreamPart) {
+    pub(crate) fn send_part(&mut self, from: &Peer, to: &[&str], part: &StreamPart) {
         for to in to {
             let delivery = Delivery::Part { to: (*to).to_owned(), from: from.clone(), part: part.clone() };
             self.schedule(self.delay, delivery);
@@ -414,7 +414,7 @@ impl World {
     }
 
     /// Sends a lossy packet: it may be lost, duplicated or overtaken, and waits for nothing.
-    pub(crate) fn throw_lossy(&mut self, peer: &Peer, to: &str, bytes: &[u8]) {
+    pub(crate) fn send_lossy(&mut self, peer: &Peer, to: &str, bytes: &[u8]) {
         let mut below = |share: u64| share > 0 && self.random.below(1000) < share;
         let (lost, twice, passed) =
             (below(self.lossy.lost), below(self.lossy.twice), below(self.lossy.passed));
@@ -429,13 +429,13 @@ impl World {
     }
 
     /// The messages of this type that a played participant received.
-    pub(crate) fn heard(&self, name: &str, kind: Kind) -> Vec<Message> {
+    pub(crate) fn received(&self, name: &str, kind: Kind) -> Vec<Message> {
         let of_kind = self.ends[name].inbox.iter().filter(|(_, frame)| frame.kind() == kind);
         of_kind.map(|(_, frame)| frame.message().unwrap()).collect()
     }
 
     /// The frames of this type that a session sent.
-    pub(crate) fn said(&self, name: &str, kind: Kind) -> Vec<(Vec<Identity>, Frame)> {
+    pub(crate) fn sent(&self, name: &str, kind: Kind) -> Vec<(Vec<Identity>, Frame)> {
         self.ends[name].sent.iter().filter(|(_, frame)| frame.kind() == kind).cloned().collect()
     }
 
@@ -553,7 +553,7 @@ impl World {
             let Some(output) = end.session.as_mut().and_then(Session::poll_output) else { return };
             match output {
                 Output::Transmit(packet) => {
-                    assert!(packet.is_addressed(), "a packet for nobody: {packet:?}");
+                    assert!(packet.is_addressed(), "a packet without receivers: {packet:?}");
                     if let Some(notes) = &mut self.notes {
                         notes.push((self.now, name.to_owned(), Noted::Sent(packet.clone())));
                     }
@@ -569,13 +569,13 @@ impl World {
                     }
                     if here && packet.payload.len() > STREAM_CHUNK {
                         for part in StreamParts::of(&packet) {
-                            self.throw_part(&from, &to, &part);
+                            self.send_part(&from, &to, &part);
                         }
                     } else if here && packet.lane == Lane::Lossy {
-                        let [to] = to.as_slice() else { panic!("a lossy packet goes to one peer") };
-                        self.throw_lossy(&from, to, &packet.payload);
+                        let [to] = to.as_slice() else { panic!("a lossy packet has one receiver") };
+                        self.send_lossy(&from, to, &packet.payload);
                     } else if here {
-                        self.throw_as(&from, &to, &packet.payload);
+                        self.send_bytes_as(&from, &to, &packet.payload);
                     } else if let Some(session) = &mut end.session {
                         if let Some(notes) = &mut self.notes {
                             notes.push((self.now, name.to_owned(), Noted::Unsent(packet.id)));

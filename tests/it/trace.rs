@@ -117,8 +117,8 @@ impl Recorder {
 
     fn inside(&self, message: &str) -> usize {
         let recorded = self.0.lock().unwrap();
-        let said = recorded.events.iter().find(|(said, _)| said == message).unwrap();
-        said.1.expect("it was said inside a span")
+        let event = recorded.events.iter().find(|(text, _)| text == message).unwrap();
+        event.1.expect("the event is inside a span")
     }
 }
 
@@ -168,8 +168,8 @@ async fn call_has_a_span_at_its_caller_and_one_at_its_tool() {
 
     let [(_, caller), (owner_at, owner)] = recorder.calls().try_into().ok().unwrap();
     assert_eq!(caller.parent, recorder.named("conversation"), "the caller's own span is its parent");
-    assert_eq!(owner.parent, None, "the other process knows of no span of ours");
-    assert_eq!(recorder.inside("doubling"), owner_at, "what the tool logs is inside");
+    assert_eq!(owner.parent, None, "the owner's process does not know the caller's span");
+    assert_eq!(recorder.inside("doubling"), owner_at, "the tool's log lines are inside the owner's span");
     let id = &caller.fields["gen_ai.tool.call.id"];
     for (span, kind) in [(&caller, "client"), (&owner, "server")] {
         for (field, value) in [
@@ -235,7 +235,7 @@ async fn trace_of_the_author_reaches_the_tool_through_every_hop() {
         let call = assistant.call(tool, json!({"n": 1})).trace(context.clone());
         assert_eq!(call.await.unwrap().decode::<String>().unwrap(), context.to_string());
         let none = assistant.call(tool, json!({"n": 1})).await.unwrap();
-        assert_eq!(none.decode::<String>().unwrap(), "", "none is made up");
+        assert_eq!(none.decode::<String>().unwrap(), "", "without a trace none is created");
     }
     // An assistant that serves a sink as its source passes the sink's trace on.
     let cx = ToolContext::new("sink", std::time::Duration::from_secs(5)).with_trace(context.clone());
@@ -250,7 +250,7 @@ fn trace_context_is_sent_under_both_sets_of_names() {
     let context = context_of(9).with_state("vendor=x").unwrap();
     world.call("a", Request::new("t", value(1)).trace(&context)).unwrap();
     world.run(100 * MS);
-    let (_, frame) = world.said("a", Kind::TOOL_USE_REQUEST).pop().unwrap();
+    let (_, frame) = world.sent("a", Kind::TOOL_USE_REQUEST).pop().unwrap();
     assert_eq!(frame.meta_str("traceparent"), Some(context.to_string().as_str()));
     assert_eq!(frame.meta_str("tracestate"), Some("vendor=x"));
     assert_eq!(frame.meta_str("messaging.trace_id"), Some(context.trace_id().as_str()));

@@ -80,7 +80,7 @@ async fn alicia_a21_an_interrupted_answer_leaves_no_call_open_and_late_results_w
     }
     let began = Instant::now();
     tokio::select! {
-        () = collect(&mut calls, &mut messages) => panic!("they take 20 s"),
+        () = collect(&mut calls, &mut messages) => panic!("the calls take 20 s"),
         () = async {
             seen.until(3).await;
             // The start message may be held for a moment, because a result would replace it.
@@ -88,7 +88,7 @@ async fn alicia_a21_an_interrupted_answer_leaves_no_call_open_and_late_results_w
         } => turn.barge_in(),
     }
     collect(&mut calls, &mut messages).await;
-    assert!(began.elapsed() < Duration::from_secs(1), "every call has its answer at once");
+    assert!(began.elapsed() < Duration::from_secs(1), "the barge-in settles every call at once");
     let codes: std::collections::BTreeMap<_, _> = messages
         .iter()
         .map(|message| {
@@ -113,7 +113,7 @@ async fn alicia_a21_an_interrupted_answer_leaves_no_call_open_and_late_results_w
     let said = notes[0]["content"].as_str().unwrap();
     assert_eq!(notes[0]["role"], "user");
     assert!(said.ends_with(r#"{"tool":"report","from":"phone","result":3}"#), "{said}");
-    assert!(assistant.late_results().is_empty(), "told once");
+    assert!(assistant.late_results().is_empty(), "late results are returned once");
     assert_eq!(assistant.open_calls(), 0);
     let records = assistant.calls();
     assert_eq!(records.len(), 3);
@@ -152,7 +152,7 @@ async fn repeated_equal_calls_end_with_an_error() {
     }
     let answer: Value = serde_json::from_str(last["content"].as_str().unwrap()).unwrap();
     assert_eq!(answer["error"]["code"], "too_many_equal", "{answer}");
-    assert_eq!(answer.get("from"), None, "nobody was asked");
+    assert_eq!(answer.get("from"), None, "the call was sent to no client");
 }
 
 #[tokio::test(start_paused = true)]
