@@ -130,7 +130,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn sec_r1_a_flood_of_a_stranger_leaves_memory_flat() {
+fn sec_r1_flood_from_a_stranger_leaves_memory_flat() {
     let mut pair = Pair::new();
     let stranger = Participant::new("stranger", "PA_9");
     pair.joined(&stranger);
@@ -165,7 +165,7 @@ fn sec_r1_a_flood_of_a_stranger_leaves_memory_flat() {
 }
 
 #[test]
-fn sec_r1_a_flood_of_stream_headers_leaves_memory_flat() {
+fn sec_r1_flood_of_stream_headers_leaves_memory_flat() {
     let mut pair = Pair::new();
     let stranger = Participant::new("stranger", "PA_9");
     pair.joined(&stranger);
@@ -191,7 +191,7 @@ fn sec_r1_a_flood_of_stream_headers_leaves_memory_flat() {
 /// Each frame comes from another sender that the room never announces: a limited number of frames is held for a
 /// limited time.
 #[test]
-fn sec_r1_a_flood_of_many_who_are_not_announced_is_capped_and_forgotten() {
+fn sec_r1_flood_from_many_unannounced_senders_is_capped_and_forgotten() {
     /// What a held frame may use, in bytes: these frames are small.
     const WAITING: usize = 2 * 1024;
     let mut pair = Pair::new();

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn sec_c3_a_person_is_sent_to_https_alone() {
+    fn sec_c3_sign_in_address_must_use_https() {
         let url = |url: &str| read("bridge.authorize", json!({"url": url}));
         assert!(url("https://login.example/oauth?client=1").is_ok());
         for bad in [

@@ -37,7 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         finished_token_is_sufficient,
         demo_runs_over_a_server,
         client_without_permission_to_send_reports_it,
-        sec_c3_nothing_steers_the_terminal,
+        sec_c3_nothing_controls_the_terminal,
         call_after_a_lost_goodbye_waits_until_the_client_is_free,
         machine_suspended_for_4_s_continues,
     ]
@@ -381,7 +381,7 @@ fn is_plain(output: &Output) -> bool {
     !output.stdout.contains(dangerous) && !output.stderr.contains(dangerous)
 }
 
-async fn sec_c3_nothing_steers_the_terminal() -> anyhow::Result<()> {
+async fn sec_c3_nothing_controls_the_terminal() -> anyhow::Result<()> {
     async fn answer() -> Result<String, ToolError> {
         Ok(EVIL.to_owned())
     }

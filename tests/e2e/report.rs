@@ -43,7 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         call_named_in_the_address_is_open_with_its_frames,
         empty_recording_makes_a_page_that_says_so,
         sec_c3_hostile_text_adds_nothing_to_the_page,
-        sec_c3_the_policy_refuses_any_other_script_and_style,
+        sec_c3_content_policy_refuses_any_other_script_and_style,
     ]
 }
 
@@ -360,7 +360,7 @@ async fn sec_c3_hostile_text_adds_nothing_to_the_page() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn sec_c3_the_policy_refuses_any_other_script_and_style() -> anyhow::Result<()> {
+async fn sec_c3_content_policy_refuses_any_other_script_and_style() -> anyhow::Result<()> {
     let page = afternoon().page("Kitchen").replace(
         "</main>",
         "</main><script>document.title = 'taken'</script><style>main { display: none }</style><img src=\"x.png\">",

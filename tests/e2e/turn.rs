@@ -48,7 +48,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         relay_is_used_without_a_direct_path,
         one_of_several_relays_is_enough,
         missing_relay_is_reported_with_the_reason,
-        wrong_credentials_are_told,
+        wrong_credentials_are_reported,
         untrusted_relay_certificate_is_reported,
         unreachable_relay_is_reported,
         relay_that_refuses_the_server_is_reported,
@@ -290,7 +290,7 @@ async fn missing_relay_is_reported_with_the_reason() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn wrong_credentials_are_told() -> anyhow::Result<()> {
+async fn wrong_credentials_are_reported() -> anyhow::Result<()> {
     let relay = TurnServer::start(&[])?;
     let server = Server::start(&relay.config(&["udp", "tcp"], "a-wrong-password"))?;
     let relays = refused(&server, ConnectOptions::new()).await?;

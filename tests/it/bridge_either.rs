@@ -38,7 +38,7 @@ async fn by(assistant: &Assistant) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn alicia_a9_the_client_runs_it_while_it_is_there_and_then_the_assistant_does() {
+async fn alicia_a9_client_runs_the_tool_while_present_and_the_assistant_afterwards() {
     let room = MemoryRoom::new();
     let assistant = assistant(&room).await;
     assert_eq!(by(&assistant).await, "assistant");
@@ -52,7 +52,7 @@ async fn alicia_a9_the_client_runs_it_while_it_is_there_and_then_the_assistant_d
 }
 
 #[tokio::test(start_paused = true)]
-async fn alicia_a9_a_client_that_hangs_before_its_claim_costs_the_claim_window() {
+async fn alicia_a9_client_that_hangs_before_its_claim_costs_the_claim_window() {
     let room = MemoryRoom::new();
     let assistant = assistant(&room).await;
     let _phone = Client::builder().tool("lookup", "", there).join_over(room.client("phone")).await.unwrap();
@@ -190,7 +190,7 @@ async fn prompt_of_a_cancelled_call_is_withdrawn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_c4_whoever_sits_behind_a_sink_does_not_ask_a_person() {
+async fn sec_c4_caller_behind_a_sink_cannot_prompt_a_person() {
     let room = MemoryRoom::new();
     let client = Client::builder().prompt(|_| async { Ok(PromptAnswer::done()) });
     let _client = client.join_over(room.client("phone")).await.unwrap();

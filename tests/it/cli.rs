@@ -352,7 +352,7 @@ fn demo_with_an_expired_token_reports_the_reason() {
 }
 
 #[test]
-fn sec_x3_a_file_of_tools_that_others_may_write_is_refused() {
+fn sec_x3_tools_file_that_others_may_write_is_refused() {
     let folder = std::env::temp_dir().join(format!("toolbridge-it-cli-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let file = folder.join("tools.toml");
@@ -365,7 +365,7 @@ fn sec_x3_a_file_of_tools_that_others_may_write_is_refused() {
 }
 
 #[test]
-fn sec_c3_a_decoded_frame_cannot_steer_the_terminal() {
+fn sec_c3_decoded_frame_cannot_control_the_terminal() {
     let evil = "\u{1b}[2J\u{9b}31m\u{202e}evil\u{200b}\u{7}\u{7f}";
     let json = serde_json::json!({
         "stanzaId": -1, "conversationId": evil, "type": 6, "name": "ToolUseRequest", "meta": {evil: evil},

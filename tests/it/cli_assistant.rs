@@ -58,7 +58,7 @@ fn failed_join_prints_one_line_and_wrong_usage_prints_none() {
 }
 
 #[test]
-fn sec_x3_its_file_of_tools_must_not_be_writable_by_others() {
+fn sec_x3_tools_file_of_an_assistant_that_others_may_write_is_refused() {
     let folder = std::env::temp_dir().join(format!("toolbridge-it-assistant-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let file = folder.join("tools.toml");

@@ -120,7 +120,7 @@ fn calls_prints_one_row_per_call() {
 }
 
 #[test]
-fn sec_c3_no_verb_lets_a_file_steer_the_terminal() {
+fn sec_c3_recording_cannot_control_the_terminal_whatever_the_verb() {
     let folder = Folder::new();
     let file = folder.recording(session());
     let verbs: [&[&str]; 7] = [

@@ -50,7 +50,7 @@ fn rows(output: &Output) -> Vec<&str> {
 
 /// A listener at the server's address sees no connection: nothing is even tried.
 #[test]
-fn sec_y2_without_live_or_an_allow_list_nothing_is_sent_and_it_says_what_it_would_ask() {
+fn sec_y2_replay_without_live_or_allow_sends_nothing_and_prints_its_plan() {
     let folder = Folder::new();
     let file = recording(&folder, session());
     let server = TcpListener::bind("127.0.0.1:0").unwrap();

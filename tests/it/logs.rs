@@ -98,7 +98,7 @@ fn tools() -> Tools {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
+async fn sec_p3_logs_of_whole_calls_contain_no_payload() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
@@ -182,7 +182,7 @@ async fn sec_p3_whole_calls_leave_nothing_of_what_was_said() {
 }
 
 #[tokio::test]
-async fn sec_p3_tokens_and_the_queries_of_addresses_stay_out_of_logs_and_errors() {
+async fn sec_p3_tokens_and_url_queries_stay_out_of_logs_and_errors() {
     let log = Log::default();
     let subscriber =
         tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(log.clone()).finish();
@@ -201,7 +201,7 @@ async fn sec_p3_tokens_and_the_queries_of_addresses_stay_out_of_logs_and_errors(
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_p3_debug_of_what_carries_a_payload_shows_its_size() {
+async fn sec_p3_debug_output_shows_the_size_of_a_payload_only() {
     let body = || Value::from(json!({"secret": "planted-argument"}));
     let room = MemoryRoom::new();
     let client = Client::builder().tools(tools()).join_over(room.client("phone")).await.unwrap();

@@ -118,7 +118,7 @@ fn owner_without_the_tool_may_have_been_named_by_the_call() {
 }
 
 #[test]
-fn sec_i4_a_stranger_that_answers_first_is_not_believed_once_the_owner_has_answered() {
+fn sec_i4_strangers_earlier_result_is_replaced_by_the_owners() {
     let entries = observed(vec![
         heard(1, "phone", REGISTER),
         heard(2, "assistant", &request(-1, "a", "client")),

@@ -85,7 +85,7 @@ async fn failed_program_sends_only_its_last_line() {
 }
 
 #[tokio::test]
-async fn sec_x1_what_a_parameter_holds_stays_one_argument() {
+async fn sec_x1_parameter_with_shell_syntax_stays_one_argument() {
     let tools = ProgramTools::from_toml(
         r#"
         [[tools]]
@@ -107,7 +107,7 @@ async fn sec_x1_what_a_parameter_holds_stays_one_argument() {
 }
 
 #[tokio::test]
-async fn sec_x2_a_program_inherits_nothing_but_what_is_said() {
+async fn sec_x2_program_inherits_only_allowed_variables() {
     let folder = folder("inherits");
     let text = r#"
         [[tools]]
@@ -165,7 +165,7 @@ impl ProcessPipe {
 }
 
 #[tokio::test]
-async fn sec_x2_endless_output_ends() {
+async fn sec_x2_program_with_endless_output_is_ended() {
     let pipe = ProcessPipe::new("yes");
     let tools = pipe.tool("echo begun >&3; yes", "");
     assert_eq!(
@@ -176,7 +176,7 @@ async fn sec_x2_endless_output_ends() {
 }
 
 #[tokio::test]
-async fn sec_x2_a_child_that_is_left_behind_ends_with_its_program() {
+async fn sec_x2_child_process_ends_with_its_program() {
     for (test, child) in [("quiet-child", "sleep 1000 >/dev/null 2>&1 &"), ("child", "sleep 1000 &")] {
         let pipe = ProcessPipe::new(test);
         let tools = pipe.tool(&format!("echo begun >&3; {child} echo 7"), "");
@@ -186,7 +186,7 @@ async fn sec_x2_a_child_that_is_left_behind_ends_with_its_program() {
 }
 
 #[tokio::test]
-async fn sec_x2_who_ignores_term_is_killed() {
+async fn sec_x2_program_that_ignores_sigterm_is_killed() {
     let mut pipe = ProcessPipe::new("ignores");
     let tools = pipe.tool("trap '' TERM; sleep 1000 & echo begun >&3; while :; do sleep 1000; done", "");
     let token = CancellationToken::new();
@@ -221,7 +221,7 @@ async fn program_that_handles_sigterm_may_clean_up() {
 }
 
 #[tokio::test]
-async fn sec_x2_a_timeout_ends_all_and_names_its_limit() {
+async fn sec_x2_timeout_ends_all_processes_and_names_its_limit() {
     let pipe = ProcessPipe::new("timeout");
     let tools = pipe.tool("echo begun >&3; sleep 1000 & sleep 1000", "timeout = \"200ms\"");
     let expected = "the program took longer than its limit of 200 ms";
@@ -230,7 +230,7 @@ async fn sec_x2_a_timeout_ends_all_and_names_its_limit() {
 }
 
 #[tokio::test]
-async fn sec_x2_dropping_the_call_ends_all() {
+async fn sec_x2_dropped_call_ends_all_processes() {
     let mut pipe = ProcessPipe::new("dropped");
     let tools = pipe.tool("trap '' TERM; echo begun >&3; sleep 1000 & wait", "");
     let arguments = json!({});
@@ -249,7 +249,7 @@ fn assert_is(error: &ProgramsError, expected: &ProgramsError) {
 }
 
 #[test]
-fn sec_x3_a_file_that_others_can_write_is_refused() {
+fn sec_x3_file_that_others_can_write_is_refused() {
     let folder = folder("writable");
     let path = file(&folder, CAT);
     assert!(ProgramTools::from_file(&path).is_ok());
@@ -366,7 +366,7 @@ fn sec_x3_program_or_link_of_another_user_is_refused() {
 }
 
 #[test]
-fn sec_x3_a_link_or_a_pipe_is_refused() {
+fn sec_x3_symbolic_link_or_pipe_is_refused() {
     let folder = folder("link");
     let path = file(&folder, CAT);
     let link = folder.join("link.toml");

@@ -46,7 +46,7 @@ async fn arguments_are_checked() {
 }
 
 #[tokio::test(start_paused = true)] // an hour passes in no time
-async fn a_phone_that_leaves() -> anyhow::Result<()> {
+async fn phone_that_leaves_loses_its_call() -> anyhow::Result<()> {
     let room = memory::MemoryRoom::new();
     let _phone = Client::builder().tools(tools()).join_over(room.client("phone")).await?;
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await?;

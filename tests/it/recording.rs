@@ -164,7 +164,7 @@ fn unfinished_file_is_readable_and_repairable() {
 
 #[cfg(unix)]
 #[test]
-fn sec_p3_a_recording_is_its_owners_alone_follows_no_link_and_replaces_nothing() {
+fn sec_p3_recording_is_private_follows_no_link_and_replaces_nothing() {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     let folder = Folder::new();
@@ -376,7 +376,7 @@ async fn read_diary() -> Result<&'static str, ToolError> {
 }
 
 #[tokio::test]
-async fn sec_p3_a_builder_records_no_secret_and_no_instance_and_close_finishes_the_file() {
+async fn sec_p3_builder_records_no_secret_and_no_instance_and_close_finishes_the_file() {
     let folder = Folder::new();
     let (phone, assistant) = (folder.file("phone.mcap"), folder.file("assistant.mcap"));
     let room = memory::MemoryRoom::new();
@@ -458,7 +458,7 @@ impl ToolSource for Later {
 }
 
 #[tokio::test]
-async fn sec_p3_a_tool_that_is_offered_later_is_as_secret() {
+async fn sec_p3_tool_offered_later_is_as_secret() {
     let folder = Folder::new();
     let path = folder.file("later.mcap");
     let room = memory::MemoryRoom::new();

@@ -68,7 +68,7 @@ fn calls_are_in_order_of_appearance_and_one_id_of_two_callers_is_two_calls() {
 }
 
 #[test]
-fn sec_i4_a_strangers_result_settles_nothing() {
+fn sec_i4_strangers_result_settles_no_call() {
     let asked = vec![
         here(0, "assistant"),
         sent(1, "assistant", &["phone"], &request(-1, "a", "client")),
@@ -84,7 +84,7 @@ fn sec_i4_a_strangers_result_settles_nothing() {
 }
 
 #[test]
-fn sec_i4_an_observer_takes_the_answer_of_whoever_offers_the_tool() {
+fn sec_i4_observer_accepts_the_result_of_a_client_that_offers_the_tool() {
     let register = r#"{"type": 70, "body": {"tools": [{"name": "lamp", "description": ""}]}}"#;
     let call = only(vec![
         here(0, "watcher"),

@@ -198,7 +198,7 @@ fn findings_are_capped_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_c1_mutated_frames_are_judged_and_shown_without_a_panic() {
+async fn sec_c1_mutated_frames_are_checked_and_shown_without_a_panic() {
     let [entries, ..] = session().await;
     let mut random = 1_u64;
     let mut below = |most: usize| {

@@ -288,7 +288,7 @@ async fn redacted_result_is_not_replayed_and_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_c5_a_recorded_schema_is_offered_and_never_compiled() {
+async fn sec_c5_recorded_schema_is_offered_and_never_compiled() {
     // A validator would reject both schemas.
     let schema = json!({"type": "object", "$ref": "https://example.com/x.json", "properties": {"n": {"pattern": "(a|aa)+(?!b)c"}}});
     let mut entries = beginning();
@@ -413,7 +413,7 @@ fn call_left_to_the_assistant_is_not_a_call_of_the_client() {
 
 /// Whatever a file contains, reading it for a replay neither panics nor calls a tool that was not allowed.
 #[test]
-fn sec_y2_files_with_wrong_bytes_harm_nobody() {
+fn sec_y2_corrupted_files_cause_no_panic_and_no_call() {
     let mut whole = with([
         asked(1_010, -1, "a", "lamp", &json!({"on": true})),
         heard(1_011, "phone", &progress(2, "a")),

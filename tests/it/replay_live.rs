@@ -274,7 +274,7 @@ async fn redacted_values_are_not_sent_or_not_compared() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sec_y2_only_tools_that_are_named_are_asked_and_by_default_none() {
+async fn sec_y2_only_allowed_tools_are_called_and_none_by_default() {
     let mut entries = calls(&[(2_000, 2_001)]);
     entries.push(asked(2_010, -9, "o", "other", &json!({"n": 5})));
     entries.push(answered(2_011, 9, "o", &json!({"n": 5})));
@@ -297,7 +297,7 @@ async fn sec_y2_only_tools_that_are_named_are_asked_and_by_default_none() {
 
 /// A destructive tool needs an option here, and its owner's consent there.
 #[tokio::test(start_paused = true)]
-async fn sec_y2_destructive_tools_take_a_word_of_their_own_and_their_owners_consent() {
+async fn sec_y2_destructive_tools_need_their_own_option_and_their_owners_consent() {
     let recorded = calls(&[(2_000, 2_001)]);
     let mut said_in_file = recorded.clone();
     said_in_file.insert(

@@ -84,7 +84,7 @@ fn empty_recording_makes_a_page() {
 }
 
 #[test]
-fn sec_c3_foreign_text_is_no_markup_and_shows_its_control_characters() {
+fn sec_c3_foreign_text_is_not_markup_and_shows_its_control_characters() {
     let page = hostile().page(HOSTILE);
     let plain = report(Vec::new(), &[], "");
     let outside = page.replace(block(&page), "");
@@ -237,7 +237,7 @@ fn events_above_the_limit_are_counted() {
 }
 
 #[test]
-fn sec_p3_an_instance_is_in_no_report() {
+fn sec_p3_report_contains_no_instance() {
     let mut sample = long(1);
     let frame = json!({"type": 12, "meta": {"bridge.instance": "planted-secret"}, "body": {}});
     let payload = Frame::from_json(&frame.to_string()).unwrap().to_bytes();

@@ -142,7 +142,7 @@ fn waiting_call_selects_when_owners_register() {
 }
 
 #[test]
-fn sec_i6_a_pinned_or_named_tool_is_never_ambiguous_and_no_policy_is_asked() {
+fn sec_i6_pinned_or_named_tool_is_never_ambiguous_and_calls_no_policy() {
     let never = || SelectionPolicy::by(|_, _| std::panic::resume_unwind(Box::new("nobody asks")));
     let config = Config::default().choose(never()).pin("t".parse().unwrap(), "phone");
     let mut world = room_of(config, &["tv", "phone"]);

@@ -327,7 +327,7 @@ fn stop_that_found_a_full_queue_is_sent_later() {
 }
 
 #[test]
-fn sec_i7_a_yes_to_a_definition_that_has_changed_meanwhile_is_none() {
+fn sec_i7_consent_to_a_definition_changed_meanwhile_does_not_count() {
     for consent in [Consent::Always, Consent::OncePerSession] {
         let mut world = World::new();
         world.assistant("a", Config::default());

@@ -152,7 +152,7 @@ fn prompt_goes_to_the_named_or_the_selected_client() {
 }
 
 #[test]
-fn sec_i2_nobody_but_the_bound_assistant_asks_a_person() {
+fn sec_i2_only_the_bound_assistant_may_prompt_a_person() {
     let mut world = room(Config::default(), &["phone"]);
     world.stranger("x");
     world.assistant("b", Config::default());
@@ -170,7 +170,7 @@ fn sec_i2_nobody_but_the_bound_assistant_asks_a_person() {
 }
 
 #[test]
-fn sec_i6_a_prompt_cannot_be_registered() {
+fn sec_i6_prompt_name_cannot_be_registered() {
     let mut world = room(Config::default(), &[]);
     let sid = world.sid();
     world.play(&Participant::new("phone", sid).role(Role::Client));
@@ -206,7 +206,7 @@ fn ninth_open_prompt_is_busy_and_tools_are_not() {
 }
 
 #[test]
-fn sec_p3_observers_do_not_see_where_a_person_signs_in() {
+fn sec_p3_observers_do_not_see_sign_in_addresses() {
     let mut world = room(Config::default(), &["phone"]);
     let sid = world.sid();
     world.play(&Participant::new("recorder", sid).role(Role::Observer));

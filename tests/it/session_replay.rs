@@ -20,7 +20,7 @@ fn rejoin_owner(world: &mut World) {
 }
 
 #[test]
-fn alicia_a20_a_request_lost_at_a_rejoin_goes_once_more_under_its_stanza_with_the_budget_left() {
+fn alicia_a20_request_lost_at_a_rejoin_is_retransmitted_under_its_stanza_with_the_remaining_budget() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let key = world.call("a", request("t").timeout(9 * SECOND)).unwrap();
@@ -44,7 +44,7 @@ fn alicia_a20_a_request_lost_at_a_rejoin_goes_once_more_under_its_stanza_with_th
 }
 
 #[test]
-fn alicia_a20_results_of_a_client_that_was_away_arrive_in_their_order_and_run_once() {
+fn alicia_a20_results_of_a_disconnected_client_arrive_in_order_and_run_once() {
     let mut world = World::pair(&["t"]);
     let keys: Vec<_> = (0..5).map(|_| world.call("a", request("t")).unwrap()).collect();
     world.run(100 * MS);
@@ -314,7 +314,7 @@ fn retransmission_has_a_window_and_continues_with_acknowledgements() {
 }
 
 #[test]
-fn sec_p2_who_asks_for_a_replay_gets_only_what_is_his() {
+fn sec_p2_peer_gets_only_its_own_frames_retransmitted() {
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     world.run(SECOND);
@@ -337,7 +337,7 @@ fn sec_p2_who_asks_for_a_replay_gets_only_what_is_his() {
 }
 
 #[test]
-fn sec_y1_frames_of_yesterday_are_refused_and_run_nothing() {
+fn sec_y1_frames_of_an_earlier_session_are_refused_and_run_nothing() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     world.ask("a", request("t")).unwrap();
@@ -365,7 +365,7 @@ fn sec_y1_frames_of_yesterday_are_refused_and_run_nothing() {
 }
 
 #[test]
-fn sec_r2_a_request_older_than_what_is_remembered_is_refused_not_run() {
+fn sec_r2_request_older_than_the_remembered_ones_is_refused_and_not_run() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let mut config = Config::default();

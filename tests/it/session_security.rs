@@ -70,7 +70,7 @@ fn sec_i1_forged_results_acknowledgements_and_progress_are_foreign() {
 }
 
 #[test]
-fn sec_i2_nobody_but_the_bound_assistant_is_obeyed_and_answers_are_rare() {
+fn sec_i2_only_the_bound_assistant_may_call_and_replies_to_others_are_rare() {
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     let sid = world.sid();
@@ -109,7 +109,7 @@ fn sec_i2_nobody_but_the_bound_assistant_is_obeyed_and_answers_are_rare() {
 }
 
 #[test]
-fn sec_i3_a_takeover_of_an_identity_inherits_nothing() {
+fn sec_i3_participant_that_takes_over_an_identity_inherits_nothing() {
     let (mut world, key, id) = under_attack();
     let sid = world.sid();
     world.play(&Participant::new("phone", sid).role(Role::Client));
@@ -128,7 +128,7 @@ fn sec_i3_a_takeover_of_an_identity_inherits_nothing() {
 }
 
 #[test]
-fn sec_i4_a_role_that_its_bearer_could_have_set_gives_no_right() {
+fn sec_i4_role_that_a_participant_can_set_itself_gives_no_rights() {
     let mut world = World::pair(&["t"]);
     let sid = world.sid();
     world.play(&Participant::new("x", sid).attributes([(ROLE_ATTRIBUTE, "assistant")]));
@@ -147,7 +147,7 @@ fn sec_i4_a_role_that_its_bearer_could_have_set_gives_no_right() {
 }
 
 #[test]
-fn sec_i5_a_stranger_ends_no_session_and_leaves_no_tombstone() {
+fn sec_i5_stranger_ends_no_session_and_leaves_no_tombstone() {
     let (mut world, key, id) = under_attack();
     let none = Meta::new();
     let fatal = with!(
@@ -192,7 +192,7 @@ fn sec_i5_a_stranger_ends_no_session_and_leaves_no_tombstone() {
 }
 
 #[test]
-fn sec_i6_names_that_are_taken_reserved_or_not_ascii_are_refused_in_the_answer() {
+fn sec_i6_taken_reserved_or_non_ascii_names_are_refused_in_the_acknowledgement() {
     let mut world = World::pair(&["t"]);
     world.with("a", |session, now| session.offer(now, vec![tool("search_web")])).unwrap().unwrap();
     let sid = world.sid();
@@ -223,7 +223,7 @@ fn sec_i6_names_that_are_taken_reserved_or_not_ascii_are_refused_in_the_answer()
 }
 
 #[test]
-fn sec_c5_a_schema_that_came_over_the_wire_is_shown_and_never_compiled() {
+fn sec_c5_received_schema_is_shown_and_never_compiled() {
     use serde_json::{Value as Json, json};
 
     // Each definition contains the next one twice: expanded, 2^24 nodes.
@@ -298,7 +298,7 @@ fn refused_participant_learns_what_is_missing() {
 }
 
 #[test]
-fn sec_p1_a_stranger_hears_nothing_of_client_calls() {
+fn sec_p1_stranger_receives_nothing_of_client_calls() {
     let mut world = World::new();
     world.stranger("x");
     world.assistant("a", Config::default());
@@ -421,7 +421,7 @@ fn flood_from_a_stranger_only_counts() {
 }
 
 #[test]
-fn sec_r1_progress_is_cut_to_what_is_for_eyes() {
+fn sec_r1_progress_is_cut_to_its_display_limit() {
     let (mut world, key, id) = under_attack();
     let large = Message::ToolProgress(with!(
         ToolProgress::new(id.parse().unwrap(), toolbridge::ProgressStatus::InProgress),

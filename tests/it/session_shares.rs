@@ -99,7 +99,7 @@ fn add_to_stream(world: &mut World, from: &Peer, id: &str, index: u64, bytes: us
 }
 
 #[test]
-fn sec_r4_one_client_that_holds_streams_open_leaves_half_of_the_room() {
+fn sec_r4_client_that_holds_streams_open_leaves_half_of_the_limit() {
     let mut world = room_of(&["evil", "phone"], 15 * MIB);
     world.handle("evil", |_| None);
     world.call("a", request("evil").timeout(300 * SECOND)).unwrap();
@@ -138,7 +138,7 @@ fn stream_longer_than_60_s_ends() {
 }
 
 #[test]
-fn sec_r4_a_storm_of_streams_is_answered_eight_times_a_second() {
+fn sec_r4_storm_of_streams_gets_eight_replies_a_second() {
     let mut world = room_of(&["evil"], 1);
     let evil = world.ends["evil"].who.peer().clone();
     let before = world.sent("a", Kind::ERROR).len();
@@ -195,7 +195,7 @@ fn no_room(stream: &str) -> Message {
 }
 
 #[test]
-fn sec_r4_a_caller_that_never_has_room_is_sent_its_result_eight_times() {
+fn sec_r4_result_for_a_caller_without_room_is_sent_eight_times() {
     let mut world = with_played_assistant();
     for turns in 1..=8 {
         let streams = streams_to(&world, "a");

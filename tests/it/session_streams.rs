@@ -76,7 +76,7 @@ fn peer(world: &World, name: &str) -> Peer {
 }
 
 #[test]
-fn alicia_a23_a_result_above_15_kib_arrives_whole_and_so_does_a_request() {
+fn alicia_a23_result_and_request_above_15_kib_arrive_whole() {
     let mut world = pair(&["t"]);
     world.handle("phone", |job| Some(Ok(job.arguments.clone())));
     for size in [STREAM_CHUNK, MIB, 15 * MIB] {
@@ -87,7 +87,7 @@ fn alicia_a23_a_result_above_15_kib_arrives_whole_and_so_does_a_request() {
 }
 
 #[test]
-fn alicia_a23_a_frame_above_the_maximum_fails_cleanly_with_size_and_limit() {
+fn alicia_a23_frame_above_the_maximum_fails_with_size_and_limit() {
     let mut world = pair(&["t"]);
     let limit = 16 * MIB;
     // A frame with a text of n bytes: its overhead is the same for all large frames.
@@ -189,7 +189,7 @@ fn large_registration_is_streamed_and_a_too_large_one_is_an_error() {
 }
 
 #[test]
-fn sec_i8_nobody_continues_another_ones_stream() {
+fn sec_i8_stream_is_continued_only_by_its_sender() {
     let mut world = pair(&["t"]);
     world.stranger("b");
     let mallory = Participant::new("mallory", world.sid()).role(Role::Client);
@@ -217,7 +217,7 @@ fn sec_i8_nobody_continues_another_ones_stream() {
 }
 
 #[test]
-fn sec_r3_a_hundred_thousand_headers_open_nothing() {
+fn sec_r3_hundred_thousand_headers_open_no_stream() {
     let mut world = pair(&["t"]);
     world.stranger("b");
     world.run(200 * MS);
@@ -242,7 +242,7 @@ fn sec_r3_a_hundred_thousand_headers_open_nothing() {
 }
 
 #[test]
-fn sec_r3_a_length_is_no_reason_to_take_memory_and_no_right_to_more() {
+fn sec_r3_announced_length_neither_allocates_memory_nor_raises_the_limit() {
     let mut world = pair(&["t"]);
     let phone = peer(&world, "phone");
     // A sender that owes no result may send 256 KiB.
@@ -264,7 +264,7 @@ fn sec_r3_a_length_is_no_reason_to_take_memory_and_no_right_to_more() {
 }
 
 #[test]
-fn sec_r3_all_streams_together_have_a_cap() {
+fn sec_r3_all_streams_share_a_limit() {
     let mut world = pair_with(&["t"], |config| config.caps.frames.stream_bytes = 200_000); // half for one sender
     let phone = peer(&world, "phone");
     world.call("a", request("t")).unwrap();
@@ -409,7 +409,7 @@ fn large_frame_to_a_peer_that_left_is_abandoned() {
 }
 
 #[test]
-fn sec_r4_answers_to_a_stalled_caller_have_a_cap_and_others_are_not_blocked() {
+fn sec_r4_results_for_a_stalled_caller_are_limited_and_others_are_not_blocked() {
     let mut world = pair_with(&["t"], |config| config.caps.requests.table_bytes = MIB);
     world.handle("phone", |_| Some(Ok(text(MIB))));
     // The assistant stalls: it is present, and acknowledges nothing.
@@ -428,7 +428,7 @@ fn sec_r4_answers_to_a_stalled_caller_have_a_cap_and_others_are_not_blocked() {
 }
 
 #[test]
-fn sec_r4_an_answer_that_found_the_queue_full_goes_when_there_is_room() {
+fn sec_r4_result_refused_by_a_full_queue_is_sent_when_there_is_room() {
     let mut world = pair(&["t"]);
     let key = world.call("a", request("t")).unwrap();
     world.run(50 * MS);
@@ -451,7 +451,7 @@ fn sec_r4_an_answer_that_found_the_queue_full_goes_when_there_is_room() {
 }
 
 #[test]
-fn sec_r4_the_arguments_of_open_calls_have_a_cap_and_one_call_always_passes() {
+fn sec_r4_arguments_of_open_calls_are_limited_and_one_call_always_passes() {
     let mut world = pair_with(&["t"], |config| config.caps.calls.open_bytes = MIB);
     let first = world.call("a", Request::new("t", text(2 * MIB))).unwrap();
     let second = world.call("a", Request::new("t", text(10)));

@@ -197,7 +197,7 @@ fn frames_that_break_the_contract_are_not_written() {
 }
 
 #[test]
-fn alicia_a2_a_result_without_success_is_malformed() {
+fn alicia_a2_result_without_success_is_malformed() {
     assert_eq!(read_result(json!({"id": "a"})).unwrap_err(), DecodeError::Missing { field: "success" });
     assert_eq!(
         read_result(json!({"id": "a", "success": null})),
@@ -213,7 +213,7 @@ fn alicia_a2_a_result_without_success_is_malformed() {
 }
 
 #[test]
-fn alicia_a3_a_result_keeps_its_values_exactly() {
+fn alicia_a3_result_keeps_its_values_exactly() {
     let written = json!({
         "map": {"list": [1, 1.0, -0.0, 18_446_744_073_709_551_615_u64, i64::MIN, null, true, "日本"]},
         "bin": {"$bin": "AP8="},
@@ -235,7 +235,7 @@ fn alicia_a3_a_result_keeps_its_values_exactly() {
 }
 
 #[test]
-fn alicia_a4_a_failure_decodes_with_any_result_or_none() {
+fn alicia_a4_failure_decodes_with_any_result_or_none() {
     let failed = |result: Option<serde_json::Value>| {
         let mut body =
             json!({"id": "a", "success": false, "errorCode": "too_dark", "errorMessage": "no light"});
@@ -273,7 +273,7 @@ fn alicia_a16_unknown_types_and_keys_are_kept() {
 }
 
 #[test]
-fn alicia_a22_every_alias_reads_alike() {
+fn alicia_a22_aliases_are_read_alike() {
     let correlated = [
         json!({"id": "r", "success": true}),
         json!({"requestId": "r", "id": "own", "success": true}),
@@ -356,7 +356,7 @@ fn special_name_of_canonical_json_may_be_a_key_anywhere() {
 }
 
 #[test]
-fn sec_c2_two_readings_are_refused() {
+fn sec_c2_ambiguous_encodings_are_refused() {
     let both = json!({"id": "a", "toolName": "t", "execution": "client", "parameters": {"x": 1}, "arguments": {"x": 2}});
     assert!(matches!(read_request(both), Err(DecodeError::Unlike { field: "parameters", .. })));
     let both = json!({"requestId": "a", "request_id": "b", "success": true});

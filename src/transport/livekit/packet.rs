@@ -186,7 +186,7 @@ mod tests {
 
     /// The server drops a packet whose nonce was used before in the room, whoever used it first.
     #[test]
-    fn sec_i9_the_nonce_that_others_could_use_up_before_us_is_never_set() {
+    fn sec_i9_nonce_that_others_could_use_first_is_never_set() {
         let sid = Sid::from("PA_1");
         let packets = [
             Packet::new([Identity::from("phone")], "hello"),
