@@ -24,6 +24,9 @@ fn client(link: &Link) -> anyhow::Result<()> {
                 Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
                 Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Value::encode(&0.8)?)),
                 Output::Ask(question) => session.consent(Instant::now(), question.key, false), // no person to ask
+                Output::Select(selection) => {
+                    session.select(Instant::now(), selection.key, selection.evaluate())
+                }
                 Output::Abort(_) | Output::Settled { .. } => {} // jobs settle at once, and this client makes no calls
                 Output::Event(event) => eprintln!("{event:?}"),
             }
@@ -60,7 +63,7 @@ fn ask(link: &Link) -> anyhow::Result<f64> {
             match output {
                 Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
                 Output::Settled { result, .. } => return Ok(result?.decode()?),
-                Output::Execute(_) | Output::Ask(_) | Output::Abort(_) => {} // this assistant offers nothing
+                Output::Execute(_) | Output::Ask(_) | Output::Select(_) | Output::Abort(_) => {} // this assistant offers nothing
                 Output::Event(event) => eprintln!("{event:?}"),
             }
         }

@@ -107,8 +107,8 @@ pub use protocol::{
     session::{
         COMPLAINT_INTERVAL, CONSENT_MARGIN, CallCaps, CallKey, CallRecord, CallState, Candidate, Caps,
         Config, Counter, Destination, Event, FrameCaps, LateResult, LocalText, Output, Question, Readiness,
-        Request, RequestCaps, SelectionFn, SelectionPolicy, SendFailure, SendFrameError, Session, Stats,
-        StopError, Times, ToolCaps, TurnKey, Unaccepted,
+        Request, RequestCaps, Selection, SelectionFn, SelectionKey, SelectionPolicy, SendFailure,
+        SendFrameError, Session, Stats, StopError, Times, ToolCaps, TurnKey, Unaccepted,
     },
 };
 #[cfg(feature = "runtime")]

@@ -19,7 +19,7 @@ use super::{
     spans,
 };
 use crate::{
-    protocol::session::{CallRecord, Event, Output, Question, SendFailure, Session, later},
+    protocol::session::{CallRecord, Event, Output, Question, Selection, SendFailure, Session, later},
     tool::{
         CallError, Job, JobKey, Outcome, Progress, Tool,
         executor::{Done, Executor, Questions, Reports},
@@ -92,6 +92,7 @@ impl Drop for LastWord {
 enum Work {
     Execute(Job, Span),
     Ask(Question),
+    Select(Selection),
     /// Settle a call that ended before a participant was asked.
     Settle {
         call: OpenCall,
@@ -106,7 +107,7 @@ impl Work {
         match self {
             Self::Execute(job, _) => Some(job.key),
             Self::Ask(question) => Some(question.key),
-            Self::Settle { .. } => None,
+            Self::Select(_) | Self::Settle { .. } => None,
         }
     }
 }
@@ -224,6 +225,7 @@ impl<T: Transport> Driver<T> {
             match work {
                 Work::Execute(job, span) => self.execute(job, span),
                 Work::Ask(question) => self.ask(question),
+                Work::Select(selection) => self.select(&selection),
                 Work::Settle { call, record, result } => {
                     if let (Some(unasked), Err(error)) = (&self.unasked, &result) {
                         unasked(&record, error);
@@ -260,6 +262,7 @@ impl<T: Transport> Driver<T> {
                     work.push(Work::Execute(job, span));
                 }
                 Output::Ask(question) => work.push(Work::Ask(question)),
+                Output::Select(selection) => work.push(Work::Select(selection)),
                 Output::Abort(key) => {
                     let known = work.len();
                     work.retain(|it| it.job() != Some(key));
@@ -313,6 +316,13 @@ impl<T: Transport> Driver<T> {
             (None, Some(consent)) => self.questions.ask(key, consent.ask(ConsentRequest::new(question))),
             (None, None) => self.shared.lock().session.consent(now(), key, false),
         }
+        self.shared.wake.notify_one(); // its outputs are still to be handled
+    }
+
+    /// Runs the author's selection function.
+    fn select(&self, selection: &Selection) {
+        let named = selection.evaluate();
+        self.shared.lock().session.select(now(), selection.key, named);
         self.shared.wake.notify_one(); // its outputs are still to be handled
     }
 

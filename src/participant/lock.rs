@@ -1,5 +1,5 @@
-//! The session's lock. The author's callbacks, such as selection and admission, run while it is held. A callback that
-//! tried to lock it again would deadlock; therefore that panics, and the caller of the callback catches the panic.
+//! The session's lock. No callback of the author runs while it is held, but a subscriber of the application may
+//! receive log records then. If it used a handle of the participant, it would deadlock; therefore that panics.
 
 use std::{
     cell::RefCell,
@@ -26,13 +26,12 @@ impl Shared {
     /// best available.
     ///
     /// # Panics
-    /// If a callback that runs under this lock uses its own participant.
+    /// If this thread holds the lock already.
     #[track_caller]
     pub(super) fn lock(&self) -> Locked<'_> {
         assert!(
             !self.is_held_here(),
-            "a function that a participant calls to choose, to admit, to allow a stop or to adopt a trace must \
-             not use a handle of that participant: it would wait for itself"
+            "a subscriber of log records must not use a handle of the participant that logs: it would wait for itself"
         );
         Locked {
             inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner),

@@ -35,7 +35,7 @@ pub use self::{
     },
     jobs::CONSENT_MARGIN,
     outgoing::{LateResult, StopError},
-    peers::{Candidate, SelectionFn, SelectionPolicy},
+    peers::{Candidate, Selection, SelectionFn, SelectionKey, SelectionPolicy},
     ready::Readiness,
     stats::{Counter, Stats},
 };
@@ -93,6 +93,7 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 ///             Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
 ///             Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Value::encode(&0.8)?)),
 ///             Output::Ask(question) => session.consent(Instant::now(), question.key, false), // nobody can be asked
+///             Output::Select(selection) => session.select(Instant::now(), selection.key, selection.evaluate()),
 ///             Output::Abort(_) | Output::Settled { .. } => {} // jobs end at once, and nothing is called
 ///             Output::Event(event) => eprintln!("{event:?}"),
 ///         }
@@ -471,6 +472,18 @@ impl Session {
             let Core { cx, peers, delivery, jobs } = &mut self.core;
             let verdict = jobs.answer(cx, peers, delivery, key, is_allowed);
             self.exchange.apply_verdict(&mut self.core, verdict);
+        }
+    }
+
+    /// Reports the participant that the author's function selected ([`Selection::evaluate`]). An answer that no longer
+    /// matters is ignored.
+    pub fn select(&mut self, now: Instant, key: SelectionKey, named: Option<Identity>) {
+        if self.begin(now) {
+            let Self { core, exchange, .. } = self;
+            match key.0 {
+                Some(call) => exchange.outgoing.owner_selected(core, call, named),
+                None => core.peers.bind_selected(&mut core.cx, &mut core.delivery, named),
+            }
         }
     }
 

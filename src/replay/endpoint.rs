@@ -249,6 +249,9 @@ impl Endpoint {
                 Output::Execute(job) => {
                     self.jobs.insert((job.caller, job.call), job.key);
                 }
+                Output::Select(selection) => {
+                    self.session.select(self.clock, selection.key, selection.evaluate());
+                }
                 Output::Ask(question) => self.session.consent(self.clock, question.key, true),
                 Output::Abort(key) => {
                     let job = self.jobs.iter().find(|(_, job)| **job == key).map(|(job, _)| job.clone());

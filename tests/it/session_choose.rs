@@ -131,6 +131,114 @@ fn selection_function_that_panics_or_names_another_selects_none() {
     assert_eq!(asked.load(Ordering::SeqCst), 4);
 }
 
+/// A room whose assistant selects with a function, and the selections that it was not answered.
+fn unanswered(clients: &[&str]) -> World {
+    let mut world = room(SelectionPolicy::by(|_, them| them.last().map(|it| it.identity.clone())), clients);
+    world.answers_selections = false;
+    world
+}
+
+#[test]
+fn answer_of_the_selection_function_sends_the_call() {
+    let mut world = unanswered(&["tv", "phone"]);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(SECOND);
+    assert!(world.settled("a", key).is_none() && world.selections.len() == 1, "{:?}", world.selections);
+    let (_, selection) = world.selections.remove(0);
+    assert_eq!(selection.tool.as_deref(), Some("t"));
+    world.with("a", |session, now| session.select(now, selection.key, Some("tv".into())));
+    world.with("a", |session, now| session.select(now, selection.key, Some("phone".into())));
+    world.run(SECOND);
+    assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap().to_json()["by"], "tv", "one answer counts");
+}
+
+#[test]
+fn selected_client_that_has_left_is_not_called() {
+    let mut world = unanswered(&["tv", "phone", "lamp"]);
+    let key = world.call("a", request("t")).unwrap();
+    let (_, selection) = world.selections.remove(0);
+    world.leave("tv");
+    world.run(10 * SECOND);
+    // Two others remain: the function is asked again.
+    world.with("a", |session, now| session.select(now, selection.key, Some("tv".into())));
+    let (_, selection) = world.selections.remove(0);
+    let names: Vec<_> = selection.candidates.iter().map(|it| it.identity.as_str()).collect();
+    assert_eq!(names, ["phone", "lamp"]);
+    // One remains: it is called, whatever the answer.
+    world.leave("lamp");
+    world.run(10 * SECOND);
+    world.with("a", |session, now| session.select(now, selection.key, Some("lamp".into())));
+    world.run(SECOND);
+    assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap().to_json()["by"], "phone");
+}
+
+#[test]
+fn call_without_a_remaining_owner_waits_again() {
+    let mut world = unanswered(&["tv", "phone"]);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    let (_, selection) = world.selections.remove(0);
+    world.leave("tv");
+    world.leave("phone");
+    world.run(10 * SECOND);
+    world.with("a", |session, now| session.select(now, selection.key, None));
+    world.run(SECOND);
+    let error = world.settled("a", key).unwrap().as_ref().unwrap_err();
+    assert!(matches!(error, CallError::UnknownTool { .. }), "{error}");
+}
+
+#[test]
+fn ended_call_ignores_its_selection() {
+    let mut world = unanswered(&["tv", "phone"]);
+    let key = world.call("a", request("t")).unwrap();
+    let (_, selection) = world.selections.remove(0);
+    world.with("a", |session, now| session.cancel(now, key));
+    world.with("a", |session, now| session.select(now, selection.key, Some("tv".into())));
+    world.run(SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
+    assert_eq!(world.session("a").stats().named("calls"), 1);
+    assert!(world.ends["tv"].events.iter().all(|it| !matches!(it, Event::Requested { .. })), "tv was called");
+}
+
+#[test]
+fn local_tool_runs_if_the_function_selects_no_client() {
+    let mut world = unanswered(&["tv", "phone"]);
+    let shared = tool("t").options(ToolOptions::default().prefer_client());
+    world.with("a", |session, now| session.offer(now, vec![shared])).unwrap().unwrap();
+    world.handle("a", |_| Some(Ok(value(7))));
+    for named in [Some("phone"), None] {
+        let key = world.call("a", request("t")).unwrap();
+        let (_, selection) = world.selections.remove(0);
+        world.with("a", |session, now| session.select(now, selection.key, named.map(Into::into)));
+        world.run(SECOND);
+        let result = world.settled("a", key).unwrap().as_ref().unwrap().clone();
+        assert_eq!(result == value(7), named.is_none(), "{result:?}");
+    }
+}
+
+#[test]
+fn assistant_is_selected_again_if_candidates_changed() {
+    let mut world = World::new();
+    world.client("phone", Config::default().choose(SelectionPolicy::by(|_, _| None)), &["t"]);
+    for assistant in ["a", "b", "c", "d"] {
+        world.assistant(assistant, Config::default());
+        world.run(200 * MS);
+    }
+    world.answers_selections = false;
+    world.with("a", |session, now| session.close(now));
+    world.run(200 * MS);
+    let (_, selection) = world.selections.remove(0);
+    world.with("b", |session, now| session.close(now));
+    world.run(200 * MS);
+    world.with("phone", |session, now| session.select(now, selection.key, Some("b".into())));
+    assert_eq!(world.session("phone").bound(), None);
+    let (_, selection) = world.selections.remove(0);
+    assert_eq!(selection.candidates.len(), 2);
+    world.with("phone", |session, now| session.select(now, selection.key, Some("d".into())));
+    assert_eq!(world.session("phone").bound().unwrap(), "d");
+    world.with("phone", |session, now| session.select(now, selection.key, Some("c".into())));
+    assert_eq!(world.session("phone").bound().unwrap(), "d", "the selection has ended");
+}
+
 #[test]
 fn waiting_call_selects_when_owners_register() {
     let mut world = room(SelectionPolicy::First, &[]);

@@ -9,8 +9,8 @@ use std::{
 
 use toolbridge::{
     CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Packet,
-    Participant, Peer, Progress, Question, Request, Role, STREAM_CHUNK, SendFailure, Session, StreamPart,
-    StreamParts, Tool, TransportEvent, Value,
+    Participant, Peer, Progress, Question, Request, Role, STREAM_CHUNK, Selection, SendFailure, Session,
+    StreamPart, StreamParts, Tool, TransportEvent, Value,
     frame::{ErrorMessage, Frame, Kind, Message, Meta},
 };
 
@@ -31,6 +31,10 @@ pub(crate) struct World {
     pub(crate) random: Random,
     /// Whether the starts of jobs are reported.
     pub(crate) begins: bool,
+    /// Whether selections are answered at once. Otherwise they are kept.
+    pub(crate) answers_selections: bool,
+    /// The selections that were not answered, with the participant that asked.
+    pub(crate) selections: Vec<(String, Selection)>,
     /// The failure of packets to a participant that is not in the room.
     pub(crate) unsent: SendFailure,
     last: BTreeMap<(String, String), Instant>,
@@ -143,6 +147,8 @@ impl World {
             jitter: Duration::ZERO,
             random: Random(1),
             begins: true,
+            answers_selections: true,
+            selections: Vec::new(),
             lossy: Lossy::default(),
             packet: 0,
             unsent: SendFailure::Closed,
@@ -597,6 +603,15 @@ impl World {
                             }
                         }
                         None => end.jobs.push(job),
+                    }
+                }
+                Output::Select(selection) => {
+                    let now = self.now;
+                    match &mut end.session {
+                        Some(session) if self.answers_selections => {
+                            session.select(now, selection.key, selection.evaluate());
+                        }
+                        _ => self.selections.push((name.to_owned(), selection)),
                     }
                 }
                 Output::Ask(question) => end.questions.push_back(question),

@@ -330,6 +330,13 @@ impl<'a> World<'a> {
                 }
                 Output::Execute(job) => self.execute(process, &job),
                 Output::Ask(question) => self.ask_for_consent(process, &question),
+                Output::Select(selection) => {
+                    let named = selection.evaluate();
+                    let now = self.now();
+                    if let Program::Bridge(session) = &mut self.processes[process].program {
+                        session.select(now, selection.key, named);
+                    }
+                }
                 Output::Abort(key) => self.aborts(process, key),
                 Output::Settled { key, result } => {
                     let call = self.processes[process].calls.get(&key).copied();

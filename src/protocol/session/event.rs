@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::stats::Counter;
+use super::{peers::Selection, stats::Counter};
 use crate::{
     protocol::frame::{Frame, Meta},
     tool::{
@@ -31,6 +31,9 @@ pub enum Output {
     /// Ask a person whether this job may run, and report the answer with `consent`. The job waits for the answer; a
     /// missing answer counts as a refusal.
     Ask(Question),
+    /// Select a participant ([`Selection::evaluate`]) and report it with `select`. Only
+    /// [`SelectionPolicy::By`](super::SelectionPolicy::By) causes this.
+    Select(Selection),
     /// Stop this job or withdraw its question. Its outcome is no longer needed.
     Abort(JobKey),
     /// A call of the local participant has ended. No further output has this key.

@@ -34,7 +34,7 @@ use super::{
     delivery::{Purpose, Sent, Unfit},
     ids,
     ids::Instance,
-    peers::{Remote, SETTLED, Window},
+    peers::{Remote, SETTLED, Selected, Window},
     timers::{Timer, later},
 };
 use crate::{
@@ -61,6 +61,8 @@ pub(super) struct Outgoing {
     stop_requests: StopRequests,
     /// Participants that are waited for without a call, with the number of waits.
     expected: BTreeMap<Identity, u32>,
+    /// The waiting calls whose owner the author's function selects, with the participants it selects from.
+    selections: BTreeMap<CallKey, Vec<Identity>>,
 }
 
 /// A call that has no outcome yet.
@@ -367,17 +369,22 @@ impl Outgoing {
         if is_local {
             return Ok(self.run_or_ask(core, call, &name));
         }
+        let mut selecting = None;
         match self.choose(core, &call.tool, call.named.as_ref()) {
             Choice::Fail(error) => return Err(error),
             Choice::Wait if wait.is_zero() => return Err(self.no_owner_error(core, &call)),
             Choice::Wait => {}
+            Choice::Select(among) => selecting = Some(among),
             Choice::Ask(owner) => {
                 let asked = self.send_request(core, &call, &owner)?;
                 call = call.asking(asked);
             }
         }
         let key = self.insert_call(core, call);
-        self.await_owner(core, key, wait);
+        match selecting {
+            Some(among) => self.ask_function(core, key, among),
+            None => self.await_owner(core, key, wait),
+        }
         Ok(key)
     }
 
@@ -501,7 +508,7 @@ impl Outgoing {
         }
     }
 
-    fn await_owner(&mut self, core: &mut Core, key: CallKey, wait: Duration) {
+    pub(super) fn await_owner(&mut self, core: &mut Core, key: CallKey, wait: Duration) {
         let Some(call) = self.calls.get(&key) else { return };
         if !call.is_waiting() {
             return self.requested(core, key);

@@ -15,7 +15,8 @@ use std::{
     time::Duration,
 };
 
-pub use self::selection::{Candidate, SelectionFn, SelectionPolicy};
+pub(super) use self::selection::Selected;
+pub use self::selection::{Candidate, Selection, SelectionFn, SelectionKey, SelectionPolicy};
 use self::{admission::Admission, held::Held};
 pub(super) use self::{
     contact::Signal,
@@ -57,6 +58,8 @@ pub(super) struct Peers {
     bound: Option<Identity>,
     /// Client: the candidates of the last reported ambiguity.
     ambiguous: Vec<Identity>,
+    /// Client: the candidates among which the author's function is selecting. Empty while it is not asked.
+    selecting: Vec<Identity>,
     /// Client: the participants of the last report that none may be the assistant.
     no_assistant_among: Vec<Identity>,
     /// The last rank given to a peer that registered or sent a frame.

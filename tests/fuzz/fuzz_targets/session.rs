@@ -316,6 +316,7 @@ impl Run {
                         "{of_caller} tools run for one caller"
                     );
                 }
+                Output::Select(selection) => panic!("a selection without a function: {selection:?}"),
                 Output::Ask(question) => panic!("a question without consent support: {question:?}"),
                 Output::Abort(key) => {
                     assert!(self.jobs.remove(&key).is_some(), "a job is aborted that does not run")

@@ -3,7 +3,7 @@
 //! This is the assistant's half of a claim. The client that offers the tool is sent the call first. It does not start
 //! the tool before its claim is granted, so until then the assistant may withdraw the call and run it itself.
 
-use super::{Asked, Call, CallKey, Choice, Core, Counter, Outgoing, Stage, Timer, settled::Gone};
+use super::{Call, CallKey, Choice, Core, Counter, Outgoing, Stage, Timer, settled::Gone};
 use crate::{
     protocol::{
         frame::{Acknowledgement, Message},
@@ -48,25 +48,26 @@ enum Instead {
 }
 
 impl Outgoing {
-    /// Starts a call of a local tool that a client may run instead. The client is sent it first.
-    pub(super) fn run_or_ask(&mut self, core: &mut Core, mut call: Call, tool: &ToolName) -> CallKey {
-        let prefers = |local: &crate::tool::Tool| local.name() == tool && local.tool_options().prefer_client;
-        if call.named.is_some() || !core.cx.local.tools.iter().any(prefers) {
-            return self.start_local_call(core, call, tool);
-        }
-        // The assistant does not wait for a client that cannot be sent the call now, whatever the reason.
-        let Choice::Ask(owner) = self.choose(core, &call.tool, None) else {
-            return self.start_local_call(core, call, tool);
+    /// Starts a call of a local tool. If a client may run it instead, the client is sent it first.
+    pub(super) fn run_or_ask(&mut self, core: &mut Core, call: Call, tool: &ToolName) -> CallKey {
+        let prefers_client = preferring_client(core, &call).is_some();
+        let key = self.insert_call(core, call);
+        let Some(call) = self.calls.get(&key).filter(|_| prefers_client) else {
+            self.run_locally(core, key, tool);
+            return key;
         };
-        let claims = core.peers.get(&owner).is_some_and(|it| it.takes_claims());
-        call.fallback = if claims { Fallback::UntilClaimed } else { Fallback::IfUnknown };
-        match self.send_request(core, &call, &owner) {
-            Ok(asked) => self.ask_first(core, call, asked),
-            Err(error) => {
-                tracing::debug!(call = %call.id, %owner, %error, "the client cannot be called; the assistant runs the call");
-                call.fallback = Fallback::Never;
-                self.start_local_call(core, call, tool)
-            }
+        let choice = self.choose(core, &call.tool, None);
+        self.run_or_send(core, key, tool, choice);
+        key
+    }
+
+    /// Sends a call of a local tool to the client that may run it, or runs it.
+    pub(super) fn run_or_send(&mut self, core: &mut Core, key: CallKey, tool: &ToolName, choice: Choice) {
+        match choice {
+            Choice::Ask(owner) => self.ask_first(core, key, tool, &owner),
+            Choice::Select(among) => self.ask_function(core, key, among),
+            // The assistant does not wait for a client that cannot be sent the call now, whatever the reason.
+            Choice::Wait | Choice::Fail(_) => self.run_locally(core, key, tool),
         }
     }
 
@@ -162,15 +163,27 @@ impl Outgoing {
         may_run
     }
 
-    fn ask_first(&mut self, core: &mut Core, call: Call, asked: Asked) -> CallKey {
-        let window = core.cx.config.times.claim.min(call.limit / 2);
-        let awaits_claim = call.fallback == Fallback::UntilClaimed;
-        let key = self.insert_call(core, call.asking(asked));
-        if awaits_claim {
-            core.cx.set_timer(Timer::ClaimWindow(key), window);
+    /// Sends a call of a local tool to a client first.
+    fn ask_first(&mut self, core: &mut Core, key: CallKey, tool: &ToolName, owner: &Identity) {
+        let Some(mut call) = self.calls.remove(&key) else { return };
+        let claims = core.peers.get(owner).is_some_and(|it| it.takes_claims());
+        call.fallback = if claims { Fallback::UntilClaimed } else { Fallback::IfUnknown };
+        match self.send_request(core, &call, owner) {
+            Ok(asked) => {
+                let window = core.cx.config.times.claim.min(call.limit / 2);
+                self.calls.insert(key, call.asking(asked));
+                if claims {
+                    core.cx.set_timer(Timer::ClaimWindow(key), window);
+                }
+                self.requested(core, key);
+            }
+            Err(error) => {
+                tracing::debug!(call = %call.id, %owner, %error, "the client cannot be called; the assistant runs the call");
+                call.fallback = Fallback::Never;
+                self.calls.insert(key, call);
+                self.run_locally(core, key, tool);
+            }
         }
-        self.requested(core, key);
-        key
     }
 
     /// Grants a claim. From here on only the owner may run the call.
@@ -210,6 +223,12 @@ impl Outgoing {
         }
         self.run_locally(core, key, &tool);
     }
+}
+
+/// Returns the local tool of a call that a client may run instead, if the call names no owner.
+pub(super) fn preferring_client(core: &Core, call: &Call) -> Option<ToolName> {
+    let known = core.cx.local.tool(&call.tool).filter(|tool| tool.tool_options().prefer_client);
+    known.filter(|_| call.named.is_none()).map(|tool| tool.name().clone())
 }
 
 fn answer_claim(core: &mut Core, id: &Identity, stanza: i32, call: &CallId, granted: bool) {

@@ -1,6 +1,6 @@
 //! Calls that the assistant runs itself. They are broadcast so that the room can follow them (`wire.md`, section 4).
 
-use super::{Call, CallKey, Core, JobKey, Outgoing, Stage, Timer, Unfit, milliseconds};
+use super::{CallKey, Core, JobKey, Outgoing, Stage, Timer, Unfit, milliseconds};
 use crate::{
     protocol::{
         frame::{Message, Meta, ToolUseRequest},
@@ -15,13 +15,6 @@ use crate::{
 };
 
 impl Outgoing {
-    /// Starts a call of a local tool.
-    pub(super) fn start_local_call(&mut self, core: &mut Core, call: Call, tool: &ToolName) -> CallKey {
-        let key = self.insert_call(core, call);
-        self.run_locally(core, key, tool);
-        key
-    }
-
     /// Runs an open call of a local tool within its remaining time.
     pub(super) fn run_locally(&mut self, core: &mut Core, key: CallKey, tool: &ToolName) {
         let Some(asked) = self.calls.get(&key).map(|call| call.limit) else { return };

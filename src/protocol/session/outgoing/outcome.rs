@@ -243,6 +243,7 @@ impl Outgoing {
     /// Ends a call. Every call ends here.
     pub(super) fn conclude(&mut self, core: &mut Core, key: CallKey, result: Result<Value, CallError>) {
         let Some(call) = self.calls.remove(&key) else { return };
+        self.selections.remove(&key);
         let result = result.map_err(|error| unproven(error, call.earlier.last()));
         if let Some(asked) = call.asked() {
             self.stop_sending(core, asked);

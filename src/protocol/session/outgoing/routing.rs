@@ -1,7 +1,8 @@
 //! The choice of the participant that runs a call, before the call is sent (`wire.md`, section 4).
 
 use super::{
-    CallKey, Core, Outgoing, Remote, Timer,
+    CallKey, Core, Outgoing, Remote, Selected, Timer,
+    fallback::preferring_client,
     not_offered::{wanted, why_not},
 };
 use crate::{
@@ -15,6 +16,8 @@ pub(super) enum Choice {
     Ask(Identity),
     /// No participant is available yet.
     Wait,
+    /// The author's function selects one of these participants.
+    Select(Vec<Identity>),
     /// No participant can become available.
     Fail(CallError),
 }
@@ -32,12 +35,54 @@ impl Outgoing {
         core.peers.note_change();
         let waiting: Vec<_> = self.calls.waiting().map(|(key, _)| key).collect();
         for key in waiting {
-            let Some(call) = self.calls.get(&key) else { continue };
+            let Some(call) = self.calls.get(&key).filter(|_| !self.selections.contains_key(&key)) else {
+                continue;
+            };
             match self.choose(core, &call.tool, call.named.as_ref()) {
                 Choice::Wait => {}
+                Choice::Select(among) => self.ask_function(core, key, among),
                 Choice::Fail(error) => self.settle_call(core, key, Err(error)),
                 Choice::Ask(owner) => self.ask_owner(core, key, &owner),
             }
+        }
+    }
+
+    /// Asks the author's function for the owner of a waiting call.
+    pub(super) fn ask_function(&mut self, core: &mut Core, key: CallKey, among: Vec<Identity>) {
+        let Some(call) = self.calls.get(&key) else { return };
+        core.peers.ask_function(&mut core.cx, Some(key), Some(&call.tool), &among);
+        self.selections.insert(key, among);
+    }
+
+    /// Handles the answer of the author's function. If the owners have changed since and it named none of them, the
+    /// choice is made again.
+    pub(in crate::protocol::session) fn owner_selected(
+        &mut self,
+        core: &mut Core,
+        key: CallKey,
+        named: Option<Identity>,
+    ) {
+        let Some(asked) = self.selections.remove(&key) else { return };
+        let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) else { return };
+        let choice = match self.choose(core, &call.tool, call.named.as_ref()) {
+            Choice::Select(owners) => match named.filter(|named| owners.contains(named)) {
+                Some(named) => Choice::Ask(named),
+                None if owners != asked => Choice::Select(owners),
+                None => Choice::Fail(CallError::Ambiguous { tool: call.tool.clone(), owners }),
+            },
+            other => other,
+        };
+        if let Some(tool) = preferring_client(core, call) {
+            return self.run_or_send(core, key, &tool, choice);
+        }
+        match choice {
+            Choice::Wait => {
+                let left = call.waits_until.saturating_duration_since(core.cx.now);
+                self.await_owner(core, key, left);
+            }
+            Choice::Select(among) => self.ask_function(core, key, among),
+            Choice::Fail(error) => self.settle_call(core, key, Err(error)),
+            Choice::Ask(owner) => self.ask_owner(core, key, &owner),
         }
     }
 
@@ -129,9 +174,10 @@ impl Outgoing {
         match owners.len() {
             0 => Choice::Wait,
             1 => Choice::Ask(owners.remove(0)),
-            _ => match core.peers.select(&core.cx, Some(tool), &owners) {
-                Some(owner) => Choice::Ask(owner),
-                None => Choice::Fail(CallError::Ambiguous { tool: tool.into(), owners }),
+            _ => match core.peers.select(&core.cx, &owners) {
+                Selected::Now(Some(owner)) => Choice::Ask(owner),
+                Selected::Now(None) => Choice::Fail(CallError::Ambiguous { tool: tool.into(), owners }),
+                Selected::ByFunction => Choice::Select(owners),
             },
         }
     }

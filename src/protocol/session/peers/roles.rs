@@ -1,7 +1,7 @@
 //! The rights of participants (`wire.md`, section 4), and the binding of a client to an assistant.
 
 use super::{
-    Context, Delivery, Peers, Remote, Timer,
+    Context, Delivery, Peers, Remote, Selected, Timer,
     remote::{Presence, Standing},
 };
 use crate::{
@@ -78,33 +78,68 @@ impl Peers {
         if self.bound.is_some() {
             return;
         }
+        let candidates = self.candidates(cx);
+        let selected = match candidates.as_slice() {
+            [] => return self.ambiguous.clear(),
+            [only] => Selected::Now(Some(only.clone())),
+            several => self.select(cx, several),
+        };
+        match selected {
+            Selected::Now(one) => self.bind(cx, delivery, one, candidates),
+            Selected::ByFunction if self.selecting.is_empty() => {
+                self.ask_function(cx, None, None, &candidates);
+                self.selecting = candidates;
+            }
+            Selected::ByFunction => {} // its answer is due
+        }
+    }
+
+    /// Client: binds the assistant that the author's function has selected.
+    pub(crate) fn bind_selected(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        named: Option<Identity>,
+    ) {
+        let asked = std::mem::take(&mut self.selecting);
+        let candidates = self.candidates(cx);
+        let named = named.filter(|named| candidates.contains(named));
+        if named.is_none() && candidates != asked {
+            return self.bind_candidate(cx, delivery);
+        }
+        if self.bound.is_none() && !asked.is_empty() {
+            self.bind(cx, delivery, named, candidates);
+        }
+    }
+
+    /// Client: the present participants that have sent a frame and may become its assistant.
+    fn candidates(&self, cx: &Context) -> Vec<Identity> {
         let has_spoken = |it: &Remote| it.is_here() && it.standing.has_spoken();
-        let candidates: Vec<_> = self
-            .remotes
+        self.remotes
             .iter()
             .filter(|(id, it)| has_spoken(it) && self.is_candidate(cx, id, it))
             .map(|(id, _)| id.clone())
-            .collect();
-        let one = match candidates.as_slice() {
-            [] => None,
-            [only] => Some(only.clone()),
-            several => self.select(cx, None, several),
-        };
-        match (one, candidates.as_slice()) {
-            (_, []) => self.ambiguous.clear(),
-            (Some(one), _) => {
-                self.ambiguous.clear();
-                self.bound = Some(one.clone());
-                cx.event(Event::Bound(self.bound.clone()));
-                if self.get(&one).is_some_and(Remote::is_crossed) {
-                    self.register(cx, delivery, &one);
-                }
+            .collect()
+    }
+
+    /// Client: binds the selected candidate. If none is selected, reports the candidates once.
+    fn bind(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        one: Option<Identity>,
+        candidates: Vec<Identity>,
+    ) {
+        if let Some(one) = one {
+            self.ambiguous.clear();
+            self.bound = Some(one.clone());
+            cx.event(Event::Bound(self.bound.clone()));
+            if self.get(&one).is_some_and(Remote::is_crossed) {
+                self.register(cx, delivery, &one);
             }
-            _ if candidates != self.ambiguous => {
-                self.ambiguous.clone_from(&candidates);
-                cx.event(Event::AmbiguousAssistant { candidates });
-            }
-            _ => {}
+        } else if candidates != self.ambiguous {
+            self.ambiguous.clone_from(&candidates);
+            cx.event(Event::AmbiguousAssistant { candidates });
         }
     }
 

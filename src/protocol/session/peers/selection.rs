@@ -8,6 +8,7 @@ use std::{
 
 use super::{Context, Peers, Remote};
 use crate::{
+    protocol::session::{CallKey, Output},
     tool::Tool,
     transport::{Identity, Participant},
 };
@@ -17,7 +18,6 @@ use crate::{
 /// An assistant uses it when several clients offer one tool, and neither the call nor a pin names one. A client uses it
 /// when several participants may be its assistant and none was configured. A bound assistant stays bound until it
 /// leaves.
-/// leaves: a client asks it only then.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum SelectionPolicy {
@@ -45,7 +45,7 @@ impl SelectionPolicy {
     /// candidates in the order of [`SelectionPolicy::First`], and returns the identity of one of them.
     ///
     /// If the function returns `None` or an unknown identity, or panics, the policy acts as [`SelectionPolicy::Nobody`]. The
-    /// function runs while the session is locked, so it must be quick. Using a handle of the same participant in it panics.
+    /// function runs on the participant's task, so it must be quick. It may use handles of the same participant.
     ///
     /// ```
     /// use toolbridge::SelectionPolicy;
@@ -88,12 +88,63 @@ pub struct Candidate {
     pub tool: Option<Tool>,
 }
 
+/// Identifies a [`Selection`] within one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SelectionKey(pub(crate) Option<CallKey>);
+
+/// A choice among several participants that the author's function makes. See [`SelectionPolicy::by`].
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Selection {
+    /// Identifies the selection in [`Session::select`](crate::Session::select).
+    pub key: SelectionKey,
+    /// The requested tool. `None` when a client selects its assistant.
+    pub tool: Option<String>,
+    /// The candidates, in the order of [`SelectionPolicy::First`].
+    pub candidates: Vec<Candidate>,
+    function: SelectionFn,
+}
+
+impl Selection {
+    /// Runs the author's function. Returns `None` if it selects no candidate, or panics.
+    pub fn evaluate(&self) -> Option<Identity> {
+        let named =
+            catch_unwind(AssertUnwindSafe(|| (self.function)(self.tool.as_deref(), &self.candidates)))
+                .unwrap_or_else(|_| {
+                    tracing::error!("the selection function panicked; no candidate is selected");
+                    None
+                })?;
+        if !self.candidates.iter().any(|it| it.identity == named) {
+            tracing::warn!(%named, "the selection function returned an unknown identity; no candidate is selected");
+            return None;
+        }
+        Some(named)
+    }
+}
+
+impl fmt::Debug for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Selection")
+            .field("key", &self.key)
+            .field("tool", &self.tool)
+            .field("candidates", &self.candidates)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The result of applying the policy.
+#[derive(Debug)]
+pub(crate) enum Selected {
+    /// This candidate, or none.
+    Now(Option<Identity>),
+    /// The author's function selects, which the driver runs.
+    ByFunction,
+}
+
 impl Peers {
-    /// Returns the candidate that the policy selects.
-    pub(crate) fn select(&self, cx: &Context, tool: Option<&str>, among: &[Identity]) -> Option<Identity> {
-        let mut known: Vec<(&Identity, &Remote)> =
-            among.iter().filter_map(|id| self.remotes.get_key_value(id)).collect();
-        known.sort_by_key(|(_, remote)| remote.standing.rank());
+    /// Applies the policy to these participants.
+    pub(crate) fn select(&self, cx: &Context, among: &[Identity]) -> Selected {
+        let known = self.ranked(among);
         let one = match &cx.config.choose {
             SelectionPolicy::Nobody => None,
             SelectionPolicy::First => known.first().map(|(id, _)| *id),
@@ -101,31 +152,39 @@ impl Peers {
             SelectionPolicy::LastHeard => {
                 known.iter().max_by_key(|(_, remote)| remote.heard_at).map(|(id, _)| *id)
             }
-            SelectionPolicy::By(chooser) => return named_by(chooser, tool, &known),
+            SelectionPolicy::By(_) => return Selected::ByFunction,
         };
-        one.cloned()
+        Selected::Now(one.cloned())
     }
-}
 
-fn named_by(chooser: &SelectionFn, tool: Option<&str>, known: &[(&Identity, &Remote)]) -> Option<Identity> {
-    let registered =
-        |remote: &Remote| remote.tools.iter().find(|it| Some(it.name().as_str()) == tool).cloned();
-    let candidates: Vec<_> = known
-        .iter()
-        .map(|(id, remote)| Candidate {
-            identity: (*id).clone(),
+    /// Asks the driver to run the author's function.
+    pub(crate) fn ask_function(
+        &self,
+        cx: &mut Context,
+        call: Option<CallKey>,
+        tool: Option<&str>,
+        among: &[Identity],
+    ) {
+        let SelectionPolicy::By(function) = &cx.config.choose else { return };
+        let registered =
+            |remote: &Remote| remote.tools.iter().find(|it| Some(it.name().as_str()) == tool).cloned();
+        let candidate = |(id, remote): (&Identity, &Remote)| Candidate {
+            identity: id.clone(),
             participant: remote.participant.clone(),
             tool: registered(remote),
-        })
-        .collect();
-    // The session must stay consistent whatever the author's function does: a panic selects none.
-    let named = catch_unwind(AssertUnwindSafe(|| chooser(tool, &candidates))).unwrap_or_else(|_| {
-        tracing::error!("the selection function panicked; no candidate is selected");
-        None
-    })?;
-    if !candidates.iter().any(|it| it.identity == named) {
-        tracing::warn!(%named, "the selection function returned an unknown identity; no candidate is selected");
-        return None;
+        };
+        let selection = Selection {
+            key: SelectionKey(call),
+            tool: tool.map(str::to_owned),
+            candidates: self.ranked(among).into_iter().map(candidate).collect(),
+            function: Arc::clone(function),
+        };
+        cx.output(Output::Select(selection));
     }
-    Some(named)
+
+    fn ranked(&self, among: &[Identity]) -> Vec<(&Identity, &Remote)> {
+        let mut known: Vec<_> = among.iter().filter_map(|id| self.remotes.get_key_value(id)).collect();
+        known.sort_by_key(|(_, remote)| remote.standing.rank());
+        known
+    }
 }
