@@ -88,6 +88,8 @@
 
 #[cfg(feature = "runtime")]
 mod participant;
+#[cfg(all(feature = "programs", unix))]
+mod process;
 mod protocol;
 #[cfg(feature = "record")]
 pub mod recording;

@@ -2,11 +2,8 @@
 
 mod command;
 mod file;
-mod group;
 mod run;
 mod streams;
-mod supervise;
-mod trust;
 
 use std::{
     error::Error,
@@ -16,6 +13,7 @@ use std::{
 };
 
 use crate::{
+    process::trust::{self, TrustError},
     tool::{
         ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName,
         source::{ToolContext, ToolSource},
@@ -24,7 +22,10 @@ use crate::{
 };
 
 use self::command::Command;
-pub use self::supervise::{SUPERVISE, supervise};
+pub use crate::process::supervise::{SUPERVISE, supervise};
+
+/// The largest `tools.toml`, in bytes: four times the limit for all tools of one participant.
+const MAX_FILE: u64 = 1 << 20;
 
 /// Offers the programs that a `tools.toml` lists as tools.
 ///
@@ -112,7 +113,7 @@ impl ProgramTools {
     /// [`NotAFile`](ProgramsError::NotAFile) if another user could change what runs; the other variants if the file
     /// cannot be read or its content is invalid.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ProgramsError> {
-        let (text, folder) = trust::read(path.as_ref())?;
+        let (text, folder) = trust::read(path.as_ref(), MAX_FILE)?;
         let tools = Self::parse(&text, &folder)?;
         tools.programs.iter().try_for_each(|program| trust::check_program(program.command.program()))?;
         Ok(tools)
@@ -243,4 +244,16 @@ pub enum ProgramsError {
     /// A tool name is invalid or used twice.
     #[error(transparent)]
     Register(#[from] RegisterError),
+}
+
+impl From<TrustError> for ProgramsError {
+    fn from(error: TrustError) -> Self {
+        match error {
+            TrustError::Read { path, source } => Self::Read { path, source },
+            TrustError::NotAFile { path } => Self::NotAFile { path },
+            TrustError::Writable { path, mode } => Self::Writable { path, mode },
+            TrustError::Owner { path, owner } => Self::Owner { path, owner },
+            TrustError::TooLarge { path, limit } => Self::TooLarge { path, limit },
+        }
+    }
 }

@@ -10,9 +10,11 @@ use std::{
 /// path.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("value", &[]),
+    ("process", &[]),
     ("transport", &[]),
     ("transport/livekit", &["transport"]),
     ("tool", &["value", "transport"]),
+    ("tool/programs", &["value", "process", "tool"]),
     ("protocol/frame", &["value", "transport", "tool"]),
     ("protocol/session", &["value", "transport", "tool", "protocol/frame"]),
     ("recording", &["value", "transport", "tool", "protocol/frame"]),

@@ -8,8 +8,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::supervise::SUPERVISE;
-use crate::tool::{ErrorCode, ToolError};
+use crate::{
+    process::supervise::SUPERVISE,
+    tool::{ErrorCode, ToolError},
+};
 
 /// The `PATH` of programs, unless `env` sets another.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";

@@ -6,11 +6,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     command::Command,
-    group::Group,
     streams::{MAX_STDOUT, Overflow, Streams},
-    supervise::TERM_GRACE,
 };
 use crate::{
+    process::{group::Group, supervise::TERM_GRACE},
     tool::{ErrorCode, Outcome, ToolError, source::ToolContext},
     value::Value,
 };

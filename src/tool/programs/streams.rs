@@ -7,7 +7,7 @@ use tokio::{
     process::{ChildStderr, ChildStdin, ChildStdout},
 };
 
-use super::group::Pipes;
+use crate::process::group::Pipes;
 
 /// The largest result of a program, in bytes.
 pub(super) const MAX_STDOUT: usize = 1 << 20;

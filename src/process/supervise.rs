@@ -35,7 +35,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub const SUPERVISE: &str = "supervise";
 
 /// The time between `SIGTERM` and `SIGKILL`.
-pub(super) const TERM_GRACE: Duration = Duration::from_secs(2);
+pub(crate) const TERM_GRACE: Duration = Duration::from_secs(2);
 
 /// The one byte of the message that carries the streams: the version of this protocol.
 const VERSION: u8 = 1;
@@ -43,12 +43,12 @@ const VERSION: u8 = 1;
 /// A program's stdin, stdout and stderr.
 const STREAMS: usize = 3;
 
-/// The status of a helper that was not started by [`ProgramTools`](super::ProgramTools).
+/// The status of a helper that was not started by [`ProgramTools`](crate::programs::ProgramTools).
 const USAGE: u8 = 2;
 
 /// What a helper writes to its standard output, as a byte and a number of four bytes (little endian).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HelperReport {
+pub(crate) enum HelperReport {
     /// The program could not be started: the system's error number.
     NotStarted(i32),
     /// The program ended with this status, as `wait` returns it.
@@ -57,7 +57,7 @@ pub(super) enum HelperReport {
 
 impl HelperReport {
     /// The length of a report in bytes.
-    pub(super) const LENGTH: usize = 5;
+    pub(crate) const LENGTH: usize = 5;
 
     fn to_bytes(self) -> [u8; Self::LENGTH] {
         let (kind, number) = match self {
@@ -69,7 +69,7 @@ impl HelperReport {
     }
 
     /// Reads the report at the start of the bytes.
-    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let [kind, a, b, c, d] = *bytes.first_chunk::<{ Self::LENGTH }>()?;
         let number = i32::from_le_bytes([a, b, c, d]);
         match kind {
@@ -81,7 +81,7 @@ impl HelperReport {
 }
 
 /// Sends the program's streams over the socket. The helper may not be running yet.
-pub(super) fn send_streams(to: &UnixStream, streams: [BorrowedFd<'_>; STREAMS]) -> io::Result<()> {
+pub(crate) fn send_streams(to: &UnixStream, streams: [BorrowedFd<'_>; STREAMS]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(STREAMS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(&streams)) {
@@ -112,7 +112,7 @@ fn receive_streams(from: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
     }
 }
 
-/// The `main` of a helper binary for [`ProgramTools::supervisor`](super::ProgramTools::supervisor): starts the
+/// The `main` of a helper binary for [`ProgramTools::supervisor`](crate::programs::ProgramTools::supervisor): starts the
 /// program that the arguments name, and ends its process group when the client process has died.
 ///
 /// ```no_run

@@ -22,21 +22,31 @@ use rustix::{
     process::geteuid,
 };
 
-use super::ProgramsError;
-
-/// The largest `tools.toml`, in bytes: four times the limit for all tools of one participant.
-const MAX_FILE: u64 = 1 << 20;
-
 /// The most symbolic links on the path to one file; Linux has the same limit.
 const MAX_LINKS: u32 = 40;
 
-/// Returns the file's text and its folder.
+/// Why a file is not read, or a program not run.
+#[derive(Debug)]
+pub(crate) enum TrustError {
+    /// The file cannot be read.
+    Read { path: PathBuf, source: io::Error },
+    /// The file is a symbolic link, a folder, a pipe or a device.
+    NotAFile { path: PathBuf },
+    /// Users other than the owner can write the file, or a folder on the path to it.
+    Writable { path: PathBuf, mode: u32 },
+    /// The file, or a folder or link on the path to it, belongs to another user.
+    Owner { path: PathBuf, owner: u32 },
+    /// The file has more bytes than the limit.
+    TooLarge { path: PathBuf, limit: u64 },
+}
+
+/// Returns the file's text and its folder. The limit is in bytes.
 ///
 /// The folder is opened first and the file by its name in that folder, so that the file that is checked is the file
 /// that is read.
-pub(super) fn read(path: &Path) -> Result<(String, PathBuf), ProgramsError> {
+pub(crate) fn read(path: &Path, limit: u64) -> Result<(String, PathBuf), TrustError> {
     let unreadable = |error: io::Error| unreadable(path, error);
-    let not_a_file = || ProgramsError::NotAFile { path: path.into() };
+    let not_a_file = || TrustError::NotAFile { path: path.into() };
     let name = path.file_name().ok_or_else(not_a_file)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = follow(parent.unwrap_or_else(|| Path::new(".")), path)?;
@@ -59,15 +69,15 @@ pub(super) fn read(path: &Path) -> Result<(String, PathBuf), ProgramsError> {
     only_ours(&stat, path)?;
 
     let mut text = String::new();
-    File::from(file).take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(ProgramsError::TooLarge { path: path.into(), limit: MAX_FILE });
+    File::from(file).take(limit + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > limit {
+        return Err(TrustError::TooLarge { path: path.into(), limit });
     }
     Ok((text, folder))
 }
 
 /// Checks a program and the path to it.
-pub(super) fn check_program(program: &Path) -> Result<(), ProgramsError> {
+pub(crate) fn check_program(program: &Path) -> Result<(), TrustError> {
     let file = follow(program, program)?;
     for path in [file.as_path(), file.parent().unwrap_or(&file)] {
         let stat = lstat(path).map_err(|error| unreadable(path, error))?;
@@ -78,7 +88,7 @@ pub(super) fn check_program(program: &Path) -> Result<(), ProgramsError> {
 
 /// Follows a path from the root, and checks each folder and link on it. The last component is not checked. An error
 /// names `named`.
-fn follow(path: &Path, named: &Path) -> Result<PathBuf, ProgramsError> {
+fn follow(path: &Path, named: &Path) -> Result<PathBuf, TrustError> {
     let absolute = env::current_dir().map_err(|error| unreadable(named, error))?.join(path);
     let mut ahead: Vec<OsString> = Vec::new();
     let add = |ahead: &mut Vec<OsString>, path: &Path| {
@@ -112,12 +122,12 @@ fn follow(path: &Path, named: &Path) -> Result<PathBuf, ProgramsError> {
     Ok(at)
 }
 
-fn unreadable(path: &Path, error: impl Into<io::Error>) -> ProgramsError {
-    ProgramsError::Read { path: path.into(), source: error.into() }
+fn unreadable(path: &Path, error: impl Into<io::Error>) -> TrustError {
+    TrustError::Read { path: path.into(), source: error.into() }
 }
 
 /// Checks a folder above the one that holds the file.
-fn on_the_way(stat: &Stat, path: &Path) -> Result<(), ProgramsError> {
+fn on_the_way(stat: &Stat, path: &Path) -> Result<(), TrustError> {
     if Mode::from_raw_mode(stat.st_mode).contains(Mode::SVTX) {
         ours(stat, path)
     } else {
@@ -125,17 +135,17 @@ fn on_the_way(stat: &Stat, path: &Path) -> Result<(), ProgramsError> {
     }
 }
 
-fn only_ours(stat: &Stat, path: &Path) -> Result<(), ProgramsError> {
+fn only_ours(stat: &Stat, path: &Path) -> Result<(), TrustError> {
     let mode = Mode::from_raw_mode(stat.st_mode);
     if mode.intersects(Mode::WGRP | Mode::WOTH) {
-        return Err(ProgramsError::Writable { path: path.into(), mode: mode.bits() & 0o777 });
+        return Err(TrustError::Writable { path: path.into(), mode: mode.bits() & 0o777 });
     }
     ours(stat, path)
 }
 
-fn ours(stat: &Stat, path: &Path) -> Result<(), ProgramsError> {
+fn ours(stat: &Stat, path: &Path) -> Result<(), TrustError> {
     if stat.st_uid != 0 && stat.st_uid != geteuid().as_raw() {
-        return Err(ProgramsError::Owner { path: path.into(), owner: stat.st_uid });
+        return Err(TrustError::Owner { path: path.into(), owner: stat.st_uid });
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ use super::supervise::{HelperReport, send_streams};
 /// The group's leader is the program, or its supervisor. The leader is reaped last: until then its process id belongs
 /// to this group and to no other process, so no signal can reach an unrelated process.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// `None` once it is reaped.
     leader: Option<Child>,
     id: Pid,
@@ -40,10 +40,10 @@ pub(super) struct Group {
 
 /// The parent's ends of the program's pipes.
 #[derive(Debug)]
-pub(super) struct Pipes {
-    pub(super) stdin: ChildStdin,
-    pub(super) stdout: ChildStdout,
-    pub(super) stderr: ChildStderr,
+pub(crate) struct Pipes {
+    pub(crate) stdin: ChildStdin,
+    pub(crate) stdout: ChildStdout,
+    pub(crate) stderr: ChildStderr,
 }
 
 /// The connection to a supervisor that has started a program.
@@ -70,7 +70,7 @@ enum End {
 
 impl Group {
     /// Starts the command in a new process group.
-    pub(super) fn start(mut command: Command) -> io::Result<(Self, Pipes)> {
+    pub(crate) fn start(mut command: Command) -> io::Result<(Self, Pipes)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut group = Self::lead(command)?;
         let leader = group.leader.as_mut();
@@ -81,7 +81,7 @@ impl Group {
     }
 
     /// Starts a supervisor in a new process group; the supervisor starts its program in the same group.
-    pub(super) fn start_supervised(mut command: Command) -> io::Result<(Self, Pipes)> {
+    pub(crate) fn start_supervised(mut command: Command) -> io::Result<(Self, Pipes)> {
         let (stdin, ours_in) = io::pipe()?;
         let (ours_out, stdout) = io::pipe()?;
         let (ours_err, stderr) = io::pipe()?;
@@ -115,7 +115,7 @@ impl Group {
     ///
     /// # Cancel safety
     /// Safe.
-    pub(super) async fn ended(&mut self) {
+    pub(crate) async fn ended(&mut self) {
         match &mut self.supervised {
             Some(supervised) => supervised.ended().await,
             None => self.leader_ended().await,
@@ -134,7 +134,7 @@ impl Group {
     }
 
     /// Sends `SIGTERM` to the whole group.
-    pub(super) fn terminate(&self) {
+    pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
@@ -142,7 +142,7 @@ impl Group {
     ///
     /// # Errors
     /// The program could not be started, or the operating system does not report how it ended.
-    pub(super) async fn kill(mut self) -> io::Result<ExitStatus> {
+    pub(crate) async fn kill(mut self) -> io::Result<ExitStatus> {
         self.signal(Signal::KILL);
         self.leader_ended().await;
         let Some(mut leader) = self.leader.take() else { return Err(io::ErrorKind::NotFound.into()) };
