@@ -96,6 +96,8 @@ pub mod recording;
 #[cfg(feature = "record")]
 pub mod replay;
 mod tool;
+#[cfg(all(feature = "programs", unix))]
+mod tools_file;
 mod transport;
 mod value;
 

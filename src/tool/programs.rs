@@ -1,7 +1,7 @@
 //! Programs on this machine as tools: JSON in on stdin, JSON out on stdout, no shell.
 
 mod command;
-mod file;
+mod entry;
 mod run;
 mod streams;
 
@@ -18,14 +18,12 @@ use crate::{
         ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName,
         source::{ToolContext, ToolSource},
     },
+    tools_file::{ToolsFile, ToolsFileError},
     value::Value,
 };
 
 use self::command::Command;
 pub use crate::process::supervise::{SUPERVISE, supervise};
-
-/// The largest `tools.toml`, in bytes: four times the limit for all tools of one participant.
-const MAX_FILE: u64 = 1 << 20;
 
 /// Offers the programs that a `tools.toml` lists as tools.
 ///
@@ -113,10 +111,9 @@ impl ProgramTools {
     /// [`NotAFile`](ProgramsError::NotAFile) if another user could change what runs; the other variants if the file
     /// cannot be read or its content is invalid.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ProgramsError> {
-        let (text, folder) = trust::read(path.as_ref(), MAX_FILE)?;
-        let tools = Self::parse(&text, &folder)?;
-        tools.programs.iter().try_for_each(|program| trust::check_program(program.command.program()))?;
-        Ok(tools)
+        let programs = programs(ToolsFile::read(path.as_ref())?)?;
+        programs.iter().try_for_each(|program| trust::check_program(program.command.program()))?;
+        Ok(Self { programs: programs.into(), supervisor: None })
     }
 
     /// Reads the text of a `tools.toml`. The programs run in `/` unless `cwd` is set. Who could change the programs
@@ -125,17 +122,7 @@ impl ProgramTools {
     /// # Errors
     /// If the content is invalid.
     pub fn from_toml(text: &str) -> Result<Self, ProgramsError> {
-        Self::parse(text, Path::new("/"))
-    }
-
-    fn parse(text: &str, folder: &Path) -> Result<Self, ProgramsError> {
-        let programs = file::parse(text, folder)?;
-        for (n, program) in programs.iter().enumerate() {
-            let name = program.tool.name();
-            if programs[..n].iter().any(|other| other.tool.name() == name) {
-                return Err(RegisterError::Duplicate { name: name.clone() }.into());
-            }
-        }
+        let programs = programs(ToolsFile::parse(text, "/")?)?;
         Ok(Self { programs: programs.into(), supervisor: None })
     }
 
@@ -162,6 +149,20 @@ impl ProgramTools {
     fn program(&self, tool: &ToolName) -> Option<&Program> {
         self.programs.iter().find(|program| program.tool.name() == tool)
     }
+}
+
+/// Returns the programs of a file. Each has a name of its own.
+fn programs(file: ToolsFile) -> Result<Vec<Program>, ProgramsError> {
+    let mut programs: Vec<Program> = Vec::new();
+    for entry in file.sections.tools {
+        let program = entry::program(entry, &file.place)?;
+        let name = program.tool.name();
+        if programs.iter().any(|other| other.tool.name() == name) {
+            return Err(RegisterError::Duplicate { name: name.clone() }.into());
+        }
+        programs.push(program);
+    }
+    Ok(programs)
 }
 
 impl ToolSource for ProgramTools {
@@ -254,6 +255,15 @@ impl From<TrustError> for ProgramsError {
             TrustError::Writable { path, mode } => Self::Writable { path, mode },
             TrustError::Owner { path, owner } => Self::Owner { path, owner },
             TrustError::TooLarge { path, limit } => Self::TooLarge { path, limit },
+        }
+    }
+}
+
+impl From<ToolsFileError> for ProgramsError {
+    fn from(error: ToolsFileError) -> Self {
+        match error {
+            ToolsFileError::Untrusted(error) => error.into(),
+            ToolsFileError::Toml { line, reason, source } => Self::Toml { line, reason, source },
         }
     }
 }

@@ -11,10 +11,11 @@ use std::{
 const MAY_USE: &[(&str, &[&str])] = &[
     ("value", &[]),
     ("process", &[]),
+    ("tools_file", &["process"]),
     ("transport", &[]),
     ("transport/livekit", &["transport"]),
     ("tool", &["value", "transport"]),
-    ("tool/programs", &["value", "process", "tool"]),
+    ("tool/programs", &["value", "process", "tools_file", "tool"]),
     ("protocol/frame", &["value", "transport", "tool"]),
     ("protocol/session", &["value", "transport", "tool", "protocol/frame"]),
     ("recording", &["value", "transport", "tool", "protocol/frame"]),
