@@ -58,6 +58,7 @@
 //! | [`ToolSource`], [`Tool`], [`Prefixed`] | tools of another system |
 //! | [`Transport`], [`TransportEvent`], [`Packet`], [`Participant`] | another network |
 //! | [`Session`], [`Output`], [`Request`], [`Job`] | the protocol's state machine in your own event loop, without an async runtime |
+//! | [`process`] | child processes, such as the servers of other tool systems |
 //! | [`frame`], [`Value`] | encoding and decoding of frames and values |
 //!
 //! The guide has a page on each larger subject: [reliability](guide::reliability), [reconnection](guide::reconnection),
@@ -81,7 +82,7 @@
 //! | `livekit` | the LiveKit participant in pure Rust, and tokens |
 //! | `livekit-sdk` | other users of `livekit-net` in the same process keep its native client |
 //! | `schema-validation` | arguments are checked against the tool's JSON Schema before the tool runs; without it they are only decoded |
-//! | `programs` | tools that are programs, described by a `tools.toml`; Unix only |
+//! | `programs` | child processes, and tools that are programs, described by a `tools.toml`; Unix only |
 //! | `record` | sessions as MCAP files: recording, reading, checking, replaying |
 //! | `report` | a recording as an HTML page |
 //! | `cli` (default) | the command line tool `toolbridge`, with all of the above but `livekit-sdk` |
@@ -89,7 +90,7 @@
 #[cfg(feature = "runtime")]
 mod participant;
 #[cfg(all(feature = "programs", unix))]
-mod process;
+pub mod process;
 mod protocol;
 #[cfg(feature = "record")]
 pub mod recording;

@@ -13,7 +13,7 @@ use std::{
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::process::trust::{self, TrustError};
+use crate::process::{TrustError, read_trusted};
 
 /// The largest `tools.toml`, in bytes: four times the limit for all tools of one participant.
 const MAX_FILE: u64 = 1 << 20;
@@ -79,7 +79,7 @@ pub(crate) enum ToolsFileError {
 impl ToolsFile {
     /// Reads a file unless another user could have changed it.
     pub(crate) fn read(path: &Path) -> Result<Self, ToolsFileError> {
-        let (text, folder) = trust::read(path, MAX_FILE).map_err(ToolsFileError::Untrusted)?;
+        let (text, folder) = read_trusted(path, MAX_FILE).map_err(ToolsFileError::Untrusted)?;
         Self::parse(text, folder)
     }
 

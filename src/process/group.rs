@@ -138,11 +138,14 @@ impl Group {
         self.signal(Signal::TERM);
     }
 
-    /// Kills the rest of the group, and returns how the program ended.
+    /// Kills the rest of the group, and returns how the program ended. May be called once.
+    ///
+    /// # Cancel safety
+    /// Safe: it may then be called again.
     ///
     /// # Errors
     /// The program could not be started, or the operating system does not report how it ended.
-    pub(crate) async fn kill(mut self) -> io::Result<ExitStatus> {
+    pub(crate) async fn kill(&mut self) -> io::Result<ExitStatus> {
         self.signal(Signal::KILL);
         self.leader_ended().await;
         let Some(mut leader) = self.leader.take() else { return Err(io::ErrorKind::NotFound.into()) };

@@ -44,7 +44,7 @@ pub(crate) enum TrustError {
 ///
 /// The folder is opened first and the file by its name in that folder, so that the file that is checked is the file
 /// that is read.
-pub(crate) fn read(path: &Path, limit: u64) -> Result<(String, PathBuf), TrustError> {
+pub(crate) fn read_trusted(path: &Path, limit: u64) -> Result<(String, PathBuf), TrustError> {
     let unreadable = |error: io::Error| unreadable(path, error);
     let not_a_file = || TrustError::NotAFile { path: path.into() };
     let name = path.file_name().ok_or_else(not_a_file)?;

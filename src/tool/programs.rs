@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    process::trust::{self, TrustError},
+    process::{TrustError, check_program},
     tool::{
         ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName,
         source::{ToolContext, ToolSource},
@@ -22,7 +22,7 @@ use crate::{
     value::Value,
 };
 
-use self::command::Command;
+use self::command::CommandTemplate;
 pub use crate::process::supervise::{SUPERVISE, supervise};
 
 /// Offers the programs that a `tools.toml` lists as tools.
@@ -90,7 +90,7 @@ pub struct ProgramTools {
 #[derive(Debug)]
 struct Program {
     tool: Tool,
-    command: Command,
+    command: CommandTemplate,
 }
 
 impl ProgramTools {
@@ -112,7 +112,7 @@ impl ProgramTools {
     /// cannot be read or its content is invalid.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ProgramsError> {
         let programs = programs(ToolsFile::read(path.as_ref())?)?;
-        programs.iter().try_for_each(|program| trust::check_program(program.command.program()))?;
+        programs.iter().try_for_each(|program| check_program(program.command.program()))?;
         Ok(Self { programs: programs.into(), supervisor: None })
     }
 

@@ -57,6 +57,7 @@ mod logs;
 #[cfg(feature = "record")]
 mod observed;
 mod options;
+mod process;
 mod programs;
 mod programs_of_the_api;
 #[cfg(all(feature = "cli", unix))]

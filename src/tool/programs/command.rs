@@ -1,28 +1,20 @@
 //! The command of a program: a fixed executable with fixed arguments, and the parameters that may become arguments.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    process,
-};
+use std::path::Path;
 
 use serde_json::Value;
 
 use crate::{
-    process::supervise::SUPERVISE,
+    process::Command,
     tool::{ErrorCode, ToolError},
 };
 
-/// The `PATH` of programs, unless `env` sets another.
-const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-
 /// A program, its arguments, and its environment.
 #[derive(Debug)]
-pub(super) struct Command {
-    program: PathBuf,
+pub(super) struct CommandTemplate {
+    /// The program without its arguments.
+    command: Command,
     arguments: Vec<Argument>,
-    folder: PathBuf,
-    environment: Vec<(String, Option<String>)>,
 }
 
 #[derive(Debug)]
@@ -32,80 +24,52 @@ enum Argument {
     Parameter(String),
 }
 
-impl Command {
+impl CommandTemplate {
     /// Creates a command from its parts; a variable without a value is inherited from this process.
     pub(super) fn new(
         parts: Vec<String>,
         schema: Option<&Value>,
-        folder: PathBuf,
+        folder: &Path,
         environment: Vec<(String, Option<String>)>,
     ) -> Result<Self, String> {
         let mut parts = parts.into_iter();
-        let program = PathBuf::from(parts.next().ok_or("`command` is empty")?);
-        check_program(&program)?;
+        let program = parts.next().ok_or("`command` is empty")?;
+        let command = Command::new(program).map_err(|error| error.to_string())?.folder(folder);
+        let command = environment.into_iter().fold(command, |command, (variable, value)| match value {
+            Some(value) => command.env(variable, value),
+            None => command.inherit(variable),
+        });
         let mut arguments = Vec::new();
         let mut after_dashes = false;
         for part in parts {
             arguments.push(argument(part, after_dashes, schema)?);
             after_dashes |= matches!(arguments.last(), Some(Argument::Fixed(text)) if text == "--");
         }
-        Ok(Self { program, arguments, folder, environment })
+        Ok(Self { command, arguments })
     }
 
     /// Returns the program that runs.
     pub(super) fn program(&self) -> &Path {
-        &self.program
+        self.command.program()
     }
 
-    /// Builds the command for one call. No shell reads any part of it. With a supervisor, the supervisor is started
-    /// in the same folder with the same environment, and starts the program.
+    /// Builds the command for one call. No shell reads any part of it.
     ///
     /// # Errors
     /// `invalid_parameters` if a parameter in the command is not a string, a number or a bool.
-    pub(super) fn fill(
-        &self,
-        parameters: &Value,
-        supervisor: Option<&Path>,
-    ) -> Result<process::Command, ToolError> {
-        let mut command = match supervisor {
-            Some(supervisor) => {
-                let mut command = process::Command::new(supervisor);
-                command.arg(SUPERVISE).arg(&self.program);
-                command
-            }
-            None => process::Command::new(&self.program),
-        };
+    pub(super) fn fill(&self, parameters: &Value, supervisor: Option<&Path>) -> Result<Command, ToolError> {
+        let mut command = self.command.clone();
         for argument in &self.arguments {
-            match argument {
+            command = match argument {
                 Argument::Fixed(text) => command.arg(text),
                 Argument::Parameter(name) => command.arg(text_of(name, parameters.get(name))?),
             };
         }
-        command.current_dir(&self.folder).env_clear().env("PATH", SEARCH_PATH);
-        for (variable, value) in &self.environment {
-            match value {
-                Some(value) => command.env(variable, value),
-                None => command.envs(env::var_os(variable).map(|value| (variable, value))),
-            };
-        }
-        Ok(command)
+        Ok(match supervisor {
+            Some(helper) => command.supervisor(helper),
+            None => command,
+        })
     }
-}
-
-fn check_program(program: &Path) -> Result<(), String> {
-    let shown = program.display();
-    if !program.is_absolute() || shown.to_string().contains('\0') {
-        return Err(format!("the path {shown} is not absolute"));
-    }
-    // Windows passes these to its shell, whose quoting cannot be made safe.
-    let extension = program.extension().unwrap_or_default();
-    if extension.eq_ignore_ascii_case("bat") || extension.eq_ignore_ascii_case("cmd") {
-        return Err(format!("{shown} is a batch script; name an executable"));
-    }
-    if !program.is_file() {
-        return Err(format!("there is no program {shown}"));
-    }
-    Ok(())
 }
 
 fn argument(part: String, after_dashes: bool, schema: Option<&Value>) -> Result<Argument, String> {
@@ -163,14 +127,19 @@ mod tests {
 
     use super::*;
 
-    fn command(parts: &[&str]) -> Result<Command, String> {
+    fn command(parts: &[&str]) -> Result<CommandTemplate, String> {
         let schema = json!({"properties": {"city": {}}});
-        Command::new(parts.iter().map(ToString::to_string).collect(), Some(&schema), "/".into(), Vec::new())
+        CommandTemplate::new(
+            parts.iter().map(ToString::to_string).collect(),
+            Some(&schema),
+            Path::new("/"),
+            Vec::new(),
+        )
     }
 
     fn arguments(parameter: &Value) -> Result<Vec<String>, ToolError> {
         let command = command(&["/bin/cat", "-x", "--", "{city}"]).unwrap();
-        let filled = command.fill(&json!({"city": parameter}), None)?;
+        let filled = command.fill(&json!({"city": parameter}), None)?.to_std();
         Ok(filled.get_args().map(|it| it.to_str().unwrap().to_owned()).collect())
     }
 
@@ -202,7 +171,10 @@ mod tests {
         ] {
             assert_eq!(command(&parts).unwrap_err(), expected);
         }
-        assert!(Command::new(vec!["/bin/cat".into(), "{x}".into()], None, "/".into(), Vec::new()).is_err());
+        assert!(
+            CommandTemplate::new(vec!["/bin/cat".into(), "{x}".into()], None, Path::new("/"), Vec::new())
+                .is_err()
+        );
         assert!(
             command(&["/bin/cat", "{print}", "${HOME}", "{ .a }", "{}", "{", "--", "{city}", "{city}"])
                 .is_ok()
@@ -216,8 +188,9 @@ mod tests {
             ("CARGO_MANIFEST_DIR".to_owned(), None),
             ("NO_SUCH_VARIABLE".to_owned(), None),
         ];
-        let command = Command::new(vec!["/bin/cat".to_owned()], None, "/".into(), environment).unwrap();
-        let filled = command.fill(&json!({}), None).unwrap();
+        let command =
+            CommandTemplate::new(vec!["/bin/cat".to_owned()], None, Path::new("/"), environment).unwrap();
+        let filled = command.fill(&json!({}), None).unwrap().to_std();
         let names: Vec<_> = filled.get_envs().map(|(name, _)| name.to_str().unwrap()).collect();
         assert_eq!(names, ["CARGO_MANIFEST_DIR", "LANG", "PATH"]);
     }

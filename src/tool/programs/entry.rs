@@ -5,7 +5,7 @@ use std::{ops::Range, time::Duration};
 use serde_json::Value;
 use toml::Spanned;
 
-use super::{Program, ProgramsError, command::Command};
+use super::{Program, ProgramsError, command::CommandTemplate};
 use crate::{
     tool::{Consent, RegisterError, Tool, ToolName, ToolOptions},
     tools_file::{self, Asks, Place, ProgramEntry},
@@ -60,7 +60,7 @@ pub(super) fn program(entry: Spanned<ProgramEntry>, place: &Place) -> Result<Pro
         value_of.map(|value| (variable, value)).map_err(|reason| wrong(value.span(), reason))
     });
     let environment: Vec<_> = environment.collect::<Result<_, _>>()?;
-    let command = Command::new(entry.command.into_inner(), tool.input_schema(), folder, environment)
+    let command = CommandTemplate::new(entry.command.into_inner(), tool.input_schema(), &folder, environment)
         .map_err(|reason| wrong(span, reason))?;
     Ok(Program { tool, command })
 }

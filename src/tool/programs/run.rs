@@ -5,11 +5,11 @@ use std::{path::Path, process::ExitStatus, time::Duration};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
-    command::Command,
+    command::CommandTemplate,
     streams::{MAX_STDOUT, Overflow, Streams},
 };
 use crate::{
-    process::{group::Group, supervise::TERM_GRACE},
+    process::TERM_GRACE,
     tool::{ErrorCode, Outcome, ToolError, source::ToolContext},
     value::Value,
 };
@@ -30,22 +30,19 @@ enum End {
 
 /// Runs the program once. Dropping the future kills it.
 pub(super) async fn run(
-    command: &Command,
+    command: &CommandTemplate,
     supervisor: Option<&Path>,
     own_limit: Option<Duration>,
     arguments: &Value,
     context: &ToolContext,
 ) -> Outcome {
     let parameters = arguments.to_json();
-    let process = command.fill(&parameters, supervisor)?;
+    let command = command.fill(&parameters, supervisor)?;
     let begun = Instant::now();
     let own_end = own_limit.and_then(|limit| begun.checked_add(limit));
     let deadline = own_end.into_iter().fold(Instant::from_std(context.deadline()), Instant::min);
 
-    let (mut group, pipes) = match supervisor {
-        Some(_) => Group::start_supervised(process)?,
-        None => Group::start(process)?,
-    };
+    let (mut group, pipes) = command.start()?;
     let mut streams = Streams::new(pipes, serde_json::to_vec(&parameters)?)?;
     let end = tokio::select! {
         biased;

@@ -7,13 +7,10 @@ use tokio::{
     process::{ChildStderr, ChildStdin, ChildStdout},
 };
 
-use crate::process::group::Pipes;
+use crate::process::{Pipes, keep_tail};
 
 /// The largest result of a program, in bytes.
 pub(super) const MAX_STDOUT: usize = 1 << 20;
-
-/// How much of the end of stderr is kept, in bytes. Only its last line is sent.
-const MAX_STDERR: usize = 64 << 10;
 
 /// The read size, in bytes.
 const CHUNK: usize = 16 << 10;
@@ -113,8 +110,7 @@ impl Streams {
                     if !more {
                         self.stderr = None;
                     }
-                    let excess = self.complaint.len().saturating_sub(MAX_STDERR);
-                    self.complaint.drain(..excess);
+                    keep_tail(&mut self.complaint);
                 }
             }
         }
