@@ -46,6 +46,15 @@
 //! | [`chat`] | tool definitions and calls in the form of chat-model APIs |
 //! | [`PermissionPrompt`], [`ChoicePrompt`], [`FormPrompt`], [`AuthorizePrompt`] | questions to a person at a client |
 //!
+//! **A result that keeps its meaning:**
+//!
+//! | item | what for |
+//! | --- | --- |
+//! | [`ToolResult`] | what the model reads, what a person sees and hears; returned by a tool, read from a call's value |
+//! | [`ContentBlock`], [`BlockKind`], [`Audience`], [`Media`] | its content, in pieces with an audience |
+//! | [`Display`], [`DisplayContent`], [`DisplayKind`], [`Widget`] | what a screen shows |
+//! | [`ModelView`], [`Native`], [`ToolSystem`], [`Cut`] | the model's text, the document of another system, what was removed |
+//!
 //! **Both:** [`Event`] and [`Events`] say what happens, [`CallRecord`] and [`Stats`] what happened, [`Config`] with [`Times`] and
 //! [`Caps`] sets limits, [`livekit`] has connection options and tokens, [`recording`] records a session.
 //!
@@ -123,12 +132,13 @@ pub use tool::programs;
 #[cfg(feature = "runtime")]
 pub use tool::source::{Prefixed, ToolContext, ToolSource};
 pub use tool::{
-    AuthorizePrompt, BargeIn, CallError, CallId, ChoicePrompt, Consent, DEFAULT_TIMEOUT, Decision, ErrorCode,
+    Audience, AuthorizePrompt, BargeIn, BlockKind, CallError, CallId, ChoicePrompt, Consent, ContentBlock,
+    Cut, DEFAULT_TIMEOUT, Decision, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource, ErrorCode,
     Execution, FormPrompt, InvalidCallId, InvalidToolName, InvalidTraceContext, Job, JobKey,
     MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, MAX_TOOL_NAME,
-    NameMap, NameRules, NotAdmitted, NotOffered, Offer, Outcome, PermissionOption, PermissionPrompt,
-    Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall, RegisterError, Tool, ToolError, ToolName,
-    ToolOptions, TraceContext, Visibility,
+    Media, ModelView, NameMap, NameRules, Native, NotAdmitted, NotOffered, Offer, Outcome, PermissionOption,
+    PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall, RegisterError, Tool,
+    ToolError, ToolName, ToolOptions, ToolResult, ToolSystem, TraceContext, Visibility, Widget,
 };
 #[cfg(feature = "livekit")]
 pub use transport::livekit;

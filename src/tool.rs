@@ -23,6 +23,7 @@ pub(crate) mod not_offered;
 pub mod programs;
 mod progress;
 mod prompt;
+mod result;
 #[cfg(feature = "runtime")]
 mod schema;
 #[cfg(feature = "runtime")]
@@ -42,6 +43,10 @@ pub use prompt::{
     AuthorizePrompt, ChoicePrompt, Decision, FormPrompt, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL,
     MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, PermissionOption, PermissionPrompt, Prompt,
     PromptAnswer, PromptedCall,
+};
+pub use result::{
+    Audience, BlockKind, ContentBlock, Cut, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource,
+    Media, ModelView, Native, ToolResult, ToolSystem, Widget,
 };
 pub use trace_context::{InvalidTraceContext, TraceContext};
 

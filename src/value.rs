@@ -32,7 +32,7 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use error::{DecodeError, EncodeError};
-pub(crate) use json::{object, parse, text_of, to_json, write_json};
+pub(crate) use json::{append_text, object, parse, text_of, to_json, write_json};
 pub use scan::Limits;
 
 use token::{Token, skip};

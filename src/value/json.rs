@@ -55,6 +55,56 @@ pub(crate) fn parse(text: &str) -> Result<Json, DecodeError> {
     json.map_err(|error| DecodeError::json(error.to_string()))
 }
 
+/// Appends the canonical JSON text of the value that starts at `at`, and returns the position after it. No tree is
+/// built, unless a map needs a `$map`.
+pub(crate) fn append_text(out: &mut Vec<u8>, bytes: &[u8], at: usize) -> Result<usize, DecodeError> {
+    let (token, mut next) = Token::read(bytes, at)?;
+    match token {
+        Token::Str(text) => {
+            let text = std::str::from_utf8(text).map_err(|_| DecodeError::Utf8 { offset: at })?;
+            append(out, text)?;
+        }
+        Token::Array(count) => {
+            out.push(b'[');
+            for n in 0..count {
+                if n > 0 {
+                    out.push(b',');
+                }
+                next = append_text(out, bytes, next)?;
+            }
+            out.push(b']');
+        }
+        Token::Map(count) => {
+            let start = out.len();
+            out.push(b'{');
+            for n in 0..count {
+                let (key, after) = Token::read(bytes, next)?;
+                let is_plain = matches!(key, Token::Str(key) if count > 1 || !key.starts_with(b"$"));
+                if !is_plain {
+                    // Read again, as a tree.
+                    out.truncate(start);
+                    let mut end = at;
+                    append(out, &value(bytes, &mut end)?)?;
+                    return Ok(end);
+                }
+                if n > 0 {
+                    out.push(b',');
+                }
+                append_text(out, bytes, next)?;
+                out.push(b':');
+                next = append_text(out, bytes, after)?;
+            }
+            out.push(b'}');
+        }
+        _ => append(out, &value(bytes, &mut { at })?)?,
+    }
+    Ok(next)
+}
+
+fn append(out: &mut Vec<u8>, part: &(impl serde::Serialize + ?Sized)) -> Result<(), DecodeError> {
+    serde_json::to_writer(out, part).map_err(|error| DecodeError::json(error.to_string()))
+}
+
 /// Returns a string's own text; for any other value, its JSON text.
 pub(crate) fn text_of(bytes: &[u8]) -> Result<String, DecodeError> {
     Ok(match to_json(bytes)? {
@@ -265,6 +315,22 @@ mod tests {
         assert_eq!(body.to_json(), json!({"$map": [["$bin", "AA=="]]}));
     }
 
+    fn text_of_tree(body: &Value) -> String {
+        let mut out = Vec::new();
+        assert_eq!(append_text(&mut out, body.as_bytes(), 0), Ok(body.as_bytes().len()));
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn text_of_special_values_equals_that_of_the_tree() {
+        for text in [
+            r#"[{"$bin":"AA=="},{"$map":[[1,"a"],[{},"b"]]},{"$ext":[5,""]},{"$float":"NaN"},-0.0]"#,
+            r#"{"a":{"$map":[["$bin",1]]},"$bin":{"b":{"$other":1}}}"#,
+        ] {
+            assert_eq!(text_of_tree(&Value::from_json(text).unwrap()), text);
+        }
+    }
+
     fn any_json() -> impl Strategy<Value = Json> {
         let leaf = prop_oneof![
             Just(Json::Null),
@@ -295,6 +361,7 @@ mod tests {
             let text = serde_json::to_string(&body).unwrap();
             prop_assert_eq!(&serde_json::from_str::<Value>(&text).unwrap(), &body);
             prop_assert_eq!(&Value::from_json(&text).unwrap(), &body);
+            prop_assert_eq!(text_of_tree(&body), text);
         }
     }
 }

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::Notify;
 use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, Event, JoinError, Outcome, RegisterError, State, Tool,
-    ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Tools, Value, check_tool, memory::MemoryRoom,
+    Assistant, CallError, Client, ErrorCode, Event, JoinError, Native, Outcome, RegisterError, State, Tool,
+    ToolContext, ToolError, ToolName, ToolOptions, ToolResult, ToolSource, ToolSystem, Tools, Value,
+    check_tool, memory::MemoryRoom,
 };
 
 #[derive(Serialize)]
@@ -337,4 +338,26 @@ async fn join_leaves_out_tools_only_of_sources_that_validate_arguments() {
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let text: String = assistant.call("kept", ()).await.unwrap().decode().unwrap();
     assert_eq!(text, "mine", "the client's own function precedes its sources");
+}
+
+#[tokio::test(start_paused = true)]
+async fn function_returns_a_result_that_keeps_its_meaning() {
+    fn result() -> ToolResult {
+        let document = r#"{"content": [{"type": "text", "text": "5 €"}], "n": 1.50}"#;
+        let native = Native::new(ToolSystem::MCP, document);
+        ToolResult::text("looking").with_person_text("5 €").with_structured(json!(null)).with_native(native)
+    }
+    let room = MemoryRoom::new();
+    let client = Client::builder().tool("balance", "", async || Ok::<_, ToolError>(result())).tool(
+        "broken",
+        "",
+        async || Err::<(), _>(ToolError::from("no bank").with_partial(result().into())),
+    );
+    let _client = client.join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let read = ToolResult::of(&assistant.call("balance", ()).await.unwrap());
+    assert_eq!(read, result());
+    assert_eq!(assistant.call("balance", ()).await.unwrap().decode::<ToolResult>().unwrap(), read);
+    let Err(CallError::Tool(error)) = assistant.call("broken", ()).await else { panic!("it succeeded") };
+    assert_eq!(ToolResult::of_error(&error), read);
 }
