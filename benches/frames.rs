@@ -5,7 +5,10 @@
 use bytes::Bytes;
 use divan::{Bencher, black_box};
 use serde::Serialize;
-use toolbridge::frame::{Frame, Kind, Message, Meta};
+use toolbridge::{
+    ContentBlock, Media, Native, ToolResult, ToolSystem,
+    frame::{Frame, Kind, Message, Meta},
+};
 
 mod samples;
 #[path = "samples/typed.rs"]
@@ -108,6 +111,48 @@ fn encode_rmpv(bencher: Bencher<'_, '_>, name: &str) {
         rmpv::encode::write_value(&mut out, black_box(&value)).unwrap();
         black_box(out.len())
     });
+}
+
+/// A result whose document has 10 KB: as text and as structured data that say the same, or as data alone.
+fn tool_result(name: &str) -> ToolResult {
+    let records = samples::records();
+    let structured = ToolResult::default().with_structured(&records);
+    match name {
+        "text" => ToolResult::text(records.to_string()),
+        "said twice" => structured.with_text(serde_json::to_string_pretty(&records).unwrap()),
+        _ => structured.with_text("50 records"),
+    }
+}
+
+const RESULTS: [&str; 3] = ["text", "said twice", "structured"];
+
+/// The model's view of a result that was read before.
+#[divan::bench(args = RESULTS, sample_size = 20)]
+fn result_for_model(bencher: Bencher<'_, '_>, name: &str) {
+    let result = tool_result(name);
+    bencher.bench(|| black_box(&result).for_model(ToolResult::MAX_TEXT).text.len());
+}
+
+/// Reading the same result from the value of a call.
+#[divan::bench(args = RESULTS, sample_size = 20)]
+fn result_read(bencher: Bencher<'_, '_>, name: &str) {
+    let value = tool_result(name).to_value();
+    bencher.bench(|| ToolResult::of(black_box(&value)));
+}
+
+/// An image of 1 MiB in a document: reading and writing it, where it stands once.
+#[divan::bench(args = ["read", "write"])]
+fn result_with_image(bencher: Bencher<'_, '_>, way: &str) {
+    let image = Media::encode(&vec![0xa5; 1 << 20], "image/png");
+    let document = serde_json::json!({"content": [{"type": "image", "data": image.data()}]}).to_string();
+    let result = ToolResult::default()
+        .with_block(ContentBlock::image(image))
+        .with_native(Native::new(ToolSystem::MCP, document));
+    let value = result.to_value();
+    match way {
+        "read" => bencher.bench(|| ToolResult::of(black_box(&value))),
+        _ => bencher.bench(|| black_box(&result).to_value()),
+    }
 }
 
 fn write_named(out: &mut Vec<u8>, value: &impl Serialize) -> usize {
