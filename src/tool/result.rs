@@ -338,8 +338,9 @@ impl ToolResult {
         let numbered = self.content.iter().enumerate().filter(|(_, block)| is_hidden(block));
         cut.extend(numbered.map(|(n, _)| Cut::new(Cut::CONTENT, format!("/{n}"))));
         let texts: Vec<&str> = hidden.iter().flat_map(|block| block.texts()).collect();
+        // What was too much to compare is taken for the same.
         let tells = |structured: &&Value| {
-            texts.iter().any(|text| same::says(text, structured)) || has_text(structured, &texts)
+            same::any_says(texts.iter().copied(), structured) != Some(false) || has_text(structured, &texts)
         };
         let structured_is_cut = self.structured.as_ref().filter(tells).is_some();
         if structured_is_cut {
@@ -468,8 +469,11 @@ fn is_list_of_blocks(content: &Value) -> bool {
     has_type
 }
 
-/// Returns whether a string inside the value, or a key, holds one of the texts.
+/// Returns whether a string inside the value, or a key, holds one of the texts. What is too large counts as if it did.
 fn has_text(value: &Value, texts: &[&str]) -> bool {
+    if texts.len().saturating_mul(value.as_bytes().len()) > native::MAX_SEARCH {
+        return true;
+    }
     let mut at = 0;
     while let Ok((token, next)) = Token::read(value.as_bytes(), at) {
         if token.as_text().is_some_and(|text| texts.iter().any(|it| native::holds(text, it))) {

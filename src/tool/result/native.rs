@@ -15,8 +15,9 @@ const MAX_CUTS: usize = 256;
 /// A text of at least this many bytes is also looked for inside other texts.
 const MIN_CONTAINED: usize = 16;
 
-/// The most work of looking for texts inside other texts, in bytes. More of it takes the whole document along.
-const MAX_SEARCH: usize = 256 * 1024 * 1024;
+/// The most work of looking for texts inside a part, in bytes: their number times the part's size. More of it takes the
+/// whole part along.
+pub(super) const MAX_SEARCH: usize = 256 * 1024 * 1024;
 
 /// The document of the system that a result comes from, as text, byte for byte. `Debug` shows only its size.
 #[derive(Clone, PartialEq)]

@@ -4,28 +4,51 @@ use serde_json::Value as Json;
 
 use crate::value::{Value, parse, to_json, token::Token};
 
-/// The longest text that is parsed for the comparison, in bytes. A text in the order of the value is compared whatever
-/// its length.
-const MAX_PARSED: usize = 64 * 1024;
+/// How many bytes of the texts of one result are parsed for the comparison. A text in the order of the value is compared
+/// without parsing, whatever its length.
+const MAX_PARSED: usize = 256 * 1024;
 
-/// Returns whether the text is the value itself or its JSON, in any order of keys and with any white space.
-pub(super) fn says(text: &str, value: &Value) -> bool {
-    if value.as_str() == Some(text) {
-        return true;
+/// Returns whether one of the texts is the value itself or its JSON, in any order of keys and with any white space.
+/// `None` if there was too much to compare.
+pub(super) fn any_says<'a>(texts: impl Iterator<Item = &'a str>, value: &Value) -> Option<bool> {
+    let (mut left, mut tree, mut is_certain) = (MAX_PARSED, None, true);
+    for text in texts {
+        if value.as_str() == Some(text) {
+            return Some(true);
+        }
+        let text = text.trim_matches([' ', '\n', '\r', '\t']);
+        let mut reader = Reader { text: text.as_bytes(), at: 0 };
+        if reader.value(value.as_bytes(), 0).is_some() && reader.at == text.len() {
+            return Some(true);
+        }
+        if !may_differ(text, value) {
+            continue;
+        }
+        let Some(rest) = left.checked_sub(text.len()) else {
+            is_certain = false;
+            continue;
+        };
+        left = rest;
+        if tree.is_none() {
+            tree = to_json(value.as_bytes()).ok();
+        }
+        if parse(text).is_ok_and(|json| tree.as_ref() == Some(&json)) {
+            return Some(true);
+        }
     }
-    let text = text.trim_matches([' ', '\n', '\r', '\t']);
-    let mut reader = Reader { text: text.as_bytes(), at: 0 };
-    if reader.value(value.as_bytes(), 0).is_some() && reader.at == text.len() {
-        return true;
-    }
-    // Only a container can have another order, and escapes in other places.
-    let may_differ = matches!(
-        (text.as_bytes().first(), Token::read(value.as_bytes(), 0)),
-        (Some(b'{'), Ok((Token::Map(_), _))) | (Some(b'['), Ok((Token::Array(_), _)))
-    );
-    may_differ
-        && text.len() <= MAX_PARSED
-        && parse(text).is_ok_and(|json| to_json(value.as_bytes()).is_ok_and(|value| value == json))
+    is_certain.then_some(false)
+}
+
+/// Returns whether a text can be the JSON of a value in another order or with other escapes.
+fn may_differ(text: &str, value: &Value) -> bool {
+    let value = value.as_bytes();
+    // The least JSON for its value is that of a float: `1.0,` for nine bytes.
+    let is_long_enough = value.len() <= 3 * text.len() + 16;
+    is_long_enough
+        && matches!(
+            (text.as_bytes().first(), Token::read(value, 0)),
+            (Some(b'{'), Ok((Token::Map(_), _))) | (Some(b'['), Ok((Token::Array(_), _)))
+        )
 }
 
 /// Compares a JSON text with a value, without building either. A difference in order counts as different.
@@ -132,6 +155,10 @@ mod tests {
 
     use super::*;
 
+    fn says(text: &str, value: &Value) -> bool {
+        any_says([text].into_iter(), value).unwrap()
+    }
+
     #[test]
     fn text_that_is_the_json_of_a_value_says_the_same() {
         let value = Value::from(json!({"a": [1, -2, 1.5, true, null], "b": {"c": "x\n\"é\"", "d": {}}}));
@@ -158,5 +185,16 @@ mod tests {
         assert!(says(" 5 ", &Value::from(json!(5))) && !says("5.0", &Value::from(json!(5))));
         assert!(says("null", &Value::nil()) && !says("nullx", &Value::nil()));
         assert!(!says(&"[".repeat(50_000), &Value::from(json!([[]]))));
+    }
+    #[test]
+    fn too_much_text_is_not_compared() {
+        let value = Value::from(json!({"a": "x".repeat(200_000), "b": 1}));
+        let same = format!("{{\"a\":\"{}\",\"b\":1}}", "x".repeat(200_000));
+        let reordered = format!("{{\"b\":1,\"a\":\"{}\"}}", "x".repeat(200_000));
+        let other = same.replace("\"b\":1", "\"b\":2");
+        let all = |texts: &[&String]| any_says(texts.iter().map(|text| text.as_str()), &value);
+        assert_eq!((all(&[&other]), all(&[&reordered])), (Some(false), Some(true)));
+        assert_eq!(all(&[&other, &reordered]), None);
+        assert_eq!(all(&[&other, &other, &same]), Some(true));
     }
 }

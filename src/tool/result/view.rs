@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use super::{Audience, BlockKind, ContentBlock, Media, ToolResult, same::says, sized};
+use super::{Audience, BlockKind, ContentBlock, Media, ToolResult, same::any_says, sized};
 use crate::value::{Value, append_text};
 
 /// What the model reads of a result. `Debug` shows only sizes.
@@ -35,7 +35,7 @@ impl<'a> ModelView<'a> {
         let structured = result.structured().filter(|value| {
             // Nothing is said by a null that stands next to a text.
             let is_said = value.is_nil() && !texts.is_empty();
-            !is_said && !blocks().filter_map(ContentBlock::as_text).any(|text| says(text, value))
+            !is_said && any_says(blocks().filter_map(ContentBlock::as_text), value) != Some(true)
         });
         texts.extend(structured.map(json_of));
         let images = blocks().filter_map(|block| match block.kind() {
