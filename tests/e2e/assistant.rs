@@ -222,7 +222,7 @@ async fn closed_output_ends_the_assistant() -> anyhow::Result<()> {
     pipeline.json(json!({"type": "hello"})).await?;
     // Output is closed, so later events cannot be reported.
     let _phone = client(&server, room, "phone", Client::builder()).await?;
-    let output = soon("its end", pipeline.ended()).await??;
+    let output = soon("the end of the process", pipeline.ended()).await??;
     ensure!(output.code == Some(0) && output.stderr == "status 0\n", "{output:?}");
     Ok(())
 }
@@ -238,7 +238,7 @@ async fn lost_room_ends_the_assistant_after_every_result() -> anyhow::Result<()>
     ensure!(result["ok"] == false && result["error"]["mayHaveRun"] == true, "{result}");
     let closed = brain.json(json!({"event": "closed"})).await?;
     ensure!(closed["orderly"] == false, "{closed}");
-    let output = soon("its end", brain.ended()).await??;
+    let output = soon("the end of the process", brain.ended()).await??;
     ensure!(output.code == Some(1) && output.stderr.lines().count() == 1, "{output:?}");
     Ok(())
 }
@@ -298,7 +298,7 @@ async fn hangup_leaves_no_program_running() -> anyhow::Result<()> {
         })
         .await?;
         program.signal(Signal::HUP)?;
-        let output = soon("its end", program.ended()).await??;
+        let output = soon("the end of the process", program.ended()).await??;
         ensure!(output.code == Some(0), "{verb}: {output:?}");
         // The lock is free as soon as the program is dead.
         let free = tokio::process::Command::new("flock").arg("-x").arg(mark.to_string()).arg("true").status();

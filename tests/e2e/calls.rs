@@ -160,7 +160,7 @@ async fn progress_passes() -> anyhow::Result<()> {
         pair(&server, "progress", Client::builder().tool("steps", "", steps), Assistant::builder()).await?;
     let mut call = brain.call("steps", ()).start();
     started(&mut call).await?;
-    let step = soon("the progress", call.progress()).await?.context("it ended")?;
+    let step = soon("the progress", call.progress()).await?.context("the call ended")?;
     ensure!(step.message.as_deref() == Some("half way"), "{step:?}");
     Ok(())
 }
@@ -184,9 +184,9 @@ async fn two_hundred_calls_over_four_clients_get_their_own_results() -> anyhow::
         calls.spawn(async move { (n, call.await) });
     }
     let mut order = Vec::new();
-    while let Some(ended) = soon("the answer", calls.join_next()).await? {
+    while let Some(ended) = soon("the result", calls.join_next()).await? {
         let (n, result) = ended?;
-        ensure!(result?.decode::<u64>()? == 2 * n, "call {n} got another's answer");
+        ensure!(result?.decode::<u64>()? == 2 * n, "call {n} got the result of another call");
         order.push(n);
     }
     ensure!(order.len() == 200 && !order.is_sorted(), "{order:?}");
@@ -212,7 +212,7 @@ async fn sixty_fifth_open_call_to_one_client_is_refused() -> anyhow::Result<()> 
     let mut events = phone.events();
     drop(open.pop());
     event(&mut events, "the stop", |event| matches!(event, Event::Settled { .. }).then_some(())).await?;
-    soon("the place", async {
+    soon("a free slot", async {
         loop {
             match brain.call("double", json!({"n": 1})).await {
                 Err(CallError::TooManyOpen { .. }) => tokio::task::yield_now().await,
@@ -236,7 +236,7 @@ async fn request_of_16_mib_passes_and_one_more_byte_is_refused() -> anyhow::Resu
     const MOST: usize = 16 * 1024 * 1024;
     const BELOW: usize = MOST - 30; // a value below the limit, whose frame is above it
     let CallError::TooLarge { size, limit: MOST } = ask(BELOW).await.unwrap_err() else {
-        bail!("almost 16 MiB of text and a frame around them passed")
+        bail!("a frame above 16 MiB passed")
     };
     let fits = BELOW - (size - MOST);
     ensure!(ask(fits).await?.decode::<usize>()? == fits);
@@ -357,7 +357,10 @@ async fn second_assistant_is_denied_once() -> anyhow::Result<()> {
     .await?;
     let again = two.call("bridge.echo", json!({})).to("phone").timeout(Duration::from_millis(500)).await;
     ensure!(matches!(again, Err(CallError::Timeout { .. })), "{again:?}");
-    ensure!(one.call("double", json!({"n": 2})).await?.decode::<u64>()? == 4, "the first one lost its place");
+    ensure!(
+        one.call("double", json!({"n": 2})).await?.decode::<u64>()? == 4,
+        "the first assistant is no longer bound"
+    );
     Ok(())
 }
 
@@ -519,6 +522,9 @@ async fn second_client_with_an_ordinary_token_is_refused_with_the_reason() -> an
     .await?;
     ensure!(why == NotAdmitted::NoRole { admitted: Some("phone".into()) }, "{why:?}");
     ensure!(brain.tools().iter().all(|offer| offer.owner == "phone"), "{:?}", brain.tools());
-    ensure!(brain.call("double", json!({"n": 2})).await?.decode::<u64>()? == 4, "the first stays");
+    ensure!(
+        brain.call("double", json!({"n": 2})).await?.decode::<u64>()? == 4,
+        "the first client is no longer registered"
+    );
     Ok(())
 }

@@ -99,7 +99,7 @@ async fn tools_that_are_programs_are_called_from_a_shell() -> anyhow::Result<()>
     let failed = call(&server, room, &["fail"]).await?;
     let text = failure_of(&failed, 1)?;
     ensure!(text.starts_with("execution_error: ") && text.contains("the lamp is broken"), "{text}");
-    ensure!(!text.contains("first"), "only the last line travels: {text}");
+    ensure!(!text.contains("first"), "more than the last line is sent: {text}");
     phone.line("fail: execution_error after ").await?;
     phone.line("not bound to an assistant").await?;
 
@@ -257,7 +257,7 @@ async fn watch_sees_the_frames_of_a_call() -> anyhow::Result<()> {
             is_it.then_some(value)
         })
         .await?;
-    ensure!(large["frame"]["body"]["parameters"] == json!({"text": text}), "a part of it is missing");
+    ensure!(large["frame"]["body"]["parameters"] == json!({"text": text}), "a part of the text is missing");
     drop(phone);
     watch.interrupt()?;
     ensure!(watch.finish().await?.code == Some(0));
@@ -296,7 +296,7 @@ async fn two_clients_with_one_tool_are_named() -> anyhow::Result<()> {
     });
     met.await?;
     let brain = assistant(&server, room, "brain", Assistant::builder()).await?;
-    soon("both offers", async {
+    soon("both registrations", async {
         while brain.tools().len() < 2 {
             tokio::task::yield_now().await;
         }
@@ -396,7 +396,7 @@ async fn sec_c3_nothing_controls_the_terminal() -> anyhow::Result<()> {
     }
     let tools = Tools::new().tool("answer", EVIL, answer).tool("fail", EVIL, fail).tool("hang", EVIL, hang);
     let phone = client(&server, room, &identity, Client::builder().tools(tools)).await?;
-    soon("all to be known", async {
+    soon("all three participants", async {
         while phone.participants().len() < 2 {
             tokio::task::yield_now().await;
         }
@@ -443,7 +443,7 @@ async fn sec_c3_nothing_controls_the_terminal() -> anyhow::Result<()> {
 
 /// As on a laptop under load or a virtual machine that is moved. Nothing was sent meanwhile, and nothing lost.
 async fn machine_suspended_for_4_s_continues() -> anyhow::Result<()> {
-    let (server, room) = (Server::start("")?, "cli-stood-still");
+    let (server, room) = (Server::start("")?, "cli-suspended");
     let phone = cli_client(&server, room, "phone").await?;
     phone.signal(Signal::STOP)?;
     server.pause();

@@ -178,7 +178,7 @@ pub(crate) async fn event<T>(
 pub(crate) async fn started(call: &mut toolbridge::Call) -> anyhow::Result<()> {
     match soon("the start", call.progress()).await? {
         Some(_) => Ok(()),
-        None => bail!("it ended before it began"),
+        None => bail!("the call ended before it started"),
     }
 }
 

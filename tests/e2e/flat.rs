@@ -68,7 +68,7 @@ where
     }
     println!("{test}, before, after {third} times, after as many again, and once more: {needs:?}");
     let grows = |before: usize, after: usize| needs[after].memory > needs[before].memory + third * GROWTH;
-    ensure!(!(grows(1, 2) && grows(2, 3)), "it grows: {needs:?}");
+    ensure!(!(grows(1, 2) && grows(2, 3)), "the use of resources grows: {needs:?}");
     Ok(())
 }
 
@@ -120,9 +120,10 @@ async fn forced_resumes_leave_nothing_behind() -> anyhow::Result<()> {
         Ok(async move |_: &Server, relay: &Relay, _: usize| {
             let connections = relay.signaling().connections();
             relay.signaling().sever();
-            soon("another connection", relay.signaling().until_connections(connections + 1)).await?;
+            soon("another signaling connection", relay.signaling().until_connections(connections + 1))
+                .await?;
             still_there(&mut one).await?;
-            ensure!(*one.local().sid() == sid, "it joined anew");
+            ensure!(*one.local().sid() == sid, "the participant rejoined");
             Ok(())
         })
     })

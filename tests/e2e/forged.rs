@@ -61,7 +61,7 @@ async fn sixty_thousand_forged_datagrams_change_nothing() -> anyhow::Result<()> 
     ensure!(sent == 60_000 && dropped == 0, "{sent} were sent, of which the system dropped {dropped}");
     phone.close().await;
     let links = links.await?;
-    ensure!(links.is_empty(), "the link did not stay as it was: {links:?}");
+    ensure!(links.is_empty(), "the connection state changed: {links:?}");
     Ok(())
 }
 
@@ -101,7 +101,7 @@ async fn media_port() -> anyhow::Result<(SocketAddr, u64)> {
             }
         }
     };
-    let line = soon("a socket there", found).await??;
+    let line = soon("the participant's socket", found).await??;
     let fields: Vec<_> = line.split_whitespace().collect();
     let port = fields[1].rsplit(':').next().context("no port")?;
     let address = SocketAddrV4::new(HERE, u16::from_str_radix(port, 16)?);

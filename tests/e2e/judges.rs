@@ -112,7 +112,7 @@ impl Judge {
 async fn doctor(file: &Path) -> anyhow::Result<(Vec<(String, String)>, Value, Option<i32>)> {
     let (said, code) = judge(&["pymcap-cli", "doctor"], file, &["--format", "jsonl"]).await?;
     let lines: Vec<Value> = said.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let (summary, findings) = lines.split_last().context("it says nothing")?;
+    let (summary, findings) = lines.split_last().context("the judge prints nothing")?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let findings = findings.iter().map(|it| (text(&it["severity"]), text(&it["code"]))).collect();
     Ok((findings, summary.clone(), code))
@@ -128,10 +128,10 @@ async fn judge(before: &[&str], file: &Path, behind: &[&str]) -> anyhow::Result<
     let mut command = Command::new(script());
     command.arg("run").args(before).arg(file).args(behind);
     let judging = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = timeout(JUDGES, judging).await.context("the judge does not come to an end")??;
+    let output = timeout(JUDGES, judging).await.context("the judge does not finish")??;
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     let said = String::from_utf8(output.stdout)?;
-    ensure!(!said.is_empty(), "it says nothing but {complaint}");
+    ensure!(!said.is_empty(), "the judge prints only {complaint}");
     Ok((said, output.status.code()))
 }
 

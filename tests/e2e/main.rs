@@ -152,10 +152,10 @@ fn trial_where<F: Future<Output = anyhow::Result<()>>>(
         let mut attempts = 1..=still::ATTEMPTS;
         let result = loop {
             let (watch, result) = (still::Watch::begin(), runtime.block_on(test()));
-            match (&result, attempts.next().and_then(|_| watch.stood_still())) {
+            match (&result, attempts.next().and_then(|_| watch.suspension())) {
                 (Err(error), Some(longest)) => {
                     eprintln!(
-                        "{name}: again, for the machine stood still for {longest:?} meanwhile: {error:#}"
+                        "{name}: running again, because the machine was suspended for {longest:?}: {error:#}"
                     );
                 }
                 _ => break result,
@@ -171,5 +171,5 @@ fn trial_where<F: Future<Output = anyhow::Result<()>>>(
 
 /// Waits for an event that must occur.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> anyhow::Result<T> {
-    tokio::time::timeout(BOUND, future).await.with_context(|| format!("{what} did not come"))
+    tokio::time::timeout(BOUND, future).await.with_context(|| format!("timed out waiting for {what}"))
 }

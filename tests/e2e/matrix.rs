@@ -74,7 +74,7 @@ impl Wrong {
     }
 
     /// Returns whether calls work while the fault lasts.
-    fn leaves_a_way(self) -> bool {
+    fn keeps_a_path(self) -> bool {
         !matches!(self, Self::Media | Self::Both)
     }
 
@@ -106,9 +106,9 @@ impl Wrong {
         relay.media().rate(0);
         // Checks that the fault had its effect.
         match self {
-            Self::Mixes(_) => ensure!(relay.udp().overtaking() > 0, "all came in order"),
-            Self::Narrow(_) => ensure!(relay.udp().crowded_out() > 0, "there was room for all"),
-            Self::Udp => ensure!(relay.tcp().connections() > 0, "no other way was taken"),
+            Self::Mixes(_) => ensure!(relay.udp().overtaking() > 0, "no datagram was reordered"),
+            Self::Narrow(_) => ensure!(relay.udp().over_rate() > 0, "no datagram exceeded the rate"),
+            Self::Udp => ensure!(relay.tcp().connections() > 0, "no other path was used"),
             _ => {}
         }
         Ok(())
@@ -125,21 +125,17 @@ pub(crate) fn trials() -> Vec<Trial> {
             ("both", Wrong::Both),
             ("udp", Wrong::Udp),
         ] {
-            let name = format!("a_cut_of_{name}_for_{ms}_ms");
+            let name = format!("cut_of_{name}_for_{ms}_ms");
             trials.push(one_outcome_each(&name, wrong, Duration::from_millis(ms)));
         }
     }
     for percent in [2, 5, 10] {
-        trials.push(one_outcome_each(
-            &format!("a_loss_of_{percent}_percent"),
-            Wrong::Loses(10 * percent),
-            BAD,
-        ));
+        trials.push(one_outcome_each(&format!("loss_of_{percent}_percent"), Wrong::Loses(10 * percent), BAD));
     }
     for ms in [20, 100, 400] {
         trials.push(one_outcome_each(&format!("datagrams_up_to_{ms}_ms_late"), Wrong::Mixes(ms), BAD));
     }
-    trials.push(one_outcome_each("a_stream_up_to_400_ms_late", Wrong::Stutters(400), BAD));
+    trials.push(one_outcome_each("stream_up_to_400_ms_late", Wrong::Stutters(400), BAD));
     for rate in [5_000, 2_000] {
         trials.push(one_outcome_each(&format!("{rate}_bytes_a_second"), Wrong::Narrow(rate), BAD));
     }
@@ -195,15 +191,15 @@ async fn calls(room: String, wrong: Wrong, length: Duration) -> anyhow::Result<(
         sleep(length).await;
         wrong.end(&relay)
     };
-    let again = if wrong.leaves_a_way() {
-        let (again, ended) = tokio::join!(soon("a call that works meanwhile", again), ends);
+    let again = if wrong.keeps_a_path() {
+        let (again, ended) = tokio::join!(soon("a call that succeeds during the fault", again), ends);
         ended.and(again)?
     } else {
         ends.await?;
-        soon("a call that works", again).await?
+        soon("a call that succeeds", again).await?
     };
     if matches!(wrong, Wrong::Udp) && length >= ELSEWHERE {
-        ensure!(again < began + length, "the other way was not taken: {:?}", again.duration_since(began));
+        ensure!(again < began + length, "the other path was not used: {:?}", again.duration_since(began));
     }
     sleep(AFTER).await;
     over.store(true, Ordering::Relaxed);

@@ -68,7 +68,7 @@ impl Hosts {
             .process_group(0)
             .spawn()?;
         let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
-        let mut line = || anyhow::Ok(lines.next().context("the network did not come up")??);
+        let mut line = || anyhow::Ok(lines.next().context("the network did not start")??);
         let (url, path) = (line()?, line()?);
         let orders = BufReader::new(UnixStream::connect(path)?);
         Ok(Self { child, url, orders })
@@ -126,14 +126,14 @@ async fn changed_address_continues_in_the_same_join() -> anyhow::Result<()> {
     let here = joined(&mut watcher, "phone").await?;
     let assistant = Assistant::builder().join(&hosts.url, &key.assistant(room, "assistant").sign()?).await?;
     let call = |tool: &str| assistant.call(tool, json!({})).to("phone").start();
-    let answer = async |call: Call| Ok::<_, anyhow::Error>(soon("an answer", call).await??.to_json());
+    let answer = async |call: Call| Ok::<_, anyhow::Error>(soon("a result", call).await??.to_json());
     let (kitchen, cellar) = (json!({"room": "kitchen"}), json!({"room": "cellar"}));
     ensure!(answer(call("where_is")).await? == kitchen);
     let mut slow = call("slow");
     started(&mut slow).await?;
 
     // It reports its connection state.
-    let mut says = async |wanted: &str| {
+    let mut reports = async |wanted: &str| {
         let search = async {
             while let Some(line) = said.next_line().await? {
                 if line.contains(wanted) {
@@ -148,16 +148,16 @@ async fn changed_address_continues_in_the_same_join() -> anyhow::Result<()> {
     hosts.order(&json!({"near": false}))?;
     hosts.order(&json!({"near": true}))?;
     let meanwhile = call("where_is");
-    says("connection lost").await?;
+    reports("connection lost").await?;
     let down = moved.elapsed();
-    says("reconnected").await?;
+    reports("reconnected").await?;
     let up = moved.elapsed();
     ensure!(answer(meanwhile).await? == kitchen);
     let answered = moved.elapsed();
-    println!("after the move: {down:?} to the loss, {up:?} to the way back, {answered:?} to an answer");
+    println!("after the move: {down:?} to the loss, {up:?} to the reconnect, {answered:?} to a result");
     fs::write(&may_end, "")?;
     ensure!(answer(slow).await? == cellar);
-    ensure!(fs::read_to_string(&runs)?.lines().count() == 1, "it ran again");
+    ensure!(fs::read_to_string(&runs)?.lines().count() == 1, "the slow tool ran twice");
     ensure!(answer(call("where_is")).await? == kitchen);
 
     // Room events arrive in order: a leave event would have arrived before this one.
@@ -168,7 +168,7 @@ async fn changed_address_continues_in_the_same_join() -> anyhow::Result<()> {
         _ => None,
     })
     .await?;
-    ensure!(!gone && watcher.present().iter().any(|who| who.peer() == here.peer()), "it joined anew");
+    ensure!(!gone && watcher.present().iter().any(|who| who.peer() == here.peer()), "the phone rejoined");
     drop(end);
     Ok(())
 }

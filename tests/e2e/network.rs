@@ -62,7 +62,7 @@ async fn passes(room: &str, options: ConnectOptions) -> anyhow::Result<()> {
     one.send(to("two", "held up")).await?;
     // The relay forwards at once; after a second the packet would not have been forwarded.
     if let Ok(early) = timeout(Duration::from_secs(1), packet(&mut two)).await {
-        bail!("through a cut: {early:?}");
+        bail!("a packet passed through a cut: {early:?}");
     }
     relay.restore();
     ensure!(timeout(BOUND, packet(&mut two)).await??.payload == "held up");

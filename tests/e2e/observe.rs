@@ -92,7 +92,7 @@ impl Watched {
     async fn by(server: &Server, room: &str, observers: &[&str]) -> anyhow::Result<Self> {
         let tools = Client::builder().tool("double", "Twice a number", double).tool("hang", "", hang);
         let phone = client(server, room, "phone", tools).await?;
-        let builder = Assistant::builder().client("phone").tool("ours", "Of our own", double);
+        let builder = Assistant::builder().client("phone").tool("ours", "The assistant's own", double);
         let brain = assistant(server, room, "brain", builder).await?;
         for observer in observers {
             let is_it = |who: &toolbridge::Participant| *who.identity() == **observer;
@@ -452,7 +452,7 @@ async fn wrong_usage_is_reported_before_joining() -> anyhow::Result<()> {
         ensure!(output.code == Some(2) && output.stdout.is_empty(), "{arguments:?}: {output:?}");
         ensure!(output.stderr.contains(says), "{arguments:?}: {output:?}");
         if path.exists() {
-            bail!("{arguments:?} made a file");
+            bail!("{arguments:?} created a file");
         }
     }
     let output = Program::toolbridge(&server, &["record", "--room", "r"]).run().await?;

@@ -35,9 +35,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         };
         add("five_thousand_calls_to_a_client_in", |it| Box::pin(many_calls_to(it)), client);
         add("five_thousand_calls_by_an_assistant_in", |it| Box::pin(many_calls_by(it)), assistant);
-        add("our_assistant_calls_a_client_in", |it| Box::pin(calls_to(it)), client);
-        add("our_client_is_called_by_an_assistant_in", |it| Box::pin(calls_by(it)), assistant);
-        add("a_client_that_was_there_first_is_called_in", |it| Box::pin(there_first(it)), client);
+        add("toolbridge_assistant_calls_a_client_in", |it| Box::pin(calls_to(it)), client);
+        add("toolbridge_client_is_called_by_an_assistant_in", |it| Box::pin(calls_by(it)), assistant);
+        add("client_that_joined_first_is_called_in", |it| Box::pin(there_first(it)), client);
     }
     trials
 }
@@ -71,7 +71,11 @@ async fn their_calls(
     ensure!(output.code == Some(0), "{output:?}");
     let lines = output.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let results: Vec<_> = lines.filter(|line| line["event"] == "result").collect();
-    ensure!(!output.stdout.contains("\"stray\""), "an answer came twice, or unasked: {}", output.stdout);
+    ensure!(
+        !output.stdout.contains("\"stray\""),
+        "a result arrived twice or without a request: {}",
+        output.stdout
+    );
     Ok(results)
 }
 
@@ -132,12 +136,12 @@ async fn many_calls_to(program: &str) -> anyhow::Result<()> {
     let mut open = JoinSet::new();
     for n in 0..MANY {
         if open.len() == 32 {
-            open.join_next().await.context("none is open")???;
+            open.join_next().await.context("no call is open")???;
         }
         let call = brain.call("echo", json!({"n": n})).to("phone");
         open.spawn(async move {
             let answer = call.await?.to_json();
-            ensure!(answer == json!({"n": n}), "call {n} was answered {answer}");
+            ensure!(answer == json!({"n": n}), "call {n} has the result {answer}");
             Ok(())
         });
     }
@@ -176,7 +180,7 @@ async fn calls_by(program: &str) -> anyhow::Result<()> {
             their_calls(&server, &room, program, &["phone", tool, arguments, "--count", "2"]).await?;
         ensure!(results.len() == 2, "{results:?}");
         for result in results {
-            for (key, value) in body.as_object().context("no map")? {
+            for (key, value) in body.as_object().context("not a map")? {
                 ensure!(result["body"][key] == *value, "{tool}: {result}");
             }
             ensure!(result["body"]["id"] == result["id"] && result["body"]["requestId"] == result["id"]);

@@ -132,9 +132,9 @@ impl Program {
 
     /// Another program, which finds the built one on its path.
     pub(crate) fn other(server: &Server, program: &str, arguments: &[&str]) -> Planned {
-        let ours = Path::new(env!("CARGO_BIN_EXE_toolbridge")).parent().unwrap_or_else(|| Path::new("/"));
+        let built = Path::new(env!("CARGO_BIN_EXE_toolbridge")).parent().unwrap_or_else(|| Path::new("/"));
         let path = env::var_os("PATH").unwrap_or_default();
-        let folders = [ours.to_owned()].into_iter().chain(env::split_paths(&path));
+        let folders = [built.to_owned()].into_iter().chain(env::split_paths(&path));
         let mut command = StdCommand::new(program);
         command.args(arguments).env("LIVEKIT_URL", server.url());
         command.env("LIVEKIT_API_KEY", KEY).env("LIVEKIT_API_SECRET", SECRET).env_remove("LIVEKIT_TOKEN");
@@ -178,7 +178,7 @@ impl Program {
                     return Ok(found);
                 }
             }
-            bail!("it ended")
+            bail!("the program ended")
         };
         let found = soon(what, search).await.and_then(|found| found);
         match found {
@@ -196,7 +196,7 @@ impl Program {
 
     /// Writes a line to its standard input.
     pub(crate) async fn write(&mut self, line: &str) -> anyhow::Result<()> {
-        let stdin = self.child.stdin.as_mut().context("its input has ended")?;
+        let stdin = self.child.stdin.as_mut().context("its standard input is closed")?;
         stdin.write_all(format!("{line}\n").as_bytes()).await?;
         Ok(stdin.flush().await?)
     }
@@ -249,7 +249,7 @@ impl Program {
             self.child.wait().await
         };
         let status = timeout(bound, rest).await.context("the program did not end")??;
-        let stderr = self.errors.take().context("its errors were read")?.await?;
+        let stderr = self.errors.take().context("its standard error was read before")?.await?;
         let stdout = self.seen.iter().map(|line| format!("{line}\n")).collect();
         Ok(Output { code: status.code(), stdout, stderr })
     }

@@ -60,10 +60,10 @@ impl Proxy {
 }
 
 async fn serve(listener: TcpListener, asked: Arc<Mutex<Vec<String>>>) {
-    let mut ways = JoinSet::new();
+    let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let asked = asked.clone();
-        ways.spawn(async move { drop(carry(stream, &asked).await) });
+        connections.spawn(async move { drop(carry(stream, &asked).await) });
     }
 }
 
@@ -79,7 +79,7 @@ async fn carry(stream: TcpStream, asked: &Mutex<Vec<String>>) -> anyhow::Result<
         line.clear();
     }
     asked.lock().unwrap().push(target.clone());
-    let port = target.strip_prefix("livekit.test:").context("another host")?.parse::<u16>()?;
+    let port = target.strip_prefix("livekit.test:").context("another host was requested")?.parse::<u16>()?;
     if !allowed {
         stream.write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n").await?;
         return Ok(());
@@ -117,7 +117,7 @@ async fn call_passes_the_proxy_of_the_environment() -> anyhow::Result<()> {
         answered(&output)?;
     }
     let target = format!("livekit.test:{}", server.port());
-    ensure!(proxy.asked() == [target.clone(), target], "once for each call: {:?}", proxy.asked());
+    ensure!(proxy.asked() == [target.clone(), target], "the proxy got other requests: {:?}", proxy.asked());
     Ok(())
 }
 

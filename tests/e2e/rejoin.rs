@@ -73,7 +73,7 @@ async fn link(room: &mut LiveKitTransport, wanted: ConnectionState) -> anyhow::R
 async fn rejoined(room: &mut LiveKitTransport) -> anyhow::Result<Participant> {
     let before = room.local();
     link(room, ConnectionState::Reconnecting).await?;
-    ensure!(room.local() == before, "until the link is up, the old join is what is known");
+    ensure!(room.local() == before, "the old join is reported until the connection is restored");
     link(room, ConnectionState::Connected).await?;
     ensure!(room.local().identity() == before.identity() && room.local().sid() != before.sid());
     Ok(room.local())
@@ -91,16 +91,16 @@ async fn answered(one: &mut LiveKitTransport, two: LiveKitTransport) -> anyhow::
     let search = async {
         loop {
             tokio::select! {
-                _ = again.tick() => drop(tokio::spawn(one.send(to("two", "do you hear me?")))),
+                _ = again.tick() => drop(tokio::spawn(one.send(to("two", "ping")))),
                 event = one.recv() => match event {
                     Some(TransportEvent::Packet(_)) => return Ok(()),
-                    None | Some(TransportEvent::Closed(_)) => bail!("it ended: {event:?}"),
+                    None | Some(TransportEvent::Closed(_)) => bail!("the participant ended: {event:?}"),
                     Some(_) => {}
                 },
             }
         }
     };
-    let found = soon("an answer", search).await?;
+    let found = soon("a reply", search).await?;
     echo.abort();
     found
 }
@@ -121,9 +121,9 @@ async fn cut(
     relay.restore();
     let began = Instant::now();
     answered(&mut one, two).await?;
-    let anew = one.local().sid() != before.sid();
-    println!("{room}: answered {:?} after a cut of {length:?}, anew: {anew}", began.elapsed());
-    Ok(anew)
+    let rejoined = one.local().sid() != before.sid();
+    println!("{room}: answered {:?} after a cut of {length:?}, rejoined: {rejoined}", began.elapsed());
+    Ok(rejoined)
 }
 
 async fn calls_survive_a_cut_of_both_for_20_s() -> anyhow::Result<()> {
@@ -215,14 +215,14 @@ async fn waiting_packet_is_interrupted_and_never_sent_later() -> anyhow::Result<
     ensure!(interrupted.len() > 20, "{}", interrupted.len());
     relay.restore();
     link(&mut one, ConnectionState::Connected).await?;
-    one.send(to("two", "the end")).await?;
+    one.send(to("two", "the close")).await?;
     loop {
         let heard = packet(&mut two).await?.payload;
-        if heard == "the end" {
+        if heard == "the close" {
             return Ok(());
         }
         let n = u32::from_be_bytes(heard[..4].try_into()?);
-        ensure!(!interrupted.contains(&n), "packet {n} was interrupted, and it came");
+        ensure!(!interrupted.contains(&n), "packet {n} was reported as interrupted, but it arrived");
     }
 }
 
@@ -245,16 +245,19 @@ async fn no_packet_passes_between_down_and_up() -> anyhow::Result<()> {
         while let Some(event) = one.recv().await {
             match event {
                 TransportEvent::ConnectionState(ConnectionState::Reconnecting) => {
-                    ensure!(!down, "down twice");
+                    ensure!(!down, "the connection was reported down twice");
                     down = true;
                 }
                 TransportEvent::ConnectionState(ConnectionState::Connected) => {
-                    ensure!(down && one.local().sid() != &sid, "up twice, or as before");
+                    ensure!(
+                        down && one.local().sid() != &sid,
+                        "the connection was reported up twice or with the old sid"
+                    );
                     (down, heard, times) = (false, 0, times + 1);
                     sid = one.local().sid().clone();
                 }
                 other => {
-                    ensure!(!down, "while the link is down: {other:?}");
+                    ensure!(!down, "an event while the connection is down: {other:?}");
                     heard += usize::from(matches!(other, TransportEvent::Packet(_)));
                     if heard == 20 && times == TIMES {
                         return Ok(());
@@ -264,9 +267,9 @@ async fn no_packet_passes_between_down_and_up() -> anyhow::Result<()> {
                     }
                 }
             }
-            ensure!(one.local().sid() == &sid, "a later join is seen too early");
+            ensure!(one.local().sid() == &sid, "a later join is reported too early");
         }
-        bail!("it ended")
+        bail!("the participant ended")
     };
     let found = soon("the last join", search).await?;
     flow.abort();
@@ -295,8 +298,11 @@ async fn room_state_is_reported_after_the_rejoin() -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     };
-    soon("its end", forgotten).await??;
-    ensure!(one.present().iter().any(|who| who.identity() == "gone"), "told when the link is up");
+    soon("its removal from the room", forgotten).await??;
+    ensure!(
+        one.present().iter().any(|who| who.identity() == "gone"),
+        "the leave is reported before the connection is restored"
+    );
     relay.restore();
     link(&mut one, ConnectionState::Connected).await?;
     let present = one.present();
@@ -308,7 +314,7 @@ async fn room_state_is_reported_after_the_rejoin() -> anyhow::Result<()> {
 
 async fn participant_that_leaves_during_an_outage_is_gone() -> anyhow::Result<()> {
     let (relay, mut one) = down("leaves-down").await?;
-    soon("the end", one.close()).await?;
+    soon("the close", one.close()).await?;
     ensure!(closed(&mut one).await? == CloseReason::Closed);
     ensure!(matches!(one.send(to("two", "x")).await, Err(SendError::Closed(CloseReason::Closed))));
     relay.restore();
@@ -344,7 +350,7 @@ async fn is_gone(room: &str) -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     };
-    soon("the end in the room", gone).await?
+    soon("its removal from the room", gone).await?
 }
 
 /// The restarted server has another secret, so it accepts no earlier token.

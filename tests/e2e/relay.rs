@@ -58,7 +58,10 @@ impl Relay {
                 .map(|(theirs, ours)| {
                     (candidate(Ipv4Addr::LOCALHOST.into(), theirs), candidate(packets, ours))
                 });
-        ensure!(announced.iter().all(|(theirs, ours)| theirs.len() == ours.len()), "ports of other lengths");
+        ensure!(
+            announced.iter().all(|(theirs, ours)| theirs.len() == ours.len()),
+            "the ports have different numbers of digits"
+        );
         let port = signal.local_addr()?.port();
         let mut tasks = JoinSet::new();
         tasks.spawn(relay_tcp(signal, server.port(), signaling.clone(), Some(Arc::new(announced))));

@@ -76,9 +76,9 @@ impl Seen {
         &self.document[from..until.max(from)]
     }
 
-    fn is_quiet(&self) -> anyhow::Result<()> {
-        ensure!(self.console.is_empty(), "the console says {:#?}", self.console);
-        ensure!(self.document.contains("data-ready=\"true\""), "the script did not come to its end");
+    fn has_no_errors(&self) -> anyhow::Result<()> {
+        ensure!(self.console.is_empty(), "the console contains {:#?}", self.console);
+        ensure!(self.document.contains("data-ready=\"true\""), "the script did not finish");
         Ok(())
     }
 }
@@ -136,7 +136,7 @@ async fn call_is_drawn_as_a_bar_and_a_row() -> anyhow::Result<()> {
     let sample = afternoon();
     let calls = sample.calls.len();
     let seen = open("afternoon", &sample.page("Kitchen"), "").await?;
-    seen.is_quiet()?;
+    seen.has_no_errors()?;
     ensure!(seen.document.contains(&format!("data-bars=\"{calls}\"")), "not {calls} bars");
     ensure!(seen.count("data-call=\"") == calls, "{} bars", seen.count("data-call=\""));
     ensure!(seen.count("data-row=\"") == calls, "{} rows", seen.count("data-row=\""));
@@ -226,9 +226,10 @@ async fn keys_pointer_filter_and_headings_work() -> anyhow::Result<()> {
         .replacen("script-src ", &format!("script-src 'sha256-{hash}' "), 1)
         .replacen("</body>", &format!("<script>{HANDS}</script></body>"), 1);
     let seen = open("hands", &page, "").await?;
-    seen.is_quiet()?;
-    let told = seen.document.split_once("id=\"hands\">").context("the hands did not finish")?.1;
-    let told: Value = serde_json::from_str(told.split_once('<').context("an end")?.0)?;
+    seen.has_no_errors()?;
+    let told =
+        seen.document.split_once("id=\"hands\">").context("the script of user actions did not finish")?.1;
+    let told: Value = serde_json::from_str(told.split_once('<').context("the end of its output")?.0)?;
     let expected = json!({
         "all": calls,
         "filtered": [4, 4, format!("4 of {calls} calls")],
@@ -253,11 +254,11 @@ async fn keys_pointer_filter_and_headings_work() -> anyhow::Result<()> {
 async fn call_named_in_the_address_is_open_with_its_frames() -> anyhow::Result<()> {
     let sample = afternoon();
     let call = sample.calls.iter().position(|call| call.stopped.is_some() && call.settled.is_some());
-    let call = sample.calls[call.context("a stopped call")?].id.clone();
+    let call = sample.calls[call.context("no stopped call")?].id.clone();
     let seen = open("address", &sample.page("Kitchen"), &format!("#call={call}")).await?;
-    seen.is_quiet()?;
-    let panel = seen.body().split_once("<aside").context("a panel")?.1;
-    ensure!(!panel.split_once('>').context("a panel")?.0.contains("hidden"), "the panel is hidden");
+    seen.has_no_errors()?;
+    let panel = seen.body().split_once("<aside").context("no panel")?.1;
+    ensure!(!panel.split_once('>').context("no panel")?.0.contains("hidden"), "the panel is hidden");
     for text in [call.as_str(), "ToolUseRequest", "ControlStop", "<pre", "\"toolName\"", "traceparent"] {
         ensure!(panel.contains(text), "no {text} in {panel}");
     }
@@ -266,7 +267,7 @@ async fn call_named_in_the_address_is_open_with_its_frames() -> anyhow::Result<(
 
 async fn empty_recording_makes_a_page_that_says_so() -> anyhow::Result<()> {
     let seen = open("empty", &Sample::default().page("Nothing"), "").await?;
-    seen.is_quiet()?;
+    seen.has_no_errors()?;
     ensure!(seen.count("There are no calls in this recording.") == 1, "{}", seen.body());
     ensure!(seen.count("data-row=\"") == 0 && seen.count("data-call=\"") == 0, "{}", seen.body());
     Ok(())
@@ -275,10 +276,10 @@ async fn empty_recording_makes_a_page_that_says_so() -> anyhow::Result<()> {
 async fn fifty_thousand_calls_are_drawn_as_counts_and_a_window_of_rows() -> anyhow::Result<()> {
     let page = tokio::task::spawn_blocking(|| long(50_000).page("An hour")).await?;
     let seen = open("long", &page, "").await?;
-    seen.is_quiet()?;
+    seen.has_no_errors()?;
     ensure!(seen.document.contains("data-dense=\"true\""), "not aggregated");
     ensure!(seen.count("class=\"column\"") > 100, "{} columns", seen.count("class=\"column\""));
-    ensure!(seen.count("aria-rowcount=\"50001\"") == 1, "no count of rows");
+    ensure!(seen.count("aria-rowcount=\"50001\"") == 1, "the number of rows is missing");
     ensure!((10..200).contains(&seen.count("data-row=\"")), "{} rows", seen.count("data-row=\""));
     ensure!(seen.body().len() < 1 << 20, "{} bytes are drawn", seen.body().len());
     Ok(())
@@ -294,7 +295,7 @@ fn rows_of_bars(seen: &Seen) -> BTreeSet<&str> {
 async fn calls_one_after_another_share_a_row() -> anyhow::Result<()> {
     // Three owners in turn; on the page their calls are closer together than the minimum width of a bar.
     let seen = open("rows", &long(1_500).page("An hour"), "").await?;
-    seen.is_quiet()?;
+    seen.has_no_errors()?;
     ensure!(seen.count("data-call=\"") == 1_500, "{} bars", seen.count("data-call=\""));
     let rows = rows_of_bars(&seen);
     ensure!(rows.len() == 3, "a row for each of three owners, not {rows:?}");
@@ -303,10 +304,10 @@ async fn calls_one_after_another_share_a_row() -> anyhow::Result<()> {
 
 async fn many_calls_have_a_density_strip_and_a_latency_chart() -> anyhow::Result<()> {
     let few = open("few", &long(200).page("An hour"), "").await?;
-    few.is_quiet()?;
+    few.has_no_errors()?;
     ensure!(few.count("class=\"strip\"") == 0 && few.count("<circle") == 0, "{}", few.body());
     let many = open("many", &long(600).page("An hour"), "").await?;
-    many.is_quiet()?;
+    many.has_no_errors()?;
     ensure!(many.count("class=\"strip\"") == 1 && many.count("class=\"chart\"") == 1, "{}", many.body());
     ensure!(many.count("class=\"dot run ok\"") > 300, "{} dots", many.count("class=\"dot run ok\""));
     ensure!(many.count("class=\"dot run timeout\"") == 12, "{}", many.count("class=\"dot run timeout\""));
@@ -315,11 +316,14 @@ async fn many_calls_have_a_density_strip_and_a_latency_chart() -> anyhow::Result
 
 async fn chosen_call_has_a_marked_row() -> anyhow::Result<()> {
     let seen = open("chosen", &long(600).page("An hour"), "#call=call-301").await?;
-    seen.is_quiet()?;
+    seen.has_no_errors()?;
     ensure!(seen.count("aria-current=\"true\"") == 1, "{} rows are marked", seen.count("aria-current"));
-    let row = seen.body().split("<tr ").find(|row| row.contains("aria-current")).context("a row")?;
+    let row = seen.body().split("<tr ").find(|row| row.contains("aria-current")).context("no row")?;
     ensure!(row.contains("call-301"), "{row}");
-    ensure!(seen.count("bar ok chosen") == 1 && seen.count("<circle class=\"chosen\"") == 1, "bar and dot");
+    ensure!(
+        seen.count("bar ok chosen") == 1 && seen.count("<circle class=\"chosen\"") == 1,
+        "the bar or the dot is not marked"
+    );
     Ok(())
 }
 
@@ -333,27 +337,30 @@ async fn times_of_an_observer_are_labelled() -> anyhow::Result<()> {
         sample.page("Observed")
     };
     let seen = open("observer", &observed("observer"), "#call=call-7").await?;
-    seen.is_quiet()?;
+    seen.has_no_errors()?;
     for text in
         ["An observer recorded this.", "(as heard)", "as the observer heard", "when the observer heard it"]
     {
         ensure!(seen.count(text) > 0, "no {text:?}");
     }
     let seen = open("client", &observed("client"), "#call=call-7").await?;
-    ensure!(seen.count("as heard") == 0 && seen.count("An observer recorded") == 0, "it is none");
+    ensure!(
+        seen.count("as heard") == 0 && seen.count("An observer recorded") == 0,
+        "the recording is not an observer's"
+    );
     Ok(())
 }
 
 async fn sec_c3_hostile_text_adds_nothing_to_the_page() -> anyhow::Result<()> {
     let page = hostile().page(HOSTILE);
     let seen = open("hostile", &page, "").await?;
-    seen.is_quiet()?;
+    seen.has_no_errors()?;
     ensure!(seen.count("data-call=\"") == 1, "{} bars", seen.count("data-call=\""));
-    ensure!(seen.count("<img") == 0 && seen.count("<script") == 0, "an element of the recording's");
+    ensure!(seen.count("<img") == 0 && seen.count("<script") == 0, "text of the recording became an element");
     // In text it is escaped; in an attribute's value Chromium may write it unescaped, between the quotes.
     ensure!(
         seen.count("&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;\\u{202e}\\u{1b}[31m") > 0,
-        "not shown"
+        "the text is not shown"
     );
     let unseen = ['\u{202e}', '\u{1b}', '\u{2028}', '\u{200b}'];
     ensure!(!seen.document.contains(unseen), "a control character is in the document");
@@ -368,6 +375,6 @@ async fn sec_c3_content_policy_refuses_any_other_script_and_style() -> anyhow::R
     let seen = open("policy", &page, "").await?;
     let told = |word: &str| seen.console.iter().any(|line| line.contains(word));
     ensure!(told("script-src") && told("style-src") && told("img-src"), "{:#?}", seen.console);
-    ensure!(seen.document.contains("<title>Kitchen</title>"), "the script ran");
+    ensure!(seen.document.contains("<title>Kitchen</title>"), "the foreign script ran");
     Ok(())
 }

@@ -120,7 +120,7 @@ async fn restarted_owner_loses_its_calls_at_once_except_idempotent_ones() -> any
     started(&mut again).await?;
     let id = again.id().cloned().context("no id")?;
     // A started program may not have recorded yet that it runs.
-    soon("the first runs", async {
+    soon("the first run of each tool", async {
         while (files.runs("once"), files.runs("again")) != (1, 1) {
             tokio::task::yield_now().await;
         }

@@ -122,7 +122,7 @@ impl Ends {
             open.spawn(async move { (n, call.await) });
         }
         let running = self.work.running.subscribe();
-        soon("all of them running", { running }.wait_for(|running| *running == CALLS)).await??;
+        soon("all calls running", { running }.wait_for(|running| *running == CALLS)).await??;
         self.relay.media().delay(DELAY);
         self.work.may_end.send_replace(true);
 
@@ -130,7 +130,7 @@ impl Ends {
         while let Some(outcome) = soon("all outcomes", open.join_next()).await? {
             let (n, outcome) = outcome?;
             let value = outcome.with_context(|| format!("call {n}"))?.decode::<String>()?;
-            ensure!(value == result(n), "call {n}: {} bytes of another", value.len());
+            ensure!(value == result(n), "call {n}: {} bytes of another result", value.len());
             ended += 1;
             if WHEN.contains(&ended) {
                 met.push(self.brain.open_calls());

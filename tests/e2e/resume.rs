@@ -83,7 +83,7 @@ async fn severed_signaling_is_resumed_silently() -> anyhow::Result<()> {
         // Packets pass meanwhile.
         one.send(to("two", vec![n])).await?;
         ensure!(packet(&mut two).await?.payload[..] == [n]);
-        soon("another connection", relay.signaling().until_connections(connections + 1)).await?;
+        soon("another signaling connection", relay.signaling().until_connections(connections + 1)).await?;
         hears_by_signaling(&server, &mut one, "two").await?;
     }
     ensure!(one.local().sid() == before.sid());
@@ -123,7 +123,7 @@ async fn is_told_who_left_meanwhile(server: &Server, room: &str, token: Token) -
         while server.room_service("ListParticipants", room, list.clone()).await?.contains("\"three\"") {}
         anyhow::Ok(())
     };
-    soon("its end", listed).await??;
+    soon("its removal from the room", listed).await??;
     relay.signaling().restore();
     let left = until(&mut one, |event| match event {
         TransportEvent::Left(who) => Some(who),
@@ -150,7 +150,7 @@ async fn reset_connection_over_tcp_is_opened_again() -> anyhow::Result<()> {
         two.send(to("one", vec![n])).await?;
         ensure!(packet(&mut one).await?.payload[..] == [n]);
     }
-    ensure!(one.local().sid() == before.sid(), "it joined anew");
+    ensure!(one.local().sid() == before.sid(), "the participant rejoined");
     Ok(())
 }
 
@@ -158,7 +158,7 @@ async fn removal_by_the_server_is_received_after_a_resume() -> anyhow::Result<()
     let server = shared()?;
     let [(mut one, relay), _two] = pair(&server, "gone-then", &ConnectOptions::new()).await?;
     relay.signaling().sever();
-    soon("another connection", relay.signaling().until_connections(2)).await?;
+    soon("another signaling connection", relay.signaling().until_connections(2)).await?;
     hears_by_signaling(&server, &mut one, "two").await?;
     let remove = json!({"room": "gone-then", "identity": "one"});
     server.room_service("RemoveParticipant", "gone-then", remove).await?;
@@ -204,11 +204,11 @@ pub(crate) async fn crosses(
         tokio::try_join!(
             sides[0].flow(one, "two"),
             sides[1].flow(two, "one"),
-            sides[0].suffer(server, room, "two", &one_relay, &trouble),
-            sides[1].suffer(server, room, "one", &two_relay, &trouble),
+            sides[0].recover(server, room, "two", &one_relay, &trouble),
+            sides[1].recover(server, room, "one", &two_relay, &trouble),
         )
     };
-    soon("all of them", all).await??;
+    soon("all packets", all).await??;
     Ok(())
 }
 
@@ -217,7 +217,7 @@ pub(crate) async fn crosses(
 struct Side {
     sent: watch::Sender<usize>,
     /// How often it has recovered.
-    mended: watch::Sender<usize>,
+    recoveries: watch::Sender<usize>,
     /// The last value that it received by signaling.
     seen: watch::Sender<usize>,
 }
@@ -230,11 +230,11 @@ impl Side {
         mut room: LiveKitTransport,
         other: &'static str,
     ) -> anyhow::Result<LiveKitTransport> {
-        let (before, mut mended) = (room.local().sid().clone(), self.mended.subscribe());
+        let (before, mut recoveries) = (room.local().sid().clone(), self.recoveries.subscribe());
         let (mut sent, mut heard) = (0, 0);
         let mut sending = one_packet(&room, other, sent);
-        while heard < PACKETS || sent < PACKETS || *self.mended.borrow() < TROUBLES {
-            let may_send = sent < PACKETS.min((*self.mended.borrow() + 2) * SLICE);
+        while heard < PACKETS || sent < PACKETS || *self.recoveries.borrow() < TROUBLES {
+            let may_send = sent < PACKETS.min((*self.recoveries.borrow() + 2) * SLICE);
             tokio::select! {
                 done = &mut sending, if may_send => {
                     done?;
@@ -244,7 +244,7 @@ impl Side {
                         sending = one_packet(&room, other, sent);
                     }
                 }
-                _ = mended.changed() => {}
+                _ = recoveries.changed() => {}
                 event = room.recv() => match event {
                     Some(TransportEvent::Packet(packet)) => {
                         ensure!(packet.payload.len() == SIZE && packet.payload[0] as usize == heard,
@@ -259,14 +259,14 @@ impl Side {
                     other => bail!("{other:?}"),
                 },
             }
-            ensure!(*room.local().sid() == before, "it joined anew");
+            ensure!(*room.local().sid() == before, "the participant rejoined");
         }
         drop(sending);
         Ok(room) // which stays until the other side has finished
     }
 
     /// Causes the fault as soon as the next slice has been sent, and waits until this side receives signaling again.
-    async fn suffer(
+    async fn recover(
         &self,
         server: &Server,
         room: &str,
@@ -280,7 +280,7 @@ impl Side {
             let change = json!({"room": room, "identity": other, "attributes": {"trouble": n.to_string()}});
             server.room_service("UpdateParticipant", room, change).await?;
             self.seen.subscribe().wait_for(|seen| *seen == n).await?;
-            self.mended.send_replace(n);
+            self.recoveries.send_replace(n);
         }
         Ok(())
     }
@@ -343,7 +343,7 @@ async fn changed_path_is_found_without_a_rejoin() -> anyhow::Result<()> {
     let before = one.local();
     for n in 0..2_u8 {
         relay.media().rebind();
-        soon("another beginning", relay.media().until_heard_from_server()).await?;
+        soon("a datagram under the new mapping", relay.media().until_heard_from_server()).await?;
         two.send(to("one", vec![n])).await?;
         ensure!(packet(&mut one).await?.payload[..] == [n]);
         one.send(to("two", vec![n])).await?;
@@ -357,9 +357,9 @@ async fn changed_path_is_found_under_traffic() -> anyhow::Result<()> {
     let server = shared()?;
     let [(mut one, relay), (mut two, _relay)] = pair(&server, "rebound-busy", &ConnectOptions::new()).await?;
     relay.media().rebind();
-    one.send(to("two", "is there a way?")).await?;
-    ensure!(packet(&mut two).await?.payload == "is there a way?");
-    two.send(to("one", "there is")).await?;
+    one.send(to("two", "first")).await?;
+    ensure!(packet(&mut two).await?.payload == "first");
+    two.send(to("one", "second")).await?;
     let mut told = Vec::new();
     let answer = until(&mut one, |event| match event {
         TransportEvent::Packet(packet) => Some(packet),
@@ -369,7 +369,7 @@ async fn changed_path_is_found_under_traffic() -> anyhow::Result<()> {
         }
         _ => None,
     });
-    ensure!(answer.await?.payload == "there is");
+    ensure!(answer.await?.payload == "second");
     ensure!(!told.contains(&ConnectionState::Reconnecting), "{told:?}");
     Ok(())
 }
@@ -385,7 +385,8 @@ async fn signaling_that_closes_at_once_is_opened_again() -> anyhow::Result<()> {
         // The request is handled before the end of the connection is detected.
         hears_by_signaling(&server, &mut one, "two").await?;
         one.simulate(Scenario::SignalLost);
-        soon("the last connection", relay.signaling().until_connections(connections + tries)).await?;
+        soon("the last signaling connection", relay.signaling().until_connections(connections + tries))
+            .await?;
         hears_by_signaling(&server, &mut one, "two").await?;
     }
     ensure!(one.local().sid() == before.sid());

@@ -94,7 +94,7 @@ pub(crate) async fn until<T>(
         }
         bail!("the room ended")
     };
-    timeout(BOUND, search).await.context("it did not come")?
+    timeout(BOUND, search).await.context("timed out waiting for the event")?
 }
 
 pub(crate) async fn joined(
@@ -130,7 +130,7 @@ pub(crate) async fn closed(room: &mut LiveKitTransport) -> anyhow::Result<CloseR
         _ => None,
     })
     .await?;
-    ensure!(room.recv().await.is_none(), "something followed the end");
+    ensure!(room.recv().await.is_none(), "an event followed the end");
     Ok(reason)
 }
 
@@ -154,7 +154,7 @@ fn sign(claims: &Claims) -> anyhow::Result<String> {
 }
 
 fn refusal<T>(joined: Result<T, ConnectError>) -> anyhow::Result<ConnectError> {
-    joined.err().context("it was let in")
+    joined.err().context("the join succeeded")
 }
 
 async fn packets_pass_in_both_directions_on_both_lanes() -> anyhow::Result<()> {
@@ -282,7 +282,7 @@ async fn wrong_secret_is_unauthorized() -> anyhow::Result<()> {
     let token = AccessKey::new(KEY, "anothersecretanothersecretanothersecret").client("no", "one").sign()?;
     let error = refusal(LiveKitTransport::join(&server.url(), &token).await)?;
     ensure!(matches!(error, ConnectError::Unauthorized { status: 401, .. }), "{error:?}");
-    ensure!(!format!("{error:?} {error}").contains(&token[..20]), "it shows the token");
+    ensure!(!format!("{error:?} {error}").contains(&token[..20]), "the error contains the token");
     Ok(())
 }
 
@@ -416,7 +416,7 @@ async fn revoked_grant_applies_at_once() -> anyhow::Result<()> {
     };
     tokio::select! {
         error = timeout(BOUND, refused) => ensure!(matches!(error?, SendError::NotAllowed)),
-        () = async { while two.recv().await.is_some() {} } => bail!("the other one ended"),
+        () = async { while two.recv().await.is_some() {} } => bail!("the other participant ended"),
     }
     Ok(())
 }
@@ -624,7 +624,7 @@ async fn server_shutdown_is_reported() -> anyhow::Result<()> {
                 server.terminate();
             }
         };
-        let word = soon("its end", async {
+        let word = soon("the end of the server", async {
             loop {
                 match room.recv().await {
                     Some(TransportEvent::Closed(reason)) => return Some(reason),
@@ -643,7 +643,7 @@ async fn server_shutdown_is_reported() -> anyhow::Result<()> {
             () = asking => {}
         }
     }
-    bail!("it never said so")
+    bail!("the server's shutdown was not reported")
 }
 
 /// Sends more than the queues hold, and does not read for longer than ICE waits for a silent peer.
@@ -695,5 +695,5 @@ async fn failed_join_leaves_no_participant() -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     };
-    timeout(BOUND, gone).await.context("it is still in the room")?
+    timeout(BOUND, gone).await.context("the participant is still in the room")?
 }

@@ -45,7 +45,7 @@ async fn who(State(name): State<&'static str>) -> Result<&'static str, ToolError
 }
 
 /// Two clients with the same tool, the kitchen's registered first, and an assistant that knows both.
-async fn household(
+async fn two_clients(
     server: &Server,
     room: &str,
     brain: AssistantBuilder,
@@ -54,7 +54,7 @@ async fn household(
     let join = async |name: &'static str| {
         let tools = Tools::with_state(name).tool("who", "", who).tool("pinned", "", who);
         let joined = client(server, room, name, Client::builder().assistant("assistant").tools(tools)).await;
-        soon("its offer", async {
+        soon("the registration", async {
             while !brain.tools().iter().any(|offer| offer.owner == name) {
                 tokio::task::yield_now().await;
             }
@@ -73,7 +73,7 @@ async fn asked(brain: &Assistant) -> anyhow::Result<String> {
 async fn two_clients_with_one_tool_are_ambiguous_unless_one_is_named_pinned_or_left() -> anyhow::Result<()> {
     let server = shared()?;
     let builder = Assistant::builder().pin("pinned", "kitchen");
-    let (kitchen, hall, brain) = household(&server, "household", builder).await?;
+    let (kitchen, hall, brain) = two_clients(&server, "household", builder).await?;
     match brain.call("who", ()).await {
         Err(CallError::Ambiguous { owners, .. }) => ensure!(owners == ["hall", "kitchen"], "{owners:?}"),
         other => bail!("{other:?}"),
@@ -92,7 +92,7 @@ async fn two_clients_with_one_tool_are_ambiguous_unless_one_is_named_pinned_or_l
         }
     })
     .await?;
-    ensure!(asked(&brain).await? == "hall", "the only one that is left");
+    ensure!(asked(&brain).await? == "hall", "the only remaining client");
     let gone = brain.call("pinned", ()).owner_wait(Duration::ZERO).await;
     ensure!(matches!(gone, Err(CallError::UnknownTool { .. })), "{gone:?}");
     ensure!(hall.stats().named("jobs") == jobs + 1);
@@ -113,7 +113,7 @@ async fn policy_selects_among_two_clients_with_one_tool() -> anyhow::Result<()> 
     ];
     for (name, policy) in policies {
         let room = format!("household-{name}");
-        let (kitchen, hall, brain) = household(&server, &room, Assistant::builder().choose(policy)).await?;
+        let (kitchen, hall, brain) = two_clients(&server, &room, Assistant::builder().choose(policy)).await?;
         for talks in ["kitchen", "hall", "kitchen"] {
             brain.call("who", ()).to(talks).await?;
             let expected = match name {
@@ -160,7 +160,7 @@ impl Plain {
         let said = json!({"text": "grüß dich 👋", "list": [1, -2, 2.5, null, true]});
         let call = brain.call("echo", &said).to(self.name).start();
         self.calls.extend(call.id().map(ToString::to_string));
-        let heard = soon("its answer", call).await??;
+        let heard = soon("the result", call).await??;
         ensure!(heard.to_json() == said, "{}: {}", self.name, heard.to_json());
         Ok(())
     }
@@ -187,15 +187,15 @@ impl Plain {
                 continue;
             }
             let kind = line["type"].as_u64().unwrap_or_default();
-            ensure!([6, 7, 8, 10, 12].contains(&kind), "{name} heard {line}");
-            ensure!(line["from"] == "assistant", "{name} heard {line}");
-            ensure!(line["bytes"].as_u64().is_some_and(|bytes| bytes < 1_500), "{name} heard {line}");
+            ensure!([6, 7, 8, 10, 12].contains(&kind), "{name} received {line}");
+            ensure!(line["from"] == "assistant", "{name} received {line}");
+            ensure!(line["bytes"].as_u64().is_some_and(|bytes| bytes < 1_500), "{name} received {line}");
             *kinds.entry(kind).or_default() += 1;
             if kind == 6 || kind == 7 {
                 asked.push(line["id"].as_str().unwrap_or_default().to_owned());
             }
         }
-        ensure!(asked == self.calls, "{name} was asked {asked:?}, not {:?}", self.calls);
+        ensure!(asked == self.calls, "{name} got the requests {asked:?}, not {:?}", self.calls);
         Ok(kinds)
     }
 }
@@ -244,7 +244,7 @@ async fn plain_clients_are_unaffected_by_frames_between_others() -> anyhow::Resu
         plain.answers(&brain).await?;
     }
     let_go.send(()).await?;
-    ensure!(soon("the long one", through_it_all).await??.decode::<u64>()? == 1);
+    ensure!(soon("the long call", through_it_all).await??.decode::<u64>()? == 1);
 
     // The observer saw their requests, and they received nothing from the observer.
     watch

@@ -42,7 +42,7 @@ impl Watch {
     }
 
     /// Returns the longest suspension since then, if there was one.
-    pub(crate) fn stood_still(&self) -> Option<Duration> {
+    pub(crate) fn suspension(&self) -> Option<Duration> {
         let still = STILL.lock().unwrap_or_else(PoisonError::into_inner);
         still.iter().filter(|(began, _)| *began + LOOK >= self.0).map(|(_, late)| *late).max()
     }

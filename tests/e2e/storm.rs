@@ -127,11 +127,11 @@ impl Tally {
         ensure!(runs <= 1, "call {n} ran {runs} times: {outcome:?}");
         let kind = match &outcome {
             Ok(answer) => {
-                ensure!(*answer == 2 * n && runs == 1, "call {n}: {answer} after {runs} runs");
+                ensure!(*answer == 2 * n && runs == 1, "call {n}: result {answer} after {runs} runs");
                 "ok"
             }
             Err(error) if !error.may_have_run() => {
-                ensure!(runs == 0, "call {n} ran, and {error:?} says that it did not");
+                ensure!(runs == 0, "call {n} ran, but {error:?} states that it did not");
                 "not run"
             }
             Err(CallError::Cancelled) => "cancelled",
@@ -180,7 +180,7 @@ async fn storm(room: &str, length: Duration) -> anyhow::Result<()> {
     }
     let mut cancelled: Vec<_> =
         (BEFORE - CANCELLED + 1..=BEFORE).map(|n| (n, ask(&brain, "gated", n))).collect();
-    soon("all of them running", work.running.subscribe().wait_for(|count| *count == BEFORE + 1)).await??;
+    soon("all calls running", work.running.subscribe().wait_for(|count| *count == BEFORE + 1)).await??;
 
     relay.cut();
     let piece = length / DURING as u32;
@@ -210,7 +210,7 @@ async fn storm(room: &str, length: Duration) -> anyhow::Result<()> {
             }
         }
     };
-    ensure!(soon("a call that works again", again).await?? == 2);
+    ensure!(soon("a call that succeeds again", again).await?? == 2);
     let works_again = restored.elapsed();
     work.may_end.add_permits(BEFORE as usize);
     for n in 0..AFTER {
@@ -229,7 +229,7 @@ async fn storm(room: &str, length: Duration) -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     };
-    timeout(SETTLED, all).await.context("calls are open still")??;
+    timeout(SETTLED, all).await.context("calls are still open")??;
     let total: usize = tally.outcomes.values().sum();
     println!(
         "{length:?} cut, {total} calls: {:?}, {} runs; {SHORT} of {SHORT_BUDGET:?}: {:?}, {} runs; calls worked \

@@ -32,7 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         dropped_send_notifies_its_receiver,
     ];
     for (language, program) in [("python", "client.py"), ("node", "client.mjs")] {
-        let name = format!("streams::a_client_in_{language}_takes_and_sends_one");
+        let name = format!("streams::client_in_{language}_receives_and_sends_a_large_frame");
         trials.push(trial_with(&name, missing, move || of_theirs(program)));
     }
     trials
@@ -119,10 +119,10 @@ async fn cancel_reaches_the_handler_before_a_large_request_is_sent() -> anyhow::
     let began = Instant::now();
     call.cancel();
     running.until(0).await?;
-    println!("a cancel while {LARGEST} B are leaving: {:?}", began.elapsed());
+    println!("a cancel while {LARGEST} B are being sent: {:?}", began.elapsed());
     // The handler of the large call checks whether the other had been stopped when it started.
-    ensure!(soon("the large one", large).await??.decode::<bool>()?);
-    println!("and all of them: {:?}", began.elapsed());
+    ensure!(soon("the large call", large).await??.decode::<bool>()?);
+    println!("the whole frame: {:?}", began.elapsed());
     Ok(())
 }
 
@@ -174,7 +174,7 @@ async fn dropped_send_notifies_its_receiver() -> anyhow::Result<()> {
             other => bail!("{other:?}"),
         }
     };
-    println!("{bytes} of {LARGEST} B came of what was dropped");
+    println!("{bytes} of {LARGEST} B of the dropped packet arrived");
     ensure!(!reason.is_empty() && bytes < LARGEST, "{reason:?} after {bytes}");
     // Later packets are not blocked by it.
     one.send(Packet::new(["two".into()], "small")).await?;
@@ -193,7 +193,7 @@ async fn of_theirs(program: &'static str) -> anyhow::Result<()> {
     let said = json!({"text": "grüß dich 👋".repeat(MIB / 16), "n": [1, 2, 3]});
     let began = Instant::now();
     let heard = brain.call("echo", &said).to("phone").await?;
-    ensure!(heard.to_json() == said, "{} B came back", heard.as_bytes().len());
+    ensure!(heard.to_json() == said, "{} B were returned", heard.as_bytes().len());
     let size = heard.as_bytes().len();
     ensure!(size > MIB, "{size}");
     println!("{size} B to {program} and back: {:?}", began.elapsed());

@@ -95,7 +95,7 @@ impl World {
         self.slow.may_end.add_permits(1);
         ensure!(soon("the result", self.call).await??.decode::<usize>()? == 1);
         self.slow.may_end.add_permits(1);
-        ensure!(soon("the next", self.brain.call("slow", ()).start()).await??.decode::<usize>()? == 2);
+        ensure!(soon("the next call", self.brain.call("slow", ()).start()).await??.decode::<usize>()? == 2);
         ensure!(self.slow.runs.load(Ordering::Relaxed) == 2);
         ensure!(self.phone.open_jobs() == 0 && self.brain.open_calls() == 0);
         Ok(())
@@ -147,7 +147,7 @@ async fn call_survives_a_cut_of_its_owner_for_8_s() -> anyhow::Result<()> {
 async fn call_survives_the_rejoin_of_its_caller() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
-    let world = World::begin(&server, "caller-anew", &server.url(), &relay.url()).await?;
+    let world = World::begin(&server, "caller-rejoin", &server.url(), &relay.url()).await?;
     let mut events = world.brain.events();
     relay.evict();
     link(&mut events, ConnectionState::Reconnecting).await?;
@@ -157,7 +157,7 @@ async fn call_survives_the_rejoin_of_its_caller() -> anyhow::Result<()> {
 async fn call_survives_the_rejoin_of_its_owner() -> anyhow::Result<()> {
     let server = shared()?;
     let relay = Relay::start(&server).await?;
-    let world = World::begin(&server, "owner-anew", &relay.url(), &server.url()).await?;
+    let world = World::begin(&server, "owner-rejoin", &relay.url(), &server.url()).await?;
     let mut events = world.phone.events();
     relay.evict();
     link(&mut events, ConnectionState::Reconnecting).await?;

@@ -278,7 +278,7 @@ async fn refused(server: &Server, options: ConnectOptions) -> anyhow::Result<Vec
     match options.relay_only().join(&server.url(), &token).await {
         Err(ConnectError::NoRelay { relays }) => Ok(relays),
         Err(other) => bail!("{other:?}"),
-        Ok(_) => bail!("it was let in"),
+        Ok(_) => bail!("the join succeeded"),
     }
 }
 
@@ -420,7 +420,7 @@ async fn cut_connection_to_a_relay_causes_no_rejoin() -> anyhow::Result<()> {
         one.send(to("two", vec![n])).await?;
         ensure!(packet(&mut two).await?.payload[..] == [n]);
     }
-    ensure!(one.local().sid() == before.sid(), "it joined anew");
+    ensure!(one.local().sid() == before.sid(), "the participant rejoined");
     carry.abort();
     Ok(())
 }

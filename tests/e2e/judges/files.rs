@@ -116,7 +116,7 @@ pub(super) fn with_wrong_checksum(file: &Path, of_chunk: bool) -> anyhow::Result
         let length: [u8; 8] = bytes[at + 1..at + 9].try_into()?;
         at += 9 + usize::try_from(u64::from_le_bytes(length))?;
     }
-    ensure!(bytes[at + behind..at + behind + 4] != [0; 4], "there is none");
+    ensure!(bytes[at + behind..at + behind + 4] != [0; 4], "the file has no checksum there");
     bytes[at + behind] ^= 1;
     let copy = file.with_extension(if of_chunk { "chunk.mcap" } else { "data.mcap" });
     fs::write(&copy, bytes)?;
@@ -197,7 +197,7 @@ async fn session<T: Transport>(file: &Path, [brain, one, two, mut stranger]: [T;
         }
         anyhow::Ok(())
     };
-    soon("the stranger's last word", heard).await??;
+    soon("the stranger's last packet", heard).await??;
     stranger.close().await;
     brain.close().await;
     phone.close().await;

@@ -74,7 +74,7 @@ impl Ours {
         for (id, (encoding, count, digest)) in &self.channels {
             let channel = &said["channels"][id.to_string()];
             ensure!(channel["messages"] == *count && channel["encoding"] == *encoding, "{id}: {channel}");
-            ensure!(channel["sha256"] == *digest, "{id}: other bytes than ours in {channel}");
+            ensure!(channel["sha256"] == *digest, "{id}: the bytes in {channel} differ");
             let topic = channel["topic"].as_str().context("no topic")?;
             let events = topic == "room/events";
             ensure!(
@@ -82,8 +82,8 @@ impl Ours {
                     && (events || topic.starts_with("sent/") || topic.starts_with("heard/"))
             );
         }
-        ensure!(found.len() == self.channels.len(), "{} channels more than ours", found.len());
-        ensure!(said["messages"] == self.messages, "another order than ours");
+        ensure!(found.len() == self.channels.len(), "{} channels instead of the expected ones", found.len());
+        ensure!(said["messages"] == self.messages, "the order of the messages differs");
         Ok(())
     }
 

@@ -45,10 +45,15 @@ async fn paired(name: &str, make: fn(PathBuf) -> Made) -> anyhow::Result<()> {
     let (said, code) = judge(&["slices.mjs"], &trace, &[]).await?;
     ensure!(code == Some(0), "{said}");
     let said: Value = serde_json::from_str(&said)?;
-    ensure!(said["events"] == said["known"], "it knows {} of {} events", said["known"], said["events"]);
+    ensure!(
+        said["events"] == said["known"],
+        "the trace engine knows {} of {} events",
+        said["known"],
+        said["events"]
+    );
     let slices = said["slices"].as_array().context("no slices")?;
     let found = slices.iter().map(|slice| Some((id_of(&slice["call"])?, seen(slice, &said["processes"])?)));
-    let found: BTreeMap<_, _> = found.collect::<Option<_>>().context("a slice lacks something")?;
+    let found: BTreeMap<_, _> = found.collect::<Option<_>>().context("a slice lacks a field")?;
     let wanted = wanted(&file)?;
     ensure!(slices.len() == wanted.len(), "{} slices of {} calls", slices.len(), wanted.len());
     for (id, wanted) in &wanted {

@@ -51,7 +51,7 @@ pub(crate) struct Link {
     /// How many datagrams overtook an earlier one.
     overtaking: AtomicU64,
     /// How many datagrams exceeded the rate.
-    crowded_out: AtomicU64,
+    over_rate: AtomicU64,
 }
 
 impl Link {
@@ -71,7 +71,7 @@ impl Link {
             rebound: watch::Sender::new(0),
             answered: watch::Sender::new(0),
             overtaking: AtomicU64::new(0),
-            crowded_out: AtomicU64::new(0),
+            over_rate: AtomicU64::new(0),
         }
     }
 
@@ -144,8 +144,8 @@ impl Link {
     }
 
     /// Returns how many datagrams exceeded the rate.
-    pub(crate) fn crowded_out(&self) -> u64 {
-        self.crowded_out.load(Ordering::Relaxed)
+    pub(crate) fn over_rate(&self) -> u64 {
+        self.over_rate.load(Ordering::Relaxed)
     }
 }
 
@@ -170,7 +170,7 @@ impl Link {
         }
         let now = Instant::now();
         if self.free(direction).is_some_and(|free| free > now + MAX_WAIT) {
-            self.crowded_out.fetch_add(1, Ordering::Relaxed);
+            self.over_rate.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         Some(self.later(self.passed(direction, size)))
