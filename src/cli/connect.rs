@@ -322,7 +322,7 @@ pub(super) fn agrees(token: &str, room: Option<&str>, identity: Option<&str>) ->
 /// Returns whether a URL certainly names this machine, without a DNS lookup that could point elsewhere. Tokens signed with
 /// the publicly known key go nowhere else.
 fn is_loopback(url: &str) -> bool {
-    Url::parse(url).ok().as_ref().and_then(Url::host).is_some_and(|host| host::is_here_for_certain(&host))
+    Url::parse(url).ok().as_ref().and_then(Url::host).is_some_and(|host| host::is_certainly_local(&host))
 }
 
 #[cfg(test)]

@@ -318,7 +318,7 @@ fn kind_word(kind: Kind) -> String {
     if kind.is_known() { kind.name().to_owned() } else { kind.to_string() }
 }
 
-/// Increments a count. The map is bounded, since the words come from the file.
+/// Increments a count. The map is bounded, since its keys come from the file.
 fn count(map: &mut BTreeMap<String, u64>, word: &str, most: usize) {
     let word = if map.len() >= most && !map.contains_key(word) { "(others)" } else { word };
     match map.get_mut(word) {

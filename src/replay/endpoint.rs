@@ -269,7 +269,7 @@ impl Endpoint {
         let Some(decoded) = DecodedFrame::read(&packet.payload).filter(|it| !it.is_keepalive()) else {
             return;
         };
-        // Of the others, the file has what was said to the recorded one.
+        // Of the other participants, the file contains only packets to the recorded one.
         if !self.is_home && !packet.to.is_empty() && !packet.to.contains(&self.home) {
             return;
         }

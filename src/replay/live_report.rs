@@ -113,7 +113,7 @@ pub struct LiveDifference {
 impl fmt::Display for LiveDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { entry, call, tool, field, expected, got } = self;
-        // Names and values are others' words: nothing of them may steer a terminal.
+        // Names and values come from others and must not control the terminal.
         write!(f, "{entry}: {tool:?} {call:?} {field:?}: expected {expected:?}, got {got:?}")
     }
 }

@@ -30,7 +30,7 @@ impl Matcher {
     pub(super) fn new(recorded: &RecordedCalls) -> Self {
         let (mut alike, mut redacted, mut calls) =
             (HashMap::<_, EqualCalls>::new(), BTreeMap::<String, usize>::new(), 0);
-        // What is not offered is never asked for: questions to a person, for one, which have reserved names.
+        // Calls without an offered tool are left out, such as prompts, which have reserved names.
         let offered: HashSet<_> = recorded.tools.iter().map(|it| it.name().as_str()).collect();
         let is_offered = |tool: &str| offered.contains(tool);
         for (place, call) in recorded.calls.iter().enumerate().filter(|(_, call)| is_offered(&call.tool)) {

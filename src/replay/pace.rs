@@ -52,7 +52,7 @@ impl Schedule {
             let by_pause = last.map_or(Duration::ZERO, |(asked, at)| {
                 at.saturating_add(speed.pause(call.asked.since(asked)))
             });
-            // What had ended by then has ended now.
+            // Calls that had ended by then have ended now.
             let later = open.split_off(&Moment(call.asked.0.saturating_add(1)));
             behind = std::mem::replace(&mut open, later).into_values().fold(behind, Duration::max);
             let start = by_pause.max(behind);

@@ -262,7 +262,7 @@ fn is_of_a_client(call: &RecordedCall, client_call: &ClientCall) -> bool {
         Some(Execution::Either)
             if call.owner.as_ref().is_some_and(|owner| Some(owner) != call.caller.as_ref()) =>
         {
-            // What the assistant then ran itself need not be in the file: its tool may disclose nothing.
+            // A call that the assistant then ran itself may be missing from the file if its tool discloses nothing.
             let says_no = |it: &Answer| !it.success && DECLINED.contains(&it.code);
             call.started.is_some() || client_call.answer.as_ref().is_some_and(|(_, it)| !says_no(it))
         }

@@ -140,7 +140,7 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
                     } else if decoded.kind() == Kind::CONFIGURATION
                         && !shown.called.values().any(|it| it == to)
                     {
-                        // An assistant greets whom it admits; a client whom it may take for its assistant.
+                        // An assistant greets participants that it admits; a client greets possible assistants.
                         let expected = match shown.role {
                             Some(Role::Client) if line.direction == Direction::Sent => eligible.contains(to),
                             _ => line.direction == Direction::Heard || announced.contains_key(to),

@@ -61,7 +61,7 @@ impl Stanzas {
             let near = |other: &Numbered| it.at.since(other.at).max(other.at.since(it.at)) <= TOGETHER;
             let is_said = around.iter().any(|(other, (_, rank))| rank == file && near(other));
             let is_in_file = around.iter().any(|(other, (rank, _))| rank == said && near(other));
-            // A number that is wrong from some frame on is told once.
+            // A number that is wrong from some frame on is reported once.
             if (is_said && is_in_file) || file - said == known {
                 continue;
             }

@@ -47,7 +47,7 @@ impl ServerUrl {
         }
         let is_proxied = !matches!(Proxy::of_environment(&self.url).await, Ok(None));
         match self.url.host() {
-            Some(host) => is_proxied || !host_lookup::leads_here(&host).await,
+            Some(host) => is_proxied || !host_lookup::is_local(&host).await,
             None => false,
         }
     }
@@ -72,7 +72,7 @@ fn without_scheme(text: &str) -> Option<String> {
             && url.fragment().is_none()
     });
     let Some(host) = shown.and_then(Url::host) else { return Some("wss://HOST".into()) };
-    let scheme = if host::is_here(&host) { "ws" } else { "wss" };
+    let scheme = if host::is_local(&host) { "ws" } else { "wss" };
     Some(format!("{scheme}://{text}"))
 }
 

@@ -1,8 +1,8 @@
 //! The cryptography of DTLS and STUN on `ring`, which TLS uses as well. The library and the command line each compile
 //! this file.
 //!
-//! str0m's own providers bring a second library (`aws-lc-rs`, tens of CPU-seconds of C), or pure-Rust elliptic curves that
-//! nobody has audited. DTLS 1.2 alone is spoken, as str0m does by default. There is no media, so SRTP ciphers refuse to work.
+//! str0m's own providers bring a second library (`aws-lc-rs`, tens of CPU-seconds of C), or pure-Rust elliptic curves
+//! without an audit. Only DTLS 1.2 is used, which is str0m's default. There is no media, so SRTP ciphers return errors.
 
 use std::{
     fmt,
@@ -34,10 +34,10 @@ use str0m::crypto::{
     dtls::{DtlsCert, DtlsImplError, DtlsInstance, DtlsOutput, DtlsProvider, DtlsVersion, ProtocolVersion},
 };
 
-/// The bytes of an authentication tag, of any suite here.
+/// The length of an authentication tag in bytes, the same for all suites here.
 const TAG: usize = 16;
 
-/// Returns what a peer connection is built with.
+/// Returns the provider for a peer connection.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     let provider = PROVIDER.get_or_init(|| {
@@ -52,7 +52,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     provider.clone()
 }
 
-/// All of it is `ring`, and has no state.
+/// The provider. It uses `ring` only, and has no state.
 #[derive(Debug)]
 struct Ring;
 
@@ -76,7 +76,7 @@ impl Sha256Provider for Ring {
     }
 }
 
-/// The bytes of a digest, whose length its algorithm fixes.
+/// A digest. Its length depends on the algorithm.
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(bytes);
@@ -174,7 +174,7 @@ fn dtls_crypto() -> DtlsCrypto {
         hash_provider: &Ring,
         hmac_provider: &Ring,
         cipher_suites: &[&Suite::Aes128, &Suite::Aes256, &Suite::ChaCha20],
-        // One must be named, and is never used.
+        // The interface requires a value, which is never used.
         dtls13_cipher_suites: &[&Suite::ChaCha20],
     }
 }
@@ -222,7 +222,7 @@ impl SupportedDtls12CipherSuite for Suite {
         }
     }
 
-    /// The bytes of the MAC key, the key, and the part of the nonce that comes from the handshake.
+    /// The lengths of the MAC key, the key, and the part of the nonce that the handshake fixes, in bytes.
     fn key_lengths(&self) -> (usize, usize, usize) {
         (0, self.algorithm().key_len(), aead::NONCE_LEN - self.explicit_nonce_len())
     }
@@ -379,7 +379,7 @@ impl SignatureVerifier for Ring {
         hash: HashAlgorithm,
         algorithm: SignatureAlgorithm,
     ) -> Result<(), DtlsCryptoError> {
-        // With one hash any curve may come; only the one of the certificate's key fits.
+        // Each hash may be combined with any curve; only the curve of the certificate's key matches.
         let candidates = match (algorithm, hash) {
             (SignatureAlgorithm::ECDSA, HashAlgorithm::SHA256) => {
                 [webpki::ring::ECDSA_P256_SHA256, webpki::ring::ECDSA_P384_SHA256]
@@ -490,7 +490,7 @@ impl HmacProvider for Ring {
     }
 }
 
-/// DTLS negotiates SRTP, because LiveKit's server insists. No cipher of it is ever to be used.
+/// DTLS negotiates SRTP, because LiveKit's server requires it. Its ciphers are never used.
 impl SrtpProvider for Ring {
     fn aes_128_cm_sha1_80(&self) -> &'static dyn SupportedAes128CmSha1_80 {
         &NoMedia

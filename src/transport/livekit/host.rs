@@ -6,21 +6,21 @@ use std::net::IpAddr;
 
 use url::Host;
 
-/// Whether it is this machine: an address of loopback, `localhost`, or a name below it
-/// ([RFC 6761](https://www.rfc-editor.org/rfc/rfc6761#section-6.3) keeps these for it).
-pub(crate) fn is_here(host: &Host<&str>) -> bool {
+/// Returns whether a host is this machine: a loopback address, `localhost`, or a name below it
+/// ([RFC 6761](https://www.rfc-editor.org/rfc/rfc6761#section-6.3) reserves these).
+pub(crate) fn is_local(host: &Host<&str>) -> bool {
     match host {
         Host::Domain(name) => {
             let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
             name == "localhost" || name.ends_with(".localhost")
         }
-        address => is_here_for_certain(address),
+        address => is_certainly_local(address),
     }
 }
 
-/// Whether it cannot be another machine, whatever answers here for names: some resolvers ask a server of names for
-/// what is below `localhost`, and for `localhost.` with its dot.
-pub(crate) fn is_here_for_certain(host: &Host<&str>) -> bool {
+/// Returns whether a host is this machine with every resolver: some resolvers ask a name server for names below
+/// `localhost`, and for `localhost.` with its trailing dot.
+pub(crate) fn is_certainly_local(host: &Host<&str>) -> bool {
     match host {
         Host::Domain(name) => name.eq_ignore_ascii_case("localhost"),
         Host::Ipv4(ip) => is_own(IpAddr::V4(*ip)),
@@ -28,7 +28,7 @@ pub(crate) fn is_here_for_certain(host: &Host<&str>) -> bool {
     }
 }
 
-/// Whether it is an address of loopback, also where IPv6 carries one of IPv4.
+/// Returns whether this is a loopback address, including an IPv4 address mapped to IPv6.
 pub(crate) fn is_own(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
@@ -65,7 +65,7 @@ mod tests {
         ] {
             let url = Url::parse(&format!("ws://{host}:7880")).unwrap();
             let host = url.host().unwrap();
-            assert_eq!((is_here(&host), is_here_for_certain(&host)), (here, certain), "{host}");
+            assert_eq!((is_local(&host), is_certainly_local(&host)), (here, certain), "{host}");
         }
     }
 }

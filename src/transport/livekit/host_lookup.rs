@@ -1,18 +1,18 @@
-//! Looks up whether a host name leads to this machine: asked before a proxy is used, and before a token travels unencrypted.
+//! Looks up whether a host name leads to this machine, before a proxy is used and before a token is sent unencrypted.
 
 use std::{io, net::SocketAddr, time::Duration};
 
 use tokio::{net::lookup_host, time};
 use url::Host;
 
-use crate::transport::livekit::host::{is_here_for_certain, is_own};
+use crate::transport::livekit::host::{is_certainly_local, is_own};
 
 /// How long to wait for the addresses of a name. A name without an answer counts as another machine.
 const LOOKUP: Duration = Duration::from_secs(2);
 
-/// Whether connections to it stay on this machine. A name other than `localhost` is looked up: some resolvers ask a name
+/// Returns whether connections to a host stay on this machine. A name other than `localhost` is looked up: some resolvers ask a name
 /// server for names below `localhost`, and this machine's own name may lead to loopback.
-pub(crate) async fn leads_here(host: &Host<&str>) -> bool {
+pub(crate) async fn is_local(host: &Host<&str>) -> bool {
     leads_here_by(host, async |name| Ok(lookup_host((name, 0)).await?.collect())).await
 }
 
@@ -21,11 +21,11 @@ async fn leads_here_by(
     look_up: impl AsyncFnOnce(&str) -> io::Result<Vec<SocketAddr>>,
 ) -> bool {
     match host {
-        Host::Domain(name) if !is_here_for_certain(host) => {
+        Host::Domain(name) if !is_certainly_local(host) => {
             let found = time::timeout(LOOKUP, look_up(name)).await;
             matches!(found, Ok(Ok(found)) if !found.is_empty() && found.iter().all(|it| is_own(it.ip())))
         }
-        other => is_here_for_certain(other),
+        other => is_certainly_local(other),
     }
 }
 

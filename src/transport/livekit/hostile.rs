@@ -161,7 +161,7 @@ async fn invalid_join_response_is_a_typed_error_at_once() {
 
 #[tokio::test]
 async fn leave_in_place_of_a_join_response_gives_the_reason() {
-    for (reason, told) in [
+    for (reason, text) in [
         (DisconnectReason::RoomDeleted, "deleted"),
         (DisconnectReason::ParticipantRemoved, "removed"),
         (DisconnectReason::DuplicateIdentity, "same identity"),
@@ -169,7 +169,7 @@ async fn leave_in_place_of_a_join_response_gives_the_reason() {
         (DisconnectReason::StateMismatch, "STATE_MISMATCH"),
     ] {
         let refused = join(&saying(vec![leave(reason), joined()]).await).await.err().unwrap();
-        assert!(refused.to_string().contains(told), "{refused}");
+        assert!(refused.to_string().contains(text), "{refused}");
     }
 }
 
@@ -279,7 +279,7 @@ async fn invalid_websocket_bytes_are_a_lost_connection() {
 async fn unread_stream_stays_in_the_network() {
     /// 64 MiB, more than all the buffers of a connection hold.
     const FRAMES: usize = 1200;
-    /// What may have been accepted: the limit, and one further frame.
+    /// The most that may have been accepted: the limit, and one further frame.
     const TAKEN: usize = (1 << 20) + 64 * 1024;
     let text = |number: usize| format!("{number:06}{}", "x".repeat(55_000));
     let url = server(move |_, mut socket: Socket| async move {

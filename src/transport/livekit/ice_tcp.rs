@@ -115,7 +115,7 @@ impl IceTcp {
 
     /// Allows every address to be dialed once more after an ICE restart, because the server accepts a connection only
     /// for the ICE session in which it was opened.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn begin_restart(&mut self) {
         self.dialled.clear();
         self.beginning = self.beginning.wrapping_add(1);
     }
@@ -290,7 +290,7 @@ mod tests {
             tcp.dial(remote, None);
             let TcpEvent::Opened(pair, _) = tcp.next().await else { panic!("not opened") };
             open.push((pair, listener.accept().await.unwrap().0));
-            tcp.begin_anew();
+            tcp.begin_restart();
         }
         tcp.dial(remote, None);
         let TcpEvent::Opened(newest, _) = tcp.next().await else { panic!("not opened") };

@@ -107,7 +107,7 @@ impl Inbox {
     }
 }
 
-/// Unlocks the state and wakes whoever waits.
+/// Unlocks the state and wakes the waiting tasks.
 fn wake(mut state: MutexGuard<'_, State>, waker: impl FnOnce(&mut State) -> &mut Option<Waker>) {
     let waker = waker(&mut state).take();
     drop(state);

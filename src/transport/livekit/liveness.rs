@@ -212,7 +212,7 @@ impl Liveness {
         self.ending.take().map(|(_, loss)| End::Lost(loss))
     }
 
-    /// What the time alone has brought.
+    /// Returns what is due by time alone: a loss or a suspicion.
     pub(super) fn poll(&self, now: Instant) -> Option<Sign> {
         if let Some((until, loss)) = &self.ending {
             return (now >= *until).then(|| Sign::End(End::Lost(loss.clone())));
@@ -227,7 +227,7 @@ impl Liveness {
         (now >= self.suspicion()).then_some(Sign::Suspect)
     }
 
-    /// When to ask again.
+    /// Returns when to poll again.
     pub(super) fn poll_timeout(&self) -> Instant {
         if let Some((until, _)) = &self.ending {
             return *until;
@@ -236,7 +236,7 @@ impl Liveness {
         self.stalled().map_or(due, |at| due.min(at))
     }
 
-    /// When what waits should have been acknowledged.
+    /// Returns when the pending data should have been acknowledged.
     fn stalled(&self) -> Option<Instant> {
         let healed = self.healed.map(|at| at + PROGRESS);
         let stuck = self.stuck.map(|since| since + STUCK);
@@ -253,7 +253,7 @@ impl Liveness {
         }
     }
 
-    /// When the silence is too long, and how long it is then.
+    /// Returns when the silence exceeds its limit, and that limit.
     fn silence(&self) -> (Instant, Duration) {
         let (idle, waiting) =
             if self.alone { (SILENCE_ALONE, SILENCE_ALONE_WAITING) } else { (SILENCE, SILENCE_WAITING) };
@@ -390,7 +390,7 @@ mod tests {
             liveness.handle_heard(start + hole);
             liveness
         };
-        assert_eq!(after(HOLE - MS).healed, None, "so short a one is mended by the connection");
+        assert_eq!(after(HOLE - MS).healed, None, "the connection survives such a short outage");
         let mut liveness = after(HOLE);
         assert_eq!(liveness.poll_timeout(), start + HOLE + PROGRESS);
         liveness.handle_heard(start + HOLE + PROGRESS - MS);

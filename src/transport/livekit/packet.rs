@@ -1,4 +1,4 @@
-//! Data packets in LiveKit's words and in ours.
+//! Data packets in LiveKit's format, and their conversion.
 
 use bytes::Bytes;
 use livekit_protocol::data_stream::{Header, Trailer};
@@ -22,7 +22,7 @@ pub(super) struct DataPacket {
     pub(super) value: Option<Value>,
 }
 
-/// What a [`DataPacket`] carries. Other kinds are read as none.
+/// The content of a [`DataPacket`]. Other kinds are read as `None`.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Value {
     #[prost(message, tag = "2")]
@@ -36,7 +36,7 @@ pub(super) enum Value {
 }
 
 /// LiveKit's `UserPacket`. It has a nonce, too, which toolbridge never sets: the server drops a packet whose nonce was used before
-/// in the room, whoever used it first.
+/// in the room, by any sender.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct UserPacket {
     /// Set by older servers instead of the field in [`DataPacket`].
@@ -69,7 +69,7 @@ pub(super) struct Chunk {
 /// closes the channel, so LiveKit's own clients stop here.
 pub(super) const MAX_ENCODED: usize = 64_000;
 
-/// A packet in LiveKit's words. The number of a reliable one is set when it is written.
+/// A packet in LiveKit's format. The number of a reliable packet is set when it is written.
 pub(super) fn outgoing(packet: Packet, sid: &Sid) -> DataPacket {
     DataPacket {
         participant_sid: sid.to_string(),
@@ -90,7 +90,7 @@ pub(super) fn encoded_size(packet: &DataPacket) -> usize {
     packet.encoded_len() + SEQUENCE
 }
 
-/// A packet that came: its number, its sender's sid and what it carries.
+/// A received packet: its number, its sender's sid and its content.
 #[derive(Debug)]
 pub(super) struct Heard {
     pub(super) sequence: u32,
@@ -98,10 +98,10 @@ pub(super) struct Heard {
     pub(super) event: TransportEvent,
 }
 
-/// Why a message on a data channel is not for us.
+/// Why a message on a data channel is ignored.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Skipped {
-    /// It is no packet at all.
+    /// It is not a packet.
     Malformed,
     /// It is a packet of another kind: speakers, transcription, a stream of text, a remote call.
     OtherKind,
@@ -109,7 +109,7 @@ pub(super) enum Skipped {
     StreamWithoutSender,
 }
 
-/// Reads a message. The sender is as the server stamped it.
+/// Reads a message. The sender is the one that the server has set.
 pub(super) fn incoming(lane: Lane, bytes: Bytes) -> Result<Heard, Skipped> {
     let size = bytes.len();
     let packet = DataPacket::decode(bytes).map_err(|_| Skipped::Malformed)?;
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(&heard.payload[..], b"hello");
     }
 
-    /// The server drops a packet whose nonce was used before in the room, whoever used it first.
+    /// The server drops a packet whose nonce was used before in the room, by any sender.
     #[test]
     fn sec_i9_nonce_that_others_could_use_first_is_never_set() {
         let sid = Sid::from("PA_1");
@@ -201,7 +201,7 @@ mod tests {
             let Some(data_packet::Value::User(user)) = read.value else { panic!("no packet of a user") };
             assert_eq!(user.nonce, Vec::<u8>::new());
         }
-        // What goes as a stream has no field for one.
+        // Parts of streams have no field for a nonce.
         let mut large = Packet::new([Identity::from("phone")], vec![7; 40_000]);
         large.stream = Some("s".into());
         let mut parts = stream::Outflow::new(&large, &sid);

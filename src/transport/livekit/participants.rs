@@ -8,27 +8,27 @@ use crate::transport::{Participant, ParticipantKind, Peer, TransportEvent};
 
 /// The largest number of known participants. Packets of further ones are received, but they are not announced.
 const MAX_PARTICIPANTS: usize = 4096;
-/// How much memory the attributes of all of them together may take, in bytes: 8 KiB for each of so many. Beyond it
-/// participants are known without theirs, and so without a role.
+/// The largest total size of all participants' attributes, in bytes: 8 KiB for each. Further participants are known
+/// without attributes, and therefore without a role.
 const MAX_ATTRIBUTES: usize = 32 << 20;
 
 /// The remote participants by identity.
 #[derive(Debug, Default)]
 pub(super) struct Participants {
     known: BTreeMap<String, Known>,
-    /// What the attributes of all take.
+    /// The size of all attributes, in bytes.
     attributes: usize,
 }
 
 #[derive(Debug)]
 struct Known {
     participant: Participant,
-    /// Counts the server's changes to it: an update may be overtaken by a newer one.
+    /// The server's version of the participant. An older update may arrive after a newer one.
     version: u32,
 }
 
 impl Participants {
-    /// All of them.
+    /// Returns all remote participants.
     pub(super) fn list(&self) -> Vec<Participant> {
         self.known.values().map(|known| known.participant.clone()).collect()
     }
@@ -80,7 +80,7 @@ impl Participants {
         events
     }
 
-    /// Forgets all others; who that is.
+    /// Removes the other participants, and returns them.
     pub(super) fn retain(&mut self, stays: impl Fn(&Peer) -> bool) -> Vec<Peer> {
         let gone: Vec<_> = self
             .known
@@ -94,18 +94,18 @@ impl Participants {
         gone
     }
 
-    /// Returns a participant, without its attributes if they do not fit in place of this many bytes.
+    /// Returns a participant. Its attributes are left out if replacing this many bytes by them would exceed the limit.
     fn fitting(&self, info: &ParticipantInfo, before: usize) -> Participant {
         let participant = participant(info);
         if self.attributes - before + participant.attribute_bytes() <= MAX_ATTRIBUTES {
             return participant;
         }
         tracing::warn!(limit = MAX_ATTRIBUTES, "too many attributes: those of one participant are not known");
-        // Nothing vouches for a participant of which the role may be among what is left out.
+        // The role may be among the omitted attributes, so the participant is not trusted.
         participant.attributes::<String, String>([]).can_update_metadata(true)
     }
 
-    /// Takes all that the server says is there.
+    /// Applies updates of several participants. Returns the resulting events.
     pub(super) fn update_all(&mut self, infos: &[ParticipantInfo]) -> Vec<TransportEvent> {
         infos.iter().flat_map(|info| self.update(info)).collect()
     }
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(room.update(&joined).len(), 1);
         assert!(
             room.update(&info("phone", "PA_1", State::Active, 2)).is_empty(),
-            "its state is not ours to tell"
+            "a change of the state alone is not reported"
         );
         let mut changed = info("phone", "PA_1", State::Active, 3);
         changed.attributes.insert("k".into(), "v".into());
@@ -215,11 +215,11 @@ mod tests {
             fit += 1;
         }
         assert!((500..=MAX_ATTRIBUTES / SIZE).contains(&fit), "{fit}");
-        // One that says less makes room for it, and one that says more in its place has none.
+        // A participant with fewer attributes makes room; more attributes in its place do not fit.
         assert!(has(&room.update(&holding(0, 2, 1))));
         assert!(has(&room.update(&holding(fit, 2, SIZE))));
         assert!(!has(&room.update(&holding(0, 3, SIZE))));
-        // So does one that leaves, and one that is forgotten.
+        // A participant that leaves or is removed makes room too.
         room.update(&ParticipantInfo { state: State::Disconnected.into(), ..holding(1, 2, 0) });
         assert!(has(&room.update(&holding(0, 4, SIZE))));
         assert_eq!(room.retain(|who| who.identity() == "p0").len(), fit - 1);

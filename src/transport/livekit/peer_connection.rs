@@ -42,7 +42,7 @@ const LOSSY_LIFETIME: u16 = 100;
 const READ_BATCH: usize = 64;
 /// How many datagrams the stack is given before it processes them. It keeps at most 30.
 const MAX_BATCH: usize = 16;
-/// How many checks of one pair may fail: the stack must not give up before we do, nor stay silent behind that.
+/// How many checks of one pair may fail. The stack must not give up earlier than this crate, nor continue much longer.
 const MAX_CHECKS: usize = 30;
 /// How often str0m is asked which path it has selected.
 const CHOICE: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ struct Batch {
     before: Evidence,
 }
 
-/// What changes when the stack has decrypted something of the server's.
+/// What changes when the stack has decrypted data of the server.
 #[derive(PartialEq)]
 struct Evidence {
     messages: usize,
@@ -103,7 +103,7 @@ struct Evidence {
     lost: Option<&'static str>,
 }
 
-/// What both ends have said of themselves.
+/// The last session descriptions of both ends.
 #[derive(Debug, Default)]
 pub(super) struct Described {
     pub(super) offer: String,
@@ -257,11 +257,11 @@ impl PeerConnection {
         let answer = SdpAnswer::from_sdp_string(sdp)?;
         self.rtc.sdp_api().accept_answer(pending, answer)?;
         self.described.answer = sdp.to_owned();
-        self.candidates.begin_anew(locals, self.path.is_found());
+        self.candidates.begin_restart(locals, self.path.is_found());
         self.path.handle_searching();
         match locals {
-            Locals::Keep => self.sockets.tcp.begin_anew(),
-            Locals::Replace => self.sockets.let_go(),
+            Locals::Keep => self.sockets.tcp.begin_restart(),
+            Locals::Replace => self.sockets.close_all(),
         }
         // Candidates inside the answer need sockets too.
         let within = sdp
@@ -405,7 +405,7 @@ impl PeerConnection {
     }
 
     fn begin_batch(&mut self, path: (SocketAddr, SocketAddr), at: Instant) -> Result<Batch, Error> {
-        // What the time alone brings is no evidence: the lossy channel gives packets up after a while.
+        // A change by time alone proves nothing: the lossy channel abandons packets after a while.
         if at >= self.wake_at || (at >= self.lossy_expires && self.lossy_bytes() > 0) {
             self.pass_time(at)?;
         }
@@ -563,7 +563,7 @@ impl PeerConnection {
         if std::mem::take(&mut self.is_unsent) { self.drain() } else { Ok(()) }
     }
 
-    /// Whether anything of ours waits to be acknowledged.
+    /// Returns whether sent data is unacknowledged.
     pub(super) fn waits(&mut self) -> bool {
         // Both channels share one SCTP association: losses on the lossy one extend the timer of the reliable one too.
         self.lossy_bytes() + self.unacknowledged() > 0

@@ -66,7 +66,7 @@ impl Proxy {
     /// Returns the proxy that the process's environment sets for this URL, if any.
     pub(crate) async fn of_environment(url: &Url) -> Result<Option<Self>, ProxyError> {
         let is_here = match url.host() {
-            Some(host) => host::is_here(&host) && host_lookup::leads_here(&host).await,
+            Some(host) => host::is_local(&host) && host_lookup::is_local(&host).await,
             None => true,
         };
         Self::named_in(|name| env::var_os(name), url, is_here)

@@ -142,7 +142,7 @@ impl Queues {
     }
 
     /// Ends the queues. Pending sends fail now, before all events are read, because the same caller may wait for both.
-    /// Returns whom to tell when the room was left.
+    /// Returns the sender that reports when the room has been left.
     pub(super) fn close(mut self, reason: CloseReason) -> Option<oneshot::Sender<()>> {
         self.shared.queue.end(reason.clone());
         self.inbox.event(TransportEvent::Closed(reason));

@@ -154,7 +154,7 @@ mod tests {
     fn repeated_or_older_number_is_dropped_per_sender() {
         let (now, mut heard) = (Instant::now(), Incoming::default());
         assert!(heard.accept(now, "PA_1", 1));
-        assert!(heard.accept(now, "PA_1", 3), "a gap is not ours to judge");
+        assert!(heard.accept(now, "PA_1", 3), "a gap is accepted");
         assert!(!heard.accept(now, "PA_1", 3));
         assert!(!heard.accept(now, "PA_1", 2));
         assert!(heard.accept(now, "PA_2", 1), "another sender counts for itself");
@@ -188,53 +188,53 @@ mod tests {
 
     #[test]
     fn outgoing_numbers_start_at_one() {
-        let mut ours = Outgoing::default();
-        assert_eq!((ours.next(), ours.next()), (1, 1));
-        ours.written(vec![0]);
-        assert_eq!(ours.next(), 2);
+        let mut outgoing = Outgoing::default();
+        assert_eq!((outgoing.next(), outgoing.next()), (1, 1));
+        outgoing.written(vec![0]);
+        assert_eq!(outgoing.next(), 2);
     }
 
     fn written(sizes: &[usize]) -> Outgoing {
-        let mut ours = Outgoing::default();
-        sizes.iter().for_each(|size| ours.written(vec![0; *size]));
-        ours
+        let mut outgoing = Outgoing::default();
+        sizes.iter().for_each(|size| outgoing.written(vec![0; *size]));
+        outgoing
     }
 
-    fn unheard(ours: &Outgoing, heard: u32) -> Vec<usize> {
-        ours.unheard(heard).map(<[u8]>::len).collect()
+    fn unheard(outgoing: &Outgoing, heard: u32) -> Vec<usize> {
+        outgoing.unheard(heard).map(<[u8]>::len).collect()
     }
 
     #[test]
     fn delivered_but_unprocessed_packets_are_kept() {
-        let mut ours = written(&[3, 5, 2]);
-        ours.handle_unacknowledged(8);
-        assert!(unheard(&ours, 0).is_empty(), "the connection sees to what it has not delivered");
-        ours.handle_unacknowledged(7);
-        assert_eq!(unheard(&ours, 0), [3]);
-        ours.handle_unacknowledged(0);
-        assert_eq!((unheard(&ours, 0), unheard(&ours, 2)), (vec![3, 5, 2], vec![2]));
+        let mut outgoing = written(&[3, 5, 2]);
+        outgoing.handle_unacknowledged(8);
+        assert!(unheard(&outgoing, 0).is_empty(), "the connection itself retransmits undelivered data");
+        outgoing.handle_unacknowledged(7);
+        assert_eq!(unheard(&outgoing, 0), [3]);
+        outgoing.handle_unacknowledged(0);
+        assert_eq!((unheard(&outgoing, 0), unheard(&outgoing, 2)), (vec![3, 5, 2], vec![2]));
     }
 
     #[test]
     fn every_acknowledged_byte_is_progress() {
-        let mut ours = written(&[15_000]);
-        assert!(!ours.handle_unacknowledged(15_000));
-        assert!(ours.handle_unacknowledged(14_000), "a part of a packet");
-        assert!(!ours.handle_unacknowledged(14_000));
-        ours.written_other(500);
-        assert!(!ours.handle_unacknowledged(14_500));
-        ours.written(vec![0; 100]);
-        assert!(ours.handle_unacknowledged(14_000), "beside what was written meanwhile");
-        assert!(ours.handle_unacknowledged(0));
-        assert!(!ours.handle_unacknowledged(0));
-        assert_eq!((unheard(&ours, 0), ours.on_way_bytes), (vec![15_000, 100], 0));
+        let mut outgoing = written(&[15_000]);
+        assert!(!outgoing.handle_unacknowledged(15_000));
+        assert!(outgoing.handle_unacknowledged(14_000), "a part of a packet");
+        assert!(!outgoing.handle_unacknowledged(14_000));
+        outgoing.written_other(500);
+        assert!(!outgoing.handle_unacknowledged(14_500));
+        outgoing.written(vec![0; 100]);
+        assert!(outgoing.handle_unacknowledged(14_000), "beside what was written meanwhile");
+        assert!(outgoing.handle_unacknowledged(0));
+        assert!(!outgoing.handle_unacknowledged(0));
+        assert_eq!((unheard(&outgoing, 0), outgoing.on_way_bytes), (vec![15_000, 100], 0));
     }
 
     #[test]
     fn kept_packets_are_bounded() {
-        let mut ours = written(&[15_000; 100]);
-        ours.handle_unacknowledged(0);
-        assert_eq!(unheard(&ours, 0).len(), MAX_DELIVERED / 15_000);
-        assert_eq!(unheard(&ours, 99).len(), 1, "the last ones");
+        let mut outgoing = written(&[15_000; 100]);
+        outgoing.handle_unacknowledged(0);
+        assert_eq!(unheard(&outgoing, 0).len(), MAX_DELIVERED / 15_000);
+        assert_eq!(unheard(&outgoing, 99).len(), 1, "the last ones");
     }
 }

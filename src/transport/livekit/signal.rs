@@ -446,14 +446,14 @@ mod tests {
         let (signal, _) = joined.unwrap();
         let lines: Vec<_> = (0..50).map(|n| format!("candidate:{n}")).collect();
         lines.iter().for_each(|line| signal.tell_candidate(line));
-        let mut told = Vec::new();
-        while told.len() < lines.len() {
+        let mut received = Vec::new();
+        while received.len() < lines.len() {
             let request = SignalRequest::decode(socket.next().await.unwrap().unwrap().into_data()).unwrap();
             if let Some(signal_request::Message::Trickle(it)) = request.message {
-                told.extend(server_event::candidate(&it.candidate_init));
+                received.extend(server_event::candidate(&it.candidate_init));
             }
         }
-        assert_eq!(told, lines);
+        assert_eq!(received, lines);
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! The sockets under a peer connection: UDP on each address of ours that leads to the server, TCP, and relays.
+//! The sockets of a peer connection: UDP on each local address with a route to the server, TCP, and relays.
 
 use std::{
     cell::Cell,
@@ -17,9 +17,9 @@ use super::{
     turn::{RelayEvent, Relays, StunClient},
 };
 
-/// How many UDP sockets one peer connection opens: one for each address of ours that leads to the server.
+/// How many UDP sockets one peer connection opens: one for each local address with a route to the server.
 const MAX_UDP: usize = 8;
-/// The largest datagram that is read, in bytes; a network's packet is 1,500.
+/// The largest datagram that is read, in bytes; packets on most networks have at most 1,500.
 pub(super) const MAX_DATAGRAM: usize = 2048;
 
 /// The sockets of one peer connection.
@@ -27,7 +27,7 @@ pub(super) const MAX_DATAGRAM: usize = 2048;
 pub(super) struct Sockets {
     bind: Option<IpAddr>,
     udp: Vec<Udp>,
-    /// Which of them is read next: a flood at one keeps no other waiting.
+    /// The UDP socket that is read next, so that a flood at one does not delay the others.
     turn: Cell<usize>,
     pub(super) tcp: IceTcp,
     unsent: Cell<bool>,
@@ -41,19 +41,19 @@ struct Udp {
     local: SocketAddr,
 }
 
-/// What woke us.
+/// What ended a wait for the sockets.
 #[derive(Debug)]
 pub(super) enum Readable {
-    /// There may be datagrams.
+    /// Datagrams may have arrived.
     Udp,
-    /// A TCP connection tells something.
+    /// An event of a TCP connection.
     Tcp(TcpEvent),
-    /// A relay tells something.
+    /// An event of a relay.
     Relay(RelayEvent),
 }
 
 impl Sockets {
-    /// None yet. With `bind`, only that address of ours is used.
+    /// Creates an empty set. With `bind`, only that local address is used.
     pub(super) fn new(bind: Option<IpAddr>) -> Self {
         Self {
             bind,
@@ -66,10 +66,11 @@ impl Sockets {
         }
     }
 
-    /// Sees to a UDP socket on the address of ours that leads to `remote`; its address if it is new.
+    /// Opens a UDP socket on the local address with a route to `remote`, if there is none yet. Returns its address if it
+    /// is new.
     ///
-    /// An address is asked of the system's routes, not listed from its interfaces: so a server on
-    /// loopback is reached from loopback, and one behind a VPN through it.
+    /// The address comes from the system's routes, not from a list of its interfaces, so a server on loopback is reached
+    /// from loopback, and a server behind a VPN through the VPN.
     pub(super) fn open_udp_towards(&mut self, remote: SocketAddr) -> io::Result<Option<SocketAddr>> {
         let ip = match self.bind {
             Some(ip) if ip.is_ipv4() == remote.is_ipv4() => ip,
@@ -88,35 +89,35 @@ impl Sockets {
         Ok(Some(local))
     }
 
-    /// Whether our end of the way that is used is not ours any more, while another leads to the server; as long as none
-    /// is used, whether all of them are gone. A socket towards some network of this machine's own says nothing.
+    /// Returns whether this machine has lost the local address of the path in use, while another address has a route to
+    /// the server. If no path is in use, returns whether all local addresses are lost.
     pub(super) fn have_moved(&self, used: Option<SocketAddr>, remotes: &[SocketAddr]) -> bool {
         let stays = |local: IpAddr| std::net::UdpSocket::bind((local, 0)).is_ok();
         let used = used.map(|local| self.relays.reached_from(local).unwrap_or(local).ip());
         let is_gone = match used {
             Some(local) => !stays(local),
             None => {
-                let ours = self.udp.iter().map(|udp| udp.local.ip());
-                let mut ours = ours.chain(self.tcp.locals()).chain(self.relays.locals()).peekable();
-                ours.peek().is_some() && !ours.any(stays)
+                let locals = self.udp.iter().map(|udp| udp.local.ip());
+                let mut locals = locals.chain(self.tcp.locals()).chain(self.relays.locals()).peekable();
+                locals.peek().is_some() && !locals.any(stays)
             }
         };
         self.bind.is_none() && is_gone && remotes.iter().any(|remote| route_to(*remote).is_ok())
     }
 
-    /// Whether the system has refused to send since this was asked last: the way may be gone.
+    /// Returns whether the system has refused to send since the last call, which means that the path may be gone.
     pub(super) fn take_unsent(&self) -> bool {
         self.unsent.take()
     }
 
-    /// Lets go of all sockets: others are opened as addresses of the server come. Relays are asked anew at once.
-    pub(super) fn let_go(&mut self) {
+    /// Closes all sockets. Others are opened as candidates of the server arrive; relays are contacted again at once.
+    pub(super) fn close_all(&mut self) {
         self.udp.clear();
         self.tcp = IceTcp::new();
-        self.relays.ask_anew();
+        self.relays.contact_again();
     }
 
-    /// Whether this is our end of a way that is open.
+    /// Returns whether this is the local address of an open socket or relay.
     pub(super) fn have(&self, local: SocketAddr) -> bool {
         self.udp.iter().any(|udp| udp.local == local) || self.tcp.has(local) || self.relays.gave(local)
     }
@@ -127,7 +128,7 @@ impl Sockets {
         self.udp[0].local
     }
 
-    /// Whether there is no direct way at all.
+    /// Returns whether there is no direct path.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.udp.is_empty() && self.tcp.is_idle()
@@ -141,7 +142,7 @@ impl Sockets {
         }
     }
 
-    /// Sends what the stack wants sent. What no socket takes now is lost, as on any network.
+    /// Sends a datagram of the stack. It is lost if its socket does not accept it now, as on any network.
     pub(super) fn transmit(&self, transmit: Transmit) {
         if transmit.proto != Protocol::Udp {
             let pair = Pair { local: transmit.source, remote: transmit.destination };
@@ -152,7 +153,7 @@ impl Sockets {
         };
         if let Err(error) = udp.socket.try_send_to(&transmit.contents, transmit.destination) {
             tracing::trace!(remote = %transmit.destination, %error, "a datagram was not sent");
-            // A full queue is any network's, and a refusal is the answer to an earlier datagram.
+            // A full queue is temporary, and a refusal is the ICMP reply to an earlier datagram.
             let passing =
                 matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused);
             self.unsent.set(self.unsent.get() || !passing);
@@ -176,9 +177,9 @@ impl Sockets {
         }
     }
 
-    /// A datagram that has come: its size, its sender, and which address of ours heard it.
+    /// Receives a datagram, if one has arrived. Returns its size, its sender and the local address that received it.
     pub(super) fn try_recv_udp(&self, buffer: &mut [u8]) -> Option<(usize, SocketAddr, SocketAddr)> {
-        // An error here is an answer to an earlier datagram (port unreachable); the stack counts on silence.
+        // An error here is the ICMP reply to an earlier datagram (port unreachable); the stack detects that by timeout.
         let (turn, count) = (self.turn.get(), self.udp.len());
         (turn..turn + count).find_map(|turn| {
             let udp = self.udp.get(turn % count)?;
@@ -189,7 +190,7 @@ impl Sockets {
     }
 }
 
-/// The address of ours from which the system would send to `remote`. Nothing is sent.
+/// Returns the local address from which the system would send to `remote`. Nothing is sent.
 fn route_to(remote: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

@@ -1,6 +1,6 @@
-//! Byte streams in LiveKit's words and in ours.
+//! Byte streams in LiveKit's format, and their conversion.
 //!
-//! No more than parts are made and read here; they are put together by whoever knows their senders.
+//! This module only creates and reads parts; they are assembled where their senders are known.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use livekit_protocol::data_stream::{ByteHeader, CompressionType, Header, Trailer
 use super::packet::{Chunk, DataPacket, Value, detached};
 use crate::transport::{Packet, STREAM_CHUNK, Sid, StreamHeader, StreamPart, StreamParts};
 
-/// What a frame is, for those who look at the header.
+/// The MIME type of a frame, as the header states it.
 const MIME_TYPE: &str = "application/msgpack";
 
-/// A packet on its way as a stream, one part after the other.
+/// A packet that is sent as a stream, part by part.
 #[derive(Debug)]
 pub(super) struct Outflow {
     parts: StreamParts,
@@ -32,13 +32,13 @@ impl Outflow {
         Some(self.packet(part))
     }
 
-    /// Nobody wants the rest: what those must be told who have heard the beginning.
+    /// Abandons the stream. Returns the trailer for its receivers, if they got its beginning.
     pub(super) fn abandon(&mut self) -> Option<DataPacket> {
         let part = self.parts.abandon()?;
         Some(self.packet(part))
     }
 
-    /// The largest size that a part can have: a chunk's, for none of the others has more of its own.
+    /// Returns a part of the largest possible size: a full chunk.
     pub(super) fn largest(&self) -> DataPacket {
         let id = self.parts.id().clone();
         self.packet(StreamPart::Chunk { id, index: u64::MAX, bytes: vec![0; STREAM_CHUNK].into() })
@@ -76,12 +76,13 @@ fn written(part: StreamPart) -> Value {
     }
 }
 
-/// Whether this begins a stream.
+/// Returns whether the packet begins a stream.
 pub(super) fn is_header(packet: &DataPacket) -> bool {
     matches!(packet.value, Some(Value::StreamHeader(_)))
 }
 
-/// Reads a part, of a message of this size. None of what carries no frames: text, what is compressed or encrypted, what stands within its header.
+/// Reads a part, from a message of this size. Returns `None` for streams that carry no frames: those of text, those that
+/// are compressed or encrypted, and those whose content is in the header.
 pub(super) fn read(value: Value, size: usize) -> Option<StreamPart> {
     match value {
         Value::StreamHeader(header) => {

@@ -69,11 +69,11 @@ struct Relay {
 enum State {
     /// The relay was asked for an address.
     Asked,
-    /// The relay allocated these addresses, and may refuse to reach the LiveKit server. `ours` is the local address
+    /// The relay allocated these addresses, and may refuse to reach the LiveKit server. `local` is the local address
     /// of the connection to it.
     Open {
         relayed: Vec<SocketAddr>,
-        ours: SocketAddr,
+        local: SocketAddr,
         denied: Option<RelayError>,
     },
     Failed(RelayError),
@@ -174,7 +174,7 @@ impl Relays {
     }
 
     /// Asks all relays again, because the path to them has changed.
-    pub(super) fn ask_anew(&mut self) {
+    pub(super) fn contact_again(&mut self) {
         for at in 0..self.relays.len() {
             let place = self.relays[at].place.clone();
             self.relays[at] = self.asked(at, place);
@@ -184,7 +184,7 @@ impl Relays {
     /// Returns the local addresses of the connections to relays.
     pub(super) fn locals(&self) -> impl Iterator<Item = IpAddr> {
         self.relays.iter().filter_map(|relay| match &relay.state {
-            State::Open { ours, .. } => Some(ours.ip()),
+            State::Open { local, .. } => Some(local.ip()),
             _ => None,
         })
     }
@@ -192,7 +192,7 @@ impl Relays {
     /// Returns the local address of the connection to the relay that allocated this address, if one did.
     pub(super) fn reached_from(&self, relayed: SocketAddr) -> Option<SocketAddr> {
         self.relays.iter().find(|relay| relay.gave(relayed)).and_then(|relay| match &relay.state {
-            State::Open { ours, .. } => Some(*ours),
+            State::Open { local, .. } => Some(*local),
             _ => None,
         })
     }
@@ -275,11 +275,11 @@ impl Relays {
             return RelayEvent::Noted;
         }
         match report {
-            RelayReport::Opened(mut relayed, ours) => {
+            RelayReport::Opened(mut relayed, local) => {
                 // A relay that claims another relay's address would be used in its place.
                 relayed.retain(|it| !self.gave(*it));
-                self.relays[number].state = State::Open { relayed: relayed.clone(), ours, denied: None };
-                RelayEvent::Opened(relayed, ours)
+                self.relays[number].state = State::Open { relayed: relayed.clone(), local, denied: None };
+                RelayEvent::Opened(relayed, local)
             }
             RelayReport::Datagram(from, datagram) => match self.relays[number].towards(from) {
                 Some(relayed) => RelayEvent::Datagram { relayed, from, datagram },

@@ -48,13 +48,13 @@ use limits::{FrameLimits, Taken};
 pub(super) use limits::Unread;
 pub(super) use process::register;
 
-/// The longest signaling frame, in bytes: the first one lists the whole room.
+/// The longest signaling frame, in bytes. The first frame lists all participants of the room.
 const MAX_FRAME: usize = 16 << 20;
 
-/// The status of a goodbye that nothing has caused.
+/// The status of a normal closure.
 const NORMAL: u16 = 1000;
 
-/// What a join wants of its socket, and what became of it.
+/// The settings of a join's socket, and its state.
 #[derive(Debug, Default)]
 pub(super) struct Dial {
     roots: Vec<CertificateDer<'static>>,
@@ -67,21 +67,21 @@ pub(super) struct Dial {
 /// Why a socket did not open.
 #[derive(Debug)]
 pub(super) enum DialFailure {
-    /// The name is unknown, or no server answers there.
+    /// The name is unknown, or no server accepts connections there.
     Unreachable(io::Error),
     /// TLS failed.
     Tls(Box<dyn Error + Send + Sync>),
-    /// What answers there speaks no TLS.
+    /// The port does not speak TLS.
     NotTls,
-    /// There is a proxy before the server, and no way through it.
+    /// The configured proxy does not connect to the server.
     Proxy(ProxyError),
-    /// The server answered with this HTTP status.
+    /// The server responded with this HTTP status.
     Status(u16),
     /// The server refused the token (status 401).
     Unauthorized(TokenRefusal),
-    /// The server opened the socket and then did not take the join.
+    /// The server opened the socket, but did not accept the join.
     Refused(LeaveRequest),
-    /// What the server said cannot be worked with.
+    /// The server's response is invalid.
     Unfit(&'static str),
 }
 
@@ -216,8 +216,8 @@ impl WsClient for ScopedClient {
 
 #[async_trait]
 impl HttpClient for ScopedClient {
-    /// A failed join would be asked about once more over HTTP. We know why it failed, and the answer
-    /// would repeat the token.
+    /// After a failed join the library would ask for the reason over HTTP. The reason is known already, and the request
+    /// would send the token again.
     async fn request(
         &self,
         method: HttpMethod,
@@ -238,7 +238,7 @@ impl HttpClient for ScopedClient {
     }
 }
 
-/// What a WebSocket runs over: TCP, TLS over it, or TLS through a proxy that speaks TLS itself.
+/// The connection under a WebSocket: TCP, TLS over it, or TLS through a proxy that uses TLS itself.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -274,7 +274,7 @@ async fn open(
     Ok(Socket { reader: Reader::new(reading, early, MAX_FRAME), writer: Writer::new(writing) })
 }
 
-/// A connection through a proxy. All of it has four fifths of the time, so that it is the proxy that is named.
+/// Opens a connection through a proxy within four fifths of the time limit, so that a failure names the proxy.
 async fn through(
     proxy: &Proxy,
     url: &Url,
@@ -333,7 +333,7 @@ impl WebSocketConnection {
         Self { writer: sync::Mutex::new(writer), reader: sync::Mutex::new((reader, limits)), dial }
     }
 
-    /// The next binary frame that is let through.
+    /// Returns the next binary frame that passes the filter.
     async fn frame(&self) -> Result<Option<Vec<u8>>, TransportError> {
         let mut reader = self.reader.lock().await;
         let (reader, limits) = &mut *reader;
@@ -341,7 +341,7 @@ impl WebSocketConnection {
             if limits.is_over() {
                 return Ok(None);
             }
-            // Whoever reads too slowly slows the server down.
+            // A slow reader slows the server down.
             self.dial.unread.room().await;
             let incoming = reader.next().await.map_err(failed)?;
             match incoming {
@@ -360,7 +360,7 @@ impl WebSocketConnection {
                 Incoming::Ping(payload) => self.writer.lock().await.pong(&payload).await.map_err(failed)?,
                 Incoming::Nothing => {}
                 Incoming::Close(status) => {
-                    // A peer that is gone already needs no answer.
+                    // A peer that has left needs no reply.
                     let _ = self.writer.lock().await.close(status).await;
                     return Ok(None);
                 }

@@ -127,14 +127,14 @@ impl Request {
         let Some(host) = self.header("host") else { return false };
         let url = Url::parse(&format!("http://{host}"));
         let Some(host) = url.as_ref().ok().and_then(Url::host) else { return false };
-        host::is_here(&host) || names.iter().any(|name| name.eq_ignore_ascii_case(&host.to_string()))
+        host::is_local(&host) || names.iter().any(|name| name.eq_ignore_ascii_case(&host.to_string()))
     }
 
     /// Returns whether the `Origin` header names a web page from another machine.
     pub(super) fn is_from_foreign_page(&self) -> bool {
         self.header("origin").is_some_and(|origin| {
             let page = Url::parse(origin).ok();
-            !page.as_ref().and_then(Url::host).is_some_and(|host| host::is_here(&host))
+            !page.as_ref().and_then(Url::host).is_some_and(|host| host::is_local(&host))
         })
     }
 }

@@ -141,7 +141,7 @@ async fn serve(mut stream: TcpStream, from: SocketAddr, pending: Pending, shared
     }
 }
 
-/// Why a request was not simply answered.
+/// Why a request gets no ordinary response.
 enum Served {
     /// The request became a WebSocket.
     Upgraded(SignalSession),

@@ -38,7 +38,7 @@ pub(super) struct Candidates {
 impl Candidates {
     /// Handles an ICE restart: the server has forgotten the local candidates. `was_found` is whether there was a path
     /// before.
-    pub(super) fn begin_anew(&mut self, locals: Locals, was_found: bool) {
+    pub(super) fn begin_restart(&mut self, locals: Locals, was_found: bool) {
         self.taken = 0;
         // Candidates that have not worked yet are named if the join fails.
         if was_found {

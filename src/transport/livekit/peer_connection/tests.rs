@@ -393,11 +393,11 @@ async fn end_of_the_selected_tcp_connection_restarts_ice() {
     let pair = Pair { local: "127.0.0.1:5000".parse().unwrap(), remote: FROM.parse().unwrap() };
     let (writer, _queue) = tokio::sync::mpsc::channel(1);
     let by_udp = connection.path.chosen().unwrap();
-    for (chosen, anew) in [(by_udp, false), ((pair.local, pair.remote), true)] {
+    for (chosen, restarts) in [(by_udp, false), ((pair.local, pair.remote), true)] {
         connection.handle_tcp(TcpEvent::Opened(pair, writer.clone()), Admit::All).unwrap();
         connection.path.handle_used(chosen);
         connection.handle_tcp(TcpEvent::Closed(pair), Admit::All).unwrap();
-        assert_eq!(connection.wants_restart(), anew, "{chosen:?}");
+        assert_eq!(connection.wants_restart(), restarts, "{chosen:?}");
     }
 }
 
@@ -427,14 +427,14 @@ async fn discarded_addresses_stay_discarded_and_reflexive_ones_are_sent_again() 
     let (local, mapped) = (connection.sockets.local_udp(), "203.0.113.7:4000".parse().unwrap());
     connection.handle_reflexive(mapped, local).unwrap();
     assert!(connection.poll_candidate().is_some() && connection.poll_candidate().is_none());
-    for (wanted, told) in [(&[Locals::Keep][..], true), (&[Locals::Replace, Locals::Keep], false)] {
+    for (wanted, is_sent) in [(&[Locals::Keep][..], true), (&[Locals::Replace, Locals::Keep], false)] {
         for locals in wanted {
             connection.restart_ice(*locals).unwrap();
         }
         let (_, answer) = Remote::answer(&connection.described().offer.clone()).await;
         connection.handle_answer(&answer, 0).unwrap();
-        assert_eq!(connection.poll_candidate().is_some(), told, "{wanted:?}");
-        assert_eq!(connection.sockets.have(local), told, "{wanted:?}");
+        assert_eq!(connection.poll_candidate().is_some(), is_sent, "{wanted:?}");
+        assert_eq!(connection.sockets.have(local), is_sent, "{wanted:?}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The one thing that is read off a certificate that is trusted already: until when it is valid.
 
-/// ASN.1's tags on the way there ([X.690](https://www.itu.int/rec/T-REC-X.690)).
+/// The ASN.1 tags of the enclosing elements ([X.690](https://www.itu.int/rec/T-REC-X.690)).
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;

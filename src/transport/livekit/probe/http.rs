@@ -42,7 +42,7 @@ impl HttpAnswer {
     }
 }
 
-/// Why there is no HTTP answer.
+/// Why there is no HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpFault {
@@ -108,7 +108,7 @@ fn read(bytes: &[u8], now: i64) -> Option<HttpAnswer> {
     let mut head = httparse::Response::new(&mut headers);
     let Ok(parsed) = config.parse_response(&mut head, bytes) else { return None };
     let httparse::Status::Complete(size) = parsed else {
-        // An answer that was cut off is read as far as it goes.
+        // A truncated response is read as far as it goes.
         let is_ended = bytes.ends_with(b"\r\n\r\n");
         return if is_ended { None } else { read(&[bytes, b"\r\n\r\n"].concat(), now) };
     };

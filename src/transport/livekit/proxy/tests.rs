@@ -8,7 +8,7 @@ fn named(environment: &[(&str, &str)], url: &str) -> Result<Option<Proxy>, Proxy
     let lookup = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
     let url = Url::parse(url).unwrap();
     // As if every name below `localhost` resolved to loopback.
-    let is_here = url.host().is_none_or(|host| host::is_here(&host));
+    let is_here = url.host().is_none_or(|host| host::is_local(&host));
     Proxy::named_in(lookup, &url, is_here)
 }
 

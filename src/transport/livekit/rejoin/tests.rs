@@ -178,8 +178,8 @@ fn refusal_stops_reconnection_and_a_server_error_does_not() {
         Failure::Join(ConnectError::ServerTooOld { version: "1.9.8".into() }),
         Failure::Join(ConnectError::MalformedToken),
     ] {
-        let told = failure.to_string();
-        assert_eq!(end_of(&failure), Some(CloseReason::Refused(told.into())));
+        let text = failure.to_string();
+        assert_eq!(end_of(&failure), Some(CloseReason::Refused(text.into())));
     }
     assert_eq!(end_of(&Failure::TokenExpired), Some(CloseReason::TokenExpired));
     for failure in [
@@ -224,8 +224,8 @@ fn refused_token_ends_the_participant_after_15_s_of_repeated_answers() {
     rejoin.handle_failed(start + BELIEVED - MS, &Failure::Join(unauthorized()), 0);
     assert_eq!(rejoin.is_over(start + BELIEVED - MS), None);
     rejoin.handle_failed(start + BELIEVED, &Failure::Join(unauthorized()), 0);
-    let told = unauthorized().to_string();
-    assert_eq!(rejoin.is_over(start + BELIEVED), Some(CloseReason::Refused(told.into())));
+    let text = unauthorized().to_string();
+    assert_eq!(rejoin.is_over(start + BELIEVED), Some(CloseReason::Refused(text.into())));
 }
 
 #[test]

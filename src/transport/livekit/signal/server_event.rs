@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn intentional_disconnect_is_final() {
         use leave_request::Action::Disconnect;
-        for (reason, told) in [
+        for (reason, close_reason) in [
             (DisconnectReason::DuplicateIdentity, CloseReason::DuplicateIdentity),
             (DisconnectReason::ParticipantRemoved, CloseReason::Removed),
             (DisconnectReason::RoomDeleted, CloseReason::RoomDeleted),
@@ -116,7 +116,7 @@ mod tests {
             (DisconnectReason::ServerShutdown, CloseReason::ServerShutdown),
             (DisconnectReason::UserRejected, CloseReason::Server("USER_REJECTED".into())),
         ] {
-            assert_eq!(leave(reason, Disconnect), End::Closed(told));
+            assert_eq!(leave(reason, Disconnect), End::Closed(close_reason));
         }
     }
 

@@ -222,7 +222,7 @@ mod tests {
         let found = ["[::1]:1", "[::2]:1", "[::3]:1", "[::4]:1", "[::5]:1", "192.0.2.1:1"].map(parse);
         let all = usable(found.into_iter(), None);
         assert_eq!(all, ["[::1]:1", "192.0.2.1:1", "[::2]:1", "[::3]:1"].map(parse));
-        let ours = usable(found.into_iter(), Some("192.0.2.9".parse().unwrap()));
-        assert_eq!(ours, [parse("192.0.2.1:1")]);
+        let addresses = usable(found.into_iter(), Some("192.0.2.9".parse().unwrap()));
+        assert_eq!(addresses, [parse("192.0.2.1:1")]);
     }
 }

@@ -146,11 +146,11 @@ mod tests {
     #[tokio::test]
     async fn reflexive_address_is_queried_and_reported_once() {
         let stun = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let ours = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-        let local = ours.local_addr().unwrap();
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let local = socket.local_addr().unwrap();
         let mut stun_client = StunClient::default();
         stun_client.use_servers(&servers(&[format!("stun:{}", stun.local_addr().unwrap())]));
-        stun_client.begin(&ours, local);
+        stun_client.begin(&socket, local);
         let mut buffer = [0; 100];
         let (size, from) = stun.recv_from(&mut buffer).await.unwrap();
         assert_eq!(from, local, "asked from the socket that is asked for");
@@ -173,7 +173,7 @@ mod tests {
 
     #[tokio::test]
     async fn path_without_nat_is_not_queried() {
-        let ours = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let mut stun_client = StunClient::default();
         stun_client
             .use_servers(&servers(&["stun:127.0.0.1:9".into(), "turn:127.0.0.1:9?transport=tcp".into()]));
@@ -186,11 +186,11 @@ mod tests {
             ("[fd00::1]:1", "[fd00::2]:2"),
             ("[2a00::1]:1", "[2606::1]:2"),
         ] {
-            stun_client.ask(&ours, local.parse().unwrap(), remote.parse().unwrap());
+            stun_client.ask(&socket, local.parse().unwrap(), remote.parse().unwrap());
             assert_eq!(stun_client.asked, 0, "{local} {remote}");
         }
         for _ in 0..2 * MAX_SOCKETS {
-            stun_client.ask(&ours, "192.168.1.2:1".parse().unwrap(), "1.1.1.1:2".parse().unwrap());
+            stun_client.ask(&socket, "192.168.1.2:1".parse().unwrap(), "1.1.1.1:2".parse().unwrap());
         }
         assert_eq!(stun_client.asked, MAX_SOCKETS);
     }

@@ -139,7 +139,7 @@ async fn relays_asked_again_release_their_addresses() {
     serve(&mut first, Method::Allocate).await;
     assert!(matches!(relays.next().await, RelayEvent::Opened(..)));
     assert_eq!(relays.locals().count(), 1);
-    relays.ask_anew();
+    relays.contact_again();
     let (mut second, _) = listener.accept().await.unwrap();
     serve(&mut second, Method::Allocate).await;
     // The release of the first, and no datagram here.

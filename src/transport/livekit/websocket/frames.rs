@@ -279,9 +279,9 @@ mod tests {
 
     #[tokio::test]
     async fn messages_of_every_length_pass_to_another_implementation() {
-        let (ours, theirs) = tokio::io::duplex(64 * 1024);
-        let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
-        let (reading, writing) = tokio::io::split(ours);
+        let (client_end, server_end) = tokio::io::duplex(64 * 1024);
+        let mut server = WebSocketStream::from_raw_socket(server_end, Role::Server, None).await;
+        let (reading, writing) = tokio::io::split(client_end);
         let mut reader = Reader::new(reading, BytesMut::new(), LIMIT);
         let mut writer = Writer::new(writing);
         for length in [0, 1, 125, 126, 127, 65_535, 65_536, LIMIT] {
@@ -359,9 +359,9 @@ mod tests {
 
     #[tokio::test]
     async fn cancelled_read_or_write_loses_nothing() {
-        let (ours, theirs) = tokio::io::duplex(3);
-        let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
-        let (reading, writing) = tokio::io::split(ours);
+        let (client_end, server_end) = tokio::io::duplex(3);
+        let mut server = WebSocketStream::from_raw_socket(server_end, Role::Server, None).await;
+        let (reading, writing) = tokio::io::split(client_end);
         let mut reader = Reader::new(reading, BytesMut::new(), LIMIT);
         let mut writer = Writer::new(writing);
         let cancelled = tokio::select! {

@@ -10,28 +10,28 @@ use crate::transport::ROLE_ATTRIBUTE;
 const PARTICIPANTS: usize = 8_192;
 /// The largest number of attributes of a participant.
 const ATTRIBUTES: usize = 256;
-/// How long all attributes of a participant may be together, in bytes: LiveKit allows 64 KiB of their names and values,
-/// beside which each takes some to say how long they are.
+/// The largest total size of a participant's attributes, in bytes: LiveKit allows 64 KiB for their names and values, and
+/// each attribute adds a few bytes for its lengths.
 const ATTRIBUTES_SIZE: usize = 64 * 1024 + 8 * ATTRIBUTES;
 /// The largest number of ICE servers.
 const ICE_SERVERS: usize = 16;
 /// The largest number of URLs of an ICE server.
 const ICE_URLS: usize = 8;
-/// How many messages within messages one frame may have in all, besides attributes: more than all participants take.
+/// The largest number of nested messages in one frame, not counting attributes: more than all participants need.
 const MESSAGES: usize = 4 * PARTICIPANTS;
 /// The largest number of attributes in one frame. Further participants keep only their role attribute.
 const ALL_ATTRIBUTES: usize = 64 * 1024;
 
-/// The longest name, identity or sid, in bytes: LiveKit allows 256 of an identity.
+/// The longest name, identity or sid, in bytes: LiveKit allows 256 for an identity.
 const NAME: usize = 1024;
 /// The longest address, credential or candidate, in bytes.
 const LINE: usize = 4 * 1024;
-/// The longest token or value of an attribute, in bytes: LiveKit allows as much of all attributes together.
+/// The longest token or value of an attribute, in bytes: LiveKit allows as much for all attributes together.
 const VALUE: usize = 64 * 1024;
-/// The longest half of a peer connection, in bytes: a hundred times that of a data-only one.
+/// The longest session description, in bytes: a hundred times that of a data-only connection.
 const SDP: usize = 256 * 1024;
 
-/// The numbers of the messages that are let through
+/// The numbers of the messages that pass
 /// ([`SignalResponse`](https://github.com/livekit/protocol/blob/main/protobufs/livekit_rtc.proto)).
 pub(super) const JOIN: u64 = 1;
 pub(super) const LEAVE: u64 = 8;
@@ -41,15 +41,15 @@ pub(super) const RECONNECT: u64 = 19;
 enum Rule {
     /// A number.
     Number,
-    /// A number that is not negative: a time of which others are taken away.
+    /// A number that is not negative, because times are subtracted from each other.
     Time,
-    /// A text, up to so many bytes.
+    /// A text, up to this many bytes.
     Text(usize),
-    /// Texts, up to so many and so long each.
+    /// Texts, up to this many, each up to this many bytes.
     Texts(usize, usize),
-    /// A message, up to so many times.
+    /// A message, up to this many times.
     Each(usize, Fields),
-    /// An attribute, up to so many times, and so many bytes of all of them together.
+    /// An attribute, up to this many times, and up to this many bytes in total.
     Attribute(usize, usize, Fields),
 }
 
@@ -167,7 +167,7 @@ fn message(bytes: &[u8], fields: Fields, left: &mut Left) -> Option<Vec<u8>> {
         counts[at] += 1;
         match (&fields[at].1, value) {
             (Number, Value::Number(value)) => number_field(&mut out, number, value),
-            // A negative number of 64 bits has the highest of them set.
+            // The highest bit of a negative 64-bit number is set.
             (Time, Value::Number(value)) if value <= i64::MAX as u64 => number_field(&mut out, number, value),
             (Text(limit), Value::Bytes(text)) if text.len() <= *limit => bytes_field(&mut out, number, text),
             (Texts(most, limit), Value::Bytes(text)) if counts[at] <= *most && text.len() <= *limit => {
@@ -232,7 +232,7 @@ enum Value<'a> {
     Other,
 }
 
-/// The fields of a message, one after the other; the last is nothing where it is malformed
+/// Iterates over the fields of a message; the last item is `None` if the message is malformed
 /// ([the format](https://protobuf.dev/programming-guides/encoding/)).
 struct Reader<'a>(&'a [u8]);
 

@@ -19,20 +19,20 @@ pub(in crate::transport::livekit) struct Foreign;
 /// # Errors
 /// Another client is registered, which cannot be replaced.
 pub(in crate::transport::livekit) fn register() -> Result<(), Foreign> {
-    static OURS: OnceLock<Arc<dyn WsClient>> = OnceLock::new();
-    let ours = OURS.get_or_init(|| {
+    static CLIENT: OnceLock<Arc<dyn WsClient>> = OnceLock::new();
+    let client = CLIENT.get_or_init(|| {
         if CryptoProvider::get_default().is_none() {
             // A lost race is fine: the winner has installed a provider.
             let _ = ring::default_provider().install_default();
         }
-        let ours: Arc<dyn WsClient> = Arc::new(ScopedClient);
-        livekit_net::set_ws_client(ours.clone());
+        let client: Arc<dyn WsClient> = Arc::new(ScopedClient);
+        livekit_net::set_ws_client(client.clone());
         // Another HTTP client is harmless: it is asked only why a join failed, which is already known.
         livekit_net::set_http_client(Arc::new(ScopedClient));
-        ours
+        client
     });
     match livekit_net::ws_client() {
-        Some(registered) if Arc::ptr_eq(&registered, ours) => Ok(()),
+        Some(registered) if Arc::ptr_eq(&registered, client) => Ok(()),
         _ => Err(Foreign),
     }
 }

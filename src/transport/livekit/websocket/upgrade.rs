@@ -205,10 +205,10 @@ mod tests {
             ("\r\n<html>", TokenRefusal::Unknown),
         ] {
             // The server keeps the connection open and sends nothing more.
-            let (mut ours, mut theirs) = tokio::io::duplex(1024);
+            let (mut client_end, mut server_end) = tokio::io::duplex(1024);
             let head = "HTTP/1.1 401 Unauthorized\r\n";
-            theirs.write_all(format!("{head}{answer}").as_bytes()).await.unwrap();
-            let failure = upgrade(&mut ours, &url, &[]).await.unwrap_err();
+            server_end.write_all(format!("{head}{answer}").as_bytes()).await.unwrap();
+            let failure = upgrade(&mut client_end, &url, &[]).await.unwrap_err();
             assert!(matches!(failure, DialFailure::Unauthorized(it) if it == reason), "{answer}: {failure}");
             assert!(!format!("{failure} {failure:?}").contains("eyJ"), "{failure:?}");
         }
@@ -217,13 +217,13 @@ mod tests {
     #[tokio::test]
     async fn endless_response_is_aborted() {
         let url = Url::parse("ws://127.0.0.1").unwrap();
-        let (mut ours, mut theirs) = tokio::io::duplex(64 * 1024);
+        let (mut client_end, mut server_end) = tokio::io::duplex(64 * 1024);
         let endless = async {
-            theirs.write_all(b"HTTP/1.1 200 OK\r\na: ").await.unwrap();
-            while theirs.write_all(&[b'x'; 1024]).await.is_ok() {}
+            server_end.write_all(b"HTTP/1.1 200 OK\r\na: ").await.unwrap();
+            while server_end.write_all(&[b'x'; 1024]).await.is_ok() {}
         };
         let failure = tokio::select! {
-            opened = upgrade(&mut ours, &url, &[]) => opened.unwrap_err(),
+            opened = upgrade(&mut client_end, &url, &[]) => opened.unwrap_err(),
             () = endless => unreachable!("the other end is open"),
         };
         assert!(failure.to_string().contains("16384"), "{failure}");

@@ -1,4 +1,4 @@
-//! What a client says by signaling.
+//! Requests of a client over signaling.
 
 use std::time::{Duration, Instant};
 

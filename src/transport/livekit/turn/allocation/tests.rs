@@ -123,7 +123,7 @@ fn credentials_are_sent_once_they_are_requested() {
     let mut relay = Relay::new();
     let first = relay.allocation.out[0].clone();
     let first = Message::read(&first).unwrap();
-    assert_eq!(first.get(attribute::USERNAME), None, "nobody has asked who we are");
+    assert_eq!(first.get(attribute::USERNAME), None, "the relay has not requested credentials yet");
     assert_eq!(first.get(attribute::REQUESTED_TRANSPORT), Some(&[17, 0, 0, 0][..]));
     relay.challenge(401);
     let asked = relay.request(Method::Allocate);

@@ -183,7 +183,7 @@ fn attributes_of_one_participant_share_a_size_limit() {
     }
     for one in sent(of(ATTRIBUTES, VALUE)) {
         assert_eq!(one.attributes.len(), 1, "the first has taken nearly all");
-        assert_eq!((&*one.sid, one.permission.is_some()), ("PA_1", true), "what is beside them is there");
+        assert_eq!((&*one.sid, one.permission.is_some()), ("PA_1", true), "the other fields are kept");
     }
     let size = size(&sent(of(ATTRIBUTES, 1000))[0]);
     assert!((63 * 1024..=ATTRIBUTES_SIZE).contains(&size), "{size}");
