@@ -4,7 +4,11 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::Deserialize;
 use serde_json::{Map, Number, Value as Json, json};
 
-use super::{DecodeError, Limits, token::Token, write::Write};
+use super::{
+    DecodeError, Limits,
+    token::{Token, short_text},
+    write::Write,
+};
 
 /// Binary data: `{"$bin": "base64"}`.
 const BIN: &str = "$bin";
@@ -58,12 +62,16 @@ pub(crate) fn parse(text: &str) -> Result<Json, DecodeError> {
 /// Appends the canonical JSON text of the value that starts at `at`, and returns the position after it. No tree is
 /// built, unless a map needs a `$map`.
 pub(crate) fn append_text(out: &mut Vec<u8>, bytes: &[u8], at: usize) -> Result<usize, DecodeError> {
+    if let Some((text, next)) = short_text(bytes, at) {
+        append_quoted(out, text, at)?;
+        return Ok(next);
+    }
     let (token, mut next) = Token::read(bytes, at)?;
     match token {
-        Token::Str(text) => {
-            let text = std::str::from_utf8(text).map_err(|_| DecodeError::Utf8 { offset: at })?;
-            append(out, text)?;
-        }
+        Token::Str(text) => append_quoted(out, text, at)?,
+        Token::Unsigned(value) => append(out, &value)?,
+        Token::Negative(value) => append(out, &value)?,
+        Token::F64(value) if value.is_finite() => append(out, &value)?,
         Token::Array(count) => {
             out.push(b'[');
             for n in 0..count {
@@ -78,19 +86,24 @@ pub(crate) fn append_text(out: &mut Vec<u8>, bytes: &[u8], at: usize) -> Result<
             let start = out.len();
             out.push(b'{');
             for n in 0..count {
-                let (key, after) = Token::read(bytes, next)?;
-                let is_plain = matches!(key, Token::Str(key) if count > 1 || !key.starts_with(b"$"));
-                if !is_plain {
+                let key = match short_text(bytes, next) {
+                    Some(key) => Some(key),
+                    None => match Token::read(bytes, next)? {
+                        (Token::Str(key), after) => Some((key, after)),
+                        _ => None,
+                    },
+                };
+                let Some((key, after)) = key.filter(|(key, _)| count > 1 || !key.starts_with(b"$")) else {
                     // Read again, as a tree.
                     out.truncate(start);
                     let mut end = at;
                     append(out, &value(bytes, &mut end)?)?;
                     return Ok(end);
-                }
+                };
                 if n > 0 {
                     out.push(b',');
                 }
-                append_text(out, bytes, next)?;
+                append_quoted(out, key, next)?;
                 out.push(b':');
                 next = append_text(out, bytes, after)?;
             }
@@ -99,6 +112,19 @@ pub(crate) fn append_text(out: &mut Vec<u8>, bytes: &[u8], at: usize) -> Result<
         _ => append(out, &value(bytes, &mut { at })?)?,
     }
     Ok(next)
+}
+
+/// Appends a string, whose bytes are copied if nothing is to be escaped.
+fn append_quoted(out: &mut Vec<u8>, text: &[u8], offset: usize) -> Result<(), DecodeError> {
+    let has_escape =
+        text.iter().fold(false, |has, byte| has | (*byte < 0x20) | (*byte == b'"') | (*byte == b'\\'));
+    if has_escape {
+        return append(out, std::str::from_utf8(text).map_err(|_| DecodeError::Utf8 { offset })?);
+    }
+    out.push(b'"');
+    out.extend_from_slice(text);
+    out.push(b'"');
+    Ok(())
 }
 
 fn append(out: &mut Vec<u8>, part: &(impl serde::Serialize + ?Sized)) -> Result<(), DecodeError> {

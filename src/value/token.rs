@@ -128,6 +128,14 @@ pub(crate) fn is_short_text(head: u8) -> bool {
     head & 0xe0 == 0xa0
 }
 
+/// Returns a string of up to 31 bytes that starts here, and the position after it.
+#[inline]
+pub(crate) fn short_text(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let head = *bytes.get(at)?;
+    let end = at + width(head);
+    if is_short_text(head) { Some((bytes.get(at + 1..end)?, end)) } else { None }
+}
+
 /// Returns the length of a value if its first byte determines it: scalars of fixed width and short strings. Otherwise
 /// 0.
 ///

@@ -1,8 +1,9 @@
 //! Finds out whether a text is the JSON of a value, so that a model does not read the same twice.
 
-use serde_json::Value as Json;
-
-use crate::value::{Value, parse, to_json, token::Token};
+use crate::value::{
+    Value, parse, to_json,
+    token::{Token, short_text},
+};
 
 /// How many bytes of the texts of one result are parsed for the comparison. A text in the order of the value is compared
 /// without parsing, whatever its length.
@@ -61,16 +62,20 @@ impl Reader<'_> {
     /// Compares the next value of the text with the value that starts at `at`; returns the position after it if they
     /// are equal.
     fn value(&mut self, bytes: &[u8], at: usize) -> Option<usize> {
-        let (token, mut at) = Token::read(bytes, at).ok()?;
         self.space();
+        if let Some((text, at)) = short_text(bytes, at) {
+            self.string(text)?;
+            return Some(at);
+        }
+        let (token, mut at) = Token::read(bytes, at).ok()?;
         match token {
             Token::Nil => self.word(b"null")?,
             Token::Bool(true) => self.word(b"true")?,
             Token::Bool(false) => self.word(b"false")?,
-            Token::Unsigned(value) => self.number(&value.into())?,
-            Token::Negative(value) => self.number(&value.into())?,
-            Token::F32(value) => self.number(&f64::from(value).into())?,
-            Token::F64(value) => self.number(&value.into())?,
+            Token::Unsigned(value) => (self.integer()?.parse() == Ok(value)).then_some(())?,
+            Token::Negative(value) => (self.integer()?.parse() == Ok(value)).then_some(())?,
+            Token::F32(value) => (self.float()? == f64::from(value)).then_some(())?,
+            Token::F64(value) => (self.float()? == value).then_some(())?,
             Token::Str(text) => self.string(text)?,
             Token::Bin(_) | Token::Ext(..) => return None,
             Token::Array(count) => {
@@ -86,7 +91,13 @@ impl Reader<'_> {
                 self.word(b"{")?;
                 for n in 0..count {
                     self.separator(n > 0)?;
-                    let Ok((Token::Str(key), next)) = Token::read(bytes, at) else { return None };
+                    let (key, next) = match short_text(bytes, at) {
+                        Some(key) => key,
+                        None => match Token::read(bytes, at).ok()? {
+                            (Token::Str(key), next) => (key, next),
+                            _ => return None,
+                        },
+                    };
                     self.space();
                     self.string(key)?;
                     self.space();
@@ -118,12 +129,25 @@ impl Reader<'_> {
         self.text.get(self.at..)?.starts_with(word).then(|| self.at += word.len())
     }
 
-    fn number(&mut self, value: &Json) -> Option<()> {
+    /// Returns the next number as it is written.
+    fn number(&mut self) -> Option<&str> {
         let rest = self.text.get(self.at..)?;
         let length = rest.iter().position(|it| !matches!(it, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'));
         let (number, _) = rest.split_at(length.unwrap_or(rest.len()));
         self.at += number.len();
-        (serde_json::from_slice::<Json>(number).ok()? == *value).then_some(())
+        std::str::from_utf8(number).ok()
+    }
+
+    /// Returns the next number if it is an integer: digits, and a sign before them if it is negative.
+    fn integer(&mut self) -> Option<&str> {
+        self.number()
+            .filter(|number| !number.starts_with('+') && (*number == "0" || !number.starts_with('0')))
+    }
+
+    fn float(&mut self) -> Option<f64> {
+        let number = self.number()?;
+        // As in a JSON parser, digits alone are an integer, and equal no float.
+        if number.contains(['.', 'e', 'E']) { serde_json::from_str(number).ok() } else { None }
     }
 
     fn string(&mut self, text: &[u8]) -> Option<()> {
@@ -132,7 +156,7 @@ impl Reader<'_> {
         // Without escapes the text stands there as it is.
         if rest.starts_with(text)
             && rest.get(text.len()) == Some(&b'"')
-            && !text.iter().any(|byte| matches!(byte, b'"' | b'\\'))
+            && !text.iter().fold(false, |has, byte| has | (*byte == b'"') | (*byte == b'\\'))
         {
             self.at += text.len() + 1;
             return Some(());
