@@ -1,6 +1,6 @@
 //! Progress of a running tool.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use crate::value::Value;
 
@@ -20,6 +20,55 @@ impl Progress {
     /// Creates the progress that an owner sends when its tool starts.
     pub fn started() -> Self {
         Self::default()
+    }
+
+    /// Creates progress that counts: `done` of `total` units, as `content` `{"progress": done, "total": total}`.
+    ///
+    /// ```
+    /// use toolbridge::Progress;
+    ///
+    /// let progress = Progress::of(3, 10);
+    /// assert_eq!((progress.done(), progress.total()), (Some(3.0), Some(10.0)));
+    /// ```
+    pub fn of(done: impl Into<f64>, total: impl Into<f64>) -> Self {
+        Self::counted(done.into(), Some(total.into()))
+    }
+
+    /// Creates progress that counts the units done so far, where their total is unknown.
+    pub fn so_far(done: impl Into<f64>) -> Self {
+        Self::counted(done.into(), None)
+    }
+
+    /// Adds a text for people.
+    #[must_use]
+    pub fn message(mut self, text: impl Into<String>) -> Self {
+        self.message = Some(text.into());
+        self
+    }
+
+    /// Returns the units done so far, if the content counts them.
+    pub fn done(&self) -> Option<f64> {
+        self.count("progress")
+    }
+
+    /// Returns the total of the units, if it is known.
+    pub fn total(&self) -> Option<f64> {
+        self.count("total")
+    }
+
+    /// A number that is not finite is left out.
+    fn counted(done: f64, total: Option<f64>) -> Self {
+        let total = total.filter(|total| total.is_finite());
+        let content = match total {
+            _ if !done.is_finite() => return Self::default(),
+            Some(total) => Value::encode(&BTreeMap::from([("progress", done), ("total", total)])),
+            None => Value::encode(&BTreeMap::from([("progress", done)])),
+        };
+        Self { content: content.ok(), ..Self::default() }
+    }
+
+    fn count(&self, key: &str) -> Option<f64> {
+        self.content.as_ref()?.get(key)?.decode().ok()
     }
 
     /// Adds structured content.
@@ -96,6 +145,18 @@ impl ProgressStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn number_that_is_not_finite_is_left_out() {
+        assert_eq!(Progress::of(f64::NAN, 1), Progress::default());
+        assert_eq!(Progress::of(1, f64::INFINITY), Progress::so_far(1));
+        assert_eq!(
+            Progress::of(0.5, 2).content.unwrap().to_json().to_string(),
+            r#"{"progress":0.5,"total":2}"#
+        );
+        let text = Progress::from("3 of 10").content(Value::from_json(r#"{"progress": "3"}"#).unwrap());
+        assert_eq!((text.done(), text.total()), (None, None));
+    }
 
     #[test]
     fn debug_output_of_progress_hides_its_text() {
