@@ -27,7 +27,7 @@ fn client(link: &Link) -> anyhow::Result<()> {
                 Output::Select(selection) => {
                     session.select(Instant::now(), selection.key, selection.evaluate())
                 }
-                Output::Abort(_) | Output::Settled { .. } => {} // jobs settle at once, and this client makes no calls
+                Output::Abort { .. } | Output::Settled { .. } => {} // jobs settle at once, and this client makes no calls
                 Output::Event(event) => eprintln!("{event:?}"),
             }
         }
@@ -63,7 +63,7 @@ fn ask(link: &Link) -> anyhow::Result<f64> {
             match output {
                 Output::Transmit(packet) => link.publish(&packet.to, &packet.payload),
                 Output::Settled { result, .. } => return Ok(result?.decode()?),
-                Output::Execute(_) | Output::Ask(_) | Output::Select(_) | Output::Abort(_) => {} // this assistant offers nothing
+                Output::Execute(_) | Output::Ask(_) | Output::Select(_) | Output::Abort { .. } => {} // this assistant offers nothing
                 Output::Event(event) => eprintln!("{event:?}"),
             }
         }

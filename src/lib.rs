@@ -137,8 +137,9 @@ pub use tool::{
     Execution, FormPrompt, InvalidCallId, InvalidToolName, InvalidTraceContext, Job, JobKey,
     MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, MAX_TOOL_NAME,
     Media, ModelView, NameMap, NameRules, Native, NotAdmitted, NotOffered, Offer, Outcome, PermissionOption,
-    PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall, RegisterError, Tool,
-    ToolError, ToolName, ToolOptions, ToolResult, ToolSystem, TraceContext, Visibility, Widget,
+    PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall, RegisterError,
+    StopReason, Tool, ToolError, ToolName, ToolOptions, ToolResult, ToolSystem, TraceContext, Visibility,
+    Widget,
 };
 #[cfg(feature = "livekit")]
 pub use transport::livekit;

@@ -28,6 +28,9 @@ mod result;
 mod schema;
 #[cfg(feature = "runtime")]
 pub(crate) mod source;
+mod stop_reason;
+#[cfg(feature = "runtime")]
+mod stop_signal;
 pub(crate) mod trace_context;
 
 pub use barge_in::BargeIn;
@@ -48,6 +51,9 @@ pub use result::{
     Audience, BlockKind, ContentBlock, Cut, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource,
     Media, ModelView, Native, ToolResult, ToolSystem, Widget,
 };
+pub use stop_reason::StopReason;
+#[cfg(feature = "runtime")]
+pub(crate) use stop_signal::StopSignal;
 pub use trace_context::{InvalidTraceContext, TraceContext};
 
 /// The timeout of a call that does not set one (`wire.md`, section 3.1).

@@ -263,11 +263,11 @@ impl<T: Transport> Driver<T> {
                 }
                 Output::Ask(question) => work.push(Work::Ask(question)),
                 Output::Select(selection) => work.push(Work::Select(selection)),
-                Output::Abort(key) => {
+                Output::Abort { key, reason } => {
                     let known = work.len();
                     work.retain(|it| it.job() != Some(key));
                     if work.len() == known && !self.questions.withdraw(key) {
-                        self.executor.abort(key);
+                        self.executor.abort(key, reason);
                     }
                 }
                 Output::Settled { key, result } => {

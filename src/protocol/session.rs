@@ -50,7 +50,7 @@ use self::{
 };
 use crate::{
     protocol::frame::{Kind, Meta},
-    tool::{CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, Tool, ToolName},
+    tool::{CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, StopReason, Tool, ToolName},
     transport::{CloseReason, Identity, Incoming, Participant, Role, TOPIC, TransportEvent},
     value::Value,
 };
@@ -94,7 +94,7 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 ///             Output::Execute(job) => session.settle(Instant::now(), job.key, Ok(Value::encode(&0.8)?)),
 ///             Output::Ask(question) => session.consent(Instant::now(), question.key, false), // nobody can be asked
 ///             Output::Select(selection) => session.select(Instant::now(), selection.key, selection.evaluate()),
-///             Output::Abort(_) | Output::Settled { .. } => {} // jobs end at once, and nothing is called
+///             Output::Abort { .. } | Output::Settled { .. } => {} // jobs end at once, and nothing is called
 ///             Output::Event(event) => eprintln!("{event:?}"),
 ///         }
 ///     }
@@ -550,6 +550,13 @@ impl Session {
         let key = self.call(now, request);
         self.core.cx.ids.give(None); // an error may have occurred before the id was used
         key
+    }
+
+    /// Cancels a call for a recorded reason.
+    pub(crate) fn cancel_for(&mut self, now: Instant, key: CallKey, reason: StopReason) {
+        if self.begin(now) && self.exchange.outgoing.is_awaited(key) {
+            self.exchange.outgoing.cancel_call(&mut self.core, key, reason);
+        }
     }
 
     /// Sends a job's waiting progress at once.

@@ -186,7 +186,8 @@ fn says(message: &Message) -> String {
         Message::ControlStop(stop) => {
             let all = if stop.target_id.is_none() { " everything" } else { "" };
             let kind = stop.stop_type.as_deref().map(|it| format!(" {}", word(it))).unwrap_or_default();
-            format!("{all}{kind}")
+            let reason = stop.reason.as_deref().map(|it| format!(" ({})", word(it))).unwrap_or_default();
+            format!("{all}{kind}{reason}")
         }
         Message::Configuration(it) => {
             let version = it.client_version.as_deref().map(|it| format!(" {}", word(it)));

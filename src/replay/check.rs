@@ -27,7 +27,8 @@ use crate::{
 const EARLY: Duration = Duration::from_millis(150);
 
 /// The fields of a result that hold the outcome.
-const OF_AN_OUTCOME: [&str; 4] = ["body.success", "body.result", "body.errorCode", "body.errorMessage"];
+const OF_AN_OUTCOME: [&str; 5] =
+    ["body.success", "body.result", "body.errorCode", "body.errorMessage", "body.reason"];
 
 /// A participant, with the state of its comparison.
 pub(super) struct Checked<'a> {
@@ -377,8 +378,12 @@ impl<'a> Checked<'a> {
 
 /// Whether a deadline coincided with an answer or a stop, so that the file cannot show which came first.
 fn is_race(file: &DecodedFrame, said: &DecodedFrame, is_home: bool) -> bool {
-    let (Message::ToolUseResult(file), Message::ToolUseResult(said)) = (&file.message, &said.message) else {
-        return false;
+    let (file, said) = match (&file.message, &said.message) {
+        (Message::ToolUseResult(file), Message::ToolUseResult(said)) => (file, said),
+        (Message::ControlStop(file), Message::ControlStop(said)) => {
+            return !is_home && file.reason != said.reason;
+        }
+        _ => return false,
     };
     let ended = |code: &Option<ErrorCode>| code.as_ref().is_some_and(is_of_a_clock);
     let differs = file.error_code != said.error_code || file.error_message != said.error_message;

@@ -253,7 +253,7 @@ impl Endpoint {
                     self.session.select(self.clock, selection.key, selection.evaluate());
                 }
                 Output::Ask(question) => self.session.consent(self.clock, question.key, true),
-                Output::Abort(key) => {
+                Output::Abort { key, .. } => {
                     let job = self.jobs.iter().find(|(_, job)| **job == key).map(|(job, _)| job.clone());
                     if let Some(job) = job {
                         self.jobs.remove(&job);

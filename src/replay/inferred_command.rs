@@ -13,7 +13,7 @@ use crate::{
         session::{Destination, Request},
     },
     recording::REDACTED,
-    tool::{CallId, Execution, Outcome, Progress, ToolError},
+    tool::{CallId, Execution, Outcome, Progress, StopReason, ToolError},
     transport::{Identity, Role},
     value::Value,
 };
@@ -106,7 +106,9 @@ impl Endpoint {
         match (self.role, call) {
             (Role::Assistant, Some(call)) => {
                 if let Some(key) = self.calls.get(&call).copied() {
-                    self.act(|session, now| session.cancel(now, key));
+                    let reason =
+                        it.reason.as_deref().and_then(StopReason::from_text).unwrap_or(StopReason::Caller);
+                    self.act(|session, now| session.cancel_for(now, key, reason));
                 }
             }
             (Role::Client, call) => {

@@ -14,13 +14,12 @@ mod slots;
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinSet};
-use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::{
     tool::{
-        ErrorCode, Job, JobKey, RegisterError, Tool, ToolError, ToolName, schema::ArgumentCheck,
-        source::AnySource,
+        ErrorCode, Job, JobKey, RegisterError, StopReason, StopSignal, Tool, ToolError, ToolName,
+        schema::ArgumentCheck, source::AnySource,
     },
     value::Value,
 };
@@ -46,7 +45,7 @@ pub(crate) struct Executor {
     /// Reserved tools, which are never offered.
     prompts: Vec<Offered>,
     slots: Slots,
-    open: HashMap<JobKey, (u64, CancellationToken)>,
+    open: HashMap<JobKey, (u64, StopSignal)>,
     /// Each task returns its number, because its key may belong to another call when the task has cleaned up.
     running: JoinSet<(JobKey, u64)>,
     begun: u64,
@@ -184,11 +183,11 @@ impl Executor {
             Ok(slot) => slot,
             Err(full) => return reporter.settle(Err(ToolError::new(ErrorCode::BUSY, full))),
         };
-        let cancelled = CancellationToken::new();
+        let stop = StopSignal::default();
         self.begun += 1;
         let (key, number) = (job.key, self.begun);
-        self.open.insert(key, (number, cancelled.clone()));
-        let call = run(Run { job, span, offered: offered.clone(), slot, cancelled, reporter });
+        self.open.insert(key, (number, stop.clone()));
+        let call = run(Run { job, span, offered: offered.clone(), slot, stop, reporter });
         self.running.spawn(async move {
             call.await;
             (key, number)
@@ -196,9 +195,9 @@ impl Executor {
     }
 
     /// Stops a call. A call that has ended is unaffected.
-    pub(crate) fn abort(&mut self, key: JobKey) {
-        if let Some((_, token)) = self.open.get(&key) {
-            token.cancel();
+    pub(crate) fn abort(&mut self, key: JobKey, reason: StopReason) {
+        if let Some((_, stop)) = self.open.get(&key) {
+            stop.stop(reason);
         }
     }
 

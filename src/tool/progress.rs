@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(Progress::of(1, f64::INFINITY), Progress::so_far(1));
         assert_eq!(
             Progress::of(0.5, 2).content.unwrap().to_json().to_string(),
-            r#"{"progress":0.5,"total":2}"#
+            r#"{"progress":0.5,"total":2.0}"#
         );
         let text = Progress::from("3 of 10").content(Value::from_json(r#"{"progress": "3"}"#).unwrap());
         assert_eq!((text.done(), text.total()), (None, None));

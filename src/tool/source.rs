@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     tool::{
-        CallId, InvalidToolName, Outcome, Progress, RegisterError, Tool, ToolError, ToolName, TraceContext,
+        CallId, InvalidToolName, Outcome, Progress, RegisterError, StopReason, StopSignal, Tool, ToolError,
+        ToolName, TraceContext,
     },
     transport::Identity,
     value::Value,
@@ -184,7 +185,7 @@ pub struct ToolContext {
     caller: Identity,
     call: CallId,
     deadline: std::time::Instant,
-    cancelled: CancellationToken,
+    stop: StopSignal,
     report: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
     trace: Option<TraceContext>,
     meta: Value,
@@ -198,7 +199,7 @@ impl ToolContext {
             caller: caller.into(),
             call: CallId::known("local"),
             deadline: now.checked_add(limit).unwrap_or_else(|| now + FAR),
-            cancelled: CancellationToken::new(),
+            stop: StopSignal::default(),
             report: None,
             trace: None,
             meta: Value::empty(),
@@ -222,7 +223,12 @@ impl ToolContext {
     /// Sets a token that cancels the call.
     #[must_use]
     pub fn with_cancellation(mut self, token: CancellationToken) -> Self {
-        self.cancelled = token;
+        self.stop = StopSignal::of(token);
+        self
+    }
+
+    pub(crate) fn with_stop(mut self, stop: StopSignal) -> Self {
+        self.stop = stop;
         self
     }
 
@@ -280,7 +286,12 @@ impl ToolContext {
 
     /// Returns whether the call was cancelled.
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.is_cancelled()
+        self.stop.is_stopped()
+    }
+
+    /// Returns why the call was cancelled, or `None` if it was not.
+    pub fn stopped(&self) -> Option<StopReason> {
+        self.stop.reason()
     }
 
     /// Resolves when the call is cancelled.
@@ -288,7 +299,7 @@ impl ToolContext {
     /// # Cancel safety
     /// Safe: dropping it loses nothing.
     pub async fn cancelled(&self) {
-        self.cancelled.cancelled().await;
+        self.stop.stopped().await;
     }
 
     /// Reports progress to the caller. At most ten reports a second are sent; the last one is never dropped.
@@ -305,7 +316,7 @@ impl fmt::Debug for ToolContext {
             .field("caller", &self.caller)
             .field("call", &self.call)
             .field("deadline", &self.deadline)
-            .field("cancelled", &self.is_cancelled())
+            .field("stopped", &self.stopped())
             .finish_non_exhaustive()
     }
 }

@@ -45,7 +45,8 @@ const NOT_IN_THE_CORE: &[&str] =
 
 /// The core, which builds without an async runtime, and the files of these folders that do not belong to it.
 const CORE: &[&str] = &["value", "transport/types", "tool", "protocol"];
-const NOT_CORE: &[&str] = &["tool/executor", "tool/functions", "tool/programs", "tool/schema", "tool/source"];
+const NOT_CORE: &[&str] =
+    &["tool/executor", "tool/functions", "tool/programs", "tool/schema", "tool/source", "tool/stop_signal"];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {

@@ -96,6 +96,7 @@ mod session_claims;
 mod session_corners;
 mod session_handshake;
 mod session_lane;
+mod session_older_peers;
 mod session_prompts;
 mod session_repeats;
 mod session_replay;

@@ -1,8 +1,8 @@
 //! Turns and barge-in, the call log, and a client's own stop, on virtual time.
 
 use toolbridge::{
-    BargeIn, CallError, CallKey, CallState, Config, ErrorCode, Event, Participant, Request, Role, Tool,
-    ToolOptions, TurnKey, Value,
+    BargeIn, CallError, CallKey, CallState, Config, ErrorCode, Event, Participant, Request, Role, StopReason,
+    Tool, ToolOptions, TurnKey, Value,
     frame::{ControlStop, Kind, Message, Meta},
 };
 
@@ -359,4 +359,65 @@ fn client_repeats_its_stop_until_the_assistant_acknowledges_it() {
     world.run(SECOND);
     assert_eq!(stops(&world, "tv"), 3, "the first stop, the lost one, and its repetition");
     assert_eq!(world.count("a", "not_permitted"), 0);
+}
+
+#[test]
+fn stopped_tool_gets_the_reason() {
+    let mut world = pair();
+    let short = tool("short").options(ToolOptions::default().timeout(SECOND));
+    world.with("a", |session, now| session.offer(now, vec![tool("own")])).unwrap().unwrap();
+    world.with("phone", |session, now| session.offer(now, vec![tool("cancel"), short])).unwrap().unwrap();
+    world.run(200 * MS);
+    let mut late = Vec::new();
+    for tool in ["cancel", "own"] {
+        let key = world.call("a", request(tool)).unwrap();
+        world.run(100 * MS);
+        world.with("a", |session, now| session.cancel(now, key));
+        let turn = turn(&mut world);
+        call(&mut world, turn, tool);
+        world.run(100 * MS);
+        barge_in(&mut world, turn);
+        late.push(world.call("a", request(tool).timeout(SECOND)).unwrap());
+        world.run(2 * SECOND);
+    }
+    late.push(world.call("a", request("short")).unwrap());
+    world.run(2 * SECOND);
+    for key in late {
+        let result = world.settled("a", key).unwrap();
+        assert!(matches!(result, Err(CallError::Timeout { .. })), "{result:?}");
+    }
+    let three = [StopReason::Caller, StopReason::BargeIn, StopReason::Deadline];
+    assert_eq!(world.ends["a"].reasons, three);
+    assert_eq!(world.ends["phone"].reasons, [&three[..], &[StopReason::Deadline]].concat());
+}
+
+#[test]
+fn departure_is_the_reason_of_a_stop() {
+    for (name, reason) in [("a", StopReason::CallerGone), ("phone", StopReason::Leaving)] {
+        let mut world = pair();
+        world.call("a", request("cancel")).unwrap();
+        world.run(100 * MS);
+        world.with(name, |session, now| session.close(now));
+        world.run(SECOND);
+        assert_eq!(world.ends["phone"].reasons, [reason]);
+    }
+}
+
+#[test]
+fn stop_without_a_known_reason_is_the_callers() {
+    for (written, reason) in [
+        (None, StopReason::Caller),
+        (Some("words for people"), StopReason::Caller),
+        (Some("barge_in"), StopReason::BargeIn),
+    ] {
+        let mut world = pair();
+        let key = world.call("a", request("cancel")).unwrap();
+        world.run(100 * MS);
+        let call = world.session("a").call_id(key).unwrap().to_string();
+        let reason_text = written.map(ToOwned::to_owned);
+        let stop = with!(ControlStop::default(), target_id = Some(call), reason = reason_text);
+        world.send("a", &["phone"], &Meta::new(), &Message::ControlStop(stop));
+        world.run(100 * MS);
+        assert_eq!(world.ends["phone"].reasons, [reason], "{written:?}");
+    }
 }

@@ -10,7 +10,7 @@ use std::{
 use toolbridge::{
     CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Packet,
     Participant, Peer, Progress, Question, Request, Role, STREAM_CHUNK, Selection, SendFailure, Session,
-    StreamPart, StreamParts, Tool, TransportEvent, Value,
+    StopReason, StreamPart, StreamParts, Tool, TransportEvent, Value,
     frame::{ErrorMessage, Frame, Kind, Message, Meta},
 };
 
@@ -115,6 +115,8 @@ pub(crate) struct End {
     /// What its person was asked and has not answered.
     pub(crate) questions: VecDeque<Question>,
     pub(crate) aborted: Vec<JobKey>,
+    /// Why they were aborted.
+    pub(crate) reasons: Vec<StopReason>,
     pub(crate) events: Vec<Event>,
     /// The frames that it received if the test plays it, otherwise those that it sent.
     pub(crate) inbox: Vec<(Identity, Frame)>,
@@ -218,6 +220,7 @@ impl World {
             jobs: Vec::new(),
             questions: VecDeque::new(),
             aborted: Vec::new(),
+            reasons: Vec::new(),
             events: Vec::new(),
             inbox: Vec::new(),
             parts: Vec::new(),
@@ -615,9 +618,10 @@ impl World {
                     }
                 }
                 Output::Ask(question) => end.questions.push_back(question),
-                Output::Abort(key) => {
+                Output::Abort { key, reason } => {
                     end.questions.retain(|question| question.key != key);
                     end.aborted.push(key);
+                    end.reasons.push(reason);
                 }
                 Output::Settled { key, result } => end.settled.push((key, result)),
                 Output::Event(event) => end.events.push(event),

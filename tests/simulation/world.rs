@@ -337,7 +337,7 @@ impl<'a> World<'a> {
                         session.select(now, selection.key, named);
                     }
                 }
-                Output::Abort(key) => self.aborts(process, key),
+                Output::Abort { key, .. } => self.aborts(process, key),
                 Output::Settled { key, result } => {
                     let call = self.processes[process].calls.get(&key).copied();
                     match call {

@@ -52,6 +52,8 @@ pub struct Config {
     /// Whether the transport has a lossy lane. The driver passes its packets to
     /// [`Session::handle_event`](super::Session::handle_event). Default: false.
     pub lossy: bool,
+    /// Replay: the features of the recorded version. It lists no others. Default: all that the configuration allows.
+    pub(crate) listed: Option<Vec<String>>,
 }
 
 impl Config {
@@ -184,6 +186,7 @@ impl Default for Config {
             caps: Caps::default(),
             fast_lane: true,
             lossy: false,
+            listed: None,
         }
     }
 }

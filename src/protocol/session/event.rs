@@ -10,8 +10,8 @@ use super::{peers::Selection, stats::Counter};
 use crate::{
     protocol::frame::{Frame, Meta},
     tool::{
-        CallError, CallId, ErrorCode, Execution, Job, JobKey, NotAdmitted, Progress, RegisterError, Tool,
-        ToolName,
+        CallError, CallId, ErrorCode, Execution, Job, JobKey, NotAdmitted, Progress, RegisterError,
+        StopReason, Tool, ToolName,
     },
     transport::{CloseReason, ConnectionState, Identity, Packet, Participant, Peer},
     value::{EncodeError, Value},
@@ -35,7 +35,12 @@ pub enum Output {
     /// [`SelectionPolicy::By`](super::SelectionPolicy::By) causes this.
     Select(Selection),
     /// Stop this job or withdraw its question. Its outcome is no longer needed.
-    Abort(JobKey),
+    Abort {
+        /// The job.
+        key: JobKey,
+        /// Why it stops.
+        reason: StopReason,
+    },
     /// A call of the local participant has ended. No further output has this key.
     Settled {
         /// The call.

@@ -23,7 +23,9 @@ use super::{
 };
 use crate::{
     protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
-    tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, ToolError, ToolName, Visibility},
+    tool::{
+        CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, StopReason, ToolError, ToolName, Visibility,
+    },
     transport::{Identity, Sid},
     value::Value,
 };
@@ -123,14 +125,16 @@ impl Incoming {
         stop: &ControlStop,
     ) {
         core.acknowledge_always(id, stanza, None);
+        let reason = stop.reason.as_deref().and_then(StopReason::from_text);
         match &stop.target_id {
             Some(target) if target.len() <= core.cx.config.caps.frames.id_bytes => {
-                self.stop_one(core, id, stanza, &CallId::known(target.as_str()));
+                let reason = reason.unwrap_or(StopReason::Caller);
+                self.stop_one(core, id, stanza, &CallId::known(target.as_str()), reason);
             }
             Some(_) => core.cx.complain(id, Counter::Malformed),
             None => {
                 for key in core.jobs.cancellable_for(&core.cx, id) {
-                    self.cancel_job(core, key);
+                    self.cancel_job(core, key, reason.unwrap_or(StopReason::BargeIn));
                 }
                 self.end_claims_for(core, id); // none of them has started
             }
@@ -140,7 +144,7 @@ impl Incoming {
     /// Stops the jobs of a caller that has gone. Their results are kept in case it comes back.
     pub(super) fn stop_jobs_for(&mut self, core: &mut Core, caller: &Identity) {
         for key in core.jobs.keys_for(caller) {
-            self.cancel_job(core, key);
+            self.cancel_job(core, key, StopReason::CallerGone);
         }
         self.end_claims_for(core, caller);
     }
@@ -149,7 +153,7 @@ impl Incoming {
     /// caller.
     pub(super) fn stop_jobs_of_other_joins(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
         for key in core.jobs.keys_of_other_joins(caller, join) {
-            self.cancel_job(core, key);
+            self.cancel_job(core, key, StopReason::CallerGone);
         }
     }
 
@@ -269,9 +273,9 @@ impl Incoming {
         self.caches.get(caller).is_some_and(|cache| cache.find(call).is_some())
     }
 
-    fn cancel_job(&mut self, core: &mut Core, key: super::JobKey) {
+    fn cancel_job(&mut self, core: &mut Core, key: super::JobKey, reason: StopReason) {
         let Core { cx, peers, delivery, jobs } = core;
-        if let Some(ended) = jobs.abort(cx, peers, delivery, key, ToolError::cancelled()) {
+        if let Some(ended) = jobs.abort(cx, peers, delivery, key, reason, ToolError::cancelled()) {
             self.job_ended(core, ended);
         }
     }
@@ -447,10 +451,17 @@ impl Incoming {
     }
 
     /// Handles a caller's stop of one of its calls.
-    fn stop_one(&mut self, core: &mut Core, id: &Identity, stanza: Option<i32>, call: &CallId) {
+    fn stop_one(
+        &mut self,
+        core: &mut Core,
+        id: &Identity,
+        stanza: Option<i32>,
+        call: &CallId,
+        reason: StopReason,
+    ) {
         let found = self.caches.get(id).and_then(|cache| cache.find(call));
         match found.map(|entry| &entry.state) {
-            Some(State::Running(job)) => self.cancel_job(core, *job),
+            Some(State::Running(job)) => self.cancel_job(core, *job, reason),
             Some(State::Claiming) => self.end_claim(core, id, call, Err(ToolError::cancelled())),
             Some(_) => {
                 core.cx.count(Counter::Duplicate);

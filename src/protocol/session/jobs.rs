@@ -22,7 +22,8 @@ use super::{
 use crate::{
     protocol::frame::{Message, Meta, ToolProgress},
     tool::{
-        BargeIn, CallId, Consent, ErrorCode, Job, Outcome, Progress, Tool, ToolError, ToolName, Visibility,
+        BargeIn, CallId, Consent, ErrorCode, Job, Outcome, Progress, StopReason, Tool, ToolError, ToolName,
+        Visibility,
     },
     transport::{Identity, Sid},
     value::Value,
@@ -194,10 +195,11 @@ impl Jobs {
         peers: &Peers,
         delivery: &mut Delivery,
         key: JobKey,
+        reason: StopReason,
         error: ToolError,
     ) -> Option<Ended> {
         let job = self.take(cx, peers, delivery, key)?;
-        cx.output(Output::Abort(key));
+        cx.output(Output::Abort { key, reason });
         Some(Ended { job, outcome: Err(error) })
     }
 
@@ -211,7 +213,8 @@ impl Jobs {
     ) -> Option<Ended> {
         let limit = self.running.get(&key)?.limit;
         let text = format!("no result within {} ms", limit.as_millis());
-        self.abort(cx, peers, delivery, key, ToolError::new(ErrorCode::TIMEOUT, text))
+        let error = ToolError::new(ErrorCode::TIMEOUT, text);
+        self.abort(cx, peers, delivery, key, StopReason::Deadline, error)
     }
 
     /// Removes a job without reporting its last progress.

@@ -44,6 +44,8 @@ pub(crate) enum Feature {
     Stream = 1 << 8,
     /// Small frames on `_lossy` first.
     FastLane = 1 << 7,
+    /// The reason in type 10 with a `targetId`.
+    StopReason = 1 << 9,
 }
 
 impl Feature {
@@ -58,6 +60,7 @@ impl Feature {
         Self::Prompt,
         Self::Stream,
         Self::FastLane,
+        Self::StopReason,
     ];
 
     /// Returns the feature's name in a Configuration.
@@ -70,6 +73,7 @@ impl Feature {
             Self::Ack => "tool_ack",
             Self::Stream => "frame_stream",
             Self::FastLane => "fast_lane",
+            Self::StopReason => "stop_reason",
             Self::Claim => "tool_claim",
             Self::Prompt => "tool_prompt",
         }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 use super::{
@@ -13,7 +12,7 @@ use super::{
     slots::{Entry, Slot},
 };
 use crate::{
-    tool::{ErrorCode, Job, Outcome, ToolError, ToolOptions, source::ToolContext},
+    tool::{ErrorCode, Job, Outcome, StopReason, StopSignal, ToolError, ToolOptions, source::ToolContext},
     value::Value,
 };
 
@@ -24,7 +23,7 @@ pub(super) struct Run {
     pub(super) span: Span,
     pub(super) offered: Offered,
     pub(super) slot: Entry,
-    pub(super) cancelled: CancellationToken,
+    pub(super) stop: StopSignal,
     pub(super) reporter: Reporter,
 }
 
@@ -32,11 +31,11 @@ pub(super) struct Run {
 pub(super) async fn run(call: Run) {
     let span = call.span.clone();
     async move {
-        let Run { job, offered, slot, cancelled, reporter, .. } = call;
-        match wait(slot, &job, &cancelled).await {
+        let Run { job, offered, slot, stop, reporter, .. } = call;
+        match wait(slot, &job, &stop).await {
             Err(refusal) => reporter.settle(Err(refusal)),
             Ok(slot) => {
-                execute(job, &offered, cancelled, reporter).await;
+                execute(job, &offered, stop, reporter).await;
                 drop(slot);
             }
         }
@@ -46,10 +45,10 @@ pub(super) async fn run(call: Run) {
 }
 
 /// Waits for a slot.
-async fn wait(slot: Entry, job: &Job, cancelled: &CancellationToken) -> Result<Slot, ToolError> {
+async fn wait(slot: Entry, job: &Job, stop: &StopSignal) -> Result<Slot, ToolError> {
     tokio::select! {
         biased;
-        () = cancelled.cancelled() => Err(ToolError::cancelled()),
+        () = stop.stopped() => Err(ToolError::cancelled()),
         () = sleep_until(Instant::from_std(job.deadline)) => {
             let limit = job.limit.as_millis();
             let text = format!("the call did not start within {limit} ms because too many others were running; nothing ran");
@@ -59,7 +58,7 @@ async fn wait(slot: Entry, job: &Job, cancelled: &CancellationToken) -> Result<S
     }
 }
 
-async fn execute(job: Job, offered: &Offered, cancelled: CancellationToken, reporter: Reporter) {
+async fn execute(job: Job, offered: &Offered, stop: StopSignal, reporter: Reporter) {
     let trace = job.trace();
     let Job { arguments, caller, call, tool, meta, .. } = job;
     let arguments: Value = match offered.check.check(arguments) {
@@ -75,7 +74,7 @@ async fn execute(job: Job, offered: &Offered, cancelled: CancellationToken, repo
     let context = ToolContext::new(caller, limit)
         .with_call_id(call)
         .with_deadline(deadline.into_std())
-        .with_cancellation(cancelled.clone())
+        .with_stop(stop.clone())
         .with_progress(reporter.progress())
         .with_meta(meta)
         .with_trace(trace);
@@ -92,7 +91,7 @@ async fn execute(job: Job, offered: &Offered, cancelled: CancellationToken, repo
             log(&outcome, begun);
             reporter.settle(outcome);
         }
-        () = cancelled.cancelled() => {
+        () = stop.stopped() => {
             // An outcome within the grace period counts: reporting a complete result as `cancelled` would be wrong.
             let outcome = finish_cleanup(&mut work, grace).await.unwrap_or_else(|| Err(ToolError::cancelled()));
             drop(work);
@@ -105,7 +104,7 @@ async fn execute(job: Job, offered: &Offered, cancelled: CancellationToken, repo
             log(&outcome, begun);
             // The caller's timeout ends at the same time: the result is sent first, then the tool cleans up.
             reporter.settle(outcome);
-            cancelled.cancel();
+            stop.stop(StopReason::Deadline);
             finish_cleanup(&mut work, grace).await;
         }
     }

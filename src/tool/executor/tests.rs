@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::*;
 use crate::tool::{
-    CallId, Outcome, Progress, ToolOptions,
+    CallId, Outcome, Progress, StopReason, ToolOptions,
     source::{ToolContext, ToolSource},
 };
 
@@ -194,7 +194,7 @@ async fn cancelled_function_without_context_is_dropped_at_once() {
     let begun = Instant::now();
     executor.execute(job(1, "never"), Span::none());
     started(&mut reports).await;
-    executor.abort(JobKey(1));
+    executor.abort(JobKey(1), StopReason::Caller);
     assert_eq!(error(&mut reports).await.code(), ErrorCode::CANCELLED);
     assert_eq!((begun.elapsed(), source.dropped.load(Ordering::SeqCst)), (Duration::ZERO, 1));
 }
@@ -207,7 +207,7 @@ async fn cancelled_function_with_context_has_its_grace_period() {
     let begun = Instant::now();
     executor.execute(job(1, "tidy"), Span::none());
     started(&mut reports).await;
-    executor.abort(JobKey(1));
+    executor.abort(JobKey(1), StopReason::Caller);
     assert_eq!(error(&mut reports).await.message(), "half is done");
     assert_eq!(begun.elapsed(), Duration::from_millis(900));
 
@@ -218,7 +218,7 @@ async fn cancelled_function_with_context_has_its_grace_period() {
     let begun = Instant::now();
     executor.execute(job(2, "tidy"), Span::none());
     started(&mut reports).await;
-    executor.abort(JobKey(2));
+    executor.abort(JobKey(2), StopReason::Caller);
     assert_eq!(error(&mut reports).await.code(), ErrorCode::CANCELLED);
     assert_eq!((begun.elapsed(), source.dropped.load(Ordering::SeqCst)), (Duration::from_millis(300), 1));
 }
@@ -270,7 +270,7 @@ async fn call_that_waits_too_long_never_runs() {
     executor.execute(long, Span::none());
     executor.execute(job(2, "never"), Span::none());
     executor.execute(job(3, "never"), Span::none());
-    executor.abort(JobKey(3));
+    executor.abort(JobKey(3), StopReason::Caller);
     let (key, cancelled) = outcome(&mut reports).await;
     assert_eq!((key, cancelled.unwrap_err().code()), (JobKey(3), ErrorCode::CANCELLED));
     let (key, late) = outcome(&mut reports).await;
@@ -357,6 +357,6 @@ async fn reused_key_stops_its_new_call() {
     started(&mut reports).await;
     tokio::time::sleep(Duration::from_secs(1)).await; // the first call has cleaned up
     executor.forget_ended();
-    executor.abort(JobKey(1));
+    executor.abort(JobKey(1), StopReason::Caller);
     assert_eq!(error(&mut reports).await.code(), ErrorCode::CANCELLED);
 }

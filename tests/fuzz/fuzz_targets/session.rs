@@ -318,7 +318,7 @@ impl Run {
                 }
                 Output::Select(selection) => panic!("a selection without a function: {selection:?}"),
                 Output::Ask(question) => panic!("a question without consent support: {question:?}"),
-                Output::Abort(key) => {
+                Output::Abort { key, .. } => {
                     assert!(self.jobs.remove(&key).is_some(), "a job is aborted that does not run")
                 }
                 Output::Settled { key, .. } => {

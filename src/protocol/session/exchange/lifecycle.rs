@@ -15,7 +15,7 @@ use crate::{
             timers::later,
         },
     },
-    tool::{CallError, ErrorCode, ToolError},
+    tool::{CallError, ErrorCode, StopReason, ToolError},
     transport::{CloseReason, ConnectionState, Identity, Participant},
 };
 
@@ -213,7 +213,7 @@ impl Exchange {
         for key in core.jobs.keys() {
             let error = ToolError::new(ErrorCode::LOST, "the owner left");
             let Core { cx, peers, delivery, jobs } = core;
-            if let Some(ended) = jobs.abort(cx, peers, delivery, key, error) {
+            if let Some(ended) = jobs.abort(cx, peers, delivery, key, StopReason::Leaving, error) {
                 self.incoming.job_aborted(core, ended);
             }
         }

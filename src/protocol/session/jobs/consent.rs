@@ -12,7 +12,7 @@ use std::{
 use super::{Context, Delivery, Ended, Event, Job, JobKey, Jobs, Output, Peers, Question, Timer};
 use crate::{
     protocol::session::{CallKey, ids::Instance},
-    tool::{Consent, ErrorCode, Outcome, Tool, ToolError, ToolName},
+    tool::{Consent, ErrorCode, Outcome, StopReason, Tool, ToolError, ToolName},
     transport::{Identity, Sid},
 };
 
@@ -96,7 +96,7 @@ impl Jobs {
         if !self.awaits_consent(key) {
             return Verdict::Nothing;
         }
-        cx.output(Output::Abort(key));
+        cx.output(Output::Abort { key, reason: StopReason::Deadline });
         self.refuse(cx, peers, delivery, key, "nobody answered the question in time")
     }
 

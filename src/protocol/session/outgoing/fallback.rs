@@ -9,7 +9,7 @@ use crate::{
         frame::{Acknowledgement, Message},
         session::codec::Received,
     },
-    tool::{CallError, CallId, Execution, ToolName},
+    tool::{CallError, CallId, Execution, StopReason, ToolName},
     transport::Identity,
     value::Value,
 };
@@ -215,7 +215,7 @@ impl Outgoing {
         match instead {
             Instead::Withdrawn if was_never_sent => {} // its owner never received it
             Instead::Withdrawn => {
-                self.remember(core, id.clone(), Gone::unanswered(&asked, core.cx.now));
+                self.remember(core, id.clone(), Gone::unanswered(&asked, core.cx.now, StopReason::Caller));
                 self.stop_owner(core, &id);
             }
             Instead::Declined => self.remember(core, id, Gone::answered(&asked, core.cx.now)),

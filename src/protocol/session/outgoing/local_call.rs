@@ -10,7 +10,9 @@ use crate::{
             jobs::{Ended, Reported, Running, limit_of},
         },
     },
-    tool::{CallError, ErrorCode, Execution, NotOffered, Outcome, ToolError, ToolName, Visibility},
+    tool::{
+        CallError, ErrorCode, Execution, NotOffered, Outcome, StopReason, ToolError, ToolName, Visibility,
+    },
     value::Value,
 };
 
@@ -102,9 +104,10 @@ impl Outgoing {
         key: CallKey,
         job: JobKey,
         result: Result<Value, CallError>,
+        reason: StopReason,
     ) {
         if let Some(running) = core.jobs.forget(&mut core.cx, job) {
-            core.cx.output(Output::Abort(job));
+            core.cx.output(Output::Abort { key: job, reason });
             let outcome = match &result {
                 Err(CallError::Timeout { limit }) => Err(ToolError::new(
                     ErrorCode::TIMEOUT,

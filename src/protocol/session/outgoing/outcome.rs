@@ -10,7 +10,7 @@ use crate::{
         frame::{ErrorMessage, ToolUseResult},
         session::{Output, SendFailure, codec::Received},
     },
-    tool::{CallError, CallId, ErrorCode, NotOffered, Progress, Tool, ToolError},
+    tool::{CallError, CallId, ErrorCode, NotOffered, Progress, StopReason, Tool, ToolError},
     transport::Identity,
     value::Value,
 };
@@ -117,10 +117,35 @@ impl Outgoing {
         key: CallKey,
         result: Result<Value, CallError>,
     ) {
+        let reason = match &result {
+            Err(CallError::Timeout { .. }) => StopReason::Deadline,
+            Err(CallError::Closed(_)) => StopReason::Leaving,
+            _ => StopReason::Caller,
+        };
+        self.settle_and_stop(core, key, result, reason);
+    }
+
+    /// Settles a call as cancelled. Its owner, if any, is told the reason.
+    pub(in crate::protocol::session) fn cancel_call(
+        &mut self,
+        core: &mut Core,
+        key: CallKey,
+        reason: StopReason,
+    ) {
+        self.settle_and_stop(core, key, Err(CallError::Cancelled), reason);
+    }
+
+    fn settle_and_stop(
+        &mut self,
+        core: &mut Core,
+        key: CallKey,
+        result: Result<Value, CallError>,
+        reason: StopReason,
+    ) {
         let Some(call) = self.calls.get(&key) else { return };
         let id = call.id.clone();
         if let Stage::Own(job) = *call.stage() {
-            return self.end_local_call(core, key, job, result);
+            return self.end_local_call(core, key, job, result, reason);
         }
         if call.asked().is_some_and(|asked| asked.was_never_sent(core)) {
             let limit = call.limit;
@@ -130,7 +155,7 @@ impl Outgoing {
             });
             return self.conclude(core, key, result); // no packet was sent: the owner does not have the call
         }
-        let remembered = call.asked().map(|asked| Gone::unanswered(asked, core.cx.now));
+        let remembered = call.asked().map(|asked| Gone::unanswered(asked, core.cx.now, reason));
         self.conclude(core, key, result);
         if let Some(gone) = remembered {
             self.remember(core, id.clone(), gone);

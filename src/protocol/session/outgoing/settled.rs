@@ -12,7 +12,7 @@ use crate::{
         peers::Remote,
         timers::{Timer, later},
     },
-    tool::CallId,
+    tool::{CallId, StopReason},
     transport::Identity,
 };
 
@@ -65,6 +65,8 @@ pub(super) struct Gone {
     answered: bool,
     /// Indexed, as `asked` and `answered` are: only [`Settled`] changes it.
     stop: Stop,
+    /// Why the call ended without its owner's answer.
+    reason: StopReason,
     /// The time at which the call may be forgotten.
     until: Instant,
 }
@@ -84,17 +86,21 @@ pub(super) enum Stop {
 
 impl Gone {
     /// Creates the record of a call that ended without its owner's answer. The owner must stop.
-    pub(super) fn unanswered(asked: &Asked, now: Instant) -> Self {
-        Self { asked: asked.clone(), answered: false, stop: Stop::Waiting, until: now }
+    pub(super) fn unanswered(asked: &Asked, now: Instant, reason: StopReason) -> Self {
+        Self { asked: asked.clone(), answered: false, stop: Stop::Waiting, reason, until: now }
     }
 
     /// Creates the record of a call that its owner has finished or declined.
     pub(super) fn answered(asked: &Asked, now: Instant) -> Self {
-        Self { answered: true, stop: Stop::Unwanted, ..Self::unanswered(asked, now) }
+        Self { answered: true, stop: Stop::Unwanted, ..Self::unanswered(asked, now, StopReason::Caller) }
     }
 
     pub(super) fn asked(&self) -> &Asked {
         &self.asked
+    }
+
+    pub(super) fn reason(&self) -> StopReason {
+        self.reason
     }
 
     pub(super) fn stop(&self) -> &Stop {

@@ -4,9 +4,9 @@ use super::{Core, Counter, Outgoing, Purpose, Remote, Sent, codec, settled::Stop
 use crate::{
     protocol::{
         frame::{ControlStop, Message, Meta},
-        session::codec::Received,
+        session::{codec::Received, recipients::Feature},
     },
-    tool::{CallError, CallId},
+    tool::{CallId, StopReason},
     transport::Identity,
 };
 
@@ -26,7 +26,7 @@ impl Outgoing {
         if !core.peers.get(&owner).is_some_and(may_run_it) {
             return;
         }
-        let message = stop_message(core, call);
+        let message = stop_message(core, &owner, call, gone.reason());
         let sent = core.post_small(&owner, &message);
         core.copy(&Meta::default(), &message);
         if let Some(sent) = sent {
@@ -39,7 +39,7 @@ impl Outgoing {
     pub(super) fn stop_again(&mut self, core: &mut Core, call: &CallId) -> Option<Sent> {
         let gone = self.settled.get(call)?;
         let (owner, stanza) = (gone.asked().owner.clone(), gone.stop_sent_as()?);
-        let message = stop_message(core, call);
+        let message = stop_message(core, &owner, call, gone.reason());
         let sent = core.post_again(&owner, stanza, &Meta::default(), &message).ok()?;
         core.delivery.await_acknowledgement(&owner, &sent, Purpose::Stop(call.clone()));
         Some(sent)
@@ -61,7 +61,7 @@ impl Outgoing {
         let Some(remote) = core.peers.get(owner).filter(|remote| remote.is_crossed()) else { return };
         let Some(instance) = remote.instance().cloned() else { return };
         for call in self.settled.may_be_run_by(core.cx.now, owner, &instance) {
-            let message = stop_message(core, &call);
+            let message = stop_message(core, owner, &call, StopReason::Caller);
             if let Some(sent) = core.post_small(owner, &message).filter(|sent| sent.is_fast) {
                 core.delivery.await_acknowledgement(owner, &sent, Purpose::LaneOnly(call));
             }
@@ -101,13 +101,17 @@ impl Outgoing {
         core.acknowledge_always(id, incoming.stanza(), None);
         let Some(target) = &stop.target_id else { return self.stop_all(core) };
         if let Some(key) = self.calls.key_of(&CallId::known(target.as_str())) {
-            self.settle_call(core, key, Err(CallError::Cancelled));
+            let reason = stop.reason.as_deref().and_then(StopReason::from_text);
+            self.cancel_call(core, key, reason.unwrap_or(StopReason::Caller));
         }
     }
 }
 
-fn stop_message(core: &Core, call: &CallId) -> Message {
+/// Returns the stop of a call. It names the reason to an owner that lists `stop_reason`.
+fn stop_message(core: &Core, owner: &Identity, call: &CallId, reason: StopReason) -> Message {
+    let is_read = core.peers.get(owner).is_some_and(|remote| remote.lists(Feature::StopReason));
     Message::ControlStop(ControlStop {
+        reason: is_read.then(|| reason.as_str().to_owned()),
         conversation_id: Some(core.cx.config.room.clone()),
         target_id: Some(call.as_str().to_owned()),
         ..ControlStop::default()

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::{Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Request, Stage, TurnKey};
 use crate::{
     protocol::session::Output,
-    tool::{BargeIn, CallError, CallId},
+    tool::{BargeIn, CallError, CallId, StopReason},
     transport::Identity,
     value::Value,
 };
@@ -111,7 +111,7 @@ impl Outgoing {
             .map(|(key, _)| *key)
             .collect();
         for key in stopped {
-            self.settle_call(core, key, Err(CallError::Cancelled));
+            self.cancel_call(core, key, StopReason::BargeIn);
         }
     }
 
@@ -153,7 +153,7 @@ impl Outgoing {
             .collect();
         for (key, rule) in open {
             match rule {
-                BargeIn::Cancel => self.settle_call(core, key, Err(CallError::Cancelled)),
+                BargeIn::Cancel => self.cancel_call(core, key, StopReason::BargeIn),
                 BargeIn::Finish => self.leave_running(core, key, rule, CallError::Cancelled),
                 BargeIn::Report => self.leave_running(core, key, rule, CallError::Detached),
             }

@@ -422,6 +422,9 @@ impl Peers {
 
 /// Returns whether the local participant lists this feature. A client lists prompts if its configuration answers them.
 fn has_feature(cx: &Context, feature: Feature) -> bool {
+    if cx.config.listed.as_ref().is_some_and(|listed| !listed.iter().any(|it| it == feature.as_str())) {
+        return false;
+    }
     match feature {
         Feature::Prompt => cx.is_client() && cx.config.prompts,
         Feature::Stream => cx.config.streams,

@@ -1,0 +1,64 @@
+//! The reason why a running call is stopped.
+
+use std::fmt;
+
+/// The reason why a running call is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// The caller no longer needs the call.
+    Caller,
+    /// The user interrupted the turn.
+    BargeIn,
+    /// The time limit has passed.
+    Deadline,
+    /// The caller has left the room, or was restarted.
+    CallerGone,
+    /// The participant that runs the call is leaving.
+    Leaving,
+}
+
+impl StopReason {
+    const ALL: [Self; 5] = [Self::Caller, Self::BargeIn, Self::Deadline, Self::CallerGone, Self::Leaving];
+
+    /// Returns the value on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Caller => "caller",
+            Self::BargeIn => "barge_in",
+            Self::Deadline => "deadline",
+            Self::CallerGone => "caller_gone",
+            Self::Leaving => "leaving",
+        }
+    }
+
+    /// Returns the reason with this value on the wire.
+    pub fn from_text(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.as_str() == text)
+    }
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Caller => "the caller no longer needs the call",
+            Self::BargeIn => "the user interrupted",
+            Self::Deadline => "the time limit has passed",
+            Self::CallerGone => "the caller is gone",
+            Self::Leaving => "the participant that runs the call is leaving",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_read_back() {
+        for reason in StopReason::ALL {
+            assert_eq!(StopReason::from_text(reason.as_str()), Some(reason));
+        }
+        assert_eq!(StopReason::from_text("Caller"), None);
+    }
+}
