@@ -50,7 +50,7 @@ use self::{
 };
 use crate::{
     protocol::frame::{Kind, Meta},
-    tool::{CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, StopReason, Tool, ToolName},
+    tool::{CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, Tool, ToolName},
     transport::{CloseReason, Identity, Incoming, Participant, Role, TOPIC, TransportEvent},
     value::Value,
 };
@@ -553,7 +553,7 @@ impl Session {
     }
 
     /// Cancels a call for a recorded reason.
-    pub(crate) fn cancel_for(&mut self, now: Instant, key: CallKey, reason: StopReason) {
+    pub(crate) fn cancel_for(&mut self, now: Instant, key: CallKey, reason: crate::tool::StopReason) {
         if self.begin(now) && self.exchange.outgoing.is_awaited(key) {
             self.exchange.outgoing.cancel_call(&mut self.core, key, reason);
         }

@@ -84,7 +84,7 @@ impl<S: Clone + Send + Sync + 'static> Tools<S> {
         Self { state, functions: Vec::new(), problem: None }
     }
 
-    /// Adds a function. [`ToolOptions::on`] sets its options. An invalid or duplicate name, and arguments that are not a
+    /// Adds a function. [`ToolOptions::on`](crate::ToolOptions::on) sets its options. An invalid or duplicate name, and arguments that are not a
     /// map, are reported at `join`.
     pub fn tool<M>(mut self, name: &str, description: &str, handler: impl Handler<M, S>) -> Self {
         if let Err(problem) = self.add(name, description, handler) {

@@ -12,7 +12,7 @@ use super::{Capabilities, CloseReason, Packet, Participant, TransportEvent, send
 /// Implementations of [`recv`](Transport::recv) must be cancel safe: dropping the future loses no event. `send` borrows
 /// nothing, so a pending `send` cannot block `recv`.
 pub trait Transport: Send + 'static {
-    /// Returns the local participant with its current sid. Called again after [`ConnectionState::Connected`].
+    /// Returns the local participant with its current sid. Called again after [`ConnectionState::Connected`](crate::ConnectionState::Connected).
     fn local(&self) -> Participant;
 
     /// Returns the room's name.

@@ -186,6 +186,7 @@ impl Peer {
 
 impl Peer {
     /// Creates a sender; none if the identity is empty, which means that it is not disclosed.
+    #[cfg(any(feature = "livekit", feature = "record"))]
     pub(crate) fn disclosed(identity: impl Into<Identity>, sid: impl Into<Sid>) -> Option<Self> {
         let peer = Self::new(identity, sid);
         (!peer.identity.as_str().is_empty()).then_some(peer)
