@@ -69,20 +69,29 @@ async fn main() -> anyhow::Result<()> {
             let mut calls = JoinSet::new();
             for tool_call in reply["tool_calls"].as_array().into_iter().flatten() {
                 println!("  calls {}", tool_call["function"]["name"]);
-                calls.spawn(chat::call(&turn, tool_call)); // resolves to the answer message, also after a failure
+                calls.spawn(chat::answer(&turn, tool_call)); // resolves to an answer, also after a failure
             }
             if calls.is_empty() {
                 println!("assistant: {}", reply["content"]);
                 break;
             }
+            let mut answers = Vec::new();
             let interrupted = tokio::select! {
-                () = collect(&mut calls, &mut messages) => false,
+                () = collect(&mut calls, &mut answers) => false,
                 () = barge_in(said) => { turn.barge_in(); true }
             };
-            collect(&mut calls, &mut messages).await; // a barge-in settles every open call at once
+            collect(&mut calls, &mut answers).await; // a barge-in settles every open call at once
+            messages.extend(answers.iter().map(|answer| answer.message.clone()));
+            messages.extend(answers.iter().filter_map(|answer| answer.context.clone()));
+            for spoken in answers.iter().filter_map(|answer| answer.spoken.as_deref()) {
+                println!("assistant, exactly: {spoken}");
+            }
             if interrupted {
                 println!("  (the user interrupts)");
                 while !matches!(events.recv().await, None | Some(Event::LateResult { .. })) {}
+                break;
+            }
+            if !answers.iter().any(|answer| answer.needs_model) {
                 break;
             }
         }
@@ -91,9 +100,9 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn collect(calls: &mut JoinSet<Value>, messages: &mut Vec<Value>) {
-    while let Some(Ok(message)) = calls.join_next().await {
-        messages.push(message)
+async fn collect(calls: &mut JoinSet<chat::Answer>, answers: &mut Vec<chat::Answer>) {
+    while let Some(Ok(answer)) = calls.join_next().await {
+        answers.push(answer);
     }
 }
 

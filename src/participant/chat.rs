@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use crate::{
     participant::{Assistant, CallBuilder, Turn},
     protocol::session::LateResult,
-    tool::{CallError, ErrorCode, NameMap, NameRules, NotOffered, Offer, ToolError, ToolName},
+    tool::{CallError, ErrorCode, NameMap, NameRules, NotOffered, Offer, ToolError, ToolName, ToolResult},
     transport::Identity,
     value::Value,
 };
@@ -62,7 +62,7 @@ mod sealed {
 /// Returns the available tools in the form of a chat request's `tools`. A tool that several clients offer is listed
 /// once.
 ///
-/// Model APIs allow no dot in a name: [`NameMap`] converts the names, and [`call`] converts them back.
+/// Model APIs allow no dot in a name: [`NameMap`] converts the names, and [`answer`] converts them back.
 pub fn definitions(offers: &[Offer]) -> Vec<Json> {
     let names = model_names(offers);
     let mut seen = BTreeSet::new();
@@ -86,15 +86,35 @@ pub fn definitions(offers: &[Offer]) -> Vec<Json> {
     tools
 }
 
-/// Runs one entry of a reply's `tool_calls`; resolves to the message that answers it.
+/// The answer to one entry of a reply's `tool_calls`.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Answer {
+    /// The message that answers the entry.
+    ///
+    /// Its content is JSON: `tool`, `from` (the participant that ran it, if any), and `result`, or `error` with `code`
+    /// and `message`. The result is what the [model reads](ToolResult::for_model) of it.
+    pub message: Json,
+    /// What the person gets exactly as the tool wrote it, as a message of the assistant. It belongs in the history after
+    /// the messages that answer the other entries of the reply.
+    pub context: Option<Json>,
+    /// The text to speak exactly, if any. If the model runs too, it speaks first.
+    pub spoken: Option<String>,
+    /// Whether the model has to run. It runs if one of a reply's answers needs it.
+    pub needs_model: bool,
+    /// The result. [`for_display`](ToolResult::for_display) returns what to show, and
+    /// [`for_model`](ToolResult::for_model) the images for a model that reads images.
+    pub result: ToolResult,
+}
+
+/// Runs one entry of a reply's `tool_calls`; resolves to its answer.
 ///
-/// Its content is JSON: `tool`, `from` (the participant that ran it, if any), and `result`, or `error` with `code`
-/// and `message`. A failure is an answer too: the model reads it, and may retry or report it. The call starts when
-/// this function is called, not when the future is awaited.
+/// A failure is an answer too: the model reads it, and may retry or report it. The call starts when this function is
+/// called, not when the future is awaited.
 ///
 /// # Cancel safety
 /// Dropping the future cancels the call.
-pub fn call(caller: &impl Caller, tool_call: &Json) -> impl Future<Output = Json> + Send + 'static {
+pub fn answer(caller: &impl Caller, tool_call: &Json) -> impl Future<Output = Answer> + Send + 'static {
     let id = tool_call["id"].clone();
     let function = &tool_call["function"];
     let name = function["name"].as_str().unwrap_or_default();
@@ -112,7 +132,21 @@ pub fn call(caller: &impl Caller, tool_call: &Json) -> impl Future<Output = Json
             Ok(mut call) => ((&mut call).await, call.owner()),
             Err(error) => (Err(CallError::Tool(error)), None),
         };
-        json!({"role": "tool", "tool_call_id": id, "content": content(&name, owner.as_ref(), &result)})
+        answer_of(&id, &name, owner.as_ref(), &result)
+    }
+}
+
+fn answer_of(id: &Json, tool: &str, owner: Option<&Identity>, result: &Result<Value, CallError>) -> Answer {
+    let content = content(tool, owner, result);
+    let needs_model = result.is_err();
+    let result = read(result);
+    let person_text = result.person_text();
+    Answer {
+        message: json!({"role": "tool", "tool_call_id": id, "content": content}),
+        context: person_text.map(|text| json!({"role": "assistant", "content": text})),
+        spoken: result.spoken().map(Into::into),
+        needs_model: needs_model || result.needs_model(),
+        result,
     }
 }
 
@@ -125,25 +159,50 @@ pub fn note(late: &LateResult) -> Json {
     json!({"role": "user", "content": format!("{text} {said}")})
 }
 
-/// Returns the text for the model: the result as JSON, or the failure's code and message, enclosed in a map.
+fn read(result: &Result<Value, CallError>) -> ToolResult {
+    match result {
+        Ok(value) => ToolResult::of(value),
+        Err(CallError::Tool(error)) => ToolResult::of_error(error),
+        Err(error) => ToolResult::text(error.to_string()),
+    }
+}
+
+/// Returns the text for the model: the result, or the failure's code and message, enclosed in a map.
 fn content(tool: &str, owner: Option<&Identity>, result: &Result<Value, CallError>) -> String {
     let (word, said) = match result {
-        Ok(body) => ("result", unwrapped(body.to_json())),
+        Ok(value) => ("result", model_view(&ToolResult::of(value))),
         Err(error) => ("error", failure(error)),
     };
     let mut fence = json!({"tool": tool});
     if let Some(owner) = owner {
         fence["from"] = json!(owner.as_str());
     }
-    let text = said.to_string();
-    if text.len() <= MAX_CONTENT {
-        fence[word] = said;
-    } else {
-        let end = fitting(&text, MAX_CONTENT);
-        fence["cut"] = json!(format!("only {end} of {} bytes of the {word} are shown", text.len()));
-        fence[word] = json!(text[..end]);
+    if word == "result" && !read(result).needs_model() {
+        fence["note"] = json!("the user was given the result exactly as the tool wrote it");
     }
+    let text = match said {
+        Json::String(text) => text,
+        said if said.to_string().len() <= MAX_CONTENT => {
+            fence[word] = said;
+            return fence.to_string();
+        }
+        said => said.to_string(),
+    };
+    let end = fitting(&text, MAX_CONTENT);
+    if end < text.len() {
+        fence["cut"] = json!(format!("only {end} of {} bytes of the {word} are shown", text.len()));
+    }
+    fence[word] = json!(text[..end]);
     fence.to_string()
+}
+
+/// Returns what the model reads of a result: of plain data the JSON, otherwise a text.
+fn model_view(result: &ToolResult) -> Json {
+    let is_data = result.content().is_empty() && result.widget().is_none();
+    match result.structured().filter(|_| is_data) {
+        Some(data) => data.to_json(),
+        None => Json::from(result.for_model(usize::MAX).text),
+    }
 }
 
 /// Returns how much of a text fits this many bytes as a JSON string.
@@ -173,17 +232,13 @@ fn failure(error: &CallError) -> Json {
             (ToolError::code_of(other), of_call.as_str())
         }
     };
-    json!({"code": code.as_str(), "message": message})
-}
-
-/// Unwraps `{"value": x}`, the form in which a result that is not a map is sent: the model reads x.
-fn unwrapped(result: Json) -> Json {
-    match result {
-        Json::Object(mut map) if map.len() == 1 && map.contains_key("value") => {
-            map.remove("value").unwrap_or_default()
-        }
-        other => other,
+    let mut failure = json!({"code": code.as_str(), "message": message});
+    if let CallError::Tool(error) = error
+        && let Some(partial) = error.partial()
+    {
+        failure["result"] = model_view(&ToolResult::of(partial));
     }
+    failure
 }
 
 /// Most APIs give the arguments as JSON text, some as the map itself; an empty text means no arguments.
@@ -222,21 +277,23 @@ mod tests {
         assert_ne!(both[0]["function"]["name"], both[1]["function"]["name"]);
     }
 
-    fn read(result: &Result<Value, CallError>) -> Json {
+    fn content_of(result: &Result<Value, CallError>) -> Json {
         serde_json::from_str(&content("t", Some(&"phone".into()), result)).unwrap()
     }
 
     #[test]
     fn long_result_is_cut_between_characters_and_marked() {
-        let long = read(&Ok(Value::from(json!({"value": "ä".repeat(MAX_CONTENT)}))));
+        let long = content_of(&Ok(Value::from(json!({"value": "ä".repeat(MAX_CONTENT)}))));
         assert_eq!((long["tool"].as_str(), long["from"].as_str()), (Some("t"), Some("phone")));
-        assert_eq!(long["cut"], "only 32767 of 65538 bytes of the result are shown");
-        assert_eq!(long["result"].as_str().unwrap().len(), 32_767);
+        assert_eq!(long["cut"], "only 32768 of 65536 bytes of the result are shown");
+        assert_eq!(long["result"].as_str().unwrap().len(), 32_768);
+        let long = content_of(&Ok(Value::from(json!({"list": vec!["ä"; MAX_CONTENT]}))));
+        assert!(long["cut"].is_string() && long["result"].as_str().unwrap().starts_with(r#"{"list":["ä","#));
     }
 
     #[test]
     fn plain_value_is_shown_plainly() {
-        let read = |json: Json| read(&Ok(Value::from(json)))["result"].clone();
+        let read = |json: Json| content_of(&Ok(Value::from(json)))["result"].clone();
         assert_eq!(read(json!({"value": 3})), 3);
         assert_eq!(read(json!({"value": 3, "unit": "m"})), json!({"value": 3, "unit": "m"}));
     }
@@ -250,7 +307,55 @@ mod tests {
         assert!(whole.next().is_none(), "nothing stands behind the fence");
         assert_eq!(fence, json!({"tool": "notes", "from": "phone", "result": evil}));
         let said = Err(CallError::Tool(ToolError::new("odd", evil)));
-        assert_eq!(read(&said)["error"], json!({"code": "odd", "message": evil}));
+        assert_eq!(content_of(&said)["error"], json!({"code": "odd", "message": evil}));
+    }
+
+    fn answered(result: &ToolResult) -> (Answer, Json) {
+        let answer = answer_of(&json!("call_1"), "t", Some(&"phone".into()), &Ok(result.to_value()));
+        let content = serde_json::from_str(answer.message["content"].as_str().unwrap()).unwrap();
+        (answer, content)
+    }
+
+    #[test]
+    fn text_for_the_person_alone_is_spoken_and_no_model_runs() {
+        let data = Value::from(json!({"cents": 500}));
+        let (answer, content) =
+            answered(&ToolResult::default().with_person_text("5 €.").with_structured(data));
+        assert!(!answer.needs_model);
+        assert_eq!(answer.spoken.as_deref(), Some("5 €."));
+        assert_eq!(answer.context, Some(json!({"role": "assistant", "content": "5 €."})));
+        assert_eq!(content["result"], r#"{"cents":500}"#);
+        assert!(content["note"].is_string() && !content.to_string().contains("5 €"), "{content}");
+    }
+
+    #[test]
+    fn text_for_both_is_read_by_the_model_and_not_spoken() {
+        let (answer, content) = answered(&ToolResult::text("5 €."));
+        assert!(answer.needs_model && answer.spoken.is_none() && answer.context.is_none());
+        assert_eq!((&content["result"], &content["note"]), (&json!("5 €."), &Json::Null));
+    }
+
+    #[test]
+    fn model_and_person_read_different_texts() {
+        let result = ToolResult::default().with_person_text("Done.").with_model_text("Offer a receipt.");
+        let (answer, content) = answered(&result);
+        assert!(answer.needs_model);
+        assert_eq!(
+            (answer.spoken.as_deref(), &content["result"]),
+            (Some("Done."), &json!("Offer a receipt."))
+        );
+        assert_eq!(answer.context, Some(json!({"role": "assistant", "content": "Done."})));
+    }
+
+    #[test]
+    fn failure_has_its_partial_result() {
+        let error =
+            ToolError::new("too_dark", "no light").with_partial(ToolResult::text("3 of 5").to_value());
+        let result = Err(CallError::Tool(error));
+        let failed = json!({"code": "too_dark", "message": "no light", "result": "3 of 5"});
+        assert_eq!(content_of(&result)["error"], failed);
+        let answer = answer_of(&json!("call_1"), "t", None, &result);
+        assert!(answer.needs_model && answer.spoken.is_none());
     }
 
     #[test]

@@ -50,7 +50,7 @@ async fn alicia_a14_model_reads_the_failure_and_calls_again() {
         messages.push(reply.clone());
         let Some(calls) = reply["tool_calls"].as_array() else { break reply };
         for tool_call in calls {
-            messages.push(chat::call(&assistant, tool_call).await);
+            messages.push(chat::answer(&assistant, tool_call).await.message);
         }
     };
     assert_eq!(answer["content"], r#"You are in "Rome"."#);
@@ -75,7 +75,7 @@ async fn every_tool_call_of_a_model_has_a_result_whatever_it_wrote() {
         (json!({}), "unknown_tool"),
         (json!(null), "unknown_tool"),
     ] {
-        let answer = chat::call(&assistant, &odd).await;
+        let answer = chat::answer(&assistant, &odd).await.message;
         let content: Value = serde_json::from_str(answer["content"].as_str().unwrap()).unwrap();
         assert_eq!(content["error"]["code"], code, "{odd}");
     }
@@ -95,7 +95,7 @@ async fn tool_with_a_long_dotted_name_is_called_by_its_model_name() {
     assistant.call(&name, ()).await.unwrap(); // the tool is registered by now
     let written = chat::definitions(&assistant.tools())[0]["function"]["name"].as_str().unwrap().to_owned();
     assert!(name.len() == 64 && written.len() == 64 && !written.contains('.'), "{written}");
-    let answer = chat::call(&assistant, &asks(&written, "{}")).await;
+    let answer = chat::answer(&assistant, &asks(&written, "{}")).await.message;
     let content: Value = serde_json::from_str(answer["content"].as_str().unwrap()).unwrap();
     assert_eq!((&content["tool"], &content["result"]), (&json!(name), &json!("Rome")));
 }

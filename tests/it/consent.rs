@@ -395,11 +395,11 @@ async fn sec_c4_result_that_requests_a_wipe_leads_to_a_question_and_stays_in_its
     let turn = assistant.turn();
     let asks =
         |name: &str, arguments: &str| json!({"id": "1", "function": {"name": name, "arguments": arguments}});
-    let answer = chat::call(&turn, &asks("read_note", "{}")).await;
+    let answer = chat::answer(&turn, &asks("read_note", "{}")).await.message;
     let fence: serde_json::Value = serde_json::from_str(answer["content"].as_str().unwrap()).unwrap();
     assert_eq!((&fence["tool"], &fence["from"]), (&json!("read_note"), &json!("phone")));
     // The model is deceived; the person is not.
-    let answer = chat::call(&turn, &asks("erase_album", r#"{"album": "Paris"}"#)).await;
+    let answer = chat::answer(&turn, &asks("erase_album", r#"{"album": "Paris"}"#)).await.message;
     assert!(answer["content"].as_str().unwrap().contains("permission_denied"), "{answer}");
     assert_eq!(seen.asked.lock().unwrap().len(), 1);
     assert_eq!(seen.runs.load(Ordering::SeqCst), 0);

@@ -124,7 +124,7 @@ async fn chat_model_loop_handles_barge_in() -> anyhow::Result<()> {
             let turn = assistant.turn();
             let mut calls = JoinSet::new();
             for tool_call in reply["tool_calls"].as_array().into_iter().flatten() {
-                calls.spawn(chat::call(&turn, tool_call)); // resolves to the result message, whatever happens
+                calls.spawn(chat::answer(&turn, tool_call)); // resolves to the result message, whatever happens
             }
             if calls.is_empty() {
                 break;
@@ -146,8 +146,8 @@ async fn chat_model_loop_handles_barge_in() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn collect(calls: &mut JoinSet<Value>, messages: &mut Vec<Value>) {
-    while let Some(Ok(message)) = calls.join_next().await {
-        messages.push(message)
+async fn collect(calls: &mut JoinSet<chat::Answer>, messages: &mut Vec<Value>) {
+    while let Some(Ok(answer)) = calls.join_next().await {
+        messages.push(answer.message)
     }
 }

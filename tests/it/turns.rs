@@ -62,9 +62,9 @@ fn asks(name: &str) -> Value {
     json!({"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}})
 }
 
-async fn collect(calls: &mut JoinSet<Value>, messages: &mut Vec<Value>) {
-    while let Some(Ok(message)) = calls.join_next().await {
-        messages.push(message);
+async fn collect(calls: &mut JoinSet<chat::Answer>, messages: &mut Vec<Value>) {
+    while let Some(Ok(answer)) = calls.join_next().await {
+        messages.push(answer.message);
     }
 }
 
@@ -76,7 +76,7 @@ async fn alicia_a21_interrupted_answer_leaves_no_call_open_and_late_results_wait
     let turn = assistant.turn();
     let (mut calls, mut messages) = (JoinSet::new(), Vec::new());
     for name in ["cancel", "finish", "report"] {
-        calls.spawn(chat::call(&turn, &asks(name)));
+        calls.spawn(chat::answer(&turn, &asks(name)));
     }
     let began = Instant::now();
     tokio::select! {
@@ -148,7 +148,7 @@ async fn repeated_equal_calls_end_with_an_error() {
     let turn = assistant.turn();
     let mut last = json!(null);
     for _ in 0..6 {
-        last = chat::call(&turn, &asks("now")).await;
+        last = chat::answer(&turn, &asks("now")).await.message;
     }
     let answer: Value = serde_json::from_str(last["content"].as_str().unwrap()).unwrap();
     assert_eq!(answer["error"]["code"], "too_many_equal", "{answer}");
