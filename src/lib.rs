@@ -130,7 +130,7 @@ pub use tool::functions::{Handler, State, Tools, WithOptions, check_tool};
 #[cfg(all(feature = "programs", unix))]
 pub use tool::programs;
 #[cfg(feature = "runtime")]
-pub use tool::source::{Prefixed, ToolContext, ToolSource};
+pub use tool::source::{Prefixed, SOURCE_CLOSE, ToolContext, ToolSource};
 pub use tool::{
     Audience, AuthorizePrompt, BargeIn, BlockKind, CallError, CallId, ChoicePrompt, Consent, ContentBlock,
     Cut, DEFAULT_TIMEOUT, Decision, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource, ErrorCode,
@@ -138,8 +138,8 @@ pub use tool::{
     MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, MAX_TOOL_NAME,
     Media, ModelView, NameMap, NameRules, Native, NotAdmitted, NotOffered, Offer, Outcome, PermissionOption,
     PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall, RegisterError,
-    StopReason, Tool, ToolError, ToolName, ToolOptions, ToolResult, ToolSystem, TraceContext, Visibility,
-    Widget,
+    SourceHealth, SourceStatus, StopReason, Tool, ToolError, ToolName, ToolOptions, ToolResult, ToolSystem,
+    TraceContext, Visibility, Widget,
 };
 #[cfg(feature = "livekit")]
 pub use transport::livekit;

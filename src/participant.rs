@@ -18,7 +18,7 @@ use tokio::sync::{Notify, broadcast, oneshot, watch};
 
 use crate::{
     protocol::session::{CallKey, Event, Session},
-    tool::{CallError, RegisterError, ToolName},
+    tool::{CallError, RegisterError, SourceStatus, ToolName},
     transport::{CloseReason, Identity},
 };
 
@@ -78,6 +78,8 @@ struct Inner {
     closing: Closing,
     /// The tools that the sources list and that are not offered, with the reasons.
     left_out: Vec<(ToolName, RegisterError)>,
+    /// The sources that have a name, and their health.
+    sources: Vec<SourceStatus>,
     /// `None` once no further event can follow.
     events: Option<broadcast::Sender<Event>>,
 }
@@ -102,6 +104,7 @@ impl Shared {
                 calls: HashMap::new(),
                 closing: Closing::No,
                 left_out: Vec::new(),
+                sources: Vec::new(),
                 events: Some(broadcast::Sender::new(EVENTS_KEPT)),
             }),
             wake: Notify::new(),
@@ -147,6 +150,18 @@ impl Shared {
             }
         }
         inner.left_out = left_out;
+    }
+
+    /// Replaces the health of the sources, and reports changes.
+    fn set_sources(&self, sources: Vec<SourceStatus>) {
+        let mut inner = self.lock();
+        for status in sources.iter().filter(|it| !inner.sources.contains(it)) {
+            tracing::info!(source = %status.name, health = %status.health, "the health of a tool source");
+            if let Some(events) = &inner.events {
+                let _ = events.send(Event::Source(status.clone())); // there may be no receiver
+            }
+        }
+        inner.sources = sources;
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {
@@ -378,6 +393,12 @@ macro_rules! participant_methods {
             /// for example one over a limit. See [`Event::ToolLeftOut`](crate::Event::ToolLeftOut).
             pub fn left_out(&self) -> Vec<(crate::ToolName, crate::RegisterError)> {
                 self.handle.0.lock().left_out.clone()
+            }
+
+            /// Returns this participant's tool sources that have a name, and their health. See
+            /// [`Event::Source`](crate::Event::Source).
+            pub fn sources(&self) -> Vec<crate::SourceStatus> {
+                self.handle.0.lock().sources.clone()
             }
 
             /// Returns a stream of the events from now on.

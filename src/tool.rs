@@ -15,6 +15,7 @@ pub(crate) mod executor;
 mod failure;
 #[cfg(feature = "runtime")]
 pub(crate) mod functions;
+mod health;
 mod job;
 mod name;
 mod name_map;
@@ -37,6 +38,7 @@ pub use barge_in::BargeIn;
 pub use definition::{Consent, Execution, Offer, Tool, ToolOptions, Visibility};
 pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};
+pub use health::{SourceHealth, SourceStatus};
 pub use job::{Job, JobKey};
 pub use name::{CallId, InvalidCallId, InvalidToolName, MAX_TOOL_NAME, ToolName};
 pub use name_map::{NameMap, NameRules};

@@ -37,6 +37,11 @@ pub use scan::Limits;
 
 use token::{Token, skip};
 
+/// Returns the largest length up to `limit` at which the text can be cut.
+pub(crate) fn floor_char(text: &str, limit: usize) -> usize {
+    (0..=limit.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
 /// The name of a `Value` inside another value, as it passes through serde.
 const VALUE_TOKEN: &str = "$toolbridge::Value";
 

@@ -59,9 +59,10 @@ pub(super) struct Arguments {
     #[arg(long, default_value = "10s", value_parser = clock::span, value_name = "TIME")]
     wait: Duration,
 
-    /// Time limit of the call, from 1ms to 10m, counted from when the request can be sent
-    #[arg(long, default_value = "30s", value_parser = clock::limit, value_name = "TIME")]
-    timeout: Duration,
+    /// Time limit of the call, from 1ms to 10m, counted from when the request can be sent; 30s unless the tool sets
+    /// another
+    #[arg(long, value_parser = clock::limit, value_name = "TIME")]
+    timeout: Option<Duration>,
 
     /// Print one JSON object with the outcome: the result, or code, message and mayHaveRun; and the times
     #[arg(long)]
@@ -198,7 +199,11 @@ impl ToolCall<'_> {
             Some(owner) => call.to(owner.as_str()).owner_wait(Duration::ZERO),
             None => call.owner_wait(until.saturating_duration_since(Instant::now()).min(REASON)),
         };
-        let mut call = call.timeout(self.arguments.timeout).start();
+        let call = match self.arguments.timeout {
+            Some(limit) => call.timeout(limit),
+            None => call,
+        };
+        let mut call = call.start();
         let is_watched = io::stderr().is_terminal();
         while let Some(step) = call.progress().await {
             if is_watched && let Some(message) = &step.message {

@@ -55,7 +55,8 @@ impl CallBuilder {
         self.with(|request| Ok(request.to(owner)))
     }
 
-    /// Sets the total time limit: waiting for an owner, sending and executing. Default: 30 s.
+    /// Sets the total time limit: waiting for an owner, sending and executing. Default: the tool's
+    /// [patience](crate::ToolOptions::patience), otherwise 30 s.
     pub fn timeout(self, limit: Duration) -> Self {
         self.with(|request| Ok(request.timeout(limit)))
     }

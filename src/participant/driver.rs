@@ -437,6 +437,7 @@ impl<T: Transport> Driver<T> {
         }
         let refused = self.shared.lock().session.offer_allowed(now(), tools);
         self.shared.set_left_out([self.executor.left_out(), &refused].concat());
+        self.shared.set_sources(self.executor.statuses());
     }
 
     /// Returns whether the participant has left deliberately. Starts and monitors the drain.
@@ -479,6 +480,7 @@ impl<T: Transport> Driver<T> {
         if tokio::time::timeout(TIDY, self.executor.rest()).await.is_err() {
             tracing::warn!(limit = ?TIDY, "tools did not end in time");
         }
+        self.executor.close_sources().await;
         tracing::debug!(participant = %self.shared.identity, %reason, "left the room");
         self.shared.finish(&reason);
     }

@@ -121,6 +121,7 @@ impl Setup {
         }
         let shared = Shared::new(session, self.propagation);
         shared.set_left_out([executor.left_out(), &refused].concat());
+        shared.set_sources(executor.statuses());
         let background = transport.take_background();
         let queue = background.as_ref().map(|background| background.queue.clone());
         let driver = Driver::new(Arc::clone(&shared), transport, queue, (executor, reports), self.drain)

@@ -6,6 +6,7 @@ mod config;
 mod context;
 mod core;
 mod delivery;
+mod disclosure;
 mod event;
 mod exchange;
 mod ids;

@@ -130,6 +130,10 @@ pub struct ToolOptions {
     pub consent: Option<Consent>,
     /// The longest time that one run may take, whatever the caller allows. Default: the caller's limit.
     pub timeout: Option<Duration>,
+    /// The time limit of a call whose caller sets none, for a tool that needs longer than
+    /// [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT), for example because a person reads a question. A caller applies at
+    /// most its own maximum, [`Times::longest_call`](crate::Times::longest_call). Default: the caller's.
+    pub patience: Option<Duration>,
     /// How long a cancelled function that takes a context may continue, to clean up. Default: 1 s.
     pub cancel_grace: Option<Duration>,
     /// How much of a call that the assistant executes is broadcast to the room. Default: all of it.
@@ -181,6 +185,13 @@ impl ToolOptions {
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
+        self
+    }
+
+    /// Sets the time limit of a call whose caller sets none.
+    #[must_use]
+    pub fn patience(mut self, limit: Duration) -> Self {
+        self.patience = Some(limit);
         self
     }
 

@@ -13,13 +13,15 @@ mod slots;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tracing::Span;
 
 use crate::{
     tool::{
-        ErrorCode, Job, JobKey, RegisterError, StopReason, StopSignal, Tool, ToolError, ToolName,
-        schema::ArgumentCheck, source::AnySource,
+        ErrorCode, Job, JobKey, RegisterError, SourceStatus, StopReason, StopSignal, Tool, ToolError,
+        ToolName,
+        schema::ArgumentCheck,
+        source::{AnySource, SOURCE_CLOSE},
     },
     value::Value,
 };
@@ -147,6 +149,33 @@ impl Executor {
             Ok(Err(_)) => {} // invalid tools were omitted above
             Err(panic) => {
                 tracing::error!(at = %panic.place, "a source panicked; the tools stay as they were")
+            }
+        }
+    }
+
+    /// Returns the sources that have a name, and their health.
+    pub(crate) fn statuses(&self) -> Vec<SourceStatus> {
+        let status = |source: &Arc<dyn AnySource>| {
+            let status = catch_panic(|| Some(SourceStatus::new(source.name()?.into(), source.health())));
+            status.unwrap_or_else(|panic| {
+                tracing::error!(at = %panic.place, "a source panicked");
+                None
+            })
+        };
+        self.sources.iter().filter_map(status).collect()
+    }
+
+    /// Closes the sources, all at once.
+    pub(crate) async fn close_sources(&self) {
+        let mut closing = JoinSet::new();
+        for source in &self.sources {
+            let source = Arc::clone(source);
+            // A task catches a panic, and keeps it from the others.
+            closing.spawn(async move { timeout(SOURCE_CLOSE, source.close()).await.is_ok() });
+        }
+        while let Some(closed) = closing.join_next().await {
+            if !closed.unwrap_or(false) {
+                tracing::warn!(limit = ?SOURCE_CLOSE, "a source was not closed in time");
             }
         }
     }

@@ -23,7 +23,7 @@ pub use native::{Cut, Native, ToolSystem};
 pub use view::ModelView;
 
 use super::ToolError;
-use crate::value::{Limits, Value, scan::measure, token::Token, write::Write};
+use crate::value::{Limits, Value, floor_char, scan::measure, token::Token, write::Write};
 use fields::{Map, elements, pairs};
 use references::{Reader, Writer};
 use view::{joined, json_of};
@@ -237,7 +237,7 @@ impl ToolResult {
     /// as JSON unless one of these texts says the same. The text has at most `limit` bytes.
     ///
     /// The text is data from another program: give it to a model inside a structure that it cannot end, as
-    /// [`chat::call`](crate::chat::call) does.
+    /// [`chat::answer`](crate::chat::answer) does.
     pub fn for_model(&self, limit: usize) -> ModelView<'_> {
         ModelView::of(self, limit)
     }
@@ -365,6 +365,39 @@ impl ToolResult {
             cut,
             plain: None,
         }
+    }
+
+    /// Returns the result with its texts alone, at most this many bytes of them, or `None` if it has no text. What is
+    /// left out is named by [`cut`](Self::cut).
+    pub(crate) fn texts_within(&self, limit: usize) -> Option<Self> {
+        let mut left = limit;
+        let (mut texts, mut cut) = (Self::default(), self.cut.clone());
+        for (n, block) in self.content.iter().enumerate() {
+            let BlockKind::Text(text) = block.kind() else {
+                cut.push(Cut::new(Cut::CONTENT, format!("/{n}")));
+                continue;
+            };
+            let kept = floor_char(text, left);
+            if kept < text.len() {
+                cut.push(Cut::new(Cut::CONTENT, format!("/{n}")));
+            }
+            if kept > 0 {
+                left -= kept;
+                texts = texts.with_block(ContentBlock::text(&text[..kept]).with_audience(block.audience()));
+            }
+        }
+        if texts.content.is_empty() {
+            return None;
+        }
+        let parts = [
+            (Cut::STRUCTURED, self.structured.is_some()),
+            (Cut::DISPLAY, !self.display.is_empty()),
+            (Cut::WIDGET, self.widget.is_some()),
+            (Cut::NATIVE, self.native.is_some()),
+        ];
+        cut.extend(parts.into_iter().filter(|(_, is_there)| *is_there).map(|(part, _)| Cut::new(part, "")));
+        texts.cut = cut;
+        Some(texts)
     }
 
     /// Returns the value that is sent as the call's result.

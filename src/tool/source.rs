@@ -9,12 +9,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     tool::{
-        CallId, InvalidToolName, Outcome, Progress, RegisterError, StopReason, StopSignal, Tool, ToolError,
-        ToolName, TraceContext,
+        CallId, InvalidToolName, Outcome, Progress, RegisterError, SourceHealth, StopReason, StopSignal,
+        Tool, ToolError, ToolName, TraceContext,
     },
     transport::Identity,
     value::Value,
 };
+
+/// The longest time that closing a source may take.
+pub const SOURCE_CLOSE: Duration = Duration::from_secs(5);
 
 /// The deadline of a context without a limit, thirty years from now, which every clock can represent.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
@@ -64,6 +67,23 @@ pub trait ToolSource: Send + Sync + 'static {
         false
     }
 
+    /// Returns the source's name, for people. Default: none; then its health is not reported.
+    fn name(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns whether the source can run calls. [`changed`](ToolSource::changed) reports changes of it too. Default: yes.
+    fn health(&self) -> SourceHealth {
+        SourceHealth::Up
+    }
+
+    /// Closes the source: ends its processes and connections. Called once, after the participant has left the room and
+    /// its calls have ended. It may take [`SOURCE_CLOSE`](crate::SOURCE_CLOSE); after that it is dropped. Default: does
+    /// nothing.
+    fn close(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
     /// Checks whether the source can be offered. Called once, at `join`. Default: `Ok`.
     ///
     /// # Errors
@@ -105,6 +125,18 @@ impl<T: ToolSource> ToolSource for Arc<T> {
 
     fn validates_arguments(&self) -> bool {
         (**self).validates_arguments()
+    }
+
+    fn name(&self) -> Option<String> {
+        (**self).name()
+    }
+
+    fn health(&self) -> SourceHealth {
+        (**self).health()
+    }
+
+    fn close(&self) -> impl Future<Output = ()> + Send {
+        (**self).close()
     }
 
     fn check(&self) -> Result<(), RegisterError> {
@@ -152,6 +184,18 @@ impl<T: ToolSource> ToolSource for Prefixed<T> {
 
     fn validates_arguments(&self) -> bool {
         self.source.validates_arguments()
+    }
+
+    fn name(&self) -> Option<String> {
+        self.source.name()
+    }
+
+    fn health(&self) -> SourceHealth {
+        self.source.health()
+    }
+
+    fn close(&self) -> impl Future<Output = ()> + Send {
+        self.source.close()
     }
 
     fn check(&self) -> Result<(), RegisterError> {
@@ -333,6 +377,9 @@ pub(crate) trait AnySource: Send + Sync + 'static {
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     fn uses_cancel_grace(&self, tool: &ToolName) -> bool;
     fn validates_arguments(&self) -> bool;
+    fn name(&self) -> Option<String>;
+    fn health(&self) -> SourceHealth;
+    fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     fn check(&self) -> Result<(), RegisterError>;
 }
 
@@ -360,6 +407,18 @@ impl<T: ToolSource> AnySource for T {
 
     fn validates_arguments(&self) -> bool {
         ToolSource::validates_arguments(self)
+    }
+
+    fn name(&self) -> Option<String> {
+        ToolSource::name(self)
+    }
+
+    fn health(&self) -> SourceHealth {
+        ToolSource::health(self)
+    }
+
+    fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(ToolSource::close(self))
     }
 
     fn check(&self) -> Result<(), RegisterError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolbridge::{
     CallError, Caps, Config, ErrorCode, Event, Participant, Peer, Request, Role, SendFailure, Times,
-    TransportEvent, Value,
+    ToolOptions, TransportEvent, Value,
     frame::{Configuration, Frame, Kind, Message, Meta},
 };
 
@@ -183,7 +183,7 @@ fn registration_above_the_limit_is_a_typed_error() {
     );
     assert!(matches!(offer(&mut world, vec![tool("a"), tool("a")]), Err(RegisterError::Duplicate { .. })));
     assert!(matches!(offer(&mut world, vec![tool("bridge.x")]), Err(RegisterError::Reserved { .. })));
-    let asks = tool("wipe").options(toolbridge::ToolOptions::destructive());
+    let asks = tool("wipe").options(ToolOptions::destructive());
     assert!(matches!(offer(&mut world, vec![asks]), Err(RegisterError::NoConsent { .. })));
     let many = (0..129).map(|n| tool(&format!("t{n}"))).collect();
     assert!(matches!(offer(&mut world, many), Err(RegisterError::TooMany { count: 129, limit: 128 })));
@@ -524,7 +524,7 @@ fn request_to_a_plain_peer_is_reissued_when_its_configuration_arrives_late() {
 
 #[test]
 fn call_of_the_assistants_own_tool_is_broadcast_at_its_visibility() {
-    use toolbridge::{ToolOptions, Visibility};
+    use toolbridge::Visibility;
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.stranger("x");
@@ -817,4 +817,43 @@ fn declined_assistant_gets_one_reply_and_no_rights() {
     world.send_bytes("x", &["tv"], its.as_bytes());
     world.run(5 * SECOND);
     assert!(world.ends["x"].inbox.is_empty());
+}
+
+#[test]
+fn patience_of_the_tool_is_the_budget_of_a_caller_that_names_none() {
+    let slow = |limit| tool("slow").options(ToolOptions::default().patience(limit));
+    let mut world = World::pair(&[]);
+    let budget = |world: &mut World, request: Request| {
+        let began = world.now;
+        let error = world.ask("a", request).unwrap_err();
+        assert!(matches!(error, CallError::Timeout { .. }), "{error:?}");
+        world.now.duration_since(began)
+    };
+    for (offered, applied) in [(90 * SECOND, 90 * SECOND), (3_600 * SECOND, 600 * SECOND)] {
+        world.with("phone", |session, now| session.offer(now, vec![slow(offered)])).unwrap().unwrap();
+        world.run(SECOND);
+        assert_eq!(budget(&mut world, request("slow")), applied);
+        assert_eq!(
+            budget(&mut world, request("slow").timeout(SECOND)),
+            SECOND,
+            "the caller's own limit counts"
+        );
+    }
+    // The assistant's own tool.
+    world.with("a", |session, now| session.offer(now, vec![slow(90 * SECOND)])).unwrap().unwrap();
+    assert_eq!(budget(&mut world, request("slow")), 90 * SECOND);
+}
+
+#[test]
+fn patience_applies_to_a_call_that_waited_for_its_owner() {
+    let mut world = World::pair(&[]);
+    let began = world.now;
+    let key = world.call("a", request("slow")).unwrap();
+    world.run(2 * SECOND);
+    let slow = tool("slow").options(ToolOptions::default().patience(90 * SECOND));
+    world.with("phone", |session, now| session.offer(now, vec![slow])).unwrap().unwrap();
+    world.run(80 * SECOND);
+    assert!(world.settled("a", key).is_none());
+    while world.settled("a", key).is_none() && world.step() {}
+    assert_eq!(world.now.duration_since(began), 90 * SECOND);
 }

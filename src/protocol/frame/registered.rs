@@ -1,6 +1,6 @@
 //! A tool's definition as a registration (type 70) carries it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value as Json;
 
@@ -25,6 +25,8 @@ impl From<&Tool> for RegisteredTool {
         if options.barge_in != BargeIn::default() {
             annotations.insert("onBargeIn", Json::from(options.barge_in.as_str()));
         }
+        let patience = options.patience.and_then(|limit| u64::try_from(limit.as_millis()).ok());
+        annotations.extend(patience.map(|limit| ("timeoutMs", Json::from(limit))));
         annotations.extend(tool.title().map(|title| ("title", Json::from(title))));
         annotations.extend(tool.output_schema().map(|schema| ("outputSchema", schema.clone())));
         annotations.extend(tool.source().map(|source| ("source", Json::from(source))));
@@ -52,6 +54,8 @@ impl RegisteredTool {
         options.idempotent = is_set("idempotent");
         options.read_only = is_set("readOnly");
         options.open_world = is_set("openWorld");
+        let patience = annotations.get("timeoutMs").and_then(Json::as_u64).filter(|limit| *limit > 0);
+        options.patience = patience.map(Duration::from_millis);
         let mut tool = Tool::new(self.name.parse()?, self.description.as_str()).options(options);
         if let Some(schema) = &self.input_schema {
             tool = tool.schema(schema.to_json());
@@ -79,6 +83,7 @@ mod tests {
     fn definition_survives_a_registration() {
         let options =
             ToolOptions::destructive().idempotent().read_only().open_world().barge_in(BargeIn::Report);
+        let options = options.patience(Duration::from_secs(90));
         let tool = Tool::new("lamp".parse().unwrap(), "Turns on the lamp")
             .schema(json!({"type": "object"}))
             .options(options)
@@ -96,8 +101,7 @@ mod tests {
 
     #[test]
     fn annotations_of_another_type_are_left_out() {
-        let annotations =
-            json!({"destructive": "yes", "title": 7, "outputSchema": [], "source": null, "onBargeIn": "?"});
+        let annotations = json!({"destructive": "yes", "title": 7, "outputSchema": [], "source": null, "onBargeIn": "?", "timeoutMs": -1});
         let registered = RegisteredTool {
             name: "lamp".into(),
             annotations: Some(Value::from(annotations)),

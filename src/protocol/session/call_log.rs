@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use super::{Event, codec::floor_char, event::TurnKey};
+use super::{Event, event::TurnKey};
 use crate::{
     tool::{CallId, ErrorCode, Execution, MAX_TOOL_NAME},
     transport::Identity,
-    value::Value,
+    value::{Value, floor_char},
 };
 
 /// The limit on open records. The limits on open calls and jobs are far lower.

@@ -156,8 +156,3 @@ pub(super) fn result_message(room: &str, call: &CallId, outcome: Outcome) -> Mes
     }
     Message::ToolUseResult(result)
 }
-
-/// Returns the largest length up to `limit` at which the text can be cut.
-pub(super) fn floor_char(text: &str, limit: usize) -> usize {
-    (0..=limit.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
-}

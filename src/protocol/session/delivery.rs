@@ -27,8 +27,7 @@ pub(super) use self::{
     streams::Part,
 };
 use super::{
-    Counter, Destination, Output, SendFrameError,
-    codec::{self, floor_char},
+    Counter, Destination, Output, SendFrameError, codec,
     context::Context,
     recipients::{Feature, Recipients},
 };
@@ -36,7 +35,7 @@ use crate::{
     protocol::frame::{Acknowledgement, ErrorMessage, Kind, Message, Meta},
     tool::CallId,
     transport::{Identity, Lane, Packet, Role},
-    value::{EncodeError, Value},
+    value::{EncodeError, Value, floor_char},
 };
 
 /// The stanza after which no input is handled. The frames that one input causes still have numbers (`wire.md`, section
@@ -361,7 +360,8 @@ impl Delivery {
         }
     }
 
-    fn post_to(
+    /// Sends a frame to several participants.
+    pub(super) fn post_to(
         &mut self,
         cx: &mut Context,
         peers: &impl Recipients,

@@ -11,7 +11,7 @@ use crate::{
     protocol::frame::{Frame, Meta},
     tool::{
         CallError, CallId, ErrorCode, Execution, Job, JobKey, NotAdmitted, Progress, RegisterError,
-        StopReason, Tool, ToolName,
+        SourceStatus, StopReason, Tool, ToolName,
     },
     transport::{CloseReason, ConnectionState, Identity, Packet, Participant, Peer},
     value::{EncodeError, Value},
@@ -231,6 +231,8 @@ pub enum Event {
         /// The reason.
         why: RegisterError,
     },
+    /// The health of a tool source of the local participant has changed.
+    Source(SourceStatus),
     /// Client: the bound assistant has changed. `None`: no assistant is bound.
     Bound(Option<Identity>),
     /// Client: several participants may be the assistant and the configuration names none. None is bound.

@@ -12,9 +12,9 @@ use self::consent::Consents;
 pub(super) use self::consent::Verdict;
 use super::{
     CallKey, Counter, Event, JobKey, LocalText, Output, Question,
-    codec::floor_char,
     context::Context,
     delivery::{ANSWER_SOON, Delivery},
+    disclosure::Discloser,
     peers::Peers,
     recipients::Feature,
     timers::{Timer, later},
@@ -26,7 +26,7 @@ use crate::{
         Visibility,
     },
     transport::{Identity, Sid},
-    value::Value,
+    value::{Value, floor_char},
 };
 
 /// All jobs that run or wait for a person's consent.
@@ -312,19 +312,19 @@ impl Running {
         delivery: &mut Delivery,
         progress: Progress,
     ) {
+        let is_start = !self.reported.anything();
         self.reported.at = Some(cx.now);
         let call = self.call.clone();
         let progress = fitted(progress, cx.config.caps.requests.progress_bytes);
         cx.log.started(cx.now, &call);
+        let mut update = ToolProgress::new(call.clone(), progress.status);
         if self.own.is_some() {
+            (update.content, update.message) = (progress.content.clone(), progress.message.clone());
+            Discloser { cx, peers, delivery }.show_progress(self.visibility, is_start, &update);
             return cx.event(Event::Progress { key: self.own, call, progress });
         }
-        let message = Message::ToolProgress(ToolProgress {
-            id: call,
-            status: progress.status,
-            content: progress.content,
-            message: progress.message,
-        });
+        (update.content, update.message) = (progress.content, progress.message);
+        let message = Message::ToolProgress(update);
         let caller = &self.caller;
         if peers.get(caller).is_some_and(|it| it.lists(Feature::Progress) && it.is_reachable()) {
             delivery.post_small(cx, peers, caller, &message);

@@ -29,7 +29,7 @@ pub(super) use self::{
 };
 pub use self::{stop_requests::StopError, turns::LateResult};
 use super::{
-    CallKey, CallRecord, Counter, Event, JobKey, Request, TurnKey, codec,
+    CallKey, CallRecord, Context, Counter, Event, JobKey, Request, TurnKey, codec,
     core::Core,
     delivery::{Purpose, Sent, Unfit},
     ids,
@@ -39,7 +39,7 @@ use super::{
 };
 use crate::{
     protocol::frame::{Message, Meta, ToolUseRequest},
-    tool::{BargeIn, CallError, CallId, Execution, NotOffered, ToolName},
+    tool::{BargeIn, CallError, CallId, Execution, NotOffered, Tool, ToolName},
     transport::{Identity, Sid},
     value::{EncodeError, Value},
 };
@@ -65,6 +65,23 @@ pub(super) struct Outgoing {
     selections: BTreeMap<CallKey, Vec<Identity>>,
 }
 
+/// The time limit of a call, measured from its start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    pub(super) limit: Duration,
+    /// Whether the caller set no limit, so that the tool's patience applies.
+    is_default: bool,
+}
+
+impl Budget {
+    /// Applies the patience of the tool that is called. Returns whether the limit has changed.
+    pub(super) fn apply(&mut self, cx: &Context, tool: Option<&Tool>) -> bool {
+        let patience = tool.and_then(|tool| tool.tool_options().patience).filter(|_| self.is_default);
+        let limit = patience.map_or(self.limit, |patience| patience.min(cx.config.times.longest_call));
+        std::mem::replace(&mut self.limit, limit) != limit
+    }
+}
+
 /// A call that has no outcome yet.
 #[derive(Debug)]
 pub(super) struct Call {
@@ -75,7 +92,7 @@ pub(super) struct Call {
     pub(super) named: Option<Identity>,
     pub(super) meta: Meta,
     pub(super) began: Instant,
-    pub(super) limit: Duration,
+    pub(super) budget: Budget,
     /// The time at which the wait for an owner ends.
     pub(super) waits_until: Instant,
     /// Indexed: only [`Calls`] changes it while the call is open.
@@ -290,7 +307,7 @@ impl Outgoing {
     /// Sets the time limit of a call that a person has allowed.
     pub(super) fn limit(&mut self, key: CallKey, limit: Duration) {
         if let Some(call) = self.calls.get_mut(&key) {
-            call.limit = limit;
+            call.budget.limit = limit;
         }
     }
 
@@ -355,7 +372,7 @@ impl Outgoing {
             named: request.owner,
             meta: request.meta,
             began: core.cx.now,
-            limit,
+            budget: Budget { limit, is_default: request.timeout.is_none() },
             waits_until: later(core.cx.now, wait),
             stage: Stage::Waiting,
             detached: false,
@@ -376,6 +393,7 @@ impl Outgoing {
             Choice::Wait => {}
             Choice::Select(among) => selecting = Some(among),
             Choice::Ask(owner) => {
+                call.budget.apply(&core.cx, tool_of(core, &owner, &call.tool));
                 let asked = self.send_request(core, &call, &owner)?;
                 call = call.asking(asked);
             }
@@ -390,7 +408,10 @@ impl Outgoing {
 
     /// Sends a waiting call to its owner.
     pub(super) fn ask_owner(&mut self, core: &mut Core, key: CallKey, owner: &Identity) {
-        let Some(call) = self.calls.remove(&key) else { return };
+        let Some(mut call) = self.calls.remove(&key) else { return };
+        if call.budget.apply(&core.cx, tool_of(core, owner, &call.tool)) {
+            core.cx.set_timer(Timer::Deadline(key), time_left(core, &call));
+        }
         let sent = self.send_request(core, &call, owner);
         let waited = call.is_waiting();
         let first = waited && call.earlier.last().is_none();
@@ -417,7 +438,7 @@ impl Outgoing {
     pub(super) fn insert_call(&mut self, core: &mut Core, call: Call) -> CallKey {
         let key = core.cx.next_call_key();
         core.cx.count(Counter::Calls);
-        core.cx.set_timer(Timer::Deadline(key), call.limit);
+        core.cx.set_timer(Timer::Deadline(key), call.budget.limit);
         let local = core.cx.local.identity();
         let record = CallRecord {
             turn: call.turn,
@@ -554,7 +575,7 @@ impl Outgoing {
             sid,
             stanza: sent.stanza,
             at: core.cx.now,
-            ends: later(call.began, call.limit),
+            ends: later(call.began, call.budget.limit),
             delivered: false,
             progress: 0,
             again: call.asked().is_some(),
@@ -562,9 +583,19 @@ impl Outgoing {
     }
 }
 
+/// Returns the tool as this participant registered it.
+fn tool_of<'a>(core: &'a Core, owner: &Identity, tool: &str) -> Option<&'a Tool> {
+    core.peers.get(owner).and_then(|remote| remote.tool(tool))
+}
+
+/// Returns the remaining time of a call.
+fn time_left(core: &Core, call: &Call) -> Duration {
+    call.budget.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began))
+}
+
 /// Builds a call's request, with the remaining time limit.
 fn request(core: &Core, call: &Call, instance: Option<&Instance>) -> (Meta, Message) {
-    let left = call.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));
+    let left = time_left(core, call);
     let message = Message::ToolUseRequest(ToolUseRequest {
         id: call.id.clone(),
         tool_name: call.tool.to_string(),

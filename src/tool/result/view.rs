@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt};
 
 use super::{Audience, BlockKind, ContentBlock, Media, ToolResult, same::any_says, sized};
-use crate::value::{Value, append_text};
+use crate::value::{Value, append_text, floor_char};
 
 /// What the model reads of a result. `Debug` shows only sizes.
 #[derive(Clone, Default, PartialEq)]
@@ -66,8 +66,7 @@ pub(super) fn joined<'a>(texts: &[Cow<'a, str>], limit: usize) -> (Cow<'a, str>,
             kept.push('\n');
         }
         let left = space.saturating_sub(kept.len());
-        let end = (0..=left.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-        kept.push_str(text.get(..end.unwrap_or_default()).unwrap_or_default());
+        kept.push_str(&text[..floor_char(text, left)]);
         if text.len() > left {
             break;
         }

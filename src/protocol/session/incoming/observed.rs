@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use super::{Core, Event, codec::floor_char};
+use super::{Core, Event};
 use crate::{
     protocol::{
         frame::{ToolUseRequest, ToolUseResult},
@@ -10,6 +10,7 @@ use crate::{
     },
     tool::{CallId, ErrorCode, Execution, MAX_TOOL_NAME},
     transport::Identity,
+    value::floor_char,
 };
 
 /// The limit on unfinished server-executed calls that a client remembers. They are searched linearly.

@@ -5,13 +5,14 @@ use crate::{
     protocol::{
         frame::{Acknowledgement, Message, Meta},
         session::{
-            codec::{self, floor_char},
+            codec,
             delivery::{Sent, Unfit},
             recipients::Feature,
         },
     },
     tool::{CallId, ErrorCode, Outcome, ToolError},
     transport::Identity,
+    value::floor_char,
 };
 
 impl Incoming {

@@ -3,7 +3,9 @@
 //! This is the assistant's half of a claim. The client that offers the tool is sent the call first. It does not start
 //! the tool before its claim is granted, so until then the assistant may withdraw the call and run it itself.
 
-use super::{Call, CallKey, Choice, Core, Counter, Outgoing, Stage, Timer, settled::Gone};
+use super::{
+    Call, CallKey, Choice, Core, Counter, Outgoing, Stage, Timer, settled::Gone, time_left, tool_of,
+};
 use crate::{
     protocol::{
         frame::{Acknowledgement, Message},
@@ -166,11 +168,14 @@ impl Outgoing {
     /// Sends a call of a local tool to a client first.
     fn ask_first(&mut self, core: &mut Core, key: CallKey, tool: &ToolName, owner: &Identity) {
         let Some(mut call) = self.calls.remove(&key) else { return };
+        if call.budget.apply(&core.cx, tool_of(core, owner, &call.tool)) {
+            core.cx.set_timer(Timer::Deadline(key), time_left(core, &call));
+        }
         let claims = core.peers.get(owner).is_some_and(|it| it.takes_claims());
         call.fallback = if claims { Fallback::UntilClaimed } else { Fallback::IfUnknown };
         match self.send_request(core, &call, owner) {
             Ok(asked) => {
-                let window = core.cx.config.times.claim.min(call.limit / 2);
+                let window = core.cx.config.times.claim.min(call.budget.limit / 2);
                 self.calls.insert(key, call.asking(asked));
                 if claims {
                     core.cx.set_timer(Timer::ClaimWindow(key), window);

@@ -1,12 +1,13 @@
 //! Calls that the assistant runs itself. They are broadcast so that the room can follow them (`wire.md`, section 4).
 
-use super::{CallKey, Core, JobKey, Outgoing, Stage, Timer, Unfit, milliseconds};
+use super::{CallKey, Core, JobKey, Outgoing, Stage, Timer, milliseconds};
 use crate::{
     protocol::{
         frame::{Message, Meta, ToolUseRequest},
         session::{
             Output,
             codec::result_message,
+            disclosure::Discloser,
             jobs::{Ended, Reported, Running, limit_of},
         },
     },
@@ -19,8 +20,11 @@ use crate::{
 impl Outgoing {
     /// Runs an open call of a local tool within its remaining time.
     pub(super) fn run_locally(&mut self, core: &mut Core, key: CallKey, tool: &ToolName) {
-        let Some(asked) = self.calls.get(&key).map(|call| call.limit) else { return };
-        let Some(known) = core.cx.local.tool(tool.as_str()) else {
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        let known = core.cx.local.tool(tool.as_str());
+        call.budget.apply(&core.cx, known);
+        let asked = call.budget.limit;
+        let Some(known) = known else {
             // The tool was withdrawn while the call was at a client.
             let why = NotOffered::NoSuchTool { owner: None, similar: None };
             let unknown = CallError::unknown_tool(tool.as_str(), why);
@@ -30,9 +34,9 @@ impl Outgoing {
         let job = core.cx.next_job_key();
         self.calls.set_stage(key, Stage::Own(job));
         let Some(call) = self.calls.get_mut(&key) else { return };
-        let mut limit = call.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));
+        let mut limit = call.budget.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));
         if own < limit {
-            (limit, call.limit) = (own, own);
+            (limit, call.budget.limit) = (own, own);
         }
         let request = ToolUseRequest {
             id: call.id.clone(),
@@ -75,7 +79,7 @@ impl Outgoing {
     ) {
         let Ended { job, outcome } = ended;
         let Some(call) = self.calls.get(&key) else { return };
-        let (limit, tool, began) = (call.limit, call.tool.clone(), job.reported.anything());
+        let (limit, tool, began) = (call.budget.limit, call.tool.clone(), job.reported.anything());
         let (shown, result) = match outcome {
             Ok(body) => (Ok(body.clone()), Ok(body)),
             Err(error) => {
@@ -126,35 +130,7 @@ fn disclose_outcome(core: &mut Core, job: &Running, outcome: Outcome) {
     disclose(core, &job.tool, job.visibility, &Meta::default(), message);
 }
 
-/// Broadcasts a message at the tool's visibility. A message that does not fit a packet is reduced to the tool's name.
 fn disclose(core: &mut Core, tool: &ToolName, level: Visibility, meta: &Meta, message: Message) {
-    let sent = match level {
-        Visibility::Nothing => return,
-        Visibility::Full => match core.delivery.broadcast(&mut core.cx, meta, &message) {
-            Err(Unfit::TooLarge { size, limit }) => {
-                tracing::info!(%tool, size, limit, "too large for a broadcast: only the name is sent");
-                core.delivery.broadcast(&mut core.cx, &Meta::default(), &name_only(message))
-            }
-            sent => sent,
-        },
-        Visibility::Name => core.delivery.broadcast(&mut core.cx, &Meta::default(), &name_only(message)),
-    };
-    if let Err(error) = sent {
-        tracing::warn!(%tool, ?error, "a local call cannot be broadcast");
-    }
-}
-
-/// Returns a request or result without arguments and content.
-fn name_only(message: Message) -> Message {
-    match message {
-        Message::ToolUseRequest(request) => {
-            Message::ToolUseRequest(ToolUseRequest { parameters: Value::empty(), ..request })
-        }
-        Message::ToolUseResult(mut result) => {
-            result.result = None;
-            result.error_message = result.error_message.map(|_| ToolError::LOCAL_MESSAGE.to_owned());
-            Message::ToolUseResult(result)
-        }
-        other => other,
-    }
+    let Core { cx, peers, delivery, .. } = core;
+    Discloser { cx, peers, delivery }.show(tool, level, meta, message);
 }

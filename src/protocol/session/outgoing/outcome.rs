@@ -148,7 +148,7 @@ impl Outgoing {
             return self.end_local_call(core, key, job, result, reason);
         }
         if call.asked().is_some_and(|asked| asked.was_never_sent(core)) {
-            let limit = call.limit;
+            let limit = call.budget.limit;
             let result = result.map_err(|error| match error {
                 CallError::Timeout { .. } | CallError::Lost { .. } => CallError::NotDelivered { limit },
                 other => other,
@@ -185,7 +185,7 @@ impl Outgoing {
         let error = match why {
             SendFailure::TooLarge { size, limit } => CallError::TooLarge { size: *size, limit: *limit },
             SendFailure::NotAllowed => CallError::NotAllowed,
-            _ => CallError::NotDelivered { limit: call.limit },
+            _ => CallError::NotDelivered { limit: call.budget.limit },
         };
         if !self.run_unsent_call(core, key) {
             self.conclude(core, key, Err(error));
@@ -197,7 +197,7 @@ impl Outgoing {
         let error = if call.is_waiting() && call.earlier.last().is_none() {
             self.no_owner_error(core, call)
         } else {
-            CallError::Timeout { limit: call.limit }
+            CallError::Timeout { limit: call.budget.limit }
         };
         self.settle_call(core, key, Err(error));
     }
@@ -274,7 +274,7 @@ impl Outgoing {
             self.stop_sending(core, asked);
         }
         for (owner, instance) in &call.earlier.instances {
-            let ends = later(call.began, call.limit);
+            let ends = later(call.began, call.budget.limit);
             self.settled.replaced(owner.clone(), instance.clone(), call.id.clone(), ends);
             if core.peers.get(owner).is_some_and(|remote| remote.instance() == Some(instance)) {
                 self.stop_calls_ended_meanwhile(core, owner);
@@ -341,7 +341,9 @@ fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<
     let code = result.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR);
     let began = call.began_at_owner;
     Err(match code.as_str() {
-        "timeout" => CallError::Timeout { limit: limit_named(result.error_message.as_deref(), call.limit) },
+        "timeout" => {
+            CallError::Timeout { limit: limit_named(result.error_message.as_deref(), call.budget.limit) }
+        }
         "cancelled" => CallError::Cancelled,
         "unknown_tool" if !began => {
             CallError::unknown_tool(&call.tool, NotOffered::Declined { owner: owner.clone() })

@@ -1,0 +1,144 @@
+//! Shows calls that the assistant runs itself to the room, as far as the tool's visibility allows (`wire.md`, section
+//! 4).
+
+use super::{
+    Context, Delivery,
+    delivery::Unfit,
+    peers::Peers,
+    recipients::{Feature, Recipients as _},
+};
+use crate::{
+    protocol::frame::{Message, Meta, ToolProgress, ToolUseRequest},
+    tool::{ToolError, ToolName, ToolResult, Visibility},
+    transport::Identity,
+    value::Value,
+};
+
+/// The bytes of a frame besides the texts of a result, which the frame contains twice: for the model and as blocks.
+const FRAME_BYTES: usize = 1_000;
+
+/// The parts of the session that a disclosure needs.
+pub(super) struct Discloser<'a> {
+    pub(super) cx: &'a mut Context,
+    pub(super) peers: &'a Peers,
+    pub(super) delivery: &'a mut Delivery,
+}
+
+impl Discloser<'_> {
+    /// Shows a request or a result. Clients get the part of a result that is meant for them, observers all of it.
+    pub(super) fn show(&mut self, tool: &ToolName, level: Visibility, meta: &Meta, message: Message) {
+        let sent = match level {
+            Visibility::Nothing => return,
+            Visibility::Name => self.delivery.broadcast(self.cx, &Meta::default(), &name_only(message)),
+            Visibility::Full => match for_clients(&message) {
+                Some(shown) => {
+                    self.delivery.copy(self.cx, self.peers, meta, &message);
+                    self.show_clients(meta, &shown)
+                }
+                None => match self.delivery.broadcast(self.cx, meta, &message) {
+                    Err(Unfit::TooLarge { .. }) => {
+                        self.delivery.copy(self.cx, self.peers, meta, &message);
+                        self.show_clients(meta, &message)
+                    }
+                    sent => sent,
+                },
+            },
+        };
+        if let Err(error) = sent {
+            tracing::warn!(%tool, ?error, "a local call cannot be shown to the room");
+        }
+    }
+
+    /// Shows progress to participants that list it. Below full visibility only the start is shown.
+    pub(super) fn show_progress(&mut self, level: Visibility, is_start: bool, progress: &ToolProgress) {
+        let shown = match level {
+            Visibility::Nothing => return,
+            Visibility::Name if !is_start => return,
+            Visibility::Name => &ToolProgress::new(progress.id.clone(), progress.status),
+            Visibility::Full => progress,
+        };
+        let message = Message::ToolProgress(shown.clone());
+        let is_shown = |id: &Identity| self.peers.lists(id, Feature::Progress) && self.peers.is_reachable(id);
+        let to: Vec<_> = self.others().filter(|id| is_shown(id)).collect();
+        let sent = if to.is_empty() { Ok(()) } else { self.post(to, &Meta::default(), &message) };
+        if let Err(error) = sent {
+            tracing::warn!(?error, "progress of a local call cannot be shown to the room");
+        }
+        self.delivery.copy(self.cx, self.peers, &Meta::default(), &message);
+    }
+
+    /// Sends a message that is not for observers, or exceeds a packet: as a stream to participants that take streams,
+    /// to the others what fits.
+    fn show_clients(&mut self, meta: &Meta, message: &Message) -> Result<(), Unfit> {
+        let (streams, packets): (Vec<_>, Vec<_>) =
+            self.others().partition(|id| self.peers.takes_large_frames(id));
+        let all = [&streams[..], &packets].concat();
+        if all.is_empty() {
+            return Ok(());
+        }
+        match self.post(all, meta, message) {
+            Err(Unfit::TooLarge { .. }) => {}
+            sent => return sent,
+        }
+        if !streams.is_empty() {
+            self.post(streams.clone(), meta, message)?;
+        }
+        let most = self.cx.config.caps.frames.max_packet.saturating_sub(FRAME_BYTES) / 2;
+        let reduced = [texts_only(message, most), Some(name_only(message.clone()))];
+        for (reduced, meta) in reduced.iter().zip([meta, &Meta::default()]) {
+            let Some(reduced) = reduced else { continue };
+            let sent = match streams.is_empty() {
+                true => self.delivery.broadcast(self.cx, meta, reduced),
+                false if packets.is_empty() => return Ok(()),
+                false => self.post(packets.clone(), meta, reduced),
+            };
+            if !matches!(sent, Err(Unfit::TooLarge { .. })) {
+                return sent;
+            }
+        }
+        Ok(())
+    }
+
+    /// The participants in the room that are no observers.
+    fn others(&self) -> impl Iterator<Item = Identity> {
+        self.peers.present().filter(|(_, remote)| !remote.is_observer()).map(|(id, _)| id.clone())
+    }
+
+    fn post(&mut self, to: Vec<Identity>, meta: &Meta, message: &Message) -> Result<(), Unfit> {
+        self.delivery.post_to(self.cx, self.peers, to, meta, message)
+    }
+}
+
+/// Returns the message with the part of its result that is meant for clients, if that differs.
+fn for_clients(message: &Message) -> Option<Message> {
+    let Message::ToolUseResult(it) = message else { return None };
+    let result = ToolResult::of(it.result.as_ref()?);
+    let shown = result.for_clients();
+    let mut it = it.clone();
+    it.result = Some(Some(shown).filter(|shown| *shown != result)?.to_value());
+    Some(Message::ToolUseResult(it))
+}
+
+/// Returns the message with the texts of its result alone, at most this many bytes, if it is a result with texts.
+fn texts_only(message: &Message, most: usize) -> Option<Message> {
+    let Message::ToolUseResult(it) = message else { return None };
+    let texts = ToolResult::of(it.result.as_ref()?).texts_within(most)?;
+    let mut it = it.clone();
+    it.result = Some(texts.to_value());
+    Some(Message::ToolUseResult(it))
+}
+
+/// Returns a request or result without arguments and content.
+fn name_only(message: Message) -> Message {
+    match message {
+        Message::ToolUseRequest(request) => {
+            Message::ToolUseRequest(ToolUseRequest { parameters: Value::empty(), ..request })
+        }
+        Message::ToolUseResult(mut result) => {
+            result.result = None;
+            result.error_message = result.error_message.map(|_| ToolError::LOCAL_MESSAGE.to_owned());
+            Message::ToolUseResult(result)
+        }
+        other => other,
+    }
+}
