@@ -12,10 +12,12 @@ mod exchange;
 mod ids;
 mod incoming;
 mod jobs;
+mod keys;
 mod outgoing;
 mod peers;
 mod ready;
 mod recipients;
+mod selection;
 mod stats;
 mod timers;
 mod trace;
@@ -31,13 +33,13 @@ pub use self::{
     config::{CallCaps, Caps, Config, FrameCaps, RequestCaps, Times, ToolCaps},
     context::COMPLAINT_INTERVAL,
     event::{
-        CallKey, Destination, Event, LocalText, Output, Question, Request, SendFailure, SendFrameError,
-        TurnKey, Unaccepted,
+        Destination, Event, LocalText, Output, Question, Request, SendFailure, SendFrameError, Unaccepted,
     },
     jobs::CONSENT_MARGIN,
+    keys::{CallKey, SelectionKey, TurnKey},
     outgoing::{LateResult, StopError},
-    peers::{Candidate, Selection, SelectionFn, SelectionKey, SelectionPolicy},
     ready::Readiness,
+    selection::{Candidate, Selection, SelectionFn, SelectionPolicy},
     stats::{Counter, Stats},
 };
 use self::{

@@ -312,7 +312,7 @@ mod tests {
             id: CallId::known("id"),
             tool_name: tool.into(),
             parameters,
-            execution: Ok(crate::Execution::Client),
+            execution: Ok(crate::tool::Execution::Client),
             timeout_ms: None,
             conversation_id: None,
             message_id: None,

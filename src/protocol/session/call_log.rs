@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use super::{Event, event::TurnKey};
+use super::{Event, keys::TurnKey};
 use crate::{
     tool::{CallId, ErrorCode, Execution, MAX_TOOL_NAME},
     transport::Identity,

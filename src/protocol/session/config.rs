@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::peers::SelectionPolicy;
+use super::selection::SelectionPolicy;
 use crate::{
     tool::{DEFAULT_TIMEOUT, ToolName},
     transport::{Capabilities, Identity},

@@ -6,7 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{peers::Selection, stats::Counter};
+use super::{
+    keys::{CallKey, TurnKey},
+    selection::Selection,
+    stats::Counter,
+};
 use crate::{
     protocol::frame::{Frame, Meta},
     tool::{
@@ -51,14 +55,6 @@ pub enum Output {
     /// Something happened that an application or a log may show.
     Event(Event),
 }
-
-/// Identifies a call of the local participant within one session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CallKey(pub(super) u64);
-
-/// Identifies a conversation turn within one session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TurnKey(pub(super) u64);
 
 /// A question to a person: may this tool run with these arguments?
 #[derive(Clone, Debug)]

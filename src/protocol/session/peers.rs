@@ -16,7 +16,6 @@ use std::{
 };
 
 pub(super) use self::selection::Selected;
-pub use self::selection::{Candidate, Selection, SelectionFn, SelectionKey, SelectionPolicy};
 use self::{admission::Admission, held::Held};
 pub(super) use self::{
     contact::Signal,
