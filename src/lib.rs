@@ -113,8 +113,8 @@ mod value;
 
 #[cfg(feature = "runtime")]
 pub use participant::{
-    Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events, JoinError,
-    PromptRequest, Propagate, Ready, ReadyError, Turn, chat,
+    Assistant, AssistantBuilder, ByOwner, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events,
+    JoinError, PromptRequest, Propagate, Ready, ReadyError, Turn, chat,
 };
 pub use protocol::{
     frame,

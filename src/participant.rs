@@ -23,6 +23,7 @@ use crate::{
 };
 
 mod assistant;
+mod by_owner;
 mod call;
 pub mod chat;
 mod client;
@@ -39,6 +40,7 @@ mod spans;
 mod turn;
 
 pub use assistant::{Assistant, AssistantBuilder};
+pub use by_owner::ByOwner;
 pub use call::{Call, CallBuilder};
 pub use client::{Client, ClientBuilder};
 pub use consent::ConsentRequest;
@@ -391,13 +393,13 @@ macro_rules! participant_methods {
 
             /// Returns the tools that this participant's sources list and that it does not offer, with the reasons:
             /// for example one over a limit. See [`Event::ToolLeftOut`](crate::Event::ToolLeftOut).
-            pub fn left_out(&self) -> Vec<(crate::ToolName, crate::RegisterError)> {
+            pub fn left_out(&self) -> Vec<(crate::tool::ToolName, crate::tool::RegisterError)> {
                 self.handle.0.lock().left_out.clone()
             }
 
             /// Returns this participant's tool sources that have a name, and their health. See
             /// [`Event::Source`](crate::Event::Source).
-            pub fn sources(&self) -> Vec<crate::SourceStatus> {
+            pub fn sources(&self) -> Vec<crate::tool::SourceStatus> {
                 self.handle.0.lock().sources.clone()
             }
 

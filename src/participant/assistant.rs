@@ -8,7 +8,9 @@ use std::{
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::{CallBuilder, Handle, JoinError, Ready, participant_methods, setup::Setup, setup_methods};
+use super::{
+    ByOwner, CallBuilder, Handle, JoinError, Ready, participant_methods, setup::Setup, setup_methods,
+};
 use crate::{
     tool::{
         CallError, NotOffered, Offer, Outcome, RegisterError, Tool, ToolName,
@@ -78,6 +80,56 @@ impl Assistant {
         Ready::new(Arc::clone(&self.handle), client.into())
     }
 
+    /// Returns this assistant as a tool source that tells apart the clients that offer the same tool.
+    ///
+    /// A tool that one participant offers has its own name. Of several, each is `owner.tool`, in the form that names of
+    /// tools allow ([`NameMap`](crate::NameMap)). A tool that this assistant offers too has its own name alone. The list
+    /// is sorted by name, and [`changed`](ToolSource::changed) reports each change.
+    pub fn by_owner(&self) -> ByOwner {
+        ByOwner::new(self.clone())
+    }
+
+    /// Makes a call for a caller behind a sink.
+    pub(super) async fn run(
+        &self,
+        tool: &ToolName,
+        owner: Option<Identity>,
+        arguments: Value,
+        context: ToolContext,
+    ) -> Outcome {
+        // The context gives the longest time that its caller waits, which need not be allowed for one call.
+        let limit = context.time_left().min(self.handle.0.lock().session.longest_call());
+        if limit < Duration::from_millis(1) {
+            Err(CallError::Timeout { limit })?;
+        }
+        if tool.is_prompt() {
+            // A caller behind a sink, for example a model, must not prompt a person in the assistant's name.
+            Err(CallError::unknown_tool(tool.as_str(), NotOffered::NotAName))?;
+        }
+        let mut call = self.call(tool.as_str(), arguments).timeout(limit);
+        if let Some(owner) = owner {
+            call = call.to(owner);
+        }
+        // A propagator knows the current span; without one the sink's own context is passed on.
+        if let Some(trace) = context.trace().filter(|_| !self.handle.0.propagation.is_set()) {
+            call = call.trace(trace.clone());
+        }
+        let mut call = call.start();
+        let steps = call.steps();
+        let mut cancelled = false;
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut call => return Ok(result?),
+                Some(step) = steps.next() => context.progress(step),
+                () = context.cancelled(), if !cancelled => {
+                    cancelled = true;
+                    call.cancel();
+                }
+            }
+        }
+    }
+
     pub(super) fn handle(&self) -> &Arc<Handle> {
         &self.handle
     }
@@ -104,35 +156,13 @@ impl ToolSource for Assistant {
         tools
     }
 
-    async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
-        // The context gives the longest time that its caller waits, which need not be allowed for one call.
-        let limit = context.time_left().min(self.handle.0.lock().session.longest_call());
-        if limit < Duration::from_millis(1) {
-            Err(CallError::Timeout { limit })?;
-        }
-        if tool.is_prompt() {
-            // A caller behind a sink, for example a model, must not prompt a person in the assistant's name.
-            Err(CallError::unknown_tool(tool.as_str(), NotOffered::NotAName))?;
-        }
-        let mut call = self.call(tool.as_str(), arguments).timeout(limit);
-        // A propagator knows the current span; without one the sink's own context is passed on.
-        if let Some(trace) = context.trace().filter(|_| !self.handle.0.propagation.is_set()) {
-            call = call.trace(trace.clone());
-        }
-        let mut call = call.start();
-        let steps = call.steps();
-        let mut cancelled = false;
-        loop {
-            tokio::select! {
-                biased;
-                result = &mut call => return Ok(result?),
-                Some(step) = steps.next() => context.progress(step),
-                () = context.cancelled(), if !cancelled => {
-                    cancelled = true;
-                    call.cancel();
-                }
-            }
-        }
+    fn execute(
+        &self,
+        tool: &ToolName,
+        arguments: Value,
+        context: ToolContext,
+    ) -> impl Future<Output = Outcome> + Send {
+        self.run(tool, None, arguments, context)
     }
 
     async fn changed(&self) {

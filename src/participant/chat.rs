@@ -1,7 +1,7 @@
 //! A chat model's tool calls, in the JSON that most model APIs share.
 //!
-//! [`definitions`] returns the available tools in the form of a request's `tools`. [`call`] runs one entry of a
-//! reply's `tool_calls`, and always resolves to the message that answers it. [`note`] reports the result of a call
+//! [`definitions`] returns the available tools in the form of a request's `tools`. [`answer`] runs one entry of a
+//! reply's `tool_calls`, and always resolves to an answer. [`note`] reports the result of a call
 //! that a barge-in had left running.
 //!
 //! A tool's output is data, but a model may take it for an instruction. Therefore it is enclosed in a JSON map that
