@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    DRAIN, Handle, JoinError, Shared,
+    CallBuilder, DRAIN, Handle, JoinError, Shared,
     consent::AskPerson,
     driver::{Driver, Offering, Unasked},
     joint::run_both,
@@ -17,7 +17,7 @@ use crate::{
         RegisterError,
         executor::{Executor, Reports},
         functions::Tools,
-        source::AnySource,
+        source::{AnySource, Asker},
     },
     transport::{Role, Transport, TransportEvent},
 };
@@ -92,7 +92,7 @@ impl Setup {
         self,
         mut transport: T,
         role: Role,
-        (executor, reports): (Executor, Reports),
+        (mut executor, reports): (Executor, Reports),
         (offering, unasked): (Option<Offering>, Option<Unasked>),
     ) -> Result<Arc<Handle>, JoinError> {
         let mut seed = [0; 32];
@@ -122,6 +122,8 @@ impl Setup {
         let shared = Shared::new(session, self.propagation);
         shared.set_left_out([executor.left_out(), &refused].concat());
         shared.set_sources(executor.statuses());
+        let handle = Arc::new(Handle(Arc::clone(&shared)));
+        executor.ask_with(asker(role, self.prompts, &handle));
         let background = transport.take_background();
         let queue = background.as_ref().map(|background| background.queue.clone());
         let driver = Driver::new(Arc::clone(&shared), transport, queue, (executor, reports), self.drain)
@@ -137,7 +139,7 @@ impl Setup {
             Some(background) => tokio::spawn(run_both(background.work, Box::pin(driver.run()))),
             None => tokio::spawn(driver.run()),
         };
-        Ok(Arc::new(Handle(shared)))
+        Ok(handle)
     }
 
     /// Checks the tools before joining.
@@ -175,6 +177,27 @@ impl Setup {
         }
         Ok((executor, reports))
     }
+}
+
+/// Returns what asks a person on behalf of a running tool: at a client its prompt function, at an assistant a client.
+fn asker(role: Role, prompts: Option<Arc<dyn AnySource>>, handle: &Arc<Handle>) -> Option<Asker> {
+    if role != Role::Assistant {
+        let prompts = prompts?;
+        return Some(Arc::new(move |tool, parameters, context| {
+            let prompts = Arc::clone(&prompts);
+            Box::pin(async move { prompts.execute(&tool, parameters, context).await })
+        }));
+    }
+    // A handle would keep the participant in the room.
+    let handle = Arc::downgrade(handle);
+    Some(Arc::new(move |tool, parameters, context| {
+        let handle = handle.upgrade();
+        Box::pin(async move {
+            let handle = handle.ok_or("nobody can be asked: the assistant is leaving")?;
+            let limit = context.time_left().min(handle.0.lock().session.longest_call());
+            Ok(CallBuilder::new(handle, tool.as_str(), &parameters).timeout(limit).await?)
+        })
+    }))
 }
 
 /// Returns the recording's metadata: this participant, and which of its tools are not disclosed.

@@ -21,7 +21,7 @@ use crate::{
         ErrorCode, Job, JobKey, RegisterError, SourceStatus, StopReason, StopSignal, Tool, ToolError,
         ToolName,
         schema::ArgumentCheck,
-        source::{AnySource, SOURCE_CLOSE},
+        source::{AnySource, Asker, SOURCE_CLOSE},
     },
     value::Value,
 };
@@ -46,6 +46,8 @@ pub(crate) struct Executor {
     left_out: Vec<(ToolName, RegisterError)>,
     /// Reserved tools, which are never offered.
     prompts: Vec<Offered>,
+    /// Asks a person on behalf of a running tool.
+    asker: Option<Asker>,
     slots: Slots,
     open: HashMap<JobKey, (u64, StopSignal)>,
     /// Each task returns its number, because its key may belong to another call when the task has cleaned up.
@@ -98,6 +100,7 @@ impl Executor {
             offered,
             left_out,
             prompts: Vec::new(),
+            asker: None,
             slots: Slots::new(running, waiting),
             open: HashMap::new(),
             running: JoinSet::new(),
@@ -119,6 +122,11 @@ impl Executor {
             }
         };
         self.prompts = source.list().into_iter().filter_map(offered).collect();
+    }
+
+    /// Sets what asks a person on behalf of a running tool.
+    pub(crate) fn ask_with(&mut self, asker: Option<Asker>) {
+        self.asker = asker;
     }
 
     /// Returns the tools that are offered.
@@ -216,7 +224,8 @@ impl Executor {
         self.begun += 1;
         let (key, number) = (job.key, self.begun);
         self.open.insert(key, (number, stop.clone()));
-        let call = run(Run { job, span, offered: offered.clone(), slot, stop, reporter });
+        let asker = self.asker.clone();
+        let call = run(Run { job, span, offered: offered.clone(), asker, slot, stop, reporter });
         self.running.spawn(async move {
             call.await;
             (key, number)

@@ -12,7 +12,7 @@ pub use question::{
 };
 
 use super::{ErrorCode, ToolError, ToolName};
-use crate::value::{DecodeError, Value};
+use crate::value::{DecodeError, EncodeError, Value};
 
 /// The longest text that is shown or spoken, in bytes, because a person may have to listen to it.
 pub const MAX_PROMPT_TEXT: usize = 1_024;
@@ -88,6 +88,19 @@ impl Prompt {
         Ok(prompt)
     }
 
+    /// Returns the parameters of the call that asks it.
+    ///
+    /// # Errors
+    /// A form's data cannot be encoded.
+    pub fn parameters(&self) -> Result<Value, EncodeError> {
+        match self {
+            Self::Permission(ask) => Value::encode(ask),
+            Self::Choose(ask) => Value::encode(ask),
+            Self::Authorize(ask) => Value::encode(ask),
+            Self::Form(ask) => Value::encode(ask),
+        }
+    }
+
     /// Returns the name of the tool whose parameters it is.
     pub fn tool(&self) -> &'static str {
         match self {
@@ -128,6 +141,30 @@ impl Prompt {
             return Err(ToolError::new(ErrorCode::EXECUTION_ERROR, text));
         }
         Ok(Value::encode(answer)?)
+    }
+}
+
+impl From<PermissionPrompt> for Prompt {
+    fn from(ask: PermissionPrompt) -> Self {
+        Self::Permission(ask)
+    }
+}
+
+impl From<ChoicePrompt> for Prompt {
+    fn from(ask: ChoicePrompt) -> Self {
+        Self::Choose(ask)
+    }
+}
+
+impl From<AuthorizePrompt> for Prompt {
+    fn from(ask: AuthorizePrompt) -> Self {
+        Self::Authorize(ask)
+    }
+}
+
+impl From<FormPrompt> for Prompt {
+    fn from(ask: FormPrompt) -> Self {
+        Self::Form(ask)
     }
 }
 

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     tool::{
-        CallId, InvalidToolName, Outcome, Progress, RegisterError, SourceHealth, StopReason, StopSignal,
-        Tool, ToolError, ToolName, TraceContext,
+        CallId, ErrorCode, InvalidToolName, Outcome, Progress, Prompt, PromptAnswer, RegisterError,
+        SourceHealth, StopReason, StopSignal, Tool, ToolError, ToolName, TraceContext,
     },
     transport::Identity,
     value::Value,
@@ -233,7 +233,12 @@ pub struct ToolContext {
     report: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
     trace: Option<TraceContext>,
     meta: Value,
+    asker: Option<Asker>,
 }
+
+/// Asks a person: it gets the reserved tool, its parameters, and the context of the question.
+pub(crate) type Asker =
+    Arc<dyn Fn(ToolName, Value, ToolContext) -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync>;
 
 impl ToolContext {
     /// Creates a context for calling a source directly. Its progress is discarded.
@@ -247,6 +252,7 @@ impl ToolContext {
             report: None,
             trace: None,
             meta: Value::empty(),
+            asker: None,
         }
     }
 
@@ -295,6 +301,73 @@ impl ToolContext {
     pub fn with_meta(mut self, meta: Value) -> Self {
         self.meta = meta;
         self
+    }
+
+    pub(crate) fn with_asker(mut self, asker: Option<Asker>) -> Self {
+        self.asker = asker;
+        self
+    }
+
+    /// Sets a function that answers [`ask`](Self::ask), for calling a source directly.
+    #[must_use]
+    pub fn with_answers<F, Fut>(self, answer: F) -> Self
+    where
+        F: Fn(Prompt) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<PromptAnswer, ToolError>> + Send + 'static,
+    {
+        let answer = Arc::new(answer);
+        let asker: Asker = Arc::new(move |tool, parameters, _| {
+            let answer = Arc::clone(&answer);
+            Box::pin(async move {
+                let prompt = Prompt::read(&tool, &parameters)?;
+                let answered = answer(prompt.clone()).await?;
+                prompt.answered(&answered)
+            })
+        });
+        self.with_asker(Some(asker))
+    }
+
+    /// Asks the person a question, within the remaining time of the call.
+    ///
+    /// At a client, its own [prompt function](crate::ClientBuilder::prompt) asks. At an assistant, a client asks: the
+    /// only one that answers prompts, or the one that the [selection policy](crate::SelectionPolicy) gives.
+    ///
+    /// # Errors
+    /// The question exceeds a limit, or nobody can be asked: the client has no prompt function, or no client answers
+    /// prompts, or several do and no policy selects one. The message names them. A call that is stopped dismisses the
+    /// question.
+    ///
+    /// # Cancel safety
+    /// Dropping the future dismisses the question.
+    ///
+    /// ```
+    /// use toolbridge::{ChoicePrompt, ToolContext, ToolError};
+    ///
+    /// async fn order(context: ToolContext) -> Result<String, ToolError> {
+    ///     let ask = ChoicePrompt::new("Which size?", ["small", "large"]);
+    ///     let answer = context.ask(ask.clone()).await?;
+    ///     let size = ask.chosen(&answer).ok_or("the person chose no size")?;
+    ///     Ok(format!("{size:?} is ordered"))
+    /// }
+    /// # let _ = order;
+    /// ```
+    pub async fn ask(&self, prompt: impl Into<Prompt>) -> Result<PromptAnswer, ToolError> {
+        let prompt = prompt.into();
+        let tool: ToolName = prompt.tool().parse().map_err(ToolError::internal)?;
+        let parameters = prompt.parameters()?;
+        Prompt::read(&tool, &parameters)?; // checks the limits
+        let Some(asker) = &self.asker else {
+            return Err(ToolError::new(
+                ErrorCode::EXECUTION_ERROR,
+                "nobody can be asked: there is no prompt function",
+            ));
+        };
+        let context = Self { asker: None, report: None, ..self.clone() };
+        tokio::select! {
+            biased;
+            answer = asker(tool, parameters, context) => Ok(answer?.decode()?),
+            () = self.cancelled() => Err(ToolError::cancelled()),
+        }
     }
 
     /// Returns a value of the metadata that the caller sent with its request

@@ -12,7 +12,10 @@ use super::{
     slots::{Entry, Slot},
 };
 use crate::{
-    tool::{ErrorCode, Job, Outcome, StopReason, StopSignal, ToolError, ToolOptions, source::ToolContext},
+    tool::{
+        ErrorCode, Job, Outcome, StopReason, StopSignal, ToolError, ToolOptions,
+        source::{Asker, ToolContext},
+    },
     value::Value,
 };
 
@@ -22,6 +25,7 @@ pub(super) struct Run {
     /// The parent span of everything that its function logs.
     pub(super) span: Span,
     pub(super) offered: Offered,
+    pub(super) asker: Option<Asker>,
     pub(super) slot: Entry,
     pub(super) stop: StopSignal,
     pub(super) reporter: Reporter,
@@ -31,11 +35,11 @@ pub(super) struct Run {
 pub(super) async fn run(call: Run) {
     let span = call.span.clone();
     async move {
-        let Run { job, offered, slot, stop, reporter, .. } = call;
+        let Run { job, offered, asker, slot, stop, reporter, .. } = call;
         match wait(slot, &job, &stop).await {
             Err(refusal) => reporter.settle(Err(refusal)),
             Ok(slot) => {
-                execute(job, &offered, stop, reporter).await;
+                execute(job, &offered, asker, stop, reporter).await;
                 drop(slot);
             }
         }
@@ -58,7 +62,7 @@ async fn wait(slot: Entry, job: &Job, stop: &StopSignal) -> Result<Slot, ToolErr
     }
 }
 
-async fn execute(job: Job, offered: &Offered, stop: StopSignal, reporter: Reporter) {
+async fn execute(job: Job, offered: &Offered, asker: Option<Asker>, stop: StopSignal, reporter: Reporter) {
     let trace = job.trace();
     let Job { arguments, caller, call, tool, meta, .. } = job;
     let arguments: Value = match offered.check.check(arguments) {
@@ -77,6 +81,7 @@ async fn execute(job: Job, offered: &Offered, stop: StopSignal, reporter: Report
         .with_stop(stop.clone())
         .with_progress(reporter.progress())
         .with_meta(meta)
+        .with_asker(asker)
         .with_trace(trace);
     let begun = Instant::now();
     let mut work = Caught::new(async { offered.source.execute(&tool, arguments, context).await });
