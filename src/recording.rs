@@ -25,6 +25,7 @@ pub(crate) mod escape;
 mod follow;
 mod format;
 mod info;
+mod json_secrets;
 mod original;
 mod queue;
 mod reader;

@@ -12,6 +12,9 @@ use std::collections::BTreeSet;
 /// A name is secret if it contains password, passwd, secret, token, apikey, authorization, cookie, credential or
 /// privatekey, ignoring case, `-` and `_`; or if it is, or has as a word, otp, cvv or pin.
 ///
+/// Texts that are JSON objects or lists, such as the document of another system in a result, are searched too; one that
+/// cannot be read and contains a secret name is replaced as a whole.
+///
 /// A text with its kind and size replaces each value, and the frame gets `bridge.redacted` in its `meta`. Readers
 /// report the original sizes of packets, parameters and results. A payload that is not a frame but contains such a
 /// name is replaced as a whole. Everything else is recorded byte for byte.

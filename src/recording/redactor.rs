@@ -7,7 +7,10 @@ use std::{
 
 use bytes::Bytes;
 
-use super::Redact;
+use super::{
+    Redact,
+    json_secrets::{Secrets, is_like_json, redacted},
+};
 use crate::{
     protocol::frame::{Frame, Kind, Message},
     value::{
@@ -97,6 +100,7 @@ impl Redactor {
                 Ok(None) => return true,
                 Ok(Some((Token::Str(key), true))) if self.is_secret(key) => return false,
                 Ok(Some((Token::Str(text) | Token::Bin(text), _))) if self.rule.names(text) => return false,
+                Ok(Some((Token::Str(text), false))) if is_like_json(text) => return false,
                 Ok(Some(_)) => {}
                 Err(_) => return false,
             }
@@ -163,15 +167,31 @@ impl Redactor {
     /// Searches a key and its value, at any depth.
     fn walk(&mut self, bytes: &[u8], pair: Range<usize>, changes: &mut Vec<Change>) -> Option<()> {
         let mut walk = Walk::pair(bytes, pair.start);
+        let mut start = walk.at();
         while let Some((token, is_key)) = walk.next().ok()? {
-            if let Token::Str(key) = token
-                && is_key
-                && self.is_secret(key)
-            {
-                change(bytes, &walk.skip_value().ok()?, false, changes);
+            match token {
+                Token::Str(key) if is_key && self.is_secret(key) => {
+                    change(bytes, &walk.skip_value().ok()?, false, changes);
+                }
+                Token::Str(text) if !is_key && is_like_json(text) => {
+                    let text = std::str::from_utf8(text).ok()?;
+                    if let Some(redacted) = redacted(text, self) {
+                        let mut out = Vec::new();
+                        out.str(&redacted);
+                        changes.push((start..walk.at(), out));
+                    }
+                }
+                _ => {}
             }
+            start = walk.at();
         }
         Some(())
+    }
+}
+
+impl Secrets for Redactor {
+    fn is_suspect(&self, text: &[u8]) -> bool {
+        self.rule.is_suspect(text)
     }
 
     fn is_secret(&mut self, key: &[u8]) -> bool {
@@ -343,6 +363,23 @@ mod tests {
         assert_eq!(shown["meta"], json!({"a": 1, "bridge.redacted": true}));
         assert!(!redacted.windows(7).any(|it| it == b"hunter2"));
         assert_eq!(redactor.payload(redacted.clone()), redacted, "redacting twice changes nothing");
+    }
+
+    #[test]
+    fn common_x10_secret_in_a_native_document_is_redacted() {
+        use crate::tool::{Native, ToolResult, ToolSystem};
+        let text = json!({"password": "hunter2", "user": "ada"}).to_string();
+        let document = json!({"content": [{"type": "text", "text": text}], "_meta": {"apiKey": "hunter2"}});
+        let native = Native::new(ToolSystem::MCP, document.to_string());
+        let result_value = ToolResult::text(text).with_native(native).to_value();
+        let redacted = Redactor::new(Redact::default()).payload(result("a", &result_value.to_json()));
+        assert!(!redacted.windows(7).any(|it| it == b"hunter2"));
+        let shown = shown(&redacted);
+        assert_eq!(shown["meta"]["bridge.redacted"], true);
+        let native = shown["body"]["result"]["native"]["json"].as_str().unwrap();
+        let native: Value = serde_json::from_str(native).unwrap();
+        assert_eq!(native["_meta"]["apiKey"], "<redacted: 9 bytes>");
+        assert!(native["content"][0]["text"].as_str().unwrap().contains("ada"));
     }
 
     #[test]
