@@ -139,6 +139,15 @@ fn unanswered(clients: &[&str]) -> World {
 }
 
 #[test]
+fn selection_function_that_names_another_participant_selects_none() {
+    let mut world = room(SelectionPolicy::by(|_, _| Some("stranger".into())), &["tv", "phone"]);
+    world.answers_selections = false;
+    world.call("a", request("t")).unwrap();
+    let (_, selection) = world.selections.remove(0);
+    assert_eq!(selection.evaluate(), None);
+}
+
+#[test]
 fn answer_of_the_selection_function_sends_the_call() {
     let mut world = unanswered(&["tv", "phone"]);
     let key = world.call("a", request("t")).unwrap();
