@@ -256,9 +256,22 @@ impl Shown {
     /// The tools that it offered from the start.
     pub(super) fn tools(&self) -> Vec<Tool> {
         match self.role {
+            // Observers are sent its definitions. Tools that it used without an observer have none.
             Some(Role::Assistant) => {
-                let tool = |(name, own): (&String, &Own)| own.tool(name, self.let_offer.contains(name));
-                self.own.iter().filter_map(tool).collect()
+                let mut all = tools(self.offered.as_deref().unwrap_or_default());
+                for (name, own) in &self.own {
+                    let Some(used) = own.tool(name, self.let_offer.contains(name)) else { continue };
+                    match all.iter_mut().find(|tool| tool.name() == used.name()) {
+                        Some(tool) => {
+                            let mut options = tool.tool_options().clone();
+                            options.disclose = used.tool_options().disclose;
+                            options.prefer_client = used.tool_options().prefer_client;
+                            *tool = tool.clone().options(options);
+                        }
+                        None => all.push(used),
+                    }
+                }
+                all
             }
             _ => tools(self.offered.as_deref().unwrap_or_default()),
         }

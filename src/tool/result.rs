@@ -290,6 +290,11 @@ impl ToolResult {
         }
     }
 
+    /// Returns whether it was read from a plain value, and has no parts.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain.is_some()
+    }
+
     /// Returns the blocks of content.
     pub fn content(&self) -> &[ContentBlock] {
         &self.content

@@ -17,6 +17,7 @@ const LEVELS: [(&str, Visibility); 3] =
 /// An assistant with a tool for each level, a client, an observer, and a participant without toolbridge.
 fn room(streams: bool) -> World {
     let mut world = World::new();
+    world.notes = Some(Vec::new());
     world.assistant("a", Config::default().streams(streams));
     let tools = LEVELS.map(|(name, level)| tool(name).options(ToolOptions::default().disclose(level)));
     world.with("a", |session, now| session.offer(now, tools.to_vec())).unwrap().unwrap();
@@ -58,6 +59,21 @@ fn observed(world: &World) -> usize {
     world.ends["phone"].events.iter().filter(is_end).count()
 }
 
+/// Checks and replays what both ends recorded.
+#[cfg(feature = "record")]
+fn recorded(world: &World) {
+    for name in ["a", "phone"] {
+        let file = crate::replay::file(world, name);
+        let checked = toolbridge::recording::check(file.clone());
+        assert_eq!(checked.errors, 0, "{name}: {:?}", checked.findings);
+        let replayed = toolbridge::replay::Replay::dry(file).unwrap();
+        assert!(replayed.is_same(), "{name}: {replayed:#?}");
+    }
+}
+
+#[cfg(not(feature = "record"))]
+fn recorded(_: &World) {}
+
 #[test]
 fn progress_is_shown_at_the_tools_visibility() {
     let mut world = room(false);
@@ -94,6 +110,7 @@ fn progress_is_shown_at_the_tools_visibility() {
         .collect();
     assert_eq!(shown, [&full[..], &[(None, None)]].concat());
     assert!(world.received("x", Kind::TOOL_PROGRESS).is_empty());
+    recorded(&world);
 }
 
 #[test]
@@ -112,6 +129,7 @@ fn clients_get_their_part_of_a_result_and_observers_all() {
     assert!(!shown.to_json().to_string().contains("transfer"), "{}", shown.to_json());
     assert_eq!(ToolResult::of(&shown).cut().len(), 1);
     assert_eq!(observed(&world), 1);
+    recorded(&world);
 }
 
 #[test]
@@ -126,6 +144,7 @@ fn large_result_is_a_stream_to_those_who_take_streams() {
     assert_eq!(results(&world, "x"), [None], "a participant without streams gets the name");
     assert_eq!(observed(&world), 1);
     assert!(world.count("phone", "bytes_in") > 20_000, "the client did not get the whole result");
+    recorded(&world);
 }
 
 #[test]
@@ -142,4 +161,5 @@ fn participant_without_streams_gets_the_texts_that_fit() {
     assert!(text.len() > 6_000 && text.len() <= 7_000 && text.chars().all(|it| it == 'ä'), "{}", text.len());
     let cut: Vec<_> = shown.cut().iter().map(|cut| (cut.part(), cut.pointer())).collect();
     assert_eq!(cut, [("content", "/0"), ("structured", "")]);
+    recorded(&world);
 }

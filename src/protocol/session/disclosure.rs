@@ -33,12 +33,12 @@ impl Discloser<'_> {
             Visibility::Full => match for_clients(&message) {
                 Some(shown) => {
                     self.delivery.copy(self.cx, self.peers, meta, &message);
-                    self.show_clients(meta, &shown)
+                    self.show_clients(meta, &shown, true)
                 }
                 None => match self.delivery.broadcast(self.cx, meta, &message) {
                     Err(Unfit::TooLarge { .. }) => {
                         self.delivery.copy(self.cx, self.peers, meta, &message);
-                        self.show_clients(meta, &message)
+                        self.show_clients(meta, &message, false)
                     }
                     sent => sent,
                 },
@@ -68,8 +68,8 @@ impl Discloser<'_> {
     }
 
     /// Sends a message that is not for observers, or exceeds a packet: as a stream to participants that take streams,
-    /// to the others what fits.
-    fn show_clients(&mut self, meta: &Meta, message: &Message) -> Result<(), Unfit> {
+    /// to the others what fits. If it has no parts and nobody takes streams, the whole room gets what fits.
+    fn show_clients(&mut self, meta: &Meta, message: &Message, has_parts: bool) -> Result<(), Unfit> {
         let (streams, packets): (Vec<_>, Vec<_>) =
             self.others().partition(|id| self.peers.takes_large_frames(id));
         let all = [&streams[..], &packets].concat();
@@ -87,7 +87,7 @@ impl Discloser<'_> {
         let reduced = [texts_only(message, most), Some(name_only(message.clone()))];
         for (reduced, meta) in reduced.iter().zip([meta, &Meta::default()]) {
             let Some(reduced) = reduced else { continue };
-            let sent = match streams.is_empty() {
+            let sent = match streams.is_empty() && !has_parts {
                 true => self.delivery.broadcast(self.cx, meta, reduced),
                 false if packets.is_empty() => return Ok(()),
                 false => self.post(packets.clone(), meta, reduced),
@@ -109,13 +109,15 @@ impl Discloser<'_> {
     }
 }
 
-/// Returns the message with the part of its result that is meant for clients, if that differs.
+/// Returns the message with the part of its result that is meant for clients, or `None` if the result has no parts.
 fn for_clients(message: &Message) -> Option<Message> {
     let Message::ToolUseResult(it) = message else { return None };
-    let result = ToolResult::of(it.result.as_ref()?);
+    let result = Some(ToolResult::of(it.result.as_ref()?)).filter(|result| !result.is_plain())?;
     let shown = result.for_clients();
     let mut it = it.clone();
-    it.result = Some(Some(shown).filter(|shown| *shown != result)?.to_value());
+    if shown != result {
+        it.result = Some(shown.to_value());
+    }
     Some(Message::ToolUseResult(it))
 }
 

@@ -87,6 +87,11 @@ impl CallsBuilder {
             Some(_) if tracked_call.taken_over && from != tracked_call.call.caller.as_ref() => {
                 return Some((serial, CallUpdate::Other));
             }
+            // The caller ran it, and shows each participant its part of the result.
+            Some(_) if tracked_call.is_for_others(packet) => {
+                tracked_call.shown_to.extend(packet.to.iter().cloned());
+                return Some((serial, CallUpdate::ResultRepeated));
+            }
             Some(_) => return Some((serial, CallUpdate::ResultChanged)),
             None if tracked_call.taken_over && from != tracked_call.call.caller.as_ref() => {
                 return Some((serial, CallUpdate::Other));
@@ -94,6 +99,7 @@ impl CallsBuilder {
             None => {}
         }
         tracked_call.answer = Some(answer);
+        tracked_call.shown_to.clone_from(&packet.to);
         tracked_call.call.owner = from.cloned();
         tracked_call.call.settled = Some(at);
         tracked_call.call.outcome = outcome;

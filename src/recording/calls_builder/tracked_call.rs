@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::{MAX_AGAIN, MAX_TEXT};
 use crate::{
     protocol::frame::{ToolUseRequest, ToolUseResult},
-    recording::{RecordedCall, RecordedOutcome},
+    recording::{Recorded, RecordedCall, RecordedOutcome},
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode},
     transport::Identity,
 };
@@ -26,6 +26,8 @@ pub(super) struct TrackedCall {
     pub(super) asked: Option<[u8; 32]>,
     /// Digest of the result that settled it.
     pub(super) answer: Option<[u8; 32]>,
+    /// The participants that were sent a result, as far as the packets name them.
+    pub(super) shown_to: Vec<Identity>,
     /// The participants asked before the current owner.
     pub(super) before: Vec<Identity>,
     /// The stanzas of its requests.
@@ -47,6 +49,7 @@ impl TrackedCall {
             weighed: 0,
             asked: None,
             answer: None,
+            shown_to: Vec::new(),
             before: Vec::new(),
             stanzas: Vec::new(),
             stopped_by_caller: false,
@@ -54,6 +57,12 @@ impl TrackedCall {
             owner_uncertain: false,
             wrong_owner: None,
         }
+    }
+
+    /// Whether the packet shows the result of a call that its caller ran to participants that were sent none before.
+    pub(super) fn is_for_others(&self, packet: &Recorded) -> bool {
+        let is_own = packet.sender().is_some() && packet.sender() == self.call.caller.as_ref();
+        is_own && !packet.to.is_empty() && !packet.to.iter().any(|to| self.shown_to.contains(to))
     }
 
     /// An upper estimate of its memory cost, in bytes.
@@ -65,7 +74,9 @@ impl TrackedCall {
             }
             _ => 0,
         };
-        let lists = 16 * call.entries.len() + 16 * self.before.len() + 64 * self.stanzas.len();
+        let lists = 16 * call.entries.len()
+            + 16 * (self.before.len() + self.shown_to.len())
+            + 64 * self.stanzas.len();
         CALL_BYTES + 2 * call.id.as_str().len() + call.tool.len() + ended + lists
     }
 
