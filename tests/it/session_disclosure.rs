@@ -114,6 +114,19 @@ fn progress_is_shown_at_the_tools_visibility() {
 }
 
 #[test]
+fn first_progress_of_a_tool_that_discloses_its_name_has_no_text() {
+    let mut world = room(false);
+    world.begins = false;
+    world.call("a", request("name")).unwrap();
+    let job = world.ends["a"].jobs.last().unwrap().key;
+    world.with("a", |session, now| session.progress(now, job, Progress::from("secret").content(value(1))));
+    world.run(SECOND);
+    let shown = world.received("watch", Kind::TOOL_PROGRESS);
+    let [Message::ToolProgress(shown)] = shown.as_slice() else { panic!("{shown:?}") };
+    assert_eq!((&shown.message, &shown.content), (&None, &None));
+}
+
+#[test]
 fn clients_get_their_part_of_a_result_and_observers_all() {
     let mut world = room(false);
     let secret = ContentBlock::text("offer a transfer").with_audience(Audience::Model);
