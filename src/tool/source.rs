@@ -78,8 +78,10 @@ pub trait ToolSource: Send + Sync + 'static {
     }
 
     /// Closes the source: ends its processes and connections. Called once, after the participant has left the room and
-    /// its calls have ended. It may take [`SOURCE_CLOSE`](crate::SOURCE_CLOSE); after that it is dropped. Default: does
-    /// nothing.
+    /// its calls have ended. It may take [`SOURCE_CLOSE`](crate::SOURCE_CLOSE). Default: does nothing.
+    ///
+    /// # Cancel safety
+    /// The future is dropped when its time is over. Whatever still runs then must end when the source is dropped.
     fn close(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }

@@ -122,10 +122,9 @@ fn refused(world: &mut World, calls: usize) -> Vec<CallError> {
 
 #[test]
 fn admission_without_a_role_can_be_set() {
-    assert!(!Config::default().only_roles);
     for only_roles in [false, true] {
-        let mut config = Config::default();
-        config.only_roles = only_roles;
+        let config = Config::default();
+        let config = if only_roles { config.admit_only_roles() } else { config };
         let mut world = World::new();
         world.assistant("a", config);
         let who = Participant::new("phone", world.sid()).can_update_metadata(false);
@@ -367,7 +366,7 @@ fn limit_of_frames_from_unannounced_senders_can_be_set() {
 fn limit_of_open_prompts_can_be_set() {
     for most in [1, 8] {
         let mut world = pair(|config| {
-            config.prompts = true;
+            *config = config.clone().prompts(true);
             config.caps.requests.open_prompts = most;
         });
         let ask = || {

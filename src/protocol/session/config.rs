@@ -17,41 +17,41 @@ use crate::{
 #[non_exhaustive]
 pub struct Config {
     /// The room's name, which is also the conversation's. Default: empty, and frames of any room are accepted.
-    pub room: String,
+    pub(crate) room: String,
     /// Client: the assistant to bind. Default: the only eligible participant that takes part in the protocol.
-    pub assistant: Option<Identity>,
+    pub(crate) assistant: Option<Identity>,
     /// Assistant: the clients that are admitted by name. They are greeted before the room announces them.
-    pub admitted: BTreeSet<Identity>,
+    pub(crate) admitted: BTreeSet<Identity>,
     /// Assistant: whether a participant without a role in its token is admitted only by name or by the driver
     /// ([`Participant::admitted`](crate::Participant::admitted)).
     ///
     /// Default: false. The only ordinary participant without a role is then admitted too, if
     /// [`admitted`](Self::admitted) is empty.
-    pub only_roles: bool,
+    pub(crate) only_roles: bool,
     /// Assistant: the tools that only one identity may run.
-    pub pins: BTreeMap<ToolName, Identity>,
+    pub(crate) pins: BTreeMap<ToolName, Identity>,
     /// The policy for choosing among several clients that offer a tool, or several candidate assistants. Default: none
     /// is chosen.
-    pub choose: SelectionPolicy,
+    pub(crate) choose: SelectionPolicy,
     /// Client: whether it answers prompts to a person. The driver receives each as a job
     /// ([`Prompt::read`](crate::Prompt::read)). Default: false.
-    pub prompts: bool,
+    pub(crate) prompts: bool,
     /// Whether a person can be asked before a tool runs ([`Output::Ask`](super::Output::Ask)). Default: false. A tool
     /// that needs consent is then not offered.
-    pub consent_available: bool,
+    pub(crate) consent_available: bool,
     /// The program and version that peers see.
-    pub version: String,
+    pub(crate) version: String,
     /// Whether the transport carries byte streams, which frames larger than a packet need. Default: false.
-    pub streams: bool,
+    pub(crate) streams: bool,
     /// Timeouts and intervals.
     pub times: Times,
     /// Limits.
     pub caps: Caps,
     /// Whether small frames are sent on the lossy lane first, if there is one. Default: true.
-    pub fast_lane: bool,
+    pub(crate) fast_lane: bool,
     /// Whether the transport has a lossy lane. The driver passes its packets to
     /// [`Session::handle_event`](super::Session::handle_event). Default: false.
-    pub lossy: bool,
+    pub(crate) lossy: bool,
     /// Replay: the features of the recorded version. It lists no others. Default: all that the configuration allows.
     pub(crate) listed: Option<Vec<String>>,
 }
@@ -64,25 +64,33 @@ impl Config {
         self
     }
 
+    /// Sets whether small frames are sent on the lossy lane first, if there is one. Default: true.
+    #[must_use]
+    pub fn fast_lane(mut self, is_used: bool) -> Self {
+        self.fast_lane = is_used;
+        self
+    }
+
     pub(super) fn has_fast_lane(&self) -> bool {
         self.fast_lane && self.lossy
     }
 
-    /// Sets the room's name.
+    /// Sets the room's name, which is also the conversation's. Default: empty, and frames of any room are accepted.
     #[must_use]
     pub fn room(mut self, name: impl Into<String>) -> Self {
         self.room = name.into();
         self
     }
 
-    /// Client: binds this assistant and no other.
+    /// Client: binds this assistant and no other. Default: the only eligible participant that takes part in the protocol.
     #[must_use]
     pub fn assistant(mut self, identity: impl Into<Identity>) -> Self {
         self.assistant = Some(identity.into());
         self
     }
 
-    /// Assistant: admits this client, whatever role its token has.
+    /// Assistant: admits this client, whatever role its token has, and greets it before the room announces it. Default:
+    /// clients with the role in their tokens, and the only ordinary participant without a role.
     #[must_use]
     pub fn admit(mut self, identity: impl Into<Identity>) -> Self {
         self.admitted.insert(identity.into());
@@ -104,14 +112,16 @@ impl Config {
         self
     }
 
-    /// Sets the policy for choosing among several participants.
+    /// Sets the policy for choosing among several clients that offer a tool, or several candidate assistants. Default:
+    /// none is chosen.
     #[must_use]
     pub fn choose(mut self, policy: SelectionPolicy) -> Self {
         self.choose = policy;
         self
     }
 
-    /// Client: sets whether it answers prompts to a person.
+    /// Client: sets whether it answers prompts to a person. The driver receives each as a job
+    /// ([`Prompt::read`](crate::Prompt::read)). Default: false.
     #[must_use]
     pub fn prompts(mut self, answered: bool) -> Self {
         self.prompts = answered;
@@ -119,14 +129,14 @@ impl Config {
     }
 
     /// Sets whether a person can be asked before a tool runs. If so, the driver shows the questions and reports the
-    /// answers.
+    /// answers ([`Output::Ask`](super::Output::Ask)). Default: false. A tool that needs consent is then not offered.
     #[must_use]
     pub fn consent_available(mut self, available: bool) -> Self {
         self.consent_available = available;
         self
     }
 
-    /// Sets the program and version that peers see.
+    /// Sets the program and version that peers see. Default: toolbridge and its version.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.version = version.into();
