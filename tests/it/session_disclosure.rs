@@ -161,6 +161,24 @@ fn large_result_is_a_stream_to_those_who_take_streams() {
 }
 
 #[test]
+fn result_that_exceeds_a_stream_shows_its_name() {
+    let mut world = World::new();
+    let mut config = Config::default().streams(true);
+    config.caps.frames.max_frame = 18_000;
+    world.assistant("a", config);
+    world.with("a", |session, now| session.offer(now, vec![tool("full")])).unwrap().unwrap();
+    world.client("phone", Config::default().streams(true), &["t"]);
+    world.stranger("x");
+    world.run(SECOND);
+    let large = Value::encode(&json!({"text": "x".repeat(20_000)})).unwrap();
+    world.handle("a", move |_| Some(Ok(large.clone())));
+    world.ask("a", request("full")).unwrap();
+    world.run(SECOND);
+    assert_eq!(results(&world, "x"), [None]);
+    assert_eq!(observed(&world), 1);
+}
+
+#[test]
 fn participant_without_streams_gets_the_texts_that_fit() {
     let mut world = room(true);
     let image = Value::encode(&json!({"data": "y".repeat(20_000)})).unwrap();

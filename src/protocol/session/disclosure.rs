@@ -70,18 +70,18 @@ impl Discloser<'_> {
     /// Sends a message that is not for observers, or exceeds a packet: as a stream to participants that take streams,
     /// to the others what fits. If it has no parts and nobody takes streams, the whole room gets what fits.
     fn show_clients(&mut self, meta: &Meta, message: &Message, has_parts: bool) -> Result<(), Unfit> {
-        let (streams, packets): (Vec<_>, Vec<_>) =
-            self.others().partition(|id| self.peers.takes_large_frames(id));
-        let all = [&streams[..], &packets].concat();
+        let all: Vec<_> = self.others().collect();
         if all.is_empty() {
             return Ok(());
         }
-        match self.post(all, meta, message) {
+        match self.post(all.clone(), meta, message) {
             Err(Unfit::TooLarge { .. }) => {}
             sent => return sent,
         }
-        if !streams.is_empty() {
-            self.post(streams.clone(), meta, message)?;
+        let (mut streams, mut packets): (Vec<_>, Vec<_>) =
+            all.iter().cloned().partition(|id| self.peers.takes_large_frames(id));
+        if !streams.is_empty() && self.post(streams.clone(), meta, message).is_err() {
+            (streams, packets) = (Vec::new(), all); // it exceeds a stream, too
         }
         let most = self.cx.config.caps.frames.max_packet.saturating_sub(FRAME_BYTES) / 2;
         let reduced = [texts_only(message, most), Some(name_only(message.clone()))];
