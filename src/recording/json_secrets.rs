@@ -207,14 +207,17 @@ mod tests {
         assert!(!of(&deep).unwrap().contains("hunter2"));
     }
 
-    proptest::proptest! {
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
+
+        // No drawn key equals `other`, which would replace it and what is in it.
         #[test]
         fn redacted_json_is_json_without_the_secret(
             keys in proptest::collection::vec("[a-z\"\\\\é]{0,3}|token", 1..6), depth in 0..4_usize,
         ) {
             let mut json = json!("hunter2");
             for key in keys.iter().rev() {
-                json = if depth % 2 == 0 { json!([{ (key.as_str()): json }, "x"]) } else { json!({ (key.as_str()): json, "n": [1, 2.5] }) };
+                json = if depth % 2 == 0 { json!([{ (key.as_str()): json }, "x"]) } else { json!({ (key.as_str()): json, "other": [1, 2.5] }) };
             }
             let text = json.to_string();
             match of(&text) {

@@ -277,7 +277,7 @@ fn base64(text: &str) -> Result<Vec<u8>, DecodeError> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use proptest::{prelude::*, test_runner::RngSeed};
 
     use super::{super::Value, *};
 
@@ -376,6 +376,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn any_json_value_survives(json in any_json()) {
             let body = Value::from(&json);

@@ -1,4 +1,4 @@
-//! Module dependencies: what each module may use, as in `ARCHITECTURE.md`, checked against every path in the sources.
+//! Rules about the sources: module dependencies, as in `ARCHITECTURE.md`, checked against every path, and seeds of tests.
 
 use std::{
     collections::BTreeMap,
@@ -170,4 +170,23 @@ fn module_dependencies_are_respected() {
 fn paths_of_nested_imports_are_read() {
     let code = "use crate::{a::{B, c::D}, e::F as G}; fn f(x: crate::h::I) { crate::J }";
     assert_eq!(named(code), ["a/B", "a/c/D", "e/F", "h/I", "J"]);
+}
+
+#[test]
+fn property_tests_have_a_fixed_seed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    sources(&root.join("src"), &mut files);
+    sources(&root.join("tests"), &mut files);
+    let opening = concat!("proptest", "! {");
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let (blocks, seeds) =
+            (text.matches(opening).count(), text.matches("rng_seed: RngSeed::Fixed").count());
+        assert!(
+            blocks <= seeds,
+            "{}: a property test without `rng_seed` draws other cases in each run",
+            file.display()
+        );
+    }
 }
