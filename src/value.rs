@@ -16,6 +16,7 @@ mod de;
 mod embed;
 mod error;
 mod json;
+pub(crate) mod json_string;
 mod keys;
 mod run;
 pub(crate) mod scan;

@@ -1,10 +1,11 @@
 //! Redacts secrets in JSON texts inside frames, for example in the document of another system.
 
-use std::{borrow::Cow, ops::Range};
+use std::ops::Range;
 
 use serde::de::IgnoredAny;
 
 use super::redactor::PLACEHOLDER;
+use crate::value::json_string::{decoded, string_end};
 
 /// How many JSON texts inside strings of JSON texts are opened. A deeper one is redacted whole if it looks suspicious.
 const MAX_NESTED: u8 = 4;
@@ -54,7 +55,9 @@ fn redacted_within(text: &str, rule: &mut impl Secrets, nested: u8) -> Option<St
             }
             b'"' => {
                 let end = string_end(bytes, at);
-                let string = decoded(text.get(at..end)?);
+                // A string with half of a surrogate pair is searched as it is written.
+                let quoted = text.get(at..end)?;
+                let string = decoded(quoted).unwrap_or_else(|| quoted.trim_matches('"').into());
                 match open.last_mut() {
                     Some((true, is_key)) if *is_key => {
                         *is_key = false;
@@ -96,19 +99,6 @@ fn redacted_within(text: &str, rule: &mut impl Secrets, nested: u8) -> Option<St
     Some(out)
 }
 
-/// Returns the end of the string that starts here. The text is valid JSON.
-fn string_end(bytes: &[u8], start: usize) -> usize {
-    let mut at = start + 1;
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'\\' => at += 2,
-            b'"' => return at + 1,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
-}
-
 /// Returns the value that follows a key.
 fn value_after(bytes: &[u8], key_end: usize) -> Range<usize> {
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
@@ -144,17 +134,9 @@ fn trimmed(bytes: &[u8], start: usize, end: usize) -> usize {
     end - bytes[start..end].iter().rev().take_while(|byte| byte.is_ascii_whitespace()).count()
 }
 
-/// Decodes a string with its quotes. One with half of a surrogate pair stays as it is.
-fn decoded(quoted: &str) -> Cow<'_, str> {
-    let inner = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
-    if !inner.contains('\\') {
-        return inner.into();
-    }
-    serde_json::from_str::<String>(quoted).map_or_else(|_| inner.into(), Cow::Owned)
-}
-
 #[cfg(test)]
 mod tests {
+    use proptest::{prelude::*, test_runner::RngSeed};
     use serde_json::{Value, json};
 
     use super::*;

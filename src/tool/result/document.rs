@@ -4,6 +4,8 @@ use std::{borrow::Cow, ops::Range};
 
 use serde::de::IgnoredAny;
 
+use crate::value::json_string::{decoded, string_end};
+
 /// The deepest nesting that is read. A deeper document is carried, but nothing refers to it or is cut out of it.
 const MAX_DEPTH: usize = 256;
 
@@ -217,7 +219,7 @@ impl<'a, F: FnMut(&str, Found<'a>) -> bool> Scan<'a, F> {
         if self.text.as_bytes().get(start) != Some(&b'"') {
             return;
         }
-        self.at = self.string_end();
+        self.at = string_end(self.text.as_bytes(), self.at);
         let key = start..self.at;
         self.space();
         // The colon.
@@ -234,22 +236,10 @@ impl<'a, F: FnMut(&str, Found<'a>) -> bool> Scan<'a, F> {
         }
     }
 
-    /// Returns the position after the string that starts here.
-    fn string_end(&self) -> usize {
-        let mut escaped = false;
-        let inside = self.text.as_bytes().get(self.at + 1..).unwrap_or_default();
-        let length = inside.iter().position(|byte| {
-            let ends = *byte == b'"' && !escaped;
-            escaped = *byte == b'\\' && !escaped;
-            ends
-        });
-        self.at + 2 + length.unwrap_or(inside.len())
-    }
-
     fn string(&mut self) -> Option<()> {
         self.begin();
         let start = self.at;
-        let end = self.string_end();
+        let end = string_end(self.text.as_bytes(), self.at);
         let mut removed = false;
         // An escaped text is never shorter than the text itself.
         if end - start - 2 >= self.min_text && self.quiet.is_none() {
@@ -276,16 +266,6 @@ impl<'a, F: FnMut(&str, Found<'a>) -> bool> Scan<'a, F> {
         open.pending = (!open.has_kept).then_some(self.removed.len());
         self.removed.push(start..self.at);
         Some(())
-    }
-}
-
-/// Returns the text of a JSON string with its quotes. A lone surrogate has none.
-fn decoded(quoted: &str) -> Option<Cow<'_, str>> {
-    let inside = quoted.get(1..quoted.len().checked_sub(1)?)?;
-    if inside.contains('\\') {
-        serde_json::from_str(quoted).ok().map(Cow::Owned)
-    } else {
-        Some(inside.into())
     }
 }
 
