@@ -43,6 +43,11 @@ pub(crate) fn floor_char(text: &str, limit: usize) -> usize {
     (0..=limit.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
+/// Returns the longest prefix of at most `limit` bytes.
+pub(crate) fn prefix(text: &str, limit: usize) -> &str {
+    &text[..floor_char(text, limit)]
+}
+
 /// The name of a `Value` inside another value, as it passes through serde.
 const VALUE_TOKEN: &str = "$toolbridge::Value";
 

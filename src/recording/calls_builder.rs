@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque, hash_map};
 
 use sha2::{Digest, Sha256};
 
-pub(super) use self::tracked_call::beginning;
 use self::tracked_call::{TrackedCall, content_of, limit_of, shortened};
 use super::{
     Decoded, Direction, Entry, Happened, Moment, REDACTED, Recorded, RecordedCall, RecordedOutcome,
@@ -19,6 +18,7 @@ use crate::{
     protocol::frame::{Frame, Message, ToolUseRequest},
     tool::{CallId, ErrorCode, Execution, ProgressStatus},
     transport::{Identity, Role},
+    value::prefix,
 };
 
 /// The memory that the calls of a recording may take, in bytes: 110,000 ordinary calls. Above it, the call that was
@@ -304,11 +304,11 @@ impl CallsBuilder {
         }
         let serial = self.insert(id, caller.as_ref())?;
         let call = &mut self.tracked.get_mut(&serial)?.call;
-        call.tool = beginning(tool, MAX_WORD).to_owned();
+        call.tool = prefix(tool, MAX_WORD).to_owned();
         call.requested = Some(Moment(at.0.saturating_sub(took_ms.saturating_mul(1_000_000))));
         call.settled = Some(at);
         call.outcome = RecordedOutcome::Failed {
-            code: ErrorCode::from(beginning(code, MAX_WORD).to_owned()),
+            code: ErrorCode::from(prefix(code, MAX_WORD).to_owned()),
             message: Some(shortened(message)),
         };
         self.settled.push_back(serial);
@@ -404,7 +404,7 @@ impl CallsBuilder {
         let call = &mut tracked_call.call;
         call.requested.get_or_insert(at);
         let Some(asked) = tracked_call.asked else {
-            call.tool = beginning(&request.tool_name, MAX_WORD).to_owned();
+            call.tool = prefix(&request.tool_name, MAX_WORD).to_owned();
             call.execution = execution;
             call.limit = Some(limit_of(request));
             let parameters = request.parameters.as_bytes();

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Decoded, Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, RoomEvent,
-    calls_builder::{CallUpdate, Calls, CallsBuilder, beginning},
+    calls_builder::{CallUpdate, Calls, CallsBuilder},
     decoded::call_of,
 };
 use crate::{
     protocol::frame::{Frame, Kind, Message},
     transport::{Identity, Lane, Peer, Sid},
-    value::DecodeError,
+    value::{DecodeError, floor_char},
 };
 
 /// How many findings are kept. Further findings are only counted.
@@ -519,7 +519,7 @@ impl Checker {
             return;
         }
         let Place { at, entry, who } = place.clone();
-        text.truncate(beginning(&text, MAX_TEXT).len());
+        text.truncate(floor_char(&text, MAX_TEXT));
         text.shrink_to_fit();
         self.found.findings.push(Finding { at, entry, level, rule: rule.to_owned(), who, text });
     }

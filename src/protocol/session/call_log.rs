@@ -6,7 +6,7 @@ use super::{Event, keys::TurnKey};
 use crate::{
     tool::{CallId, ErrorCode, Execution, MAX_TOOL_NAME},
     transport::Identity,
-    value::{Value, floor_char},
+    value::{Value, floor_char, prefix},
 };
 
 /// The limit on open records. The limits on open calls and jobs are far lower.
@@ -74,7 +74,7 @@ impl CallRecord {
     ) -> Self {
         Self {
             id: call.clone(),
-            tool: tool[..floor_char(tool, MAX_TOOL_NAME)].to_owned(),
+            tool: prefix(tool, MAX_TOOL_NAME).to_owned(),
             execution,
             caller: caller.clone(),
             owner: None,

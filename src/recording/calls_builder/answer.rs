@@ -2,13 +2,14 @@
 
 use super::{
     CallUpdate, CallsBuilder, MAX_WORD,
-    tracked_call::{answer_of, beginning, shortened},
+    tracked_call::{answer_of, shortened},
 };
 use crate::{
     protocol::frame::{Frame, ToolUseResult},
     recording::{Direction, Moment, REDACTED, Recorded, RecordedCall, RecordedOutcome, original::value_size},
     tool::{ErrorCode, Execution},
     transport::Identity,
+    value::prefix,
 };
 
 impl CallsBuilder {
@@ -26,7 +27,7 @@ impl CallsBuilder {
                     if code.as_str().len() <= MAX_WORD {
                         code
                     } else {
-                        beginning(code.as_str(), MAX_WORD).into()
+                        prefix(code.as_str(), MAX_WORD).into()
                     }
                 }),
                 message: result.error_message.as_deref().map(shortened),

@@ -10,6 +10,7 @@ use crate::{
     recording::{Recorded, RecordedCall, RecordedOutcome},
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode},
     transport::Identity,
+    value::prefix,
 };
 
 /// Memory of a call without its texts and lists, in bytes: its entries in the tree and in the maps by id, caller and
@@ -134,14 +135,5 @@ pub(super) fn answer_of(result: &ToolUseResult) -> [u8; 32] {
 }
 
 pub(super) fn shortened(text: &str) -> String {
-    beginning(text, MAX_TEXT).to_owned()
-}
-
-/// Returns the longest prefix of at most `most` bytes.
-pub(in crate::recording) fn beginning(text: &str, most: usize) -> &str {
-    let mut end = text.len().min(most);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
+    prefix(text, MAX_TEXT).to_owned()
 }

@@ -6,13 +6,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::super::escape::{is_dangerous, plain};
+use crate::value::prefix;
 
 /// The longest name, code or other single text, in bytes; no honest text is longer.
 pub(super) const MAX_TEXT: usize = 200;
 
 /// At most `limit` bytes of a text, with control, bidi and invisible characters as `\u{…}`.
 pub(super) fn shown(text: &str, limit: usize) -> String {
-    let mut out = plain(clipped(text, limit)).into_owned();
+    let mut out = plain(prefix(text, limit)).into_owned();
     if text.len() > limit {
         // Writing to a string cannot fail.
         let _ = write!(out, "… ({} bytes)", text.len());
@@ -85,15 +86,6 @@ pub(super) fn embedded(value: &impl Serialize) -> String {
         }
     }
     out
-}
-
-/// The longest prefix of at most `limit` bytes.
-fn clipped(text: &str, limit: usize) -> &str {
-    let mut end = text.len().min(limit);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 #[cfg(test)]

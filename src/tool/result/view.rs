@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt};
 
 use super::{Audience, BlockKind, ContentBlock, Media, ToolResult, same::any_says, sized};
-use crate::value::{Value, append_text, floor_char};
+use crate::value::{Value, append_text, prefix};
 
 /// What the model reads of a result. `Debug` shows only sizes.
 #[derive(Clone, Default, PartialEq)]
@@ -66,7 +66,7 @@ pub(super) fn joined<'a>(texts: &[Cow<'a, str>], limit: usize) -> (Cow<'a, str>,
             kept.push('\n');
         }
         let left = space.saturating_sub(kept.len());
-        kept.push_str(&text[..floor_char(text, left)]);
+        kept.push_str(prefix(text, left));
         if text.len() > left {
             break;
         }

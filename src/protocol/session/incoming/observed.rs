@@ -10,7 +10,7 @@ use crate::{
     },
     tool::{CallId, ErrorCode, Execution, MAX_TOOL_NAME},
     transport::Identity,
-    value::floor_char,
+    value::prefix,
 };
 
 /// The limit on unfinished server-executed calls that a client remembers. They are searched linearly.
@@ -29,7 +29,7 @@ impl Observed {
         if self.0.len() == MAX_OBSERVED {
             self.0.pop_front();
         }
-        let tool = &request.tool_name[..floor_char(&request.tool_name, MAX_TOOL_NAME)]; // a longer name is invalid
+        let tool = prefix(&request.tool_name, MAX_TOOL_NAME); // a longer name is invalid
         self.0.push_back((request.id.clone(), tool.to_owned(), core.cx.now));
         core.cx.event(Event::Requested {
             call: request.id.clone(),

@@ -12,7 +12,7 @@ use crate::{
     },
     tool::{CallId, ErrorCode, Outcome, ToolError},
     transport::Identity,
-    value::floor_char,
+    value::prefix,
 };
 
 impl Incoming {
@@ -262,7 +262,7 @@ fn shortened(error: ToolError, limit: usize) -> ToolError {
     }
     let (message, code) = (error.message(), error.code());
     let code = code.as_str();
-    let short = ToolError::new(&code[..floor_char(code, limit)], &message[..floor_char(message, limit)]);
+    let short = ToolError::new(prefix(code, limit), prefix(message, limit));
     match error.partial() {
         Some(partial) => short.with_partial(partial.clone()),
         None => short,
