@@ -53,7 +53,7 @@ use self::{
 };
 use crate::{
     protocol::frame::{Kind, Meta},
-    tool::{CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, Tool, ToolName},
+    tool::{CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, StopReason, Tool, ToolName},
     transport::{CloseReason, Identity, Incoming, Participant, Role, TOPIC, TransportEvent},
     value::Value,
 };
@@ -334,9 +334,14 @@ impl Session {
 
     /// Cancels a call of the local participant. It is settled at once, and its owner is asked to stop.
     pub fn cancel(&mut self, now: Instant, key: CallKey) {
+        self.cancel_for(now, key, StopReason::Caller);
+    }
+
+    /// Cancels a call for this reason, which a recorded session names.
+    pub(crate) fn cancel_for(&mut self, now: Instant, key: CallKey, reason: StopReason) {
         // A call that a barge-in settled no longer has a caller, even if its tool still runs.
         if self.begin(now) && self.exchange.outgoing.is_awaited(key) {
-            self.exchange.outgoing.settle_call(&mut self.core, key, Err(CallError::Cancelled));
+            self.exchange.outgoing.cancel_call(&mut self.core, key, reason);
         }
     }
 
@@ -553,13 +558,6 @@ impl Session {
         let key = self.call(now, request);
         self.core.cx.ids.give(None); // an error may have occurred before the id was used
         key
-    }
-
-    /// Cancels a call for a recorded reason.
-    pub(crate) fn cancel_for(&mut self, now: Instant, key: CallKey, reason: crate::tool::StopReason) {
-        if self.begin(now) && self.exchange.outgoing.is_awaited(key) {
-            self.exchange.outgoing.cancel_call(&mut self.core, key, reason);
-        }
     }
 
     /// Sends a job's waiting progress at once.

@@ -83,20 +83,31 @@ impl Discloser<'_> {
         if !streams.is_empty() && self.post(streams.clone(), meta, message).is_err() {
             (streams, packets) = (Vec::new(), all); // it exceeds a stream, too
         }
+        if packets.is_empty() {
+            return Ok(());
+        }
+        let is_for_room = streams.is_empty() && !has_parts;
         let most = self.cx.config.caps.frames.max_packet.saturating_sub(FRAME_BYTES) / 2;
-        let reduced = [texts_only(message, most), Some(name_only(message.clone()))];
-        for (reduced, meta) in reduced.iter().zip([meta, &Meta::default()]) {
-            let Some(reduced) = reduced else { continue };
-            let sent = match streams.is_empty() && !has_parts {
-                true => self.delivery.broadcast(self.cx, meta, reduced),
-                false if packets.is_empty() => return Ok(()),
-                false => self.post(packets.clone(), meta, reduced),
-            };
-            if !matches!(sent, Err(Unfit::TooLarge { .. })) {
-                return sent;
+        if let Some(texts) = texts_only(message, most) {
+            match self.show_reduced(is_for_room, &packets, meta, &texts) {
+                Err(Unfit::TooLarge { .. }) => {}
+                sent => return sent,
             }
         }
-        Ok(())
+        self.show_reduced(is_for_room, &packets, &Meta::default(), &name_only(message.clone()))
+    }
+
+    fn show_reduced(
+        &mut self,
+        is_for_room: bool,
+        to: &[Identity],
+        meta: &Meta,
+        message: &Message,
+    ) -> Result<(), Unfit> {
+        if is_for_room {
+            return self.delivery.broadcast(self.cx, meta, message);
+        }
+        self.post(to.to_vec(), meta, message)
     }
 
     /// The participants in the room that are no observers.

@@ -125,7 +125,7 @@ impl Outgoing {
         self.settle_and_stop(core, key, result, reason);
     }
 
-    /// Settles a call as cancelled. Its owner, if any, is told the reason.
+    /// Settles a call as cancelled. Its owner, if any, is sent the reason.
     pub(in crate::protocol::session) fn cancel_call(
         &mut self,
         core: &mut Core,

@@ -38,12 +38,18 @@ impl Outgoing {
             let Some(call) = self.calls.get(&key).filter(|_| !self.selections.contains_key(&key)) else {
                 continue;
             };
-            match self.choose(core, &call.tool, call.named.as_ref()) {
-                Choice::Wait => {}
-                Choice::Select(among) => self.ask_function(core, key, among),
-                Choice::Fail(error) => self.settle_call(core, key, Err(error)),
-                Choice::Ask(owner) => self.ask_owner(core, key, &owner),
-            }
+            let choice = self.choose(core, &call.tool, call.named.as_ref());
+            self.apply_choice(core, key, choice);
+        }
+    }
+
+    /// Applies the choice of an owner to a waiting call.
+    fn apply_choice(&mut self, core: &mut Core, key: CallKey, choice: Choice) {
+        match choice {
+            Choice::Wait => {}
+            Choice::Select(among) => self.ask_function(core, key, among),
+            Choice::Fail(error) => self.settle_call(core, key, Err(error)),
+            Choice::Ask(owner) => self.ask_owner(core, key, &owner),
         }
     }
 
@@ -75,15 +81,11 @@ impl Outgoing {
         if let Some(tool) = preferring_client(core, call) {
             return self.run_or_send(core, key, &tool, choice);
         }
-        match choice {
-            Choice::Wait => {
-                let left = call.waits_until.saturating_duration_since(core.cx.now);
-                self.await_owner(core, key, left);
-            }
-            Choice::Select(among) => self.ask_function(core, key, among),
-            Choice::Fail(error) => self.settle_call(core, key, Err(error)),
-            Choice::Ask(owner) => self.ask_owner(core, key, &owner),
+        if let Choice::Wait = choice {
+            let left = call.waits_until.saturating_duration_since(core.cx.now);
+            return self.await_owner(core, key, left);
         }
+        self.apply_choice(core, key, choice);
     }
 
     pub(in crate::protocol::session) fn no_owner(&mut self, core: &mut Core, key: CallKey) {
