@@ -143,7 +143,7 @@ async fn measure(row: Row, url: String, key: Arc<AccessKey>, network: Network) -
         .assistant("assistant")
         .connect_options(ConnectOptions::new().bind_address(owner_from))
         .configure(|config| {
-            *config = config.clone().fast_lane(row.fast_lane);
+            config.fast_lane = row.fast_lane;
             config.caps.requests.calls_per_second = 1_000;
             config.caps.calls.open_per_peer = 1_000;
         });
@@ -151,7 +151,7 @@ async fn measure(row: Row, url: String, key: Arc<AccessKey>, network: Network) -
         .client("phone")
         .connect_options(ConnectOptions::new().bind_address(caller_from))
         .configure(|config| {
-            *config = config.clone().fast_lane(row.fast_lane);
+            config.fast_lane = row.fast_lane;
             config.caps.calls.open_per_peer = 1_000; // no call is refused, however long others take
         });
     let (client, assistant) = tokio::join!(client.join(&url, &phone), assistant.join(&url, &agent));

@@ -366,7 +366,7 @@ fn limit_of_frames_from_unannounced_senders_can_be_set() {
 fn limit_of_open_prompts_can_be_set() {
     for most in [1, 8] {
         let mut world = pair(|config| {
-            *config = config.clone().prompts(true);
+            *config = std::mem::take(config).prompts(true);
             config.caps.requests.open_prompts = most;
         });
         let ask = || {

@@ -137,7 +137,8 @@ fn progress_lost_on_the_fast_lane_arrives_reliably_once() {
 
 #[test]
 fn calls_without_the_feature_or_a_lossy_lane_are_reliable() {
-    let without = lossy().fast_lane(false);
+    let mut without = lossy();
+    without.fast_lane = false;
     for (assistant, client) in [
         (Config::default(), lossy()),
         (lossy(), Config::default()),

@@ -48,7 +48,7 @@ pub struct Config {
     /// Limits.
     pub caps: Caps,
     /// Whether small frames are sent on the lossy lane first, if there is one. Default: true.
-    pub(crate) fast_lane: bool,
+    pub fast_lane: bool,
     /// Whether the transport has a lossy lane. The driver passes its packets to
     /// [`Session::handle_event`](super::Session::handle_event). Default: false.
     pub(crate) lossy: bool,
@@ -61,13 +61,6 @@ impl Config {
     #[must_use]
     pub fn lossy(mut self, has_lossy_lane: bool) -> Self {
         self.lossy = has_lossy_lane;
-        self
-    }
-
-    /// Sets whether small frames are sent on the lossy lane first, if there is one. Default: true.
-    #[must_use]
-    pub fn fast_lane(mut self, is_used: bool) -> Self {
-        self.fast_lane = is_used;
         self
     }
 
