@@ -394,13 +394,8 @@ impl ToolResult {
         if texts.content.is_empty() {
             return None;
         }
-        let parts = [
-            (Cut::STRUCTURED, self.structured.is_some()),
-            (Cut::DISPLAY, !self.display.is_empty()),
-            (Cut::WIDGET, self.widget.is_some()),
-            (Cut::NATIVE, self.native.is_some()),
-        ];
-        cut.extend(parts.into_iter().filter(|(_, is_there)| *is_there).map(|(part, _)| Cut::new(part, "")));
+        cut.extend(self.whole_parts());
+        cut.extend(self.native.as_ref().map(|_| Cut::new(Cut::NATIVE, "")));
         texts.cut = cut;
         Some(texts)
     }
@@ -416,22 +411,26 @@ impl ToolResult {
             return value;
         }
         // A part is nested too deep for a frame, or has too many values: what is left are texts.
-        let whole = |part, is_there: bool| is_there.then(|| Cut::new(part, ""));
         let not_texts = self.content.iter().enumerate().filter(|(_, block)| block.as_text().is_none());
         let not_texts = not_texts.map(|(n, _)| Cut::new(Cut::CONTENT, format!("/{n}")));
-        let cut = [
-            whole(Cut::STRUCTURED, self.structured.is_some()),
-            whole(Cut::DISPLAY, !self.display.is_empty()),
-            whole(Cut::WIDGET, self.widget.is_some()),
-        ];
         let texts = self
             .content
             .iter()
             .filter_map(|block| Some(ContentBlock::text(block.as_text()?).with_audience(block.audience())));
         let mut rest = Self { content: texts.collect(), native: self.native.clone(), ..Self::default() };
-        rest.cut = self.cut.iter().cloned().chain(cut.into_iter().flatten()).chain(not_texts).collect();
+        rest.cut = self.cut.iter().cloned().chain(self.whole_parts()).chain(not_texts).collect();
         rest.cut.truncate(Self::MAX_BLOCKS);
         rest.written()
+    }
+
+    /// Names the parts that a result has besides its content and its native document, as cut whole.
+    fn whole_parts(&self) -> impl Iterator<Item = Cut> + use<> {
+        let parts = [
+            (Cut::STRUCTURED, self.structured.is_some()),
+            (Cut::DISPLAY, !self.display.is_empty()),
+            (Cut::WIDGET, self.widget.is_some()),
+        ];
+        parts.into_iter().filter(|(_, is_there)| *is_there).map(|(part, _)| Cut::new(part, ""))
     }
 
     fn written(&self) -> Value {

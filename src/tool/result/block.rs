@@ -156,7 +156,8 @@ impl ContentBlock {
         &self.kind
     }
 
-    /// Returns whom it is meant for: the annotation `audience`, a list of `user` and `assistant` or one of them.
+    /// Returns who gets the block: the person, the model or both. The annotation `audience` says so; it is `user`,
+    /// `assistant` or a list of them.
     ///
     /// A block that names neither or both is for [both](Audience::Both); other values have no effect.
     pub fn audience(&self) -> Audience {
