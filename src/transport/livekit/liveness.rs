@@ -212,7 +212,7 @@ impl Liveness {
         self.ending.take().map(|(_, loss)| End::Lost(loss))
     }
 
-    /// Returns what is due by time alone: a loss or a suspicion.
+    /// Returns a loss or a suspicion that follows from the time that has passed. No packet causes it.
     pub(super) fn poll(&self, now: Instant) -> Option<Sign> {
         if let Some((until, loss)) = &self.ending {
             return (now >= *until).then(|| Sign::End(End::Lost(loss.clone())));
