@@ -92,10 +92,14 @@
 //! | `livekit-sdk` | other users of `livekit-net` in the same process keep its native client |
 //! | `schema-validation` | arguments are checked against the tool's JSON Schema before the tool runs; without it they are only decoded |
 //! | `programs` | child processes, and tools that are programs, described by a `tools.toml`; Unix only |
+//! | `mcp` | tools of MCP servers, run as child processes or reached at an address; Unix only |
+//! | `mcp-server` | the room's tools as an MCP server |
 //! | `record` | sessions as MCAP files: recording, reading, checking, replaying |
 //! | `report` | a recording as an HTML page |
 //! | `cli` (default) | the command line tool `toolbridge`, with all of the above but `livekit-sdk` |
 
+#[cfg(feature = "runtime")]
+pub mod adapter;
 #[cfg(feature = "runtime")]
 mod participant;
 #[cfg(all(feature = "programs", unix))]

@@ -32,6 +32,20 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("replay", &["value", "transport", "tool", "protocol/frame", "protocol/session", "recording"]),
+    // Adapters use only the public API, and share the reader of `tools.toml`.
+    (
+        "adapter",
+        &[
+            "value",
+            "process",
+            "tools_file",
+            "transport",
+            "tool",
+            "tool/programs",
+            "protocol/session",
+            "participant",
+        ],
+    ),
     // Live replays use only the public API.
     ("replay/live", &["replay", "value", "transport", "tool", "recording", "participant"]),
 ];

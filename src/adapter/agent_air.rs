@@ -1,0 +1,1 @@
+//! agent-air: tool results with a display, and batches of calls.

@@ -1,0 +1,1 @@
+//! IBM watsonx Orchestrate: widgets and forms in results of MCP servers.
