@@ -33,6 +33,7 @@ mod record;
 mod record_option;
 mod recording_file;
 mod redact;
+mod render;
 mod repair;
 mod replay;
 mod report;

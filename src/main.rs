@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+// The names under which the files below know the library.
+use toolbridge as tool;
+use toolbridge as value;
+
 mod cli;
 
 // The library compiles these files as well.
@@ -11,6 +15,8 @@ mod crypto;
 mod escape;
 #[path = "transport/livekit/host.rs"]
 mod host;
+#[path = "recording/shown.rs"]
+mod shown;
 
 fn main() -> ExitCode {
     cli::main()

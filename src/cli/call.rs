@@ -16,6 +16,7 @@ use super::{
     connection_state, file, hint,
     interrupt::{interrupted, unless_interrupted},
     record_option::RecordOption,
+    render::{self, View},
     text,
 };
 use toolbridge::{Assistant, CallError, Event, Events, Identity, Participant, Role, ToolError, Value};
@@ -67,6 +68,10 @@ pub(super) struct Arguments {
     /// Print one JSON object with the outcome: the result, or code, message and mayHaveRun; and the times
     #[arg(long)]
     json: bool,
+
+    /// How to show the result [default: screen on a terminal, otherwise json]
+    #[arg(long, value_enum, conflicts_with = "json")]
+    view: Option<View>,
 
     #[command(flatten)]
     record: RecordOption,
@@ -120,7 +125,10 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         }
         return Err(Failure::Interrupted);
     };
-    if arguments.json { show_json(result, &times) } else { show(result) }
+    if arguments.json {
+        return show_json(result, &times);
+    }
+    show(result, arguments.view.unwrap_or_else(View::of_stdout))
 }
 
 /// The duration of each phase.
@@ -295,9 +303,9 @@ impl Times {
     }
 }
 
-fn show(result: Result<Value, CallError>) -> Result<(), Failure> {
+fn show(result: Result<Value, CallError>, view: View) -> Result<(), Failure> {
     match result {
-        Ok(body) => Ok(print(&body.to_json())?),
+        Ok(value) => Ok(show_value(&value, view)?),
         Err(CallError::Ambiguous { tool, owners }) => {
             let owners: Vec<_> = owners.iter().map(Identity::as_str).collect();
             let owners = owners.join(", ");
@@ -308,12 +316,29 @@ fn show(result: Result<Value, CallError>) -> Result<(), Failure> {
         Err(error) => {
             let ran = error.may_have_run();
             let error = ToolError::from(error);
+            if let Some(partial) = error.partial().filter(|_| view == View::Screen) {
+                show_value(partial, view)?;
+            }
             let text = format!("{}: {}", error.code(), error.message());
             Err(if ran {
                 Failure::Failed(text)
             } else {
                 Failure::NothingRan(format!("{text} (the tool did not run)"))
             })
+        }
+    }
+}
+
+fn show_value(value: &Value, view: View) -> io::Result<()> {
+    match view {
+        View::Json => print(&value.to_json()),
+        View::Screen => write!(io::stdout(), "{}", render::screen(value, render::has_colors())),
+        View::Voice => {
+            let speech = render::speech(value);
+            if speech.needs_model {
+                hint("a model speaks about this result in its own words");
+            }
+            writeln!(io::stdout(), "{}", speech.text)
         }
     }
 }

@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 
 use super::{
     Failure, clock, connect::RoomArguments, connection_state, hint, interrupt::interrupted,
-    record_option::RecordOption, recording_file::RecordingFile, text,
+    record_option::RecordOption, recording_file::RecordingFile, render, text,
 };
 use toolbridge::{
     Capabilities, CloseReason, ConnectionState, Incoming, Lane, Limits, Role, STREAM_TOPIC, StreamAssembler,
-    Transport, TransportEvent, frame::Frame,
+    Transport, TransportEvent,
+    frame::{Frame, Message},
 };
 
 #[derive(Debug, Args)]
@@ -145,10 +146,16 @@ fn as_json(event: &TransportEvent) -> Option<String> {
 
 fn as_text(event: &TransportEvent) -> Option<String> {
     let at = clock::time_of_day();
+    let mut below = Vec::new();
     let line = match event {
         TransportEvent::Packet(packet) => {
             let from = packet.from.as_ref().map_or("(unnamed)", |from| from.identity().as_str());
             let what = match decode(packet) {
+                Ok((frame, mut json)) if has_summary(&frame, &mut below) => {
+                    // The lines below show the result.
+                    json["body"].as_object_mut().map(|body| body.shift_remove("result"));
+                    format!("{:<16} {}", frame.kind().name(), json["body"])
+                }
                 // Large frames are not printed as text.
                 Ok((frame, _)) if packet.payload.len() > Capabilities::MAX_PACKET => {
                     format!("{:<16} (use --json to print it)", frame.kind().name())
@@ -164,7 +171,18 @@ fn as_text(event: &TransportEvent) -> Option<String> {
         TransportEvent::ConnectionState(state) => format!("{at} {}", connection_state::describe(*state)),
         _ => return None,
     };
-    Some(text::plain(&line).into_owned())
+    let line = text::plain(&line).into_owned();
+    Some(below.into_iter().fold(line, |lines, line| lines + "\n    " + &line))
+}
+
+/// Returns whether a frame is a result with parts, and a few lines about it.
+fn has_summary(frame: &Frame, lines: &mut Vec<String>) -> bool {
+    if let Ok(Message::ToolUseResult(result)) = frame.message()
+        && let Some(value) = &result.result
+    {
+        *lines = render::summary(value, render::has_colors());
+    }
+    !lines.is_empty()
 }
 
 fn decode(packet: &Incoming) -> Result<(Frame, Value), String> {

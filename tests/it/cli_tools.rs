@@ -38,7 +38,7 @@ struct Stage {
     warned: Receiver<String>,
 }
 
-fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
+pub(crate) fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (send, lines) = mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
@@ -49,7 +49,7 @@ fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
 }
 
 /// Returns the first line that contains the text.
-fn until(lines: &Receiver<String>, wanted: &str) -> String {
+pub(crate) fn until(lines: &Receiver<String>, wanted: &str) -> String {
     loop {
         let line = lines.recv().unwrap_or_else(|_| panic!("the output ended without {wanted:?}"));
         if line.contains(wanted) {
@@ -107,7 +107,7 @@ impl Drop for Stage {
 }
 
 /// Opens both ends of a new pseudo-terminal.
-fn terminal() -> (File, Stdio) {
+pub(crate) fn terminal() -> (File, Stdio) {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&controller).unwrap();
     unlockpt(&controller).unwrap();

@@ -42,6 +42,8 @@ mod cli_replay;
 #[cfg(all(feature = "cli", unix))]
 mod cli_report;
 #[cfg(all(feature = "cli", unix))]
+mod cli_results;
+#[cfg(all(feature = "cli", unix))]
 mod cli_stops;
 #[cfg(all(feature = "cli", unix))]
 mod cli_tools;

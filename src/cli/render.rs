@@ -1,0 +1,267 @@
+//! Shows results to a person: on a terminal, in a line of a list, or as the text to speak.
+
+use std::{
+    fmt::Write as _,
+    io::{self, IsTerminal as _},
+};
+
+use clap::{
+    ValueEnum,
+    builder::styling::{AnsiColor, Style as Paint},
+};
+
+use super::text;
+use crate::shown::{Ink, Limits, Line, Section, Style, has_parts, sections};
+use toolbridge::{DisplayContent, ToolResult, Value};
+
+/// How much of a result fills a screen.
+const SCREEN: Limits = Limits { lines: 400, line: 4_000, text: 128 * 1024 };
+
+/// How much of a result stands below its line in a list.
+const LIST: Limits = Limits { lines: 3, line: 120, text: 1_000 };
+
+/// The most parts of a result that stand below its line in a list.
+const LIST_SECTIONS: usize = 4;
+
+/// How many lines are shown of a part that is collapsed at first.
+const COLLAPSED_LINES: usize = 5;
+
+/// How a result is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum View {
+    /// What a person sees: text, diffs, code, tables and forms
+    Screen,
+    /// What a person without a screen hears
+    Voice,
+    /// The result as JSON on one line
+    Json,
+}
+
+impl View {
+    /// The view for standard output: programs read JSON, and people a screen.
+    pub(super) fn of_stdout() -> Self {
+        if io::stdout().is_terminal() { Self::Screen } else { Self::Json }
+    }
+}
+
+/// Returns whether standard output shows colors.
+pub(super) fn has_colors() -> bool {
+    anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never
+}
+
+/// Returns what a person sees of a result, with a line break after each line.
+pub(super) fn screen(value: &Value, colors: bool) -> String {
+    let result = ToolResult::of(value);
+    let sections = sections(&result, SCREEN);
+    let mut out = String::new();
+    for (n, section) in sections.iter().enumerate() {
+        if n > 0 {
+            out.push('\n');
+        }
+        write_section(&mut out, section, Pen { colors });
+    }
+    if sections.is_empty() {
+        out.push_str("(nothing to show: this result is for the model, or empty)\n");
+    }
+    out
+}
+
+/// Returns a few lines about a result that stand below its line in a list. Of a plain value, returns none.
+pub(super) fn summary(value: &Value, colors: bool) -> Vec<String> {
+    let result = ToolResult::of(value);
+    if !has_parts(&result) {
+        return Vec::new();
+    }
+    let pen = Pen { colors };
+    let all = sections(&result, LIST);
+    let mut lines: Vec<String> = Vec::new();
+    for section in all.iter().take(LIST_SECTIONS) {
+        lines.extend(heading(section).map(|it| pen.title(&it)));
+        let shown = section.lines.iter().filter(|line| line.spans.iter().any(|span| !span.text.is_empty()));
+        lines.extend(shown.map(|line| pen.line(line)));
+        lines.extend(rest(section.omitted).map(|it| pen.note(&it)));
+    }
+    if all.len() > LIST_SECTIONS {
+        lines
+            .push(pen.note(&format!("… {}", text::counted((all.len() - LIST_SECTIONS) as u64, "more part"))));
+    }
+    lines
+}
+
+/// What is said about a result.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Speech {
+    pub(super) text: String,
+    /// Whether a model has to speak about the result, first or instead.
+    pub(super) needs_model: bool,
+}
+
+/// Returns what a client without a screen says: the text to speak exactly. If there is none, returns the text that
+/// everybody may read, otherwise what the model reads.
+pub(super) fn speech(value: &Value) -> Speech {
+    let result = ToolResult::of(value);
+    let shown = || match result.for_display(&[])?.content() {
+        DisplayContent::Text(text) => Some(text.to_string()),
+        _ => None,
+    };
+    let said = result.spoken().map(Into::into).or_else(shown);
+    let said = said.unwrap_or_else(|| result.for_model(ToolResult::MAX_TEXT).text.into_owned());
+    let lines: Vec<_> = said.lines().map(text::plain).collect();
+    Speech { text: lines.join("\n"), needs_model: result.needs_model() }
+}
+
+fn write_section(out: &mut String, section: &Section, pen: Pen) {
+    let mut line = |line: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "{line}");
+    };
+    if let Some(heading) = heading(section) {
+        line(pen.title(&heading));
+    }
+    let kept = if section.is_collapsed { COLLAPSED_LINES } else { usize::MAX };
+    for shown in section.lines.iter().take(kept) {
+        line(pen.line(shown));
+    }
+    if let Some(rest) = rest(section.omitted + section.lines.len().saturating_sub(kept)) {
+        line(pen.note(&format!("{rest} (--view json prints all)")));
+    }
+}
+
+/// Returns the line above a part.
+fn heading(section: &Section) -> Option<String> {
+    match (&*section.title, &*section.note) {
+        ("", "") => None,
+        ("", word) | (word, "") => Some(format!("── {word}")),
+        (title, note) => Some(format!("── {title} · {note}")),
+    }
+}
+
+/// Returns the line below a part that was cut.
+fn rest(omitted: usize) -> Option<String> {
+    (omitted > 0).then(|| format!("… {}", text::counted(omitted as u64, "more line")))
+}
+
+/// Writes lines with or without colors.
+#[derive(Clone, Copy)]
+struct Pen {
+    colors: bool,
+}
+
+impl Pen {
+    fn title(self, text: &str) -> String {
+        self.painted(Paint::new().bold(), text)
+    }
+
+    fn note(self, text: &str) -> String {
+        self.painted(Paint::new().dimmed(), text)
+    }
+
+    fn line(self, line: &Line) -> String {
+        let (before, paint) = match line.style {
+            Style::Plain | Style::Mono => ("", Paint::new()),
+            Style::Heading => ("", Paint::new().bold()),
+            Style::Quote => ("│ ", Paint::new()),
+            Style::Added => ("", AnsiColor::Green.on_default()),
+            Style::Removed => ("", AnsiColor::Red.on_default()),
+            Style::Place => ("", AnsiColor::Cyan.on_default()),
+            Style::Note => ("", Paint::new().dimmed()),
+        };
+        let mut out = before.to_owned();
+        for span in &line.spans {
+            let paint = match span.ink {
+                Ink::Plain => paint,
+                Ink::Strong => paint.bold(),
+                Ink::Emphasis => paint.italic(),
+                Ink::Code => paint.fg_color(Some(AnsiColor::Cyan.into())),
+                Ink::Link => paint.underline(),
+            };
+            out.push_str(&self.painted(paint, &span.text));
+        }
+        out
+    }
+
+    fn painted(self, paint: Paint, text: &str) -> String {
+        if self.colors && paint != Paint::new() && !text.is_empty() {
+            format!("{}{text}{}", paint.render(), paint.render_reset())
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use toolbridge::{Display, Widget};
+
+    use super::*;
+
+    fn diff() -> Value {
+        let diff = json!({"type": "diff", "path": "a.txt", "oldText": "one\ntwo\n", "newText": "one\n2\n"});
+        json!({"bridge.result": 1, "content": [], "display": [diff]}).into()
+    }
+
+    #[test]
+    fn screen_has_colors_only_if_asked() {
+        let plain = "── a.txt · +1 −1\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n";
+        assert_eq!(screen(&diff(), false), plain);
+        let colored = screen(&diff(), true);
+        assert!(colored.contains("\u{1b}[32m+2\u{1b}[0m\n") && colored.contains("\n one\n"), "{colored:?}");
+        assert_eq!(anstream::adapter::strip_str(&colored).to_string(), plain);
+    }
+
+    #[test]
+    fn long_and_collapsed_parts_say_how_much_is_missing() {
+        let text = "line\n".repeat(1_000);
+        let long = ToolResult::default().with_person_text(&*text);
+        let shown = screen(&long.to_value(), false);
+        assert_eq!(shown.lines().count(), SCREEN.lines + 1);
+        assert!(shown.ends_with("line\n… 600 more lines (--view json prints all)\n"), "{shown}");
+        let display = Display::new(DisplayContent::Text(text.into())).with_title("log").with_collapsed(true);
+        let shown = screen(&ToolResult::default().with_display(display).to_value(), false);
+        assert!(shown.starts_with("── log\nline\n"), "{shown}");
+        assert!(shown.ends_with("line\n… 995 more lines (--view json prints all)\n"), "{shown}");
+    }
+
+    #[test]
+    fn plain_value_and_result_for_the_model_have_a_screen() {
+        let plain = Value::from(json!({"words": 2}));
+        assert_eq!(screen(&plain, false), "{\n  \"words\": 2\n}\n");
+        assert_eq!(summary(&plain, false), [""; 0]);
+        let hidden = ToolResult::default().with_model_text("hidden").to_value();
+        let shown = screen(&hidden, false);
+        assert!(!shown.contains("hidden") && shown.contains("for the model"), "{shown}");
+    }
+
+    #[test]
+    fn summary_is_short() {
+        let mut result = ToolResult::default().with_person_text("word ".repeat(1_000));
+        for n in 0..20 {
+            result = result.with_block(toolbridge::ContentBlock::link(format!("https://a.b/{n}"), "page"));
+        }
+        let lines = summary(&result.to_value(), false);
+        assert!(lines.len() <= 8 && lines.iter().all(|line| line.len() < 200), "{lines:#?}");
+        assert!(lines[0].ends_with("more)") && lines.contains(&"… 17 more lines".to_owned()), "{lines:#?}");
+        assert_eq!(summary(&diff(), false)[0], "── a.txt · +1 −1");
+    }
+
+    #[test]
+    fn voice_has_the_exact_text_before_anything_else() {
+        let speech = |result: ToolResult| {
+            let speech = speech(&result.to_value());
+            (speech.text, speech.needs_model)
+        };
+        let said = |text: &str, needs_model| (text.to_owned(), needs_model);
+        let widget = || Widget::new(json!({"type": "options"})).with_title("Which one?");
+        let both = ToolResult::text("It is sunny.");
+        assert_eq!(speech(both.clone()), said("It is sunny.", true));
+        assert_eq!(speech(both.clone().with_widget(widget())), said("Which one?", true));
+        assert_eq!(
+            speech(both.with_person_text("Sunny!\u{1b}[2J\nBye.")),
+            said("Sunny!\\u{1b}[2J\nBye.", true)
+        );
+        assert_eq!(speech(ToolResult::default().with_person_text("Done.")), said("Done.", false));
+        assert_eq!(speech(ToolResult::default().with_widget(widget())), said("Which one?", false));
+        assert_eq!(speech(ToolResult::default().with_structured(json!({"n": 1}))), said("{\"n\":1}", true));
+    }
+}

@@ -1,0 +1,184 @@
+//! What a person sees of a result, as sections of styled lines. The library and the command line each compile this file.
+//!
+//! Whoever shows the lines decides on colors or markup. Their texts are safe to show: control, bidi and invisible
+//! characters are escaped, and everything has a limit.
+
+#[path = "shown/diff.rs"]
+mod diff;
+#[path = "shown/form.rs"]
+mod form;
+#[path = "shown/json.rs"]
+mod json;
+#[path = "shown/lines.rs"]
+mod lines;
+#[path = "shown/markdown.rs"]
+mod markdown;
+#[cfg(test)]
+#[path = "shown/tests.rs"]
+mod tests;
+
+use crate::{
+    tool::{
+        Audience, BlockKind, ContentBlock, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource,
+        Media, ToolResult,
+    },
+    value::Value,
+};
+pub(crate) use lines::{Ink, Limits, Line, Section, Span, Style};
+use lines::{Page, size};
+
+/// The forms of display that are understood.
+const KINDS: [DisplayKind; 7] = [
+    DisplayKind::Text,
+    DisplayKind::Markdown,
+    DisplayKind::Json,
+    DisplayKind::Code,
+    DisplayKind::Diff,
+    DisplayKind::Image,
+    DisplayKind::Terminal,
+];
+
+/// Returns whether a result has parts, other than a plain value, which is data and nothing else.
+pub(crate) fn has_parts(result: &ToolResult) -> bool {
+    !result.content().is_empty() || !result.display().is_empty() || result.widget().is_some()
+}
+
+/// Returns what a person sees of a result: the text for the person alone, the best display, media and links, and the
+/// widget. Of a plain value, returns its JSON. Nothing that is for the model alone is in it.
+pub(crate) fn sections(result: &ToolResult, limits: Limits) -> Vec<Section> {
+    let mut page = Page::new(limits);
+    if !has_parts(result) {
+        if let Some(data) = result.structured() {
+            json_section(&mut page, "", &data.to_json().to_string());
+        }
+        return page.sections;
+    }
+    let text = result.person_text();
+    if let Some(text) = &text {
+        page.section("", "").text(Style::Plain, text);
+    }
+    let display = result.for_display(&KINDS);
+    match display.as_deref() {
+        Some(display) if is_text(display, text.as_deref()) => {}
+        Some(display) => show(&mut page, display),
+        None => {
+            if let Some(display) = result.display().first() {
+                unknown(&mut page, display.title(), display.raw());
+            }
+        }
+    }
+    let shown = display.as_deref().map(Display::content);
+    for block in result.content().iter().filter(|block| block.audience() != Audience::Model) {
+        media(&mut page, block, shown);
+    }
+    if let Some(widget) = result.widget() {
+        form::show(&mut page, widget);
+    }
+    page.sections
+}
+
+fn is_text(display: &Display, text: Option<&str>) -> bool {
+    matches!(display.content(), DisplayContent::Text(shown) if Some(&**shown) == text)
+}
+
+fn show(page: &mut Page, display: &Display) {
+    let title = display.title().unwrap_or_default();
+    match display.content() {
+        DisplayContent::Text(text) => page.section(title, "").text(Style::Plain, text),
+        DisplayContent::Markdown(text) => {
+            page.section(title, "").extend(markdown::Source::new(text), Line::from);
+        }
+        DisplayContent::Json(text) => json_section(page, title, text),
+        DisplayContent::Code { language, text } => {
+            page.section(title, language.as_deref().unwrap_or("code")).text(Style::Mono, text);
+        }
+        DisplayContent::Diff(diff) => diff_section(page, title, diff),
+        DisplayContent::Image(image) => page.section(title, "").line(Style::Note, &described(image, "image")),
+        DisplayContent::Terminal { id, output, exit_code } => {
+            let note = exit_code.map_or_else(|| "terminal".to_owned(), |code| format!("exit status {code}"));
+            let mut section = page.section(title, &note);
+            match output {
+                Some(output) => section.terminal(output),
+                None => section.line(Style::Note, &format!("terminal {id}: the result has no output of it")),
+            }
+        }
+        _ => return unknown(page, display.title(), display.raw()),
+    }
+    if display.is_collapsed() {
+        page.collapse();
+    }
+}
+
+fn json_section(page: &mut Page, title: &str, text: &str) {
+    let mut section = page.section(title, "");
+    if text.trim_start().starts_with(['{', '[']) {
+        section.extend(json::Pretty::new(text), |line| Line::of(Style::Mono, line));
+    } else {
+        section.text(Style::Mono, text);
+    }
+}
+
+fn diff_section(page: &mut Page, title: &str, diff: &Diff) {
+    let (mut added, mut removed) = (0_usize, 0_usize);
+    for change in diff::changes(diff) {
+        added += usize::from(change.style == Style::Added);
+        removed += usize::from(change.style == Style::Removed);
+    }
+    let what = match (&diff.patch, &diff.old_text, &diff.new_text) {
+        (None, None, Some(_)) => "new file, ",
+        _ => "",
+    };
+    let note = format!("{what}+{added} −{removed}");
+    let path = if title.is_empty() { diff.path.to_string() } else { format!("{title}: {}", diff.path) };
+    page.section(&path, &note).extend(diff::changes(diff), Line::from);
+}
+
+/// Shows a block that is not a text as a line, and the text of an embedded resource.
+fn media(page: &mut Page, block: &ContentBlock, shown: Option<&DisplayContent>) {
+    let line = match block.kind() {
+        BlockKind::Text(_) => return,
+        BlockKind::Image(image) if shown == Some(&DisplayContent::Image(image.clone())) => return,
+        BlockKind::Image(image) => described(image, "image"),
+        BlockKind::Audio(audio) => described(audio, "audio"),
+        BlockKind::Link { uri, name } => {
+            let line = markdown::link(name.as_deref().unwrap_or_default(), uri);
+            return page.loose().push(line);
+        }
+        BlockKind::Resource(resource) => return embedded(page, resource),
+        _ => return unknown(page, None, block.raw()),
+    };
+    page.loose().line(Style::Note, &line);
+}
+
+/// Describes a medium in one line, such as `image/png, 12.3 KB`.
+fn described(media: &Media, otherwise: &str) -> String {
+    format!("{}, {}", media.mime_type().unwrap_or(otherwise), size(media.size()))
+}
+
+fn embedded(page: &mut Page, resource: &EmbeddedResource) {
+    let kind = resource.mime_type.as_deref().unwrap_or_default();
+    match &resource.text {
+        Some(text) if kind == "text/markdown" => {
+            page.section(&resource.uri, kind).extend(markdown::Source::new(text), Line::from);
+        }
+        Some(text) if kind == "application/json" => json_section(page, &resource.uri, text),
+        Some(text) => page.section(&resource.uri, kind).text(Style::Mono, text),
+        None => {
+            let blob = resource.blob.as_deref().unwrap_or_default();
+            let blob = described(&Media::new(blob, kind), "data");
+            page.loose().line(Style::Note, &format!("{}: {blob}", resource.uri));
+        }
+    }
+}
+
+/// Shows something that is not understood by its text, otherwise by its type.
+fn unknown(page: &mut Page, title: Option<&str>, raw: &Value) {
+    let field = |name: &str| raw.get(name).and_then(|text| text.as_str().map(str::to_owned));
+    match (field("text"), field("type")) {
+        (Some(text), _) => page.section(title.unwrap_or_default(), "").text(Style::Plain, &text),
+        (None, Some(kind)) => {
+            page.loose().line(Style::Note, &format!("content of the unknown type {kind:?}"))
+        }
+        (None, None) => page.loose().line(Style::Note, "content of an unknown type"),
+    }
+}

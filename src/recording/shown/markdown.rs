@@ -1,0 +1,355 @@
+//! Markdown as lines: headings, lists, quotes, code, emphasis and links. Everything else stays as it is written.
+
+use super::{Ink, Line, Span, Style};
+
+/// The longest line of which the marks are read, in bytes.
+const MAX_LINE: usize = 16 * 1024;
+
+/// How many marks without an end are remembered for a line.
+const MAX_UNPAIRED: usize = 16;
+
+/// The lines of a text in Markdown, without the marks around code.
+pub(super) struct Source<'a> {
+    lines: std::str::Lines<'a>,
+    /// The mark that ends the block of code.
+    fence: Option<&'a str>,
+}
+
+/// A line as it is written.
+pub(super) enum Written<'a> {
+    Text(&'a str),
+    Code(&'a str),
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self { lines: text.lines(), fence: None }
+    }
+}
+
+impl<'a> Iterator for Source<'a> {
+    type Item = Written<'a>;
+
+    fn next(&mut self) -> Option<Written<'a>> {
+        loop {
+            let line = self.lines.next()?;
+            let mark = fence(line.trim_start());
+            match (self.fence, mark) {
+                (None, Some(mark)) => self.fence = Some(mark),
+                (Some(open), Some(mark)) if mark.starts_with(open) && line.trim().len() == mark.len() => {
+                    self.fence = None;
+                }
+                (Some(_), _) => return Some(Written::Code(line)),
+                (None, None) => return Some(Written::Text(line)),
+            }
+        }
+    }
+}
+
+impl From<Written<'_>> for Line {
+    fn from(written: Written<'_>) -> Self {
+        match written {
+            Written::Code(line) => Self::of(Style::Mono, line),
+            Written::Text(line) => block(line),
+        }
+    }
+}
+
+/// Returns the mark of a line that begins or ends a block of code.
+fn fence(line: &str) -> Option<&str> {
+    let mark = line.chars().next().filter(|it| matches!(it, '`' | '~'))?;
+    let length = line.len() - line.trim_start_matches(mark).len();
+    (length >= 3 && !line[length..].contains('`')).then(|| &line[..length])
+}
+
+fn block(line: &str) -> Line {
+    let text = line.trim_start();
+    let indent = &line[..line.len() - text.len()];
+    let level = text.len() - text.trim_start_matches('#').len();
+    if (1..=6).contains(&level) && (text.len() == level || text[level..].starts_with([' ', '\t'])) {
+        return Line { style: Style::Heading, spans: spans(text[level..].trim().trim_end_matches(" #")) };
+    }
+    if let Some(quoted) = text.strip_prefix('>') {
+        return Line { style: Style::Quote, spans: spans(quoted.trim_start()) };
+    }
+    // The columns of a table are aligned in its source, if anywhere.
+    if text.starts_with('|') {
+        return Line::of(Style::Mono, line);
+    }
+    let is_rule = |mark| text.len() >= 3 && text.chars().all(|it| it == mark || it == ' ');
+    if ['-', '*', '_'].into_iter().any(is_rule) {
+        return Line::of(Style::Note, "―――");
+    }
+    let item = ["- ", "* ", "+ "].iter().find_map(|mark| text.strip_prefix(mark));
+    let (before, text) = match item {
+        Some(item) => (format!("{indent}• "), item),
+        None => (indent.to_owned(), text),
+    };
+    let mut spans = spans(text);
+    if !before.is_empty() {
+        spans.insert(0, Span { ink: Ink::Plain, text: before });
+    }
+    Line { style: Style::Plain, spans }
+}
+
+/// Returns a link as its text and its address, which can be opened if it is of the web.
+pub(super) fn link(text: &str, url: &str) -> Line {
+    let mut spans = Spans::default();
+    spans.link(text, url);
+    Line { style: Style::Plain, spans: spans.all }
+}
+
+/// Reads the marks inside a line.
+fn spans(line: &str) -> Vec<Span> {
+    let mut spans = Spans::default();
+    if line.len() > MAX_LINE {
+        spans.plain(line);
+        return spans.all;
+    }
+    let mut unpaired: Vec<&str> = Vec::new();
+    let mut rest = line;
+    while let Some(at) = rest.find(['\\', '`', '*', '_', '[', '!', '<', 'h']) {
+        let is_inside_word = rest[..at].ends_with(char::is_alphanumeric) || (at == 0 && spans.ends_in_word());
+        spans.plain(&rest[..at]);
+        rest = &rest[at..];
+        let read = match rest.as_bytes()[0] {
+            b'\\' => escaped(rest),
+            b'h' if is_inside_word => None,
+            b'h' => address(rest).map(|url| (Piece::Link("", url), url.len())),
+            b'<' => enclosed(rest, &mut unpaired),
+            b'!' | b'[' => bracketed(rest, &mut unpaired),
+            _ => marked(rest, is_inside_word, &mut unpaired),
+        };
+        let (piece, length) = read.unwrap_or_else(|| {
+            let length = rest.chars().next().map_or(rest.len(), char::len_utf8);
+            (Piece::Text(Ink::Plain, &rest[..length]), length)
+        });
+        match piece {
+            Piece::Text(ink, text) => spans.push(ink, text),
+            Piece::Link(text, url) => spans.link(text, url),
+            Piece::Image(text, url) => {
+                spans.plain("[image] ");
+                spans.link(text, url);
+            }
+        }
+        rest = &rest[length..];
+    }
+    spans.plain(rest);
+    spans.all
+}
+
+/// What a mark encloses.
+enum Piece<'a> {
+    Text(Ink, &'a str),
+    Link(&'a str, &'a str),
+    Image(&'a str, &'a str),
+}
+
+fn escaped(rest: &str) -> Option<(Piece<'_>, usize)> {
+    let next = rest[1..].chars().next().filter(char::is_ascii_punctuation)?;
+    Some((Piece::Text(Ink::Plain, &rest[1..=next.len_utf8()]), 1 + next.len_utf8()))
+}
+
+/// Reads an address in angle brackets.
+fn enclosed<'a>(rest: &'a str, unpaired: &mut Vec<&'a str>) -> Option<(Piece<'a>, usize)> {
+    let end = find(rest, ">", unpaired)?;
+    let url = &rest[1..end];
+    is_web(url).then_some((Piece::Link("", url), end + 1))
+}
+
+/// Returns the place of a mark, and remembers if there is none: then there is none further on either.
+fn find<'a>(text: &str, mark: &'a str, unpaired: &mut Vec<&'a str>) -> Option<usize> {
+    if unpaired.contains(&mark) {
+        return None;
+    }
+    let place = text.find(mark);
+    if place.is_none() && unpaired.len() < MAX_UNPAIRED {
+        unpaired.push(mark);
+    }
+    place
+}
+
+/// Reads code, strong or emphasized text.
+fn marked<'a>(
+    rest: &'a str,
+    is_inside_word: bool,
+    unpaired: &mut Vec<&'a str>,
+) -> Option<(Piece<'a>, usize)> {
+    let first = rest.chars().next()?;
+    let length = rest.len() - rest.trim_start_matches(first).len();
+    let (mark, after) = rest.split_at(length);
+    let ink = match (first, length) {
+        ('`', _) => Ink::Code,
+        ('_', _) if is_inside_word => return Some((Piece::Text(Ink::Plain, mark), length)),
+        (_, 1) => Ink::Emphasis,
+        (_, 2 | 3) => Ink::Strong,
+        _ => return Some((Piece::Text(Ink::Plain, mark), length)),
+    };
+    let may_open = ink == Ink::Code || !after.starts_with(char::is_whitespace);
+    match may_open.then(|| find(after, mark, unpaired)).flatten() {
+        Some(end) if end > 0 => Some((Piece::Text(ink, &after[..end]), length + end + length)),
+        _ => Some((Piece::Text(Ink::Plain, mark), length)),
+    }
+}
+
+/// Reads a link or an image.
+fn bracketed<'a>(rest: &'a str, unpaired: &mut Vec<&'a str>) -> Option<(Piece<'a>, usize)> {
+    let is_image = rest.starts_with('!');
+    let text = rest.strip_prefix('!').unwrap_or(rest).strip_prefix('[')?;
+    let middle = find(text, "](", unpaired)?;
+    let target = &text[middle + 2..];
+    let end = find(target, ")", unpaired)?;
+    // A title may follow the address.
+    let url = target[..end].split(' ').next().unwrap_or_default().trim_matches(['<', '>']);
+    let length = rest.len() - target.len() + end + 1;
+    let text = &text[..middle];
+    if text.contains('[') {
+        return None;
+    }
+    Some((if is_image { Piece::Image(text, url) } else { Piece::Link(text, url) }, length))
+}
+
+/// Returns the address at the beginning of a text, without the punctuation after it.
+fn address(rest: &str) -> Option<&str> {
+    let end = rest.find(|it: char| it.is_whitespace() || matches!(it, '<' | '>' | '"' | '`' | '|'));
+    let url = rest[..end.unwrap_or(rest.len())]
+        .trim_end_matches(['.', ',', ';', ':', '!', '?', '*', '_', ')', ']', '\'']);
+    is_web(url).then_some(url)
+}
+
+fn is_web(url: &str) -> bool {
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    rest.is_some_and(|rest| !rest.is_empty()) && url.bytes().all(|it| it.is_ascii_graphic())
+}
+
+/// Spans, of which neighbors with the same ink are joined.
+#[derive(Default)]
+struct Spans {
+    all: Vec<Span>,
+}
+
+impl Spans {
+    fn plain(&mut self, text: &str) {
+        self.push(Ink::Plain, text);
+    }
+
+    fn push(&mut self, ink: Ink, text: &str) {
+        match self.all.last_mut() {
+            _ if text.is_empty() => {}
+            Some(last) if last.ink == ink && ink != Ink::Link => last.text.push_str(text),
+            _ => self.all.push(Span { ink, text: text.to_owned() }),
+        }
+    }
+
+    fn link(&mut self, text: &str, url: &str) {
+        let ink = if is_web(url) { Ink::Link } else { Ink::Plain };
+        let text = text.trim();
+        if text.is_empty() || text == url {
+            return self.push(ink, url);
+        }
+        self.plain(text);
+        self.plain(" <");
+        self.push(ink, url);
+        self.plain(">");
+    }
+
+    fn ends_in_word(&self) -> bool {
+        self.all.last().is_some_and(|last| last.text.ends_with(char::is_alphanumeric))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes a line with marks of its own: `#` heading, `>` quote, `|` mono, `-` note; `{s …}` and so on for inks.
+    fn written(text: &str) -> Vec<String> {
+        let span = |span: &Span| match span.ink {
+            Ink::Plain => span.text.clone(),
+            Ink::Strong => format!("{{s {}}}", span.text),
+            Ink::Emphasis => format!("{{e {}}}", span.text),
+            Ink::Code => format!("{{c {}}}", span.text),
+            Ink::Link => format!("{{l {}}}", span.text),
+        };
+        let line = |line: Line| {
+            let style = match line.style {
+                Style::Plain => "",
+                Style::Heading => "# ",
+                Style::Quote => "> ",
+                Style::Mono => "| ",
+                _ => "- ",
+            };
+            format!("{style}{}", line.spans.iter().map(span).collect::<String>())
+        };
+        Source::new(text).map(|it| line(it.into())).collect()
+    }
+
+    #[test]
+    fn blocks_are_lines_of_their_style() {
+        let text = "# Title #\n\nText\n  - one\n* two\n3. three\n> said\n```rust\n# *no* heading\n~~~\n```\n---\n| a | b |\n#no\n**x**";
+        assert_eq!(
+            written(text),
+            [
+                "# Title",
+                "",
+                "Text",
+                "  • one",
+                "• two",
+                "3. three",
+                "> said",
+                "| # *no* heading",
+                "| ~~~",
+                "- ―――",
+                "| | a | b |",
+                "#no",
+                "{s x}",
+            ]
+        );
+        assert_eq!(written("```\nopen"), ["| open"]);
+        assert_eq!(written("``` a ` b\nc"), ["``` a ` b", "c"]);
+    }
+
+    #[test]
+    fn marks_inside_a_line_are_read() {
+        for (text, expected) in [
+            (
+                "a **b** __c__ ***d*** *e* _f_ `g*h*` ``i`j``",
+                "a {s b} {s c} {s d} {e e} {e f} {c g*h*} {c i`j}",
+            ),
+            ("snake_case_name 2 * 3 * 4 **open *half", "snake_case_name 2 * 3 * 4 **open *half"),
+            (r"\*no\* \a", r"*no* \a"),
+            ("[text](https://a.b/c \"title\").", "text <{l https://a.b/c}>."),
+            ("[https://a.b](https://a.b) <http://c.d>", "{l https://a.b} {l http://c.d}"),
+            ("see https://a.b/c?d=e, (http://f).", "see {l https://a.b/c?d=e}, ({l http://f})."),
+            ("![cat](https://a.b/cat.png)", "[image] cat <{l https://a.b/cat.png}>"),
+            ("xhttps://a.b ![no] [no] (no)", "xhttps://a.b ![no] [no] (no)"),
+            ("<b>html</b> &amp;", "<b>html</b> &amp;"),
+        ] {
+            assert_eq!(written(text), [expected], "{text}");
+        }
+    }
+
+    #[test]
+    fn only_addresses_of_the_web_can_be_opened() {
+        for url in [
+            "javascript:alert(1)",
+            "data:text/html,x",
+            "file:///etc/passwd",
+            "http://",
+            "https://a\u{202e}b",
+            "//a.b",
+        ] {
+            let lines = written(&format!("[text]({url})"));
+            assert!(lines[0].starts_with("text <") && !lines[0].contains("{l "), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn line_of_marks_without_end_is_one_line() {
+        for mark in ["*", "**a ", "[", "![", "`", "``a", "<", "_a ", "http", "[a](", "[a]", "\\"] {
+            let line = mark.repeat(MAX_LINE / mark.len());
+            let lines = written(&line);
+            assert!(lines.len() <= 1, "{mark}");
+        }
+    }
+}
