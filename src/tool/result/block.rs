@@ -211,7 +211,7 @@ impl ContentBlock {
         }
         let (kind, mut raw) = kind_of(block, texts);
         let place = raw.get(PLACE).and_then(|place| place.as_str().map(Arc::from));
-        if place.is_some() {
+        if raw.get(PLACE).is_some() {
             raw = without(&raw, &[PLACE]);
         }
         Self { kind, audience: audience_of(&raw), raw, place }
@@ -243,15 +243,10 @@ impl ContentBlock {
             }
             BlockKind::Other => {}
         }
-        let is_resource = matches!(self.kind, BlockKind::Resource(_));
-        for (key, value) in pairs(&self.raw) {
-            if !(is_resource && key.as_str() == Some("resource")) {
-                texts.value(map.pair(&key), &value);
-            }
-        }
         if let Some(place) = &self.place {
             map.key(PLACE).str(place);
         }
+        map.append_rest(&self.raw, texts);
         map.append_to(out);
     }
 }

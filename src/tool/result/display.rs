@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use super::{
     block::Media,
-    fields::{Fields, Map, pairs},
+    fields::{Fields, Map},
     references::{Reader, Writer},
     sized,
 };
@@ -238,9 +238,7 @@ impl Display {
         if self.is_collapsed {
             map.key("collapsed").bool(true);
         }
-        for (key, value) in pairs(&self.raw) {
-            texts.value(map.pair(&key), &value);
-        }
+        map.append_rest(&self.raw, texts);
         map.append_to(out);
     }
 }
@@ -382,6 +380,16 @@ mod tests {
             // Equal objects may have their keys in another order.
             assert_eq!(Value::from_bytes(out).unwrap().to_json(), json);
         }
+    }
+
+    #[test]
+    fn field_that_is_not_understood_is_never_written_twice() {
+        let json = json!({"type": "text", "text": "a", "title": 5, "collapsed": "?", "more": 1});
+        let display = Display::read(&json.into(), &Reader::new(None)).with_title("t").with_collapsed(true);
+        let mut out = Vec::new();
+        display.write(&mut out, &Writer::new(None));
+        let expected = json!({"type": "text", "text": "a", "title": "t", "collapsed": true, "more": 1});
+        assert_eq!(Value::from_bytes(out).unwrap().to_json(), expected);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The fields of a map, without building a tree.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use serde::de::DeserializeOwned;
 
-use super::references::Reader;
+use super::references::{Reader, Writer};
 use crate::value::{
     Value,
     token::{Token, skip},
@@ -67,6 +67,31 @@ impl Map {
         self.count += 1;
         self.bytes.extend_from_slice(key.as_bytes());
         &mut self.bytes
+    }
+
+    /// Appends the pairs of another map whose keys are not there yet.
+    pub(super) fn append_rest(&mut self, rest: &Value, texts: &Writer<'_>) {
+        let known = self.keys();
+        for (key, value) in pairs(rest) {
+            if !known.iter().any(|known| self.text_at(known.clone()) == key.as_str()) {
+                texts.value(self.pair(&key), &value);
+            }
+        }
+    }
+
+    /// Returns where the keys are.
+    fn keys(&self) -> Vec<Range<usize>> {
+        let (mut keys, mut at) = (Vec::with_capacity(self.count), 0);
+        while let Ok(value) = skip(&self.bytes, at) {
+            keys.push(at..value);
+            let Ok(next) = skip(&self.bytes, value) else { break };
+            at = next;
+        }
+        keys
+    }
+
+    fn text_at(&self, range: Range<usize>) -> Option<&str> {
+        Token::read(self.bytes.get(range)?, 0).ok()?.0.as_text()
     }
 
     /// Appends the map to a buffer.
