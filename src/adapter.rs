@@ -3,5 +3,8 @@
 //! Adapters use the public API only.
 
 pub mod agent_air;
+mod json;
 pub mod mcp;
 pub mod orchestrate;
+
+pub use json::DocumentError;

@@ -1,1 +1,5 @@
 //! The Model Context Protocol (MCP).
+
+mod document;
+
+pub use document::CallToolResult;

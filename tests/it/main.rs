@@ -59,11 +59,13 @@ mod logs;
 #[cfg(feature = "record")]
 mod observed;
 mod options;
+mod orchestrate_documents;
 mod process;
 mod programs;
 mod programs_of_the_api;
 #[cfg(all(feature = "cli", unix))]
 mod programs_supervised;
+mod random_documents;
 #[cfg(all(feature = "cli", unix))]
 mod recorded;
 #[cfg(feature = "record")]
