@@ -16,6 +16,8 @@ macro_rules! with {
     }};
 }
 
+mod agent_air;
+mod agent_air_batch;
 mod bridge;
 mod bridge_either;
 mod bridge_ends;

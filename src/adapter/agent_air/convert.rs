@@ -1,0 +1,139 @@
+//! Between documents and results.
+
+use serde_json::Value as Json;
+
+use super::{
+    bounds::check,
+    display::{ContentType, DisplayConfig},
+    document::Document,
+};
+use crate::{
+    ContentBlock, Display, DisplayContent, DisplayKind, ErrorCode, Native, Outcome, ToolError, ToolResult,
+    ToolSystem, Value,
+};
+
+/// The longest output that is also offered as structured data, in bytes: the data is a second copy of it on the wire.
+const MAX_STRUCTURED: usize = 256 * 1024;
+
+/// The forms of display that a document can hold.
+const KINDS: [DisplayKind; 5] =
+    [DisplayKind::Text, DisplayKind::Markdown, DisplayKind::Json, DisplayKind::Code, DisplayKind::Diff];
+
+/// The fields of a display in toolbridge's form, which an unknown field must not repeat.
+const DISPLAY_FIELDS: [&str; 3] = ["type", "text", "language"];
+
+impl Document {
+    /// Returns it as a result: the output for the model and the person, the display, and the document itself.
+    ///
+    /// An output of at most 256 KiB that is a JSON map or list is also the result's structured data. Whether the tool
+    /// failed is no part of a result: [`to_outcome`](Self::to_outcome) keeps it.
+    pub fn to_result(&self) -> ToolResult {
+        let block = ContentBlock::text(self.output()).with_native_pointer("/output");
+        let mut result = ToolResult::default().with_block(block);
+        if let Some(display) = self.display() {
+            result = result.with_display(shown(display, self.output()));
+        }
+        let result = result.with_native(Native::new(ToolSystem::AGENT_AIR, self.json()));
+        let Some(structured) = structured(self.output()) else { return result };
+        // The model reads the output alone, so the data must say the same. That of a repeated key, for example, does not.
+        let with = result.clone().with_structured(structured);
+        if with.for_model(usize::MAX).text == self.output() { with } else { result }
+    }
+
+    /// Returns it as the outcome of a tool, for a [`ToolSource`](crate::ToolSource).
+    ///
+    /// # Errors
+    /// A failed tool's output is the message of the error, whose code is `execution_error` and whose partial result is the
+    /// whole result.
+    pub fn to_outcome(&self) -> Outcome {
+        let value = self.to_result().to_value();
+        match self.is_error() {
+            false => Ok(value),
+            true => Err(ToolError::new(ErrorCode::EXECUTION_ERROR, self.output()).with_partial(value)),
+        }
+    }
+
+    /// Writes a result, of whichever system, as a document.
+    ///
+    /// A result that has a document of agent-air is that document, byte for byte; if only the caller knows that the tool
+    /// failed, `is_error` is set in it. Otherwise the output is what the model reads, at most
+    /// [`ToolResult::MAX_TEXT`] bytes, and the display is what a person sees. A display whose text is not the output has
+    /// it in its field `content`.
+    pub fn of_result(result: &ToolResult, is_error: bool) -> Self {
+        let native = result.native().filter(|native| *native.system() == ToolSystem::AGENT_AIR);
+        if let Some(document) = native.and_then(|native| Self::read(native.json()).ok()) {
+            return if is_error && !document.is_error() { document.with_error(true) } else { document };
+        }
+        let document = Self::new(result.for_model(ToolResult::MAX_TEXT).text).with_error(is_error);
+        match display_of(result, document.output()) {
+            Some(display) => document.with_display(display),
+            None => document,
+        }
+    }
+}
+
+impl From<&Document> for ToolResult {
+    fn from(document: &Document) -> Self {
+        document.to_result()
+    }
+}
+
+/// Returns the data in an output that is a map or a list.
+fn structured(output: &str) -> Option<Value> {
+    let is_container = output.trim_start().starts_with(['{', '[']);
+    if !is_container || output.len() > MAX_STRUCTURED || check(output).is_err() {
+        return None;
+    }
+    serde_json::from_str::<Json>(output).ok().map(Value::from)
+}
+
+fn shown(display: &DisplayConfig, output: &str) -> Display {
+    let text = display.content().unwrap_or(output).into();
+    let code = |language: &str, text| DisplayContent::Code { language: Some(language.into()), text };
+    let content = match &display.content_type {
+        ContentType::Markdown => DisplayContent::Markdown(text),
+        ContentType::Json => DisplayContent::Json(text),
+        ContentType::Code(language) if language.is_empty() => DisplayContent::Code { language: None, text },
+        ContentType::Code(language) => code(language, text),
+        ContentType::Yaml => code("yaml", text),
+        ContentType::Xml => code("xml", text),
+        ContentType::Auto if structured(&text).is_some() => DisplayContent::Json(text),
+        ContentType::Text | ContentType::Auto | ContentType::Other(_) => DisplayContent::Text(text),
+    };
+    let mut shown = Display::new(content).with_collapsed(display.collapsed);
+    if !display.title.is_empty() {
+        shown = shown.with_title(display.title.as_str());
+    }
+    let more = display.fields().iter().filter(|(name, value)| {
+        let is_shown = *name == "content" && value.is_string();
+        !is_shown && !DISPLAY_FIELDS.contains(&name.as_str())
+    });
+    shown.with_raw(Json::Object(more.map(|(name, value)| (name.clone(), value.clone())).collect()).into())
+}
+
+/// Returns how a result of another system is shown; `None` if that is its output as plain text.
+fn display_of(result: &ToolResult, output: &str) -> Option<DisplayConfig> {
+    let shown = result.for_display(&KINDS)?;
+    // A diff without a patch is two texts: the next form is shown.
+    let without_diff = &KINDS[..KINDS.len() - 1];
+    let shown = match shown.content() {
+        DisplayContent::Diff(diff) if diff.patch.is_none() => result.for_display(without_diff)?,
+        _ => shown,
+    };
+    let (content_type, text) = match shown.content() {
+        DisplayContent::Text(text) => (ContentType::Text, text),
+        DisplayContent::Markdown(text) => (ContentType::Markdown, text),
+        DisplayContent::Json(text) => (ContentType::Json, text),
+        DisplayContent::Code { language, text } => {
+            (ContentType::Code(language.as_deref().unwrap_or_default().to_owned()), text)
+        }
+        DisplayContent::Diff(diff) => (ContentType::Code("diff".to_owned()), diff.patch.as_ref()?),
+        _ => return None,
+    };
+    let title = shown.title().unwrap_or_default();
+    if content_type == ContentType::Text && **text == *output && title.is_empty() && !shown.is_collapsed() {
+        return None;
+    }
+    let display = DisplayConfig::new(title, content_type).with_collapsed(shown.is_collapsed());
+    Some(if **text == *output { display } else { display.with_field("content", &**text) })
+}
