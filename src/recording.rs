@@ -36,6 +36,8 @@ mod redactor;
 #[cfg(feature = "report")]
 mod report;
 mod rewrite;
+#[cfg(feature = "report")]
+mod shown;
 mod tap;
 mod text;
 mod trace;

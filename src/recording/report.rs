@@ -15,10 +15,15 @@ use super::{Entry, RecordedCall};
 /// connections. The recorded data is embedded as JSON, and the script inserts it as text, so that it cannot become
 /// markup or code. Control, bidi and invisible characters are shown as escapes.
 ///
+/// A result with parts ([`ToolResult`](crate::ToolResult)) is drawn as a person sees it: text, Markdown, JSON, code,
+/// diffs, forms and the output of terminals. Media are a line with their type and size. Only `http` and `https` links
+/// can be opened. The text that is spoken and the result's native document stand below.
+///
 /// `calls` must be the calls of these entries; [`RecordedCall::entries`] counts them. The entries are read once, and
 /// only what the page shows is kept. The page has limits and reports what exceeds them: 32 MiB of data, 16 KiB of
-/// JSON for a frame's body, 200 frames per call, 100,000 calls, 5,000 room events, 1,000 participants, 1,000 tools,
-/// and 200 bytes for a name. The totals count every call.
+/// JSON for a frame's body, 16 KiB for a result's parts, in at most 32 sections of 200 lines, 16 KiB of a native document,
+/// 200 frames per call, 100,000 calls, 5,000 room events, 1,000 participants, 1,000 tools, and 200 bytes for a name. The
+/// totals count every call.
 ///
 /// ```
 /// use toolbridge::recording::report;

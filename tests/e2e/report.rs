@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
-use toolbridge::recording::{RecordedOutcome, RoomEvent};
+use toolbridge::recording::{RecordedCall, RecordedOutcome, RoomEvent};
 
 use crate::{
     report_sample::{HOSTILE, Sample, afternoon, hostile, long},
@@ -41,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         call_is_drawn_as_a_bar_and_a_row,
         keys_pointer_filter_and_headings_work,
         call_named_in_the_address_is_open_with_its_frames,
+        result_is_drawn_as_a_person_sees_it,
         empty_recording_makes_a_page_that_says_so,
         sec_c3_hostile_text_adds_nothing_to_the_page,
         sec_c3_content_policy_refuses_any_other_script_and_style,
@@ -261,6 +262,41 @@ async fn call_named_in_the_address_is_open_with_its_frames() -> anyhow::Result<(
     ensure!(!panel.split_once('>').context("no panel")?.0.contains("hidden"), "the panel is hidden");
     for text in [call.as_str(), "ToolUseRequest", "ControlStop", "<pre", "\"toolName\"", "traceparent"] {
         ensure!(panel.contains(text), "no {text} in {panel}");
+    }
+    Ok(())
+}
+
+async fn result_is_drawn_as_a_person_sees_it() -> anyhow::Result<()> {
+    for (tool, texts) in [
+        (
+            "edit_note",
+            &[
+                "<div class=\"line removed\">-- cream</div>",
+                "<div class=\"line added\">+- wine</div>",
+                "<a href=\"https://notes.example/shopping\" target=\"_blank\" rel=\"noopener noreferrer\">",
+                "Document of mcp",
+            ][..],
+        ),
+        ("book_table", &["1. Guests (required, integer from 1 to 12, default 2)", "[Book]", "does not run"]),
+        (
+            "show_recipe",
+            &[
+                "<div class=\"line heading\">Spaghetti",
+                "<span class=\"strong\">four</span>",
+                "image/png, 12.4 KB",
+            ],
+        ),
+    ] {
+        let sample = afternoon();
+        let ok = |call: &&RecordedCall| call.tool == tool && call.outcome == RecordedOutcome::Ok;
+        let call = sample.calls.iter().find(ok).context("no such call")?.id.clone();
+        let seen = open(tool, &sample.page("Kitchen"), &format!("#call={call}")).await?;
+        seen.has_no_errors()?;
+        let panel = seen.body().split_once("<aside").context("no panel")?.1;
+        for text in texts {
+            ensure!(panel.contains(text), "no {text} in {panel}");
+        }
+        ensure!(!panel.contains("<img"), "an image was made");
     }
     Ok(())
 }

@@ -106,6 +106,10 @@ fn sec_c3_foreign_text_is_not_markup_and_shows_its_control_characters() {
     // A body keeps its value: the escapes are those of JSON.
     let body = data["frames"][0][10][0].as_str().unwrap();
     assert_eq!(serde_json::from_str::<Value>(body).unwrap()["toolName"], HOSTILE);
+    // The only address that can be opened is the one that nobody forged.
+    let result = data["frames"][2][12].to_string();
+    assert_eq!(result.matches("[4,").count(), 1, "{result}");
+    assert!(result.contains(r#"[4,"https://a.b/c"]"#) && result.contains("javascript:alert(1"), "{result}");
     // A packet that is not a frame is shown as its bytes, with the reason.
     let broken: Value = serde_json::from_str(data["frames"][1][10][0].as_str().unwrap()).unwrap();
     assert!(
@@ -150,6 +154,60 @@ fn page_contains_calls_frames_and_room_events() {
     assert_eq!(data["head"]["room"]["name"], "kitchen");
     let omitted = data["omitted"].as_object().unwrap();
     assert!(omitted.values().all(|count| count == 0), "{omitted:?}");
+}
+
+/// The results with parts of a page: their sections, what is spoken, whether the model runs, and the native document.
+fn results(data: &Value) -> Vec<&Value> {
+    let results = data["frames"].as_array().unwrap().iter().map(|frame| &frame[12]);
+    results.filter(|result| !result.is_null()).collect()
+}
+
+#[test]
+fn result_with_parts_is_in_the_page_as_a_person_sees_it() {
+    let data = data(&afternoon().page("Kitchen"));
+    let results = results(&data);
+    let with_title = |title: &str| {
+        let mut found = results.iter().filter(|it| it[0].as_array().unwrap().iter().any(|it| it[0] == title));
+        *found.next().unwrap_or_else(|| panic!("no {title}: {results:?}"))
+    };
+    let note = with_title("notes/shopping.md");
+    assert_eq!(note[0][0][1], "+2 −1");
+    assert_eq!(note[0][0][3][0], json!([6, "@@ -2,5 +2,6 @@"]));
+    assert_eq!(note[0][1][3][0], json!([0, "Shopping list <", [4, "https://notes.example/shopping"], ">"]));
+    let native =
+        json!({"content": [{"type": "text", "text": "2 lines changed"}], "structuredContent": {"lines": 2}});
+    assert_eq!(note[3], json!(["mcp", native.to_string(), native.to_string().len()]));
+    assert_eq!((&note[1], &note[2]), (&Value::Null, &json!(true)));
+    let form = with_title("When and for how many?");
+    assert_eq!((&form[1], &form[2]), (&json!("When and for how many?"), &json!(false)));
+    // What is for the model alone is not shown to a person.
+    assert!(!json!(results).to_string().contains("Offer to set a timer"));
+    assert!(json!(results).to_string().contains("image/png, 12.4 KB"));
+}
+
+#[test]
+fn large_result_is_cut_within_the_limits_of_a_frame() {
+    let mut sample = long(1);
+    let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+    for native in [deep, json!({"a": "x".repeat(300_000)}).to_string(), "{broken".repeat(30_000)] {
+        let result = json!({
+            "bridge.result": 1,
+            "content": vec![json!({"type": "resource_link", "uri": format!("https://a.b/{}", "y".repeat(500))}); 1_000],
+            "display": [{"type": "code", "text": "z\n".repeat(100_000)}],
+            "native": {"system": "mcp", "json": native},
+        });
+        let frame = json!({"type": 7, "body": {"id": "call-0", "success": true, "result": result}});
+        let payload = Frame::from_json(&frame.to_string()).unwrap().to_bytes();
+        sample.packet(0, "ada-phone", &["assistant"], payload, Some(0));
+    }
+    let data = data(&sample.page("large"));
+    let results = results(&data);
+    assert_eq!(results.len(), 3);
+    for result in results {
+        assert!(result.to_string().len() < 48 << 10, "{}", result.to_string().len());
+        assert_eq!((&result[0][0][4], &result[3][0]), (&json!(99_800), &json!("mcp")));
+        assert!(result[3][1].as_str().unwrap().len() <= 16 << 10);
+    }
 }
 
 #[test]

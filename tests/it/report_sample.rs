@@ -202,11 +202,68 @@ fn data(tool: &str, number: usize) -> Value {
             let hit = |n: usize| json!({"rank": n, "title": format!("Carbonara, {n}"), "score": 1.0 / (n + 1) as f64});
             json!({"results": (0..5).map(hit).collect::<Vec<_>>()})
         }
+        "show_recipe" => recipe(),
+        "edit_note" => edited_note(),
+        "book_table" => table_form(),
         "take_photo" => {
             json!({"width": 4032, "height": 3024, "thumbnail": {"$bin": "iVBORw0KGgoAAAANSUhEUgAA"}})
         }
         _ => json!({"value": null}),
     }
+}
+
+/// Markdown and an image, with a text that is spoken.
+fn recipe() -> Value {
+    let text = "# Spaghetti alla carbonara\n\nFor **four**, in *20 minutes*. From [the archive](https://recipes.example/17).\n\n\
+        - 400 g spaghetti\n- 150 g guanciale\n  - or pancetta\n\n> No cream.\n\n```sh\nset_timer --minutes 9\n```";
+    json!({
+        "bridge.result": 1,
+        "text": "The recipe for carbonara is on your screen.",
+        "content": [
+            {"type": "text", "text": "The recipe for carbonara is on your screen.", "annotations": {"audience": ["user"]}},
+            {"type": "text", "text": "Offer to set a timer.", "annotations": {"audience": ["assistant"]}},
+            {"type": "image", "data": "iVBORw0KGgo".repeat(1_500), "mimeType": "image/png"},
+        ],
+        "display": [{"type": "markdown", "text": text}],
+    })
+}
+
+/// A change of a file, and the output of a terminal, with the document of the server that they come from.
+fn edited_note() -> Value {
+    let old = "Shopping\n\n- eggs\n- guanciale\n- cream\n- pepper\n";
+    let new = "Shopping\n\n- eggs\n- guanciale\n- pecorino\n- pepper\n- wine\n";
+    let native =
+        json!({"content": [{"type": "text", "text": "2 lines changed"}], "structuredContent": {"lines": 2}});
+    json!({
+        "bridge.result": 1,
+        "text": "2 lines changed",
+        "content": [
+            {"type": "text", "text": "2 lines changed"},
+            {"type": "resource_link", "uri": "https://notes.example/shopping", "name": "Shopping list"},
+        ],
+        "display": [{"type": "diff", "path": "notes/shopping.md", "oldText": old, "newText": new}],
+        "native": {"system": "mcp", "json": native.to_string()},
+    })
+}
+
+/// A form, whose title is spoken.
+fn table_form() -> Value {
+    let schema = json!({
+        "type": "object", "required": ["guests", "time"],
+        "properties": {
+            "guests": {"type": "integer", "title": "Guests", "minimum": 1, "maximum": 12, "default": 2},
+            "time": {"type": "string", "format": "time", "title": "Time"},
+            "seat": {"type": "string", "title": "Where", "enum": ["inside", "terrace"], "description": "The terrace closes at ten."},
+        },
+    });
+    json!({
+        "bridge.result": 1,
+        "text": "When and for how many?",
+        "content": [],
+        "widget": {"title": "When and for how many?", "value": {
+            "json_schema": schema, "ui_schema": {"ui:submitButtonOptions": {"submitText": "Book"}},
+        }},
+    })
 }
 
 /// About three minutes with two phones and a tablet: every outcome, a rejoin, an outage.
@@ -313,6 +370,8 @@ pub(crate) fn afternoon() -> Sample {
         ),
         plan(128_000, "take_photo", "ben-phone", [None, None, Some(8_000), None], Ending::Stopped),
         plan(150_000, "export_album", "ada-phone", [Some(27), Some(70), None, Some(15_300)], Ending::Ok),
+        plan(140_000, "edit_note", "ada-phone", [Some(24), Some(52), None, Some(160)], Ending::Ok),
+        plan(145_000, "book_table", "ada-phone", [Some(24), Some(52), None, Some(140)], Ending::Ok),
         plan(168_500, "play_music", "ben-phone", [Some(30), Some(44), None, None], Ending::Open),
     ] {
         sample.call(&plan);
@@ -334,12 +393,34 @@ pub(crate) fn hostile() -> Sample {
     let payload = Frame::from_json(&text_of.to_string()).unwrap().to_bytes();
     sample.packet(BEGUN, HOSTILE, &[HOSTILE], payload, Some(0));
     sample.packet(BEGUN + MS, HOSTILE, &[ASSISTANT], HOSTILE.as_bytes().to_vec().into(), Some(0));
+    sample.packet(BEGUN + 2 * MS, HOSTILE, &[ASSISTANT], hostile_result(), Some(0));
     let mut call = recorded(HOSTILE, HOSTILE, HOSTILE, BEGUN);
     call.caller = Some(HOSTILE.into());
     call.settled = Some(Moment(BEGUN + 5 * MS));
     call.outcome = RecordedOutcome::Failed { code: HOSTILE.into(), message: Some(text()) };
     sample.calls.push(call);
     sample
+}
+
+/// A result with each kind of part.
+fn hostile_result() -> Bytes {
+    let link = format!("[{HOSTILE}](https://{HOSTILE}) [b](javascript:alert(1)) <https://a.b/c>");
+    let display = json!({"type": "markdown", "title": HOSTILE, "text": format!("# {HOSTILE}\n{link}")});
+    let result = json!({
+        "bridge.result": 1,
+        "content": [
+            {"type": "text", "text": HOSTILE, "annotations": {"audience": ["user"]}},
+            {"type": "image", "data": "AAAA", "mimeType": HOSTILE},
+            {"type": "resource_link", "uri": HOSTILE, "name": HOSTILE},
+            {"type": "resource", "resource": {"uri": HOSTILE, "mimeType": HOSTILE, "text": HOSTILE}},
+        ],
+        "display": [display],
+        "widget": {"title": HOSTILE, "value": {"json_schema": {"properties": {HOSTILE: {"enum": [HOSTILE]}}}}},
+        "native": {"system": HOSTILE, "json": json!({HOSTILE: HOSTILE}).to_string()},
+    });
+    let body = json!({"id": HOSTILE, "success": true, "result": result});
+    let text = json!({"stanzaId": 1, "conversationId": HOSTILE, "type": 7, "meta": {}, "body": body});
+    Frame::from_json(&text.to_string()).unwrap().to_bytes()
 }
 
 /// This many calls of 40 tools over an hour, each with its request and its result.

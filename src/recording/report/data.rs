@@ -24,6 +24,7 @@ use crate::{
 };
 use room::RoomTimeline;
 
+mod result;
 mod room;
 
 /// The maximum number of calls, in the given order.
@@ -282,6 +283,7 @@ impl Block {
                 packet.stream,
                 shown.body,
                 shown.meta,
+                shown.result,
             ])
         };
         if with_body && self.frames.push(&row(&shown), brings, keep) {
@@ -360,6 +362,8 @@ struct Shown {
     /// JSON of at most [`MAX_BODY`] bytes, and its full length.
     body: Option<(String, usize)>,
     meta: Option<(String, usize)>,
+    /// A result with parts, as a person sees it.
+    result: Option<serde_json::Value>,
 }
 
 impl Shown {
@@ -371,6 +375,7 @@ impl Shown {
                 size: packet.payload.len(),
                 body: with_body.then(|| malformed(&error.to_string(), &packet.payload)),
                 meta: None,
+                result: None,
             },
             Ok(frame) => Self {
                 kind: Some(frame.kind().code()),
@@ -378,12 +383,13 @@ impl Shown {
                 size: frame_size(&frame).unwrap_or(packet.payload.len()),
                 body: with_body.then(|| body(&frame)),
                 meta: if with_body { meta(&frame) } else { None },
+                result: if with_body { result::row(&frame) } else { None },
             },
         }
     }
 
     fn head(&self) -> Self {
-        Self { kind: self.kind, stanza: self.stanza, size: self.size, body: None, meta: None }
+        Self { kind: self.kind, stanza: self.stanza, size: self.size, body: None, meta: None, result: None }
     }
 }
 

@@ -15,6 +15,7 @@ function openDetails(call, from) {
       make("span", { class: "chip", "aria-hidden": "true" }, ENDINGS[call.ending].letter), " " + call.outcome,
       call.message ? ": " + call.message : null),
     facts(call),
+    ...resultPart(call),
     make("h3", {}, "Frames"),
     frameList(call));
   panel.scrollTop = 0;

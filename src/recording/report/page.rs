@@ -19,6 +19,7 @@ const SCRIPT: &str = concat!(
     include_str!("filter.js"),
     include_str!("waterfall.js"),
     include_str!("details.js"),
+    include_str!("result.js"),
     include_str!("tables.js"),
     include_str!("page.js"),
     "})();\n",

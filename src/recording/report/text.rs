@@ -26,18 +26,29 @@ pub(super) fn json(value: &Value, limit: usize) -> (String, usize) {
     let mut whole = Beginning { text: Vec::new(), limit, length: 0 };
     // Neither writing to memory nor serializing a value can fail.
     let _ = serde_json::to_writer(&mut whole, value);
-    let mut out = String::with_capacity(whole.text.len() + 16);
-    for character in whole.as_str().chars() {
-        // These characters occur only inside strings.
+    (escaped(whole.as_str()), whole.length)
+}
+
+/// A text that should be JSON in the same form. Line breaks between its values become spaces.
+pub(super) fn json_text(text: &str, limit: usize) -> (String, usize) {
+    let kept = prefix(text, limit).replace(['\n', '\r', '\t'], " ");
+    (escaped(&kept), text.len())
+}
+
+/// JSON with control, bidi and invisible characters as `\u` escapes. They occur only inside strings.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len() + 16);
+    for character in json.chars() {
         if is_dangerous(character) {
             for unit in character.encode_utf16(&mut [0; 2]) {
+                // Writing to a string cannot fail.
                 let _ = write!(out, "\\u{unit:04x}");
             }
         } else {
             out.push(character);
         }
     }
-    (out, whole.length)
+    out
 }
 
 /// Keeps the first bytes written, and counts all.
@@ -105,6 +116,7 @@ mod tests {
         assert_eq!(length, value.to_string().len());
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
         assert_eq!(json(&json!("abc"), 3).0, "\"ab");
+        assert_eq!(json_text("{\n\t\"\u{202e}\": 1}", 11), ("{  \"\\u202e\": 1".to_owned(), 12));
     }
 
     #[test]

@@ -217,9 +217,11 @@ fn address(rest: &str) -> Option<&str> {
     is_web(url).then_some(url)
 }
 
+/// Returns whether an address may be opened: one of the web, without a character that does not belong in an address.
 fn is_web(url: &str) -> bool {
-    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-    rest.is_some_and(|rest| !rest.is_empty()) && url.bytes().all(|it| it.is_ascii_graphic())
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")).unwrap_or_default();
+    rest.starts_with(|it: char| it.is_ascii_alphanumeric() || it == '[')
+        && rest.bytes().all(|it| it.is_ascii_graphic() && !br#"<>"\^`{|}"#.contains(&it))
 }
 
 /// Spans, of which neighbors with the same ink are joined.
@@ -337,6 +339,9 @@ mod tests {
             "file:///etc/passwd",
             "http://",
             "https://a\u{202e}b",
+            "https://<b>",
+            "https://a\"b",
+            "https:///a",
             "//a.b",
         ] {
             let lines = written(&format!("[text]({url})"));
