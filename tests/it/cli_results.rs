@@ -1,6 +1,7 @@
 //! Results with parts, as the command line shows them: on a screen, as speech, as JSON, and below the lines of `watch`.
 
 use std::{
+    io::Write as _,
     iter,
     process::{Child, Output, Stdio},
     thread,
@@ -123,6 +124,30 @@ async fn client_without_a_screen_says_the_short_text() {
     assert!(failed.status.code() == Some(1) && text(&failed.stderr).contains("the lamp broke"), "{failed:?}");
     let failed = stage.call(&["fail"]).await;
     assert!(failed.stdout.is_empty(), "{failed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn program_that_drives_an_assistant_gets_the_short_text() {
+    let stage = Stage::new().await;
+    let mut assistant = toolbridge(&["assistant", "--room", "r", "--client", "phone"]);
+    assistant.envs(stage.settings.clone()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut assistant = assistant.spawn().unwrap();
+    let mut commands = assistant.stdin.take().unwrap();
+    for tool in ["edit", "ask"] {
+        writeln!(commands, "{}", json!({"type": "call", "id": tool, "tool": tool})).unwrap();
+    }
+    let seen = lines(assistant.stdout.take().unwrap());
+    let results = spawn_blocking(move || {
+        let mut results = [until(&seen, "\"type\":\"result\""), until(&seen, "\"type\":\"result\"")];
+        results.sort_by_key(|line| line.contains("\"id\":\"ask\""));
+        results.map(|line| serde_json::from_str::<Value>(&line).unwrap())
+    });
+    let [edit, ask] = results.await.unwrap();
+    let views = |line: &Value| ["forModel", "needsModel", "spoken"].map(|key| line[key].clone());
+    assert_eq!(views(&edit), [json!("hidden"), json!(true), json!("The lamp is on.")], "{edit}");
+    assert_eq!(views(&ask), [json!(""), json!(false), json!("Which room?")], "{ask}");
+    drop(commands);
+    assistant.wait().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

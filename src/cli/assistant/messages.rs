@@ -9,9 +9,10 @@ use super::{
     conversation::OPEN_CALLS,
     input::MAX_LINE,
 };
+use crate::shown::has_parts;
 use toolbridge::{
     CallError, CallId, CloseReason, ConnectionState, ErrorCode, Execution, Identity, LateResult, Offer,
-    Participant, Peer, Progress, Value,
+    Participant, Peer, Progress, ToolResult, Value,
 };
 
 /// The name of the line protocol.
@@ -56,6 +57,21 @@ fn outcome(line: &mut Json, result: &Result<Value, CallError>) {
         Ok(body) if body.is_map() => line["result"] = body.to_json(),
         Ok(body) => line["result"] = json!({"value": body.to_json()}),
         Err(error) => line["error"] = failure(error),
+    }
+    if let Ok(body) = result {
+        views(line, &ToolResult::of(body));
+    }
+}
+
+/// Adds what the model reads of a result with parts, and what is spoken exactly.
+fn views(line: &mut Json, result: &ToolResult) {
+    if !has_parts(result) {
+        return;
+    }
+    line["forModel"] = result.for_model(ToolResult::MAX_TEXT).text.into();
+    line["needsModel"] = result.needs_model().into();
+    if let Some(spoken) = result.spoken() {
+        line["spoken"] = spoken.into();
     }
 }
 
