@@ -18,7 +18,7 @@ use tokio::sync::{Notify, broadcast, oneshot, watch};
 
 use crate::{
     protocol::session::{CallKey, Event, Session},
-    tool::{CallError, RegisterError, SourceStatus, ToolName},
+    tool::{CallError, RegisterError, SourceStatus, ToolName, executor::Renamed},
     transport::{CloseReason, Identity},
 };
 
@@ -80,6 +80,7 @@ struct Inner {
     closing: Closing,
     /// The tools that the sources list and that are not offered, with the reasons.
     left_out: Vec<(ToolName, RegisterError)>,
+    renamed: Vec<Renamed>,
     /// The sources that have a name, and their health.
     sources: Vec<SourceStatus>,
     /// `None` once no further event can follow.
@@ -106,6 +107,7 @@ impl Shared {
                 calls: HashMap::new(),
                 closing: Closing::No,
                 left_out: Vec::new(),
+                renamed: Vec::new(),
                 sources: Vec::new(),
                 events: Some(broadcast::Sender::new(EVENTS_KEPT)),
             }),
@@ -152,6 +154,19 @@ impl Shared {
             }
         }
         inner.left_out = left_out;
+    }
+
+    /// Replaces the tools that have another name than their source's, and reports those that are new.
+    fn set_renamed(&self, renamed: &[Renamed]) {
+        let mut inner = self.lock();
+        for Renamed { source, tool, offered_as } in renamed.iter().filter(|it| !inner.renamed.contains(it)) {
+            tracing::info!(source, %tool, %offered_as, "a tool is offered under another name, because its own is taken");
+            if let Some(events) = &inner.events {
+                let (source, tool, offered_as) = (source.as_str().into(), tool.clone(), offered_as.clone());
+                let _ = events.send(Event::ToolRenamed { source, tool, offered_as }); // there may be no receiver
+            }
+        }
+        inner.renamed = renamed.to_vec();
     }
 
     /// Replaces the health of the sources, and reports changes.

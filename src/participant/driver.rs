@@ -437,6 +437,7 @@ impl<T: Transport> Driver<T> {
         }
         let refused = self.shared.lock().session.offer_allowed(now(), tools);
         self.shared.set_left_out([self.executor.left_out(), &refused].concat());
+        self.shared.set_renamed(self.executor.renamed());
         self.shared.set_sources(self.executor.statuses());
     }
 

@@ -121,6 +121,7 @@ impl Setup {
         }
         let shared = Shared::new(session, self.propagation);
         shared.set_left_out([executor.left_out(), &refused].concat());
+        shared.set_renamed(executor.renamed());
         shared.set_sources(executor.statuses());
         let handle = Arc::new(Handle(Arc::clone(&shared)));
         executor.ask_with(asker(role, self.prompts, &handle));

@@ -18,8 +18,8 @@ use tracing::Span;
 
 use crate::{
     tool::{
-        ErrorCode, Job, JobKey, RegisterError, SourceStatus, StopReason, StopSignal, Tool, ToolError,
-        ToolName,
+        ErrorCode, Job, JobKey, NameMap, NameRules, RegisterError, SourceStatus, StopReason, StopSignal,
+        Tool, ToolError, ToolName,
         schema::ArgumentCheck,
         source::{AnySource, Asker, SOURCE_CLOSE},
     },
@@ -44,6 +44,7 @@ pub(crate) struct Executor {
     sources: Vec<Arc<dyn AnySource>>,
     offered: Vec<Offered>,
     left_out: Vec<(ToolName, RegisterError)>,
+    renamed: Vec<Renamed>,
     /// Reserved tools, which are never offered.
     prompts: Vec<Offered>,
     /// Asks a person on behalf of a running tool.
@@ -62,6 +63,8 @@ pub(crate) struct Executor {
 #[derive(Clone)]
 struct Offered {
     tool: Tool,
+    /// The source's name for it.
+    own: ToolName,
     source: Arc<dyn AnySource>,
     check: ArgumentCheck,
 }
@@ -81,7 +84,7 @@ impl Executor {
     ) -> Result<(Self, Reports), RegisterError> {
         sources.iter().try_for_each(|source| source.check())?;
         let mut left_out = Vec::new();
-        let offered = list(&sources, &[], |source, name, why| {
+        let (offered, renamed) = list(&sources, &[], |source, name, why| {
             if !source.validates_arguments() {
                 return Err(why);
             }
@@ -99,6 +102,7 @@ impl Executor {
             sources,
             offered,
             left_out,
+            renamed,
             prompts: Vec::new(),
             asker: None,
             slots: Slots::new(running, waiting),
@@ -115,7 +119,7 @@ impl Executor {
     /// Runs calls of this source's reserved tools too, without offering them. The source checks the arguments itself.
     pub(crate) fn answer_prompts(&mut self, source: &Arc<dyn AnySource>) {
         let offered = |tool| match ArgumentCheck::compile(&tool) {
-            Ok(check) => Some(Offered { tool, source: Arc::clone(source), check }),
+            Ok(check) => Some(Offered { own: tool.name().clone(), tool, source: Arc::clone(source), check }),
             Err(problem) => {
                 tracing::error!(%problem, "a prompt cannot be answered");
                 None
@@ -153,7 +157,9 @@ impl Executor {
             Ok(())
         };
         match catch_panic(|| list(&self.sources, &self.offered, leave_out)) {
-            Ok(Ok(offered)) => (self.offered, self.left_out) = (offered, left_out),
+            Ok(Ok((offered, renamed))) => {
+                (self.offered, self.renamed, self.left_out) = (offered, renamed, left_out);
+            }
             Ok(Err(_)) => {} // invalid tools were omitted above
             Err(panic) => {
                 tracing::error!(at = %panic.place, "a source panicked; the tools stay as they were")
@@ -191,6 +197,11 @@ impl Executor {
     /// Returns the tools that were left out when the lists were last read, and the reasons.
     pub(crate) fn left_out(&self) -> &[(ToolName, RegisterError)] {
         &self.left_out
+    }
+
+    /// Returns the tools that are offered under another name than their source's.
+    pub(crate) fn renamed(&self) -> &[Renamed] {
+        &self.renamed
     }
 
     /// Returns whether the participant may join without this tool: its source validates arguments itself, so its
@@ -267,25 +278,43 @@ impl fmt::Debug for Executor {
     }
 }
 
-/// Lists the tools of the sources, in their order. `problem` decides whether an invalid tool is an error or left out.
+/// A tool whose name another source offers, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Renamed {
+    pub(crate) source: String,
+    pub(crate) tool: ToolName,
+    pub(crate) offered_as: ToolName,
+}
+
+/// Lists the tools of the sources, in their order. A tool whose name is taken gets the name of its source before its own.
+/// `problem` decides whether an invalid tool is an error or left out; so is one whose source has no name.
 fn list(
     sources: &[Arc<dyn AnySource>],
     before: &[Offered],
     mut problem: impl FnMut(&Arc<dyn AnySource>, ToolName, RegisterError) -> Result<(), RegisterError>,
-) -> Result<Vec<Offered>, RegisterError> {
-    let mut offered: Vec<Offered> = Vec::new();
+) -> Result<(Vec<Offered>, Vec<Renamed>), RegisterError> {
+    let (mut offered, mut renamed) = (Vec::<Offered>::new(), Vec::new());
     for source in sources {
         let compile = |tool: &Tool| match source.validates_arguments() {
             true => Ok(ArgumentCheck::any_map()),
             false => ArgumentCheck::compile(tool),
         };
-        for tool in source.list() {
+        for mut tool in source.list() {
+            let own = tool.name().clone();
+            let is_taken = |name: &ToolName| offered.iter().any(|other| other.tool.name() == name);
+            if is_taken(&own)
+                && let Some(name) = source.name()
+                && let Some(qualified) = qualified(&name, &own).filter(|it| !is_taken(it))
+            {
+                renamed.push(Renamed { source: name, tool: own.clone(), offered_as: qualified.clone() });
+                tool = tool.renamed(qualified);
+            }
             let name = tool.name().clone();
             if name.is_reserved() {
                 problem(source, name.clone(), RegisterError::Reserved { name })?;
                 continue;
             }
-            if offered.iter().any(|other| *other.tool.name() == name) {
+            if is_taken(&name) {
                 problem(source, name.clone(), RegisterError::Duplicate { name })?;
                 continue;
             }
@@ -297,12 +326,18 @@ fn list(
             });
             let check = known.map_or_else(|| compile(&tool), |known| Ok(known.check.clone()));
             match check {
-                Ok(check) => offered.push(Offered { tool, source: Arc::clone(source), check }),
+                Ok(check) => offered.push(Offered { tool, own, source: Arc::clone(source), check }),
                 Err(error) => problem(source, name, error)?,
             }
         }
     }
-    Ok(offered)
+    Ok((offered, renamed))
+}
+
+/// Returns the name of a source's tool with the source's name before it.
+fn qualified(source: &str, tool: &ToolName) -> Option<ToolName> {
+    let name = format!("{source}.{tool}");
+    NameMap::new(NameRules::Tool, [name.as_str()]).converted(&name)?.parse().ok()
 }
 
 /// Reports each change of one source's list.

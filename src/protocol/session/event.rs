@@ -227,6 +227,15 @@ pub enum Event {
         /// The reason.
         why: RegisterError,
     },
+    /// A tool of a source is offered as `NAME.tool`, because another source offers its name. It is also logged.
+    ToolRenamed {
+        /// The name of the source.
+        source: Box<str>,
+        /// The source's name for the tool.
+        tool: ToolName,
+        /// The name that is offered.
+        offered_as: ToolName,
+    },
     /// The health of a tool source of the local participant has changed.
     Source(SourceStatus),
     /// Client: the bound assistant has changed. `None`: no assistant is bound.

@@ -64,7 +64,8 @@ async fn wait(slot: Entry, job: &Job, stop: &StopSignal) -> Result<Slot, ToolErr
 
 async fn execute(job: Job, offered: &Offered, asker: Option<Asker>, stop: StopSignal, reporter: Reporter) {
     let trace = job.trace();
-    let Job { arguments, caller, call, tool, meta, .. } = job;
+    let Job { arguments, caller, call, meta, .. } = job;
+    let tool = &offered.own;
     let arguments: Value = match offered.check.check(arguments) {
         Ok(arguments) => arguments,
         Err(refusal) => return reporter.settle(Err(refusal)),
@@ -84,8 +85,8 @@ async fn execute(job: Job, offered: &Offered, asker: Option<Asker>, stop: StopSi
         .with_asker(asker)
         .with_trace(trace);
     let begun = Instant::now();
-    let mut work = Caught::new(async { offered.source.execute(&tool, arguments, context).await });
-    let grace = if offered.source.uses_cancel_grace(&tool) {
+    let mut work = Caught::new(async { offered.source.execute(tool, arguments, context).await });
+    let grace = if offered.source.uses_cancel_grace(tool) {
         options.cancel_grace.unwrap_or(ToolOptions::DEFAULT_CANCEL_GRACE)
     } else {
         Duration::ZERO

@@ -18,6 +18,7 @@ use crate::tool::{
 /// A source whose tools are named after what they do.
 #[derive(Default)]
 struct TestTools {
+    name: Option<&'static str>,
     tools: Mutex<Vec<Tool>>,
     changed: Notify,
     runs: AtomicUsize,
@@ -32,6 +33,11 @@ impl TestTools {
         Arc::new(deeds)
     }
 
+    fn named(name: &'static str, tools: &[&str]) -> Arc<Self> {
+        let tools = tools.iter().map(|name| tool(name)).collect();
+        Arc::new(Self { name: Some(name), tools: Mutex::new(tools), ..Self::default() })
+    }
+
     fn with(tool: Tool) -> Arc<Self> {
         let deeds = Self::default();
         deeds.tools.lock().unwrap().push(tool);
@@ -40,6 +46,10 @@ impl TestTools {
 }
 
 impl ToolSource for TestTools {
+    fn name(&self) -> Option<String> {
+        self.name.map(str::to_owned)
+    }
+
     fn list(&self) -> Vec<Tool> {
         self.tools.lock().unwrap().clone()
     }
@@ -318,6 +328,26 @@ async fn sources_with_one_name_between_them_are_refused() {
     assert_eq!(reserved.unwrap_err(), RegisterError::Reserved { name });
     let (executor, _) = Executor::new(vec![Arc::new(one), Arc::new(other.prefixed("b"))]).unwrap();
     assert_eq!(executor.tools().iter().map(|it| it.name().as_str()).collect::<Vec<_>>(), ["echo", "b.echo"]);
+}
+
+#[tokio::test]
+async fn tool_with_a_taken_name_gets_the_name_of_its_source() {
+    let (one, other) = (TestTools::new(&["echo", "b.wait"]), TestTools::named("b", &["echo", "wait"]));
+    let sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(Arc::clone(&one)), Arc::new(Arc::clone(&other))];
+    let (mut executor, mut reports) = Executor::new(sources).unwrap();
+    let names =
+        |executor: &Executor| executor.tools().iter().map(|it| it.name().to_string()).collect::<Vec<_>>();
+    assert_eq!(names(&executor), ["echo", "b.wait", "b.echo", "wait"]);
+    let renamed = executor.renamed().to_vec();
+    assert_eq!(
+        (renamed.len(), renamed[0].source.as_str(), renamed[0].offered_as.as_str()),
+        (1, "b", "b.echo")
+    );
+    executor.execute(job(1, "b.echo"), Span::none());
+    assert!(outcome(&mut reports).await.1.is_ok(), "the source does not know the name that is offered");
+    one.tools.lock().unwrap().clear();
+    executor.refresh();
+    assert_eq!((names(&executor), executor.renamed().len()), (vec!["echo".to_owned(), "wait".to_owned()], 0));
 }
 
 #[tokio::test(start_paused = true)]
