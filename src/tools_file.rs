@@ -31,6 +31,38 @@ pub(crate) struct Sections {
     /// `[[tools]]`: programs as tools.
     #[serde(default)]
     pub(crate) tools: Vec<Spanned<ProgramEntry>>,
+    /// `[[mcp]]`: servers of the Model Context Protocol.
+    #[serde(default)]
+    #[cfg_attr(
+        not(feature = "mcp"),
+        expect(dead_code, reason = "known, so that a file is read with any features")
+    )]
+    pub(crate) mcp: Vec<Spanned<McpEntry>>,
+}
+
+/// One `[[mcp]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(
+    not(feature = "mcp"),
+    expect(dead_code, reason = "known, so that a file is read with any features")
+)]
+pub(crate) struct McpEntry {
+    pub(crate) name: Spanned<String>,
+    pub(crate) command: Option<Spanned<Vec<String>>>,
+    pub(crate) url: Option<Spanned<String>>,
+    pub(crate) bearer_env: Option<Spanned<String>>,
+    pub(crate) cwd: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, Spanned<toml::Value>>,
+    pub(crate) prefix: Option<String>,
+    pub(crate) allow: Option<Vec<String>>,
+    #[serde(default)]
+    pub(crate) deny: Vec<String>,
+    pub(crate) consent: Option<Asks>,
+    pub(crate) timeout: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) trust_hints: bool,
 }
 
 /// One `[[tools]]`.

@@ -1,5 +1,37 @@
-//! The Model Context Protocol (MCP).
+//! The Model Context Protocol (MCP): the tools of its servers in the room, and the documents of their results.
+//!
+//! [`stdio`], [`line`], [`command`], [`http`] and [`from_file`] name a server. Awaiting it starts it, and returns its
+//! tools as a source:
+//!
+//! ```no_run
+//! # #[cfg(all(feature = "mcp", unix))]
+//! # async fn join() -> Result<(), Box<dyn std::error::Error>> {
+//! use toolbridge::{Client, adapter::mcp};
+//!
+//! let files = mcp::stdio(["npx", "-y", "@modelcontextprotocol/server-filesystem", "/srv/photos"]);
+//! let search = mcp::http("https://mcp.example.com/mcp").bearer_env("SEARCH_TOKEN");
+//! let client = Client::builder().tools(files.await?).tools(search.await?);
+//! # let _ = client;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | what a server does | what follows |
+//! | --- | --- |
+//! | it returns a result | the result keeps its document byte for byte: [`ToolResult::native`](crate::ToolResult::native) |
+//! | it reports progress | the caller gets it |
+//! | it asks for input (elicitation) | the person gets a form, or an address to open ([`ToolContext::ask`](crate::ToolContext::ask)) |
+//! | it changes its tools | they change in the room, at most once a second |
+//! | it ends | its open calls fail at once with its status, its tools go, and it is started again after 1, 2, 4 … 60 s |
+//! | it writes what is no message | it is skipped and counted; after 1 MiB without a message it is started again |
+//!
+//! A call that is cancelled is cancelled at the server, with the reason. Sampling, roots and tasks are not offered; tools
+//! that demand tasks are left out.
 
 mod document;
+#[cfg(all(feature = "mcp", unix))]
+mod source;
 
 pub use document::CallToolResult;
+#[cfg(all(feature = "mcp", unix))]
+pub use source::{McpError, McpServer, McpTools, command, from_file, http, line, stdio};

@@ -77,6 +77,9 @@ impl CallToolResult {
     ///
     /// Its message is the text for the person, at most 2 KiB. The text for the model alone is in the partial result only,
     /// because clients get the message.
+    ///
+    /// # Errors
+    /// The document reports an error.
     pub fn into_outcome(self) -> Outcome {
         let value = self.result.to_value();
         if !self.is_error {

@@ -1,0 +1,347 @@
+//! The tools of an MCP server, as a source.
+
+mod address;
+mod call;
+mod connection;
+mod definition;
+mod elicitation;
+mod file;
+mod http;
+mod life;
+mod lines;
+mod log;
+mod requests;
+mod settings;
+mod stdio;
+
+use std::{
+    fmt, io,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    call::Cancel,
+    connection::{Live, Toolset},
+    settings::{Place, Settings},
+};
+pub use self::{file::from_file, settings::McpServer};
+use crate::{
+    ErrorCode, Outcome, SourceHealth, Tool, ToolContext, ToolError, ToolName, ToolSource, Value,
+    adapter::mcp::CallToolResult,
+    process::{Command, CommandError, Exit},
+    programs::ProgramsError,
+    tools_file::ToolsFileError,
+};
+
+/// A server that is a child process: its program and arguments. The program is found in `PATH`, as a shell finds it.
+///
+/// The child gets the variables `HOME`, `LOGNAME`, `PATH`, `SHELL`, `TERM` and `USER` of this process, as MCP's
+/// official SDKs pass them, and those that [`McpServer::env`] and [`McpServer::inherit`] add.
+pub fn stdio<W: Into<String>>(words: impl IntoIterator<Item = W>) -> McpServer {
+    let words: Vec<String> = words.into_iter().map(Into::into).collect();
+    let name = name_of(&words);
+    let command = match words.split_first() {
+        Some((program, arguments)) => {
+            Command::find(program).map(|command| arguments.iter().fold(command, Command::arg))
+        }
+        None => Err(CommandError::Empty),
+    };
+    McpServer::new(name, command.map(|command| Place::Command(command.inherit_user())))
+}
+
+/// A server that is a child process, from the line that a person would type into a shell: see [`Command::from_line`].
+pub fn line(line: &str) -> McpServer {
+    let name = name_of(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    let command = Command::from_line(line).map(|command| Place::Command(command.inherit_user()));
+    McpServer::new(name, command)
+}
+
+/// A server at an address: the URL of its MCP endpoint (streamable HTTP).
+///
+/// The address must be `https`, or `http` of this machine. Redirects are not followed.
+pub fn http(url: impl Into<String>) -> McpServer {
+    let url = url.into();
+    let host = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+    let name = host.split(['/', '?', '#']).next().unwrap_or(host).to_owned();
+    McpServer::new(name, Ok(Place::Url(url)))
+}
+
+/// A server that is a child process, from its command. Nothing is added to the command's environment.
+pub fn command(command: Command) -> McpServer {
+    let name = stem(&command.program().to_string_lossy()).to_owned();
+    McpServer::new(name, Ok(Place::Command(command)))
+}
+
+/// Returns a name for the server that a command starts: the package, if a package runner starts it.
+fn name_of(words: &[String]) -> String {
+    let Some((program, arguments)) = words.split_first() else { return String::new() };
+    let program = stem(program);
+    let is_runner = matches!(program, "npx" | "bunx" | "uvx" | "node" | "deno" | "python" | "python3");
+    let of_package = arguments.iter().find(|it| !it.starts_with('-')).filter(|_| is_runner);
+    of_package
+        .map_or(program, |package| {
+            let name = package.rsplit('/').next().unwrap_or(package);
+            stem(name.split('@').next().unwrap_or(name))
+        })
+        .to_owned()
+}
+
+fn stem(path: &str) -> &str {
+    Path::new(path).file_stem().and_then(|it| it.to_str()).unwrap_or(path)
+}
+
+/// The tools of an MCP server. [`stdio`], [`line`], [`command`] and [`http`](super::http) create it.
+///
+/// A server that ends is started again after 1, 2, 4 … 60 s. Its open calls fail at once. Its tools are not offered
+/// until it is back. Dropping the source kills the server; [`close`](ToolSource::close) ends it in an orderly way.
+///
+/// The server's schemas are offered to callers, and never compiled: the server validates arguments.
+pub struct McpTools {
+    shared: Arc<Shared>,
+    /// Ends with this value.
+    _life: JoinSet<()>,
+}
+
+/// What the source and the task of its life share.
+struct Shared {
+    name: Arc<str>,
+    settings: Settings,
+    state: Mutex<State>,
+    changed: Notify,
+    list_changed: Notify,
+    cancels: mpsc::UnboundedSender<Cancel>,
+    closing: CancellationToken,
+    closed: CancellationToken,
+}
+
+struct State {
+    health: SourceHealth,
+    tools: Toolset,
+    live: Option<Live>,
+}
+
+/// A tool that the server lists.
+#[derive(Debug)]
+struct Listed {
+    tool: Tool,
+    /// The server's name for it.
+    foreign: String,
+    output_schema: Option<serde_json::Value>,
+}
+
+impl Listed {
+    /// Returns how a result violates the schema that the server gave for it.
+    fn violation(&self, _result: &CallToolResult) -> Option<String> {
+        let _ = &self.output_schema;
+        None
+    }
+}
+
+impl McpTools {
+    async fn start(name: String, settings: Settings) -> Result<Self, McpError> {
+        let (cancels, to_cancel) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            name: name.into(),
+            settings,
+            state: Mutex::new(State { health: SourceHealth::Starting, tools: Toolset::new(), live: None }),
+            changed: Notify::new(),
+            list_changed: Notify::new(),
+            cancels,
+            closing: CancellationToken::new(),
+            closed: CancellationToken::new(),
+        });
+        let (first, started) = oneshot::channel();
+        let mut life = JoinSet::new();
+        life.spawn(life::run(Arc::clone(&shared), to_cancel, first));
+        let source = Self { shared, _life: life };
+        match started.await {
+            Ok(started) => started.map(|()| source),
+            Err(_) => Err(McpError::protocol(&source.shared.name, "its task has ended")),
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the state, and reports the change.
+    fn set(&self, health: SourceHealth, tools: Toolset, live: Option<Live>) {
+        *self.state() = State { health, tools, live };
+        self.changed.notify_one();
+    }
+}
+
+impl ToolSource for McpTools {
+    fn list(&self) -> Vec<Tool> {
+        self.shared.state().tools.values().map(|listed| listed.tool.clone()).collect()
+    }
+
+    async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
+        let (listed, live) = {
+            let state = self.shared.state();
+            (state.tools.get(tool).cloned(), state.live.clone())
+        };
+        let (Some(listed), Some(live)) = (listed, live) else {
+            let health = self.health();
+            let text = format!("the MCP server {:?} does not offer {tool}: it is {health}", self.shared.name);
+            return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, text));
+        };
+        call::call(&self.shared, &live, &listed, &arguments, &context).await
+    }
+
+    async fn changed(&self) {
+        self.shared.changed.notified().await;
+    }
+
+    fn validates_arguments(&self) -> bool {
+        true
+    }
+
+    fn name(&self) -> Option<String> {
+        Some(self.shared.name.to_string())
+    }
+
+    fn health(&self) -> SourceHealth {
+        self.shared.state().health.clone()
+    }
+
+    async fn close(&self) {
+        self.shared.closing.cancel();
+        self.shared.closed.cancelled().await;
+    }
+}
+
+impl fmt::Debug for McpTools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.state();
+        f.debug_struct("McpTools")
+            .field("name", &self.shared.name)
+            .field("health", &state.health)
+            .field("tools", &state.tools.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why an MCP server cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum McpError {
+    /// A `tools.toml` cannot be read.
+    #[error(transparent)]
+    File(#[from] ProgramsError),
+    /// An entry of a `tools.toml` is invalid.
+    #[error("MCP server {server:?}, line {line}: {reason}")]
+    Entry {
+        /// The server's name.
+        server: String,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// There is no such program.
+    #[error("MCP server {server:?}: {source}")]
+    Command {
+        /// The server's name.
+        server: String,
+        /// Why there is none.
+        source: CommandError,
+    },
+    /// An environment variable must not be passed to a server.
+    #[error(
+        "MCP server {server:?}: {variable} is not passed on, because it may give access to the room; set it with `env`"
+    )]
+    Variable {
+        /// The server's name.
+        server: String,
+        /// The variable.
+        variable: String,
+    },
+    /// The program cannot be started.
+    #[error("MCP server {server:?} cannot be started: {source}")]
+    NotStarted {
+        /// The server's name.
+        server: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The program ended before it could be used.
+    #[error("MCP server {server:?} ended ({}){}", .exit.status(), said(.exit.stderr()))]
+    Ended {
+        /// The server's name.
+        server: String,
+        /// How it ended, and the end of what it wrote to stderr.
+        exit: Exit,
+    },
+    /// It does not behave as an MCP server.
+    #[error("MCP server {server:?}: {reason}{}", said(.stderr))]
+    Protocol {
+        /// The server's name.
+        server: String,
+        /// What went wrong.
+        reason: String,
+        /// The end of what it wrote to stderr.
+        stderr: Vec<u8>,
+    },
+}
+
+impl From<ToolsFileError> for McpError {
+    fn from(error: ToolsFileError) -> Self {
+        ProgramsError::from(error).into()
+    }
+}
+
+impl McpError {
+    fn protocol(server: &str, reason: impl Into<String>) -> Self {
+        Self::Protocol { server: server.to_owned(), reason: reason.into(), stderr: Vec::new() }
+    }
+
+    /// Describes it without what the server wrote to stderr, which may hold secrets.
+    fn without_stderr(&self) -> String {
+        match self {
+            Self::Ended { exit, .. } => connection::how_it_ended(exit),
+            Self::Protocol { reason, .. } => reason.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// The most lines of stderr in an error.
+const MAX_LINES: usize = 8;
+
+/// Returns the last lines that a server wrote to stderr, for a person at a terminal.
+fn said(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
+    if last.is_empty() { String::new() } else { format!("; it wrote:\n{}", last.join("\n")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_is_named_after_its_package() {
+        for (line, name) in [
+            ("npx -y @modelcontextprotocol/server-everything@2026.8.31 stdio", "server-everything"),
+            ("uvx mcp-server-time", "mcp-server-time"),
+            ("/opt/tools/lamp --fast", "lamp"),
+            ("node build/index.js", "index"),
+            ("python3 -u server.py", "server"),
+            ("", ""),
+        ] {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(name_of(&words), name);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! One connection to a server: started, asked for its tools, and ended.
+
+use std::{collections::BTreeMap, env, error::Error, sync::Arc, time::Duration};
+
+use rmcp::{
+    RoleClient,
+    model::{ClientRequest, ListToolsRequest, PaginatedRequestParams, ProtocolVersion, SubscriptionFilter},
+    service::{ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions, RunningService},
+    transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig},
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::{
+    Listed, McpError, Shared,
+    address::Address,
+    definition::Definition,
+    elicitation::Handler,
+    http::{HttpClient, innermost},
+    requests::{Answer, Handover, Requests},
+    settings::{Bearer, Place},
+    stdio::StdioTransport,
+};
+use crate::{
+    NameMap, NameRules, ToolName,
+    process::{Child, Exit},
+};
+
+/// The most pages of a tool list.
+const MAX_PAGES: usize = 64;
+
+/// The most tools of a server.
+const MAX_TOOLS: usize = 1_024;
+
+/// The longest time for one page of the list.
+const LIST_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a server that has closed its output may take to end, so that its status can be reported.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
+
+/// The most calls that are being sent at once.
+const MAX_POSTS: usize = 64;
+
+/// How long the end of `rmcp`'s task is awaited.
+const SERVICE_GRACE: Duration = Duration::from_secs(1);
+
+/// The protocol versions, the preferred one first.
+const VERSIONS: [ProtocolVersion; 3] =
+    [ProtocolVersion::V_2026_07_28, ProtocolVersion::V_2025_11_25, ProtocolVersion::V_2025_06_18];
+
+/// The tools of a server, by their names in the room.
+pub(super) type Toolset = BTreeMap<ToolName, Arc<Listed>>;
+
+/// What calls need of a connection.
+#[derive(Clone)]
+pub(super) struct Live {
+    pub(super) peer: Peer<RoleClient>,
+    pub(super) requests: Arc<Requests>,
+}
+
+pub(super) struct Connection {
+    pub(super) live: Live,
+    service: RunningService<RoleClient, Handler>,
+    child: Option<Child>,
+    tasks: JoinSet<()>,
+}
+
+impl Connection {
+    /// Starts the server, and agrees on a version of the protocol.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills the server.
+    pub(super) async fn start(shared: &Arc<Shared>) -> Result<Self, McpError> {
+        let deadline = Instant::now() + shared.settings.start_limit;
+        match &shared.settings.place {
+            Place::Command(command) => Self::start_child(shared, command, deadline).await,
+            Place::Url(url) => Self::connect(shared, url, deadline).await,
+        }
+    }
+
+    async fn connect(shared: &Arc<Shared>, url: &str, deadline: Instant) -> Result<Self, McpError> {
+        let fail = |error: &dyn Error| McpError::protocol(&shared.name, error.to_string());
+        let address = Address::read(url).map_err(|error| fail(&error))?;
+        let requests = Arc::new(Requests::default());
+        let bearer = match &shared.settings.bearer {
+            Some(Bearer::Token(token)) => Some(token.clone()),
+            Some(Bearer::Variable(variable)) => Some(env::var(variable).map_err(|_| {
+                McpError::protocol(
+                    &shared.name,
+                    format!("the variable {variable} of its bearer token is not set"),
+                )
+            })?),
+            None => None,
+        };
+        let client =
+            HttpClient::new(Arc::clone(&shared.name), &address, bearer.as_deref(), Arc::clone(&requests));
+        let client = client.map_err(|error| fail(&error))?;
+        let mut config = StreamableHttpClientTransportConfig::with_uri(address.url());
+        // A new session is a new start, so that no call is sent twice.
+        config.reinit_on_expired_session = false;
+        config.max_concurrent_requests = MAX_POSTS;
+        let transport = StreamableHttpClientTransport::with_client(client, config);
+        let serving = Handler::new(shared, &requests).serve_with_lifecycle(transport, lifecycle());
+        match timeout_at(deadline, serving).await {
+            Ok(Ok(service)) => {
+                let live = Live { peer: service.peer().clone(), requests };
+                Ok(Self { live, service, child: None, tasks: JoinSet::new() })
+            }
+            Ok(Err(error)) => Err(McpError::protocol(&shared.name, innermost(&error))),
+            Err(_) => Err(McpError::protocol(&shared.name, no_answer(shared))),
+        }
+    }
+
+    async fn start_child(
+        shared: &Arc<Shared>,
+        command: &crate::process::Command,
+        deadline: Instant,
+    ) -> Result<Self, McpError> {
+        let server = &shared.name;
+        let not_started = |source| McpError::NotStarted { server: server.to_string(), source };
+        let (mut child, stdin, stdout) = command.spawn().map_err(not_started)?;
+        let requests = Arc::new(Requests::default());
+        let (transport, writing) =
+            StdioTransport::new(Arc::clone(server), stdout, stdin, Arc::clone(&requests));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(writing);
+        let handler = Handler::new(shared, &requests);
+        let serving = timeout_at(deadline, handler.serve_with_lifecycle(transport, lifecycle())).await;
+        let failure = match serving {
+            Ok(Ok(service)) => {
+                let live = Live { peer: service.peer().clone(), requests };
+                return Ok(Self { live, service, child: Some(child), tasks });
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => no_answer(shared),
+        };
+        if let Ok(Ok(exit)) = timeout(EXIT_GRACE, child.wait()).await {
+            return Err(McpError::Ended { server: server.to_string(), exit });
+        }
+        let stderr = child.stderr();
+        Err(McpError::Protocol { server: server.to_string(), reason: failure, stderr })
+    }
+
+    /// Asks for changes of the tool list, in versions of the protocol that announce them only then.
+    pub(super) async fn subscribe(&mut self, shared: &Arc<Shared>) {
+        let has_listen = self
+            .live
+            .peer
+            .peer_info()
+            .is_some_and(|info| info.protocol_version >= ProtocolVersion::V_2026_07_28);
+        if !has_listen {
+            return;
+        }
+        let filter = SubscriptionFilter::builder().tools_list_changed().build();
+        let (peer, shared) = (self.live.peer.clone(), Arc::clone(shared));
+        self.tasks.spawn(async move {
+            // A server without such changes refuses.
+            let Ok(mut changes) = peer.listen(filter).await else { return };
+            while let Ok(Some(_)) = changes.next().await {
+                shared.list_changed.notify_one();
+            }
+        });
+    }
+
+    /// Resolves when the server has ended or is no longer reachable, with the reason. Its calls have ended then.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(super) async fn ended(&mut self) -> String {
+        let Some(child) = &mut self.child else {
+            self.live.requests.disconnected().await;
+            return "the connection ended".to_owned();
+        };
+        let exit = tokio::select! {
+            exit = child.wait() => {
+                // What it wrote before it ended is still read.
+                let _ = timeout(EXIT_GRACE, self.live.requests.disconnected()).await;
+                exit.ok()
+            }
+            () = self.live.requests.disconnected() => timeout(EXIT_GRACE, child.wait()).await.ok().and_then(Result::ok),
+        };
+        exit.map_or_else(|| "it closed its output".to_owned(), |exit| how_it_ended(&exit))
+    }
+
+    /// Ends the server.
+    pub(super) async fn close(mut self) {
+        let _ = self.service.close_with_timeout(SERVICE_GRACE).await;
+        self.live.requests.end("the server was closed");
+        if let Some(child) = self.child.take() {
+            let _ = child.close().await;
+        }
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Returns the tools of the server.
+pub(super) async fn list(shared: &Shared, live: &Live) -> Result<Toolset, McpError> {
+    let mut definitions = Vec::new();
+    let mut cursor = None;
+    for _ in 0..MAX_PAGES {
+        let page = page(shared, live, cursor.take()).await?;
+        definitions.extend(page.tools);
+        match page.next_cursor.filter(|next| !next.is_empty()) {
+            Some(next) if definitions.len() < MAX_TOOLS => cursor = Some(next),
+            _ => break,
+        }
+    }
+    definitions.truncate(MAX_TOOLS);
+    Ok(toolset(shared, &definitions))
+}
+
+async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Page, McpError> {
+    let mut request = ListToolsRequest::with_param(PaginatedRequestParams::default().with_cursor(cursor));
+    let (handover, answered) = Handover::new(None);
+    request.extensions.insert(handover);
+    let request = ClientRequest::ListToolsRequest(request);
+    let fail = |reason: String| McpError::protocol(&shared.name, reason);
+    let sent = live.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
+    let handle = sent.map_err(|error| fail(error.to_string()))?;
+    let answer = timeout(LIST_LIMIT, answered).await;
+    live.requests.forget(&handle.id);
+    match answer {
+        Ok(Ok(Answer::Result(text))) => serde_json::from_str(&text)
+            .map_err(|error| fail(format!("its tool list cannot be read: {error}"))),
+        Ok(Ok(Answer::Error { code, message })) => {
+            Err(fail(format!("it lists no tools: {message} ({code})")))
+        }
+        Ok(Ok(Answer::TooLarge(size))) => Err(fail(format!("its tool list has {size} bytes"))),
+        Ok(_) => Err(fail("it ended".to_owned())),
+        Err(_) => Err(fail(format!("it did not list its tools within {} s", LIST_LIMIT.as_secs()))),
+    }
+}
+
+fn lifecycle() -> ClientLifecycleMode {
+    ClientLifecycleMode::Auto {
+        preferred_versions: VERSIONS.to_vec(),
+        legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
+    }
+}
+
+fn no_answer(shared: &Shared) -> String {
+    format!("it did not answer within {} s", shared.settings.start_limit.as_secs())
+}
+
+pub(super) fn how_it_ended(exit: &Exit) -> String {
+    format!("it ended ({})", exit.status())
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Page {
+    tools: Vec<Box<RawValue>>,
+    next_cursor: Option<String>,
+}
+
+/// Returns the tools that can be offered. Those that cannot are logged.
+fn toolset(shared: &Shared, definitions: &[Box<RawValue>]) -> Toolset {
+    let settings = &shared.settings;
+    let leave_out = |tool: &str, reason: &str| {
+        tracing::warn!(server = &*shared.name, tool, reason, "a tool of an MCP server is not offered");
+    };
+    let mut read = BTreeMap::new();
+    for text in definitions {
+        match Definition::read(text) {
+            Ok(definition) if !settings.offers(&definition.name) => {}
+            Ok(definition) => match definition.refusal() {
+                None => _ = read.entry(definition.name.clone()).or_insert(definition),
+                Some(reason) => leave_out(&definition.name, reason),
+            },
+            Err(reason) => leave_out("", &reason),
+        }
+    }
+    let in_room =
+        |name: &str| settings.prefix.as_ref().map_or_else(|| name.to_owned(), |it| format!("{it}.{name}"));
+    let names = NameMap::new(NameRules::Tool, read.keys().map(|name| in_room(name)));
+    let tools = read.into_iter().filter_map(|(foreign, definition)| {
+        let name: ToolName = names.converted(&in_room(&foreign))?.parse().ok()?;
+        let tool = definition.tool(name.clone(), &shared.name, &settings.policy);
+        Some((name, Arc::new(Listed { tool, foreign, output_schema: definition.output_schema })))
+    });
+    tools.collect()
+}

@@ -1,0 +1,154 @@
+//! A server's definition of a tool, as a tool of the room.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, value::RawValue};
+
+use crate::{Consent, Tool, ToolName, ToolOptions};
+
+/// The longest description, in bytes. A longer one is cut.
+const MAX_DESCRIPTION: usize = 1_024;
+
+/// The longest title, in bytes. A longer one is cut.
+const MAX_TITLE: usize = 256;
+
+/// What the user has set for all tools of a server.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Policy {
+    pub(super) consent: Option<Consent>,
+    pub(super) timeout: Option<Duration>,
+    /// Whether the server's `readOnlyHint` skips the question.
+    pub(super) trusts_hints: bool,
+}
+
+/// One entry of a tool list. Hints that are no booleans count as absent.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Definition {
+    pub(super) name: String,
+    title: Option<Value>,
+    description: Option<Value>,
+    input_schema: Option<Value>,
+    pub(super) output_schema: Option<Value>,
+    #[serde(default)]
+    annotations: Option<Value>,
+    #[serde(default)]
+    execution: Option<Value>,
+}
+
+impl Definition {
+    /// Reads a definition.
+    ///
+    /// # Errors
+    /// It has no name, or it is no object.
+    pub(super) fn read(text: &RawValue) -> Result<Self, String> {
+        serde_json::from_str(text.get()).map_err(|_| "its definition has no name".to_owned())
+    }
+
+    /// Returns why this tool cannot be offered, if it cannot.
+    pub(super) fn refusal(&self) -> Option<&'static str> {
+        let demands_tasks =
+            self.execution.as_ref().and_then(|it| it.get("taskSupport")?.as_str()) == Some("required");
+        let is_no_object = self.input_schema.as_ref().is_some_and(|schema| !schema.is_object());
+        match (demands_tasks, is_no_object) {
+            (true, _) => Some("it runs as a task only"),
+            (_, true) => Some("its input schema is no object"),
+            _ => None,
+        }
+    }
+
+    /// Returns the tool of the room with this name.
+    pub(super) fn tool(&self, name: ToolName, source: &str, policy: &Policy) -> Tool {
+        let hint =
+            |key: &str| self.annotations.as_ref().and_then(|it| it.get(key)?.as_bool()).unwrap_or(false);
+        let mut options = ToolOptions::default();
+        (options.read_only, options.destructive) = (hint("readOnlyHint"), hint("destructiveHint"));
+        (options.idempotent, options.open_world) = (hint("idempotentHint"), hint("openWorldHint"));
+        options.consent = Some(match policy.consent {
+            Some(consent) => consent,
+            None if options.destructive => Consent::Always,
+            None if options.read_only && policy.trusts_hints => Consent::Never,
+            None => Consent::OncePerSession,
+        });
+        if let Some(limit) = policy.timeout {
+            options = options.timeout(limit).patience(limit);
+        }
+        let mut tool = Tool::new(name, cut(text(self.description.as_ref()), MAX_DESCRIPTION))
+            .schema(self.input_schema.clone().unwrap_or_else(|| Value::Object(Map::new())))
+            .options(options)
+            .with_source(source);
+        let of_annotations = self.annotations.as_ref().and_then(|it| it.get("title"));
+        let title = text(self.title.as_ref().or(of_annotations));
+        if !title.is_empty() {
+            tool = tool.with_title(cut(title, MAX_TITLE));
+        }
+        match &self.output_schema {
+            Some(schema) if schema.is_object() => tool.with_output_schema(schema.clone()),
+            _ => tool,
+        }
+    }
+}
+
+fn text(value: Option<&Value>) -> &str {
+    value.and_then(Value::as_str).unwrap_or_default()
+}
+
+fn cut(text: &str, limit: usize) -> String {
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    format!("{}…", crate::value::prefix(text, limit - '…'.len_utf8()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tool(definition: &Value, policy: &Policy) -> Tool {
+        let text = RawValue::from_string(definition.to_string()).unwrap();
+        Definition::read(&text).unwrap().tool("t".parse().unwrap(), "server", policy)
+    }
+
+    fn consent(annotations: &Value, policy: &Policy) -> Consent {
+        tool(&json!({"name": "t", "annotations": annotations}), policy).tool_options().effective_consent()
+    }
+
+    #[test]
+    fn hints_of_the_server_never_lower_what_the_user_has_set() {
+        let own = Policy::default();
+        let trusting = Policy { trusts_hints: true, ..Policy::default() };
+        let read_only = json!({"readOnlyHint": true});
+        let destructive = json!({"destructiveHint": true, "readOnlyHint": true});
+        assert_eq!(consent(&json!({}), &own), Consent::OncePerSession);
+        assert_eq!(consent(&json!(null), &own), Consent::OncePerSession);
+        assert_eq!(consent(&read_only, &own), Consent::OncePerSession);
+        assert_eq!(consent(&read_only, &trusting), Consent::Never);
+        assert_eq!(consent(&destructive, &trusting), Consent::Always);
+        let always = Policy { consent: Some(Consent::Always), ..trusting.clone() };
+        assert_eq!(consent(&read_only, &always), Consent::Always);
+        let never = Policy { consent: Some(Consent::Never), ..own };
+        assert_eq!(consent(&destructive, &never), Consent::Never);
+    }
+
+    #[test]
+    fn strange_members_are_ignored_and_long_texts_are_cut() {
+        let tool = tool(
+            &json!({"name": "t", "title": 7, "description": "é".repeat(1_000), "annotations": {"title": "Short"}, "outputSchema": false}),
+            &Policy::default(),
+        );
+        assert_eq!(tool.title(), None);
+        assert!(tool.description().len() <= MAX_DESCRIPTION && tool.description().ends_with('…'));
+        assert_eq!(tool.output_schema(), None);
+        assert_eq!(tool.source(), Some("server"));
+    }
+
+    #[test]
+    fn tool_that_demands_tasks_is_refused() {
+        let text =
+            RawValue::from_string(json!({"name": "t", "execution": {"taskSupport": "required"}}).to_string());
+        assert_eq!(Definition::read(&text.unwrap()).unwrap().refusal(), Some("it runs as a task only"));
+    }
+}

@@ -1,0 +1,171 @@
+//! Questions of a server to the person: forms and addresses to open.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use rmcp::{
+    ClientHandler, RoleClient,
+    model::{
+        ClientCapabilities, ClientConfig, CustomRequest, CustomResult, ElicitationCapability,
+        ErrorCode as McpCode, ErrorData, FormElicitationCapability, Implementation, InputResponses,
+        UrlElicitationCapability,
+    },
+    service::{NotificationContext, RequestContext},
+};
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+use super::{
+    Shared,
+    requests::{OWN_METHOD, Requests},
+};
+use crate::{
+    AuthorizePrompt, Decision, FormPrompt, MAX_PROMPT_TEXT, Prompt, PromptAnswer, ToolContext, ToolError,
+    Value,
+};
+
+/// The most questions that one server may have open.
+const MAX_QUESTIONS: usize = 8;
+
+/// The requests for input in a result: the answers have the same names.
+pub(super) type Inputs = BTreeMap<String, Input>;
+
+#[derive(Deserialize)]
+pub(super) struct Input {
+    method: String,
+    #[serde(default)]
+    params: Json,
+}
+
+/// The parameters of `elicitation/create`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Question {
+    #[serde(default)]
+    mode: Option<String>,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    requested_schema: Option<Json>,
+    #[serde(default)]
+    url: Option<String>,
+}
+
+/// Answers what a server asks of its client.
+pub(super) struct Handler {
+    shared: Weak<Shared>,
+    requests: Arc<Requests>,
+    questions: AtomicUsize,
+}
+
+impl Handler {
+    pub(super) fn new(shared: &Arc<Shared>, requests: &Arc<Requests>) -> Self {
+        Self {
+            shared: Arc::downgrade(shared),
+            requests: Arc::clone(requests),
+            questions: AtomicUsize::new(0),
+        }
+    }
+
+    async fn elicit(&self, params: Json, context: &RequestContext<RoleClient>) -> Result<Json, ErrorData> {
+        let Some(call) = self.requests.latest_call() else {
+            return Err(ErrorData::invalid_request(
+                "no call is open on whose behalf a person could be asked",
+                None,
+            ));
+        };
+        if self.questions.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
+            self.questions.fetch_sub(1, Ordering::Relaxed);
+            return Err(ErrorData::invalid_request("too many questions are open", None));
+        }
+        let answer = tokio::select! {
+            answer = answer(params, &call) => answer,
+            () = context.ct.cancelled() => Ok(json!({"action": "cancel"})),
+        };
+        self.questions.fetch_sub(1, Ordering::Relaxed);
+        answer.map_err(|error| ErrorData::internal_error(error.message().to_owned(), None))
+    }
+}
+
+impl ClientHandler for Handler {
+    fn get_info(&self) -> ClientConfig {
+        let elicitation = ElicitationCapability::new()
+            .with_form(FormElicitationCapability::new())
+            .with_url(UrlElicitationCapability::new());
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.elicitation = Some(elicitation);
+        ClientConfig::new(capabilities, Implementation::new("toolbridge", env!("CARGO_PKG_VERSION")))
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.list_changed.notify_one();
+        }
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        context: RequestContext<RoleClient>,
+    ) -> Result<CustomResult, ErrorData> {
+        let method = request.method.strip_prefix(OWN_METHOD).unwrap_or(&request.method);
+        if method != "elicitation/create" {
+            return Err(not_offered(method));
+        }
+        self.elicit(request.params.unwrap_or_default(), &context).await.map(CustomResult::new)
+    }
+}
+
+fn not_offered(method: &str) -> ErrorData {
+    ErrorData::new(McpCode::METHOD_NOT_FOUND, format!("{method} is not offered"), None)
+}
+
+/// Answers the requests of an `input_required` result, one after another.
+pub(super) async fn answer_all(inputs: Inputs, call: &ToolContext) -> Result<InputResponses, ToolError> {
+    let mut answers = InputResponses::new();
+    for (name, input) in inputs {
+        if input.method != "elicitation/create" {
+            let text = format!("the MCP server asks for {}, which is not offered", input.method);
+            return Err(ToolError::new(crate::ErrorCode::EXECUTION_ERROR, text));
+        }
+        answers.insert(name, answer(input.params, call).await?);
+    }
+    Ok(answers)
+}
+
+/// Asks the person, and returns the result of `elicitation/create`.
+async fn answer(params: Json, call: &ToolContext) -> Result<Json, ToolError> {
+    let answer = call.ask(prompt(params)?).await?;
+    Ok(match answer.outcome {
+        Decision::Submitted => json!({"action": "accept", "content": content(&answer)}),
+        Decision::Done => json!({"action": "accept"}),
+        Decision::Declined => json!({"action": "decline"}),
+        _ => json!({"action": "cancel"}),
+    })
+}
+
+fn content(answer: &PromptAnswer) -> Json {
+    answer.data.as_ref().map_or_else(|| json!({}), Value::to_json)
+}
+
+fn prompt(params: Json) -> Result<Prompt, ToolError> {
+    let invalid = |reason: &str| {
+        ToolError::new(crate::ErrorCode::EXECUTION_ERROR, format!("the question cannot be asked: {reason}"))
+    };
+    let question: Question =
+        serde_json::from_value(params).map_err(|_| invalid("its parameters cannot be read"))?;
+    let text = crate::value::prefix(&question.message, MAX_PROMPT_TEXT);
+    match (question.mode.as_deref(), question.url, question.requested_schema) {
+        (Some("url"), Some(url), _) => Ok(Prompt::Authorize(AuthorizePrompt::new(url).text(text))),
+        (None | Some("form"), _, Some(schema)) => {
+            let schema = Value::encode(&schema).map_err(|_| invalid("its schema cannot be read"))?;
+            Ok(Prompt::Form(FormPrompt::new(schema).text(text)))
+        }
+        _ => Err(invalid("it is neither a form nor an address")),
+    }
+}

@@ -1,0 +1,450 @@
+//! The connection to a server at an address: streamable HTTP.
+//!
+//! `rmcp` keeps sessions and streams; this is the HTTP client below it. Its own client parses answers into types that
+//! lose data, and follows redirects.
+
+use std::{
+    collections::HashMap,
+    error::Error,
+    fmt, io,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
+use reqwest::{
+    Body, RequestBuilder, Response, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue},
+};
+use rmcp::{
+    model::{
+        ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage,
+    },
+    transport::streamable_http_client::{
+        SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+    },
+};
+use sse_stream::{Sse, SseStream};
+
+use super::{
+    address::{self, Address},
+    requests::{Answer, Requests},
+};
+
+/// The largest message, in bytes: a result of 16 MiB, and a third more for its encoding as text.
+const MAX_MESSAGE: usize = 24 << 20;
+
+/// How long a connection may take to be made.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
+
+type Events = stream::BoxStream<'static, Result<Sse, SseError>>;
+type Failure = StreamableHttpError<HttpError>;
+
+/// Why an HTTP request failed. It names the host alone: a path and a query may hold secrets.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HttpError {
+    #[error("{host} cannot be reached: {reason}")]
+    Unreachable { host: Arc<str>, reason: String },
+    #[error("{host} requires authorization (HTTP {status}); set a bearer token with `bearer_env`")]
+    Unauthorized { host: Arc<str>, status: u16 },
+    #[error("{host} redirects to {to}, and redirects are not followed; use that address if you trust it")]
+    Redirect { host: Arc<str>, to: String },
+    #[error("{host} answered with HTTP {status}")]
+    Status { host: Arc<str>, status: u16 },
+    #[error("{host} answered with more than {MAX_MESSAGE} bytes")]
+    TooLarge { host: Arc<str> },
+    #[error("{host} ended the connection before it answered")]
+    Broken { host: Arc<str> },
+    #[error("the client cannot be set up: {0}")]
+    Setup(String),
+}
+
+/// The HTTP client of one server.
+#[derive(Clone)]
+pub(super) struct HttpClient {
+    client: reqwest::Client,
+    server: Arc<str>,
+    host: Arc<str>,
+    bearer: Option<HeaderValue>,
+    requests: Arc<Requests>,
+}
+
+impl HttpClient {
+    pub(super) fn new(
+        server: Arc<str>,
+        address: &Address,
+        bearer: Option<&str>,
+        requests: Arc<Requests>,
+    ) -> Result<Self, HttpError> {
+        let setup = |error: &dyn fmt::Display| HttpError::Setup(error.to_string());
+        let builder = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_LIMIT)
+            .referer(false)
+            .tls_backend_preconfigured(address::tls().map_err(|error| setup(&error))?)
+            .dns_resolver(Arc::new(address.resolver()));
+        let bearer = bearer.map(|token| {
+            let mut value = HeaderValue::from_str(&format!("Bearer {token}"))?;
+            value.set_sensitive(true);
+            Ok(value)
+        });
+        let bearer = bearer.transpose().map_err(|_: reqwest::header::InvalidHeaderValue| {
+            HttpError::Setup("the bearer token has characters that a header cannot have".to_owned())
+        })?;
+        let client = builder.build().map_err(|error| setup(&error.without_url()))?;
+        Ok(Self { client, server, host: address.host().into(), bearer, requests })
+    }
+
+    fn with_headers(
+        &self,
+        mut request: RequestBuilder,
+        session: Option<&str>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> RequestBuilder {
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        if let Some(bearer) = &self.bearer {
+            request = request.header(reqwest::header::AUTHORIZATION, bearer);
+        }
+        match session {
+            Some(session) => request.header(SESSION_ID, session),
+            None => request,
+        }
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
+        let response = request.send().await.map_err(|error| {
+            let is_connecting = error.is_connect();
+            let reason = innermost(&error.without_url());
+            let host = Arc::clone(&self.host);
+            if is_connecting { HttpError::Unreachable { host, reason } } else { HttpError::Broken { host } }
+        });
+        let response = response.map_err(StreamableHttpError::Client)?;
+        self.check(response)
+    }
+
+    /// Refuses redirects, and answers that demand a token.
+    fn check(&self, response: Response) -> Result<Response, Failure> {
+        let (status, host) = (response.status(), Arc::clone(&self.host));
+        let error = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                HttpError::Unauthorized { host, status: status.as_u16() }
+            }
+            _ if status.is_redirection() => HttpError::Redirect { host, to: target(&response) },
+            _ => return Ok(response),
+        };
+        Err(StreamableHttpError::Client(error))
+    }
+
+    async fn post(
+        &self,
+        uri: &str,
+        message: &ClientJsonRpcMessage,
+        session: Option<&str>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        let id = match message {
+            JsonRpcMessage::Request(request) => Some(request.id.clone()),
+            _ => None,
+        };
+        let body = serde_json::to_vec(message)?;
+        let announced =
+            Announced { body: Some(body.into()), id: id.clone(), requests: Arc::clone(&self.requests) };
+        let request =
+            self.client.post(uri).header(ACCEPT, format!("{JSON}, {EVENTS}")).header(CONTENT_TYPE, JSON);
+        let request = self.with_headers(request, session, headers).body(Body::wrap(announced));
+        let response = self.send(request).await?;
+        let status = response.status();
+        if status == StatusCode::NOT_FOUND && session.is_some() {
+            return Err(StreamableHttpError::SessionExpired);
+        }
+        let answer_session =
+            response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok()).map(str::to_owned);
+        if !status.is_success() {
+            return self.refused(message, status, response, answer_session).await;
+        }
+        let Some(id) = id else {
+            return Ok(StreamableHttpPostResponse::Accepted); // nothing answers it
+        };
+        if status == StatusCode::ACCEPTED || status == StatusCode::NO_CONTENT {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        match media_type(&response) {
+            Some(EVENTS) => {
+                Ok(StreamableHttpPostResponse::Sse(self.events(response, Some(id)), answer_session))
+            }
+            Some(JSON) => {
+                let body = self.body(response).await?;
+                match self.requests.receive(&self.server, &body) {
+                    Ok(Some(message)) => Ok(StreamableHttpPostResponse::Json(message, answer_session)),
+                    _ => Err(StreamableHttpError::UnexpectedServerResponse(
+                        "the answer is no JSON-RPC message".into(),
+                    )),
+                }
+            }
+            other => Err(StreamableHttpError::UnexpectedContentType(other.map(str::to_owned))),
+        }
+    }
+
+    /// Handles an answer that reports an error: a JSON-RPC error, or only a status.
+    async fn refused(
+        &self,
+        message: &ClientJsonRpcMessage,
+        status: StatusCode,
+        response: Response,
+        session: Option<String>,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        let is_json = media_type(&response) == Some(JSON);
+        let body = if is_json { self.body(response).await? } else { Vec::new() };
+        let is_discovery = match message {
+            JsonRpcMessage::Request(request)
+                if matches!(request.request, ClientRequest::DiscoverRequest(_)) =>
+            {
+                Some(request.id.clone())
+            }
+            _ => None,
+        };
+        if let Some(id) = is_discovery.filter(|_| status.is_client_error()) {
+            // A server without this request refuses it in many ways. It may not name the request, so the id is set here.
+            self.requests.forget_own(&id);
+            let error = match serde_json::from_slice(&body) {
+                Ok(ServerJsonRpcMessage::Error(error)) => error.error,
+                _ => ErrorData::invalid_request(format!("HTTP {}", status.as_u16()), None),
+            };
+            return Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::error(error, Some(id)), None));
+        }
+        if let Ok(Some(message)) = self.requests.receive(&self.server, &body) {
+            return Ok(StreamableHttpPostResponse::Json(message, session));
+        }
+        let host = Arc::clone(&self.host);
+        Err(StreamableHttpError::Client(HttpError::Status { host, status: status.as_u16() }))
+    }
+
+    async fn body(&self, mut response: Response) -> Result<Vec<u8>, Failure> {
+        let mut body = Vec::new();
+        loop {
+            let host = || Arc::clone(&self.host);
+            match response.chunk().await {
+                Ok(Some(chunk)) if body.len() + chunk.len() > MAX_MESSAGE => {
+                    return Err(StreamableHttpError::Client(HttpError::TooLarge { host: host() }));
+                }
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+                Ok(None) => return Ok(body),
+                Err(_) => return Err(StreamableHttpError::Client(HttpError::Broken { host: host() })),
+            }
+        }
+    }
+
+    /// Returns the events of a response. `id` is the request that it answers.
+    fn events(&self, response: Response, id: Option<RequestId>) -> Events {
+        let bytes = Bounded { bytes: response.bytes_stream().boxed(), since_blank: 0, at_newline: false };
+        let (requests, server) = (Arc::clone(&self.requests), Arc::clone(&self.server));
+        let mut open = OpenStream { requests: Arc::clone(&requests), id, can_resume: false };
+        let events = SseStream::from_bytes_stream(bytes).map(move |event| {
+            let mut event = event?;
+            open.note(&event);
+            if let Some(data) = event.data.take().filter(|data| !data.is_empty()) {
+                match requests.receive(&server, data.as_bytes()) {
+                    Ok(message) => {
+                        event.data = message.and_then(|message| serde_json::to_string(&message).ok())
+                    }
+                    Err(_) => _ = requests.ignored.junk.fetch_add(1, Ordering::Relaxed),
+                }
+            }
+            Ok(event)
+        });
+        events.boxed()
+    }
+
+    /// Completes the request of a message that could not be sent, and notes a server that is gone.
+    fn failed(&self, message: &ClientJsonRpcMessage, failure: &Failure) {
+        let (answer, is_gone) = match failure {
+            StreamableHttpError::Client(HttpError::Unreachable { .. }) => (Answer::NotSent, true),
+            StreamableHttpError::SessionExpired => (Answer::Ended("its session has expired".into()), true),
+            StreamableHttpError::Client(HttpError::TooLarge { .. }) => (Answer::TooLarge(MAX_MESSAGE), false),
+            other => (Answer::Ended(other.to_string().into()), false),
+        };
+        if let JsonRpcMessage::Request(request) = message {
+            self.requests.complete(&request.id, answer);
+        }
+        if is_gone {
+            self.requests.disconnect();
+        }
+    }
+}
+
+impl StreamableHttpClient for HttpClient {
+    type Error = HttpError;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        _: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        self.requests.register(&message);
+        let posted = self.post(&uri, &message, session_id.as_deref(), custom_headers).await;
+        posted.inspect_err(|failure| self.failed(&message, failure))
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        _: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<Events, Failure> {
+        let request = self.client.get(uri.as_ref()).header(ACCEPT, EVENTS);
+        let mut request = self.with_headers(request, session_id.as_deref(), custom_headers);
+        if let Some(event) = last_event_id {
+            request = request.header(LAST_EVENT_ID, event);
+        }
+        let response = self.send(request).await?;
+        let status = response.status();
+        match media_type(&response) {
+            _ if status == StatusCode::METHOD_NOT_ALLOWED => {
+                Err(StreamableHttpError::ServerDoesNotSupportSse)
+            }
+            Some(EVENTS) if status.is_success() => Ok(self.events(response, None)),
+            other if status.is_success() => {
+                Err(StreamableHttpError::UnexpectedContentType(other.map(str::to_owned)))
+            }
+            _ => {
+                let host = Arc::clone(&self.host);
+                Err(StreamableHttpError::Client(HttpError::Status { host, status: status.as_u16() }))
+            }
+        }
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session_id: Arc<str>,
+        _: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<(), Failure> {
+        let request = self.with_headers(self.client.delete(uri.as_ref()), Some(&session_id), custom_headers);
+        self.send(request).await.map(drop) // a server may not support it
+    }
+}
+
+/// The stream that answers a request. If it ends without an answer and cannot be resumed, nothing answers any more.
+struct OpenStream {
+    requests: Arc<Requests>,
+    id: Option<RequestId>,
+    can_resume: bool,
+}
+
+impl OpenStream {
+    fn note(&mut self, event: &Sse) {
+        self.can_resume |= event.id.is_some();
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take().filter(|_| !self.can_resume) {
+            self.requests.complete(&id, Answer::Ended("it ended its answer early".into()));
+        }
+    }
+}
+
+/// The body of a request. It notes when the body is written: before that, the server does not run the call.
+struct Announced {
+    body: Option<Bytes>,
+    id: Option<RequestId>,
+    requests: Arc<Requests>,
+}
+
+impl http_body::Body for Announced {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        if let Some(id) = self.id.take() {
+            self.requests.sent(&id);
+        }
+        Poll::Ready(self.body.take().map(|body| Ok(http_body::Frame::data(body))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_none()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.body.as_ref().map_or(0, Bytes::len) as u64)
+    }
+}
+
+/// The bytes of an event stream, with a limit on the size of one event: the bytes between two blank lines.
+struct Bounded {
+    bytes: stream::BoxStream<'static, Result<Bytes, reqwest::Error>>,
+    since_blank: usize,
+    at_newline: bool,
+}
+
+impl Bounded {
+    /// Returns whether the event is within the limit.
+    fn add(&mut self, bytes: &[u8]) -> bool {
+        for byte in bytes {
+            self.since_blank += 1;
+            match byte {
+                b'\n' if self.at_newline => self.since_blank = 0,
+                b'\n' => self.at_newline = true,
+                b'\r' => {}
+                _ => self.at_newline = false,
+            }
+        }
+        self.since_blank <= MAX_MESSAGE
+    }
+}
+
+impl Stream for Bounded {
+    type Item = Result<Bytes, io::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.bytes.poll_next_unpin(cx).map(|bytes| match bytes? {
+            Ok(bytes) if self.add(&bytes) => Some(Ok(bytes)),
+            Ok(_) => Some(Err(io::Error::other(format!("an event has more than {MAX_MESSAGE} bytes")))),
+            Err(error) => Some(Err(io::Error::other(error.without_url()))),
+        })
+    }
+}
+
+fn media_type(response: &Response) -> Option<&'static str> {
+    let header = response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
+    let essence = header.split(';').next().unwrap_or_default().trim();
+    [JSON, EVENTS].into_iter().find(|known| essence.eq_ignore_ascii_case(known))
+}
+
+/// Returns the host that a redirect leads to.
+fn target(response: &Response) -> String {
+    let location = response.headers().get(reqwest::header::LOCATION).and_then(|it| it.to_str().ok());
+    let host =
+        location.and_then(|it| response.url().join(it).ok()).and_then(|it| it.host_str().map(str::to_owned));
+    host.unwrap_or_else(|| "another address".to_owned())
+}
+
+/// Returns the text of the first cause: those above it repeat that something failed.
+pub(super) fn innermost(error: &dyn Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

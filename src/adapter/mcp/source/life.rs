@@ -1,0 +1,127 @@
+//! The life of a server: started, listed, started again when it has ended, and closed.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    McpError, Shared,
+    call::Cancel,
+    connection::{Connection, Toolset, list},
+};
+use crate::SourceHealth;
+
+/// The time before the first new start. It doubles with each that fails.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest time before a new start. A server that ran this long is started again after the first pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The shortest time between two reads of a list that changes.
+const LIST_AGAIN: Duration = Duration::from_secs(1);
+
+/// Runs until the source is closed, or until the first start has failed.
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    mut to_cancel: mpsc::UnboundedReceiver<Cancel>,
+    first: oneshot::Sender<Result<(), McpError>>,
+) {
+    let mut first = Some(first);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let start = Instant::now();
+        let started = tokio::select! {
+            started = start_and_list(&shared) => started,
+            () = shared.closing.cancelled() => break,
+        };
+        let reason = match started {
+            Ok((mut connection, tools)) => {
+                tracing::info!(server = &*shared.name, tools = tools.len(), "an MCP server is up");
+                shared.set(SourceHealth::Up, tools, Some(connection.live.clone()));
+                if let Some(first) = first.take() {
+                    let _ = first.send(Ok(())); // dropped: then this task is ended, too
+                }
+                let reason = serve(&shared, &mut connection, &mut to_cancel).await;
+                if let Some(reason) = &reason {
+                    // Before its calls fail: no further call may reach it.
+                    shared.set(down(reason), Toolset::new(), None);
+                    connection.live.requests.end(reason);
+                }
+                connection.close().await;
+                match reason {
+                    Some(reason) => reason,
+                    None => break,
+                }
+            }
+            Err(error) => match first.take() {
+                Some(first) => {
+                    let _ = first.send(Err(error)); // the caller has gone
+                    break;
+                }
+                None => error.without_stderr(),
+            },
+        };
+        if start.elapsed() >= LONGEST_PAUSE {
+            pause = FIRST_PAUSE;
+        }
+        tracing::warn!(server = &*shared.name, reason, again_in = ?pause, "an MCP server is down");
+        shared.set(down(&reason), Toolset::new(), None);
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = shared.closing.cancelled() => break,
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        shared.set(SourceHealth::Starting, Toolset::new(), None);
+    }
+    shared.set(down("it was closed"), Toolset::new(), None);
+    shared.closed.cancel();
+}
+
+async fn start_and_list(shared: &Arc<Shared>) -> Result<(Connection, Toolset), McpError> {
+    let mut connection = Connection::start(shared).await?;
+    connection.subscribe(shared).await;
+    let tools = list(shared, &connection.live).await?;
+    Ok((connection, tools))
+}
+
+/// Serves a connection until it ends, and returns why, or until the source is closed.
+async fn serve(
+    shared: &Arc<Shared>,
+    connection: &mut Connection,
+    to_cancel: &mut mpsc::UnboundedReceiver<Cancel>,
+) -> Option<String> {
+    let mut listing = JoinSet::new();
+    let mut listed = Instant::now();
+    let mut has_changed = false;
+    loop {
+        tokio::select! {
+            reason = connection.ended() => return Some(reason),
+            () = shared.closing.cancelled() => return None,
+            Some((request, reason)) = to_cancel.recv() => {
+                // A server that has just ended cannot be told.
+                let _ = request.cancel(Some(reason)).await;
+            }
+            () = shared.list_changed.notified(), if !has_changed => has_changed = true,
+            () = sleep_until(listed + LIST_AGAIN), if has_changed && listing.is_empty() => {
+                (listed, has_changed) = (Instant::now(), false);
+                let (shared, live) = (Arc::clone(shared), connection.live.clone());
+                listing.spawn(async move { list(&shared, &live).await });
+            }
+            Some(Ok(tools)) = listing.join_next() => match tools {
+                Ok(tools) => shared.set(SourceHealth::Up, tools, Some(connection.live.clone())),
+                Err(error) => {
+                    let reason = error.without_stderr();
+                    tracing::warn!(server = &*shared.name, reason, "a changed tool list cannot be read");
+                }
+            }
+        }
+    }
+}
+
+fn down(reason: &str) -> SourceHealth {
+    SourceHealth::Down { reason: reason.into(), since: Instant::now().into_std() }
+}

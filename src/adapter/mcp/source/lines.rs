@@ -1,0 +1,111 @@
+//! Lines of a child's standard output, with a limit on their length.
+
+use std::io;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+
+/// The longest line, in bytes: a result of 16 MiB, and a third more for its encoding as text.
+pub(super) const MAX_LINE: usize = 24 << 20;
+
+/// The bytes that are kept of the start and of the end of a line that is too long. The id of its request is there.
+const ENDS: usize = 256;
+
+/// The capacity that the buffer keeps, in bytes.
+const KEPT: usize = 64 << 10;
+
+/// A line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Without its newline.
+    Text(Vec<u8>),
+    /// Over the limit: its size in bytes, its start and its end.
+    TooLong { size: usize, start: Vec<u8>, end: Vec<u8> },
+}
+
+/// Reads lines.
+pub(super) struct Lines<R> {
+    reader: BufReader<R>,
+    line: Vec<u8>,
+    /// The size of the line so far.
+    size: usize,
+    limit: usize,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    pub(super) fn new(reader: R, limit: usize) -> Self {
+        Self { reader: BufReader::with_capacity(KEPT, reader), line: Vec::new(), size: 0, limit }
+    }
+
+    /// Returns the next line, or `None` at the end. A line without a newline at the end is incomplete, and dropped.
+    ///
+    /// # Cancel safety
+    /// Safe: what was read of a line is kept.
+    pub(super) async fn next(&mut self) -> io::Result<Option<Line>> {
+        loop {
+            let available = self.reader.fill_buf().await?;
+            if available.is_empty() {
+                return Ok(None);
+            }
+            let newline = available.iter().position(|byte| *byte == b'\n');
+            let part = &available[..newline.unwrap_or(available.len())];
+            self.size += part.len();
+            self.line.extend_from_slice(part);
+            let used = part.len() + usize::from(newline.is_some());
+            self.reader.consume(used);
+            if self.size > self.limit {
+                let surplus = self.line.len().saturating_sub(2 * ENDS);
+                self.line.drain(ENDS..ENDS + surplus);
+            }
+            if newline.is_some() {
+                return Ok(Some(self.take()));
+            }
+        }
+    }
+
+    fn take(&mut self) -> Line {
+        let size = std::mem::take(&mut self.size);
+        let mut line = std::mem::take(&mut self.line);
+        if size > self.limit {
+            let end = line.split_off(line.len().min(ENDS));
+            return Line::TooLong { size, start: line, end };
+        }
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        Line::Text(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn all(text: &[u8], limit: usize) -> Vec<Line> {
+        let mut lines = Lines::new(text, limit);
+        let mut found = Vec::new();
+        while let Some(line) = lines.next().await.unwrap() {
+            found.push(line);
+        }
+        found
+    }
+
+    fn text(text: &str) -> Line {
+        Line::Text(text.as_bytes().to_vec())
+    }
+
+    #[tokio::test]
+    async fn lines_are_split_and_an_incomplete_one_is_dropped() {
+        assert_eq!(all(b"a\r\n\nbc\nrest", 10).await, [text("a"), text(""), text("bc")]);
+    }
+
+    #[tokio::test]
+    async fn long_line_keeps_its_ends_only() {
+        let long = format!("{{\"id\":7,{}\"id\":8}}\nnext\n", "x".repeat(1 << 20));
+        let lines = all(long.as_bytes(), 1000).await;
+        let Line::TooLong { size, start, end } = &lines[0] else { panic!("{:?}", lines[0]) };
+        assert_eq!(*size, long.len() - "\nnext\n".len());
+        assert!(start.starts_with(b"{\"id\":7,x") && end.ends_with(b"x\"id\":8}"));
+        assert!(start.len() <= ENDS && end.len() <= ENDS);
+        assert_eq!(lines[1], text("next"));
+    }
+}

@@ -1,0 +1,228 @@
+//! What the user sets about a server.
+
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    path::Path,
+    pin::Pin,
+    time::Duration,
+};
+
+use super::{McpError, McpTools, definition::Policy};
+use crate::{
+    Consent,
+    process::{Command, CommandError},
+};
+
+/// The time in which a server must answer after its start, if none is set. `npx` may download it first.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where a server is.
+#[derive(Clone)]
+pub(super) enum Place {
+    Command(Command),
+    Url(String),
+}
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) place: Place,
+    pub(super) prefix: Option<String>,
+    allow: Option<Vec<String>>,
+    deny: Vec<String>,
+    pub(super) policy: Policy,
+    pub(super) start_limit: Duration,
+    pub(super) bearer: Option<Bearer>,
+}
+
+/// Where the bearer token comes from.
+#[derive(Clone)]
+pub(super) enum Bearer {
+    Token(String),
+    Variable(String),
+}
+
+impl Settings {
+    /// Returns whether the user wants this tool.
+    pub(super) fn offers(&self, tool: &str) -> bool {
+        let listed = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, tool));
+        self.allow.as_deref().is_none_or(listed) && !listed(&self.deny)
+    }
+}
+
+/// Returns whether a name matches a pattern: the same name, or one that starts with what stands before a final `*`.
+fn matches(pattern: &str, name: &str) -> bool {
+    pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
+}
+
+/// An MCP server whose tools are to be offered. Awaiting it starts the server, and returns its tools.
+///
+/// [`stdio`](super::stdio), [`command`](super::command) and [`http`](super::http) create it.
+#[must_use = "a server starts when this is awaited"]
+pub struct McpServer {
+    name: String,
+    /// A command that could not be found is an error of the start.
+    settings: Result<Settings, CommandError>,
+    inherits: Vec<String>,
+}
+
+impl McpServer {
+    pub(super) fn new(name: String, place: Result<Place, CommandError>) -> Self {
+        let settings = place.map(|place| Settings {
+            place,
+            prefix: None,
+            allow: None,
+            deny: Vec::new(),
+            policy: Policy::default(),
+            start_limit: START_LIMIT,
+            bearer: None,
+        });
+        Self { name, settings, inherits: Vec::new() }
+    }
+
+    /// Sets the server's name, for people. A tool whose name another source offers already becomes `NAME.tool`.
+    /// Default: a name made of the command or the host.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets an environment variable of a server that is a child process.
+    pub fn env(mut self, variable: impl Into<String>, value: impl Into<String>) -> Self {
+        if let Ok(Settings { place: Place::Command(command), .. }) = &mut self.settings {
+            *command = command.clone().env(variable.into(), value.into());
+        }
+        self
+    }
+
+    /// Passes on an environment variable of this process. Variables of LiveKit (`LIVEKIT_*`) are refused when the
+    /// server starts.
+    pub fn inherit(mut self, variable: impl Into<String>) -> Self {
+        self.inherits.push(variable.into());
+        self
+    }
+
+    /// Sets the bearer token of a server at an address. Default: none.
+    pub fn bearer_token(self, token: impl Into<String>) -> Self {
+        self.with(|settings| settings.bearer = Some(Bearer::Token(token.into())))
+    }
+
+    /// Sets the environment variable that holds the bearer token of a server at an address. It is read when the server
+    /// is connected.
+    pub fn bearer_env(self, variable: impl Into<String>) -> Self {
+        self.with(|settings| settings.bearer = Some(Bearer::Variable(variable.into())))
+    }
+
+    /// Sets the folder that a child process starts in. Default: `/`.
+    pub fn folder(self, folder: impl AsRef<Path>) -> Self {
+        self.with_command(|command| command.folder(folder.as_ref()))
+    }
+
+    /// Starts a child process through a helper, which ends it when this process is killed: see
+    /// [`Command::supervisor`](crate::process::Command::supervisor).
+    pub fn supervisor(self, helper: impl AsRef<Path>) -> Self {
+        self.with_command(|command| command.supervisor(helper))
+    }
+
+    /// Puts this prefix and a dot before the name of each tool.
+    pub fn prefix(self, prefix: impl Into<String>) -> Self {
+        self.with(|settings| settings.prefix = Some(prefix.into()))
+    }
+
+    /// Offers only these tools, by the server's names for them. A name that ends in `*` stands for all that start so.
+    pub fn allow<N: Into<String>>(self, names: impl IntoIterator<Item = N>) -> Self {
+        self.with(|settings| settings.allow.get_or_insert_default().extend(names.into_iter().map(Into::into)))
+    }
+
+    /// Does not offer these tools, even if [`allow`](Self::allow) names them.
+    pub fn deny<N: Into<String>>(self, names: impl IntoIterator<Item = N>) -> Self {
+        self.with(|settings| settings.deny.extend(names.into_iter().map(Into::into)))
+    }
+
+    /// Sets when a person is asked before a tool of this server runs. Default: always before one that the server calls
+    /// destructive, else once per session.
+    pub fn consent(self, consent: Consent) -> Self {
+        self.with(|settings| settings.policy.consent = Some(consent))
+    }
+
+    /// Believes the server's `readOnlyHint`: such tools run without a question, unless
+    /// [`consent`](Self::consent) is set.
+    pub fn trust_hints(self) -> Self {
+        self.with(|settings| settings.policy.trusts_hints = true)
+    }
+
+    /// Sets the longest time of one call. Default: the caller's limit.
+    pub fn timeout(self, limit: Duration) -> Self {
+        self.with(|settings| settings.policy.timeout = Some(limit))
+    }
+
+    /// Sets the time in which the server must answer after its start. Default: 60 s.
+    pub fn start_limit(self, limit: Duration) -> Self {
+        self.with(|settings| settings.start_limit = limit)
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        if let Ok(settings) = &mut self.settings {
+            set(settings);
+        }
+        self
+    }
+
+    fn with_command(self, set: impl FnOnce(Command) -> Command) -> Self {
+        self.with(|settings| {
+            if let Place::Command(command) = &mut settings.place {
+                *command = set(command.clone());
+            }
+        })
+    }
+
+    async fn start(self) -> Result<McpTools, McpError> {
+        let not_found = |source| McpError::Command { server: self.name.clone(), source };
+        let mut settings = self.settings.map_err(not_found)?;
+        if let Place::Command(command) = &mut settings.place {
+            for variable in self.inherits {
+                if variable.starts_with("LIVEKIT_") {
+                    return Err(McpError::Variable { server: self.name, variable });
+                }
+                *command = command.clone().inherit(variable);
+            }
+        }
+        McpTools::start(self.name, settings).await
+    }
+}
+
+/// Without arguments, environment and credentials.
+impl fmt::Debug for McpServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("McpServer").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl IntoFuture for McpServer {
+    type Output = Result<McpTools, McpError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    /// Starts the server.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the server.
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.start())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn denied_tool_is_not_offered_even_if_it_is_allowed() {
+        let server = McpServer::new(String::new(), Ok(Place::Url(String::new())));
+        let settings = server.allow(["read_*", "list"]).deny(["read_secret"]).settings.unwrap();
+        for (tool, is_offered) in
+            [("read_file", true), ("list", true), ("lists", false), ("read_secret", false)]
+        {
+            assert_eq!(settings.offers(tool), is_offered, "{tool}");
+        }
+    }
+}
