@@ -37,6 +37,7 @@ mod render;
 mod repair;
 mod replay;
 mod report;
+mod sources;
 mod text;
 mod token;
 mod token_role;

@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Write as _},
-    path::PathBuf,
     time::Duration,
 };
 
@@ -12,12 +11,11 @@ use tokio::time::timeout;
 use self::conversation::{Conversation, End};
 use super::{
     Failure,
-    client::programs,
     connect::RoomArguments,
-    consent::ConsentPrompt,
     file,
     interrupt::{interrupted, unless_interrupted},
     record_option::RecordOption,
+    sources::SourceArguments,
     text,
 };
 use toolbridge::{Assistant, AssistantBuilder, CloseReason, JoinError, Role};
@@ -51,13 +49,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,
 
-    /// TOML file that defines programs as tools of the assistant (see examples/tools.toml). They run on this machine
-    #[arg(long, value_name = "FILE")]
-    tools: Option<PathBuf>,
-
-    /// Run this tool of --tools without consent (repeatable). The command cannot ask for consent
-    #[arg(long, value_name = "TOOL", requires = "tools")]
-    yes: Vec<String>,
+    #[command(flatten)]
+    sources: SourceArguments,
 
     /// Identity of a known client, which can be called before LiveKit announces it (repeatable)
     #[arg(long = "client", value_name = "IDENTITY")]
@@ -77,12 +70,15 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         return Ok(());
     }
     let mut builder = Assistant::builder().drain(DRAIN);
-    if let Some(path) = &arguments.tools {
-        let tools = programs(path)?;
-        if let Some(prompt) = ConsentPrompt::of(&tools, &arguments.yes, false)? {
-            builder = builder.consent(move |request| prompt.clone().ask(request));
-        }
-        builder = builder.tools(tools);
+    let sources = unless_interrupted(arguments.sources.start(false)).await?;
+    if let Some(prompt) = sources.consent {
+        builder = builder.consent(move |request| prompt.clone().ask(request));
+    }
+    if let Some(programs) = sources.programs {
+        builder = builder.tools(programs);
+    }
+    for server in sources.servers {
+        builder = builder.tools(server);
     }
     for client in &arguments.clients {
         builder = builder.client(client.as_str());

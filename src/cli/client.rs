@@ -1,27 +1,19 @@
 //! `toolbridge client`: a client whose tools are programs on this machine.
 
-use std::{
-    env,
-    io::{self, Write as _},
-    path::{Path, PathBuf},
-};
+use std::io::{self, Write as _};
 
 use clap::Args;
 
 use super::{
     Failure,
     connect::RoomArguments,
-    connection_state,
-    consent::ConsentPrompt,
-    file,
+    connection_state, file,
     interrupt::{interrupted, unless_interrupted},
     record_option::RecordOption,
+    sources::SourceArguments,
     text, tool_failed,
 };
-use toolbridge::{
-    Client, CloseReason, ErrorCode, Event, Identity, Role, ToolName,
-    programs::{ProgramTools, ProgramsError},
-};
+use toolbridge::{Client, CloseReason, ErrorCode, Event, Identity, Role, ToolName};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -32,15 +24,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "IDENTITY")]
     assistant: Option<String>,
 
-    /// TOML file that defines programs as tools (see examples/tools.toml). Without it the client offers only `bridge.echo`,
-    /// for `toolbridge ping`
-    #[arg(long, value_name = "FILE")]
-    tools: Option<PathBuf>,
-
-    /// Run this tool without asking for consent (repeatable). For other tools that need consent, you are asked at the
-    /// terminal
-    #[arg(long, value_name = "TOOL", requires = "tools")]
-    yes: Vec<String>,
+    #[command(flatten)]
+    sources: SourceArguments,
 
     #[command(flatten)]
     record: RecordOption,
@@ -48,12 +33,15 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut builder = Client::builder();
-    if let Some(path) = &arguments.tools {
-        let tools = programs(path)?;
-        if let Some(prompt) = ConsentPrompt::of(&tools, &arguments.yes, true)? {
-            builder = builder.consent(move |request| prompt.clone().ask(request));
-        }
-        builder = builder.tools(tools);
+    let sources = unless_interrupted(arguments.sources.start(true)).await?;
+    if let Some(prompt) = sources.consent {
+        builder = builder.consent(move |request| prompt.clone().ask(request));
+    }
+    if let Some(programs) = sources.programs {
+        builder = builder.tools(programs);
+    }
+    for server in sources.servers {
+        builder = builder.tools(server);
     }
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());
@@ -83,27 +71,6 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         CloseReason::Closed => Ok(()),
         reason => Err(Failure::failed(reason)),
     }
-}
-
-/// Loads the tools of a file. Errors name the file.
-pub(super) fn programs(path: &Path) -> Result<ProgramTools, Failure> {
-    let tools = ProgramTools::from_file(path).map_err(|error| match error {
-        ProgramsError::Toml { .. } | ProgramsError::Tool { .. } | ProgramsError::Register(_) => {
-            Failure::usage(format!("{}: {error}", path.display()))
-        }
-        of_the_file_itself => Failure::usage(of_the_file_itself),
-    })?;
-    Ok(tools.supervisor(this_program()?))
-}
-
-/// Returns the path of the running binary, which stays valid when its file is replaced.
-fn this_program() -> Result<PathBuf, Failure> {
-    let link = Path::new("/proc/self/exe");
-    if link.exists() {
-        return Ok(link.to_owned());
-    }
-    env::current_exe()
-        .map_err(|error| Failure::failed(format!("cannot determine the path of this program: {error}")))
 }
 
 /// Prints events until the client leaves the room. Returns why it left.
@@ -154,6 +121,11 @@ pub(super) fn line(event: &Event) -> Option<String> {
             let by = by.as_ref().map_or("a participant without an identity", Identity::as_str);
             format!("{by} violated the protocol: {what} ({times} times)")
         }
+        Event::Source(status) => format!("{} is {}", status.name, status.health),
+        Event::ToolRenamed { source, tool, offered_as } => {
+            format!("{tool} of {source} is offered as {offered_as}: another source offers {tool}")
+        }
+        Event::ToolLeftOut { tool, why } => format!("{tool} is not offered: {why}"),
         Event::Closed(reason) => format!("left: {reason}"),
         _ => return None,
     })

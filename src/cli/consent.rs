@@ -10,7 +10,7 @@ use std::{
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{Failure, hint, text};
-use toolbridge::{Consent, ConsentRequest, ToolSource as _, programs::ProgramTools};
+use toolbridge::{Consent, ConsentRequest, Tool};
 
 /// The maximum number of unread answers. Faster typing loses answers.
 const ANSWERS: usize = 64;
@@ -26,6 +26,8 @@ const SHOWN_ARGUMENTS: usize = 2 << 10;
 pub(super) struct ConsentPrompt {
     /// The tools that run without asking.
     always: Arc<[String]>,
+    /// Whether a person can be asked.
+    can_ask: bool,
     terminal: Arc<Terminal>,
 }
 
@@ -87,27 +89,25 @@ impl Questions {
 }
 
 impl ConsentPrompt {
-    /// Returns the consent prompt for these tools: tools in `always` run without asking; for others it asks at the terminal
-    /// if `may_ask` is set and standard input is a terminal. Returns `None` if no tool needs consent.
-    pub(super) fn of(
-        tools: &ProgramTools,
-        always: &[String],
-        may_ask: bool,
-    ) -> Result<Option<Self>, Failure> {
-        let tools = tools.list();
-        if let Some(unknown) = always.iter().find(|it| !tools.iter().any(|tool| tool.name().as_str() == *it))
-        {
-            return Err(Failure::Usage(format!(
-                "--yes {unknown:?}: the tools file has no tool with this name"
-            )));
+    /// Returns the consent prompt for these tools: tools that `always` matches run without asking; for others it asks at the
+    /// terminal if `may_ask` is set and standard input is a terminal. Returns `None` if no tool needs consent.
+    pub(super) fn of(tools: &[Tool], always: &[String], may_ask: bool) -> Result<Option<Self>, Failure> {
+        if let Some(unknown) = always.iter().find(|it| !tools.iter().any(|tool| matches(it, tool))) {
+            return Err(Failure::Usage(format!("--yes {unknown:?}: there is no tool with this name")));
         }
-        let needs = tools.iter().filter(|it| it.tool_options().effective_consent() != Consent::Never);
-        let needs: Vec<_> = needs.map(|tool| tool.name().to_string()).collect();
-        let open = needs.iter().find(|name| !always.contains(name));
-        if let Some(name) = open.filter(|_| !may_ask || !io::stdin().is_terminal()) {
+        let mut needs =
+            tools.iter().filter(|it| it.tool_options().effective_consent() != Consent::Never).peekable();
+        let needs_any = needs.peek().is_some();
+        let can_ask = may_ask && io::stdin().is_terminal();
+        let open = needs.find(|tool| !always.iter().any(|pattern| matches(pattern, tool)));
+        if let Some(tool) = open.filter(|_| !can_ask) {
+            let name = tool.name();
             let alternative = if may_ask { "run this at a terminal to be asked each time, or " } else { "" };
+            let of_server =
+                tool.source().map(|server| format!(", or all tools of its server with --yes '{server}.*'"));
             return Err(Failure::Usage(format!(
-                "the tool {name:?} needs consent, but nobody can be asked; {alternative}allow every run with --yes {name}"
+                "the tool \"{name}\" needs consent, but nobody can be asked; {alternative}allow every run with --yes {name}{}",
+                of_server.unwrap_or_default()
             )));
         }
         let terminal = Terminal {
@@ -115,15 +115,19 @@ impl ConsentPrompt {
             reading: Once::new(),
             answers: broadcast::Sender::new(ANSWERS),
         };
-        Ok((!needs.is_empty()).then(|| Self { always: always.into(), terminal: Arc::new(terminal) }))
+        Ok(needs_any.then(|| Self { always: always.into(), can_ask, terminal: Arc::new(terminal) }))
     }
 
     /// Asks for consent, unless the tool may always run. Dropping the future withdraws the question.
     pub(super) async fn ask(self, request: ConsentRequest) -> bool {
-        let tool = request.tool().name().as_str();
-        if self.always.iter().any(|name| name == tool) {
+        if self.always.iter().any(|pattern| matches(pattern, request.tool())) {
             return true;
         }
+        // A server may offer further tools later.
+        if !self.can_ask {
+            return false;
+        }
+        let tool = request.tool().name().as_str();
         let mut answers = self.terminal.answers.subscribe();
         let (number, is_only) = {
             let mut questions = self.terminal.questions();
@@ -148,6 +152,13 @@ impl ConsentPrompt {
         open.answered = true;
         allowed
     }
+}
+
+/// Returns whether a `--yes` stands for this tool: by its name, by the start of its name, or by its server's name.
+fn matches(pattern: &str, tool: &Tool) -> bool {
+    let of_server = pattern.strip_suffix(".*").is_some_and(|server| tool.source() == Some(server));
+    let of_start = pattern.strip_suffix('*').is_some_and(|start| tool.name().as_str().starts_with(start));
+    of_server || of_start || pattern == tool.name().as_str()
 }
 
 /// Shortens long arguments and states how much is omitted.

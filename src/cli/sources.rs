@@ -1,0 +1,135 @@
+//! `--tools` and `--mcp`: the tools that a client or an assistant runs on this machine.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+
+use super::{Failure, consent::ConsentPrompt};
+use toolbridge::{
+    ToolSource as _,
+    adapter::mcp::{self, McpError, McpServer, McpTools},
+    programs::{ProgramTools, ProgramsError},
+};
+
+#[derive(Debug, Args)]
+pub(super) struct SourceArguments {
+    /// TOML file that defines programs and MCP servers as tools (see examples/tools.toml). They run on this machine
+    #[arg(long, value_name = "FILE")]
+    tools: Option<PathBuf>,
+
+    /// MCP server whose tools are offered: a command, which runs on this machine, or a URL (repeatable). Its words are
+    /// split as by a shell, and nothing is expanded. `NAME=` before it sets the name of the server
+    #[arg(long, value_name = "[NAME=]COMMAND|URL", value_parser = server)]
+    mcp: Vec<String>,
+
+    /// Run this tool without asking for consent (repeatable). `SERVER.*` stands for all tools of an MCP server, and a name
+    /// that ends in `*` for all that start with it
+    #[arg(long, value_name = "TOOL")]
+    yes: Vec<String>,
+}
+
+/// What a participant offers.
+pub(super) struct Sources {
+    pub(super) programs: Option<ProgramTools>,
+    pub(super) servers: Vec<McpTools>,
+    pub(super) consent: Option<ConsentPrompt>,
+}
+
+impl SourceArguments {
+    /// Loads the programs, and starts the servers. `may_ask` says whether a person can be asked for consent at the
+    /// terminal.
+    pub(super) async fn start(&self, may_ask: bool) -> Result<Sources, Failure> {
+        let (mut programs, mut servers) = (None, Vec::new());
+        if let Some(path) = &self.tools {
+            programs = Some(read_programs(path)?);
+            servers = mcp::from_file(path).map_err(|error| of_file(path, &error))?;
+        }
+        servers.extend(self.mcp.iter().map(|text| named(text)));
+        if self.tools.is_none() && self.mcp.is_empty() && !self.yes.is_empty() {
+            return Err(Failure::usage("--yes is for tools of --tools or --mcp"));
+        }
+        let mut started = Vec::new();
+        for server in servers {
+            let tools = server.supervisor(this_program()?).await.map_err(|error| match error {
+                McpError::Command { .. } | McpError::Variable { .. } => Failure::usage(error),
+                other => Failure::failed(other),
+            })?;
+            started.push(tools);
+        }
+        let of_servers = started.iter().flat_map(McpTools::list);
+        let tools: Vec<_> = programs.iter().flat_map(ProgramTools::list).chain(of_servers).collect();
+        let consent = ConsentPrompt::of(&tools, &self.yes, may_ask)?;
+        Ok(Sources { programs, servers: started, consent })
+    }
+}
+
+/// Checks the form of a `--mcp`.
+fn server(text: &str) -> Result<String, String> {
+    if split(text).1.trim().is_empty() {
+        return Err("a command or a URL is missing".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Splits `NAME=COMMAND`. A name has letters, digits, `_` and `-`.
+fn split(text: &str) -> (Option<&str>, &str) {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|it| it.is_ascii_alphanumeric() || matches!(it, '_' | '-'))
+    };
+    match text.split_once('=') {
+        Some((name, rest)) if is_name(name) => (Some(name), rest),
+        _ => (None, text),
+    }
+}
+
+fn named(text: &str) -> McpServer {
+    let (name, place) = split(text);
+    let is_url = ["http://", "https://"].iter().any(|scheme| place.starts_with(scheme));
+    let server = if is_url { mcp::http(place) } else { mcp::line(place) };
+    match name {
+        Some(name) => server.name(name),
+        None => server,
+    }
+}
+
+/// Loads the programs of a file. Errors name the file.
+fn read_programs(path: &Path) -> Result<ProgramTools, Failure> {
+    let tools = ProgramTools::from_file(path).map_err(|error| of_file(path, &error.into()))?;
+    Ok(tools.supervisor(this_program()?))
+}
+
+fn of_file(path: &Path, error: &McpError) -> Failure {
+    match error {
+        McpError::File(
+            ProgramsError::Toml { .. } | ProgramsError::Tool { .. } | ProgramsError::Register(_),
+        )
+        | McpError::Entry { .. } => Failure::usage(format!("{}: {error}", path.display())),
+        of_the_file_itself => Failure::usage(of_the_file_itself),
+    }
+}
+
+/// Returns the path of the running binary, which stays valid when its file is replaced.
+fn this_program() -> Result<PathBuf, Failure> {
+    let link = Path::new("/proc/self/exe");
+    if link.exists() {
+        return Ok(link.to_owned());
+    }
+    env::current_exe()
+        .map_err(|error| Failure::failed(format!("cannot determine the path of this program: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_stands_before_an_equals_sign() {
+        assert_eq!(split("files=mcp-files /srv"), (Some("files"), "mcp-files /srv"));
+        assert_eq!(split("npx -y server --level=3"), (None, "npx -y server --level=3"));
+        assert_eq!(split("https://mcp.example.com/?a=b"), (None, "https://mcp.example.com/?a=b"));
+        assert!(server("files=").is_err() && server(" ").is_err());
+    }
+}
