@@ -18,6 +18,7 @@ const FILES_NOT_HERE: &[(&str, &str)] = &[
     ("recordings", "they make the fixtures, which need LiveKit's server"),
     ("report", "they show recordings, and the server makes no difference"),
     ("turn", "it announces no relays"),
+    ("mcp", "it is about the servers of tools, whatever the room"),
 ];
 
 /// The tests that cannot run there, and why.

@@ -42,6 +42,7 @@ mod flat;
 mod forged;
 mod judges;
 mod matrix;
+mod mcp;
 mod moves;
 mod network;
 mod observe;
@@ -97,6 +98,7 @@ fn main() {
         several::trials(),
         streams::trials(),
         calls::trials(),
+        mcp::trials(),
         cli::trials(),
         doctor::trials(),
         assistant::trials(),

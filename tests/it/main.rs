@@ -58,6 +58,10 @@ mod hostile;
 mod layers;
 #[cfg(feature = "cli")]
 mod logs;
+#[cfg(all(feature = "mcp", unix))]
+mod mcp_http;
+#[cfg(all(feature = "mcp", unix))]
+mod mcp_source;
 #[cfg(feature = "record")]
 mod observed;
 mod options;

@@ -1,0 +1,255 @@
+//! An MCP server at an address, as a source: what it may answer over HTTP. The servers here misbehave;
+//! `tests/e2e/mcp.rs` has a real one.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use serde_json::{Value as Json, json};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::TcpListener,
+    task::JoinSet,
+};
+use toolbridge::{
+    ErrorCode, Outcome, Progress, SourceHealth, ToolContext, ToolResult, ToolSource as _, Value,
+    adapter::mcp::{self, McpTools},
+};
+
+/// One HTTP request.
+#[derive(Clone, Debug)]
+struct Request {
+    method: String,
+    /// The headers, in lower case.
+    head: String,
+    body: Json,
+}
+
+impl Request {
+    fn rpc(&self) -> &str {
+        self.body["method"].as_str().unwrap_or_default()
+    }
+
+    fn answer(&self, result: &Json) -> String {
+        ok(
+            "application/json",
+            &json!({"jsonrpc": "2.0", "id": self.body["id"], "result": result}).to_string(),
+        )
+    }
+}
+
+fn ok(kind: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nmcp-session-id: s1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+fn status(line: &str, more: &str) -> String {
+    format!("HTTP/1.1 {line}\r\n{more}content-length: 0\r\nconnection: close\r\n\r\n")
+}
+
+/// A server whose calls are answered by a function. It does the rest as a server of 2025-11-25.
+struct Server {
+    url: String,
+    seen: Arc<Mutex<Vec<Request>>>,
+    _serving: JoinSet<()>,
+}
+
+impl Server {
+    async fn start(call: impl Fn(&Request, usize) -> String + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp?key=hunter2", listener.local_addr().unwrap());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (requests, call) = (Arc::clone(&seen), Arc::new(call));
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (requests, call) = (Arc::clone(&requests), Arc::clone(&call));
+                connections.spawn(async move {
+                    let mut stream = BufReader::new(stream);
+                    let Some(request) = read(&mut stream).await else { return };
+                    let calls = {
+                        let mut requests = requests.lock().unwrap();
+                        requests.push(request.clone());
+                        requests.iter().filter(|it| it.rpc() == "tools/call").count()
+                    };
+                    let answer = match (request.method.as_str(), request.rpc()) {
+                        ("post", "tools/call") => call(&request, calls),
+                        ("post", "initialize") => request.answer(&json!({
+                            "protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                            "serverInfo": {"name": "fake", "version": "1"},
+                        })),
+                        ("post", "tools/list") => request.answer(&json!({"tools": [{"name": "t"}]})),
+                        ("post", "server/discover") => status("400 Bad Request", ""),
+                        ("post", _) => status("202 Accepted", ""),
+                        _ => status("405 Method Not Allowed", ""),
+                    };
+                    let _ = stream.write_all(answer.as_bytes()).await; // the client may have gone
+                });
+            }
+        });
+        Self { url, seen, _serving: serving }
+    }
+
+    fn count(&self, rpc: &str) -> usize {
+        self.seen.lock().unwrap().iter().filter(|it| it.rpc() == rpc).count()
+    }
+}
+
+async fn read(stream: &mut BufReader<tokio::net::TcpStream>) -> Option<Request> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if stream.read_line(&mut head).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let head = head.to_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.trim().parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut body).await.ok()?;
+    let method = head.split(' ').next()?.to_owned();
+    Some(Request { method, head, body: serde_json::from_slice(&body).unwrap_or_default() })
+}
+
+async fn call(tools: &McpTools) -> Outcome {
+    let context = ToolContext::new("caller", Duration::from_secs(60));
+    tools.execute(&"t".parse().unwrap(), Value::empty(), context).await
+}
+
+async fn error(tools: &McpTools) -> String {
+    let error = call(tools).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::EXECUTION_ERROR);
+    error.message().to_owned()
+}
+
+async fn refused(answer: String) -> String {
+    let server = Server::start(|_, _| String::new()).await;
+    // Only the first request matters.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp?key=hunter2", listener.local_addr().unwrap());
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        loop {
+            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+            let _ = read(&mut stream).await;
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    drop(server);
+    mcp::http(url).name("far").await.unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn document_is_kept_byte_for_byte_in_json_and_in_events() {
+    let document = r#"{"content":[{"type":"hologram","x": 1.50 }],"priority": 0.9}"#;
+    let server = Server::start(move |request, calls| {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{document}}}"#, request.body["id"]);
+        match calls {
+            1 => ok("application/json; charset=utf-8", &body),
+            _ => ok("text/event-stream", &format!(": hello\n\nevent: message\ndata: {body}\n\n")),
+        }
+    });
+    let server = server.await;
+    let tools = mcp::http(&server.url).bearer_token("abc").await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(ToolResult::of(&call(&tools).await.unwrap()).native().unwrap().json(), document);
+    }
+    tools.close().await;
+    let seen = server.seen.lock().unwrap().clone();
+    assert!(seen.iter().all(|it| it.head.contains("authorization: bearer abc\r\n")));
+    assert_eq!(seen.last().unwrap().method, "delete", "the session is not ended");
+}
+
+#[tokio::test]
+async fn sec_a2_redirect_is_refused_and_names_the_host_alone() {
+    let redirect = "location: http://169.254.169.254/latest/meta-data?token=hunter2\r\n";
+    let error = refused(status("307 Temporary Redirect", redirect)).await;
+    assert!(error.contains("redirects to 169.254.169.254, and redirects are not followed"), "{error}");
+    assert!(!error.contains("hunter2") && !error.contains("meta-data"), "{error}");
+}
+
+#[tokio::test]
+async fn missing_token_is_named_with_what_to_set() {
+    let error = refused(status("401 Unauthorized", "www-authenticate: Bearer\r\n")).await;
+    assert!(
+        error.contains("requires authorization (HTTP 401); set a bearer token with `bearer_env`"),
+        "{error}"
+    );
+    assert!(!error.contains("hunter2"), "{error}");
+    let unset = mcp::http("https://mcp.example.com/")
+        .bearer_env("TOOLBRIDGE_TEST_UNSET")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(unset.contains("TOOLBRIDGE_TEST_UNSET"), "{unset}");
+    let plain = mcp::http("http://mcp.example.com/").await.unwrap_err().to_string();
+    assert!(plain.contains("plain http"), "{plain}");
+}
+
+#[tokio::test]
+async fn server_that_is_no_mcp_server_is_an_error() {
+    let error = refused(ok("text/html", "<html>hunter2</html>")).await;
+    assert!(
+        !error.contains("hunter2") && error.contains("text/html") || error.contains("content type"),
+        "{error}"
+    );
+    let error = refused(status("500 Internal Server Error", "")).await;
+    assert!(error.contains("HTTP 500"), "{error}");
+}
+
+#[tokio::test]
+async fn expired_session_is_made_anew_and_the_call_is_not_repeated() {
+    let server = Server::start(|request, calls| match calls {
+        1 => status("404 Not Found", ""),
+        _ => request.answer(&json!({"content": []})),
+    });
+    let server = server.await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    assert_eq!(error(&tools).await, "the MCP server \"far\" does not answer: its session has expired");
+    while tools.health() != SourceHealth::Up || server.count("initialize") < 2 {
+        tools.changed().await;
+    }
+    assert_eq!(server.count("tools/call"), 1, "the call was repeated");
+    assert!(call(&tools).await.is_ok());
+}
+
+#[tokio::test]
+async fn answer_that_ends_early_fails_its_call_alone() {
+    let server = Server::start(|request, calls| match calls {
+        1 => ok("text/event-stream", ": nothing\n\n"),
+        2 => status("503 Service Unavailable", ""),
+        3 => ok("application/json", "{\"half\":"),
+        _ => request.answer(&json!({"content": []})),
+    });
+    let server = server.await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    assert!(error(&tools).await.ends_with("it ended its answer early"));
+    assert!(error(&tools).await.contains("HTTP 503"));
+    assert!(error(&tools).await.contains("no JSON-RPC message"));
+    assert!(call(&tools).await.is_ok());
+    assert_eq!((server.count("initialize"), server.count("tools/call")), (1, 4));
+}
+
+#[tokio::test]
+async fn call_that_reaches_no_server_has_not_started() {
+    let server = Server::start(|request, _| request.answer(&json!({"content": []}))).await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    drop(server);
+    let started = Arc::new(Mutex::new(Vec::new()));
+    let report = Arc::clone(&started);
+    let context = ToolContext::new("caller", Duration::from_secs(60))
+        .with_progress(move |it: Progress| report.lock().unwrap().push(it));
+    let error = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap_err();
+    assert_eq!(error.message(), "the MCP server \"far\" is not running");
+    assert_eq!(*started.lock().unwrap(), []);
+    while !matches!(tools.health(), SourceHealth::Down { .. }) {
+        tools.changed().await;
+    }
+    assert!(tools.list().is_empty());
+}

@@ -1,0 +1,430 @@
+//! The tools of an MCP server as a source: what a server may send, how it ends, and what it learns. The servers here are
+//! scripts that misbehave; `tests/e2e/mcp.rs` has real ones.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use serde_json::json;
+use toolbridge::{
+    Assistant, Client, Consent, ErrorCode, Event, Outcome, Progress, Prompt, PromptAnswer, SourceHealth,
+    ToolContext, ToolError, ToolResult, ToolSource as _, Value,
+    adapter::mcp::{self, McpServer, McpTools},
+    memory::MemoryRoom,
+};
+
+/// What every server here can do. A test adds what it answers to a call, and may define `list`.
+const PROLOGUE: &str = r#"
+answer() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$1" "$2"; }
+fail() { printf '{"jsonrpc":"2.0","id":%s,"error":{"code":%s,"message":"%s"}}\n' "$1" "$2" "$3"; }
+text() { answer "$1" '{"content":[{"type":"text","text":"'"$2"'"}]}'; }
+tools='{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}'
+list() { answer "$1" "$tools"; }
+"#;
+
+const LOOP: &str = r#"
+while IFS= read -r line; do
+  id=${line#*'"id":'}; id=${id%%,*}; id=${id%%\}*}
+  case "$line" in
+    *'"server/discover"'*) fail "$id" -32601 'Method not found' ;;
+    *'"initialize"'*) answer "$id" '{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"fake","version":"1"}}' ;;
+    *'"notifications/initialized"'*) ;;
+    *'"tools/list"'*) list "$id" ;;
+    *'"notifications/cancelled"'*) printf '%s\n' "$line" >> "$0.cancelled" ;;
+    *) call "$id" "$line" ;;
+  esac
+done
+"#;
+
+/// A folder of its own for each test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("toolbridge-mcp-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    /// Writes a server, and returns how it is started. `call` is the body of the function that answers a call.
+    fn server(&self, call: &str, more: &str) -> McpServer {
+        let path = self.script();
+        fs::write(&path, format!("{PROLOGUE}\n{more}\ncall() {{\n{call}\n}}\n{LOOP}")).unwrap();
+        mcp::stdio(["sh", path.to_str().unwrap()]).name("fake")
+    }
+
+    fn script(&self) -> PathBuf {
+        self.0.join("server.sh")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn context() -> ToolContext {
+    ToolContext::new("caller", Duration::from_secs(60))
+}
+
+async fn call(tools: &McpTools) -> Outcome {
+    tools.execute(&"t".parse().unwrap(), Value::empty(), context()).await
+}
+
+async fn error(tools: &McpTools) -> (ErrorCode, String) {
+    let error = call(tools).await.unwrap_err();
+    (error.code(), error.message().to_owned())
+}
+
+async fn up(tools: &McpTools) {
+    while tools.health() != SourceHealth::Up {
+        tools.changed().await;
+    }
+}
+
+#[tokio::test]
+async fn document_is_kept_byte_for_byte() {
+    let folder = Folder::new("document");
+    for document in [
+        r#"{"content":[{"type":"hologram","x": 1.50 }, {"type":"text","text":"hi","annotations":null}],"priority": 0.9}"#,
+        r#"{"structuredContent":null}"#,
+        r#"{"content":[{"type":"image","data":"%%%","mimeType":"image/png"}],"_meta":{"a":[]}}"#,
+    ] {
+        let tools = folder.server(&format!("answer \"$1\" '{document}'"), "").await.unwrap();
+        let result = ToolResult::of(&call(&tools).await.unwrap());
+        assert_eq!(result.native().unwrap().json(), document);
+        tools.close().await;
+    }
+}
+
+#[tokio::test]
+async fn junk_before_an_answer_is_skipped() {
+    let folder = Folder::new("junk");
+    let body = r#"
+        echo 'Listening on stdio'; echo '{"half":'; echo '[]'; echo 'null'; echo '{"jsonrpc":"1.0","id":1}'; echo
+        answer 4711 '{}'; answer '"text"' '{}'; answer "$1" '{"content":[]}'; answer "$1" '{"content":[{"type":"text","text":"second"}]}'
+        printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":4711,"progress":1}}\n'
+        printf '{"jsonrpc":"2.0","method":"notifications/unknown"}\n'"#;
+    let tools = folder.server(body, "").await.unwrap();
+    for _ in 0..3 {
+        let result = ToolResult::of(&call(&tools).await.unwrap());
+        assert!(result.content().is_empty(), "a second answer replaced the first");
+    }
+}
+
+#[tokio::test]
+async fn server_that_writes_no_message_in_a_mebibyte_is_down_and_started_again() {
+    let folder = Folder::new("flood");
+    let body = r#"if [ -e "$0.flooded" ]; then text "$1" fine; else : > "$0.flooded"; yes 'this is no message' | head -c 2000000; fi"#;
+    let tools = folder.server(body, "").await.unwrap();
+    let (code, message) = error(&tools).await;
+    assert_eq!(code, ErrorCode::EXECUTION_ERROR);
+    assert!(message.contains("fake"), "{message}");
+    assert!(tools.list().is_empty(), "its tools are still offered");
+    up(&tools).await;
+    assert!(call(&tools).await.is_ok());
+}
+
+#[tokio::test]
+async fn open_calls_fail_with_the_status_when_the_server_ends() {
+    let folder = Folder::new("ends");
+    let body = r#"if [ -e "$0.ended" ]; then text "$1" back; else : > "$0.ended"; exit 3; fi"#;
+    let tools = folder.server(body, "").await.unwrap();
+    let (code, message) = error(&tools).await;
+    assert_eq!(code, ErrorCode::EXECUTION_ERROR);
+    assert_eq!(message, "the MCP server \"fake\" does not answer: it ended (exit status: 3)");
+    let SourceHealth::Down { reason, .. } = tools.health() else { panic!("{:?}", tools.health()) };
+    assert_eq!(&*reason, "it ended (exit status: 3)");
+    assert_eq!(error(&tools).await.0, ErrorCode::UNKNOWN_TOOL);
+    up(&tools).await;
+    assert_eq!(tools.list().len(), 1);
+    assert!(call(&tools).await.is_ok());
+}
+
+#[tokio::test]
+async fn stop_tells_the_server_and_its_late_answer_has_no_effect() {
+    let folder = Folder::new("stop");
+    let tools = folder
+        .server(r#"case "$2" in *slow*) ;; *) answer "$slow" '{}'; text "$1" quick ;; esac; slow=$1"#, "")
+        .await
+        .unwrap();
+    let token = toolbridge::CancellationToken::new();
+    let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
+    let slow =
+        context().with_cancellation(token.clone()).with_progress(move |it: Progress| _ = started.send(it));
+    let tool = "t".parse().unwrap();
+    let slow = tools.execute(&tool, Value::encode(&json!({"how": "slow"})).unwrap(), slow);
+    let stop = async {
+        has_started.recv().await.unwrap(); // reported when the request is written
+        token.cancel();
+    };
+    let (outcome, ()) = tokio::join!(slow, stop);
+    assert_eq!(outcome.unwrap_err().code(), ErrorCode::CANCELLED);
+    // The late answer comes before that of the next call.
+    let result = ToolResult::of(&call(&tools).await.unwrap());
+    assert_eq!(result.for_model(100).text, "quick");
+    let file = folder.path("server.sh.cancelled");
+    while !file.exists() {
+        call(&tools).await.unwrap();
+    }
+    let cancelled = fs::read_to_string(file).unwrap();
+    assert_eq!(cancelled.lines().count(), 1);
+    assert!(cancelled.contains("the caller no longer needs the call"), "{cancelled}");
+}
+
+#[tokio::test]
+async fn dropped_call_tells_the_server() {
+    let folder = Folder::new("drop");
+    let tools = folder.server(r#"case "$2" in *slow*) ;; *) text "$1" quick ;; esac"#, "").await.unwrap();
+    let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
+    let slow = context().with_progress(move |it: Progress| _ = started.send(it));
+    let tool = "t".parse().unwrap();
+    tokio::select! {
+        _ = tools.execute(&tool, Value::encode(&json!({"how": "slow"})).unwrap(), slow) => panic!("it answered"),
+        _ = has_started.recv() => {}
+    }
+    let file = folder.path("server.sh.cancelled");
+    while !file.exists() {
+        call(&tools).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn progress_that_goes_back_is_ignored() {
+    let folder = Folder::new("progress");
+    let body = r#"
+        token=${2#*'"progressToken":'}; token=${token%%\}*}; token=${token%%,*}
+        for n in 1 3 2 4; do
+          printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%s,"total":4,"message":"step %s"}}\n' "$token" $n $n
+        done
+        text "$1" done"#;
+    let tools = folder.server(body, "").await.unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let report = Arc::clone(&seen);
+    let context =
+        context().with_progress(move |it: Progress| report.lock().unwrap().push((it.done(), it.total())));
+    tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
+    let of = |done: f64| (Some(done), Some(4.0));
+    assert_eq!(*seen.lock().unwrap(), [(None, None), of(1.0), of(3.0), of(4.0)]);
+}
+
+#[tokio::test]
+async fn errors_have_the_code_of_their_cause() {
+    let folder = Folder::new("errors");
+    for (code, message, expected) in [
+        (-32602, "Unknown tool: t", ErrorCode::UNKNOWN_TOOL),
+        (-32602, "b is missing", ErrorCode::INVALID_PARAMETERS),
+        (-32603, "broken", ErrorCode::EXECUTION_ERROR),
+    ] {
+        let tools = folder.server(&format!("fail \"$1\" {code} '{message}'"), "").await.unwrap();
+        assert_eq!(error(&tools).await, (expected, format!("{message} (MCP error {code})")));
+        tools.close().await;
+    }
+    let failed = r#"answer "$1" '{"content":[{"type":"text","text":"no such city"}],"isError":true}'"#;
+    let tools = folder.server(failed, "").await.unwrap();
+    let error = call(&tools).await.unwrap_err();
+    assert_eq!((error.code(), error.message()), (ErrorCode::EXECUTION_ERROR, "no such city"));
+    assert_eq!(ToolResult::of_error(&error).for_model(100).text, "no such city");
+}
+
+#[tokio::test]
+async fn result_over_the_limit_is_refused_with_both_numbers() {
+    let folder = Folder::new("large");
+    // A line of 17 MiB is read; one of 25 MiB is not, and its call is known by the id at either end.
+    for (size, ends) in [(17 << 20, ""), (25 << 20, ""), (25 << 20, "last")] {
+        let body = match ends {
+            "" => format!(
+                "printf '{{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{{\"x\":\"' \"$1\"; head -c {size} /dev/zero | tr '\\0' x; printf '\"}}}}\\n'"
+            ),
+            _ => format!(
+                "printf '{{\"result\":{{\"x\":\"'; head -c {size} /dev/zero | tr '\\0' x; printf '\"}},\"jsonrpc\":\"2.0\",\"id\":%s}}\\n' \"$1\""
+            ),
+        };
+        let tools = folder.server(&body, "").await.unwrap();
+        let (code, message) = error(&tools).await;
+        assert_eq!(code, ErrorCode::RESULT_TOO_LARGE);
+        assert!(message.ends_with("the limit is 16777216"), "{message}");
+        assert_eq!(tools.health(), SourceHealth::Up, "{message}");
+        tools.close().await;
+    }
+}
+
+#[tokio::test]
+async fn list_is_read_in_pages_and_again_when_it_changes() {
+    let folder = Folder::new("list");
+    let list = r#"list() {
+        case "$line" in
+          *'"cursor":"2"'*) answer "$1" '{"tools":[{"name":"t"},{"name":"größe"},{"name":"later","execution":{"taskSupport":"required"}},{"x":1}]}' ;;
+          *) if [ -e "$0.changed" ]; then answer "$1" '{"tools":[{"name":"new"}]}'
+             else answer "$1" '{"tools":[{"name":"a","annotations":{"destructiveHint":true}},{"name":"b","inputSchema":7}],"nextCursor":"2"}'; fi ;;
+        esac
+    }"#;
+    let body = r#": > "$0.changed"; printf '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n'; text "$1" ok"#;
+    let tools = folder.server(body, list).prefix("p").await.unwrap();
+    let names = |tools: &McpTools| tools.list().iter().map(|it| it.name().to_string()).collect::<Vec<_>>();
+    assert_eq!(names(&tools), ["p.a", "p.gr__e", "p.t"]);
+    assert_eq!(tools.list()[0].tool_options().consent, Some(Consent::Always));
+    tools.execute(&"p.t".parse().unwrap(), Value::empty(), context()).await.unwrap();
+    while names(&tools) != ["p.new"] {
+        tools.changed().await;
+    }
+}
+
+/// Answers the questions of a server, and returns what the server got.
+async fn asked(
+    request: &str,
+    answer: impl Fn(Prompt) -> Result<PromptAnswer, ToolError> + Send + Sync + 'static,
+) -> String {
+    let folder = Folder::new(&format!("ask-{}", request.len()));
+    let body = format!(
+        r#"case "$2" in
+          *'"method":"tools/call"'*) mine=$1; printf '{{"jsonrpc":"2.0","id":"q","method":"{request}}}\n' ;;
+          *) printf '%s\n' "$2" > "$0.answer"; text "$mine" asked ;;
+        esac"#
+    );
+    let tools = folder.server(&body, "").await.unwrap();
+    let answer = Arc::new(answer);
+    let context = context().with_answers(move |prompt| {
+        let answer = Arc::clone(&answer);
+        async move { answer(prompt) }
+    });
+    tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
+    fs::read_to_string(folder.path("server.sh.answer")).unwrap()
+}
+
+#[tokio::test]
+async fn elicitation_asks_the_person() {
+    let form = r#"elicitation/create","params":{"message":"How many?","requestedSchema":{"type":"object","properties":{"n":{"type":"integer","x-odd":[]}}}}"#;
+    let answer = asked(form, |prompt| {
+        let Prompt::Form(form) = prompt else { panic!("{prompt:?}") };
+        assert_eq!(form.text.as_deref(), Some("How many?"));
+        assert_eq!(form.schema.to_json()["properties"]["n"]["x-odd"], json!([]));
+        Ok(PromptAnswer::submitted(&json!({"n": 3})).unwrap())
+    });
+    assert!(answer.await.contains(r#""result":{"action":"accept","content":{"n":3}}"#));
+    let url = r#"elicitation/create","params":{"mode":"url","message":"Sign in","url":"https://example.com/in","elicitationId":"1"}"#;
+    let answer = asked(url, |prompt| {
+        assert!(matches!(prompt, Prompt::Authorize(_)), "{prompt:?}");
+        Ok(PromptAnswer::declined())
+    });
+    assert!(answer.await.contains(r#""result":{"action":"decline"}"#));
+}
+
+#[tokio::test]
+async fn request_that_is_not_offered_is_refused() {
+    for method in ["sampling/createMessage", "roots/list", "x/y"] {
+        let answer = asked(&format!(r#"{method}","params":{{"a":1}}"#), |_| panic!("nobody is asked")).await;
+        assert!(answer.contains("-32601") && answer.contains(method), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn wxo_w17_input_that_a_result_requires_is_asked_and_sent_with_its_state() {
+    let folder = Folder::new("rounds");
+    let body = r#"case "$2" in
+        *'"requestState":"s t\/1"'*|*'"requestState":"s t/1"'*) printf '%s\n' "$1" "$2" > "$0.second"; text "$1" done ;;
+        *) printf '%s\n' "$1" > "$0.first"
+           answer "$1" '{"resultType":"input_required","requestState":"s t/1","inputRequests":{"who":{"method":"elicitation/create","params":{"message":"Who?","requestedSchema":{"type":"object"}}}}}' ;;
+        esac"#;
+    let tools = folder.server(body, "").await.unwrap();
+    let context =
+        context().with_answers(|_| async { Ok(PromptAnswer::submitted(&json!({"name": "Ada"})).unwrap()) });
+    let result = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
+    assert_eq!(ToolResult::of(&result).for_model(100).text, "done");
+    let second = fs::read_to_string(folder.path("server.sh.second")).unwrap();
+    let first = fs::read_to_string(folder.path("server.sh.first")).unwrap();
+    assert_ne!(second.lines().next(), first.lines().next(), "the request has the id of the first one");
+    assert!(
+        second.contains(r#""inputResponses":{"who":{"action":"accept","content":{"name":"Ada"}}}"#),
+        "{second}"
+    );
+}
+
+#[tokio::test]
+async fn sec_x2_server_gets_the_variables_of_the_user_and_none_of_livekit() {
+    let folder = Folder::new("environment");
+    let body = r#"env > "$0.env"; text "$1" ok"#;
+    let server = folder.server(body, "").env("OWN", "1");
+    let tools = server.await.unwrap();
+    call(&tools).await.unwrap();
+    let variables = fs::read_to_string(folder.path("server.sh.env")).unwrap();
+    let names: Vec<&str> =
+        variables.lines().filter_map(|it| it.split_once('=')).map(|(name, _)| name).collect();
+    assert!(names.contains(&"OWN") && names.contains(&"PATH"), "{names:?}");
+    let known = ["HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "OWN", "PWD", "OLDPWD", "SHLVL", "_"];
+    assert!(names.iter().all(|it| known.contains(it)), "{names:?}");
+    let refused = folder.server(body, "").inherit("LIVEKIT_API_SECRET").await.unwrap_err().to_string();
+    assert!(refused.contains("LIVEKIT_API_SECRET is not passed on"), "{refused}");
+}
+
+#[tokio::test]
+async fn failed_start_names_the_status_and_the_end_of_stderr() {
+    let folder = Folder::new("start");
+    let started = |more: &str| {
+        fs::write(folder.script(), more).unwrap();
+        mcp::stdio(["sh", folder.script().to_str().unwrap()]).name("fake")
+    };
+    let error = started("echo 'no such module' >&2; exit 7").await.unwrap_err().to_string();
+    assert_eq!(error, "MCP server \"fake\" ended (exit status: 7); it wrote:\nno such module");
+    let error = started("yes junk").await.unwrap_err().to_string();
+    assert!(error.starts_with("MCP server \"fake\""), "{error}");
+    let error = started("sleep 60").start_limit(Duration::from_millis(50)).await.unwrap_err().to_string();
+    assert!(error.contains("did not answer within"), "{error}");
+    let error = mcp::stdio(["no-such-program-here"]).await.unwrap_err().to_string();
+    assert!(error.contains("no-such-program-here"), "{error}");
+}
+
+#[tokio::test]
+async fn children_end_with_the_source() {
+    let folder = Folder::new("group");
+    // The server is a grandchild, as with `npx`.
+    let more = r#"echo $$ > "$0.pid""#;
+    let alive = |path: &Path| {
+        let pid = fs::read_to_string(path).unwrap();
+        Path::new(&format!("/proc/{}", pid.trim())).exists()
+    };
+    let pid = folder.path("server.sh.pid");
+    let tools = folder.server(r#"text "$1" ok"#, more).await.unwrap();
+    assert!(alive(&pid));
+    tools.close().await;
+    assert!(!alive(&pid), "it runs after it was closed");
+    assert!(matches!(tools.health(), SourceHealth::Down { .. }));
+    assert!(tools.list().is_empty());
+}
+
+#[tokio::test]
+async fn room_sees_tools_go_and_come_back() {
+    let folder = Folder::new("room");
+    let body = r#"if [ -e "$0.ended" ]; then text "$1" back; else : > "$0.ended"; exit 1; fi"#;
+    let tools = folder.server(body, "").await.unwrap();
+    let room = MemoryRoom::new();
+    let client = Client::builder().tools(tools).consent(|_| async { true });
+    let client = client.join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let mut events = client.events();
+    let error = assistant.call("t", ()).await.unwrap_err();
+    assert!(error.to_string().contains("exit status: 1"), "{error}");
+    assert!(error.may_have_run());
+    let mut health = Vec::new();
+    while health.last() != Some(&SourceHealth::Up) {
+        if let Event::Source(status) = events.recv().await.unwrap() {
+            assert_eq!(&*status.name, "fake");
+            health.push(status.health);
+        }
+    }
+    assert!(matches!(health[0], SourceHealth::Down { .. }), "{health:?}");
+    let value = assistant.call("t", ()).await.unwrap();
+    assert_eq!(ToolResult::of(&value).for_model(100).text, "back");
+    client.close().await;
+}
