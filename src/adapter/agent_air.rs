@@ -8,7 +8,6 @@
 //! `examples/agent-air` joins it to a room.
 
 mod batch;
-mod bounds;
 mod convert;
 mod display;
 mod document;
@@ -16,7 +15,6 @@ mod outcome;
 mod permission;
 
 pub use batch::{Batch, BatchBuilder, BatchCall, BatchError, MAX_CALLS};
-pub use bounds::{InvalidDocument, MAX_DEPTH, MAX_VALUES};
 pub use display::{ContentType, DisplayConfig};
-pub use document::{BatchDocument, CallDocument, Document};
+pub use document::{BatchDocument, CallDocument, Document, InvalidDocument};
 pub use outcome::{BatchResult, CallResult, Status};

@@ -375,7 +375,7 @@ fn document(random: &mut Random) {
     }
 }
 
-/// `common_x9` for this system. `TOOLBRIDGE_DOCUMENTS` sets the number.
+/// `common_x9` for this system. `TOOLBRIDGE_RANDOM_DOCUMENTS` sets the number.
 #[test]
 fn random_documents_cross_the_wire_unchanged() {
     for seed in 0..count() {

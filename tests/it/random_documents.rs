@@ -1,8 +1,8 @@
 //! Random JSON texts for the round trips of documents, in every spelling that JSON allows.
 
-/// Returns how many documents a test makes: `TOOLBRIDGE_DOCUMENTS`, otherwise a number that takes little time.
+/// Returns how many documents a test makes: `TOOLBRIDGE_RANDOM_DOCUMENTS`, otherwise a number that takes little time.
 pub(crate) fn count() -> u64 {
-    std::env::var("TOOLBRIDGE_DOCUMENTS").map_or(1_000, |count| count.parse().unwrap())
+    std::env::var("TOOLBRIDGE_RANDOM_DOCUMENTS").map_or(1_000, |count| count.parse().unwrap())
 }
 
 /// A key, and what writes its value.

@@ -3,7 +3,6 @@
 use serde_json::Value as Json;
 
 use super::{
-    bounds::check,
     display::{ContentType, DisplayConfig},
     document::Document,
 };
@@ -14,6 +13,9 @@ use crate::{
 
 /// The longest output that is also offered as structured data, in bytes: the data is a second copy of it on the wire.
 const MAX_STRUCTURED: usize = 256 * 1024;
+
+/// The deepest nesting of a value that becomes a part of a result. A deeper one stays in the native document alone.
+const MAX_LEVELS: usize = 32;
 
 /// The forms of display that a document can hold.
 const KINDS: [DisplayKind; 5] =
@@ -81,10 +83,20 @@ impl From<&Document> for ToolResult {
 /// Returns the data in an output that is a map or a list.
 fn structured(output: &str) -> Option<Value> {
     let is_container = output.trim_start().starts_with(['{', '[']);
-    if !is_container || output.len() > MAX_STRUCTURED || check(output).is_err() {
+    if !is_container || output.len() > MAX_STRUCTURED {
         return None;
     }
-    serde_json::from_str::<Json>(output).ok().map(Value::from)
+    let json: Json = serde_json::from_str(output).ok()?;
+    (levels(&json) <= MAX_LEVELS).then(|| json.into())
+}
+
+/// Returns how deep a value is nested. It was parsed, so that it has at most some hundred levels.
+fn levels(json: &Json) -> usize {
+    match json {
+        Json::Array(items) => 1 + items.iter().map(levels).max().unwrap_or_default(),
+        Json::Object(fields) => 1 + fields.values().map(levels).max().unwrap_or_default(),
+        _ => 0,
+    }
 }
 
 fn shown(display: &DisplayConfig, output: &str) -> Display {
@@ -106,7 +118,7 @@ fn shown(display: &DisplayConfig, output: &str) -> Display {
     }
     let more = display.fields().iter().filter(|(name, value)| {
         let is_shown = *name == "content" && value.is_string();
-        !is_shown && !DISPLAY_FIELDS.contains(&name.as_str())
+        !is_shown && !DISPLAY_FIELDS.contains(&name.as_str()) && levels(value) <= MAX_LEVELS
     });
     shown.with_raw(Json::Object(more.map(|(name, value)| (name.clone(), value.clone())).collect()).into())
 }
