@@ -16,6 +16,7 @@ macro_rules! with {
     }};
 }
 
+mod adapter_rows;
 mod agent_air;
 mod agent_air_batch;
 mod bridge;
