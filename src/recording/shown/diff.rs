@@ -5,10 +5,10 @@ use std::{borrow::Cow, collections::HashMap};
 use super::{Diff, Line, Style};
 
 /// The most changed lines that are looked for. Texts that differ by more are shown whole, the old one first.
-const MAX_EDITS: usize = 1_000;
+const MAX_EDITS: usize = 500;
 
 /// The most lines that are compared, of both texts together. Longer texts are shown whole, too.
-const MAX_LINES: usize = 20_000;
+const MAX_LINES: usize = 10_000;
 
 /// How many unchanged lines are shown before and after a change.
 const CONTEXT: usize = 3;
