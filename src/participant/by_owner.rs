@@ -8,7 +8,6 @@ use crate::{
         NameMap, NameRules, Offer, Outcome, Tool, ToolName,
         source::{ToolContext, ToolSource},
     },
-    transport::Identity,
     value::Value,
 };
 
@@ -24,8 +23,9 @@ impl ByOwner {
         Self { assistant }
     }
 
-    /// Returns the tools by the names under which they are listed, with the owner where the name contains it.
-    fn named(&self) -> BTreeMap<ToolName, (Tool, Option<Identity>)> {
+    /// Returns the tools that can be called now, with their owners and their original names, by the names under which
+    /// they are listed.
+    pub fn offers(&self) -> BTreeMap<ToolName, Offer> {
         let local = self.assistant.identity().clone();
         let mut by_tool = BTreeMap::<ToolName, Vec<Offer>>::new();
         for offer in self.assistant.tools() {
@@ -37,8 +37,8 @@ impl ByOwner {
             // A call of a tool that the assistant offers too is never ambiguous.
             let local = offers.iter().position(|offer| offer.owner == local);
             match (local, offers.len()) {
-                (Some(at), _) => _ = tools.insert(name, (offers.swap_remove(at).tool, None)),
-                (None, 1) => tools.extend(offers.pop().map(|offer| (name, (offer.tool, None)))),
+                (Some(at), _) => _ = tools.insert(name, offers.swap_remove(at)),
+                (None, 1) => tools.extend(offers.pop().map(|offer| (name, offer))),
                 _ => of_owners.extend(offers.into_iter().map(|it| (format!("{}.{name}", it.owner), it))),
             }
         }
@@ -48,7 +48,7 @@ impl ByOwner {
         for (long, offer) in of_owners {
             let name = names.converted(&long).and_then(|name| name.parse::<ToolName>().ok());
             if let Some(name) = name.filter(|name| !tools.contains_key(name)) {
-                tools.insert(name, (offer.tool, Some(offer.owner)));
+                tools.insert(name, offer);
             }
         }
         tools
@@ -57,13 +57,13 @@ impl ByOwner {
 
 impl ToolSource for ByOwner {
     fn list(&self) -> Vec<Tool> {
-        self.named().into_iter().map(|(name, (tool, _))| tool.renamed(name)).collect()
+        self.offers().into_iter().map(|(name, offer)| offer.tool.renamed(name)).collect()
     }
 
     async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
-        match self.named().remove(tool) {
-            Some((known, Some(owner))) => {
-                self.assistant.run(known.name(), Some(owner), arguments, context).await
+        match self.offers().remove(tool) {
+            Some(offer) if offer.tool.name() != tool => {
+                self.assistant.run(offer.tool.name(), Some(offer.owner), arguments, context).await
             }
             // A name that was listed before and has become ambiguous is an error that says so.
             _ => self.assistant.run(tool, None, arguments, context).await,
