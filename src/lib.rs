@@ -72,7 +72,7 @@
 //!
 //! The guide has a page on each larger subject: [reliability](guide::reliability), [reconnection](guide::reconnection),
 //! [recording and replay](guide::recording), [networks](guide::networks), [tokens](guide::tokens),
-//! [testing](guide::testing), and [the command line](guide::command_line).
+//! [testing](guide::testing), [MCP](guide::mcp), and [the command line](guide::command_line).
 //!
 //! # How it fits together
 //!
@@ -177,6 +177,7 @@ pub mod guide {
     //! | [`reliability`] | What does the caller see when something fails, and did the tool run? |
     //! | [`reconnection`] | When does a participant resume or rejoin, and what do others see? |
     //! | [`recording`] | How is a session recorded, read, redacted and replayed? |
+    //! | [`mcp`] | How do the room's tools reach an MCP host? |
     //! | [`networks`] | What works behind proxies, firewalls and TURN servers, and how are failures found? |
     //! | [`tokens`] | How does a token server set a participant's role? |
     //! | [`testing`] | How are tools and assistants tested without a network? |
@@ -184,6 +185,10 @@ pub mod guide {
 
     #[doc = include_str!("guide/command_line.md")]
     pub mod command_line {}
+
+    #[cfg(feature = "mcp-server")]
+    #[doc = include_str!("guide/mcp.md")]
+    pub mod mcp {}
 
     #[doc = include_str!("guide/networks.md")]
     pub mod networks {}

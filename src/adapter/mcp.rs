@@ -27,11 +27,17 @@
 //!
 //! A call that is cancelled is cancelled at the server, with the reason. Sampling, roots and tasks are not offered; tools
 //! that demand tasks are left out.
+//!
+//! In the other direction, [`serve`] offers the tools of a room to MCP hosts.
 
 mod document;
+#[cfg(feature = "mcp-server")]
+mod server;
 #[cfg(all(feature = "mcp", unix))]
 mod source;
 
 pub use document::CallToolResult;
+#[cfg(feature = "mcp-server")]
+pub use server::{McpListener, McpServeError, RoomServer, serve};
 #[cfg(all(feature = "mcp", unix))]
 pub use source::{McpError, McpServer, McpTools, command, from_file, http, line, stdio};

@@ -305,3 +305,21 @@ async fn refused_registration_is_logged_on_both_sides() {
     assert!(text.contains("its tools are not accepted") && text.contains("its token has no role"), "{text}");
     assert!(text.contains("no assistant accepts the offered tools: a answered: not admitted"), "{text}");
 }
+
+/// Includes the logs of the libraries that serve the connection.
+#[cfg(feature = "mcp-server")]
+#[tokio::test]
+async fn sec_p3_bearer_token_of_the_mcp_server_stays_out_of_logs_and_debug_output() {
+    use crate::mcp_server_http::{Served, initialize};
+
+    let log = Log::default();
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(log.clone()).finish();
+    let _here = tracing::subscriber::set_default(subscriber);
+    let served = Served::new().await;
+    assert_eq!(initialize(&served).await.status, 200);
+    assert!(served.ask("tools/call", json!({"name": "get_battery"})).await["result"].is_object());
+    let shown = format!("{:?} {}", served.listener, log.text());
+    assert!(shown.contains("rmcp") && shown.contains("get_battery"), "the request was logged: {shown}");
+    assert!(!shown.contains(served.listener.token()), "{shown}");
+}

@@ -61,6 +61,10 @@ mod layers;
 mod logs;
 #[cfg(all(feature = "mcp", unix))]
 mod mcp_http;
+#[cfg(feature = "mcp-server")]
+mod mcp_server;
+#[cfg(feature = "mcp-server")]
+mod mcp_server_http;
 #[cfg(all(feature = "mcp", unix))]
 mod mcp_source;
 #[cfg(feature = "record")]

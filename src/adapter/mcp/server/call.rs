@@ -1,0 +1,90 @@
+//! One call of a host.
+
+use rmcp::{
+    ErrorData, RoleServer,
+    model::{CallToolRequestParams, CallToolResponse, JsonObject, ProtocolVersion},
+    service::RequestContext,
+};
+use serde_json::Value as Json;
+
+use super::{
+    catalog::Entry,
+    progress::Reporter,
+    raw, result,
+    shared::{MAX_CALLS, Shared},
+};
+use crate::{Call, CallError, ErrorCode, Value};
+
+/// Added to the error of a client that does not obey this assistant.
+const BOUND_ELSEWHERE: &str = "A client obeys one assistant. Serve MCP beside that assistant (`toolbridge assistant --mcp-listen`), \
+     stop it, or give this server's identity to the client (`toolbridge client --assistant`).";
+
+/// Runs a call and returns its result, or the error of an unknown tool.
+pub(super) async fn call(
+    shared: &Shared,
+    request: CallToolRequestParams,
+    mut context: RequestContext<RoleServer>,
+) -> Result<CallToolResponse, ErrorData> {
+    let is_modern =
+        context.protocol_version().is_some_and(|it| it.as_str() >= ProtocolVersion::V_2026_07_28.as_str());
+    let written = |document| Ok(raw::wrapped(&result::finished(document, is_modern)));
+    let Some(_permit) = shared.begin_call() else {
+        let text = format!("busy: {MAX_CALLS} calls are open already; wait for one to end");
+        return written(result::of_failure(&text, &ErrorCode::BUSY, false));
+    };
+    let Some(entry) = shared.find(&request.name).await else {
+        let clients = shared.not_bound().await;
+        if clients.is_empty() {
+            return Err(unknown(&format!("no participant offers a tool named {:?}", request.name)));
+        }
+        return written(of_error(&CallError::NotBound { tool: request.name.into(), clients }));
+    };
+    match run(shared, &entry, request.arguments, &mut context).await {
+        Ok(value) => written(result::of_value(&value)),
+        Err(error) if error.code() == ErrorCode::UNKNOWN_TOOL => Err(unknown(&error.to_string())),
+        Err(error) => written(of_error(&error)),
+    }
+}
+
+fn unknown(text: &str) -> ErrorData {
+    ErrorData::invalid_params(format!("unknown tool: {text}"), None)
+}
+
+/// Makes the call, forwards its progress, and cancels it when the host does.
+async fn run(
+    shared: &Shared,
+    entry: &Entry,
+    arguments: Option<JsonObject>,
+    context: &mut RequestContext<RoleServer>,
+) -> Result<Value, CallError> {
+    let arguments = Value::from(Json::Object(arguments.unwrap_or_default()));
+    let mut builder = shared.assistant().call(entry.tool.name().as_str(), arguments);
+    if entry.owner != *shared.assistant().identity() {
+        builder = builder.to(entry.owner.clone());
+    }
+    let mut call = builder.start();
+    let cancelled = context.ct.clone();
+    if cancelled.run_until_cancelled(report_progress(&mut call, context)).await.is_none() {
+        call.cancel();
+    }
+    call.await
+}
+
+/// Forwards the progress of a call until it has ended.
+async fn report_progress(call: &mut Call, context: &RequestContext<RoleServer>) {
+    let mut reporter = Reporter::new(context);
+    while let Some(step) = call.progress().await {
+        reporter.report(&step).await;
+    }
+}
+
+fn of_error(error: &CallError) -> serde_json::Map<String, Json> {
+    let (code, may_have_run) = (error.code(), error.may_have_run());
+    match error {
+        CallError::Tool(failure) => result::of_tool_error(failure, may_have_run),
+        CallError::NotBound { .. } => {
+            result::of_failure(&format!("{error}. {BOUND_ELSEWHERE}"), &code, may_have_run)
+        }
+        other => result::of_failure(&other.to_string(), &code, may_have_run),
+    }
+}

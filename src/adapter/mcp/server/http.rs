@@ -1,0 +1,239 @@
+//! The server over HTTP ("Streamable HTTP").
+
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use hyper::{
+    Method, Request, Response, StatusCode, body::Incoming, header, server::conn::http1, service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rmcp::{
+    model::ErrorCode,
+    transport::{StreamableHttpServerConfig, StreamableHttpService},
+};
+use serde_json::Value as Json;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+use super::{
+    handler::Handler,
+    lines::{MAX_MESSAGE, parsed, refusal},
+    shared::Shared,
+};
+use tokio_util::sync::CancellationToken;
+
+mod body;
+mod sessions;
+mod token;
+
+use body::{Reply, Whole, is_too_long, text, unwrapping};
+use sessions::Sessions;
+use token::Token;
+
+/// The path of the server.
+const PATH: &str = "/mcp";
+
+/// The most connections that are open at once.
+const MAX_CONNECTIONS: usize = 256;
+
+/// The longest time that the head of a request, and then its body, may take.
+const READ: Duration = Duration::from_secs(30);
+
+/// How long a listener waits after a connection could not be accepted, for example for lack of file descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// An MCP server that listens for HTTP connections: see [`RoomServer::listen`](super::RoomServer::listen). Dropping it ends
+/// all connections and cancels their calls.
+pub struct McpListener {
+    address: SocketAddr,
+    token: Arc<Token>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl McpListener {
+    /// Returns the URL of the server, such as `http://127.0.0.1:40123/mcp`.
+    pub fn url(&self) -> String {
+        format!("http://{}{PATH}", self.address)
+    }
+
+    /// Returns the bearer token. Whoever has it can call the tools.
+    pub fn token(&self) -> &str {
+        self.token.as_str()
+    }
+
+    /// Returns the address that the server listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Resolves when the server has ended because its assistant left the room.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping it loses nothing, and it can be called again.
+    pub async fn closed(&mut self) {
+        self.tasks.join_next().await;
+    }
+
+    /// Ends all connections and cancels their calls.
+    ///
+    /// # Cancel safety
+    /// Once polled, the server ends even if the future is dropped.
+    pub async fn close(mut self) {
+        self.stop.cancel();
+        self.tasks.join_next().await;
+    }
+}
+
+impl Drop for McpListener {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl fmt::Debug for McpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("McpListener").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+pub(super) async fn listen(
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    hosts: Vec<String>,
+) -> io::Result<McpListener> {
+    let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    let (token, stop) = (Arc::new(Token::random()?), CancellationToken::new());
+    let server = Server::new(
+        Arc::clone(&shared),
+        Arc::clone(&token),
+        allowed_hosts(address.ip(), hosts),
+        stop.clone(),
+    );
+    let mut tasks = JoinSet::new();
+    tasks.spawn(accept(listener, server, shared, stop.clone()));
+    Ok(McpListener { address, token, stop, tasks })
+}
+
+/// Returns the host names of requests that are answered. A page of a browser can resolve its own name to this machine,
+/// and is refused for that name.
+fn allowed_hosts(address: IpAddr, mut hosts: Vec<String>) -> Vec<String> {
+    hosts.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+    if !address.is_unspecified() {
+        hosts.push(address.to_string());
+    }
+    hosts
+}
+
+/// Accepts connections until the server stops or the assistant leaves.
+async fn accept(listener: TcpListener, server: Server, shared: Arc<Shared>, stop: CancellationToken) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new(); // aborted with this future
+    let accepting = async {
+        loop {
+            // The semaphore is never closed.
+            let slot = Arc::clone(&slots).acquire_owned().await.ok();
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let server = server.clone();
+                    connections.spawn(async move {
+                        connection(stream, server).await;
+                        drop(slot);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "an MCP connection could not be accepted");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+            while connections.try_join_next().is_some() {}
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        _ = shared.assistant().closed() => stop.cancel(), // ends the sessions
+        () = accepting => {}
+    }
+}
+
+async fn connection(stream: TcpStream, server: Server) {
+    let answer = service_fn(|request| {
+        let server = server.clone();
+        async move { Ok::<_, std::convert::Infallible>(server.answer(request).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(READ);
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), answer).await {
+        tracing::debug!(%error, "an MCP connection failed");
+    }
+}
+
+#[derive(Clone)]
+struct Server {
+    mcp: StreamableHttpService<Handler, Sessions>,
+    token: Arc<Token>,
+}
+
+impl Server {
+    fn new(shared: Arc<Shared>, token: Arc<Token>, hosts: Vec<String>, stop: CancellationToken) -> Self {
+        let config = StreamableHttpServerConfig::default()
+            .with_allowed_hosts(hosts)
+            .enforce_origin_validation()
+            .with_max_request_body_bytes(MAX_MESSAGE)
+            .with_cancellation_token(stop);
+        let handler = move || Ok(Handler::new(Arc::clone(&shared)));
+        Self { mcp: StreamableHttpService::new(handler, Arc::default(), config), token }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<Reply> {
+        let authorization = request.headers().get(header::AUTHORIZATION);
+        if !authorization.is_some_and(|it| self.token.is_in(it.as_bytes())) {
+            let mut refused = text(StatusCode::UNAUTHORIZED, "a bearer token is required");
+            let scheme = header::HeaderValue::from_static("Bearer");
+            refused.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+            return refused;
+        }
+        if request.uri().path() != PATH {
+            return text(StatusCode::NOT_FOUND, "the server's path is /mcp");
+        }
+        match read(request).await {
+            Ok(request) => self.mcp.handle(request).await.map(unwrapping),
+            Err(refused) => refused,
+        }
+    }
+}
+
+/// Reads the body of a request, and refuses one that is not a message.
+async fn read(request: Request<Incoming>) -> Result<Request<Whole>, Response<Reply>> {
+    let (mut head, body) = request.into_parts();
+    // `rmcp` keeps the head with the request, and may log it.
+    head.headers.remove(header::AUTHORIZATION);
+    let body = match tokio::time::timeout(READ, Whole::read(body, MAX_MESSAGE)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(error)) if is_too_long(&error) => {
+            let limit = format!("the body exceeds {MAX_MESSAGE} bytes");
+            return Err(text(StatusCode::PAYLOAD_TOO_LARGE, &limit));
+        }
+        Ok(Err(_)) => return Err(text(StatusCode::BAD_REQUEST, "the body could not be read")),
+        Err(_) => return Err(text(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
+    };
+    if head.method == Method::POST
+        && let Err(error) = parsed(body.bytes())
+    {
+        let error =
+            error.unwrap_or_else(|| refusal(ErrorCode::INVALID_REQUEST, &Json::Null, "not a notification"));
+        let mut refused = text(StatusCode::BAD_REQUEST, &error.to_string());
+        let json = header::HeaderValue::from_static("application/json");
+        refused.headers_mut().insert(header::CONTENT_TYPE, json);
+        return Err(refused);
+    }
+    Ok(Request::from_parts(head, body))
+}

@@ -1,0 +1,68 @@
+//! Results and failures as MCP documents (`CallToolResult`).
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::{ErrorCode, ToolError, ToolResult, Value, adapter::mcp::CallToolResult};
+
+/// The error's code, in `_meta`.
+const CODE: &str = "toolbridge/code";
+
+/// Whether the tool may have run, in `_meta`.
+const MAY_HAVE_RUN: &str = "toolbridge/mayHaveRun";
+
+type Document = Map<String, Json>;
+
+/// Returns the document of a call's value.
+pub(super) fn of_value(value: &Value) -> Document {
+    document(&ToolResult::of(value).into())
+}
+
+/// Returns the document of a failure that has only a text.
+pub(super) fn of_failure(text: &str, code: &ErrorCode, may_have_run: bool) -> Document {
+    failed(ToolResult::text(text), code, may_have_run)
+}
+
+/// Returns the document of a tool's failure: its message, then its partial result.
+pub(super) fn of_tool_error(error: &ToolError, may_have_run: bool) -> Document {
+    let mut failed = failed(ToolResult::of_error(error), &error.code(), may_have_run);
+    if let Some(Json::Array(content)) = failed.get_mut("content").filter(|_| error.partial().is_some()) {
+        let message = error.message();
+        let says_it = |block: &Json| block["text"].as_str().is_some_and(|text| text.contains(message));
+        if !content.iter().any(says_it) {
+            content.insert(0, json!({"type": "text", "text": message}));
+        }
+    }
+    failed
+}
+
+/// Makes the document fit the protocol version: from 2026-07-28 on it names its type, and before that
+/// `structuredContent` is an object.
+pub(super) fn finished(mut document: Document, is_modern: bool) -> Document {
+    document.remove("resultType");
+    if is_modern {
+        document.insert("resultType".to_owned(), json!("complete"));
+    } else if !document.get("structuredContent").is_none_or(Json::is_object) {
+        document.remove("structuredContent");
+    }
+    document
+}
+
+fn failed(result: ToolResult, code: &ErrorCode, may_have_run: bool) -> Document {
+    let mut document = document(&CallToolResult::failed(result));
+    document.insert("isError".to_owned(), json!(true));
+    let meta = document.entry("_meta").or_insert_with(|| json!({}));
+    if !meta.is_object() {
+        *meta = json!({});
+    }
+    meta[CODE] = json!(code.as_str());
+    meta[MAY_HAVE_RUN] = json!(may_have_run);
+    document
+}
+
+/// Parses what was written. A document of another program that is not an object is written as a text.
+fn document(written: &CallToolResult) -> Document {
+    let text = written.write();
+    serde_json::from_str(&text).unwrap_or_else(|_| {
+        Document::from_iter([("content".to_owned(), json!([{"type": "text", "text": text}]))])
+    })
+}
