@@ -28,6 +28,7 @@ mod file;
 mod frame;
 mod info;
 mod interrupt;
+mod mcp;
 mod ping;
 mod record;
 mod record_option;
@@ -78,6 +79,8 @@ enum Verb {
     Call(call::Arguments),
     /// Join as an assistant controlled by another program through JSON lines
     Assistant(assistant::Arguments),
+    /// Join as an assistant and serve the tools of the room to an MCP host
+    Mcp(mcp::Arguments),
     /// List the tools that participants of a room offer
     Tools(tools::Arguments),
     /// Print the protocol frames sent in a room
@@ -201,6 +204,7 @@ impl Verb {
             Self::Client(arguments) => client::run(arguments).await,
             Self::Call(arguments) => call::run(arguments).await,
             Self::Assistant(arguments) => assistant::run(arguments).await,
+            Self::Mcp(arguments) => mcp::run(arguments).await,
             Self::Tools(arguments) => tools::run(arguments).await,
             Self::Watch(arguments) => watch::run(arguments).await,
             Self::Record(arguments) => record::run(arguments).await,
@@ -240,6 +244,11 @@ fn start_logs() {
         hint(&format!("RUST_LOG is invalid, so logging is off: {error}"));
         "off".into()
     });
+    // Below this level `rmcp` prints the arguments and results of calls.
+    let filter = match "rmcp=warn".parse() {
+        Ok(directive) if requested != "off" => filter.add_directive(directive),
+        _ => filter,
+    };
     let colors = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colors).init();
 }

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write as _},
+    net::SocketAddr,
     time::Duration,
 };
 
@@ -14,6 +15,7 @@ use super::{
     connect::RoomArguments,
     file,
     interrupt::{interrupted, unless_interrupted},
+    mcp::{ServingOptions, listen_at},
     record_option::RecordOption,
     sources::SourceArguments,
     text,
@@ -59,6 +61,13 @@ pub(super) struct Arguments {
     #[command(flatten)]
     record: RecordOption,
 
+    /// Also serve the tools of the room to MCP hosts over HTTP at this address; URL and bearer token are in the event `mcp`
+    #[arg(long, value_name = "ADDRESS", help_heading = "MCP")]
+    mcp_listen: Option<SocketAddr>,
+
+    #[command(flatten, next_help_heading = "MCP")]
+    serving: ServingOptions,
+
     /// Print the specification of the line protocol and exit
     #[arg(long)]
     protocol: bool,
@@ -68,6 +77,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if arguments.protocol {
         io::stdout().write_all(PROTOCOL_TEXT.as_bytes())?;
         return Ok(());
+    }
+    if arguments.mcp_listen.is_none() && arguments.serving.is_given() {
+        return Err(Failure::usage("--allow, --deny and --allow-host need --mcp-listen"));
     }
     let mut builder = Assistant::builder().drain(DRAIN);
     let sources = unless_interrupted(arguments.sources.start(false)).await?;
@@ -95,9 +107,16 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         }
         joined => joined?,
     };
+    let listener = match arguments.mcp_listen {
+        Some(address) => Some(listen_at(arguments.serving.server(&assistant), address).await?),
+        None => None,
+    };
     let (out, written) = output::start(io::stdout());
     let input = input::start(io::stdin);
     let mut conversation = Conversation::new(assistant.clone(), out);
+    if let Some(listener) = &listener {
+        conversation = conversation.announce(messages::mcp(&listener.url(), listener.token()));
+    }
     let room = assistant.room();
     let ended = tokio::select! {
         biased;
@@ -107,6 +126,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if matches!(ended, End::Interrupted) {
         // The reader of standard output may be gone; then the results are discarded.
         let _ = timeout(LAST_RESULTS, conversation.cancel_all()).await;
+    }
+    if let Some(listener) = listener {
+        listener.close().await;
     }
     let reason = assistant.close().await;
     let finished = conversation.finish(&reason);

@@ -70,6 +70,8 @@ pub(super) struct Conversation {
     ready: BTreeSet<Identity>,
     /// Whether `not_allowed` was reported. It is reported once.
     not_allowed_reported: bool,
+    /// An event to report after the first line.
+    announcement: Option<Json>,
 }
 
 impl Conversation {
@@ -89,7 +91,13 @@ impl Conversation {
             present: BTreeSet::new(),
             ready: BTreeSet::new(),
             not_allowed_reported: false,
+            announcement: None,
         }
+    }
+
+    /// Reports this event after the first line.
+    pub(super) fn announce(self, event: Json) -> Self {
+        Self { announcement: Some(event), ..self }
     }
 
     /// Runs until the input has ended and every call has its result, or until something else ends the conversation.
@@ -114,6 +122,9 @@ impl Conversation {
 
     async fn talk(&mut self, room: &str, mut input: mpsc::Receiver<Line>) -> Result<End, OutputClosed> {
         self.say(&messages::hello(self.assistant.identity(), room)).await?;
+        if let Some(event) = self.announcement.take() {
+            self.say(&event).await?;
+        }
         self.report_current_state().await?;
         let mut listening = true;
         while listening || !self.open.is_empty() {

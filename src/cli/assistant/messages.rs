@@ -35,6 +35,11 @@ pub(super) fn hello(identity: &Identity, room: &str) -> Json {
     })
 }
 
+/// Returns the event for the MCP server of `--mcp-listen`.
+pub(super) fn mcp(url: &str, token: &str) -> Json {
+    json!({"type": "event", "event": "mcp", "url": url, "token": token})
+}
+
 /// Returns the result line of a call.
 pub(super) fn result(id: &Id, result: &Result<Value, CallError>) -> Json {
     let mut line = json!({"type": "result", "id": id.to_json()});

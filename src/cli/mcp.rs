@@ -1,0 +1,126 @@
+//! `toolbridge mcp`: serves the tools of a room to a host of the Model Context Protocol (MCP).
+
+use std::{
+    io::{self, Write as _},
+    net::SocketAddr,
+};
+
+use clap::Args;
+
+use super::{
+    Failure,
+    connect::RoomArguments,
+    connection_state, file, hint,
+    interrupt::{interrupted, unless_interrupted},
+};
+use toolbridge::{
+    Assistant, JoinError, Role,
+    adapter::mcp::{self, McpListener, RoomServer},
+};
+
+/// The notes at the end of `--help`.
+const AFTERWORD: &str = "\
+Configuration of an MCP host that starts the command itself (standard input and output):
+  {\"mcpServers\": {\"room\": {\"command\": \"toolbridge\", \"args\": [\"mcp\", \"--room\", \"home\"]}}}
+With --listen, hosts connect to the printed URL with the printed bearer token.";
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTERWORD)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    room_arguments: RoomArguments,
+
+    /// Identity of a known client, which can be called before LiveKit announces it (repeatable)
+    #[arg(long = "client", value_name = "IDENTITY")]
+    clients: Vec<String>,
+
+    /// Listen for HTTP at this address, such as 127.0.0.1:0, and print URL and bearer token. Default: standard input and output
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+
+    #[command(flatten)]
+    serving: ServingOptions,
+}
+
+/// What is served, and for which names of the host.
+#[derive(Debug, Args)]
+pub(super) struct ServingOptions {
+    /// Offer only these tools (repeatable): NAME, OWNER.NAME, or the beginning of one and `*`
+    #[arg(long, value_name = "PATTERN")]
+    allow: Vec<String>,
+
+    /// Do not offer these tools (repeatable); wins over --allow
+    #[arg(long, value_name = "PATTERN")]
+    deny: Vec<String>,
+
+    /// Accept HTTP requests for this host name too (repeatable)
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+}
+
+impl ServingOptions {
+    /// Returns whether any option was given.
+    pub(super) fn is_given(&self) -> bool {
+        [&self.allow, &self.deny, &self.allow_host].iter().any(|it| !it.is_empty())
+    }
+
+    /// Returns the server of an assistant.
+    pub(super) fn server(&self, assistant: &Assistant) -> RoomServer {
+        let mut server = mcp::serve(assistant.clone());
+        for pattern in &self.allow {
+            server = server.allow(pattern);
+        }
+        for pattern in &self.deny {
+            server = server.deny(pattern);
+        }
+        for name in &self.allow_host {
+            server = server.host(name);
+        }
+        server
+    }
+}
+
+pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let target = arguments.room_arguments.target("mcp", Role::Assistant)?;
+    let mut builder = Assistant::builder().connect_options(target.options.clone());
+    for client in &arguments.clients {
+        builder = builder.client(client.as_str());
+    }
+    let joining = async {
+        builder.join(&target.url, &target.token).await.map_err(|error| match error {
+            JoinError::Register(error) => Failure::usage(error),
+            other => file::not_joined(other),
+        })
+    };
+    let assistant = unless_interrupted(joining).await?;
+    let server = arguments.serving.server(&assistant);
+    let ended = tokio::select! {
+        biased;
+        () = interrupted() => Ok(()),
+        () = connection_state::print_changes(&assistant) => Ok(()), // never completes
+        ended = serve(server, arguments.listen, &assistant) => ended,
+    };
+    assistant.close().await;
+    ended
+}
+
+/// Serves until the host closes standard input, or the assistant leaves.
+async fn serve(server: RoomServer, listen: Option<SocketAddr>, assistant: &Assistant) -> Result<(), Failure> {
+    let Some(address) = listen else {
+        return server.stdio().await.map_err(Failure::failed);
+    };
+    let listener = listen_at(server, address).await?;
+    writeln!(io::stdout(), "url: {}\ntoken: {}", listener.url(), listener.token())?;
+    Err(Failure::failed(assistant.closed().await))
+}
+
+/// Listens for HTTP.
+pub(super) async fn listen_at(server: RoomServer, address: SocketAddr) -> Result<McpListener, Failure> {
+    if !address.ip().is_loopback() {
+        hint(
+            "warning: MCP is served over unencrypted HTTP, so anyone on the network path can read and use the bearer token",
+        );
+    }
+    let listening = server.listen(address).await;
+    listening.map_err(|error| Failure::failed(format!("cannot listen at {address}: {error}")))
+}
