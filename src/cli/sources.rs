@@ -54,7 +54,9 @@ impl SourceArguments {
         let mut started = Vec::new();
         for server in servers {
             let tools = server.supervisor(this_program()?).await.map_err(|error| match error {
-                McpError::Command { .. } | McpError::Variable { .. } => Failure::usage(error),
+                McpError::Command { .. } | McpError::Address { .. } | McpError::Variable { .. } => {
+                    Failure::usage(error)
+                }
                 other => Failure::failed(other),
             })?;
             started.push(tools);

@@ -376,7 +376,7 @@ async fn failed_start_names_the_status_and_the_end_of_stderr() {
         mcp::stdio(["sh", folder.script().to_str().unwrap()]).name("fake")
     };
     let error = started("echo 'no such module' >&2; exit 7").await.unwrap_err().to_string();
-    assert_eq!(error, "MCP server \"fake\" ended (exit status: 7); it wrote:\nno such module");
+    assert_eq!(error, "MCP server \"fake\" ended (exit status: 7); it wrote: no such module");
     let error = started("yes junk").await.unwrap_err().to_string();
     assert!(error.starts_with("MCP server \"fake\""), "{error}");
     let error = started("sleep 60").start_limit(Duration::from_millis(50)).await.unwrap_err().to_string();

@@ -58,7 +58,7 @@ pub fn stdio<W: Into<String>>(words: impl IntoIterator<Item = W>) -> McpServer {
 
 /// A server that is a child process, from the line that a person would type into a shell: see [`Command::from_line`].
 pub fn line(line: &str) -> McpServer {
-    let name = name_of(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    let name = name_of(&shlex::split(line).unwrap_or_default());
     let command = Command::from_line(line).map(|command| Place::Command(command.inherit_user()));
     McpServer::new(name, command)
 }
@@ -79,18 +79,28 @@ pub fn command(command: Command) -> McpServer {
     McpServer::new(name, Ok(Place::Command(command)))
 }
 
-/// Returns a name for the server that a command starts: the package, if a package runner starts it.
+/// Returns a name for the server that a command starts: the package or script, if an interpreter or a package runner
+/// starts it.
 fn name_of(words: &[String]) -> String {
     let Some((program, arguments)) = words.split_first() else { return String::new() };
     let program = stem(program);
-    let is_runner = matches!(program, "npx" | "bunx" | "uvx" | "node" | "deno" | "python" | "python3");
-    let of_package = arguments.iter().find(|it| !it.starts_with('-')).filter(|_| is_runner);
-    of_package
-        .map_or(program, |package| {
-            let name = package.rsplit('/').next().unwrap_or(package);
-            stem(name.split('@').next().unwrap_or(name))
-        })
-        .to_owned()
+    let is_runner = matches!(program, "npx" | "bunx" | "uvx" | "node" | "deno" | "python" | "python3" | "sh");
+    let started = arguments.iter().find(|it| !it.starts_with('-')).filter(|_| is_runner);
+    started.map_or(program, |started| telling(started)).to_owned()
+}
+
+/// Returns the last part of a path that says something: `files` of `files/dist/index.js`. The version of a package is
+/// cut.
+fn telling(path: &str) -> &str {
+    let part = |part: &'_ str| {
+        let name = part.rsplit_once('@').map_or(part, |(name, _)| name);
+        !matches!(
+            stem(name),
+            "" | "index" | "main" | "server" | "dist" | "build" | "src" | "bin" | "lib" | ".."
+        )
+    };
+    let found = path.split('/').rev().find(|it| part(it)).unwrap_or(path);
+    stem(found.rsplit_once('@').map_or(found, |(name, _)| name))
 }
 
 fn stem(path: &str) -> &str {
@@ -256,6 +266,14 @@ pub enum McpError {
         /// Why there is none.
         source: CommandError,
     },
+    /// The URL cannot be used.
+    #[error("MCP server {server:?}: {reason}")]
+    Address {
+        /// The server's name.
+        server: String,
+        /// Why not.
+        reason: String,
+    },
     /// An environment variable must not be passed to a server.
     #[error(
         "MCP server {server:?}: {variable} is not passed on, because it may give access to the room; set it with `env`"
@@ -323,7 +341,7 @@ fn said(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
-    if last.is_empty() { String::new() } else { format!("; it wrote:\n{}", last.join("\n")) }
+    if last.is_empty() { String::new() } else { format!("; it wrote: {}", last.join(" | ")) }
 }
 
 #[cfg(test)]
@@ -336,12 +354,14 @@ mod tests {
             ("npx -y @modelcontextprotocol/server-everything@2026.8.31 stdio", "server-everything"),
             ("uvx mcp-server-time", "mcp-server-time"),
             ("/opt/tools/lamp --fast", "lamp"),
-            ("node build/index.js", "index"),
-            ("python3 -u server.py", "server"),
+            ("node files/build/index.js", "files"),
+            ("node index.js", "index"),
+            ("python3 -u lamp.py", "lamp"),
+            ("npx @modelcontextprotocol/server-everything", "server-everything"),
+            ("sh -c 'exec lamp'", "exec lamp"),
             ("", ""),
         ] {
-            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            assert_eq!(name_of(&words), name);
+            assert_eq!(name_of(&shlex::split(line).unwrap()), name);
         }
     }
 }

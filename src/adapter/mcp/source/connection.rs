@@ -20,7 +20,7 @@ use super::{
     address::Address,
     definition::Definition,
     elicitation::Handler,
-    http::{HttpClient, innermost},
+    http::HttpClient,
     requests::{Answer, Handover, Requests},
     settings::{Bearer, Place},
     stdio::StdioTransport,
@@ -84,7 +84,10 @@ impl Connection {
 
     async fn connect(shared: &Arc<Shared>, url: &str, deadline: Instant) -> Result<Self, McpError> {
         let fail = |error: &dyn Error| McpError::protocol(&shared.name, error.to_string());
-        let address = Address::read(url).map_err(|error| fail(&error))?;
+        let address = Address::read(url).map_err(|error| McpError::Address {
+            server: shared.name.to_string(),
+            reason: error.to_string(),
+        })?;
         let requests = Arc::new(Requests::default());
         let bearer = match &shared.settings.bearer {
             Some(Bearer::Token(token)) => Some(token.clone()),
@@ -105,12 +108,16 @@ impl Connection {
         config.max_concurrent_requests = MAX_POSTS;
         let transport = StreamableHttpClientTransport::with_client(client, config);
         let serving = Handler::new(shared, &requests).serve_with_lifecycle(transport, lifecycle());
+        let failed = Arc::clone(&requests);
         match timeout_at(deadline, serving).await {
             Ok(Ok(service)) => {
                 let live = Live { peer: service.peer().clone(), requests };
                 Ok(Self { live, service, child: None, tasks: JoinSet::new() })
             }
-            Ok(Err(error)) => Err(McpError::protocol(&shared.name, innermost(&error))),
+            Ok(Err(error)) => {
+                let reason = failed.failure().unwrap_or_else(|| error.to_string());
+                Err(McpError::protocol(&shared.name, reason))
+            }
             Err(_) => Err(McpError::protocol(&shared.name, no_answer(shared))),
         }
     }

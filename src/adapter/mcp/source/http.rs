@@ -267,10 +267,15 @@ impl HttpClient {
 
     /// Completes the request of a message that could not be sent, and notes a server that is gone.
     fn failed(&self, message: &ClientJsonRpcMessage, failure: &Failure) {
+        self.requests.fail(match failure {
+            StreamableHttpError::Client(error) => error.to_string(),
+            other => other.to_string(),
+        });
         let (answer, is_gone) = match failure {
             StreamableHttpError::Client(HttpError::Unreachable { .. }) => (Answer::NotSent, true),
             StreamableHttpError::SessionExpired => (Answer::Ended("its session has expired".into()), true),
             StreamableHttpError::Client(HttpError::TooLarge { .. }) => (Answer::TooLarge(MAX_MESSAGE), false),
+            StreamableHttpError::Client(error) => (Answer::Ended(error.to_string().into()), false),
             other => (Answer::Ended(other.to_string().into()), false),
         };
         if let JsonRpcMessage::Request(request) = message {
@@ -441,7 +446,7 @@ fn target(response: &Response) -> String {
 }
 
 /// Returns the text of the first cause: those above it repeat that something failed.
-pub(super) fn innermost(error: &dyn Error) -> String {
+fn innermost(error: &dyn Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;

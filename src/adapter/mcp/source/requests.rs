@@ -90,6 +90,7 @@ impl Ignored {
 pub(super) struct Requests {
     open: Mutex<Open>,
     disconnected: CancellationToken,
+    failure: Mutex<Option<String>>,
     pub(super) ignored: Ignored,
 }
 
@@ -194,6 +195,16 @@ impl Requests {
         for expected in ended.expected.into_values() {
             let _ = expected.answer.send(Answer::Ended(Arc::clone(&reason))); // its caller may have gone
         }
+    }
+
+    /// Notes why a message could not be sent: `rmcp` reports that it failed, and not why.
+    pub(super) fn fail(&self, reason: String) {
+        *lock(&self.failure) = Some(reason);
+    }
+
+    /// Returns why the last message could not be sent, if that is known.
+    pub(super) fn failure(&self) -> Option<String> {
+        lock(&self.failure).clone()
     }
 
     /// Notes that nothing more is read from the server.
