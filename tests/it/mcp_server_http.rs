@@ -115,7 +115,7 @@ async fn request_without_the_token_is_refused() {
 async fn request_of_a_web_page_or_for_another_host_is_refused() {
     let served = Served::new().await;
     let bearer = served.bearer();
-    for origin in ["https://evil.example", "http://localhost:3000", "null"] {
+    for origin in ["https://evil.example", "http://localhost.evil.example", "null"] {
         let answer =
             served.send("POST", "/mcp", &[("Authorization", &bearer), ("Origin", origin)], PING).await;
         assert_eq!(answer.status, 403, "{answer:?}");

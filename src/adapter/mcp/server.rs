@@ -138,7 +138,7 @@ impl RoomServer {
     /// carry. Only programs on this machine reach a loopback address; port 0 selects a free port.
     ///
     /// At most 64 sessions and 256 connections are open, and a request has at most 4 MiB. Requests for other hosts,
-    /// and requests of web pages, are refused.
+    /// and requests of web pages that are not from this machine, are refused.
     ///
     /// # Errors
     /// The address cannot be bound, or the operating system gives no random bytes.

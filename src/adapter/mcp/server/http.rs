@@ -40,6 +40,9 @@ use token::Token;
 /// The path of the server.
 const PATH: &str = "/mcp";
 
+/// The origins of web pages that may send requests: those of this machine, which need the token too.
+const ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
+
 /// The most connections that are open at once.
 const MAX_CONNECTIONS: usize = 256;
 
@@ -187,6 +190,7 @@ impl Server {
         let config = StreamableHttpServerConfig::default()
             .with_allowed_hosts(hosts)
             .enforce_origin_validation()
+            .with_allowed_origins(ORIGINS)
             .with_max_request_body_bytes(MAX_MESSAGE)
             .with_cancellation_token(stop);
         let handler = move || Ok(Handler::new(Arc::clone(&shared)));
