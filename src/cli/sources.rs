@@ -51,25 +51,29 @@ impl SourceArguments {
         if self.tools.is_none() && self.mcp.is_empty() && !self.yes.is_empty() {
             return Err(Failure::usage("--yes is for tools of --tools or --mcp"));
         }
-        let mut started = Vec::new();
+        let mut offered = Vec::new();
         for server in servers {
-            let tools = server.supervisor(this_program()?).await.map_err(|error| match error {
-                McpError::Command { .. } | McpError::Address { .. } | McpError::Variable { .. } => {
-                    Failure::usage(error)
-                }
-                other => Failure::failed(other),
-            })?;
-            started.push(tools);
+            offered.push(started(server).await?);
         }
-        let of_servers = started.iter().flat_map(McpTools::list);
+        let of_servers = offered.iter().flat_map(McpTools::list);
         let tools: Vec<_> = programs.iter().flat_map(ProgramTools::list).chain(of_servers).collect();
         let consent = ConsentPrompt::of(&tools, &self.yes, may_ask)?;
-        Ok(Sources { programs, servers: started, consent })
+        Ok(Sources { programs, servers: offered, consent })
     }
 }
 
+/// Starts a server through this program, which ends it when this process is killed.
+pub(super) async fn started(server: McpServer) -> Result<McpTools, Failure> {
+    server.supervisor(this_program()?).await.map_err(|error| match error {
+        McpError::Command { .. } | McpError::Address { .. } | McpError::Variable { .. } => {
+            Failure::usage(error)
+        }
+        other => Failure::failed(other),
+    })
+}
+
 /// Checks the form of a `--mcp`.
-fn server(text: &str) -> Result<String, String> {
+pub(super) fn server(text: &str) -> Result<String, String> {
     if split(text).1.trim().is_empty() {
         return Err("a command or a URL is missing".to_owned());
     }
@@ -87,7 +91,8 @@ fn split(text: &str) -> (Option<&str>, &str) {
     }
 }
 
-fn named(text: &str) -> McpServer {
+/// Returns the server that a `--mcp` names.
+pub(super) fn named(text: &str) -> McpServer {
     let (name, place) = split(text);
     let is_url = ["http://", "https://"].iter().any(|scheme| place.starts_with(scheme));
     let server = if is_url { mcp::http(place) } else { mcp::line(place) };

@@ -11,10 +11,11 @@ use serde_json::{Value as Json, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Failure, clock, connect::RoomArguments, connection_state, hint, interrupt::unless_interrupted, text,
+    Failure, clock, connect::RoomArguments, connection_state, hint, interrupt::unless_interrupted, sources,
+    text,
 };
 use toolbridge::{
-    Identity, Incoming, Participant, Role, Transport, TransportEvent,
+    Identity, Incoming, Participant, Role, ToolSource as _, Transport, TransportEvent,
     frame::{Frame, Message, RegisteredTool},
 };
 
@@ -22,6 +23,11 @@ use toolbridge::{
 pub(super) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,
+
+    /// List the tools of this MCP server in place of those in a room, and whether it is up: a command or a URL, as for
+    /// `toolbridge client` (repeatable). The server is started and ended
+    #[arg(long, value_name = "[NAME=]COMMAND|URL", value_parser = sources::server)]
+    mcp: Vec<String>,
 
     /// Print one JSON array with owner, name, description, schema and annotations of each tool
     #[arg(long)]
@@ -36,6 +42,9 @@ pub(super) struct Arguments {
 type Shown = BTreeMap<Identity, Vec<RegisteredTool>>;
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    if !arguments.mcp.is_empty() {
+        return unless_interrupted(show_servers(&arguments)).await;
+    }
     let target = arguments.room_arguments.target("tools", Role::Observer)?;
     if !target.observes() {
         return Err(Failure::usage(
@@ -46,6 +55,19 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let shown = unless_interrupted(gather(&mut room, arguments.wait)).await;
     room.close().await;
     let shown = shown?;
+    if arguments.json { print_json(&shown) } else { print_text(&shown) }
+}
+
+/// Starts MCP servers, and prints their health and their tools.
+async fn show_servers(arguments: &Arguments) -> Result<(), Failure> {
+    let mut shown = Shown::new();
+    for text in &arguments.mcp {
+        let tools = sources::started(sources::named(text)).await?;
+        let name = tools.name().unwrap_or_default();
+        hint(&format!("{name} is {}", tools.health()));
+        shown.entry(name.as_str().into()).or_default().extend(tools.list().iter().map(RegisteredTool::from));
+        tools.close().await;
+    }
     if arguments.json { print_json(&shown) } else { print_text(&shown) }
 }
 
@@ -114,7 +136,10 @@ fn print_text(shown: &Shown) -> Result<(), Failure> {
     for (owner, tools) in shown {
         for tool in tools {
             let (owner, name, says) = (owner.as_str(), &tool.name, &tool.description);
-            writeln!(out, "{:<16} {:<24} {}", text::plain(owner), text::plain(name), text::plain(says))?;
+            let source = tool.annotations.as_ref().and_then(|it| it.get("source")?.decode::<String>().ok());
+            let source = source.filter(|source| source != owner).map(|source| format!(" (of {source})"));
+            let says = format!("{says}{}", source.unwrap_or_default());
+            writeln!(out, "{:<16} {:<24} {}", text::plain(owner), text::plain(name), text::plain(&says))?;
             if let Some(schema) = &tool.input_schema {
                 writeln!(out, "{:<16} {:<24} {}", "", "", text::json(&schema.to_json()))?;
             }

@@ -47,6 +47,8 @@ mod cli_report;
 #[cfg(all(feature = "cli", unix))]
 mod cli_results;
 #[cfg(all(feature = "cli", unix))]
+mod cli_sources;
+#[cfg(all(feature = "cli", unix))]
 mod cli_stops;
 #[cfg(all(feature = "cli", unix))]
 mod cli_tools;

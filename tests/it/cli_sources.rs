@@ -1,0 +1,94 @@
+//! `--mcp` of the command line: what is started, what is printed, and what is refused. The server is a shell script.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::{fs, path::PathBuf};
+
+use crate::cli::{complaint, feed, run, text};
+
+const SERVER: &str = r#"
+while IFS= read -r line; do
+  id=${line#*'"id":'}; id=${id%%,*}; id=${id%%\}*}
+  case "$line" in
+    *'"server/discover"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id" ;;
+    *'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}}\n' "$id" ;;
+    *'"tools/list"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"lamp","description":"Switches the lamp"}]}}\n' "$id" ;;
+  esac
+done
+"#;
+
+/// A script in a folder of its own.
+struct Script(PathBuf);
+
+impl Script {
+    fn new(name: &str, script: &str) -> Self {
+        let folder =
+            std::env::temp_dir().join(format!("toolbridge-cli-sources-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("lamps.sh"), script).unwrap();
+        Self(folder)
+    }
+
+    fn command(&self) -> String {
+        format!("sh {}", self.0.join("lamps.sh").display())
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn tools_of_a_server_are_listed_with_its_health_and_without_a_room() {
+    let script = Script::new("listed", SERVER);
+    let listed =
+        run(&["tools", "--mcp", &script.command(), "--mcp", &format!("second={}", script.command())]);
+    assert_eq!(listed.status.code(), Some(0), "{listed:?}");
+    let warned = text(&listed.stderr);
+    assert!(warned.contains("lamps is up") && warned.contains("second is up"), "{warned}");
+    let lines: Vec<_> =
+        text(&listed.stdout).lines().filter(|line| line.contains("Switches the lamp")).collect();
+    assert!(
+        lines.len() == 2 && lines[0].starts_with("lamps ") && lines[1].starts_with("second "),
+        "{lines:?}"
+    );
+    let json = run(&["tools", "--json", "--mcp", &script.command()]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json[0]["owner"], &json[0]["name"]), (&"lamps".into(), &"lamp".into()));
+}
+
+#[test]
+fn server_that_does_not_start_is_reported_with_its_status() {
+    let script = Script::new("ended", "echo 'no such module' >&2; exit 4");
+    let failed = complaint(&run(&["tools", "--mcp", &script.command()]), 1);
+    assert!(failed.contains("\"lamps\" ended (exit status: 4); it wrote: no such module"), "{failed}");
+    for (wrong, why) in [
+        ("", "a command or a URL is missing"),
+        ("name=", "a command or a URL is missing"),
+        ("no-such-program-here", "there is no program no-such-program-here"),
+        ("'unbalanced", "a quote that is not closed"),
+        ("http://mcp.example.com/?key=hunter2", "plain http"),
+    ] {
+        let refused = complaint(&run(&["tools", "--mcp", wrong]), 2);
+        assert!(refused.contains(why) && !refused.contains("hunter2"), "{refused}");
+    }
+}
+
+#[test]
+fn tool_of_a_server_needs_consent_or_a_yes() {
+    let script = Script::new("consent", SERVER);
+    let there = ["client", "--url", "ws://127.0.0.1:1", "--token", "x.y.z", "--mcp", &script.command()];
+    // Standard input is not a terminal here.
+    let refused = complaint(&feed(&there, b""), 2);
+    assert!(refused.contains("--yes lamp") && refused.contains("--yes 'lamps.*'"), "{refused}");
+    let unknown = complaint(&feed(&[&there[..], &["--yes", "lump"]].concat(), b""), 2);
+    assert!(unknown.contains("there is no tool with this name"), "{unknown}");
+    for yes in ["lamp", "la*", "lamps.*"] {
+        let allowed = feed(&[&there[..], &["--yes", yes]].concat(), b"");
+        assert!(!text(&allowed.stderr).contains("needs consent"), "{allowed:?}");
+    }
+    let useless = complaint(&feed(&["client", "--yes", "lamp"], b""), 2);
+    assert!(useless.contains("--tools or --mcp"), "{useless}");
+}
