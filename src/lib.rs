@@ -67,6 +67,8 @@
 //! | [`ToolSource`], [`Tool`], [`Prefixed`] | tools of another system |
 //! | [`Transport`], [`TransportEvent`], [`Packet`], [`Participant`] | another network |
 //! | [`Session`], [`Output`], [`Request`], [`Job`] | the protocol's state machine in your own event loop, without an async runtime |
+//! | [`adapter`] | tools and results of other systems |
+//! | [`DataSchema`] | checks data against a JSON Schema, within limits |
 //! | [`process`] | child processes, such as the servers of other tool systems |
 //! | [`frame`], [`Value`] | encoding and decoding of frames and values |
 //!
@@ -145,6 +147,8 @@ pub use tool::{
     SourceHealth, SourceStatus, StopReason, Tool, ToolError, ToolName, ToolOptions, ToolResult, ToolSystem,
     TraceContext, Visibility, Widget,
 };
+#[cfg(feature = "runtime")]
+pub use tool::{DataSchema, SchemaError};
 #[cfg(feature = "livekit")]
 pub use transport::livekit;
 #[cfg(feature = "runtime")]

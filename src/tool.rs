@@ -53,6 +53,8 @@ pub use result::{
     Audience, BlockKind, ContentBlock, Cut, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource,
     Media, ModelView, Native, ToolResult, ToolSystem, Widget,
 };
+#[cfg(feature = "runtime")]
+pub use schema::{DataSchema, SchemaError};
 pub use stop_reason::StopReason;
 #[cfg(feature = "runtime")]
 pub(crate) use stop_signal::StopSignal;

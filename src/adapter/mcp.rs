@@ -36,7 +36,7 @@ mod server;
 #[cfg(all(feature = "mcp", unix))]
 mod source;
 
-pub use document::CallToolResult;
+pub use document::{CallToolResult, check_output};
 #[cfg(feature = "mcp-server")]
 pub use server::{McpListener, McpServeError, RoomServer, serve};
 #[cfg(all(feature = "mcp", unix))]

@@ -71,6 +71,57 @@ impl ArgumentCheck {
     }
 }
 
+/// Why data cannot be accepted: the schema cannot be used, or the data does not fit it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// The schema is invalid, refers to anything outside itself, needs a backtracking regular expression, or is larger
+    /// than the bounds allow.
+    #[error("the schema cannot be used: {0}")]
+    Schema(String),
+    /// The data does not fit. The text has the path and the violated rule, never the value.
+    #[error("the data does not fit {0}")]
+    Data(String),
+}
+
+/// A compiled JSON Schema, for data of a person or of another program, such as the structured result of a tool.
+///
+/// It has the limits of a tool's schema, so that neither compiling nor checking takes long. Without the feature
+/// `schema-validation` the limits are checked, and any data is accepted.
+#[derive(Clone, Debug)]
+pub struct DataSchema {
+    #[cfg(feature = "schema-validation")]
+    validator: Arc<Validator>,
+}
+
+impl DataSchema {
+    /// Compiles a schema.
+    ///
+    /// # Errors
+    /// [`SchemaError::Schema`].
+    pub fn compile(schema: &Json) -> Result<Self, SchemaError> {
+        bounds::check(schema).map_err(|error| SchemaError::Schema(error.to_string()))?;
+        Ok(Self {
+            #[cfg(feature = "schema-validation")]
+            validator: Arc::new(Validator::compile(schema).map_err(SchemaError::Schema)?),
+        })
+    }
+
+    /// Checks data.
+    ///
+    /// # Errors
+    /// [`SchemaError::Data`].
+    pub fn check(&self, data: &Json) -> Result<(), SchemaError> {
+        #[cfg(feature = "schema-validation")]
+        if let Some(misfit) = self.validator.misfit(data) {
+            return Err(SchemaError::Data(misfit));
+        }
+        #[cfg(not(feature = "schema-validation"))]
+        let _ = data;
+        Ok(())
+    }
+}
+
 #[cfg(feature = "schema-validation")]
 #[cfg(test)]
 mod tests {

@@ -72,6 +72,7 @@ mod mcp_source;
 #[cfg(feature = "record")]
 mod observed;
 mod options;
+mod orchestrate;
 mod orchestrate_documents;
 mod process;
 mod programs;

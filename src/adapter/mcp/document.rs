@@ -3,8 +3,8 @@
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    Audience, BlockKind, ContentBlock, ErrorCode, Media, Native, Outcome, ToolError, ToolResult, ToolSystem,
-    Value,
+    Audience, BlockKind, ContentBlock, DataSchema, ErrorCode, Media, Native, Outcome, SchemaError, ToolError,
+    ToolResult, ToolSystem, Value,
     adapter::{
         json::{DocumentError, object},
         orchestrate,
@@ -135,6 +135,19 @@ impl CallToolResult {
 impl From<ToolResult> for CallToolResult {
     fn from(result: ToolResult) -> Self {
         Self { result, is_error: false }
+    }
+}
+
+/// Checks the structured data of a result against the tool's `outputSchema`. A mismatch is a fault of the server: the
+/// result is delivered anyway, and the mismatch is reported. A result that is an error needs no data.
+///
+/// # Errors
+/// [`SchemaError::Data`], with the path and the violated rule.
+pub fn check_output(schema: &DataSchema, result: &CallToolResult) -> Result<(), SchemaError> {
+    match result.result.structured() {
+        Some(structured) => schema.check(&plain(structured)),
+        None if result.is_error => Ok(()),
+        None => Err(SchemaError::Data("as a whole: `structuredContent` is required".into())),
     }
 }
 

@@ -28,11 +28,22 @@ impl Validator {
     /// # Errors
     /// `invalid_parameters`. The text contains the path and the violated rule, never the value.
     pub(super) fn check(&self, arguments: &Json) -> Result<(), ToolError> {
-        self.0.validate(arguments).map_err(|error| refusal(&error))
+        match self.misfit(arguments) {
+            Some(misfit) => Err(ToolError::new(
+                ErrorCode::INVALID_PARAMETERS,
+                format!("the parameters do not fit {misfit}"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the path and the rule of the first violation, without the value.
+    pub(super) fn misfit(&self, data: &Json) -> Option<String> {
+        self.0.validate(data).err().map(|error| described(&error))
     }
 }
 
-fn refusal(error: &jsonschema::ValidationError<'_>) -> ToolError {
+fn described(error: &jsonschema::ValidationError<'_>) -> String {
     let mut path = error.instance_path().to_string();
     if let ValidationErrorKind::Required { property } = error.kind() {
         let property = property.as_str().unwrap_or_default().replace('~', "~0").replace('/', "~1");
@@ -40,7 +51,7 @@ fn refusal(error: &jsonschema::ValidationError<'_>) -> ToolError {
     }
     let place = if path.is_empty() { "as a whole".to_owned() } else { format!("at {}", quoted(&path)) };
     let rule = rule(error.kind());
-    ToolError::new(ErrorCode::INVALID_PARAMETERS, format!("the parameters do not fit {place}: {rule}"))
+    format!("{place}: {rule}")
 }
 
 /// Describes the violated rule, without the value.

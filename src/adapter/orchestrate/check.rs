@@ -1,0 +1,70 @@
+//! Checks a value against what its input asks for, beyond the schema.
+
+use serde_json::Value as Json;
+
+use super::{
+    input::{Input, InputKind},
+    spoken::{is_date, is_time},
+};
+
+/// Checks a value; the error says what it must be.
+pub(super) fn value(input: &Input, value: &Json, range: &[Option<String>; 2]) -> Result<(), String> {
+    let is_one_of = |value: &Json| input.choices().iter().any(|choice| choice.value == *value);
+    let all = |holds: &dyn Fn(&Json) -> bool| value.as_array().is_some_and(|values| values.iter().all(holds));
+    let is = |holds: fn(&str) -> bool| value.as_str().is_some_and(holds);
+    let (fits, rule) = match &input.kind {
+        InputKind::Text | InputKind::TextArea => (value.is_string(), "it must be a text"),
+        InputKind::Checkbox => (value.is_boolean(), "it must be true or false"),
+        InputKind::Number => (value.is_number(), "it must be a number"),
+        InputKind::Radio(_) | InputKind::ComboBox(_) => (is_one_of(value), "it must be one of the choices"),
+        InputKind::Several(_) => (all(&is_one_of), "it must be a list of the choices"),
+        InputKind::Table { is_selectable: true, .. } => {
+            (all(&is_one_of), "it must be a list of the table's rows")
+        }
+        InputKind::Date => (is(is_date), "it must be a date, YYYY-MM-DD"),
+        InputKind::Time => (is(is_time), "it must be a time of day, hh:mm"),
+        InputKind::DateTime => (is(is_datetime), "it must be a date and a time of day, YYYY-MM-DDThh:mm"),
+        InputKind::DateRange => (is_range(value), "it must be two dates, YYYY-MM-DD, the earlier one first"),
+        InputKind::Digits { min, max } => return digits(value, *min, *max),
+        _ => return Ok(()),
+    };
+    if !fits {
+        return Err(rule.to_owned());
+    }
+    match (&input.kind, value.as_str()) {
+        (InputKind::Date | InputKind::Time | InputKind::DateTime, Some(text)) => in_range(text, range),
+        _ => Ok(()),
+    }
+}
+
+fn is_datetime(text: &str) -> bool {
+    text.split_once('T').is_some_and(|(date, time)| is_date(date) && is_time(time))
+}
+
+fn is_range(value: &Json) -> bool {
+    let dates: Option<Vec<&str>> =
+        value.as_array().map(|dates| dates.iter().filter_map(Json::as_str).collect());
+    matches!(dates.as_deref(), Some([first, last]) if is_date(first) && is_date(last) && first <= last)
+}
+
+/// These texts have the order of the times that they name.
+fn in_range(text: &str, range: &[Option<String>; 2]) -> Result<(), String> {
+    match range {
+        [Some(first), _] if text < first.as_str() => Err(format!("it must not be before {first}")),
+        [_, Some(last)] if text > last.as_str() => Err(format!("it must not be after {last}")),
+        _ => Ok(()),
+    }
+}
+
+fn digits(value: &Json, min: Option<usize>, max: Option<usize>) -> Result<(), String> {
+    let text = value.as_str().unwrap_or_default();
+    let count = text.bytes().filter(u8::is_ascii_digit).count();
+    if count == 0 || !text.bytes().all(|it| it.is_ascii_digit() || b"+-() ".contains(&it)) {
+        return Err("it must be digits".into());
+    }
+    match (min, max) {
+        (Some(min), _) if count < min => Err(format!("it must have at least {min} digits")),
+        (_, Some(max)) if count > max => Err(format!("it must have at most {max} digits")),
+        _ => Ok(()),
+    }
+}
