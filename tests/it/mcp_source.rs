@@ -428,3 +428,55 @@ async fn room_sees_tools_go_and_come_back() {
     assert_eq!(ToolResult::of(&value).for_model(100).text, "back");
     client.close().await;
 }
+
+#[tokio::test]
+async fn wxo_w16_result_that_violates_its_output_schema_is_delivered_and_reported() {
+    let folder = Folder::new("output");
+    let list = r#"tools='{"tools":[{"name":"t","outputSchema":{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}}]}'"#;
+    let logged = Arc::new(Mutex::new(Vec::new()));
+    let _default = tracing::subscriber::set_default(Logged(Arc::clone(&logged)));
+    for (structured, is_reported) in [(r#"{"n":1}"#, false), (r#"{"n":"hunter2"}"#, true), ("{}", true)] {
+        let body = format!(r#"answer "$1" '{{"content":[],"structuredContent":{structured}}}'"#);
+        let tools = folder.server(&body, list).await.unwrap();
+        logged.lock().unwrap().clear();
+        let result = ToolResult::of(&call(&tools).await.unwrap());
+        assert_eq!(result.structured().unwrap().to_json().to_string(), structured);
+        let logged = logged.lock().unwrap().join("\n");
+        assert_eq!(logged.contains("violates its output schema"), is_reported, "{logged}");
+        assert!(!logged.contains("hunter2"), "{logged}");
+        tools.close().await;
+    }
+}
+
+/// Keeps the text of warnings.
+struct Logged(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Logged {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!("{field}={value:?} ");
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}

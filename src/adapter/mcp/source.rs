@@ -33,8 +33,8 @@ use self::{
 };
 pub use self::{file::from_file, settings::McpServer};
 use crate::{
-    ErrorCode, Outcome, SourceHealth, Tool, ToolContext, ToolError, ToolName, ToolSource, Value,
-    adapter::mcp::CallToolResult,
+    DataSchema, ErrorCode, Outcome, SourceHealth, Tool, ToolContext, ToolError, ToolName, ToolSource, Value,
+    adapter::mcp::{CallToolResult, check_output},
     process::{Command, CommandError, Exit},
     programs::ProgramsError,
     tools_file::ToolsFileError,
@@ -143,14 +143,14 @@ struct Listed {
     tool: Tool,
     /// The server's name for it.
     foreign: String,
-    output_schema: Option<serde_json::Value>,
+    /// The compiled schema of its results.
+    output: Option<DataSchema>,
 }
 
 impl Listed {
     /// Returns how a result violates the schema that the server gave for it.
-    fn violation(&self, _result: &CallToolResult) -> Option<String> {
-        let _ = &self.output_schema;
-        None
+    fn violation(&self, result: &CallToolResult) -> Option<String> {
+        check_output(self.output.as_ref()?, result).err().map(|error| error.to_string())
     }
 }
 

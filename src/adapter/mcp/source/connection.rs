@@ -26,7 +26,7 @@ use super::{
     stdio::StdioTransport,
 };
 use crate::{
-    NameMap, NameRules, ToolName,
+    DataSchema, NameMap, NameRules, SchemaError, ToolName,
     process::{Child, Exit},
 };
 
@@ -287,7 +287,14 @@ fn toolset(shared: &Shared, definitions: &[Box<RawValue>]) -> Toolset {
     let tools = read.into_iter().filter_map(|(foreign, definition)| {
         let name: ToolName = names.converted(&in_room(&foreign))?.parse().ok()?;
         let tool = definition.tool(name.clone(), &shared.name, &settings.policy);
-        Some((name, Arc::new(Listed { tool, foreign, output_schema: definition.output_schema })))
+        let output = definition.output_schema.as_ref().and_then(|schema| {
+            // Results are not checked then.
+            let unusable = |error: &SchemaError| {
+                tracing::warn!(server = &*shared.name, tool = foreign, %error, "an output schema is not used");
+            };
+            DataSchema::compile(schema).inspect_err(unusable).ok()
+        });
+        Some((name, Arc::new(Listed { tool, foreign, output })))
     });
     tools.collect()
 }

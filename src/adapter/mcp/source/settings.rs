@@ -88,11 +88,8 @@ impl McpServer {
     }
 
     /// Sets an environment variable of a server that is a child process.
-    pub fn env(mut self, variable: impl Into<String>, value: impl Into<String>) -> Self {
-        if let Ok(Settings { place: Place::Command(command), .. }) = &mut self.settings {
-            *command = command.clone().env(variable.into(), value.into());
-        }
-        self
+    pub fn env(self, variable: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with_command(|command| command.env(variable.into(), value.into()))
     }
 
     /// Passes on an environment variable of this process. Variables of LiveKit (`LIVEKIT_*`) are refused when the
