@@ -9,6 +9,7 @@ use std::{
 use tokio::{
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
+    time::{Instant, timeout_at},
 };
 
 use super::catalog::{Catalog, Entry, Filter};
@@ -86,14 +87,23 @@ impl Shared {
         clients
     }
 
-    /// Waits once until the clients that are present have registered their tools, or the time is over.
+    /// Waits once until the clients that are present have registered their tools, or the time is over. A room that seems to
+    /// have no tool is waited for, too: LiveKit announces participants up to 3 s late, to the clients as well.
     async fn settle(&self) {
         let wait = || async {
-            let mut waits = JoinSet::new();
-            for client in self.clients() {
-                waits.spawn(self.assistant.ready(client).within(SETTLE).into_future());
+            let end = Instant::now() + SETTLE;
+            let mut events = self.assistant.events();
+            loop {
+                let mut waits = JoinSet::new();
+                for client in self.clients() {
+                    let left = end.saturating_duration_since(Instant::now());
+                    waits.spawn(self.assistant.ready(client).within(left).into_future());
+                }
+                while waits.join_next().await.is_some() {}
+                if self.catalog().len() > 0 || !matches!(timeout_at(end, events.recv()).await, Ok(Some(_))) {
+                    return;
+                }
             }
-            while waits.join_next().await.is_some() {}
         };
         self.settled.get_or_init(wait).await;
     }
