@@ -1,6 +1,6 @@
 //! The Model Context Protocol (MCP): the tools of its servers in the room, and the documents of their results.
 //!
-//! [`stdio`], [`line`], [`command`], [`http`] and [`from_file`] name a server. Awaiting it starts it, and returns its
+//! [`stdio`], [`line()`], [`command`], [`http`] and [`from_file`] name a server. Awaiting it starts it, and returns its
 //! tools as a source:
 //!
 //! ```no_run

@@ -107,7 +107,7 @@ fn stem(path: &str) -> &str {
     Path::new(path).file_stem().and_then(|it| it.to_str()).unwrap_or(path)
 }
 
-/// The tools of an MCP server. [`stdio`], [`line`], [`command`] and [`http`](super::http) create it.
+/// The tools of an MCP server. [`stdio`], [`line()`], [`command`] and [`http`](super::http) create it.
 ///
 /// A server that ends is started again after 1, 2, 4 … 60 s. Its open calls fail at once. Its tools are not offered
 /// until it is back. Dropping the source kills the server; [`close`](ToolSource::close) ends it in an orderly way.
