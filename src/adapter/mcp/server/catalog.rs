@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value as Json, json};
 
-use crate::{NameMap, NameRules, Offer, ToolName};
+use crate::{NameMap, NameRules, Offer, ToolName, adapter::mcp::pattern::matches};
 
 /// Which tools are offered.
 #[derive(Debug, Default)]
@@ -28,13 +28,10 @@ impl Filter {
     fn offers(&self, offer: &Offer) -> bool {
         let name = offer.tool.name().as_str();
         let with_owner = format!("{}.{name}", offer.owner);
-        let is_in = |patterns: &[String]| patterns.iter().any(|it| fits(it, name) || fits(it, &with_owner));
+        let is_in =
+            |patterns: &[String]| patterns.iter().any(|it| matches(it, name) || matches(it, &with_owner));
         (self.allowed.is_empty() || is_in(&self.allowed)) && !is_in(&self.denied)
     }
-}
-
-fn fits(pattern: &str, name: &str) -> bool {
-    pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
 }
 
 /// The tools that a host can call, by the names that it sees.

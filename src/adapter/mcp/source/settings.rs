@@ -11,6 +11,7 @@ use std::{
 use super::{McpError, McpTools, definition::Policy};
 use crate::{
     Consent,
+    adapter::mcp::pattern::matches,
     process::{Command, CommandError},
 };
 
@@ -48,11 +49,6 @@ impl Settings {
         let listed = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, tool));
         self.allow.as_deref().is_none_or(listed) && !listed(&self.deny)
     }
-}
-
-/// Returns whether a name matches a pattern: the same name, or one that starts with what stands before a final `*`.
-fn matches(pattern: &str, name: &str) -> bool {
-    pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }
 
 /// An MCP server whose tools are to be offered. Awaiting it starts the server, and returns its tools.
