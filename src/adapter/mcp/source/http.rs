@@ -31,11 +31,8 @@ use sse_stream::{Sse, SseStream};
 
 use super::{
     address::{self, Address},
-    requests::{Answer, Requests},
+    requests::{Answer, MAX_MESSAGE, Requests},
 };
-
-/// The largest message, in bytes: a result of 16 MiB, and a third more for its encoding as text.
-const MAX_MESSAGE: usize = 24 << 20;
 
 /// How long a connection may take to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);

@@ -4,9 +4,6 @@ use std::io;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 
-/// The longest line, in bytes: a result of 16 MiB, and a third more for its encoding as text.
-pub(super) const MAX_LINE: usize = 24 << 20;
-
 /// The bytes that are kept of the start and of the end of a line that is too long. The id of its request is there.
 const ENDS: usize = 256;
 

@@ -31,6 +31,9 @@ pub(super) const MAX_RESULT: usize = 16 << 20;
 /// Stands before the method of a request that passes `rmcp` as it is.
 pub(super) const OWN_METHOD: &str = "toolbridge:";
 
+/// The largest message of a server, in bytes: such a result, and half as much for what else stands in its message.
+pub(super) const MAX_MESSAGE: usize = 24 << 20;
+
 /// What a server answered.
 #[derive(Debug)]
 pub(super) enum Answer {

@@ -16,8 +16,8 @@ use tokio::{
 };
 
 use super::{
-    lines::{Line, Lines, MAX_LINE},
-    requests::{Answer, Requests, stand_in},
+    lines::{Line, Lines},
+    requests::{Answer, MAX_MESSAGE, Requests, stand_in},
 };
 
 /// The most messages that wait for the server to read them. Then nothing more is read from it.
@@ -52,7 +52,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> StdioTransport<R> {
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (outgoing, messages) = mpsc::channel(MAX_WAITING);
         let writing = write(stdin, messages, Arc::clone(&requests));
-        let lines = Lines::new(stdout, MAX_LINE);
+        let lines = Lines::new(stdout, MAX_MESSAGE);
         (Self { server, lines, outgoing, requests, junk: 0, reported: None }, writing)
     }
 
