@@ -1,5 +1,7 @@
 //! Reads what a person said or typed: dates, times, numbers, yes and no.
 
+use crate::value::prefix;
+
 const MONTHS: [&str; 12] = [
     "january",
     "february",
@@ -86,7 +88,7 @@ fn number(text: &str) -> Option<u32> {
 
 /// Splits an answer into its words, in lower case.
 fn words(said: &str) -> Vec<String> {
-    let said = said.get(..MAX_SAID.min(said.len())).unwrap_or_default().to_lowercase();
+    let said = prefix(said, MAX_SAID).to_lowercase();
     let words = said.split(|it: char| it.is_whitespace() || it == ',');
     words
         .map(|word| word.trim_end_matches(['.', '!', '?']).to_owned())
