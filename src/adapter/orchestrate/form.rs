@@ -280,8 +280,8 @@ impl Form {
         Ok(())
     }
 
-    /// Returns what is sent of the data: of a form the data, of a customer-care widget the value, of several choices
-    /// their values in one text.
+    /// Returns the value that the called tool gets. A form sends all of its data. A customer-care widget sends only the
+    /// value of its input; if the person chose several options, it sends their values in one text, with commas.
     fn sent(&self, data: Json) -> Json {
         let [only] = self.inputs() else { return data };
         if !self.is_single {

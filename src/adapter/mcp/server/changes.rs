@@ -10,7 +10,8 @@ use rmcp::{Peer, RoleServer, model::Tool, service::SubscriptionSink};
 use super::shared::Shared;
 use crate::ToolSource as _;
 
-/// The least time between two reports to a host. Clients may register anew at any rate.
+/// The shortest time between two reports to a host. A client may register its tools again as often as it likes; the host
+/// is not told each time.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The list that a host has seen last; `None` before it asks for one.
