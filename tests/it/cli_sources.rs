@@ -1,48 +1,21 @@
 //! `--mcp` of the command line: what is started, what is printed, and what is refused. The server is a shell script.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+use crate::{
+    cli::{complaint, feed, run, text},
+    mcp_script::Script,
+};
 
-use std::{fs, path::PathBuf};
-
-use crate::cli::{complaint, feed, run, text};
-
-const SERVER: &str = r#"
-while IFS= read -r line; do
-  id=${line#*'"id":'}; id=${id%%,*}; id=${id%%\}*}
-  case "$line" in
-    *'"server/discover"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id" ;;
-    *'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}}\n' "$id" ;;
-    *'"tools/list"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"lamp","description":"Switches the lamp"}]}}\n' "$id" ;;
-  esac
-done
-"#;
-
-/// A script in a folder of its own.
-struct Script(PathBuf);
-
-impl Script {
-    fn new(name: &str, script: &str) -> Self {
-        let folder =
-            std::env::temp_dir().join(format!("toolbridge-cli-sources-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("lamps.sh"), script).unwrap();
-        Self(folder)
-    }
-
-    fn command(&self) -> String {
-        format!("sh {}", self.0.join("lamps.sh").display())
-    }
-}
-
-impl Drop for Script {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A server `lamps` with one tool.
+fn lamps(test: &str) -> Script {
+    let script = Script::new(test);
+    let more = r#"version=2025-06-18; tools='{"tools":[{"name":"lamp","description":"Switches the lamp"}]}'"#;
+    script.serve(":", more);
+    script
 }
 
 #[test]
 fn tools_of_a_server_are_listed_with_its_health_and_without_a_room() {
-    let script = Script::new("listed", SERVER);
+    let script = lamps("cli-listed");
     let listed =
         run(&["tools", "--mcp", &script.command(), "--mcp", &format!("second={}", script.command())]);
     assert_eq!(listed.status.code(), Some(0), "{listed:?}");
@@ -61,7 +34,8 @@ fn tools_of_a_server_are_listed_with_its_health_and_without_a_room() {
 
 #[test]
 fn server_that_does_not_start_is_reported_with_its_status() {
-    let script = Script::new("ended", "echo 'no such module' >&2; exit 4");
+    let script = Script::new("cli-ended");
+    script.write("echo 'no such module' >&2; exit 4");
     let failed = complaint(&run(&["tools", "--mcp", &script.command()]), 1);
     assert!(failed.contains("\"lamps\" ended (exit status: 4); it wrote: no such module"), "{failed}");
     for (wrong, why) in [
@@ -78,7 +52,7 @@ fn server_that_does_not_start_is_reported_with_its_status() {
 
 #[test]
 fn tool_of_a_server_needs_consent_or_a_yes() {
-    let script = Script::new("consent", SERVER);
+    let script = lamps("cli-consent");
     let there = ["client", "--url", "ws://127.0.0.1:1", "--token", "x.y.z", "--mcp", &script.command()];
     // Standard input is not a terminal here.
     let refused = complaint(&feed(&there, b""), 2);

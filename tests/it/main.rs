@@ -63,6 +63,8 @@ mod layers;
 mod logs;
 #[cfg(all(feature = "mcp", unix))]
 mod mcp_http;
+#[cfg(all(feature = "mcp", unix))]
+mod mcp_script;
 #[cfg(feature = "mcp-server")]
 mod mcp_server;
 #[cfg(feature = "mcp-server")]

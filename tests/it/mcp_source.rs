@@ -5,7 +5,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -14,65 +14,11 @@ use serde_json::json;
 use toolbridge::{
     Assistant, Client, Consent, ErrorCode, Event, Outcome, Progress, Prompt, PromptAnswer, SourceHealth,
     ToolContext, ToolError, ToolResult, ToolSource as _, Value,
-    adapter::mcp::{self, McpServer, McpTools},
+    adapter::mcp::{self, McpTools},
     memory::MemoryRoom,
 };
 
-/// What every server here can do. A test adds what it answers to a call, and may define `list`.
-const PROLOGUE: &str = r#"
-answer() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$1" "$2"; }
-fail() { printf '{"jsonrpc":"2.0","id":%s,"error":{"code":%s,"message":"%s"}}\n' "$1" "$2" "$3"; }
-text() { answer "$1" '{"content":[{"type":"text","text":"'"$2"'"}]}'; }
-tools='{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}'
-list() { answer "$1" "$tools"; }
-"#;
-
-const LOOP: &str = r#"
-while IFS= read -r line; do
-  id=${line#*'"id":'}; id=${id%%,*}; id=${id%%\}*}
-  case "$line" in
-    *'"server/discover"'*) fail "$id" -32601 'Method not found' ;;
-    *'"initialize"'*) answer "$id" '{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"fake","version":"1"}}' ;;
-    *'"notifications/initialized"'*) ;;
-    *'"tools/list"'*) list "$id" ;;
-    *'"notifications/cancelled"'*) printf '%s\n' "$line" >> "$0.cancelled" ;;
-    *) call "$id" "$line" ;;
-  esac
-done
-"#;
-
-/// A folder of its own for each test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("toolbridge-mcp-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    /// Writes a server, and returns how it is started. `call` is the body of the function that answers a call.
-    fn server(&self, call: &str, more: &str) -> McpServer {
-        let path = self.script();
-        fs::write(&path, format!("{PROLOGUE}\n{more}\ncall() {{\n{call}\n}}\n{LOOP}")).unwrap();
-        mcp::stdio(["sh", path.to_str().unwrap()]).name("fake")
-    }
-
-    fn script(&self) -> PathBuf {
-        self.0.join("server.sh")
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use crate::mcp_script::Script;
 
 fn context() -> ToolContext {
     ToolContext::new("caller", Duration::from_secs(60))
@@ -95,13 +41,13 @@ async fn up(tools: &McpTools) {
 
 #[tokio::test]
 async fn document_is_kept_byte_for_byte() {
-    let folder = Folder::new("document");
+    let script = Script::new("mcp-document");
     for document in [
         r#"{"content":[{"type":"hologram","x": 1.50 }, {"type":"text","text":"hi","annotations":null}],"priority": 0.9}"#,
         r#"{"structuredContent":null}"#,
         r#"{"content":[{"type":"image","data":"%%%","mimeType":"image/png"}],"_meta":{"a":[]}}"#,
     ] {
-        let tools = folder.server(&format!("answer \"$1\" '{document}'"), "").await.unwrap();
+        let tools = script.server(&format!("answer \"$1\" '{document}'"), "").await.unwrap();
         let result = ToolResult::of(&call(&tools).await.unwrap());
         assert_eq!(result.native().unwrap().json(), document);
         tools.close().await;
@@ -110,13 +56,13 @@ async fn document_is_kept_byte_for_byte() {
 
 #[tokio::test]
 async fn junk_before_an_answer_is_skipped() {
-    let folder = Folder::new("junk");
+    let script = Script::new("mcp-junk");
     let body = r#"
         echo 'Listening on stdio'; echo '{"half":'; echo '[]'; echo 'null'; echo '{"jsonrpc":"1.0","id":1}'; echo
         answer 4711 '{}'; answer '"text"' '{}'; answer "$1" '{"content":[]}'; answer "$1" '{"content":[{"type":"text","text":"second"}]}'
         printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":4711,"progress":1}}\n'
         printf '{"jsonrpc":"2.0","method":"notifications/unknown"}\n'"#;
-    let tools = folder.server(body, "").await.unwrap();
+    let tools = script.server(body, "").await.unwrap();
     for _ in 0..3 {
         let result = ToolResult::of(&call(&tools).await.unwrap());
         assert!(result.content().is_empty(), "a second answer replaced the first");
@@ -125,9 +71,9 @@ async fn junk_before_an_answer_is_skipped() {
 
 #[tokio::test]
 async fn server_that_writes_no_message_in_a_mebibyte_is_down_and_started_again() {
-    let folder = Folder::new("flood");
+    let script = Script::new("mcp-flood");
     let body = r#"if [ -e "$0.flooded" ]; then text "$1" fine; else : > "$0.flooded"; yes 'this is no message' | head -c 2000000; fi"#;
-    let tools = folder.server(body, "").await.unwrap();
+    let tools = script.server(body, "").await.unwrap();
     let (code, message) = error(&tools).await;
     assert_eq!(code, ErrorCode::EXECUTION_ERROR);
     assert!(message.contains("fake"), "{message}");
@@ -138,9 +84,9 @@ async fn server_that_writes_no_message_in_a_mebibyte_is_down_and_started_again()
 
 #[tokio::test]
 async fn open_calls_fail_with_the_status_when_the_server_ends() {
-    let folder = Folder::new("ends");
+    let script = Script::new("mcp-ends");
     let body = r#"if [ -e "$0.ended" ]; then text "$1" back; else : > "$0.ended"; exit 3; fi"#;
-    let tools = folder.server(body, "").await.unwrap();
+    let tools = script.server(body, "").await.unwrap();
     let (code, message) = error(&tools).await;
     assert_eq!(code, ErrorCode::EXECUTION_ERROR);
     assert_eq!(message, "the MCP server \"fake\" does not answer: it ended (exit status: 3)");
@@ -154,8 +100,8 @@ async fn open_calls_fail_with_the_status_when_the_server_ends() {
 
 #[tokio::test]
 async fn stop_tells_the_server_and_its_late_answer_has_no_effect() {
-    let folder = Folder::new("stop");
-    let tools = folder
+    let script = Script::new("mcp-stop");
+    let tools = script
         .server(r#"case "$2" in *slow*) ;; *) answer "$slow" '{}'; text "$1" quick ;; esac; slow=$1"#, "")
         .await
         .unwrap();
@@ -174,7 +120,7 @@ async fn stop_tells_the_server_and_its_late_answer_has_no_effect() {
     // The late answer comes before that of the next call.
     let result = ToolResult::of(&call(&tools).await.unwrap());
     assert_eq!(result.for_model(100).text, "quick");
-    let file = folder.path("server.sh.cancelled");
+    let file = script.note("cancelled");
     while !file.exists() {
         call(&tools).await.unwrap();
     }
@@ -185,8 +131,8 @@ async fn stop_tells_the_server_and_its_late_answer_has_no_effect() {
 
 #[tokio::test]
 async fn dropped_call_tells_the_server() {
-    let folder = Folder::new("drop");
-    let tools = folder.server(r#"case "$2" in *slow*) ;; *) text "$1" quick ;; esac"#, "").await.unwrap();
+    let script = Script::new("mcp-drop");
+    let tools = script.server(r#"case "$2" in *slow*) ;; *) text "$1" quick ;; esac"#, "").await.unwrap();
     let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
     let slow = context().with_progress(move |it: Progress| _ = started.send(it));
     let tool = "t".parse().unwrap();
@@ -194,7 +140,7 @@ async fn dropped_call_tells_the_server() {
         _ = tools.execute(&tool, Value::encode(&json!({"how": "slow"})).unwrap(), slow) => panic!("it answered"),
         _ = has_started.recv() => {}
     }
-    let file = folder.path("server.sh.cancelled");
+    let file = script.note("cancelled");
     while !file.exists() {
         call(&tools).await.unwrap();
     }
@@ -202,14 +148,14 @@ async fn dropped_call_tells_the_server() {
 
 #[tokio::test]
 async fn progress_that_goes_back_is_ignored() {
-    let folder = Folder::new("progress");
+    let script = Script::new("mcp-progress");
     let body = r#"
         token=${2#*'"progressToken":'}; token=${token%%\}*}; token=${token%%,*}
         for n in 1 3 2 4; do
           printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%s,"total":4,"message":"step %s"}}\n' "$token" $n $n
         done
         text "$1" done"#;
-    let tools = folder.server(body, "").await.unwrap();
+    let tools = script.server(body, "").await.unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let report = Arc::clone(&seen);
     let context =
@@ -221,18 +167,18 @@ async fn progress_that_goes_back_is_ignored() {
 
 #[tokio::test]
 async fn errors_have_the_code_of_their_cause() {
-    let folder = Folder::new("errors");
+    let script = Script::new("mcp-errors");
     for (code, message, expected) in [
         (-32602, "Unknown tool: t", ErrorCode::UNKNOWN_TOOL),
         (-32602, "b is missing", ErrorCode::INVALID_PARAMETERS),
         (-32603, "broken", ErrorCode::EXECUTION_ERROR),
     ] {
-        let tools = folder.server(&format!("fail \"$1\" {code} '{message}'"), "").await.unwrap();
+        let tools = script.server(&format!("fail \"$1\" {code} '{message}'"), "").await.unwrap();
         assert_eq!(error(&tools).await, (expected, format!("{message} (MCP error {code})")));
         tools.close().await;
     }
     let failed = r#"answer "$1" '{"content":[{"type":"text","text":"no such city"}],"isError":true}'"#;
-    let tools = folder.server(failed, "").await.unwrap();
+    let tools = script.server(failed, "").await.unwrap();
     let error = call(&tools).await.unwrap_err();
     assert_eq!((error.code(), error.message()), (ErrorCode::EXECUTION_ERROR, "no such city"));
     assert_eq!(ToolResult::of_error(&error).for_model(100).text, "no such city");
@@ -240,7 +186,7 @@ async fn errors_have_the_code_of_their_cause() {
 
 #[tokio::test]
 async fn result_over_the_limit_is_refused_with_both_numbers() {
-    let folder = Folder::new("large");
+    let script = Script::new("mcp-large");
     // A line of 17 MiB is read; one of 25 MiB is not, and its call is known by the id at either end.
     for (size, ends) in [(17 << 20, ""), (25 << 20, ""), (25 << 20, "last")] {
         let body = match ends {
@@ -251,7 +197,7 @@ async fn result_over_the_limit_is_refused_with_both_numbers() {
                 "printf '{{\"result\":{{\"x\":\"'; head -c {size} /dev/zero | tr '\\0' x; printf '\"}},\"jsonrpc\":\"2.0\",\"id\":%s}}\\n' \"$1\""
             ),
         };
-        let tools = folder.server(&body, "").await.unwrap();
+        let tools = script.server(&body, "").await.unwrap();
         let (code, message) = error(&tools).await;
         assert_eq!(code, ErrorCode::RESULT_TOO_LARGE);
         assert!(message.ends_with("the limit is 16777216"), "{message}");
@@ -262,7 +208,7 @@ async fn result_over_the_limit_is_refused_with_both_numbers() {
 
 #[tokio::test]
 async fn list_is_read_in_pages_and_again_when_it_changes() {
-    let folder = Folder::new("list");
+    let script = Script::new("mcp-list");
     let list = r#"list() {
         case "$line" in
           *'"cursor":"2"'*) answer "$1" '{"tools":[{"name":"t"},{"name":"größe"},{"name":"later","execution":{"taskSupport":"required"}},{"x":1}]}' ;;
@@ -271,7 +217,7 @@ async fn list_is_read_in_pages_and_again_when_it_changes() {
         esac
     }"#;
     let body = r#": > "$0.changed"; printf '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n'; text "$1" ok"#;
-    let tools = folder.server(body, list).prefix("p").await.unwrap();
+    let tools = script.server(body, list).prefix("p").await.unwrap();
     let names = |tools: &McpTools| tools.list().iter().map(|it| it.name().to_string()).collect::<Vec<_>>();
     assert_eq!(names(&tools), ["p.a", "p.gr__e", "p.t"]);
     assert_eq!(tools.list()[0].tool_options().consent, Some(Consent::Always));
@@ -286,21 +232,21 @@ async fn asked(
     request: &str,
     answer: impl Fn(Prompt) -> Result<PromptAnswer, ToolError> + Send + Sync + 'static,
 ) -> String {
-    let folder = Folder::new(&format!("ask-{}", request.len()));
+    let script = Script::new(&format!("mcp-ask-{}", request.len()));
     let body = format!(
         r#"case "$2" in
           *'"method":"tools/call"'*) mine=$1; printf '{{"jsonrpc":"2.0","id":"q","method":"{request}}}\n' ;;
           *) printf '%s\n' "$2" > "$0.answer"; text "$mine" asked ;;
         esac"#
     );
-    let tools = folder.server(&body, "").await.unwrap();
+    let tools = script.server(&body, "").await.unwrap();
     let answer = Arc::new(answer);
     let context = context().with_answers(move |prompt| {
         let answer = Arc::clone(&answer);
         async move { answer(prompt) }
     });
     tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
-    fs::read_to_string(folder.path("server.sh.answer")).unwrap()
+    fs::read_to_string(script.note("answer")).unwrap()
 }
 
 #[tokio::test]
@@ -331,19 +277,19 @@ async fn request_that_is_not_offered_is_refused() {
 
 #[tokio::test]
 async fn wxo_w17_input_that_a_result_requires_is_asked_and_sent_with_its_state() {
-    let folder = Folder::new("rounds");
+    let script = Script::new("mcp-rounds");
     let body = r#"case "$2" in
         *'"requestState":"s t\/1"'*|*'"requestState":"s t/1"'*) printf '%s\n' "$1" "$2" > "$0.second"; text "$1" done ;;
         *) printf '%s\n' "$1" > "$0.first"
            answer "$1" '{"resultType":"input_required","requestState":"s t/1","inputRequests":{"who":{"method":"elicitation/create","params":{"message":"Who?","requestedSchema":{"type":"object"}}}}}' ;;
         esac"#;
-    let tools = folder.server(body, "").await.unwrap();
+    let tools = script.server(body, "").await.unwrap();
     let context =
         context().with_answers(|_| async { Ok(PromptAnswer::submitted(&json!({"name": "Ada"})).unwrap()) });
     let result = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
     assert_eq!(ToolResult::of(&result).for_model(100).text, "done");
-    let second = fs::read_to_string(folder.path("server.sh.second")).unwrap();
-    let first = fs::read_to_string(folder.path("server.sh.first")).unwrap();
+    let second = fs::read_to_string(script.note("second")).unwrap();
+    let first = fs::read_to_string(script.note("first")).unwrap();
     assert_ne!(second.lines().next(), first.lines().next(), "the request has the id of the first one");
     assert!(
         second.contains(r#""inputResponses":{"who":{"action":"accept","content":{"name":"Ada"}}}"#),
@@ -353,27 +299,27 @@ async fn wxo_w17_input_that_a_result_requires_is_asked_and_sent_with_its_state()
 
 #[tokio::test]
 async fn sec_x2_server_gets_the_variables_of_the_user_and_none_of_livekit() {
-    let folder = Folder::new("environment");
+    let script = Script::new("mcp-environment");
     let body = r#"env > "$0.env"; text "$1" ok"#;
-    let server = folder.server(body, "").env("OWN", "1");
+    let server = script.server(body, "").env("OWN", "1");
     let tools = server.await.unwrap();
     call(&tools).await.unwrap();
-    let variables = fs::read_to_string(folder.path("server.sh.env")).unwrap();
+    let variables = fs::read_to_string(script.note("env")).unwrap();
     let names: Vec<&str> =
         variables.lines().filter_map(|it| it.split_once('=')).map(|(name, _)| name).collect();
     assert!(names.contains(&"OWN") && names.contains(&"PATH"), "{names:?}");
     let known = ["HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "OWN", "PWD", "OLDPWD", "SHLVL", "_"];
     assert!(names.iter().all(|it| known.contains(it)), "{names:?}");
-    let refused = folder.server(body, "").inherit("LIVEKIT_API_SECRET").await.unwrap_err().to_string();
+    let refused = script.server(body, "").inherit("LIVEKIT_API_SECRET").await.unwrap_err().to_string();
     assert!(refused.contains("LIVEKIT_API_SECRET is not passed on"), "{refused}");
 }
 
 #[tokio::test]
 async fn failed_start_names_the_status_and_the_end_of_stderr() {
-    let folder = Folder::new("start");
+    let script = Script::new("mcp-start");
     let started = |more: &str| {
-        fs::write(folder.script(), more).unwrap();
-        mcp::stdio(["sh", folder.script().to_str().unwrap()]).name("fake")
+        script.write(more);
+        script.started()
     };
     let error = started("echo 'no such module' >&2; exit 7").await.unwrap_err().to_string();
     assert_eq!(error, "MCP server \"fake\" ended (exit status: 7); it wrote: no such module");
@@ -387,15 +333,15 @@ async fn failed_start_names_the_status_and_the_end_of_stderr() {
 
 #[tokio::test]
 async fn children_end_with_the_source() {
-    let folder = Folder::new("group");
+    let script = Script::new("mcp-group");
     // The server is a grandchild, as with `npx`.
     let more = r#"echo $$ > "$0.pid""#;
     let alive = |path: &Path| {
         let pid = fs::read_to_string(path).unwrap();
         Path::new(&format!("/proc/{}", pid.trim())).exists()
     };
-    let pid = folder.path("server.sh.pid");
-    let tools = folder.server(r#"text "$1" ok"#, more).await.unwrap();
+    let pid = script.note("pid");
+    let tools = script.server(r#"text "$1" ok"#, more).await.unwrap();
     assert!(alive(&pid));
     tools.close().await;
     assert!(!alive(&pid), "it runs after it was closed");
@@ -405,9 +351,9 @@ async fn children_end_with_the_source() {
 
 #[tokio::test]
 async fn room_sees_tools_go_and_come_back() {
-    let folder = Folder::new("room");
+    let script = Script::new("mcp-room");
     let body = r#"if [ -e "$0.ended" ]; then text "$1" back; else : > "$0.ended"; exit 1; fi"#;
-    let tools = folder.server(body, "").await.unwrap();
+    let tools = script.server(body, "").await.unwrap();
     let room = MemoryRoom::new();
     let client = Client::builder().tools(tools).consent(|_| async { true });
     let client = client.join_over(room.client("phone")).await.unwrap();
@@ -431,13 +377,13 @@ async fn room_sees_tools_go_and_come_back() {
 
 #[tokio::test]
 async fn wxo_w16_result_that_violates_its_output_schema_is_delivered_and_reported() {
-    let folder = Folder::new("output");
+    let script = Script::new("mcp-output");
     let list = r#"tools='{"tools":[{"name":"t","outputSchema":{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}}]}'"#;
     let logged = Arc::new(Mutex::new(Vec::new()));
     let _default = tracing::subscriber::set_default(Logged(Arc::clone(&logged)));
     for (structured, is_reported) in [(r#"{"n":1}"#, false), (r#"{"n":"hunter2"}"#, true), ("{}", true)] {
         let body = format!(r#"answer "$1" '{{"content":[],"structuredContent":{structured}}}'"#);
-        let tools = folder.server(&body, list).await.unwrap();
+        let tools = script.server(&body, list).await.unwrap();
         logged.lock().unwrap().clear();
         let result = ToolResult::of(&call(&tools).await.unwrap());
         assert_eq!(result.structured().unwrap().to_json().to_string(), structured);
