@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use serde_json::{Value as Json, json};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
@@ -168,10 +169,31 @@ async fn document_is_kept_byte_for_byte_in_json_and_in_events() {
 
 #[tokio::test]
 async fn sec_a2_redirect_is_refused_and_names_the_host_alone() {
-    let redirect = "location: http://169.254.169.254/latest/meta-data?token=hunter2\r\n";
-    let error = refused(status("307 Temporary Redirect", redirect)).await;
-    assert!(error.contains("redirects to 169.254.169.254, and redirects are not followed"), "{error}");
-    assert!(!error.contains("hunter2") && !error.contains("meta-data"), "{error}");
+    for (code, host) in [
+        ("301 Moved Permanently", "169.254.169.254"),
+        ("302 Found", "[::ffff:169.254.169.254]"),
+        ("303 See Other", "metadata.google.internal"),
+        ("307 Temporary Redirect", "[::ffff:a9fe:a9fe]"),
+        ("308 Permanent Redirect", "localhost"),
+    ] {
+        let redirect = format!("location: http://{host}/latest/meta-data?token=hunter2\r\n");
+        let error = refused(status(code, &redirect)).await;
+        let shown = host.replace("169.254.169.254]", "a9fe:a9fe]");
+        let shown = format!("redirects to {shown}, and redirects are not followed");
+        assert!(error.contains(&shown), "{error}");
+        assert!(!error.contains("hunter2") && !error.contains("meta-data"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn sec_a2_redirect_gets_no_request_and_no_token() {
+    let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let location = format!("location: http://{}/mcp\r\n", target.local_addr().unwrap());
+    let server = Server::start(move |_, _| status("307 Temporary Redirect", &location)).await;
+    let tools = mcp::http(&server.url).bearer_token("hunter2").name("far").await.unwrap();
+    assert!(error(&tools).await.contains("redirects to 127.0.0.1"));
+    tools.close().await;
+    assert!(target.accept().now_or_never().is_none(), "the redirect was followed");
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ pub(super) struct Address {
     host: String,
     /// Whether the host is an address, or this machine: the user has named it, so it may be private.
     is_literal: bool,
+    is_local: bool,
 }
 
 impl Address {
@@ -49,7 +50,7 @@ impl Address {
             "http" => return Err(AddressError::Plain(host)),
             _ => return Err(AddressError::Invalid(shown(text))),
         }
-        Ok(Self { url, host, is_literal })
+        Ok(Self { url, host, is_literal, is_local })
     }
 
     pub(super) fn url(&self) -> &str {
@@ -60,8 +61,13 @@ impl Address {
         &self.host
     }
 
-    /// Returns what resolves the host's name. It is the only road to an address, so a name that first stands for a public
-    /// address and then for a private one (DNS rebinding) is refused as well.
+    /// Whether the server is on this machine, so that no proxy may get its requests.
+    pub(super) fn is_local(&self) -> bool {
+        self.is_local
+    }
+
+    /// Returns what resolves the host's name. Each connection uses it, so a name that first stands for a public address
+    /// and then for a private one (DNS rebinding) is refused as well. An HTTPS proxy resolves names itself.
     pub(super) fn resolver(&self) -> Resolver {
         Resolver { may_be_private: self.is_literal }
     }
@@ -87,18 +93,22 @@ impl Resolve for Resolver {
         let may_be_private = self.may_be_private;
         Box::pin(async move {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let allowed: Vec<_> =
-                found.iter().copied().filter(|it| may_be_private || is_public(it.ip())).collect();
-            if allowed.is_empty() {
-                let text = format!(
-                    "{} is an address of a private network; use the address in place of the name if that is meant",
-                    name.as_str()
-                );
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, text).into());
-            }
+            let allowed = allowed(name.as_str(), found, may_be_private)?;
             Ok(Box::new(allowed.into_iter()) as Addrs)
         })
     }
+}
+
+/// Returns the addresses of a name that may be used.
+fn allowed(name: &str, mut found: Vec<SocketAddr>, may_be_private: bool) -> io::Result<Vec<SocketAddr>> {
+    found.retain(|it| may_be_private || is_public(it.ip()));
+    if found.is_empty() {
+        let text = format!(
+            "{name} is an address of a private network; use the address in place of the name if that is meant"
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(found)
 }
 
 /// Returns whether an address belongs to the public internet, and not to this machine, a private network or the metadata
@@ -206,6 +216,20 @@ mod tests {
         for public in ["1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "::ffff:1.1.1.1"] {
             assert!(is_public(public.parse().unwrap()), "{public}");
         }
+    }
+
+    #[test]
+    fn sec_a2_name_that_stands_for_another_address_each_time_leads_to_public_ones_only() {
+        let resolved = |addresses: &[&str]| {
+            let found = addresses.iter().map(|it| SocketAddr::new(it.parse().unwrap(), 443)).collect();
+            allowed("mcp.example.com", found, false).map(|it| it[0].ip().to_string()).ok()
+        };
+        assert_eq!(resolved(&["1.1.1.1"]).as_deref(), Some("1.1.1.1"));
+        assert_eq!(resolved(&["169.254.169.254", "1.1.1.1"]).as_deref(), Some("1.1.1.1"));
+        for rebound in ["127.0.0.1", "::ffff:169.254.169.254", "fe80::1", "10.0.0.1"] {
+            assert_eq!(resolved(&[rebound]), None, "{rebound}");
+        }
+        assert_eq!(resolved(&[]), None);
     }
 
     #[tokio::test]

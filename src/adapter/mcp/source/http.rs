@@ -88,6 +88,7 @@ impl HttpClient {
             .referer(false)
             .tls_backend_preconfigured(address::tls().map_err(|error| setup(&error))?)
             .dns_resolver(Arc::new(address.resolver()));
+        let builder = if address.is_local() { builder.no_proxy() } else { builder };
         let bearer = bearer.map(|token| {
             let mut value = HeaderValue::from_str(&format!("Bearer {token}"))?;
             value.set_sensitive(true);
