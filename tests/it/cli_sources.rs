@@ -1,8 +1,12 @@
 //! `--mcp` of the command line: what is started, what is printed, and what is refused. The server is a shell script.
 
+use std::{net::TcpListener, process::Stdio};
+
 use crate::{
-    cli::{complaint, feed, run, text},
+    cli::{complaint, feed, run, text, toolbridge},
+    cli_dev::dev,
     mcp_script::Script,
+    programs::ProcessPipe,
 };
 
 /// A server `lamps` with one tool.
@@ -65,4 +69,41 @@ fn tool_of_a_server_needs_consent_or_a_yes() {
     }
     let useless = complaint(&feed(&["client", "--yes", "lamp"], b""), 2);
     assert!(useless.contains("--tools or --mcp"), "{useless}");
+}
+
+#[tokio::test]
+async fn sec_x2_killed_process_leaves_no_server_and_none_of_its_children() {
+    let mut pipe = ProcessPipe::new("mcp-killed");
+    let script = Script::new("cli-killed");
+    // Neither the server nor its child holds a stream of the client once it has listed its tools.
+    let deaf =
+        "list() { answer \"$1\" \"$tools\"; trap '' TERM; exec </dev/null >/dev/null 2>&1; echo begun >&3
+        while :; do sleep 1000; done; }";
+    let more = format!("exec 3>'{}'; sleep 1000 </dev/null >/dev/null 2>&1 & {deaf}", pipe.path.display());
+    script.serve(":", &more);
+    let (mut server, settings) = dev();
+    let mut client = toolbridge(&["client", "--room", "r", "--mcp", &script.command(), "--yes", "t"]);
+    let mut client = client.envs(settings).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(pipe.begun().await, "begun");
+    client.kill().unwrap();
+    client.wait().unwrap();
+    pipe.all_processes_ended().await;
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+/// A proxy would read the bearer token: the connection to this machine is not encrypted.
+#[test]
+fn sec_a2_server_on_this_machine_is_not_reached_through_a_proxy() {
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", proxy.local_addr().unwrap());
+    for server in ["http://127.0.0.1:9/mcp", "http://localhost:9/mcp", "http://[::1]:9/mcp"] {
+        let listed = toolbridge(&["tools", "--mcp", server])
+            .envs(["http_proxy", "HTTP_PROXY", "ALL_PROXY"].map(|name| (name, &url)))
+            .output()
+            .unwrap();
+        assert_eq!(listed.status.code(), Some(1), "{listed:?}");
+    }
+    proxy.set_nonblocking(true).unwrap();
+    assert!(proxy.accept().is_err(), "the request went to the proxy");
 }

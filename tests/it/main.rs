@@ -62,6 +62,8 @@ mod layers;
 #[cfg(feature = "cli")]
 mod logs;
 #[cfg(all(feature = "mcp", unix))]
+mod mcp_abuse;
+#[cfg(all(feature = "mcp", unix))]
 mod mcp_http;
 #[cfg(all(feature = "mcp", unix))]
 mod mcp_script;
@@ -69,6 +71,8 @@ mod mcp_script;
 mod mcp_server;
 #[cfg(feature = "mcp-server")]
 mod mcp_server_http;
+#[cfg(feature = "mcp-server")]
+mod mcp_server_rules;
 #[cfg(all(feature = "mcp", unix))]
 mod mcp_source;
 #[cfg(feature = "record")]

@@ -189,9 +189,12 @@ async fn sec_a2_redirect_is_refused_and_names_the_host_alone() {
 async fn sec_a2_redirect_gets_no_request_and_no_token() {
     let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let location = format!("location: http://{}/mcp\r\n", target.local_addr().unwrap());
-    let server = Server::start(move |_, _| status("307 Temporary Redirect", &location)).await;
+    let server = Server::start(move |_, _| status("302 Found", &location)).await;
     let tools = mcp::http(&server.url).bearer_token("hunter2").name("far").await.unwrap();
-    assert!(error(&tools).await.contains("redirects to 127.0.0.1"));
+    tokio::select! {
+        _ = target.accept() => panic!("the redirect was followed"),
+        error = error(&tools) => assert!(error.contains("redirects to 127.0.0.1"), "{error}"),
+    }
     tools.close().await;
     assert!(target.accept().now_or_never().is_none(), "the redirect was followed");
 }

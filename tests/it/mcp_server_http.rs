@@ -43,8 +43,9 @@ impl Served {
         all.retain(|(name, _)| !headers.iter().any(|(it, _)| it == name));
         all.extend(headers.iter().filter(|(_, value)| !value.is_empty()));
         let head: String = all.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        let request =
-            format!("{method} {path} HTTP/1.1\r\n{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        let is_chunked = headers.iter().any(|(name, _)| *name == "Transfer-Encoding");
+        let length = if is_chunked { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+        let request = format!("{method} {path} HTTP/1.1\r\n{head}{length}\r\n{body}");
         let mut stream = TcpStream::connect(self.listener.address()).await.unwrap();
         // The server may answer, and close, before it has read everything.
         let _ = stream.write_all(request.as_bytes()).await;
@@ -100,7 +101,7 @@ impl Answer {
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
 #[tokio::test]
-async fn request_without_the_token_is_refused() {
+async fn sec_a1_request_without_the_token_is_refused() {
     let served = Served::new().await;
     for authorization in ["", "Bearer ", "Bearer wrong", "Basic Og==", served.listener.token()] {
         let answer = served.send("POST", "/mcp", &[("Authorization", authorization)], PING).await;
@@ -112,7 +113,7 @@ async fn request_without_the_token_is_refused() {
 }
 
 #[tokio::test]
-async fn request_of_a_web_page_or_for_another_host_is_refused() {
+async fn sec_a1_request_of_a_web_page_or_for_another_host_is_refused() {
     let served = Served::new().await;
     let bearer = served.bearer();
     for origin in ["https://evil.example", "http://localhost.evil.example", "null"] {
@@ -139,9 +140,21 @@ async fn bad_body_is_refused_and_the_server_lives() {
             "{answer:?}"
         );
     }
-    let long = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}"}}"#, "x".repeat(4 * 1024 * 1024));
-    let answer = served.send("POST", "/mcp", &[("Authorization", &bearer)], &long).await;
-    assert_eq!(answer.status, 413);
+    let listed = served.ask("tools/list", json!({})).await;
+    assert_eq!(listed["result"]["tools"][0]["name"], "get_battery", "{listed}");
+}
+
+#[tokio::test]
+async fn sec_a1_body_of_5_mib_is_refused_and_the_server_lives() {
+    let served = Served::new().await;
+    let bearer = served.bearer();
+    let headers = [("Authorization", bearer.as_str())];
+    let long = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}"}}"#, "x".repeat(5 << 20));
+    assert_eq!(served.send("POST", "/mcp", &headers, &long).await.status, 413);
+    // Without an announced length, too.
+    let chunks = format!("{:x}\r\n{long}\r\n0\r\n\r\n", long.len());
+    let chunked = [headers[0], ("Transfer-Encoding", "chunked")];
+    assert_eq!(served.send("POST", "/mcp", &chunked, &chunks).await.status, 413);
     let listed = served.ask("tools/list", json!({})).await;
     assert_eq!(listed["result"]["tools"][0]["name"], "get_battery", "{listed}");
 }
