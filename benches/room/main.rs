@@ -2,7 +2,8 @@
 //! and the same while another participant sends frames as fast as it can.
 //!
 //! `scripts/bench-room` starts the server and runs this. Both participants run in this process, except in `compare`,
-//! where each has its own. Arguments select parts by name (compare, memory, first, calls, many, flood).
+//! where each has its own. Arguments select parts by name (compare, memory, first, calls, many, flood,
+//! mcp).
 
 #![allow(
     clippy::disallowed_methods,
@@ -52,6 +53,7 @@ const BEFORE: [usize; 2] = [1_000, 100_000];
 const IN_FLIGHT: usize = 8;
 
 mod compare;
+mod mcp;
 
 async fn get_battery() -> Result<f32, ToolError> {
     Ok(0.8)
@@ -92,6 +94,9 @@ fn main() {
         }
         if wanted("flood") {
             under_a_flood(&url, &key).await;
+        }
+        if wanted("mcp") {
+            mcp::mcp(&url, &key).await;
         }
     });
 }
