@@ -1,11 +1,22 @@
 //! One connection to a server: started, asked for its tools, and ended.
 
-use std::{collections::BTreeMap, env, error::Error, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+    error::Error,
+    sync::Arc,
+    time::Duration,
+};
 
 use rmcp::{
     RoleClient,
-    model::{ClientRequest, ListToolsRequest, PaginatedRequestParams, ProtocolVersion, SubscriptionFilter},
-    service::{ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions, RunningService},
+    model::{
+        ClientRequest, ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerResult,
+        SubscriptionFilter,
+    },
+    service::{
+        ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions, RunningService, ServiceError,
+    },
     transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig},
 };
 use serde::Deserialize;
@@ -21,7 +32,7 @@ use super::{
     definition::Definition,
     elicitation::Handler,
     http::HttpClient,
-    requests::{Answer, Handover, Requests},
+    requests::{Answer, HEADER_KEY, Handover, Requests},
     settings::{Bearer, Place},
     stdio::StdioTransport,
 };
@@ -231,8 +242,14 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
     let answer = timeout(LIST_LIMIT, answered).await;
     live.requests.forget(&handle.id);
     match answer {
-        Ok(Ok(Answer::Result(text))) => serde_json::from_str(&text)
-            .map_err(|error| fail(format!("its tool list cannot be read: {error}"))),
+        Ok(Ok(Answer::Result(text))) => {
+            let mut page: Page = serde_json::from_str(&text)
+                .map_err(|error| fail(format!("its tool list cannot be read: {error}")))?;
+            if text.contains(HEADER_KEY) {
+                page.refuse_wrong_headers(timeout(LIST_LIMIT, handle.await_response()).await.ok());
+            }
+            Ok(page)
+        }
         Ok(Ok(Answer::Error { code, message })) => {
             Err(fail(format!("it lists no tools: {message} ({code})")))
         }
@@ -262,6 +279,19 @@ pub(super) fn how_it_ended(exit: &Exit) -> String {
 struct Page {
     tools: Vec<Box<RawValue>>,
     next_cursor: Option<String>,
+}
+
+impl Page {
+    /// Leaves out the tools whose annotations for HTTP headers `rmcp` has refused: those that it has not kept.
+    fn refuse_wrong_headers(&mut self, kept: Option<Result<ServerResult, ServiceError>>) {
+        let Some(Ok(ServerResult::ListToolsResult(kept))) = kept else { return };
+        let kept: BTreeSet<&str> = kept.tools.iter().map(|tool| &*tool.name).collect();
+        self.tools.retain(|text| {
+            let is_annotated = text.get().contains(HEADER_KEY);
+            let name = Definition::read(text).map(|it| it.name).unwrap_or_default();
+            !is_annotated || kept.contains(&*name)
+        });
+    }
 }
 
 /// Returns the tools that can be offered. Those that cannot are logged.

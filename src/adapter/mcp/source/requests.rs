@@ -2,11 +2,11 @@
 //!
 //! Those types lose what they do not know, and one unknown block fails a whole result. So a request brings an
 //! [`Expected`] with it. The transport takes it when it sends the request, and completes it with the text of the
-//! answer. `rmcp` gets an empty result in its place.
+//! answer. `rmcp` gets an empty result in its place, or what it needs to know of a list of tools.
 
 use std::{
     borrow::Cow,
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -14,8 +14,9 @@ use std::{
 };
 
 use rmcp::model::{
-    ClientJsonRpcMessage, CustomRequest, GetExtensions as _, GetMeta as _, JsonRpcMessage, NumberOrString,
-    ProgressToken, RequestId, ServerJsonRpcMessage, ServerRequest, ServerResult,
+    ClientJsonRpcMessage, ClientRequest, CustomRequest, ErrorCode as McpCode, ErrorData, GetExtensions as _,
+    GetMeta as _, JsonObject, JsonRpcMessage, ListToolsResult, NumberOrString, ProgressToken, RequestId,
+    ServerJsonRpcMessage, ServerRequest, ServerResult, Tool,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -102,10 +103,18 @@ struct Open {
     expected: HashMap<RequestId, Expected>,
     tokens: HashMap<ProgressToken, RequestId>,
     /// Requests of `rmcp`'s own, whose answers it reads.
-    own: HashSet<RequestId>,
+    own: HashMap<RequestId, Own>,
     /// The calls in the order in which they were sent, for questions that name no call.
     calls: Vec<(RequestId, ToolContext)>,
     ended: Option<Arc<str>>,
+}
+
+/// A request of `rmcp`'s own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Own {
+    /// It asks which versions of the protocol the server knows. Older servers do not know the request.
+    Discovery,
+    Other,
 }
 
 /// The parts of a message. Nothing below them is read.
@@ -149,7 +158,8 @@ impl Requests {
         let mut open = lock(&self.open);
         let handover = request.request.extensions().get::<Handover>();
         let Some(expected) = handover.and_then(|it| lock(&it.0).take()) else {
-            open.own.insert(request.id.clone());
+            let is_discovery = matches!(request.request, ClientRequest::DiscoverRequest(_));
+            open.own.insert(request.id.clone(), if is_discovery { Own::Discovery } else { Own::Other });
             return;
         };
         if let Some(reason) = &open.ended {
@@ -253,8 +263,12 @@ impl Requests {
         parts: &Parts<'_>,
         text: &[u8],
     ) -> Result<Option<ServerJsonRpcMessage>, NotAMessage> {
-        if lock(&self.open).own.remove(id) {
-            return serde_json::from_slice(text).map(Some).map_err(|_| NotAMessage);
+        if let Some(own) = lock(&self.open).own.remove(id) {
+            let message: ServerJsonRpcMessage = serde_json::from_slice(text).map_err(|_| NotAMessage)?;
+            return Ok(Some(match own {
+                Own::Discovery => discovered(message, id),
+                Own::Other => message,
+            }));
         }
         let answer = match (parts.result, parts.error) {
             (Some(result), _) if result.get().len() > MAX_RESULT => Answer::TooLarge(result.get().len()),
@@ -265,10 +279,17 @@ impl Requests {
                 Answer::Error { code: error.code, message: error.message }
             }
         };
-        if !self.complete(id, answer) {
+        let Some(expected) = lock(&self.open).remove(id) else {
+            return Ok(self.ignore(&self.ignored.stale));
+        };
+        let tools = match &answer {
+            Answer::Result(result) if expected.call.is_none() => annotated(result),
+            _ => Vec::new(),
+        };
+        if expected.answer.send(answer).is_err() {
             return Ok(self.ignore(&self.ignored.stale));
         }
-        Ok(Some(stand_in(id.clone())))
+        Ok(Some(stand_in(id.clone(), tools)))
     }
 
     fn notification(
@@ -353,9 +374,51 @@ fn request(
     Ok(JsonRpcMessage::request(ServerRequest::CustomRequest(request), id))
 }
 
+/// Returns the answer to the question for versions. A server that does not know the question may answer anything.
+fn discovered(message: ServerJsonRpcMessage, id: &RequestId) -> ServerJsonRpcMessage {
+    match message {
+        JsonRpcMessage::Response(response) if !matches!(response.result, ServerResult::DiscoverResult(_)) => {
+            let error = ErrorData::new(McpCode::METHOD_NOT_FOUND, "no versions in the answer", None);
+            JsonRpcMessage::error(error, Some(id.clone()))
+        }
+        message => message,
+    }
+}
+
+/// The key of a parameter's schema that names an HTTP header for it.
+pub(super) const HEADER_KEY: &str = "x-mcp-header";
+
+#[derive(Deserialize)]
+struct Tools<'a> {
+    #[serde(borrow)]
+    tools: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Annotated {
+    name: String,
+    input_schema: JsonObject,
+}
+
+/// Returns the tools of a list whose parameters are sent as HTTP headers, too. `rmcp` sends these.
+fn annotated(list: &str) -> Vec<Tool> {
+    if !list.contains(HEADER_KEY) {
+        return Vec::new();
+    }
+    let tools = serde_json::from_str::<Tools<'_>>(list).map(|it| it.tools).unwrap_or_default();
+    let annotated = tools.into_iter().filter(|text| text.get().contains(HEADER_KEY));
+    let read = annotated.filter_map(|text| serde_json::from_str::<Annotated>(text.get()).ok());
+    read.map(|tool| Tool::new_with_raw(tool.name, None, tool.input_schema)).collect()
+}
+
 /// The message that `rmcp` gets in place of an answer.
-pub(super) fn stand_in(id: RequestId) -> ServerJsonRpcMessage {
-    JsonRpcMessage::response(ServerResult::empty(()), id)
+pub(super) fn stand_in(id: RequestId, tools: Vec<Tool>) -> ServerJsonRpcMessage {
+    let result = match tools.is_empty() {
+        true => ServerResult::empty(()),
+        false => ServerResult::ListToolsResult(ListToolsResult::with_all_items(tools)),
+    };
+    JsonRpcMessage::response(result, id)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -103,7 +103,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> StdioTransport<R> {
                     .map(NumberOrString::Number)
                     .find(|id| self.requests.complete(id, Answer::TooLarge(size)))
                 {
-                    return Some(stand_in(id));
+                    return Some(stand_in(id, Vec::new()));
                 }
             }
         }
