@@ -251,14 +251,15 @@ async fn asked(
 
 #[tokio::test]
 async fn elicitation_asks_the_person() {
-    let form = r#"elicitation/create","params":{"message":"How many?","requestedSchema":{"type":"object","properties":{"n":{"type":"integer","x-odd":[]}}}}"#;
+    let form = r#"elicitation/create","params":{"message":"How many?","requestedSchema":{"type":"object","properties":{"n":{"type":"integer","x-odd":[],"default":1},"unit":{"type":"string","default":"kg"}}}}"#;
     let answer = asked(form, |prompt| {
         let Prompt::Form(form) = prompt else { panic!("{prompt:?}") };
         assert_eq!(form.text.as_deref(), Some("How many?"));
         assert_eq!(form.schema.to_json()["properties"]["n"]["x-odd"], json!([]));
         Ok(PromptAnswer::submitted(&json!({"n": 3})).unwrap())
     });
-    assert!(answer.await.contains(r#""result":{"action":"accept","content":{"n":3}}"#));
+    let filled = r#""result":{"action":"accept","content":{"n":3,"unit":"kg"}}"#;
+    assert!(answer.await.contains(filled), "a field that the person left out has its default");
     let url = r#"elicitation/create","params":{"mode":"url","message":"Sign in","url":"https://example.com/in","elicitationId":"1"}"#;
     let answer = asked(url, |prompt| {
         assert!(matches!(prompt, Prompt::Authorize(_)), "{prompt:?}");

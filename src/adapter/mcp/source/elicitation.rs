@@ -18,7 +18,7 @@ use rmcp::{
     service::{NotificationContext, RequestContext},
 };
 use serde::Deserialize;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use super::{
     Shared,
@@ -140,17 +140,29 @@ pub(super) async fn answer_all(inputs: Inputs, call: &ToolContext) -> Result<Inp
 
 /// Asks the person, and returns the result of `elicitation/create`.
 async fn answer(params: Json, call: &ToolContext) -> Result<Json, ToolError> {
+    let defaults = defaults(&params["requestedSchema"]);
     let answer = call.ask(prompt(params)?).await?;
     Ok(match answer.outcome {
-        Decision::Submitted => json!({"action": "accept", "content": content(&answer)}),
+        Decision::Submitted => json!({"action": "accept", "content": content(&answer, defaults)}),
         Decision::Done => json!({"action": "accept"}),
         Decision::Declined => json!({"action": "decline"}),
         _ => json!({"action": "cancel"}),
     })
 }
 
-fn content(answer: &PromptAnswer) -> Json {
-    answer.data.as_ref().map_or_else(|| json!({}), Value::to_json)
+/// Returns the values that the fields of a form have unless the person sets others.
+fn defaults(schema: &Json) -> Map<String, Json> {
+    let fields = schema["properties"].as_object().into_iter().flatten();
+    fields.filter_map(|(name, field)| Some((name.clone(), field.get("default")?.clone()))).collect()
+}
+
+/// Returns what the person filled in, and defaults for the rest.
+fn content(answer: &PromptAnswer, defaults: Map<String, Json>) -> Json {
+    match answer.data.as_ref().map(Value::to_json) {
+        Some(Json::Object(filled)) => Json::Object(defaults.into_iter().chain(filled).collect()),
+        Some(other) => other,
+        None => Json::Object(defaults),
+    }
 }
 
 fn prompt(params: Json) -> Result<Prompt, ToolError> {
