@@ -2,13 +2,14 @@
 
 use rmcp::{
     ErrorData, RoleServer,
-    model::{CallToolRequestParams, CallToolResponse, JsonObject, ProtocolVersion},
+    model::{CallToolRequestParams, CallToolResponse, JsonObject},
     service::RequestContext,
 };
 use serde_json::Value as Json;
 
 use super::{
     catalog::Entry,
+    handler::is_modern,
     progress::Reporter,
     raw, result,
     shared::{MAX_CALLS, Shared},
@@ -25,8 +26,7 @@ pub(super) async fn call(
     request: CallToolRequestParams,
     mut context: RequestContext<RoleServer>,
 ) -> Result<CallToolResponse, ErrorData> {
-    let is_modern =
-        context.protocol_version().is_some_and(|it| it.as_str() >= ProtocolVersion::V_2026_07_28.as_str());
+    let is_modern = is_modern(&context);
     let written = |document| Ok(raw::wrapped(&result::finished(document, is_modern)));
     let Some(_permit) = shared.begin_call() else {
         let text = format!("busy: {MAX_CALLS} calls are open already; wait for one to end");

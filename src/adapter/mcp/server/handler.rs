@@ -6,7 +6,7 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, Implementation,
-        InitializeRequestParams, InitializeResult, ListToolsResult, PaginatedRequestParams,
+        InitializeRequestParams, InitializeResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
         ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
@@ -99,9 +99,10 @@ impl ServerHandler for Handler {
     async fn on_custom_request(
         &self,
         request: CustomRequest,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         Err(match request.method.as_str() {
+            "initialize" if is_modern(&context) => unknown("initialize"),
             "tools/call" => ErrorData::invalid_params(
                 "the parameters of tools/call are `name`, a string, and `arguments`, an object",
                 None,
@@ -109,7 +110,7 @@ impl ServerHandler for Handler {
             method if METHODS.contains(&method) => {
                 ErrorData::invalid_params(format!("invalid parameters of {method}"), None)
             }
-            method => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("unknown method {method:?}"), None),
+            method => unknown(method),
         })
     }
 
@@ -127,4 +128,13 @@ impl ServerHandler for Handler {
         }
         Ok(())
     }
+}
+
+/// Whether a request is of a protocol version without `initialize`.
+pub(super) fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version().is_some_and(|it| it.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
+}
+
+fn unknown(method: &str) -> ErrorData {
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("unknown method {method:?}"), None)
 }
