@@ -19,6 +19,8 @@ const FILES_NOT_HERE: &[(&str, &str)] = &[
     ("report", "they show recordings, and the server makes no difference"),
     ("turn", "it announces no relays"),
     ("mcp", "it is about the servers of tools, whatever the room"),
+    ("mcp_hosts", "it is about the hosts, whatever the room"),
+    ("mcp_conformance", "it is about MCP, whatever the room"),
 ];
 
 /// The tests that cannot run there, and why.

@@ -43,6 +43,8 @@ mod forged;
 mod judges;
 mod matrix;
 mod mcp;
+mod mcp_conformance;
+mod mcp_hosts;
 mod moves;
 mod network;
 mod observe;
@@ -78,7 +80,10 @@ const THREADS: usize = 8;
 /// The time after which a test fails because an expected event does not occur.
 const BOUND: Duration = Duration::from_secs(30);
 
-fn main() {
+fn main() -> process::ExitCode {
+    if let Some(code) = mcp_conformance::client_under_test() {
+        return code;
+    }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
     // The longest tests come first in their files.
@@ -99,6 +104,8 @@ fn main() {
         streams::trials(),
         calls::trials(),
         mcp::trials(),
+        mcp_hosts::trials(),
+        mcp_conformance::trials(),
         cli::trials(),
         doctor::trials(),
         assistant::trials(),
@@ -117,7 +124,7 @@ fn main() {
     let conclusion = libtest_mimic::run(&arguments, trials);
     server::stop_shared();
     program::remove_files();
-    process::exit(if conclusion.has_failed() { 101 } else { 0 });
+    process::exit(if conclusion.has_failed() { 101 } else { 0 })
 }
 
 /// A test with its own runtime that needs the server.

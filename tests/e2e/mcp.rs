@@ -42,7 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     tests.into_iter().map(|(name, test)| trial_with(&format!("mcp::{name}"), missing, test)).collect()
 }
 
-fn missing() -> Option<&'static str> {
+pub(crate) fn missing() -> Option<&'static str> {
     if server::binary().is_none() {
         return Some("livekit-server");
     }
