@@ -267,6 +267,18 @@ fn customer_care_widgets_take_spoken_answers() {
 }
 
 #[test]
+fn confirmation_with_an_unclear_answer_calls_nothing_and_is_asked_again() {
+    let form = form_of("care-confirmation");
+    let mut dialog = Dialog::new(&form);
+    for unclear in ["Okay, cancel that", "Sure, but not now", "1 moment", "Yes?"] {
+        assert_eq!(dialog.answer(unclear), Err("Please say yes or no.".into()), "{unclear}");
+    }
+    dialog.answer("Yes, please.").unwrap();
+    let answer = dialog.finish().unwrap().data.unwrap().to_json();
+    assert_eq!(submit(&form, &answer), Ok(json!({"transfer": {"id": 7}})));
+}
+
+#[test]
 fn wxo_w13_unknown_widget_is_no_form() {
     for widget in [
         json!({"response_type": "user_defined", "user_defined": {"x": 1}}),

@@ -42,6 +42,40 @@ const UNITS: [&str; 20] = [
 
 const TENS: [&str; 8] = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
 
+const YES: [&str; 17] = [
+    "yes",
+    "yes please",
+    "yes i do",
+    "yes i confirm",
+    "yes go ahead",
+    "yeah",
+    "yep",
+    "sure",
+    "of course",
+    "ok",
+    "okay",
+    "okay go ahead",
+    "confirm",
+    "i confirm",
+    "confirmed",
+    "go ahead",
+    "true",
+];
+
+const NO: [&str; 11] = [
+    "no",
+    "no thanks",
+    "no thank you",
+    "no i do not",
+    "no cancel it",
+    "no cancel that",
+    "nope",
+    "cancel",
+    "cancel it",
+    "cancel that",
+    "false",
+];
+
 /// The longest answer that is read, in bytes.
 const MAX_SAID: usize = 200;
 
@@ -229,12 +263,16 @@ fn unit(word: &str) -> Option<u64> {
     of(&UNITS).or_else(|| of(&TENS).map(|tens| (tens + 2) * 10))
 }
 
-/// Reads yes or no.
+/// Reads yes or no. The whole answer must be one of a few phrases: one that goes on may take back how it began.
 pub(super) fn yes_or_no(said: &str) -> Option<bool> {
-    match words(said).first()?.as_str() {
-        "yes" | "yeah" | "yep" | "sure" | "ok" | "okay" | "confirm" | "true" | "1" => Some(true),
-        "no" | "nope" | "cancel" | "false" | "2" => Some(false),
-        _ => None,
+    if said.len() > MAX_SAID || said.contains('?') {
+        return None;
+    }
+    let said = words(said).join(" ");
+    let is_one_of = |phrases: &[&str]| phrases.contains(&said.as_str());
+    match is_one_of(&YES) {
+        true => Some(true),
+        false => is_one_of(&NO).then_some(false),
     }
 }
 
@@ -310,9 +348,32 @@ mod tests {
         assert_eq!(digits("zero four-two").as_deref(), None);
         assert_eq!(digits("zero four 42").as_deref(), Some("0442"));
         assert_eq!(digits("+39 (06) 123-4").as_deref(), Some("39061234"));
-        assert_eq!(
-            (yes_or_no("Yes, please"), yes_or_no("no."), yes_or_no("maybe")),
-            (Some(true), Some(false), None)
-        );
+    }
+
+    #[test]
+    fn only_a_whole_phrase_is_yes_or_no() {
+        for yes in ["Yes, please.", "yes", "OK!", "Sure", " go  ahead", "I confirm", "true"] {
+            assert_eq!(yes_or_no(yes), Some(true), "{yes}");
+        }
+        for no in ["no.", "No, thanks", "cancel", "No, cancel that!"] {
+            assert_eq!(yes_or_no(no), Some(false), "{no}");
+        }
+        let late_no = format!("yes{}but not now", " ".repeat(MAX_SAID));
+        for unclear in [
+            "Okay, cancel that",
+            "Sure, but not now",
+            "1 moment",
+            "1",
+            "2",
+            "yes or no",
+            "No problem, go ahead",
+            "okay?",
+            "please",
+            "maybe",
+            "",
+            &late_no,
+        ] {
+            assert_eq!(yes_or_no(unclear), None, "{unclear}");
+        }
     }
 }
