@@ -6,31 +6,39 @@
 //! never returns or ignores its cancellation affects neither its caller nor another call.
 
 mod caught;
+mod listing;
 mod questions;
 mod report;
 mod run;
 mod slots;
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tracing::Span;
 
 use crate::{
     tool::{
-        ErrorCode, Job, JobKey, NameMap, NameRules, RegisterError, SourceStatus, StopReason, StopSignal,
-        Tool, ToolError, ToolName,
+        ErrorCode, Job, JobKey, RegisterError, SourceStatus, StopReason, StopSignal, Tool, ToolError,
+        ToolName,
         schema::ArgumentCheck,
         source::{AnySource, Asker, SOURCE_CLOSE},
     },
     value::Value,
 };
 
+pub(crate) use self::listing::Renamed;
 pub(crate) use self::questions::Questions;
 pub(crate) use self::report::Done;
 pub(crate) use self::report::Reports;
 use self::{
     caught::catch_panic,
+    listing::list,
     report::Reporter,
     run::{Run, run},
     slots::Slots,
@@ -42,6 +50,9 @@ const LIST_AGAIN: Duration = Duration::from_millis(100);
 /// Runs the calls of tool sources. Dropping it stops them all.
 pub(crate) struct Executor {
     sources: Vec<Arc<dyn AnySource>>,
+    /// The names in the last list of each source that was up, by its position. They stay reserved while it is down, so
+    /// that no call that is meant for it reaches another source.
+    names: Vec<BTreeSet<ToolName>>,
     offered: Vec<Offered>,
     left_out: Vec<(ToolName, RegisterError)>,
     renamed: Vec<Renamed>,
@@ -84,7 +95,8 @@ impl Executor {
     ) -> Result<(Self, Reports), RegisterError> {
         sources.iter().try_for_each(|source| source.check())?;
         let mut left_out = Vec::new();
-        let (offered, renamed) = list(&sources, &[], |source, name, why| {
+        let mut names = vec![BTreeSet::new(); sources.len()];
+        let (offered, renamed) = list(&sources, &mut names, &[], |source, name, why| {
             if !source.validates_arguments() {
                 return Err(why);
             }
@@ -100,6 +112,7 @@ impl Executor {
         }
         let executor = Self {
             sources,
+            names,
             offered,
             left_out,
             renamed,
@@ -156,7 +169,7 @@ impl Executor {
             left_out.push((name, why));
             Ok(())
         };
-        match catch_panic(|| list(&self.sources, &self.offered, leave_out)) {
+        match catch_panic(|| list(&self.sources, &mut self.names, &self.offered, leave_out)) {
             Ok(Ok((offered, renamed))) => {
                 (self.offered, self.renamed, self.left_out) = (offered, renamed, left_out);
             }
@@ -276,68 +289,6 @@ impl fmt::Debug for Executor {
             .field("open", &self.running.len())
             .finish_non_exhaustive()
     }
-}
-
-/// A tool whose name another source offers, too.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Renamed {
-    pub(crate) source: String,
-    pub(crate) tool: ToolName,
-    pub(crate) offered_as: ToolName,
-}
-
-/// Lists the tools of the sources, in their order. A tool whose name is taken gets the name of its source before its own.
-/// `problem` decides whether an invalid tool is an error or left out; so is one whose source has no name.
-fn list(
-    sources: &[Arc<dyn AnySource>],
-    before: &[Offered],
-    mut problem: impl FnMut(&Arc<dyn AnySource>, ToolName, RegisterError) -> Result<(), RegisterError>,
-) -> Result<(Vec<Offered>, Vec<Renamed>), RegisterError> {
-    let (mut offered, mut renamed) = (Vec::<Offered>::new(), Vec::new());
-    for source in sources {
-        let compile = |tool: &Tool| match source.validates_arguments() {
-            true => Ok(ArgumentCheck::any_map()),
-            false => ArgumentCheck::compile(tool),
-        };
-        for mut tool in source.list() {
-            let own = tool.name().clone();
-            let is_taken = |name: &ToolName| offered.iter().any(|other| other.tool.name() == name);
-            if is_taken(&own)
-                && let Some(name) = source.name()
-                && let Some(qualified) = qualified(&name, &own).filter(|it| !is_taken(it))
-            {
-                renamed.push(Renamed { source: name, tool: own.clone(), offered_as: qualified.clone() });
-                tool = tool.renamed(qualified);
-            }
-            let name = tool.name().clone();
-            if name.is_reserved() {
-                problem(source, name.clone(), RegisterError::Reserved { name })?;
-                continue;
-            }
-            if is_taken(&name) {
-                problem(source, name.clone(), RegisterError::Duplicate { name })?;
-                continue;
-            }
-            // An unchanged definition keeps its validator and is not compiled again.
-            let known = before.iter().find(|known| {
-                Arc::ptr_eq(&known.source, source)
-                    && known.tool.name() == tool.name()
-                    && known.tool.input_schema() == tool.input_schema()
-            });
-            let check = known.map_or_else(|| compile(&tool), |known| Ok(known.check.clone()));
-            match check {
-                Ok(check) => offered.push(Offered { tool, own, source: Arc::clone(source), check }),
-                Err(error) => problem(source, name, error)?,
-            }
-        }
-    }
-    Ok((offered, renamed))
-}
-
-/// Returns the name of a source's tool with the source's name before it.
-fn qualified(source: &str, tool: &ToolName) -> Option<ToolName> {
-    let name = format!("{source}.{tool}");
-    NameMap::new(NameRules::Tool, [name.as_str()]).converted(&name)?.parse().ok()
 }
 
 /// Reports each change of one source's list.

@@ -73,6 +73,8 @@ pub trait ToolSource: Send + Sync + 'static {
     }
 
     /// Returns whether the source can run calls. [`changed`](ToolSource::changed) reports changes of it too. Default: yes.
+    ///
+    /// As long as it cannot, the names of its last list stay reserved: no other source offers a tool under them.
     fn health(&self) -> SourceHealth {
         SourceHealth::Up
     }

@@ -110,7 +110,8 @@ fn stem(path: &str) -> &str {
 /// The tools of an MCP server. [`stdio`], [`line()`], [`command`] and [`http`](super::http) create it.
 ///
 /// A server that ends is started again after 1, 2, 4 … 60 s. Its open calls fail at once. Its tools are not offered
-/// until it is back. Dropping the source kills the server; [`close`](ToolSource::close) ends it in an orderly way.
+/// until it is back, and their names stay reserved for it. Dropping the source kills the server;
+/// [`close`](ToolSource::close) ends it in an orderly way.
 ///
 /// The server's schemas are offered to callers, and never compiled: the server validates arguments.
 pub struct McpTools {

@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::*;
 use crate::tool::{
-    CallId, Outcome, Progress, StopReason, ToolOptions,
+    CallId, Outcome, Progress, SourceHealth, StopReason, ToolOptions,
     source::{ToolContext, ToolSource},
 };
 
@@ -20,6 +20,7 @@ use crate::tool::{
 struct TestTools {
     name: Option<&'static str>,
     tools: Mutex<Vec<Tool>>,
+    health: Mutex<SourceHealth>,
     changed: Notify,
     runs: AtomicUsize,
     dropped: Arc<AtomicUsize>,
@@ -42,6 +43,11 @@ impl TestTools {
         let deeds = Self::default();
         deeds.tools.lock().unwrap().push(tool);
         Arc::new(deeds)
+    }
+
+    fn set(&self, health: SourceHealth, tools: &[&str]) {
+        *self.health.lock().unwrap() = health;
+        *self.tools.lock().unwrap() = tools.iter().map(|name| tool(name)).collect();
     }
 }
 
@@ -94,6 +100,10 @@ impl ToolSource for TestTools {
 
     fn uses_cancel_grace(&self, tool: &ToolName) -> bool {
         matches!(tool.as_str(), "tidy" | "stubborn")
+    }
+
+    fn health(&self) -> SourceHealth {
+        self.health.lock().unwrap().clone()
     }
 }
 
@@ -348,6 +358,38 @@ async fn tool_with_a_taken_name_gets_the_name_of_its_source() {
     one.tools.lock().unwrap().clear();
     executor.refresh();
     assert_eq!((names(&executor), executor.renamed().len()), (vec!["echo".to_owned(), "wait".to_owned()], 0));
+}
+
+#[tokio::test]
+async fn sec_name_of_a_source_that_is_down_reaches_no_other_source() {
+    let (one, other) = (TestTools::named("a", &["echo", "wait"]), TestTools::named("b", &["echo", "custom"]));
+    let sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(Arc::clone(&one)), Arc::new(Arc::clone(&other))];
+    let (mut executor, mut reports) = Executor::new(sources).unwrap();
+    let offered = |executor: &mut Executor| {
+        executor.refresh();
+        executor.tools().iter().map(|it| it.name().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(offered(&mut executor), ["echo", "wait", "b.echo", "custom"]);
+    let down = || SourceHealth::Down { reason: "it ended".into(), since: Instant::now().into_std() };
+    for health in [down(), SourceHealth::Starting] {
+        one.set(health, &[]);
+        assert_eq!(offered(&mut executor), ["b.echo", "custom"]);
+        executor.execute(job(1, "echo"), Span::none());
+        assert_eq!(error(&mut reports).await.code(), ErrorCode::UNKNOWN_TOOL);
+    }
+    one.set(SourceHealth::Up, &["echo", "wait"]);
+    assert_eq!(offered(&mut executor), ["echo", "wait", "b.echo", "custom"]);
+
+    // A list without the name frees it, also while its source is down after that.
+    one.set(SourceHealth::Up, &["wait"]);
+    assert_eq!(offered(&mut executor), ["wait", "echo", "custom"]);
+    one.set(down(), &[]);
+    assert_eq!(offered(&mut executor), ["echo", "custom"]);
+
+    // The names of a later source take none from an earlier one.
+    other.set(down(), &[]);
+    one.set(SourceHealth::Up, &["echo"]);
+    assert_eq!(offered(&mut executor), ["echo"]);
 }
 
 #[tokio::test(start_paused = true)]
