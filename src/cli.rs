@@ -26,6 +26,7 @@ mod doctor;
 mod export;
 mod file;
 mod frame;
+mod grant;
 mod info;
 mod interrupt;
 mod mcp;

@@ -9,7 +9,11 @@ use std::{
 
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use super::{Failure, hint, text};
+use super::{
+    Failure,
+    grant::{Grant, Listed, offered},
+    hint, text,
+};
 use toolbridge::{Consent, ConsentRequest, Tool};
 
 /// The maximum number of unread answers. Faster typing loses answers.
@@ -25,7 +29,7 @@ const SHOWN_ARGUMENTS: usize = 2 << 10;
 #[derive(Clone)]
 pub(super) struct ConsentPrompt {
     /// The tools that run without asking.
-    always: Arc<[String]>,
+    always: Arc<[Grant]>,
     /// Whether a person can be asked.
     can_ask: bool,
     terminal: Arc<Terminal>,
@@ -89,18 +93,32 @@ impl Questions {
 }
 
 impl ConsentPrompt {
-    /// Returns the consent prompt for these tools: tools that `always` matches run without asking; for others it asks at the
-    /// terminal if `may_ask` is set and standard input is a terminal. Returns `None` if no tool needs consent.
-    pub(super) fn of(tools: &[Tool], always: &[String], may_ask: bool) -> Result<Option<Self>, Failure> {
-        if let Some(unknown) = always.iter().find(|it| !tools.iter().any(|tool| matches(it, tool))) {
-            return Err(Failure::Usage(format!("--yes {unknown:?}: there is no tool with this name")));
-        }
-        let mut needs =
-            tools.iter().filter(|it| it.tool_options().effective_consent() != Consent::Never).peekable();
-        let needs_any = needs.peek().is_some();
-        let can_ask = may_ask && io::stdin().is_terminal();
-        let open = needs.find(|tool| !always.iter().any(|pattern| matches(pattern, tool)));
-        if let Some(tool) = open.filter(|_| !can_ask) {
+    /// Returns the consent prompt for the tools of these sources: a tool that `yes` allows runs without asking; for others
+    /// it asks at the terminal if `may_ask` is set and standard input is a terminal. Returns `None` if no tool needs
+    /// consent now, and none that a server offers later could get it.
+    pub(super) fn of(sources: &[Listed], yes: &[String], may_ask: bool) -> Result<Option<Self>, Failure> {
+        Self::at(sources, yes, may_ask, io::stdin().is_terminal())
+    }
+
+    fn at(
+        sources: &[Listed],
+        yes: &[String],
+        may_ask: bool,
+        is_terminal: bool,
+    ) -> Result<Option<Self>, Failure> {
+        let tools = offered(sources);
+        let always = yes.iter().map(|pattern| {
+            Grant::read(pattern, sources, &tools).ok_or_else(|| {
+                Failure::Usage(format!(
+                    "--yes {pattern:?}: there is no tool with this name, and no such server"
+                ))
+            })
+        });
+        let always: Arc<[Grant]> = always.collect::<Result<_, _>>()?;
+        let can_ask = may_ask && is_terminal;
+        let needs = |tool: &&Tool| tool.tool_options().effective_consent() != Consent::Never;
+        let mut open = tools.iter().filter(needs).filter(|tool| !always.iter().any(|it| it.allows(tool)));
+        if let Some(tool) = open.next().filter(|_| !can_ask) {
             let name = tool.name();
             let alternative = if may_ask { "run this at a terminal to be asked each time, or " } else { "" };
             let of_server =
@@ -110,17 +128,21 @@ impl ConsentPrompt {
                 of_server.unwrap_or_default()
             )));
         }
+        // A server may offer further tools later.
+        let has_servers = sources.iter().any(|source| source.server.is_some());
+        let is_needed =
+            tools.iter().any(|tool| needs(&tool)) || has_servers && (can_ask || !always.is_empty());
         let terminal = Terminal {
             questions: Mutex::default(),
             reading: Once::new(),
             answers: broadcast::Sender::new(ANSWERS),
         };
-        Ok(needs_any.then(|| Self { always: always.into(), can_ask, terminal: Arc::new(terminal) }))
+        Ok(is_needed.then(|| Self { always, can_ask, terminal: Arc::new(terminal) }))
     }
 
     /// Asks for consent, unless the tool may always run. Dropping the future withdraws the question.
     pub(super) async fn ask(self, request: ConsentRequest) -> bool {
-        if self.always.iter().any(|pattern| matches(pattern, request.tool())) {
+        if self.always.iter().any(|grant| grant.allows(request.tool())) {
             return true;
         }
         // A server may offer further tools later.
@@ -152,13 +174,6 @@ impl ConsentPrompt {
         open.answered = true;
         allowed
     }
-}
-
-/// Returns whether a `--yes` stands for this tool: by its name, by the start of its name, or by its server's name.
-fn matches(pattern: &str, tool: &Tool) -> bool {
-    let of_server = pattern.strip_suffix(".*").is_some_and(|server| tool.source() == Some(server));
-    let of_start = pattern.strip_suffix('*').is_some_and(|start| tool.name().as_str().starts_with(start));
-    of_server || of_start || pattern == tool.name().as_str()
 }
 
 /// Shortens long arguments and states how much is omitted.
@@ -278,6 +293,21 @@ mod tests {
         questions.ask();
         questions.end(3);
         assert_eq!(questions.answer(line("y")), None);
+    }
+
+    #[test]
+    fn person_can_be_asked_about_tools_that_a_server_offers_later() {
+        let server = || Listed { server: Some("files".to_owned()), tools: Vec::new() };
+        let is_set = |sources: &[Listed], yes: &[&str], is_terminal| {
+            let yes: Vec<String> = yes.iter().map(|it| (*it).to_owned()).collect();
+            let Ok(prompt) = ConsentPrompt::at(sources, &yes, true, is_terminal) else { panic!("{yes:?}") };
+            prompt.is_some()
+        };
+        assert!(is_set(&[server()], &[], true), "nobody is asked");
+        assert!(is_set(&[server()], &["files.*"], false), "what is allowed does not run");
+        // Otherwise the tools are left out, with this reason.
+        assert!(!is_set(&[server()], &[], false));
+        assert!(!is_set(&[Listed { server: None, tools: Vec::new() }], &[], true));
     }
 
     #[test]

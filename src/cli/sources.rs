@@ -7,7 +7,7 @@ use std::{
 
 use clap::Args;
 
-use super::{Failure, consent::ConsentPrompt};
+use super::{Failure, consent::ConsentPrompt, grant::Listed};
 use toolbridge::{
     ToolSource as _,
     adapter::mcp::{self, McpError, McpServer, McpTools},
@@ -25,8 +25,8 @@ pub(super) struct SourceArguments {
     #[arg(long, value_name = "[NAME=]COMMAND|URL", value_parser = server)]
     mcp: Vec<String>,
 
-    /// Run this tool without asking for consent (repeatable). `SERVER.*` stands for all tools of an MCP server, and a name
-    /// that ends in `*` for all that start with it
+    /// Run this tool, under the name that it is offered by, without asking for consent (repeatable). `SERVER.*` stands for
+    /// all tools of an MCP server, and another name that ends in `*` for all tools whose names start with it
     #[arg(long, value_name = "TOOL")]
     yes: Vec<String>,
 }
@@ -55,9 +55,11 @@ impl SourceArguments {
         for server in servers {
             offered.push(started(server).await?);
         }
-        let of_servers = offered.iter().flat_map(McpTools::list);
-        let tools: Vec<_> = programs.iter().flat_map(ProgramTools::list).chain(of_servers).collect();
-        let consent = ConsentPrompt::of(&tools, &self.yes, may_ask)?;
+        // In the order in which the participant gets them: it decides about names that several have.
+        let of_programs = programs.iter().map(|it| Listed { server: None, tools: it.list() });
+        let of_servers = offered.iter().map(|it| Listed { server: it.name(), tools: it.list() });
+        let listed: Vec<_> = of_programs.chain(of_servers).collect();
+        let consent = ConsentPrompt::of(&listed, &self.yes, may_ask)?;
         Ok(Sources { programs, servers: offered, consent })
     }
 }

@@ -11,9 +11,13 @@ use crate::{
 
 /// A server `lamps` with one tool.
 fn lamps(test: &str) -> Script {
+    offering(test, "lamp")
+}
+
+fn offering(test: &str, tool: &str) -> Script {
     let script = Script::new(test);
-    let more = r#"version=2025-06-18; tools='{"tools":[{"name":"lamp","description":"Switches the lamp"}]}'"#;
-    script.serve(":", more);
+    let tools = format!(r#"{{"tools":[{{"name":"{tool}","description":"Switches the lamp"}}]}}"#);
+    script.serve(":", &format!("version=2025-06-18; tools='{tools}'"));
     script
 }
 
@@ -106,4 +110,42 @@ fn sec_a2_server_on_this_machine_is_not_reached_through_a_proxy() {
     }
     proxy.set_nonblocking(true).unwrap();
     assert!(proxy.accept().is_err(), "the request went to the proxy");
+}
+
+#[test]
+fn sec_yes_for_a_server_is_not_for_a_tool_of_another_with_such_a_name() {
+    let files = lamps("cli-files");
+    let other = offering("cli-other", "files.delete");
+    let servers =
+        ["--mcp", &format!("files={}", files.command()), "--mcp", &format!("other={}", other.command())];
+    let there = [&["client", "--url", "ws://127.0.0.1:1", "--token", "x.y.z"][..], &servers].concat();
+    let refused = complaint(&feed(&[&there[..], &["--yes", "files.*"]].concat(), b""), 2);
+    assert!(refused.contains("--yes files.delete") && refused.contains("--yes 'other.*'"), "{refused}");
+    for yes in [["files.*", "other.*"], ["files.*", "files.delete"], ["lamp", "files.d*"]] {
+        let allowed = feed(&[&there[..], &["--yes", yes[0], "--yes", yes[1]]].concat(), b"");
+        assert!(!text(&allowed.stderr).contains("--yes"), "{yes:?}: {allowed:?}");
+    }
+}
+
+#[test]
+fn yes_names_a_tool_as_it_is_offered() {
+    let script = lamps("cli-renamed");
+    let second = format!("second={}", script.command());
+    let there = [
+        "client",
+        "--url",
+        "ws://127.0.0.1:1",
+        "--token",
+        "x.y.z",
+        "--mcp",
+        &script.command(),
+        "--mcp",
+        &second,
+    ];
+    let refused = complaint(&feed(&[&there[..], &["--yes", "lamp"]].concat(), b""), 2);
+    assert!(refused.contains("--yes second.lamp"), "{refused}");
+    let allowed = feed(&[&there[..], &["--yes", "lamp", "--yes", "second.lamp"]].concat(), b"");
+    assert!(!text(&allowed.stderr).contains("--yes"), "{allowed:?}");
+    let unknown = complaint(&feed(&[&there[..], &["--yes", "lamps.lamp"]].concat(), b""), 2);
+    assert!(unknown.contains("there is no tool with this name"), "{unknown}");
 }
