@@ -338,7 +338,13 @@ fn show_value(value: &Value, view: View) -> io::Result<()> {
             if speech.needs_model {
                 hint("a model speaks about this result in its own words");
             }
-            writeln!(io::stdout(), "{}", speech.text)
+            match speech.text {
+                Some(text) => writeln!(io::stdout(), "{text}"),
+                None => {
+                    hint("this result has no text to speak");
+                    Ok(())
+                }
+            }
         }
     }
 }

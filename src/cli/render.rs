@@ -12,7 +12,7 @@ use clap::{
 
 use super::text;
 use crate::shown::{Ink, Limits, Line, Section, Style, has_parts, sections};
-use toolbridge::{DisplayContent, ToolResult, Value};
+use toolbridge::{Audience, Display, DisplayContent, ToolResult, Value};
 
 /// How much of a result fills a screen.
 const SCREEN: Limits = Limits { lines: 400, line: 4_000, text: 128 * 1024 };
@@ -25,6 +25,10 @@ const LIST_SECTIONS: usize = 4;
 
 /// How many lines are shown of a part that is collapsed at first.
 const COLLAPSED_LINES: usize = 5;
+
+/// The longest text that is spoken in place of the title of something on a screen, in bytes: a person hears about 15 of
+/// them in a second.
+const MAX_SPOKEN: usize = 200;
 
 /// How a result is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -91,23 +95,51 @@ pub(super) fn summary(value: &Value, colors: bool) -> Vec<String> {
 /// What is said about a result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Speech {
-    pub(super) text: String,
+    /// The text, if anything of the result can be spoken as it is.
+    pub(super) text: Option<String>,
     /// Whether a model has to speak about the result, first or instead.
     pub(super) needs_model: bool,
 }
 
-/// Returns what a client without a screen says: the text to speak exactly. If there is none, returns the text that
-/// everybody may read, otherwise what the model reads.
+/// Returns what a client without a screen says: the text to speak exactly. If there is none, returns a text that everybody
+/// may read, or the title of what a screen shows, and of a result without either, its data. Nothing of it is for the model
+/// alone, and none of it is code or a table.
 pub(super) fn speech(value: &Value) -> Speech {
     let result = ToolResult::of(value);
-    let shown = || match result.for_display(&[])?.content() {
+    let said = result.spoken().map(|text| text.into_owned()).or_else(|| shown_text(&result));
+    let said = said.filter(|text| !text.trim().is_empty());
+    let text = said.map(|said| said.lines().map(text::plain).collect::<Vec<_>>().join("\n"));
+    Speech { text, needs_model: result.needs_model() }
+}
+
+fn shown_text(result: &ToolResult) -> Option<String> {
+    let text = result.for_display(&[]).and_then(|display| text_of(&display).map(str::to_owned));
+    let Some(display) = result.display().first() else {
+        let is_open = result.content().iter().all(|block| block.audience() != Audience::Model);
+        let data = || result.for_model(ToolResult::MAX_TEXT).text.into_owned();
+        return text.or_else(|| is_open.then(data));
+    };
+    // The text of a result with code or a table often repeats it.
+    let is_short = |text: &String| {
+        text.len() <= MAX_SPOKEN && !text.contains(['\n', '\r']) && Some(text.as_str()) != text_of(display)
+    };
+    let title = || display.title().filter(|title| !title.trim().is_empty()).map(str::to_owned);
+    let plain = || match display.content() {
         DisplayContent::Text(text) => Some(text.to_string()),
         _ => None,
     };
-    let said = result.spoken().map(Into::into).or_else(shown);
-    let said = said.unwrap_or_else(|| result.for_model(ToolResult::MAX_TEXT).text.into_owned());
-    let lines: Vec<_> = said.lines().map(text::plain).collect();
-    Speech { text: lines.join("\n"), needs_model: result.needs_model() }
+    text.filter(is_short).or_else(title).or_else(plain)
+}
+
+/// Returns the text of a display, unless it is a change, an image or a terminal.
+fn text_of(display: &Display) -> Option<&str> {
+    match display.content() {
+        DisplayContent::Text(text)
+        | DisplayContent::Markdown(text)
+        | DisplayContent::Json(text)
+        | DisplayContent::Code { text, .. } => Some(text),
+        _ => None,
+    }
 }
 
 fn write_section(out: &mut String, section: &Section, pen: Pen) {
@@ -192,7 +224,7 @@ impl Pen {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use toolbridge::{Display, Widget};
+    use toolbridge::Widget;
 
     use super::*;
 
@@ -251,7 +283,7 @@ mod tests {
             let speech = speech(&result.to_value());
             (speech.text, speech.needs_model)
         };
-        let said = |text: &str, needs_model| (text.to_owned(), needs_model);
+        let said = |text: &str, needs_model| (Some(text.to_owned()), needs_model);
         let widget = || Widget::new(json!({"type": "options"})).with_title("Which one?");
         let both = ToolResult::text("It is sunny.");
         assert_eq!(speech(both.clone()), said("It is sunny.", true));
@@ -263,5 +295,31 @@ mod tests {
         assert_eq!(speech(ToolResult::default().with_person_text("Done.")), said("Done.", false));
         assert_eq!(speech(ToolResult::default().with_widget(widget())), said("Which one?", false));
         assert_eq!(speech(ToolResult::default().with_structured(json!({"n": 1}))), said("{\"n\":1}", true));
+    }
+
+    #[test]
+    fn voice_says_nothing_that_is_for_the_model_alone() {
+        let hidden = json!({"type": "text", "text": "hidden", "annotations": {"audience": ["assistant"]}});
+        let link = json!({"type": "resource_link", "uri": "https://a.b", "name": "page"});
+        for content in [json!([hidden]), json!([hidden, link])] {
+            let speech = speech(&json!({ "content": content }).into());
+            assert_eq!(speech, Speech { text: None, needs_model: true }, "{content}");
+        }
+        let both = json!({"content": [hidden, {"type": "text", "text": "It is sunny."}]});
+        assert_eq!(speech(&both.into()).text.as_deref(), Some("It is sunny."));
+    }
+
+    #[test]
+    fn voice_says_the_title_of_code_and_never_the_code() {
+        let code = "fn main() {}\n".repeat(100);
+        let result = |title: &str| {
+            let display = DisplayContent::Code { language: Some("rust".into()), text: code.as_str().into() };
+            let result = ToolResult::text(&*code).with_display(Display::new(display).with_title(title));
+            speech(&result.to_value()).text
+        };
+        assert_eq!(result("main.rs").as_deref(), Some("main.rs"));
+        assert_eq!(result(" "), None);
+        let diff = ToolResult::of(&diff()).with_block(ToolResult::text("It is mended.").content()[0].clone());
+        assert_eq!(speech(&diff.to_value()).text.as_deref(), Some("It is mended."));
     }
 }
