@@ -264,10 +264,12 @@ impl CallFields {
     }
 
     fn of(call: &CallDocument) -> Self {
-        let result = match serde_json::to_value(&call.result.fields) {
+        let mut result = match serde_json::to_value(&call.result.fields) {
             Ok(Json::Object(result)) => result,
             _ => Map::new(),
         };
+        // A reader that takes the last of two equal keys would find another call.
+        result.remove("call_id");
         Self { call_id: call.call_id.clone(), result }
     }
 }
@@ -347,6 +349,14 @@ mod tests {
         ] {
             assert_eq!(BatchDocument::read(&broken.to_string()), Err(error), "{broken}");
         }
+    }
+
+    #[test]
+    fn call_id_of_a_result_in_a_batch_is_that_of_its_call() {
+        let result = Document::read(r#"{"call_id": "x", "output": "a"}"#).unwrap();
+        let batch = BatchDocument::new([CallDocument::new("c1", result)]);
+        assert_eq!(batch.json(), r#"{"results":[{"call_id":"c1","output":"a","is_error":false}]}"#);
+        assert_eq!(BatchDocument::read(&batch.json()).unwrap().results[0].call_id, "c1");
     }
 
     #[test]
