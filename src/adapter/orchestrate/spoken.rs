@@ -142,49 +142,55 @@ pub(super) fn date(said: &str) -> Option<String> {
         numbers?.try_into().ok()
     };
     if let Some([day, month, year]) = split('.') {
-        return date_from(year, month, day);
+        return said_date(year, month, day);
     }
     match split('/') {
-        Some([day, month, year]) if day > 12 => return date_from(year, month, day),
-        Some([month, day, year]) if day > 12 || day == month => return date_from(year, month, day),
+        Some([day, month, year]) if day > 12 => return said_date(year, month, day),
+        Some([month, day, year]) if day > 12 || day == month => return said_date(year, month, day),
         Some(_) => return None,
         None => {}
     }
     let words = words(said);
-    let month = words.iter().find_map(|word| {
+    let mut months = words.iter().filter_map(|word| {
         let of = MONTHS.iter().position(|month| word.len() >= 3 && month.starts_with(word.as_str()))?;
         u32::try_from(of + 1).ok()
-    })?;
+    });
+    let (Some(month), None) = (months.next(), months.next()) else { return None };
     let suffixes = ["st", "nd", "rd", "th"];
     let plain = |word: &str| number(suffixes.iter().find_map(|it| word.strip_suffix(it)).unwrap_or(word));
     let numbers: Vec<u32> = words.iter().filter_map(|word| plain(word)).collect();
     match numbers[..] {
-        [day, year] if year > 31 => date_from(year, month, day),
-        [year, day] if year > 31 => date_from(year, month, day),
+        [day, year] if year > 31 => said_date(year, month, day),
+        [year, day] if year > 31 => said_date(year, month, day),
         _ => None,
     }
 }
 
-/// Reads a time of day: `15:30`, `3 pm`, `3:15 p.m.`, `8 o'clock`, `noon`. Returns `hh:mm`.
+/// Returns a date unless its year is short: "26" may be 1926 or 2026.
+fn said_date(year: u32, month: u32, day: u32) -> Option<String> {
+    date_from(year, month, day).filter(|_| year >= 1_000)
+}
+
+/// Reads a time of day: `15:30`, `3 pm`, `3:15 p.m.`, `eight o'clock`, `noon`. Returns `hh:mm`.
 pub(super) fn time(said: &str) -> Option<String> {
+    let said = prefix(said, MAX_SAID).to_lowercase().replace('’', "'");
     let words = words(&said.replace("a.m", "am").replace("p.m", "pm").replace("o'clock", ""));
     let words: Vec<&str> = words.iter().map(String::as_str).filter(|word| *word != "at").collect();
     let (clock, half) = match words[..] {
         ["noon"] => return Some("12:00".into()),
         ["midnight"] => return Some("00:00".into()),
-        [clock] => (
-            clock.trim_end_matches(['a', 'p', 'm']),
-            clock.trim_start_matches(|it: char| !it.is_alphabetic()),
-        ),
-        [clock, half] => (clock, half),
+        [clock] => {
+            let half = ["am", "pm"].into_iter().find(|half| clock.ends_with(half)).unwrap_or_default();
+            (&clock[..clock.len() - half.len()], half)
+        }
+        [clock, half @ ("am" | "pm")] => (clock, half),
         _ => return None,
     };
     let (hour, minute) = clock.split_once([':', '.']).unwrap_or((clock, "0"));
     let hour = number(hour).or_else(|| whole(hour).and_then(|it| u32::try_from(it).ok()))?;
     let hour = match half {
         "" => hour,
-        "am" if (1..=12).contains(&hour) => hour % 12,
-        "pm" if (1..=12).contains(&hour) => hour % 12 + 12,
+        half if (1..=12).contains(&hour) => hour % 12 + if half == "pm" { 12 } else { 0 },
         _ => return None,
     };
     time_of(Some(hour), number(minute))
@@ -192,10 +198,16 @@ pub(super) fn time(said: &str) -> Option<String> {
 
 /// Reads a date and a time of day. Returns `YYYY-MM-DDThh:mm`.
 pub(super) fn datetime(said: &str) -> Option<String> {
-    let said = said.trim();
-    let (day, clock) =
-        said.split_once('T').or_else(|| said.split_once(" at ")).or_else(|| said.rsplit_once(' '))?;
-    Some(format!("{}T{}", date(day)?, time(clock)?))
+    let said = prefix(said.trim(), MAX_SAID).to_lowercase();
+    let parts = |(day, clock): (&str, &str)| Some(format!("{}T{}", date(day)?, time(clock)?));
+    if let Some(split) = said.split_once('t').filter(|(day, _)| date_of(day).is_some()) {
+        return parts(split);
+    }
+    if let Some(split) = said.split_once(" at ") {
+        return parts(split);
+    }
+    // The time of day has one or two words.
+    said.rmatch_indices(' ').take(2).find_map(|(at, _)| parts(said.split_at(at)))
 }
 
 /// Reads a number: `1,234.5`, `€ 5`, `12 %`, `minus three`, `two hundred and five`, `three point five`.
@@ -209,17 +221,32 @@ pub(super) fn decimal(said: &str) -> Option<serde_json::Number> {
         .unwrap_or(text)
         .trim();
     let sign = if negated.is_some() { "-" } else { "" };
-    let digits = text.replace(',', "");
-    let is_grouped = text.split('.').next()?.split(',').skip(1).all(|group| group.len() == 3);
-    if is_grouped && digits.starts_with(|it: char| it.is_ascii_digit()) {
+    if text.starts_with(|it: char| it.is_ascii_digit()) {
+        let digits = ungrouped(text)?;
         return serde_json::from_str(&format!("{sign}{digits}")).ok();
     }
-    let (before, after) = text.split_once(" point ").unwrap_or((text, ""));
-    let whole = whole(before)?;
-    let after: Option<String> =
-        after.split_whitespace().map(|word| unit(word).map(|it| it.to_string())).collect();
-    let after = after.filter(|after| !after.is_empty()).map_or_else(String::new, |after| format!(".{after}"));
-    serde_json::from_str(&format!("{sign}{whole}{after}")).ok()
+    let number = match text.split_once(" point ") {
+        Some((before, after)) => format!("{sign}{}.{}", whole(before)?, decimals(after)?),
+        None => format!("{sign}{}", whole(text)?),
+    };
+    serde_json::from_str(&number).ok()
+}
+
+/// Removes the commas between the digits of a number: each has three digits after it, and none is after the point.
+fn ungrouped(text: &str) -> Option<String> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
+    let mut groups = whole.split(',');
+    let first = groups.next()?;
+    let has_commas = whole.len() > first.len();
+    let is_grouped = groups.all(|group| group.len() == 3) && (first.len() <= 3 || !has_commas);
+    (is_grouped && !decimals.contains(',')).then(|| text.replace(',', ""))
+}
+
+/// Reads what is said after the point: digit by digit, or as one number below 100.
+fn decimals(said: &str) -> Option<String> {
+    let digit = |word: &str| unit(word).filter(|unit| *unit < 10).map(|unit| unit.to_string());
+    let digits: Option<String> = said.split_whitespace().map(digit).collect();
+    digits.or_else(|| whole(said).filter(|it| *it < 100).map(|it| it.to_string()))
 }
 
 /// Reads digits, which may be spoken one by one or typed with other signs between them.
@@ -240,22 +267,36 @@ pub(super) fn digits(said: &str) -> Option<String> {
     (!digits.is_empty()).then_some(digits)
 }
 
-/// Reads a whole number in words, below one billion.
+/// Reads a whole number in words, below one billion. Each word must be less than the one before it: "twenty eleven" is a
+/// year or two numbers, and not 31.
 pub(super) fn whole(said: &str) -> Option<u64> {
-    let (mut sum, mut part, mut is_empty) = (0_u64, 0_u64, true);
-    for word in said.split([' ', '-']).filter(|word| !word.is_empty() && *word != "and") {
-        is_empty = false;
+    let mut words = said.split([' ', '-']).filter(|word| !word.is_empty() && *word != "and").peekable();
+    if words.peek() == Some(&"zero") {
+        return (words.count() == 1).then_some(0);
+    }
+    words.peek()?;
+    // What is complete, the part since then, and what the next word of each must be less than.
+    let (mut sum, mut part, mut scale_limit, mut unit_limit) = (0_u64, 0_u64, u64::MAX, u64::MAX);
+    for word in words {
+        // "Hundred" alone is one hundred.
+        let count = if sum + part == 0 { 1 } else { part };
         match word {
-            "hundred" if part < 100 => part = part.max(1) * 100,
-            "thousand" if sum.is_multiple_of(1_000_000) => (sum, part) = (sum + part.max(1) * 1_000, 0),
-            "million" if sum == 0 => (sum, part) = (part.max(1) * 1_000_000, 0),
-            _ => part = part.checked_add(unit(word)?)?,
-        }
-        if part >= 1_000 {
-            return None;
+            "hundred" if (1..10).contains(&count) => (part, unit_limit) = (count * 100, 100),
+            "thousand" | "million" => {
+                let scale = if word == "thousand" { 1_000 } else { 1_000_000 };
+                if count == 0 || scale >= scale_limit {
+                    return None;
+                }
+                (sum, part, scale_limit, unit_limit) = (sum + count * scale, 0, scale, u64::MAX);
+            }
+            _ => {
+                let unit = unit(word).filter(|unit| (1..unit_limit).contains(unit))?;
+                part += unit;
+                unit_limit = if unit >= 20 { 10 } else { 1 };
+            }
         }
     }
-    (!is_empty).then_some(sum + part)
+    Some(sum + part)
 }
 
 fn unit(word: &str) -> Option<u64> {
@@ -293,9 +334,20 @@ mod tests {
             assert_eq!(date(said).as_deref(), Some("2026-03-05"), "{said}");
         }
         assert_eq!(date("3/25/2026").as_deref(), Some("2026-03-25"));
-        for odd in
-            ["3/4/2026", "2026-02-29", "5 March", "tomorrow", "", "31 april 2026", "2026-3-5", "99999.1.1"]
-        {
+        for odd in [
+            "3/4/2026",
+            "2026-02-29",
+            "5 March",
+            "tomorrow",
+            "",
+            "31 april 2026",
+            "2026-3-5",
+            "99999.1.1",
+            "5.3.26",
+            "3/25/26",
+            "5 March 99",
+            "5 March 2026 or May",
+        ] {
             assert_eq!(date(odd), None, "{odd}");
         }
         for (said, expected) in [
@@ -306,14 +358,25 @@ mod tests {
             ("8 o'clock", "08:00"),
             ("noon", "12:00"),
             ("at seven am", "07:00"),
+            ("eight o'clock", "08:00"),
+            ("Eight O’Clock", "08:00"),
+            ("eight", "08:00"),
+            ("3 P.M.", "15:00"),
+            ("3PM", "15:00"),
             ("9.05", "09:05"),
         ] {
             assert_eq!(time(said).as_deref(), Some(expected), "{said}");
         }
-        for odd in ["25:00", "13 pm", "soon", "", "3:99"] {
+        for odd in ["25:00", "13 pm", "soon", "", "3:99", "thirty", "3 pmpm", "not 3 pm"] {
             assert_eq!(time(odd), None, "{odd}");
         }
-        for said in ["2026-03-05T15:30", "5 March 2026 at 3:30 pm", "2026-03-05 15:30"] {
+        for said in [
+            "2026-03-05T15:30",
+            "5 March 2026 at 3:30 pm",
+            "2026-03-05 15:30",
+            "The 5th of March 2026 at 3:30 P.M.",
+            "Thursday, 5 March 2026, 3:30 pm",
+        ] {
             assert_eq!(datetime(said).as_deref(), Some("2026-03-05T15:30"), "{said}");
         }
         assert!(
@@ -339,10 +402,33 @@ mod tests {
             ("forty-two thousand", "42000"),
             ("one million two", "1000002"),
             ("ten dollars", "10"),
+            ("three point fourteen", "3.14"),
+            ("zero point zero five", "0.05"),
+            ("nine hundred ninety-nine thousand nine hundred and ninety-nine", "999999"),
+            ("1,234,567.25", "1234567.25"),
         ] {
             assert_eq!(decimal(said).map(|it| it.to_string()).as_deref(), Some(expected), "{said}");
         }
         for odd in ["", "many", "1,2", "five hundred hundred", "1e", "0x10", "point"] {
+            assert_eq!(decimal(odd), None, "{odd}");
+        }
+        // Not the sum of its words, and not a number with another comma.
+        for odd in [
+            "1.234,50",
+            "1.234,567",
+            "1234,567",
+            "four two",
+            "four and two",
+            "twenty eleven",
+            "twenty zero",
+            "two twenty",
+            "one hundred two hundred",
+            "two thousand three thousand",
+            "zero hundred",
+            "zero thousand",
+            "three point twenty one zero",
+            "three point one forty",
+        ] {
             assert_eq!(decimal(odd), None, "{odd}");
         }
         assert_eq!(digits("zero four-two").as_deref(), None);
