@@ -1,5 +1,7 @@
 //! Checks a value against what its input asks for, beyond the schema.
 
+use std::cmp::Ordering;
+
 use serde_json::Value as Json;
 
 use super::{
@@ -47,11 +49,22 @@ fn is_range(value: &Json) -> bool {
     matches!(dates.as_deref(), Some([first, last]) if is_date(first) && is_date(last) && first <= last)
 }
 
-/// These texts have the order of the times that they name.
+/// These texts have the order of the times that they name. A bound may have more or fewer parts than the value: only what
+/// both have is compared.
 fn in_range(text: &str, range: &[Option<String>; 2]) -> Result<(), String> {
+    let compared = |bound: &str| {
+        // A bound of a time of day may have a date before it, or be a date alone.
+        let bound = match (is_time(text), bound.split_once('T')) {
+            (true, Some((_, time))) => time,
+            (true, None) if !bound.contains(':') => return Ordering::Equal,
+            _ => bound,
+        };
+        let both = text.len().min(bound.len());
+        text.as_bytes()[..both].cmp(&bound.as_bytes()[..both])
+    };
     match range {
-        [Some(first), _] if text < first.as_str() => Err(format!("it must not be before {first}")),
-        [_, Some(last)] if text > last.as_str() => Err(format!("it must not be after {last}")),
+        [Some(first), _] if compared(first).is_lt() => Err(format!("it must not be before {first}")),
+        [_, Some(last)] if compared(last).is_gt() => Err(format!("it must not be after {last}")),
         _ => Ok(()),
     }
 }
@@ -66,5 +79,35 @@ fn digits(value: &Json, min: Option<usize>, max: Option<usize>) -> Result<(), St
         (Some(min), _) if count < min => Err(format!("it must have at least {min} digits")),
         (_, Some(max)) if count > max => Err(format!("it must have at most {max} digits")),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_of_another_precision_are_compared_in_what_both_have() {
+        let fits = |value: &str, first: Option<&str>, last: Option<&str>| {
+            in_range(value, &[first, last].map(|it| it.map(str::to_owned))).is_ok()
+        };
+        for (value, first, last) in [
+            ("2026-03-31T10:00", None, Some("2026-03-31")),
+            ("2026-03-31", Some("2026-03-31T00:00"), Some("2026-03-31T00:00")),
+            ("2026-03-31T10:00", Some("2026-03-31T10:00:00Z"), None),
+            ("15:00", Some("2026-03-31T08:00"), Some("2026-03-31T18:00")),
+            ("15:00", Some("2026-03-31"), Some("2026-03-31")),
+        ] {
+            assert!(fits(value, first, last), "{value} {first:?} {last:?}");
+        }
+        for (value, first, last) in [
+            ("2026-04-01T00:00", None, Some("2026-03-31")),
+            ("2026-03-30", Some("2026-03-31T00:00"), None),
+            ("2026-03-31T09:59", Some("2026-03-31T10:00:00Z"), None),
+            ("07:59", Some("2026-03-31T08:00"), None),
+            ("18:01", None, Some("18:00")),
+        ] {
+            assert!(!fits(value, first, last), "{value} {first:?} {last:?}");
+        }
     }
 }
