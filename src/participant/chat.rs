@@ -31,6 +31,12 @@ pub trait Caller: sealed::Sealed {
 
     /// Creates a call that has not been sent.
     fn call(&self, tool: &str, arguments: Value) -> CallBuilder;
+
+    /// Resolves when a barge-in has ended the turn. For an assistant it never does.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping it loses nothing.
+    fn interrupted(&self) -> impl Future<Output = ()> + Send + 'static;
 }
 
 impl Caller for Turn {
@@ -41,6 +47,10 @@ impl Caller for Turn {
     fn call(&self, tool: &str, arguments: Value) -> CallBuilder {
         Self::call(self, tool, arguments)
     }
+
+    fn interrupted(&self) -> impl Future<Output = ()> + Send + 'static {
+        Self::interrupted(self)
+    }
 }
 
 impl Caller for Assistant {
@@ -50,6 +60,10 @@ impl Caller for Assistant {
 
     fn call(&self, tool: &str, arguments: Value) -> CallBuilder {
         Self::call(self, tool, arguments)
+    }
+
+    fn interrupted(&self) -> impl Future<Output = ()> + Send + 'static {
+        std::future::pending()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use super::{Assistant, CallBuilder, Handle, now};
 use crate::{
@@ -56,6 +57,15 @@ impl Turn {
         let shared = &self.open.handle.0;
         shared.lock().session.barge_in(now(), self.open.key);
         shared.wake.notify_one();
+        self.open.interrupted.cancel();
+    }
+
+    /// Resolves when the user has interrupted the turn: see [`barge_in`](Turn::barge_in).
+    ///
+    /// # Cancel safety
+    /// Safe: dropping it loses nothing.
+    pub fn interrupted(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.open.interrupted.clone().cancelled_owned()
     }
 
     /// Returns its key, as in [`CallRecord::turn`](crate::CallRecord::turn).
@@ -69,7 +79,7 @@ impl Assistant {
     pub fn turn(&self) -> Turn {
         let handle = Arc::clone(self.handle());
         let key = handle.0.lock().session.turn();
-        Turn { open: Arc::new(OpenTurn { handle, key }) }
+        Turn { open: Arc::new(OpenTurn { handle, key, interrupted: CancellationToken::new() }) }
     }
 
     /// Returns the results of calls that a barge-in had left running, since the last call of this method: at most 32,
@@ -86,6 +96,7 @@ impl Assistant {
 pub(super) struct OpenTurn {
     handle: Arc<Handle>,
     pub(super) key: TurnKey,
+    interrupted: CancellationToken,
 }
 
 impl Drop for OpenTurn {

@@ -101,6 +101,19 @@ impl Pair {
         Self { seen, assistant, _client: client }
     }
 
+    /// A client whose person never answers.
+    async fn with_slow_person(asked: Arc<Notify>) -> Self {
+        let (room, seen) = (MemoryRoom::new(), Seen::default());
+        let tools = Tools::with_state(seen.clone()).tool("wait", "", wait);
+        let client = Client::builder().tools(tools).prompt(move |_: PromptRequest| {
+            asked.notify_one();
+            std::future::pending()
+        });
+        let client = client.join_over(room.client("phone")).await.unwrap();
+        let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+        Self { seen, assistant, _client: client }
+    }
+
     fn start(&self, batch: BatchBuilder) -> Batch {
         batch.start(&self.assistant).unwrap()
     }
@@ -204,6 +217,42 @@ async fn agent_air_g8_barge_in_ends_the_batch_of_its_turn() {
     turn.barge_in();
     let batch = batch.finish().await;
     assert_eq!(codes(&batch), vec![Some("cancelled".to_owned()); 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn agent_air_g8_barge_in_ends_a_batch_that_waits_for_a_permission() {
+    let asked = Arc::new(Notify::new());
+    let pair = Pair::with_slow_person(Arc::clone(&asked)).await;
+    for ask_person in [true, false] {
+        let turn = pair.assistant.turn();
+        let batch = waits(&[1, 1]);
+        let mut batch = match ask_person {
+            true => batch.ask_person(None),
+            false => batch.ask_function({
+                let asked = Arc::clone(&asked);
+                move |_| async move {
+                    asked.notify_one();
+                    std::future::pending().await
+                }
+            }),
+        }
+        .start(&turn)
+        .unwrap();
+        tokio::select! {
+            result = batch.next() => panic!("{result:?}"),
+            () = asked.notified() => {}
+        }
+        let begun = Instant::now();
+        turn.barge_in();
+        let batch = batch.finish().await;
+        assert_eq!(codes(&batch), vec![Some("cancelled".to_owned()); 2], "{ask_person}");
+        assert!(batch.results().iter().all(|result| result.status() == Status::Timeout));
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        // A turn that is over asks nobody.
+        let late = waits(&[1]).ask_function(|_| async { panic!("it was asked") });
+        assert_eq!(codes(&late.start(&turn).unwrap().finish().await), [Some("cancelled".to_owned())]);
+    }
+    assert_eq!(pair.seen.metas.lock().unwrap().len(), 0);
 }
 
 #[tokio::test(start_paused = true)]

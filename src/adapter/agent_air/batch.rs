@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::{
     outcome::{BatchResult, CallResult},
-    permission::{Asking, LIMIT, Permission},
+    permission::{Asking, Decision, LIMIT, Permission},
 };
 use crate::{
     Call, CallBuilder, CallError, EncodeError, ErrorCode, Identity, MAX_PROMPT_CHOICES, NotOffered,
@@ -123,7 +123,8 @@ impl BatchBuilder {
     /// one that answers prompts.
     ///
     /// If the answer does not allow the calls, or there is none, each call fails with `permission_denied`. The model
-    /// reads the error's text, which includes what the person said. Default: the calls are sent at once.
+    /// reads the error's text, which includes what the person said. If a barge-in ends the turn meanwhile, each call is
+    /// cancelled. Default: the calls are sent at once.
     pub fn ask_person(mut self, client: Option<Identity>) -> Self {
         self.permission = Some(Permission::Person(client));
         self
@@ -132,7 +133,7 @@ impl BatchBuilder {
     /// Asks this function once, before any call is sent. It gets the question that a person would get.
     ///
     /// If it returns an error, each call fails with `permission_denied` and that text, which the model reads. A panic is a
-    /// denial.
+    /// denial, and a barge-in that ends the turn meanwhile cancels each call.
     pub fn ask_function<F, Fut>(mut self, decide: F) -> Self
     where
         F: FnOnce(PermissionPrompt) -> Fut + Send + 'static,
@@ -319,8 +320,9 @@ impl Batch {
             let Poll::Ready(decision) = asking.poll(context) else { return Poll::Pending };
             self.asking = None;
             match decision {
-                Ok(()) => self.send(),
-                Err(why) => self.deny(&why),
+                Decision::Allowed => self.send(),
+                Decision::Denied(why) => self.deny(&why),
+                Decision::Interrupted => self.cancel(),
             }
         }
         let mut is_open = false;

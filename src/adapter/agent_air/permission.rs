@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{CallBuilder, Identity, PermissionPrompt, PromptAnswer, Value, chat::Caller};
+use crate::{CallBuilder, CallError, Identity, PermissionPrompt, PromptAnswer, Value, chat::Caller};
 
 /// The tool that asks a person for a permission.
 const TOOL: &str = "bridge.permission";
@@ -28,24 +28,33 @@ pub(super) enum Permission {
 pub(super) type Decide = Box<dyn FnOnce(PermissionPrompt) -> Deciding + Send>;
 pub(super) type Deciding = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
+/// What was decided.
+pub(super) enum Decision {
+    Allowed,
+    /// The text is for the model.
+    Denied(String),
+    /// The user interrupted before anybody decided.
+    Interrupted,
+}
+
 impl Permission {
     /// Starts asking. The returned future resolves to the decision, which takes at most `limit`. A panic is a denial.
     pub(super) fn ask(self, caller: &impl Caller, prompt: PermissionPrompt, limit: Duration) -> Asking {
-        let deciding = match self {
-            Self::Person(client) => {
-                let call = caller.call(TOOL, Value::encode(&prompt).unwrap_or_default()).timeout(limit);
-                let call = match client {
-                    Some(client) => call.to(client),
-                    None => call,
-                };
-                Ok(Box::pin(of_person(call, prompt)) as Deciding)
-            }
-            Self::Function(decide) => {
-                let deciding = catch_unwind(AssertUnwindSafe(|| decide(prompt))).map_err(|_| ());
-                deciding.map(|deciding| Box::pin(within(limit, deciding)) as Deciding)
-            }
+        let deciding: Pin<Box<dyn Future<Output = Decision> + Send>> = match self {
+            Self::Person(client) => match Value::encode(&prompt) {
+                Ok(arguments) => {
+                    let call = caller.call(TOOL, arguments).timeout(limit);
+                    let call = match client {
+                        Some(client) => call.to(client),
+                        None => call,
+                    };
+                    Box::pin(of_person(call, prompt))
+                }
+                Err(error) => Box::pin(std::future::ready(nobody(error))),
+            },
+            Self::Function(decide) => Box::pin(of_function(decide, prompt, limit)),
         };
-        Asking(deciding.ok())
+        Asking { deciding: Some(deciding), interrupted: Box::pin(caller.interrupted()) }
     }
 }
 
@@ -58,44 +67,63 @@ impl fmt::Debug for Permission {
     }
 }
 
-async fn of_person(call: CallBuilder, prompt: PermissionPrompt) -> Result<(), String> {
-    let answer = call.await.map_err(|error| format!("nobody could be asked for permission: {error}"))?;
-    let answer: PromptAnswer =
-        answer.decode().map_err(|_| "the answer about permission was not understood".to_owned())?;
+async fn of_person(call: CallBuilder, prompt: PermissionPrompt) -> Decision {
+    let answer = match call.await {
+        Ok(answer) => answer,
+        Err(CallError::Cancelled | CallError::Detached | CallError::TurnOver) => {
+            return Decision::Interrupted;
+        }
+        Err(error) => return nobody(error),
+    };
+    let Ok(answer) = answer.decode::<PromptAnswer>() else {
+        return Decision::Denied("the answer about permission was not understood".to_owned());
+    };
     if prompt.chosen(&answer).is_some_and(|option| option.allows()) {
-        return Ok(());
+        return Decision::Allowed;
     }
-    Err(match answer.text {
+    Decision::Denied(match answer.text {
         Some(text) => format!("permission denied by the person, who said: {text}"),
         None => "permission denied by the person".to_owned(),
     })
 }
 
-async fn within(limit: Duration, deciding: Deciding) -> Result<(), String> {
-    match tokio::time::timeout(limit, deciding).await {
-        Ok(decision) => decision,
-        Err(_) => Err(format!("nobody decided about permission within {} ms", limit.as_millis())),
+fn nobody(why: impl fmt::Display) -> Decision {
+    Decision::Denied(format!("nobody could be asked for permission: {why}"))
+}
+
+async fn of_function(decide: Decide, prompt: PermissionPrompt, limit: Duration) -> Decision {
+    match tokio::time::timeout(limit, decide(prompt)).await {
+        Ok(Ok(())) => Decision::Allowed,
+        Ok(Err(why)) => Decision::Denied(why),
+        Err(_) => {
+            Decision::Denied(format!("nobody decided about permission within {} ms", limit.as_millis()))
+        }
     }
 }
 
-/// A permission that is being decided: `None` once the function has panicked.
-pub(super) struct Asking(Option<Deciding>);
+/// A permission that is being decided.
+pub(super) struct Asking {
+    /// Taken when it is dropped.
+    deciding: Option<Pin<Box<dyn Future<Output = Decision> + Send>>>,
+    interrupted: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
 
 impl Asking {
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), String>> {
-        let failed = || Poll::Ready(Err("the decision about permission failed".to_owned()));
-        let Some(deciding) = &mut self.0 else { return failed() };
-        match catch_unwind(AssertUnwindSafe(|| deciding.as_mut().poll(context))) {
-            Ok(polled) => polled,
-            Err(_) => failed(),
+    /// Returns the decision once.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Decision> {
+        if self.interrupted.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Decision::Interrupted);
         }
+        let failed = || Poll::Ready(Decision::Denied("the decision about permission failed".to_owned()));
+        let Some(deciding) = &mut self.deciding else { return failed() };
+        catch_unwind(AssertUnwindSafe(|| deciding.as_mut().poll(context))).unwrap_or_else(|_| failed())
     }
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
         // Dropping the author's future may panic, too.
-        let deciding = self.0.take();
+        let deciding = self.deciding.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(deciding)));
     }
 }
