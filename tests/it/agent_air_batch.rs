@@ -356,6 +356,47 @@ async fn agent_air_g10_person_allows_or_denies_all_calls_with_one_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn agent_air_g10_person_is_asked_only_about_calls_that_can_be_made() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let answers = Arc::clone(&asked);
+    let pair = Pair::with_person(move |ask| {
+        answers.lock().unwrap().push(ask);
+        Ok(PromptAnswer::selected("allow"))
+    })
+    .await;
+    let long = "x".repeat(1_025);
+    let batch = Batch::builder()
+        .call("a", "", ())
+        .call("b", "wait", json!({"ms": 1}))
+        .call("c", &*long, ())
+        .call("d", "bridge.permission", ())
+        .call("e", "wait", [5])
+        .call("f", "wait", (0..63).fold(json!({}), |inner, _| json!({ "a": inner })));
+    let batch = pair.start(batch.ask_person(None)).finish().await;
+    let (unknown, invalid) = (Some("unknown_tool"), Some("invalid_parameters"));
+    let expected = [unknown, None, unknown, unknown, invalid, invalid];
+    assert_eq!(codes(&batch), expected.map(|code| code.map(str::to_owned)));
+    let ask = asked.lock().unwrap().remove(0);
+    assert_eq!((ask.text.as_deref(), ask.others.len()), (Some("May this call be made?"), 0));
+    assert_eq!(ask.tool_call.tool_call_id.as_deref(), Some("b"));
+
+    // If none can be made, nobody is asked.
+    let batch = pair.start(Batch::builder().call("a", "", ()).ask_person(None)).finish().await;
+    assert_eq!(codes(&batch), [Some("unknown_tool".to_owned())]);
+    assert!(asked.lock().unwrap().is_empty());
+
+    // A question that is too large for a message is not replaced by an empty one.
+    let large = json!({"ms": 1, "text": "x".repeat(8 << 20)});
+    let batch =
+        Batch::builder().call("a", "wait", &large).call("b", "wait", &large).call("c", "wait", &large);
+    let batch = pair.start(batch.ask_person(None)).finish().await;
+    assert_eq!(codes(&batch), vec![Some("permission_denied".to_owned()); 3]);
+    let text = &batch.results()[0].result().for_model(1000).text;
+    assert!(text.starts_with("nobody could be asked for permission: ") && text.contains("bytes"), "{text}");
+    assert!(asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn agent_air_g10_function_allows_or_denies_all_calls() {
     let pair = Pair::new().await;
     let allowed = pair.start(waits(&[1, 2]).ask_function(|ask| async move {

@@ -69,17 +69,17 @@ impl BatchCall {
         if is_good { Ok(()) } else { Err(BatchError::CallId { index }) }
     }
 
-    /// Returns the call, unsent.
+    /// Returns the call, unsent. Fails if it could never be made.
     fn prepare(&self, caller: &impl Caller) -> Result<CallBuilder, CallError> {
-        if self.tool.starts_with(ToolName::RESERVED) {
-            // A model must not prompt a person in the assistant's name.
+        // A model must not prompt a person in the assistant's name.
+        if !self.tool.parse().is_ok_and(|name: ToolName| !name.is_reserved()) {
             let (tool, why) = (self.tool.as_str().into(), Box::new(NotOffered::NotAName));
             return Err(CallError::UnknownTool { tool, why });
         }
-        let arguments = self.arguments.clone().map_err(|error| match error {
-            EncodeError::TooLarge { size, limit } => CallError::TooLarge { size, limit },
-            other => CallError::Arguments(other),
-        })?;
+        let arguments = self.arguments.clone().map_err(refused)?;
+        if !arguments.is_map() && !arguments.is_nil() {
+            return Err(CallError::Arguments(EncodeError::NotAMap { field: "arguments" }));
+        }
         let mut call = caller.call(&self.tool, arguments);
         if let Some(owner) = &self.owner {
             call = call.to(owner.clone());
@@ -90,11 +90,24 @@ impl BatchCall {
         Ok(call)
     }
 
+    /// Fails if a question that names the call, after another one, cannot be sent.
+    fn check_question(&self) -> Result<(), CallError> {
+        let prompt = PermissionPrompt::new(PromptedCall::new(&self.tool)).and(self.prompted());
+        Value::encode(&prompt).map(drop).map_err(refused)
+    }
+
     fn prompted(&self) -> PromptedCall {
         let mut call = PromptedCall::new(&self.tool);
         call.tool_call_id = Some(self.id.clone());
         call.raw_input = self.arguments.as_ref().ok().cloned();
         call
+    }
+}
+
+fn refused(error: EncodeError) -> CallError {
+    match error {
+        EncodeError::TooLarge { size, limit } => CallError::TooLarge { size, limit },
+        other => CallError::Arguments(other),
     }
 }
 
@@ -125,6 +138,8 @@ impl BatchBuilder {
     /// If the answer does not allow the calls, or there is none, each call fails with `permission_denied`. The model
     /// reads the error's text, which includes what the person said. If a barge-in ends the turn meanwhile, each call is
     /// cancelled. Default: the calls are sent at once.
+    ///
+    /// The person is not asked about calls that cannot be made, such as one without a valid name: these fail alone.
     pub fn ask_person(mut self, client: Option<Identity>) -> Self {
         self.permission = Some(Permission::Person(client));
         self
@@ -165,7 +180,8 @@ impl BatchBuilder {
         let id: Arc<str> = nanoid::nanoid!().into();
         let size = self.calls.len().to_string();
         let slot = |(index, call): (usize, &BatchCall)| {
-            let state = match call.prepare(caller) {
+            let checked = if self.permission.is_some() { call.check_question() } else { Ok(()) };
+            let state = match call.prepare(caller).and_then(|prepared| checked.map(|()| prepared)) {
                 Ok(call) => {
                     let call = call.meta(BATCH_ID, &*id).meta(BATCH_INDEX, index.to_string());
                     State::Unsent(Box::new(call.meta(BATCH_SIZE, &size)))
@@ -174,8 +190,9 @@ impl BatchBuilder {
             };
             Slot { call_id: call.id.as_str().into(), tool: call.tool.as_str().into(), state }
         };
-        let slots = self.calls.iter().enumerate().map(slot).collect();
-        let prompt = question(&self.calls);
+        let slots: Vec<Slot> = self.calls.iter().enumerate().map(slot).collect();
+        let unsent = slots.iter().zip(&self.calls).filter(|(slot, _)| matches!(slot.state, State::Unsent(_)));
+        let prompt = question(unsent.map(|(_, call)| call.prompted()));
         let asking = self.permission.zip(prompt);
         let asking = asking.map(|(permission, prompt)| permission.ask(caller, prompt, self.permission_limit));
         let mut batch = Batch { id, slots, asking };
@@ -186,16 +203,14 @@ impl BatchBuilder {
     }
 }
 
-/// Returns the question that covers all calls, if there are any.
-fn question(calls: &[BatchCall]) -> Option<PermissionPrompt> {
-    let (first, others) = calls.split_first()?;
-    let text = match others.len() {
+/// Returns the question that covers these calls, if there are any.
+fn question(mut calls: impl Iterator<Item = PromptedCall>) -> Option<PermissionPrompt> {
+    let first = PermissionPrompt::new(calls.next()?);
+    let prompt = calls.fold(first, PermissionPrompt::and);
+    let text = match prompt.others.len() {
         0 => "May this call be made?".to_owned(),
         others => format!("May these {} calls be made?", others + 1),
     };
-    let prompt = others
-        .iter()
-        .fold(PermissionPrompt::new(first.prompted()), |prompt, call| prompt.and(call.prompted()));
     Some(prompt.text(text).option("allow", "Allow", "allow_once").option("reject", "Reject", "reject_once"))
 }
 
@@ -308,7 +323,7 @@ impl Batch {
     fn deny(&mut self, why: &str) {
         let text = format!("{why}; nothing ran");
         for slot in &mut self.slots {
-            if !matches!(slot.state, State::Ended(_)) {
+            if matches!(slot.state, State::Unsent(_)) {
                 slot.state =
                     State::Failed(CallError::Tool(ToolError::new(ErrorCode::PERMISSION_DENIED, &text)));
             }
