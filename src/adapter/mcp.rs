@@ -25,6 +25,9 @@
 //! | it ends | its open calls fail at once with its status, its tools go, and it is started again after 1, 2, 4 … 60 s |
 //! | it writes what is no message | it is skipped and counted; after 1 MiB without a message it is started again |
 //!
+//! Log `rmcp`, which speaks the protocol, at the level `warn`: below it prints whole messages, with arguments, results
+//! and addresses that a person is asked to open.
+//!
 //! A call that is cancelled is cancelled at the server, with the reason. Sampling, roots and tasks are not offered; tools
 //! that demand tasks are left out.
 //!

@@ -80,6 +80,8 @@ mod observed;
 mod options;
 mod orchestrate;
 mod orchestrate_documents;
+#[cfg(all(feature = "cli", unix))]
+mod planted_secrets;
 mod process;
 mod programs;
 mod programs_of_the_api;

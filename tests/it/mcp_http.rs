@@ -22,7 +22,7 @@ use toolbridge::{
 
 /// One HTTP request.
 #[derive(Clone, Debug)]
-struct Request {
+pub(crate) struct Request {
     method: String,
     /// The headers, in lower case.
     head: String,
@@ -34,7 +34,7 @@ impl Request {
         self.body["method"].as_str().unwrap_or_default()
     }
 
-    fn answer(&self, result: &Json) -> String {
+    pub(crate) fn answer(&self, result: &Json) -> String {
         ok(
             "application/json",
             &json!({"jsonrpc": "2.0", "id": self.body["id"], "result": result}).to_string(),
@@ -49,19 +49,19 @@ fn ok(kind: &str, body: &str) -> String {
     )
 }
 
-fn status(line: &str, more: &str) -> String {
+pub(crate) fn status(line: &str, more: &str) -> String {
     format!("HTTP/1.1 {line}\r\n{more}content-length: 0\r\nconnection: close\r\n\r\n")
 }
 
 /// A server whose calls are answered by a function. It does the rest as a server of 2025-11-25.
-struct Server {
-    url: String,
+pub(crate) struct Server {
+    pub(crate) url: String,
     seen: Arc<Mutex<Vec<Request>>>,
     _serving: JoinSet<()>,
 }
 
 impl Server {
-    async fn start(call: impl Fn(&Request, usize) -> String + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(call: impl Fn(&Request, usize) -> String + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp?key=hunter2", listener.local_addr().unwrap());
         let seen = Arc::new(Mutex::new(Vec::new()));
