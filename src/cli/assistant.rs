@@ -17,10 +17,10 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
     mcp::{ServingOptions, listen_at},
     record_option::RecordOption,
-    sources::SourceArguments,
+    sources::{SourceArguments, with_sources},
     text,
 };
-use toolbridge::{Assistant, AssistantBuilder, CloseReason, JoinError, Role};
+use toolbridge::{Assistant, AssistantBuilder, CloseReason, Role};
 
 mod command;
 mod conversation;
@@ -83,15 +83,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let mut builder = Assistant::builder().drain(DRAIN);
     let sources = unless_interrupted(arguments.sources.start(false)).await?;
-    if let Some(prompt) = sources.consent {
-        builder = builder.consent(move |request| prompt.clone().ask(request));
-    }
-    if let Some(programs) = sources.programs {
-        builder = builder.tools(programs);
-    }
-    for server in sources.servers {
-        builder = builder.tools(server);
-    }
+    builder = with_sources!(builder, sources);
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
     }
@@ -154,10 +146,7 @@ async fn join(builder: AssistantBuilder, room_arguments: &RoomArguments) -> Resu
     let target = room_arguments.target("assistant", Role::Assistant)?;
     let joining = async {
         let joined = builder.connect_options(target.options.clone()).join(&target.url, &target.token).await;
-        joined.map_err(|error| match error {
-            JoinError::Register(error) => Failure::usage(error),
-            other => file::not_joined(other),
-        })
+        joined.map_err(file::not_joined)
     };
     unless_interrupted(joining).await
 }

@@ -10,7 +10,7 @@ use super::{
     connection_state, file,
     interrupt::{interrupted, unless_interrupted},
     record_option::RecordOption,
-    sources::SourceArguments,
+    sources::{SourceArguments, with_sources},
     text, tool_failed,
 };
 use toolbridge::{Client, CloseReason, ErrorCode, Event, Identity, Role, ToolName};
@@ -34,15 +34,7 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut builder = Client::builder();
     let sources = unless_interrupted(arguments.sources.start(true)).await?;
-    if let Some(prompt) = sources.consent {
-        builder = builder.consent(move |request| prompt.clone().ask(request));
-    }
-    if let Some(programs) = sources.programs {
-        builder = builder.tools(programs);
-    }
-    for server in sources.servers {
-        builder = builder.tools(server);
-    }
+    builder = with_sources!(builder, sources);
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());
     }
@@ -52,12 +44,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let target = arguments.room_arguments.target("client", Role::Client)?;
     let joining = async {
-        builder.connect_options(target.options.clone()).join(&target.url, &target.token).await.map_err(
-            |error| match error {
-                toolbridge::JoinError::Register(error) => Failure::usage(error),
-                other => file::not_joined(other),
-            },
-        )
+        let joined = builder.connect_options(target.options.clone()).join(&target.url, &target.token).await;
+        joined.map_err(file::not_joined)
     };
     let client = unless_interrupted(joining).await?;
     let shown = tokio::select! {

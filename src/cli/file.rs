@@ -36,9 +36,10 @@ pub(super) fn is_free(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Converts a join error. An existing recording file is a usage error.
+/// Converts a join error. An existing recording file and a tool that cannot be offered are usage errors.
 pub(super) fn not_joined(error: JoinError) -> Failure {
     match error {
+        JoinError::Register(error) => Failure::usage(error),
         JoinError::Record(error) => refused(Path::new("the recording"), &error),
         other => Failure::failed(other),
     }

@@ -14,7 +14,7 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
 };
 use toolbridge::{
-    Assistant, JoinError, Role,
+    Assistant, Role,
     adapter::mcp::{self, McpListener, RoomServer},
 };
 
@@ -86,12 +86,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
     }
-    let joining = async {
-        builder.join(&target.url, &target.token).await.map_err(|error| match error {
-            JoinError::Register(error) => Failure::usage(error),
-            other => file::not_joined(other),
-        })
-    };
+    let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
     let assistant = unless_interrupted(joining).await?;
     let server = arguments.serving.server(&assistant);
     let ended = tokio::select! {

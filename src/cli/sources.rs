@@ -38,6 +38,25 @@ pub(super) struct Sources {
     pub(super) consent: Option<ConsentPrompt>,
 }
 
+/// Returns the builder of a client or of an assistant with these sources. The builders have no common type.
+macro_rules! with_sources {
+    ($builder:expr, $sources:expr) => {{
+        let (mut builder, sources) = ($builder, $sources);
+        if let Some(prompt) = sources.consent {
+            builder = builder.consent(move |request| prompt.clone().ask(request));
+        }
+        if let Some(programs) = sources.programs {
+            builder = builder.tools(programs);
+        }
+        for server in sources.servers {
+            builder = builder.tools(server);
+        }
+        builder
+    }};
+}
+
+pub(super) use with_sources;
+
 impl SourceArguments {
     /// Loads the programs, and starts the servers. `may_ask` says whether a person can be asked for consent at the
     /// terminal.
