@@ -1,17 +1,14 @@
 //! Batches of calls: rows G5 and G7 to G10 of agent-air's checklist.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 use toolbridge::{
     Assistant, Client, PermissionPrompt, Prompt, PromptAnswer, PromptRequest, State, ToolContext, ToolError,
     Tools, Value,
@@ -19,29 +16,13 @@ use toolbridge::{
     memory::MemoryRoom,
 };
 
+use crate::turns::Runs;
+
 /// What the tools of a client have seen.
 #[derive(Clone, Default)]
 struct Seen {
     metas: Arc<Mutex<Vec<[Option<String>; 3]>>>,
-    running: Arc<AtomicUsize>,
-    changed: Arc<Notify>,
-}
-
-struct Running(Seen);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::SeqCst);
-        self.0.changed.notify_one();
-    }
-}
-
-impl Seen {
-    async fn until_running(&self, count: usize) {
-        while self.running.load(Ordering::SeqCst) != count {
-            self.changed.notified().await;
-        }
-    }
+    runs: Runs,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -57,9 +38,7 @@ async fn wait(context: ToolContext, State(seen): State<Seen>, wait: Wait) -> Res
 }
 
 async fn hang(State(seen): State<Seen>) -> Result<(), ToolError> {
-    seen.running.fetch_add(1, Ordering::SeqCst);
-    let _running = Running(seen.clone());
-    seen.changed.notify_one();
+    let _run = seen.runs.begin();
     std::future::pending().await
 }
 
@@ -182,7 +161,7 @@ async fn agent_air_g8_cancelled_batch_ends_its_unfinished_calls_and_keeps_the_ot
         Batch::builder().call("a", "hang", ()).call("b", "wait", json!({"ms": 5})).call("c", "hang", ());
     let mut batch = pair.start(batch);
     assert_eq!(batch.next().await.unwrap().call_id(), "b");
-    pair.seen.until_running(2).await;
+    pair.seen.runs.until(2).await;
     batch.cancel();
     let batch = batch.finish().await;
     let cancelled = Some("cancelled".to_owned());
@@ -190,13 +169,13 @@ async fn agent_air_g8_cancelled_batch_ends_its_unfinished_calls_and_keeps_the_ot
     let statuses: Vec<_> = batch.results().iter().map(|it| it.status()).collect();
     assert_eq!(statuses, [Status::Timeout, Status::Success, Status::Timeout]);
     // Their tools stop, as they do when a batch is dropped.
-    pair.seen.until_running(0).await;
+    pair.seen.runs.until(0).await;
     let mut batch = pair.start(Batch::builder().call("a", "hang", ()).call("b", "hang", ()));
     let polled =
-        tokio::select! { result = batch.next() => Some(result), () = pair.seen.until_running(2) => None };
+        tokio::select! { result = batch.next() => Some(result), () = pair.seen.runs.until(2) => None };
     assert!(polled.is_none());
     drop(batch);
-    pair.seen.until_running(0).await;
+    pair.seen.runs.until(0).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -213,7 +192,7 @@ async fn agent_air_g8_barge_in_ends_the_batch_of_its_turn() {
     let turn = pair.assistant.turn();
     let batch = Batch::builder().call("a", "hang", ()).call("b", "hang", ());
     let batch = batch.start(&turn).unwrap();
-    pair.seen.until_running(2).await;
+    pair.seen.runs.until(2).await;
     turn.barge_in();
     let batch = batch.finish().await;
     assert_eq!(codes(&batch), vec![Some("cancelled".to_owned()); 2]);

@@ -15,38 +15,50 @@ use toolbridge::{
     chat, memory::MemoryRoom,
 };
 
-/// How many tools run, and how many have ended by themselves.
+/// How many tools run.
 #[derive(Clone, Default)]
-struct Seen {
+pub(crate) struct Runs {
     running: Arc<AtomicUsize>,
-    ended: Arc<AtomicUsize>,
     changed: Arc<Notify>,
 }
 
-struct Running(Seen);
+/// A tool that runs, until this is dropped.
+pub(crate) struct Run(Runs);
 
-impl Drop for Running {
+impl Drop for Run {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::SeqCst);
         self.0.changed.notify_one();
     }
 }
 
-impl Seen {
-    async fn until(&self, running: usize) {
+impl Runs {
+    pub(crate) fn begin(&self) -> Run {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        self.changed.notify_one();
+        Run(self.clone())
+    }
+
+    /// Waits until so many run.
+    pub(crate) async fn until(&self, running: usize) {
         while self.running.load(Ordering::SeqCst) != running {
             self.changed.notified().await;
         }
     }
 }
 
+/// How many tools run, and how many have ended by themselves.
+#[derive(Clone, Default)]
+struct Seen {
+    runs: Runs,
+    ended: Arc<AtomicUsize>,
+}
+
 /// Takes 20 s.
 async fn copy(State(seen): State<Seen>) -> Result<u32, ToolError> {
-    seen.running.fetch_add(1, Ordering::SeqCst);
-    seen.changed.notify_one();
-    let running = Running(seen);
+    let _run = seen.runs.begin();
     tokio::time::sleep(Duration::from_secs(20)).await;
-    running.0.ended.fetch_add(1, Ordering::SeqCst);
+    seen.ended.fetch_add(1, Ordering::SeqCst);
     Ok(3)
 }
 
@@ -82,7 +94,7 @@ async fn alicia_a21_interrupted_answer_leaves_no_call_open_and_late_results_wait
     tokio::select! {
         () = collect(&mut calls, &mut messages) => panic!("the calls take 20 s"),
         () = async {
-            seen.until(3).await;
+            seen.runs.until(3).await;
             // The start message may be held for a moment, because a result would replace it.
             tokio::time::sleep(Duration::from_millis(10)).await;
         } => turn.barge_in(),
@@ -101,12 +113,12 @@ async fn alicia_a21_interrupted_answer_leaves_no_call_open_and_late_results_wait
         ("cancelled", "cancelled", "detached")
     );
     assert!(matches!(turn.call("cancel", ()).await, Err(CallError::TurnOver)));
-    seen.until(2).await; // the one with `cancel` was stopped
+    seen.runs.until(2).await; // the one with `cancel` was stopped
     assert!(assistant.late_results().is_empty());
 
     let mut events = assistant.events();
     while !matches!(events.recv().await, Some(Event::LateResult { .. })) {}
-    seen.until(0).await;
+    seen.runs.until(0).await;
     assert_eq!(seen.ended.load(Ordering::SeqCst), 2);
     let notes: Vec<_> = assistant.late_results().iter().map(chat::note).collect();
     assert_eq!(notes.len(), 1);
@@ -163,7 +175,7 @@ async fn client_stops_calls_that_it_may_stop() {
     let assistant = Assistant::builder().allow_stop(|_| true);
     let assistant = assistant.join_over(room.assistant("assistant")).await.unwrap();
     let calls = ["cancel", "cancel", "report"].map(|tool| assistant.call(tool, ()).start());
-    seen.until(3).await;
+    seen.runs.until(3).await;
     let [first, second, third] = calls;
     phone.stop(second.id().unwrap()).unwrap();
     assert!(matches!(second.await, Err(CallError::Cancelled)));
