@@ -1,11 +1,18 @@
 //! Documents of MCP and of watsonx Orchestrate: read, carried, written. Tests named `wxo_*` are rows of the systems'
 //! checklist.
 
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Audience, BlockKind, ContentBlock, DisplayContent, DisplayKind, ErrorCode, Native, ToolResult,
-    ToolSystem, Value,
+    Assistant, Audience, BlockKind, CallError, Client, ContentBlock, DisplayContent, DisplayKind, ErrorCode,
+    Native, State, ToolError, ToolResult, ToolSystem, Tools, Value,
     adapter::{DocumentError, mcp::CallToolResult},
+    memory::MemoryRoom,
 };
 
 use crate::random_documents::{Random, count};
@@ -315,8 +322,8 @@ fn document_that_is_no_object_is_refused() {
 
 const HIDDEN: &str = "this is for the model alone";
 
-/// Writes a document of MCP or of watsonx Orchestrate.
-fn document(random: &mut Random) {
+/// Writes a document of MCP, or of watsonx Orchestrate: with its keys.
+fn document(random: &mut Random, is_orchestrate: bool) {
     let block = |it: &mut Random| match it.below(8) {
         0 => it.value(3),
         1 => it.string(),
@@ -352,7 +359,9 @@ fn document(random: &mut Random) {
         ]),
     };
     let meta = |it: &mut Random| match it.below(3) {
-        0 => it.object(&[("com.ibm.orchestrate/widget", &|it| it.value(3)), ("x", &|it| it.value(2))]),
+        0 if is_orchestrate => {
+            it.object(&[("com.ibm.orchestrate/widget", &|it| it.value(3)), ("x", &|it| it.value(2))])
+        }
         _ => it.value(2),
     };
     let structured = |it: &mut Random| match it.below(8) {
@@ -365,23 +374,30 @@ fn document(random: &mut Random) {
         1 => random.object(&[("content", &|it| it.value(3)), ("isError", &|it| it.value(0))]),
         2 => random
             .object(&[("content", &|it| it.array(length, &block)), ("content", &|it| it.array(2, &block))]),
-        3 => random.object(&[("widget", &|it| it.value(3)), ("content", &|it| it.array(length, &block))]),
+        3 if is_orchestrate => {
+            random.object(&[("widget", &|it| it.value(3)), ("content", &|it| it.array(length, &block))])
+        }
         _ => random.object(&[
             ("content", &|it| it.array(length, &block)),
             ("structuredContent", &structured),
             ("_meta", &meta),
-            ("context_updates", &|it| it.value(2)),
+            (if is_orchestrate { "context_updates" } else { "other" }, &|it| it.value(2)),
         ]),
     }
 }
 
-/// `common_x9` for this system. `TOOLBRIDGE_RANDOM_DOCUMENTS` sets the number.
+/// Returns a random document of MCP (`false`) or watsonx Orchestrate (`true`).
+fn random_text(seed: u64, is_orchestrate: bool) -> String {
+    let mut random = Random::new(seed);
+    document(&mut random, is_orchestrate);
+    random.into_text()
+}
+
+/// `TOOLBRIDGE_RANDOM_DOCUMENTS` sets the number.
 #[test]
-fn random_documents_cross_the_wire_unchanged() {
-    for seed in 0..count() {
-        let mut random = Random::new(seed);
-        document(&mut random);
-        let text = random.into_text();
+fn common_x9_random_documents_cross_the_wire_unchanged() {
+    for (seed, is_orchestrate) in (0..count()).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let text = random_text(seed, is_orchestrate);
         let read = CallToolResult::read(&text).unwrap_or_else(|error| panic!("seed {seed}: {error}: {text}"));
         let again = sent(&read.result);
         assert_eq!(native(&again), text, "seed {seed}");
@@ -394,4 +410,49 @@ fn random_documents_cross_the_wire_unchanged() {
             "seed {seed}: {text}"
         );
     }
+}
+
+/// The documents that the tool of a client returns, one per call.
+type Documents = Arc<Mutex<VecDeque<String>>>;
+
+async fn next_document(State(documents): State<Documents>) -> Result<Value, ToolError> {
+    let text = documents.lock().unwrap().pop_front().unwrap();
+    CallToolResult::read(&text).map_err(ToolError::internal)?.into_outcome()
+}
+
+/// Sends random documents through a room, as results of a tool, and writes them again at the assistant.
+fn random_documents_survive_a_room(is_orchestrate: bool) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let (room, documents) = (MemoryRoom::new(), Documents::default());
+        let tools = Tools::with_state(Arc::clone(&documents)).tool("next_document", "", next_document);
+        let _client = Client::builder().tools(tools).join_over(room.client("phone")).await.unwrap();
+        let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+        for seed in 0..count() {
+            // A client limits how many calls it takes in a second.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let text = random_text(seed, is_orchestrate);
+            documents.lock().unwrap().push_back(text.clone());
+            let (result, is_error) = match assistant.call("next_document", ()).await {
+                Ok(value) => (ToolResult::of(&value), false),
+                Err(CallError::Tool(error)) => (ToolResult::of_error(&error), true),
+                Err(error) => panic!("seed {seed}: {error}: {text}"),
+            };
+            let read = CallToolResult::read(&text).unwrap();
+            assert_eq!(is_error, read.is_error, "seed {seed}: {text}");
+            assert!(result == read.result, "seed {seed}: {text}");
+            assert_eq!(with!(read, result = result).write(), text, "seed {seed}");
+        }
+    });
+}
+
+#[test]
+fn common_x9_random_documents_of_mcp_survive_a_room_byte_for_byte() {
+    random_documents_survive_a_room(false);
+}
+
+#[test]
+fn common_x9_random_documents_of_orchestrate_survive_a_room_byte_for_byte() {
+    random_documents_survive_a_room(true);
 }
