@@ -3,8 +3,13 @@
 use std::{
     collections::BTreeSet,
     fs,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
 };
+
+/// The rows that each checklist has: its prefix, the letter of its rows, and their numbers. A checklist may have more.
+const ROWS: [(&str, char, RangeInclusive<u32>); 3] =
+    [("agent_air_", 'G', 0..=11), ("wxo_", 'W', 1..=20), ("common_", 'X', 1..=10)];
 
 /// A section of the page: its prefix, and the row, tests and state of each line of its table.
 struct Section {
@@ -83,7 +88,13 @@ fn rows_of_the_checklists_and_names_of_the_tests_agree() {
     let page = fs::read_to_string(root().join("src/adapter/README.md")).unwrap();
     let sections = read_sections(&page);
     assert!(!sections.is_empty());
-    for Section { prefix, rows } in sections {
+    assert_eq!(sections.len(), ROWS.len());
+    for (Section { prefix, rows }, (of, letter, numbers)) in sections.into_iter().zip(ROWS) {
+        assert_eq!(prefix, of);
+        for name in numbers.map(|number| format!("{letter}{number}")) {
+            let found = rows.iter().filter(|row| row.name == name && row.state == "tested").count();
+            assert_eq!(found, 1, "{prefix} has no test of row {name}, or the row is there twice");
+        }
         let mut listed = BTreeSet::new();
         for Row { name, tests, state } in rows {
             let expected = if tests.is_empty() { "open" } else { "tested" };

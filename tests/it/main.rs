@@ -52,6 +52,8 @@ mod cli_sources;
 mod cli_stops;
 #[cfg(all(feature = "cli", unix))]
 mod cli_tools;
+#[cfg(all(feature = "cli", unix))]
+mod common_rows;
 mod consent;
 #[cfg(all(feature = "cli", unix))]
 mod doctor;

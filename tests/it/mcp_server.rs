@@ -389,7 +389,7 @@ async fn denied_tool_is_neither_listed_nor_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_beyond_64_open_ones_is_refused_as_busy() {
+async fn common_x7_call_beyond_64_open_ones_is_refused_as_busy() {
     let (_room, _phone, mut host) = with_phone().await;
     assert_eq!(host.tools().await.len(), 5);
     for id in 100..164 {

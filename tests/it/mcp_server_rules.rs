@@ -61,3 +61,75 @@ async fn sec_i10_call_of_a_host_runs_only_with_the_owners_consent() {
     assert_eq!(*seen.asked.lock().unwrap(), ["a erases Rome", "a erases Paris", "a erases Rome"]);
     assert_eq!(*seen.erased.lock().unwrap(), ["Rome", "Rome"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn wxo_w18_server_validates_inputs_and_limits_access() {
+    let (room, seen) = (MemoryRoom::new(), Seen::default());
+    let phone = phone(&seen).tool("wipe", "Wipes all", ToolOptions::destructive().on(wipe));
+    let _phone = phone.join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
+    let mut host = Host::initialized(mcp::serve(assistant).deny("wipe")).await;
+    assert_eq!(host.tools().await, ["erase"]);
+    for arguments in [json!({}), json!({"album": 5}), json!({"album": null}), json!({"albums": ["Rome"]})] {
+        let result = host.call("erase", arguments).await;
+        let invalid = json!({"toolbridge/code": "invalid_parameters", "toolbridge/mayHaveRun": false});
+        assert_eq!((&result["isError"], &result["_meta"]), (&json!(true), &invalid), "{result}");
+    }
+    for arguments in [json!([]), json!("Rome"), json!(5)] {
+        let answer = host.ask("tools/call", json!({"name": "erase", "arguments": arguments})).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    }
+    for tool in ["wipe", "phone.wipe", "phone__wipe"] {
+        let answer = host.ask("tools/call", json!({"name": tool, "arguments": {}})).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    }
+    assert!(seen.asked.lock().unwrap().is_empty() && seen.erased.lock().unwrap().is_empty());
+    assert_eq!(host.call("erase", json!({"album": "Rome"})).await["isError"], json!(null));
+    assert_eq!(*seen.erased.lock().unwrap(), ["Rome"]);
+}
+
+async fn wipe() -> Result<(), ToolError> {
+    panic!("it is denied")
+}
+
+async fn crash() -> Result<(), ToolError> {
+    panic!("at /srv/secret/index.js:10")
+}
+
+#[tokio::test(start_paused = true)]
+async fn common_x8_failure_of_a_tool_reaches_a_host_without_path_and_stack_trace() {
+    let room = MemoryRoom::new();
+    let _phone =
+        Client::builder().tool("crash", "Crashes", crash).join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
+    let mut host = Host::initialized(mcp::serve(assistant)).await;
+    let result = host.call("crash", json!({})).await;
+    assert_eq!(result["_meta"]["toolbridge/code"], "execution_error");
+    let text = result.to_string();
+    assert!(!text.contains("/srv") && !text.contains(".rs") && !text.contains("secret"), "{text}");
+}
+
+/// A client accepts 50 calls in a second.
+#[tokio::test(start_paused = true)]
+async fn common_x7_calls_of_a_host_beyond_the_rate_are_busy_and_do_not_run() {
+    let (room, seen) = (MemoryRoom::new(), Seen::default());
+    let tools = Tools::with_state(seen.clone()).tool("erase", "Erases", erase);
+    let _phone = Client::builder().tools(tools).join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
+    let mut host = Host::initialized(mcp::serve(assistant)).await;
+    assert_eq!(host.tools().await, ["erase"]);
+    for id in 100..160 {
+        host.request(id, "tools/call", json!({"name": "erase", "arguments": {"album": "Rome"}})).await;
+    }
+    let mut busy = 0;
+    for _ in 0..60 {
+        let result = host.next().await["result"].take();
+        if result["isError"] == true {
+            let refused = json!({"toolbridge/code": "busy", "toolbridge/mayHaveRun": false});
+            assert_eq!(result["_meta"], refused, "{result}");
+            busy += 1;
+        }
+    }
+    let ran = seen.erased.lock().unwrap().len();
+    assert!((50..60).contains(&ran) && ran + busy == 60, "{ran} ran, {busy} were refused");
+}

@@ -45,7 +45,7 @@ mod tests {
     use crate::tool::ErrorCode;
 
     #[test]
-    fn common_error_is_not_sent() {
+    fn error_of_the_standard_library_is_not_sent() {
         let boxed: Box<dyn Error + Send + Sync> = "hunter2".into();
         for error in [io::Error::other("hunter2").into(), boxed.into(), fmt::Error.into()] {
             let error: ToolError = error;
