@@ -6,7 +6,8 @@ use serde_json::{Map, Number, Value as Json, json};
 
 use super::{
     DecodeError, Limits,
-    token::{Token, short_text},
+    json_string::{ShortText, has_escape},
+    token::{Token, short_text, text_at},
     write::Write,
 };
 
@@ -59,18 +60,18 @@ pub(crate) fn parse(text: &str) -> Result<Json, DecodeError> {
     json.map_err(|error| DecodeError::json(error.to_string()))
 }
 
-/// Appends the canonical JSON text of the value that starts at `at`, and returns the position after it. No tree is
-/// built, unless a map needs a `$map`.
-pub(crate) fn append_text(out: &mut Vec<u8>, bytes: &[u8], at: usize) -> Result<usize, DecodeError> {
-    if let Some((text, next)) = short_text(bytes, at) {
-        append_quoted(out, text, at)?;
-        return Ok(next);
+/// Appends the canonical JSON text of the value that starts at `at`, and returns the position after it, or `None` if the
+/// bytes are no value. No tree is built, unless a map needs a `$map`.
+pub(crate) fn append_text(out: &mut Vec<u8>, bytes: &[u8], at: usize) -> Option<usize> {
+    if let Some(text) = short_text(bytes, at) {
+        return append_string(out, bytes, text);
     }
-    let (token, mut next) = Token::read(bytes, at)?;
+    let (token, mut next) = Token::read(bytes, at).ok()?;
     match token {
-        Token::Str(text) => append_quoted(out, text, at)?,
+        Token::Str(text) => append_quoted(out, text)?,
         Token::Unsigned(value) => append(out, &value)?,
         Token::Negative(value) => append(out, &value)?,
+        Token::Bool(value) => append(out, &value)?,
         Token::F64(value) if value.is_finite() => append(out, &value)?,
         Token::Array(count) => {
             out.push(b'[');
@@ -86,49 +87,50 @@ pub(crate) fn append_text(out: &mut Vec<u8>, bytes: &[u8], at: usize) -> Result<
             let start = out.len();
             out.push(b'{');
             for n in 0..count {
-                let key = match short_text(bytes, next) {
-                    Some(key) => Some(key),
-                    None => match Token::read(bytes, next)? {
-                        (Token::Str(key), after) => Some((key, after)),
-                        _ => None,
-                    },
-                };
-                let Some((key, after)) = key.filter(|(key, _)| count > 1 || !key.starts_with(b"$")) else {
+                let key = text_at(bytes, next).filter(|(key, _)| count > 1 || !key.starts_with(b"$"));
+                let Some(key) = key else {
                     // Read again, as a tree.
                     out.truncate(start);
                     let mut end = at;
-                    append(out, &value(bytes, &mut end)?)?;
-                    return Ok(end);
+                    append(out, &value(bytes, &mut end).ok()?)?;
+                    return Some(end);
                 };
                 if n > 0 {
                     out.push(b',');
                 }
-                append_quoted(out, key, next)?;
+                let after = append_string(out, bytes, key)?;
                 out.push(b':');
                 next = append_text(out, bytes, after)?;
             }
             out.push(b'}');
         }
-        _ => append(out, &value(bytes, &mut { at })?)?,
+        _ => append(out, &value(bytes, &mut { at }).ok()?)?,
     }
-    Ok(next)
+    Some(next)
+}
+
+/// Appends a string of the value, of which the text and the position after it are given. Returns that position.
+fn append_string(out: &mut Vec<u8>, bytes: &[u8], (text, end): (&[u8], usize)) -> Option<usize> {
+    match ShortText::new(bytes.get(end - text.len()..)?, text.len()) {
+        Some(short) if short.append_quoted(out) => {}
+        _ => append_quoted(out, text)?,
+    }
+    Some(end)
 }
 
 /// Appends a string, whose bytes are copied if nothing is to be escaped.
-fn append_quoted(out: &mut Vec<u8>, text: &[u8], offset: usize) -> Result<(), DecodeError> {
-    let has_escape =
-        text.iter().fold(false, |has, byte| has | (*byte < 0x20) | (*byte == b'"') | (*byte == b'\\'));
-    if has_escape {
-        return append(out, std::str::from_utf8(text).map_err(|_| DecodeError::Utf8 { offset })?);
+fn append_quoted(out: &mut Vec<u8>, text: &[u8]) -> Option<()> {
+    if has_escape(text) {
+        return append(out, std::str::from_utf8(text).ok()?);
     }
     out.push(b'"');
     out.extend_from_slice(text);
     out.push(b'"');
-    Ok(())
+    Some(())
 }
 
-fn append(out: &mut Vec<u8>, part: &(impl serde::Serialize + ?Sized)) -> Result<(), DecodeError> {
-    serde_json::to_writer(out, part).map_err(|error| DecodeError::json(error.to_string()))
+fn append(out: &mut Vec<u8>, part: &(impl serde::Serialize + ?Sized)) -> Option<()> {
+    serde_json::to_writer(out, part).ok()
 }
 
 /// Returns a string's own text; for any other value, its JSON text.
@@ -343,7 +345,7 @@ mod tests {
 
     fn text_of_tree(body: &Value) -> String {
         let mut out = Vec::new();
-        assert_eq!(append_text(&mut out, body.as_bytes(), 0), Ok(body.as_bytes().len()));
+        assert_eq!(append_text(&mut out, body.as_bytes(), 0), Some(body.as_bytes().len()));
         String::from_utf8(out).unwrap()
     }
 

@@ -136,6 +136,15 @@ pub(crate) fn short_text(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     if is_short_text(head) { Some((bytes.get(at + 1..end)?, end)) } else { None }
 }
 
+/// Returns the string that starts here, and the position after it.
+#[inline]
+pub(crate) fn text_at(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    short_text(bytes, at).or_else(|| match Token::read(bytes, at).ok()? {
+        (Token::Str(text), next) => Some((text, next)),
+        _ => None,
+    })
+}
+
 /// Returns the length of a value if its first byte determines it: scalars of fixed width and short strings. Otherwise
 /// 0.
 ///
