@@ -116,6 +116,7 @@ mod replay_live;
 mod report;
 #[cfg(feature = "report")]
 mod report_sample;
+mod result_size;
 mod session_admission;
 mod session_alicia;
 mod session_calls;
