@@ -1,12 +1,15 @@
 //! The room's tools as an MCP server over HTTP: raw requests.
 
+use std::{sync::Arc, time::Duration};
+
 use serde_json::{Value as Json, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
+    sync::Notify,
 };
 use toolbridge::{
-    Assistant, Client, ToolError,
+    Assistant, Client, ToolError, ToolOptions,
     adapter::mcp::{self, McpListener},
     memory::MemoryRoom,
 };
@@ -20,16 +23,34 @@ pub(crate) struct Served {
     _phone: Client,
     assistant: Assistant,
     pub(crate) listener: McpListener,
+    /// The tool `wait` has started.
+    started: Arc<Notify>,
 }
 
 impl Served {
     pub(crate) async fn new() -> Self {
         let room = MemoryRoom::new();
-        let phone = Client::builder().tool("get_battery", "Battery level", battery);
-        let phone = phone.join_over(room.client("phone")).await.unwrap();
+        let started = Arc::new(Notify::new());
+        let wait = {
+            let started = Arc::clone(&started);
+            move || {
+                started.notify_one();
+                async {
+                    tokio::time::sleep(Duration::from_secs(400)).await;
+                    Ok::<_, ToolError>("waited")
+                }
+            }
+        };
+        let wait = ToolOptions::default().patience(Duration::from_secs(600)).on(wait);
+        let phone = Client::builder()
+            .tool("get_battery", "Battery level", battery)
+            .tool("wait", "Takes 400 s, and reports no progress", wait)
+            .join_over(room.client("phone"))
+            .await
+            .unwrap();
         let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
         let listener = mcp::serve(assistant.clone()).listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        Self { _room: room, _phone: phone, assistant, listener }
+        Self { _room: room, _phone: phone, assistant, listener, started }
     }
 
     /// Sends a request with these headers in addition to those of every host, and returns status, head and body.
@@ -179,40 +200,127 @@ pub(crate) async fn initialize(served: &Served) -> Answer {
     served.send("POST", "/mcp", &[("Authorization", &served.bearer())], &body).await
 }
 
+impl Answer {
+    fn session(&self) -> String {
+        let id = self.head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+        id.unwrap_or_else(|| panic!("{self:?}")).to_owned()
+    }
+}
+
+impl Served {
+    /// Sends a request in a session.
+    async fn in_session(&self, session: &str, method: &str, body: &str) -> Answer {
+        let bearer = self.bearer();
+        let headers = [
+            ("Authorization", bearer.as_str()),
+            ("Mcp-Session-Id", session),
+            ("MCP-Protocol-Version", "2025-11-25"),
+        ];
+        self.send(method, "/mcp", &headers, body).await
+    }
+
+    /// Opens the stream of a session, on which the server sends notifications.
+    async fn stream(&self, session: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.listener.address()).await.unwrap();
+        let request = format!(
+            "GET /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: {}\r\nAccept: text/event-stream\r\n\
+             Mcp-Session-Id: {session}\r\nMCP-Protocol-Version: 2025-11-25\r\n\r\n",
+            self.bearer()
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut start = [0; "HTTP/1.1 200".len()];
+        stream.read_exact(&mut start).await.unwrap();
+        assert_eq!(&start, b"HTTP/1.1 200");
+        stream
+    }
+}
+
+/// Calls a tool.
+fn call(tool: &str) -> String {
+    json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": tool}}).to_string()
+}
+
+/// Lets this time pass for all timers, however fast the machine is.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
 #[tokio::test]
 async fn session_that_was_opened_is_used_until_it_is_deleted() {
     let served = Served::new().await;
     let opened = initialize(&served).await;
     assert_eq!(opened.message()["result"]["protocolVersion"], "2025-11-25", "{opened:?}");
-    let session =
-        opened.head.lines().find_map(|line| line.strip_prefix("mcp-session-id: ")).unwrap().to_owned();
-    let bearer = served.bearer();
-    let headers = [
-        ("Authorization", bearer.as_str()),
-        ("Mcp-Session-Id", &session),
-        ("MCP-Protocol-Version", "2025-11-25"),
-    ];
-    let call = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"get_battery"}}"#;
-    let called = served.send("POST", "/mcp", &headers, call).await;
+    let session = opened.session();
+    let called = served.in_session(&session, "POST", &call("get_battery")).await;
     assert_eq!(
         called.message()["result"],
         json!({"content": [{"type": "text", "text": "0.8"}], "structuredContent": {"value": 0.8}}),
         "{called:?}"
     );
-    let ended = served.send("DELETE", "/mcp", &headers, "").await;
+    let ended = served.in_session(&session, "DELETE", "").await;
     assert!(ended.status < 300, "{ended:?}");
-    assert_eq!(served.send("POST", "/mcp", &headers, call).await.status, 404);
+    assert_eq!(served.in_session(&session, "POST", &call("get_battery")).await.status, 404);
 }
 
 #[tokio::test]
-async fn session_beyond_64_open_ones_is_refused() {
+async fn session_that_is_idle_for_hours_stays_open() {
     let served = Served::new().await;
+    let session = initialize(&served).await.session();
+    pass(Duration::from_secs(5 * 3600)).await;
+    assert_eq!(served.in_session(&session, "POST", PING).await.status, 200);
+}
+
+#[tokio::test]
+async fn call_that_reports_nothing_for_minutes_is_answered() {
+    let served = Served::new().await;
+    let session = initialize(&served).await.session();
+    let body = call("wait");
+    let waits = async {
+        served.started.notified().await;
+        pass(Duration::from_secs(350)).await;
+        pass(Duration::from_secs(60)).await;
+    };
+    let (called, ()) = tokio::join!(served.in_session(&session, "POST", &body), waits);
+    assert!(called.body.contains("waited"), "{called:?}");
+}
+
+#[tokio::test]
+async fn longest_idle_session_ends_when_another_one_is_opened_beyond_64() {
+    let served = Served::new().await;
+    let mut sessions = Vec::new();
     for _ in 0..64 {
-        assert_eq!(initialize(&served).await.status, 200);
+        sessions.push(initialize(&served).await.session());
+    }
+    assert_eq!(served.in_session(&sessions[0], "POST", PING).await.status, 200);
+    let stream = served.stream(&sessions[1]).await;
+    sessions.push(initialize(&served).await.session());
+    for (n, session) in sessions.iter().enumerate() {
+        let expected = if n == 2 { 404 } else { 200 };
+        assert_eq!(served.in_session(session, "POST", PING).await.status, expected, "{n}");
+    }
+    drop(stream);
+}
+
+#[tokio::test]
+async fn session_beyond_64_with_an_open_stream_is_refused() {
+    let served = Served::new().await;
+    let mut streams = Vec::new();
+    for _ in 0..64 {
+        let session = initialize(&served).await.session();
+        streams.push(served.stream(&session).await);
     }
     let refused = initialize(&served).await;
     assert_eq!(refused.status, 500, "{refused:?}");
     assert!(refused.body.contains("64 sessions are open already"), "{refused:?}");
+    streams.pop();
+    // The server finds out that the stream has ended.
+    let mut statuses = Vec::new();
+    while statuses.last() != Some(&200) && statuses.len() < 1_000 {
+        statuses.push(initialize(&served).await.status);
+    }
+    assert_eq!(statuses.last(), Some(&200));
 }
 
 #[tokio::test]
