@@ -72,6 +72,8 @@ mod mcp_script;
 #[cfg(feature = "mcp-server")]
 mod mcp_server;
 #[cfg(feature = "mcp-server")]
+mod mcp_server_calls;
+#[cfg(feature = "mcp-server")]
 mod mcp_server_http;
 #[cfg(feature = "mcp-server")]
 mod mcp_server_rules;

@@ -450,7 +450,7 @@ async fn document_of_an_mcp_server_passes_with_unknown_blocks_and_keys() {
 }
 
 /// The metadata of a request of protocol version 2026-07-28.
-fn meta() -> Json {
+pub(crate) fn meta() -> Json {
     json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},

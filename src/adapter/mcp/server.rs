@@ -1,7 +1,8 @@
 //! The room's tools as an MCP server: its host's model calls what the clients in the room offer.
 //!
 //! `rmcp` has the lifecycle and the HTTP transport. [`lines`] is the transport over a byte stream, because `rmcp`'s own
-//! does not answer malformed JSON. [`raw`] carries results past `rmcp`'s types, which drop unknown keys.
+//! does not answer malformed JSON. [`raw`] carries results past `rmcp`'s types, which drop unknown keys. [`fit`] makes
+//! documents of other programs valid.
 
 use std::{fmt, io, net::SocketAddr, sync::Arc};
 
@@ -18,6 +19,7 @@ use crate::{Assistant, CloseReason};
 mod call;
 mod catalog;
 mod changes;
+mod fit;
 mod handler;
 mod http;
 mod lines;

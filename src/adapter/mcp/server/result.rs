@@ -2,7 +2,11 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::{ErrorCode, ToolError, ToolResult, Value, adapter::mcp::CallToolResult};
+use super::fit::{fit, fit_structured};
+use crate::{
+    ErrorCode, ToolError, ToolResult, Value,
+    adapter::{json::object, mcp::CallToolResult},
+};
 
 /// The error's code, in `_meta`.
 const CODE: &str = "toolbridge/code";
@@ -10,7 +14,7 @@ const CODE: &str = "toolbridge/code";
 /// Whether the tool may have run, in `_meta`.
 const MAY_HAVE_RUN: &str = "toolbridge/mayHaveRun";
 
-type Document = Map<String, Json>;
+pub(super) type Document = Map<String, Json>;
 
 /// Returns the document of a call's value.
 pub(super) fn of_value(value: &Value) -> Document {
@@ -35,14 +39,14 @@ pub(super) fn of_tool_error(error: &ToolError, may_have_run: bool) -> Document {
     failed
 }
 
-/// Makes the document fit the protocol version: from 2026-07-28 on it names its type, and before that
+/// Makes the document a result of the protocol version: from 2026-07-28 on it names its type, and before that
 /// `structuredContent` is an object.
 pub(super) fn finished(mut document: Document, is_modern: bool) -> Document {
-    document.remove("resultType");
+    document.shift_remove("resultType");
     if is_modern {
         document.insert("resultType".to_owned(), json!("complete"));
-    } else if !document.get("structuredContent").is_none_or(Json::is_object) {
-        document.remove("structuredContent");
+    } else {
+        fit_structured(&mut document);
     }
     document
 }
@@ -59,10 +63,22 @@ fn failed(result: ToolResult, code: &ErrorCode, may_have_run: bool) -> Document 
     document
 }
 
-/// Parses what was written. A document of another program that is not an object is written as a text.
+/// Parses what was written, and makes it valid. A document of another program that is not an object is written as a
+/// text.
 fn document(written: &CallToolResult) -> Document {
     let text = written.write();
-    serde_json::from_str(&text).unwrap_or_else(|_| {
+    let mut document = object(&text).unwrap_or_else(|_| {
         Document::from_iter([("content".to_owned(), json!([{"type": "text", "text": text}]))])
-    })
+    });
+    if !document.get("content").is_some_and(Json::is_array) {
+        document.insert("content".to_owned(), content(written));
+    }
+    fit(&mut document);
+    document
+}
+
+/// Returns the content of a result whose document has none: what the model reads.
+fn content(written: &CallToolResult) -> Json {
+    let result = CallToolResult::from(written.result.clone().without_native(&[""]));
+    object(&result.write()).ok().and_then(|mut it| it.shift_remove("content")).unwrap_or_else(|| json!([]))
 }
