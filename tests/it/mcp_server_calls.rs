@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, Client, ToolError, Value,
+    Assistant, Client, ErrorCode, ToolError, Value,
     adapter::mcp::{self, CallToolResult},
     memory::MemoryRoom,
 };
@@ -66,4 +66,15 @@ async fn structured_list_reaches_a_host_that_accepts_only_objects() {
     let fitted =
         json!({"content": [{"type": "text", "text": "[1,2]"}], "structuredContent": {"value": [1, 2]}});
     assert_eq!(shown(value).await, [fitted, document]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tool_that_fails_as_if_it_were_unknown_is_a_failed_call() {
+    let error = || ToolError::new(ErrorCode::UNKNOWN_TOOL, "the server knows no tool of this name");
+    let (_room, _phone, assistant) = with_tool(move || Err(error())).await;
+    let mut host = Host::initialized(mcp::serve(assistant)).await;
+    let answer = host.ask("tools/call", json!({"name": "show"})).await;
+    let result = &answer["result"];
+    assert_eq!(result["isError"], true, "{answer}");
+    assert_eq!(result["_meta"], json!({"toolbridge/code": "unknown_tool", "toolbridge/mayHaveRun": true}));
 }

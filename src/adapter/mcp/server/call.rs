@@ -41,7 +41,7 @@ pub(super) async fn call(
     };
     match run(shared, &entry, request.arguments, &mut context).await {
         Ok(value) => written(result::of_value(&value)),
-        Err(error) if error.code() == ErrorCode::UNKNOWN_TOOL => Err(unknown(&error.to_string())),
+        Err(error @ CallError::UnknownTool { .. }) => Err(unknown(&error.to_string())),
         Err(error) => written(of_error(&error)),
     }
 }
