@@ -15,7 +15,6 @@ use rmcp::{
     model::ErrorCode,
     transport::{StreamableHttpServerConfig, StreamableHttpService},
 };
-use serde_json::Value as Json;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -237,8 +236,7 @@ async fn read(request: Request<Incoming>) -> Result<Request<Whole>, Response<Rep
     if head.method == Method::POST
         && let Err(error) = parsed(body.bytes())
     {
-        let error =
-            error.unwrap_or_else(|| refusal(ErrorCode::INVALID_REQUEST, &Json::Null, "not a notification"));
+        let error = error.unwrap_or_else(|| refusal(ErrorCode::INVALID_REQUEST, None, "not a notification"));
         let mut refused = text(StatusCode::BAD_REQUEST, &error.to_string());
         let json = header::HeaderValue::from_static("application/json");
         refused.headers_mut().insert(header::CONTENT_TYPE, json);

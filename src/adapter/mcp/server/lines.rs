@@ -106,20 +106,23 @@ impl<R: AsyncRead + Unpin + Send> Lines<R> {
 /// # Errors
 /// The JSON-RPC error to send, or `None` for a notification, which gets no response.
 pub(super) fn parsed(bytes: &[u8]) -> Result<ClientJsonRpcMessage, Option<Json>> {
-    let json: Json = serde_json::from_slice(bytes).map_err(|error| {
-        Some(refusal(ErrorCode::PARSE_ERROR, &Json::Null, &format!("malformed JSON: {error}")))
-    })?;
+    let json: Json = serde_json::from_slice(bytes)
+        .map_err(|error| Some(refusal(ErrorCode::PARSE_ERROR, None, &format!("malformed JSON: {error}"))))?;
     let id = json.get("id").filter(|id| id.is_string() || id.is_number()).cloned();
     let is_notification = json.get("method").is_some() && json.get("id").is_none();
     serde_json::from_value(json).map_err(|_| {
         let text = "not a JSON-RPC 2.0 request, notification or response";
-        (!is_notification).then(|| refusal(ErrorCode::INVALID_REQUEST, &id.unwrap_or_default(), text))
+        (!is_notification).then(|| refusal(ErrorCode::INVALID_REQUEST, id, text))
     })
 }
 
-/// Returns a JSON-RPC error.
-pub(super) fn refusal(code: ErrorCode, id: &Json, text: &str) -> Json {
-    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code.0, "message": text}})
+/// Returns a JSON-RPC error. If the id is unknown it is left out: MCP does not allow null, as JSON-RPC does.
+pub(super) fn refusal(code: ErrorCode, id: Option<Json>, text: &str) -> Json {
+    let mut error = json!({"jsonrpc": "2.0", "error": {"code": code.0, "message": text}});
+    if let Some(id) = id {
+        error["id"] = id;
+    }
+    error
 }
 
 impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Lines<R> {
@@ -156,7 +159,7 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Lines<R> {
                 }
             } else {
                 let text = format!("the message exceeds {MAX_MESSAGE} bytes");
-                self.refusal = Some(refusal(ErrorCode::INVALID_REQUEST, &Json::Null, &text).to_string());
+                self.refusal = Some(refusal(ErrorCode::INVALID_REQUEST, None, &text).to_string());
             }
         }
     }
