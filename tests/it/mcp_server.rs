@@ -58,7 +58,7 @@ async fn forever() -> Result<(), ToolError> {
 /// A host: it writes lines, and reads what arrives.
 pub(crate) struct Host {
     read: BufReader<ReadHalf<DuplexStream>>,
-    write: WriteHalf<DuplexStream>,
+    pub(crate) write: WriteHalf<DuplexStream>,
     pub(crate) server: JoinHandle<Result<(), McpServeError>>,
 }
 

@@ -1,8 +1,11 @@
 //! Calls and results at the MCP server of a room, where they are unusual.
 
+use std::time::Duration;
+
 use serde_json::{Value as Json, json};
+use tokio::io::AsyncWriteExt as _;
 use toolbridge::{
-    Assistant, Client, ErrorCode, ToolError, Value,
+    Assistant, Client, ErrorCode, Progress, ToolContext, ToolError, Value,
     adapter::mcp::{self, CallToolResult},
     memory::MemoryRoom,
 };
@@ -77,4 +80,43 @@ async fn tool_that_fails_as_if_it_were_unknown_is_a_failed_call() {
     let result = &answer["result"];
     assert_eq!(result["isError"], true, "{answer}");
     assert_eq!(result["_meta"], json!({"toolbridge/code": "unknown_tool", "toolbridge/mayHaveRun": true}));
+}
+
+/// Reports progress twice, with a second before each and one after.
+async fn count(cx: ToolContext) -> Result<String, ToolError> {
+    for done in 1..=2 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        cx.progress(Progress::of(done, 2));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Ok("counted".to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_reports_progress_after_the_host_closed_its_side_is_answered() {
+    let room = MemoryRoom::new();
+    let _phone =
+        Client::builder().tool("count", "Counts", count).join_over(room.client("phone")).await.unwrap();
+    let mut host = Host::initialized(mcp::serve(assistant(&room).await)).await;
+    host.request(7, "tools/call", json!({"name": "count", "_meta": {"progressToken": "p"}})).await;
+    assert_eq!(host.next().await["params"]["progress"], 1.0);
+    host.write.shutdown().await.unwrap();
+    let answer = host.next().await;
+    assert_eq!(answer["result"]["content"][0]["text"], "counted", "{answer}");
+    assert!(host.server.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_is_cancelled_before_its_tool_is_found_is_not_made() {
+    let room = MemoryRoom::new();
+    let assistant = assistant(&room).await;
+    let mut host = Host::initialized(mcp::serve(assistant.clone())).await;
+    host.request(7, "tools/call", json!({"name": "count"})).await;
+    host.notify("notifications/cancelled", json!({"requestId": 7})).await;
+    assert_eq!(host.ask("ping", json!({})).await["result"], json!({}));
+    let _phone =
+        Client::builder().tool("count", "Counts", count).join_over(room.client("phone")).await.unwrap();
+    assert_eq!(host.tools().await, ["count"]);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(assistant.calls().is_empty(), "{:?}", assistant.calls());
 }

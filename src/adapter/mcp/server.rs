@@ -109,11 +109,12 @@ impl RoomServer {
         write: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Result<(), McpServeError> {
         let assistant = self.assistant.clone();
-        let stop = CancellationToken::new();
-        let (transport, writer) = Lines::new(read, write);
+        let (stop, closed) = (CancellationToken::new(), CancellationToken::new());
+        let (transport, writer) = Lines::new(read, write, closed.clone());
         let mut tasks = JoinSet::new(); // aborted with this future
         let writing = tasks.spawn(writer);
-        let serving = connection(Handler::new(Arc::new(self.into_shared())), transport, stop.clone());
+        let handler = Handler::new(Arc::new(self.into_shared()), closed);
+        let serving = connection(handler, transport, stop.clone());
         tokio::pin!(serving);
         let ended = tokio::select! {
             biased;

@@ -14,6 +14,8 @@ use super::{
     raw, result,
     shared::{MAX_CALLS, Shared},
 };
+use tokio_util::sync::CancellationToken;
+
 use crate::{Call, CallError, ErrorCode, Value};
 
 /// Added to the error of a client that does not obey this assistant.
@@ -23,8 +25,9 @@ const BOUND_ELSEWHERE: &str = "A client obeys one assistant. Serve MCP beside th
 /// Runs a call and returns its result, or the error of an unknown tool.
 pub(super) async fn call(
     shared: &Shared,
+    closed: &CancellationToken,
     request: CallToolRequestParams,
-    mut context: RequestContext<RoleServer>,
+    context: RequestContext<RoleServer>,
 ) -> Result<CallToolResponse, ErrorData> {
     let is_modern = is_modern(&context);
     let written = |document| Ok(raw::wrapped(&result::finished(document, is_modern)));
@@ -32,14 +35,18 @@ pub(super) async fn call(
         let text = format!("busy: {MAX_CALLS} calls are open already; wait for one to end");
         return written(result::of_failure(&text, &ErrorCode::BUSY, false));
     };
-    let Some(entry) = shared.find(&request.name).await else {
+    let Some(found) = context.ct.run_until_cancelled(shared.find(&request.name)).await else {
+        return written(of_error(&CallError::Cancelled)); // the host gets no response
+    };
+    let Some(entry) = found else {
         let clients = shared.not_bound().await;
         if clients.is_empty() {
             return Err(unknown(&format!("no participant offers a tool named {:?}", request.name)));
         }
         return written(of_error(&CallError::NotBound { tool: request.name.into(), clients }));
     };
-    match run(shared, &entry, request.arguments, &mut context).await {
+    let reporter = Reporter::new(&context, closed);
+    match run(shared, &entry, request.arguments, &context.ct, reporter).await {
         Ok(value) => written(result::of_value(&value)),
         Err(error @ CallError::UnknownTool { .. }) => Err(unknown(&error.to_string())),
         Err(error) => written(of_error(&error)),
@@ -55,7 +62,8 @@ async fn run(
     shared: &Shared,
     entry: &Entry,
     arguments: Option<JsonObject>,
-    context: &mut RequestContext<RoleServer>,
+    cancelled: &CancellationToken,
+    reporter: Reporter,
 ) -> Result<Value, CallError> {
     let arguments = Value::from(Json::Object(arguments.unwrap_or_default()));
     let mut builder = shared.assistant().call(entry.tool.name().as_str(), arguments);
@@ -63,16 +71,14 @@ async fn run(
         builder = builder.to(entry.owner.clone());
     }
     let mut call = builder.start();
-    let cancelled = context.ct.clone();
-    if cancelled.run_until_cancelled(report_progress(&mut call, context)).await.is_none() {
+    if cancelled.run_until_cancelled(report_progress(&mut call, reporter)).await.is_none() {
         call.cancel();
     }
     call.await
 }
 
 /// Forwards the progress of a call until it has ended.
-async fn report_progress(call: &mut Call, context: &RequestContext<RoleServer>) {
-    let mut reporter = Reporter::new(context);
+async fn report_progress(call: &mut Call, mut reporter: Reporter) {
     while let Some(step) = call.progress().await {
         reporter.report(&step).await;
     }

@@ -30,13 +30,15 @@ const METHODS: [&str; 5] =
 pub(super) struct Handler {
     shared: Arc<Shared>,
     listed: Listed,
+    /// Cancelled when the host sends nothing more. Its open calls may still be answered.
+    closed: CancellationToken,
     /// Cancelled when the connection has ended.
     ended: CancellationToken,
 }
 
 impl Handler {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, listed: Listed::default(), ended: CancellationToken::new() }
+    pub(super) fn new(shared: Arc<Shared>, closed: CancellationToken) -> Self {
+        Self { shared, listed: Listed::default(), closed, ended: CancellationToken::new() }
     }
 }
 
@@ -89,7 +91,7 @@ impl ServerHandler for Handler {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        call::call(&self.shared, request, context).await
+        call::call(&self.shared, &self.closed, request, context).await
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {

@@ -197,7 +197,7 @@ impl Server {
             .with_allowed_origins(ORIGINS)
             .with_max_request_body_bytes(MAX_MESSAGE)
             .with_cancellation_token(stop);
-        let handler = move || Ok(Handler::new(Arc::clone(&shared)));
+        let handler = move || Ok(Handler::new(Arc::clone(&shared), CancellationToken::new()));
         Self { mcp: StreamableHttpService::new(handler, Arc::default(), config), token }
     }
 

@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use super::raw;
+use tokio_util::sync::CancellationToken;
 
 /// The longest line that a host may send, in bytes: as a request over HTTP.
 pub(super) const MAX_MESSAGE: usize = 4 * 1024 * 1024;
@@ -36,20 +37,26 @@ pub(super) struct Lines<R> {
     /// The host has sent a request. Before that `rmcp` expects nothing else.
     is_open: bool,
     out: mpsc::Sender<Line>,
+    /// Cancelled when the host sends nothing more.
+    closed: CancellationToken,
     /// An error to send before the next line is read.
     refusal: Option<String>,
 }
 
 impl<R: AsyncRead + Unpin + Send> Lines<R> {
     /// Returns the transport, and its task, which writes.
-    pub(super) fn new<W>(read: R, write: W) -> (Self, impl Future<Output = io::Result<()>> + Send)
+    pub(super) fn new<W>(
+        read: R,
+        write: W,
+        closed: CancellationToken,
+    ) -> (Self, impl Future<Output = io::Result<()>> + Send)
     where
         W: AsyncWrite + Unpin + Send,
     {
         let (out, lines) = mpsc::channel(QUEUED);
         let read = BufReader::new(read);
         let lines_in =
-            Self { read, line: Vec::new(), is_skipping: false, is_open: false, out, refusal: None };
+            Self { read, line: Vec::new(), is_skipping: false, is_open: false, out, closed, refusal: None };
         (lines_in, write_lines(write, lines))
     }
 
@@ -77,6 +84,24 @@ impl<R: AsyncRead + Unpin + Send> Lines<R> {
                 }
                 (false, false, Some(_)) => return Some(true),
                 _ => {}
+            }
+        }
+    }
+
+    /// Reads the next message; `None` when the host sends nothing more.
+    async fn next_message(&mut self) -> Option<ClientJsonRpcMessage> {
+        loop {
+            if self.refusal.is_some() {
+                let permit = self.out.reserve().await.ok()?;
+                permit.send((self.refusal.take().unwrap_or_default(), None));
+            }
+            if self.read_line().await? {
+                if let Some(message) = self.read_message() {
+                    return Some(message);
+                }
+            } else {
+                let text = format!("the message exceeds {MAX_MESSAGE} bytes");
+                self.refusal = Some(refusal(ErrorCode::INVALID_REQUEST, None, &text).to_string());
             }
         }
     }
@@ -148,20 +173,11 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Lines<R> {
     }
 
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
-        loop {
-            if self.refusal.is_some() {
-                let permit = self.out.reserve().await.ok()?;
-                permit.send((self.refusal.take().unwrap_or_default(), None));
-            }
-            if self.read_line().await? {
-                if let Some(message) = self.read_message() {
-                    return Some(message);
-                }
-            } else {
-                let text = format!("the message exceeds {MAX_MESSAGE} bytes");
-                self.refusal = Some(refusal(ErrorCode::INVALID_REQUEST, None, &text).to_string());
-            }
+        let message = self.next_message().await;
+        if message.is_none() {
+            self.closed.cancel();
         }
+        message
     }
 
     async fn close(&mut self) -> io::Result<()> {

@@ -7,17 +7,19 @@ use rmcp::{
 };
 
 use crate::Progress;
+use tokio_util::sync::CancellationToken;
 
 /// Sends the progress of one call to a host that asked for it.
 pub(super) struct Reporter {
     to: Option<(Peer<RoleServer>, ProgressToken)>,
+    closed: CancellationToken,
     last: Option<f64>,
 }
 
 impl Reporter {
-    pub(super) fn new(context: &RequestContext<RoleServer>) -> Self {
+    pub(super) fn new(context: &RequestContext<RoleServer>, closed: &CancellationToken) -> Self {
         let token = context.meta.get_progress_token();
-        Self { to: token.map(|token| (context.peer.clone(), token)), last: None }
+        Self { to: token.map(|token| (context.peer.clone(), token)), closed: closed.clone(), last: None }
     }
 
     /// Sends one step. A step without a text and a number, such as the tool's start, is not sent.
@@ -28,8 +30,9 @@ impl Reporter {
         let mut sent = ProgressNotificationParam::new(token.clone(), done);
         sent.total = step.total();
         sent.message.clone_from(&step.message);
-        // A host that is gone is noticed elsewhere.
-        let _ = peer.notify_progress(sent).await;
+        // A host that is gone is noticed elsewhere. When a host sends nothing more, `rmcp` waits for the results of its
+        // calls, but sends no notification and does not report that.
+        let _ = self.closed.run_until_cancelled(peer.notify_progress(sent)).await;
     }
 }
 
