@@ -162,8 +162,8 @@ async fn first_list_has_the_tools_of_the_clients_that_are_present() {
     assert_eq!(tools[4]["inputSchema"]["properties"]["name"]["type"], "string");
     assert_eq!(tools[4]["inputSchema"]["required"], json!(["name"]));
     assert_eq!(tools[3]["inputSchema"]["type"], "object");
-    assert_eq!(tools[3]["annotations"]["readOnlyHint"], true);
-    assert_eq!(tools[3]["annotations"]["destructiveHint"], false);
+    assert_eq!(tools[3]["annotations"], json!({"readOnlyHint": true, "destructiveHint": false}));
+    assert_eq!(tools[4].get("annotations"), None, "nothing is known of the tool's effect");
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value as Json, json};
 
-use crate::{NameMap, NameRules, Offer, ToolName, adapter::mcp::pattern::matches};
+use crate::{NameMap, NameRules, Offer, ToolName, ToolOptions, adapter::mcp::pattern::matches};
 
 /// Which tools are offered.
 #[derive(Debug, Default)]
@@ -78,13 +78,7 @@ pub(super) fn definition(name: &str, offer: &Offer) -> Tool {
     let output =
         tool.output_schema().and_then(Json::as_object).filter(|it| it.get("type") == Some(&json!("object")));
     listed.output_schema = output.cloned().map(Arc::new);
-    listed.annotations = Some(ToolAnnotations::from_raw(
-        None,
-        Some(options.read_only),
-        Some(options.destructive),
-        Some(options.idempotent),
-        Some(options.open_world),
-    ));
+    listed.annotations = annotations(options);
     listed
 }
 
@@ -94,13 +88,24 @@ fn input_schema(schema: Option<&Json>) -> JsonObject {
     if schema.get("type") != Some(&json!("object")) {
         schema.insert("type".to_owned(), json!("object"));
     }
+/// Returns the hints that are known, if any is. An option that is not set says nothing, because most tools set none, and
+/// hosts assume the worst of a tool without hints. A tool that changes nothing destroys nothing either.
+fn annotations(options: &ToolOptions) -> Option<ToolAnnotations> {
+    let set = |option: bool| option.then_some(true);
+    let is_known = options.destructive || options.read_only;
+    let destructive = is_known.then_some(options.destructive);
+    let (idempotent, open_world) = (set(options.idempotent), set(options.open_world));
+    let known = ToolAnnotations::from_raw(None, set(options.read_only), destructive, idempotent, open_world);
+    (known != ToolAnnotations::default()).then_some(known)
+}
+
     schema
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Tool, ToolOptions};
+    use crate::Tool;
 
     fn offers(list: &[(&str, &str, &str)]) -> BTreeMap<ToolName, Offer> {
         let offer = |(listed, name, owner): &(&str, &str, &str)| {
@@ -164,6 +169,25 @@ mod tests {
         let shown = |schema| definition("t", &Offer::new(tool(schema), "phone".into()));
         assert!(shown(json!({"type": "number"})).output_schema.is_none());
         assert!(shown(json!({"type": "object"})).output_schema.is_some());
-        assert_eq!(shown(json!({})).annotations.unwrap().destructive_hint, Some(true));
+    }
+
+    #[test]
+    fn only_hints_that_are_known_are_shown() {
+        let shown = |options: ToolOptions| {
+            let tool = Tool::new("t".parse().unwrap(), "").options(options);
+            let listed = definition("t", &Offer::new(tool, "phone".into()));
+            serde_json::to_value(listed).unwrap()["annotations"].take()
+        };
+        assert_eq!(shown(ToolOptions::default()), json!(null));
+        assert_eq!(shown(ToolOptions::destructive()), json!({"destructiveHint": true}));
+        assert_eq!(
+            shown(ToolOptions::default().read_only()),
+            json!({"readOnlyHint": true, "destructiveHint": false})
+        );
+        let both = ToolOptions::default().idempotent().open_world();
+        assert_eq!(shown(both), json!({"idempotentHint": true, "openWorldHint": true}));
+        // What contradicts itself counts as destructive.
+        let odd = ToolOptions::destructive().read_only();
+        assert_eq!(shown(odd), json!({"readOnlyHint": true, "destructiveHint": true}));
     }
 }
