@@ -45,7 +45,7 @@ pub(super) struct Arguments {
 /// What is served, and for which names of the host.
 #[derive(Debug, Args)]
 pub(super) struct ServingOptions {
-    /// Offer only these tools (repeatable): NAME, OWNER.NAME, or the beginning of one and `*`
+    /// Offer only these tools (repeatable): NAME, OWNER.NAME, the name that a host sees, or the beginning of one and `*`
     #[arg(long, value_name = "PATTERN")]
     allow: Vec<String>,
 

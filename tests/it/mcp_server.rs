@@ -390,11 +390,12 @@ async fn tool_of_two_clients_is_listed_once_for_each() {
 #[tokio::test(start_paused = true)]
 async fn denied_tool_is_neither_listed_nor_called() {
     let room = MemoryRoom::new();
-    let _phone = phone().join_over(room.client("phone")).await.unwrap();
-    let server = mcp::serve(assistant(&room).await).allow("get_*").allow("greet").deny("phone.greet");
-    let mut host = Host::initialized(server).await;
-    assert_eq!(host.tools().await, ["get_battery"]);
-    for tool in ["greet", "count", "bridge.echo", "bridge.form", "bridge__echo"] {
+    let phone = phone().tool("fs.read", "Reads", battery).tool("fs.erase", "Erases", battery);
+    let _phone = phone.join_over(room.client("phone")).await.unwrap();
+    let server = mcp::serve(assistant(&room).await).allow("get_*").allow("greet").allow("fs.*");
+    let mut host = Host::initialized(server.deny("phone.greet").deny("fs__erase")).await;
+    assert_eq!(host.tools().await, ["fs__read", "get_battery"]);
+    for tool in ["fs__erase", "greet", "count", "bridge.echo", "bridge.form", "bridge__echo"] {
         let answer = host.ask("tools/call", json!({"name": tool, "arguments": {"name": "x"}})).await;
         assert_eq!(code(&answer), -32602, "{tool}: {answer}");
     }

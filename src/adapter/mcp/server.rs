@@ -63,7 +63,8 @@ pub struct RoomServer {
 impl RoomServer {
     /// Offers only tools that match this pattern or another allowed one. Default: all tools.
     ///
-    /// A pattern is a tool's name, or `owner.tool`. A `*` at its end stands for any text: `fs.*`, `phone.*`.
+    /// A pattern is a tool's name, or `owner.tool`, or the name that a host sees. A `*` at its end stands for any text:
+    /// `fs.*`, `phone.*`, `fs__read`.
     pub fn allow(mut self, pattern: impl Into<String>) -> Self {
         self.filter.allow(pattern.into());
         self

@@ -23,15 +23,21 @@ impl Filter {
         self.denied.push(pattern);
     }
 
-    /// A pattern applies to the tool's own name, whatever name it is listed under, so that a second client with the
-    /// same tool cannot evade it.
+    /// A pattern applies to the tool's own name and to the name that a host sees if no other tool has the same, whatever
+    /// name it is listed under, so that a second client with the same tool cannot evade it.
     fn offers(&self, offer: &Offer) -> bool {
         let name = offer.tool.name().as_str();
         let with_owner = format!("{}.{name}", offer.owner);
+        let names = [name, &with_owner].map(|name| [name.to_owned(), shown(name)]).concat();
         let is_in =
-            |patterns: &[String]| patterns.iter().any(|it| matches(it, name) || matches(it, &with_owner));
+            |patterns: &[String]| patterns.iter().any(|it| names.iter().any(|name| matches(it, name)));
         (self.allowed.is_empty() || is_in(&self.allowed)) && !is_in(&self.denied)
     }
+}
+
+/// Returns the name under which a host sees a tool of this name.
+fn shown(name: &str) -> String {
+    NameMap::new(NameRules::Model, [name]).converted(name).unwrap_or_default().to_owned()
 }
 
 /// The tools that a host can call, by the names that it sees.
@@ -82,12 +88,6 @@ pub(super) fn definition(name: &str, offer: &Offer) -> Tool {
     listed
 }
 
-/// Returns the schema as it was registered. MCP demands that it is an object whose type is `object`.
-fn input_schema(schema: Option<&Json>) -> JsonObject {
-    let mut schema = schema.and_then(Json::as_object).cloned().unwrap_or_default();
-    if schema.get("type") != Some(&json!("object")) {
-        schema.insert("type".to_owned(), json!("object"));
-    }
 /// Returns the hints that are known, if any is. An option that is not set says nothing, because most tools set none, and
 /// hosts assume the worst of a tool without hints. A tool that changes nothing destroys nothing either.
 fn annotations(options: &ToolOptions) -> Option<ToolAnnotations> {
@@ -99,6 +99,12 @@ fn annotations(options: &ToolOptions) -> Option<ToolAnnotations> {
     (known != ToolAnnotations::default()).then_some(known)
 }
 
+/// Returns the schema as it was registered. MCP demands that it is an object whose type is `object`.
+fn input_schema(schema: Option<&Json>) -> JsonObject {
+    let mut schema = schema.and_then(Json::as_object).cloned().unwrap_or_default();
+    if schema.get("type") != Some(&json!("object")) {
+        schema.insert("type".to_owned(), json!("object"));
+    }
     schema
 }
 
@@ -151,6 +157,25 @@ mod tests {
         assert_eq!(listed(&filter, &list), ["fs__read"]);
         filter.allow("phone.*".to_owned());
         assert_eq!(listed(&filter, &list), ["fs__read", "ring"]);
+    }
+
+    #[test]
+    fn pattern_applies_to_the_names_that_a_host_sees_too() {
+        let list = [
+            ("desk.ring", "ring", "desk"),
+            ("fs.erase", "fs.erase", "desk"),
+            ("fs.read", "fs.read", "desk"),
+            ("phone.ring", "ring", "phone"),
+        ];
+        let mut filter = Filter::default();
+        filter.deny("fs__erase".to_owned());
+        filter.deny("phone__ring".to_owned());
+        assert_eq!(listed(&filter, &list), ["desk__ring", "fs__read"]);
+        filter.allow("fs__*".to_owned());
+        assert_eq!(listed(&filter, &list), ["fs__read"]);
+        // A tool that takes the name does not free the other one.
+        let clash = [("fs.erase", "fs.erase", "desk"), ("fs__erase", "fs__erase", "phone")];
+        assert!(listed(&filter, &clash).is_empty());
     }
 
     #[test]
