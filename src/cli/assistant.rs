@@ -15,7 +15,7 @@ use super::{
     connect::RoomArguments,
     file,
     interrupt::{interrupted, unless_interrupted},
-    mcp::{ServingOptions, listen_at},
+    mcp::ServingOptions,
     record_option::RecordOption,
     sources::{SourceArguments, with_sources},
     text,
@@ -100,7 +100,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         joined => joined?,
     };
     let listener = match arguments.mcp_listen {
-        Some(address) => Some(listen_at(arguments.serving.server(&assistant), address).await?),
+        Some(address) => Some(arguments.serving.listen(&assistant, address).await?),
         None => None,
     };
     let (out, written) = output::start(io::stdout());

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write as _},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 use clap::Args;
@@ -23,6 +23,11 @@ const AFTERWORD: &str = "\
 Configuration of an MCP host that starts the command itself (standard input and output):
   {\"mcpServers\": {\"room\": {\"command\": \"toolbridge\", \"args\": [\"mcp\", \"--room\", \"home\"]}}}
 With --listen, hosts connect to the printed URL with the printed bearer token.";
+
+const UNENCRYPTED: &str = "warning: MCP is served over unencrypted HTTP, so anyone on the network path can read and use the bearer token";
+
+const NAMELESS: &str = "warning: MCP requests for the names of this machine are refused with status 403; allow each name or address that \
+     hosts on other machines use with --allow-host";
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTERWORD)]
@@ -64,8 +69,26 @@ impl ServingOptions {
         [&self.allow, &self.deny, &self.allow_host].iter().any(|it| !it.is_empty())
     }
 
+    /// Listens for HTTP.
+    pub(super) async fn listen(
+        &self,
+        assistant: &Assistant,
+        address: SocketAddr,
+    ) -> Result<McpListener, Failure> {
+        self.warnings(address.ip()).for_each(hint);
+        let listening = self.server(assistant).listen(address).await;
+        listening.map_err(|error| Failure::failed(format!("cannot listen at {address}: {error}")))
+    }
+
+    /// Returns what to know about a server at this address.
+    fn warnings(&self, address: IpAddr) -> impl Iterator<Item = &'static str> {
+        let nameless = address.is_unspecified() && self.allow_host.is_empty();
+        let warnings = [(!address.is_loopback(), UNENCRYPTED), (nameless, NAMELESS)];
+        warnings.into_iter().filter_map(|(applies, warning)| applies.then_some(warning))
+    }
+
     /// Returns the server of an assistant.
-    pub(super) fn server(&self, assistant: &Assistant) -> RoomServer {
+    fn server(&self, assistant: &Assistant) -> RoomServer {
         let mut server = mcp::serve(assistant.clone());
         for pattern in &self.allow {
             server = server.allow(pattern);
@@ -88,34 +111,44 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
     let assistant = unless_interrupted(joining).await?;
-    let server = arguments.serving.server(&assistant);
     let ended = tokio::select! {
         biased;
         () = interrupted() => Ok(()),
         () = connection_state::print_changes(&assistant) => Ok(()), // never completes
-        ended = serve(server, arguments.listen, &assistant) => ended,
+        ended = serve(&arguments.serving, arguments.listen, &assistant) => ended,
     };
     assistant.close().await;
     ended
 }
 
 /// Serves until the host closes standard input, or the assistant leaves.
-async fn serve(server: RoomServer, listen: Option<SocketAddr>, assistant: &Assistant) -> Result<(), Failure> {
+async fn serve(
+    options: &ServingOptions,
+    listen: Option<SocketAddr>,
+    assistant: &Assistant,
+) -> Result<(), Failure> {
     let Some(address) = listen else {
-        return server.stdio().await.map_err(Failure::failed);
+        return options.server(assistant).stdio().await.map_err(Failure::failed);
     };
-    let listener = listen_at(server, address).await?;
+    let listener = options.listen(assistant, address).await?;
     writeln!(io::stdout(), "url: {}\ntoken: {}", listener.url(), listener.token())?;
     Err(Failure::failed(assistant.closed().await))
 }
 
-/// Listens for HTTP.
-pub(super) async fn listen_at(server: RoomServer, address: SocketAddr) -> Result<McpListener, Failure> {
-    if !address.ip().is_loopback() {
-        hint(
-            "warning: MCP is served over unencrypted HTTP, so anyone on the network path can read and use the bearer token",
-        );
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_on_all_addresses_without_a_name_is_warned_about() {
+        let warnings = |address: &str, names: &[&str]| {
+            let allow_host = names.iter().map(|name| (*name).to_owned()).collect();
+            let options = ServingOptions { allow: Vec::new(), deny: Vec::new(), allow_host };
+            options.warnings(address.parse().unwrap()).collect::<Vec<_>>()
+        };
+        assert!(warnings("127.0.0.1", &[]).is_empty());
+        assert_eq!(warnings("192.0.2.7", &[]), [UNENCRYPTED]);
+        assert_eq!(warnings("0.0.0.0", &[]), [UNENCRYPTED, NAMELESS]);
+        assert_eq!(warnings("::", &["studio.local"]), [UNENCRYPTED]);
     }
-    let listening = server.listen(address).await;
-    listening.map_err(|error| Failure::failed(format!("cannot listen at {address}: {error}")))
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -61,9 +61,10 @@ pub struct McpListener {
 }
 
 impl McpListener {
-    /// Returns the URL of the server, such as `http://127.0.0.1:40123/mcp`.
+    /// Returns the URL of the server, such as `http://127.0.0.1:40123/mcp`. If it listens on all addresses, this is the
+    /// URL for this machine, and other machines need a name of [`RoomServer::host`](super::RoomServer::host).
     pub fn url(&self) -> String {
-        format!("http://{}{PATH}", self.address)
+        url(self.address)
     }
 
     /// Returns the bearer token. Whoever has it can call the tools.
@@ -123,6 +124,15 @@ pub(super) async fn listen(
     let mut tasks = JoinSet::new();
     tasks.spawn(accept(listener, server, shared, stop.clone()));
     Ok(McpListener { address, token, stop, tasks })
+}
+
+fn url(mut address: SocketAddr) -> String {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    format!("http://{address}{PATH}")
 }
 
 /// Returns the host names of requests that are answered. A page of a browser can resolve its own name to this machine,
@@ -243,4 +253,21 @@ async fn read(request: Request<Incoming>) -> Result<Request<Whole>, Response<Rep
         return Err(refused);
     }
     Ok(Request::from_parts(head, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_of_a_server_on_all_addresses_is_one_that_it_answers() {
+        for (address, expected) in [
+            ("0.0.0.0:8080", "http://127.0.0.1:8080/mcp"),
+            ("[::]:8080", "http://[::1]:8080/mcp"),
+            ("127.0.0.1:8080", "http://127.0.0.1:8080/mcp"),
+            ("192.0.2.7:8080", "http://192.0.2.7:8080/mcp"),
+        ] {
+            assert_eq!(url(address.parse().unwrap()), expected);
+        }
+    }
 }
