@@ -6,9 +6,10 @@ use std::{
 };
 
 use rmcp::{Peer, RoleServer, model::Tool, service::SubscriptionSink};
+use tokio::sync::Notify;
 
 use super::shared::Shared;
-use crate::ToolSource as _;
+use crate::{ByOwner, ToolSource as _};
 
 /// The shortest time between two reports to a host. A client may register its tools again as often as it likes; the host
 /// is not told each time.
@@ -16,16 +17,24 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The list that a host has seen last; `None` before it asks for one.
 #[derive(Clone, Default)]
-pub(super) struct Listed(Arc<Mutex<Option<Vec<Tool>>>>);
+pub(super) struct Listed(Arc<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    tools: Mutex<Option<Vec<Tool>>>,
+    /// The tools may have changed after the list was made and before it was noted here.
+    noted: Notify,
+}
 
 impl Listed {
     pub(super) fn set(&self, tools: &[Tool]) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(tools.to_vec());
+        *self.0.tools.lock().unwrap_or_else(PoisonError::into_inner) = Some(tools.to_vec());
+        self.0.noted.notify_one();
     }
 
     /// Returns whether the host has seen another list. It is then regarded as reported.
     fn is_outdated(&self, tools: &[Tool]) -> bool {
-        let mut listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listed = self.0.tools.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *listed {
             Some(seen) if seen != tools => {
                 *seen = tools.to_vec();
@@ -58,13 +67,47 @@ impl Host {
 pub(super) async fn report_changes(shared: &Shared, listed: &Listed, host: &Host) {
     let offers = shared.assistant().by_owner();
     loop {
-        offers.changed().await;
-        if !listed.is_outdated(&shared.catalog().tools()) {
-            continue;
-        }
+        next_change(shared, listed, &offers).await;
         if !host.report().await {
             return;
         }
         tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Waits until the list that the host has seen is outdated.
+async fn next_change(shared: &Shared, listed: &Listed, offers: &ByOwner) {
+    loop {
+        tokio::select! {
+            () = offers.changed() => {}
+            () = listed.0.noted.notified() => {}
+        }
+        if listed.is_outdated(&shared.catalog().tools()) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::catalog::Filter, *};
+    use crate::{Assistant, Client, ToolError, memory::MemoryRoom};
+
+    #[tokio::test(start_paused = true)]
+    async fn change_before_a_list_is_noted_is_reported() {
+        let room = MemoryRoom::new();
+        let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
+        let (shared, listed) = (Shared::new(assistant.clone(), Filter::default()), Listed::default());
+        let offers = assistant.by_owner();
+        let list = shared.catalog().tools();
+        let ring = || async { Ok::<_, ToolError>(()) };
+        let phone =
+            Client::builder().tool("ring", "Rings", ring).join_over(room.client("phone")).await.unwrap();
+        assistant.ready("phone").await.unwrap();
+        let early = tokio::time::timeout(INTERVAL, next_change(&shared, &listed, &offers)).await;
+        assert!(early.is_err(), "the host has not seen a list");
+        listed.set(&list);
+        tokio::time::timeout(INTERVAL, next_change(&shared, &listed, &offers)).await.unwrap();
+        drop(phone);
     }
 }
