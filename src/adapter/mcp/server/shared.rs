@@ -2,18 +2,20 @@
 
 use std::{
     collections::BTreeMap,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
+    task::{Context, Waker},
     time::Duration,
 };
 
 use tokio::{
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
-    task::JoinSet,
+    task::{JoinSet, unconstrained},
     time::{Instant, timeout_at},
 };
 
 use super::catalog::{Catalog, Entry, Filter};
-use crate::{Assistant, Identity, Participant, ReadyError, Role};
+use crate::{Assistant, ByOwner, Identity, Participant, ReadyError, Role, ToolSource as _};
 
 /// The most calls that are open at once.
 pub(super) const MAX_CALLS: usize = 64;
@@ -24,32 +26,55 @@ const SETTLE: Duration = Duration::from_secs(4);
 /// The most names of tools that have gone which are remembered.
 const MAX_KNOWN: usize = 1024;
 
+/// The tools that can be called now.
+struct Current {
+    offers: ByOwner,
+    catalog: Option<Arc<Catalog>>,
+}
+
+impl Current {
+    /// Returns whether the tools have changed since this was asked last.
+    fn has_changed(&self) -> bool {
+        // Otherwise a task that has used up its turn is told that nothing has changed.
+        let changed = pin!(unconstrained(self.offers.changed()));
+        changed.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+}
+
 pub(super) struct Shared {
     assistant: Assistant,
     filter: Filter,
     calls: Arc<Semaphore>,
     settled: OnceCell<()>,
+    current: Mutex<Current>,
     /// The tools that were listed, so that a call of one whose owner is reconnecting waits for it.
     known: Mutex<BTreeMap<String, Entry>>,
 }
 
 impl Shared {
     pub(super) fn new(assistant: Assistant, filter: Filter) -> Self {
+        let current = Mutex::new(Current { offers: assistant.by_owner(), catalog: None });
         let calls = Arc::new(Semaphore::new(MAX_CALLS));
-        Self { assistant, filter, calls, settled: OnceCell::new(), known: Mutex::default() }
+        Self { assistant, filter, calls, settled: OnceCell::new(), current, known: Mutex::default() }
     }
 
     pub(super) fn assistant(&self) -> &Assistant {
         &self.assistant
     }
 
-    /// Returns the tools that can be called now.
-    pub(super) fn catalog(&self) -> Catalog {
-        Catalog::new(self.assistant.by_owner().offers(), &self.filter)
+    /// Returns the tools that can be called now. They are read again after each change only, because each call asks.
+    pub(super) fn catalog(&self) -> Arc<Catalog> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_changed = current.has_changed();
+        let Current { offers, catalog } = &mut *current;
+        if has_changed {
+            *catalog = None;
+        }
+        Arc::clone(catalog.get_or_insert_with(|| Catalog::new(offers.offers(), &self.filter).into()))
     }
 
     /// Returns the tools after the first wait, and remembers them.
-    pub(super) async fn list(&self) -> Catalog {
+    pub(super) async fn list(&self) -> Arc<Catalog> {
         self.settle().await;
         let catalog = self.catalog();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,5 +139,35 @@ impl Shared {
             None => who.is_standard(),
         };
         self.assistant.participants().into_iter().filter(may_offer).map(|who| who.identity().clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Client, ToolError, memory::MemoryRoom};
+
+    #[tokio::test(start_paused = true)]
+    async fn tools_are_read_again_after_a_change_only() {
+        let room = MemoryRoom::new();
+        let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
+        let shared = Shared::new(assistant.clone(), Filter::default());
+        assert_eq!(shared.catalog().len(), 0);
+        let ring = || async { Ok::<_, ToolError>(()) };
+        let phone =
+            Client::builder().tool("ring", "Rings", ring).join_over(room.client("phone")).await.unwrap();
+        assistant.ready("phone").await.unwrap();
+        let catalog = shared.catalog();
+        assert_eq!(catalog.len(), 1);
+        assert!(Arc::ptr_eq(&catalog, &shared.catalog()));
+        let offers = assistant.by_owner();
+        phone.close().await;
+        loop {
+            offers.changed().await;
+            if offers.offers().is_empty() {
+                break;
+            }
+        }
+        assert_eq!(shared.catalog().len(), 0);
     }
 }
