@@ -8,7 +8,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
     Assistant, Client, PermissionPrompt, Prompt, PromptAnswer, PromptRequest, State, ToolContext, ToolError,
     Tools, Value,
