@@ -223,8 +223,14 @@ impl Pen {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-    use toolbridge::Widget;
+    use serde_json::{Value as Json, json};
+    use toolbridge::{
+        Widget,
+        adapter::{
+            mcp::CallToolResult,
+            orchestrate::{Form, InputKind},
+        },
+    };
 
     use super::*;
 
@@ -275,6 +281,51 @@ mod tests {
         assert!(lines.len() <= 8 && lines.iter().all(|line| line.len() < 200), "{lines:#?}");
         assert!(lines[0].ends_with("more)") && lines.contains(&"… 17 more lines".to_owned()), "{lines:#?}");
         assert_eq!(summary(&diff(), false)[0], "── a.txt · +1 −1");
+    }
+
+    /// The library reads forms twice: to show them, and to ask for their inputs.
+    #[test]
+    fn screen_shows_the_labels_that_a_dialog_asks_for() {
+        let city = |more: Json| {
+            let mut field = json!({"title": "B"});
+            field.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!({"json_schema": {"type": "object", "properties": {"city": field}}, "ui_schema": {"city": {
+                "ui:title": "A", "ui:description": "C", "ui:enumNames": ["Rome", "Oslo"],
+            }}})
+        };
+        let cities = json!([{"const": "r", "title": "Roma"}, {"const": "o"}]);
+        let own = [
+            city(json!({"enum": ["r", "o"], "description": "D"})),
+            city(json!({"enum": ["r", "o"], "enumNames": ["Roma", ""]})),
+            city(json!({"oneOf": cities})),
+            city(json!({"anyOf": cities, "type": "string"})),
+            city(json!({"type": "array", "items": {"enum": ["r", "o"]}})),
+            city(json!({"type": "array", "items": {"oneOf": cities}})),
+        ];
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/orchestrate");
+        let fixtures = std::fs::read_dir(folder).unwrap().filter_map(|file| {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            Some(CallToolResult::read(&text).unwrap().result.widget()?.clone())
+        });
+        let mut choices = 0;
+        for widget in own.map(Widget::new).into_iter().chain(fixtures) {
+            let Some(form) = Form::of(&widget) else { continue };
+            let shown = screen(&ToolResult::default().with_widget(widget).to_value(), false);
+            for input in form.inputs() {
+                assert!(shown.contains(&input.title), "{input:?}: {shown}");
+                assert!(input.description.as_ref().is_none_or(|it| shown.contains(it)), "{input:?}: {shown}");
+                let listed =
+                    if matches!(input.kind, InputKind::Table { .. }) { &[] } else { input.choices() };
+                for choice in listed {
+                    let lines = shown
+                        .lines()
+                        .any(|line| line.trim_start_matches(|it: char| !it.is_alphabetic()) == choice.label);
+                    assert!(lines, "{choice:?}: {shown}");
+                }
+                choices += listed.len();
+            }
+        }
+        assert_eq!(choices, 6 * 2 + 12);
     }
 
     #[test]

@@ -25,12 +25,13 @@ pub(super) fn inputs(schema: &Json, ui: &Json, data: &Json) -> Vec<Input> {
     };
     let read = |name: &str| {
         let (schema, ui) = (&properties[name], &ui[name]);
-        let text =
-            |keys: [(&Json, &str); 2]| keys.iter().find_map(|(of, key)| of[*key].as_str()).map(str::to_owned);
+        let text = |keys: [(&Json, &str); 2]| {
+            keys.iter().filter_map(|(of, key)| of[*key].as_str()).find(|it| !it.is_empty()).map(str::to_owned)
+        };
         Input {
             name: name.to_owned(),
-            title: text([(schema, "title"), (ui, "ui:title")]).unwrap_or_else(|| name.to_owned()),
-            description: text([(schema, "description"), (ui, "ui:description")]),
+            title: text([(ui, "ui:title"), (schema, "title")]).unwrap_or_else(|| name.to_owned()),
+            description: text([(ui, "ui:description"), (schema, "description")]),
             is_required: required(name),
             kind: kind(schema, ui, &data[name]),
         }
@@ -55,21 +56,42 @@ fn kind(schema: &Json, ui: &Json, data: &Json) -> InputKind {
         }
         _ if schema["enum"].is_array() => InputKind::ComboBox(choices(schema, ui)),
         (_, Some("boolean")) => InputKind::Checkbox,
+        (_, Some("array")) if !choices(&schema["items"], ui).is_empty() => {
+            InputKind::Several(choices(&schema["items"], ui))
+        }
+        _ if !choices(schema, ui).is_empty() => InputKind::ComboBox(choices(schema, ui)),
         (_, Some("integer" | "number")) => InputKind::Number,
         (_, Some("string")) => InputKind::Text,
         _ => InputKind::Other,
     }
 }
 
+/// Reads the choices of an input: the values of its `enum`, otherwise the constants of its `oneOf` or `anyOf`. The
+/// report of a recording shows the same labels.
 fn choices(schema: &Json, ui: &Json) -> Vec<Choice> {
-    let labels = [&schema["enumNames"], &ui["ui:enumNames"]].into_iter().find_map(Json::as_array);
-    let label = |n: usize, value: &Json| match labels.and_then(|labels| labels.get(n)).and_then(Json::as_str)
-    {
-        Some(label) => label.to_owned(),
-        None => shown(value),
+    let values = list(&schema["enum"]);
+    if values.is_empty() {
+        let named = |option: &Json| {
+            let value = option.get("const")?;
+            let title = option["title"].as_str().filter(|title| !title.is_empty());
+            Some(Choice::new(title.map_or_else(|| shown(value), str::to_owned), value.clone()))
+        };
+        let options =
+            [&schema["oneOf"], &schema["anyOf"]].map(list).into_iter().find(|list| !list.is_empty());
+        return options.unwrap_or_default().iter().take(MAX_CHOICES).filter_map(named).collect();
+    }
+    let labels =
+        [&ui["ui:enumNames"], &schema["enumNames"]].map(list).into_iter().find(|list| !list.is_empty());
+    let label = |n: usize, value: &Json| {
+        let label = labels.and_then(|labels| labels.get(n)).and_then(Json::as_str);
+        label.filter(|label| !label.is_empty()).map_or_else(|| shown(value), str::to_owned)
     };
-    let values = schema["enum"].as_array().into_iter().flatten().take(MAX_CHOICES).enumerate();
+    let values = values.iter().take(MAX_CHOICES).enumerate();
     values.map(|(n, value)| Choice::new(label(n, value), value.clone())).collect()
+}
+
+fn list(json: &Json) -> &[Json] {
+    json.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Reads the rows of a table, which are the form's initial data.

@@ -24,7 +24,7 @@ pub(super) fn show(page: &mut Page, widget: &Widget) {
         SCHEMAS.iter().map(|name| &value[name]).chain([&value]).find(|it| it["properties"].is_object());
     let title = [widget.title(), schema.and_then(|schema| schema["title"].as_str()), value["title"].as_str()];
     let title = title.into_iter().flatten().next().unwrap_or_default();
-    let lines = match (schema, options(&value)) {
+    let lines = match (schema, options(&value, &Json::Null)) {
         (Some(schema), _) => form(schema, &value),
         (None, options) if !options.is_empty() => menu(&value, &options),
         _ => {
@@ -60,11 +60,11 @@ fn form(schema: &Json, widget: &Json) -> Vec<Line> {
         .collect();
         let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) };
         lines.push(Line::of(Style::Plain, format!("{}. {title}{notes}", n + 1)));
-        if let Some(description) = text(&[&field["description"], &ui["ui:description"]]) {
+        if let Some(description) = text(&[&ui["ui:description"], &field["description"]]) {
             lines.push(Line::of(Style::Note, format!("   {description}")));
         }
         let choices =
-            options(field).into_iter().map(|option| Line::of(Style::Plain, format!("   • {option}")));
+            options(field, ui).into_iter().map(|option| Line::of(Style::Plain, format!("   • {option}")));
         lines.extend(choices);
     }
     let count = names.len().saturating_sub(MAX_ITEMS);
@@ -116,15 +116,18 @@ fn kind(field: &Json) -> Option<String> {
     Some(bounds.fold(kind, |kind, bound| kind + &bound))
 }
 
-/// Returns the labels of what can be chosen.
-fn options(field: &Json) -> Vec<String> {
-    for list in [
-        &field["options"],
-        &field["oneOf"],
-        &field["anyOf"],
-        &field["items"]["oneOf"],
-        &field["items"]["anyOf"],
-    ] {
+/// Returns the labels of what can be chosen, as the adapter for watsonx Orchestrate asks for them.
+fn options(field: &Json, ui: &Json) -> Vec<String> {
+    let values = elements(&field["enum"]);
+    if !values.is_empty() {
+        let named = [&ui["ui:enumNames"], &field["enumNames"]].map(elements);
+        let names = named.into_iter().find(|names| !names.is_empty()).unwrap_or_default();
+        let label = |(n, value): (usize, &Json)| {
+            text(&[names.get(n).unwrap_or(&Json::Null)]).or_else(|| not_null(value))
+        };
+        return values.iter().take(MAX_ITEMS).enumerate().filter_map(label).collect();
+    }
+    for list in [&field["options"], &field["oneOf"], &field["anyOf"]] {
         let label = |option: &Json| {
             text(&[&option["label"], &option["title"], option])
                 .or_else(|| not_null(&option["const"]))
@@ -135,9 +138,10 @@ fn options(field: &Json) -> Vec<String> {
             return labels;
         }
     }
-    let named = [&field["enumNames"], &field["enum"], &field["items"]["enum"]];
-    let values = named.into_iter().map(elements).find(|values| !values.is_empty()).unwrap_or_default();
-    values.iter().filter_map(not_null).take(MAX_ITEMS).collect()
+    match &field["items"] {
+        items @ Json::Object(_) => options(items, ui),
+        _ => Vec::new(),
+    }
 }
 
 fn elements(list: &Json) -> &[Json] {
