@@ -5,9 +5,6 @@ use super::{Ink, Line, Span, Style};
 /// The longest line of which the marks are read, in bytes.
 const MAX_LINE: usize = 16 * 1024;
 
-/// How many marks without an end are remembered for a line.
-const MAX_UNPAIRED: usize = 16;
-
 /// The lines of a text in Markdown, without the marks around code.
 pub(super) struct Source<'a> {
     lines: std::str::Lines<'a>,
@@ -101,13 +98,15 @@ pub(super) fn link(text: &str, url: &str) -> Line {
 
 /// Reads the marks inside a line.
 fn spans(line: &str) -> Vec<Span> {
-    let mut spans = Spans::default();
     if line.len() > MAX_LINE {
-        spans.plain(line);
-        return spans.all;
+        return vec![Span { ink: Ink::Plain, text: line.to_owned() }];
     }
-    let mut unpaired: Vec<&str> = Vec::new();
-    let mut rest = line;
+    spans_of(&mut Marks::new(line))
+}
+
+fn spans_of(marks: &mut Marks<'_>) -> Vec<Span> {
+    let mut spans = Spans::default();
+    let mut rest = marks.line;
     while let Some(at) = rest.find(['\\', '`', '*', '_', '[', '!', '<', 'h']) {
         let is_inside_word = rest[..at].ends_with(char::is_alphanumeric) || (at == 0 && spans.ends_in_word());
         spans.plain(&rest[..at]);
@@ -115,10 +114,10 @@ fn spans(line: &str) -> Vec<Span> {
         let read = match rest.as_bytes()[0] {
             b'\\' => escaped(rest),
             b'h' if is_inside_word => None,
-            b'h' => address(rest).map(|url| (Piece::Link("", url), url.len())),
-            b'<' => enclosed(rest, &mut unpaired),
-            b'!' | b'[' => bracketed(rest, &mut unpaired),
-            _ => marked(rest, is_inside_word, &mut unpaired),
+            b'h' => marks.address(rest).map(|url| (Piece::Link("", url), url.len())),
+            b'<' => enclosed(rest, marks),
+            b'!' | b'[' => bracketed(rest, marks),
+            _ => marked(rest, is_inside_word, marks),
         };
         let (piece, length) = read.unwrap_or_else(|| {
             let length = rest.chars().next().map_or(rest.len(), char::len_utf8);
@@ -151,30 +150,14 @@ fn escaped(rest: &str) -> Option<(Piece<'_>, usize)> {
 }
 
 /// Reads an address in angle brackets.
-fn enclosed<'a>(rest: &'a str, unpaired: &mut Vec<&'a str>) -> Option<(Piece<'a>, usize)> {
-    let end = find(rest, ">", unpaired)?;
+fn enclosed<'a>(rest: &'a str, marks: &mut Marks<'a>) -> Option<(Piece<'a>, usize)> {
+    let end = marks.find(rest, ">")?;
     let url = &rest[1..end];
     is_web(url).then_some((Piece::Link("", url), end + 1))
 }
 
-/// Returns the place of a mark, and remembers if there is none: then there is none further on either.
-fn find<'a>(text: &str, mark: &'a str, unpaired: &mut Vec<&'a str>) -> Option<usize> {
-    if unpaired.contains(&mark) {
-        return None;
-    }
-    let place = text.find(mark);
-    if place.is_none() && unpaired.len() < MAX_UNPAIRED {
-        unpaired.push(mark);
-    }
-    place
-}
-
 /// Reads code, strong or emphasized text.
-fn marked<'a>(
-    rest: &'a str,
-    is_inside_word: bool,
-    unpaired: &mut Vec<&'a str>,
-) -> Option<(Piece<'a>, usize)> {
+fn marked<'a>(rest: &'a str, is_inside_word: bool, marks: &mut Marks<'a>) -> Option<(Piece<'a>, usize)> {
     let first = rest.chars().next()?;
     let length = rest.len() - rest.trim_start_matches(first).len();
     let (mark, after) = rest.split_at(length);
@@ -186,42 +169,109 @@ fn marked<'a>(
         _ => return Some((Piece::Text(Ink::Plain, mark), length)),
     };
     let may_open = ink == Ink::Code || !after.starts_with(char::is_whitespace);
-    match may_open.then(|| find(after, mark, unpaired)).flatten() {
+    match may_open.then(|| marks.find(after, mark)).flatten() {
         Some(end) if end > 0 => Some((Piece::Text(ink, &after[..end]), length + end + length)),
         _ => Some((Piece::Text(Ink::Plain, mark), length)),
     }
 }
 
 /// Reads a link or an image.
-fn bracketed<'a>(rest: &'a str, unpaired: &mut Vec<&'a str>) -> Option<(Piece<'a>, usize)> {
+fn bracketed<'a>(rest: &'a str, marks: &mut Marks<'a>) -> Option<(Piece<'a>, usize)> {
     let is_image = rest.starts_with('!');
     let text = rest.strip_prefix('!').unwrap_or(rest).strip_prefix('[')?;
-    let middle = find(text, "](", unpaired)?;
+    let middle = marks.find(text, "](")?;
     let target = &text[middle + 2..];
-    let end = find(target, ")", unpaired)?;
-    // A title may follow the address.
-    let url = target[..end].split(' ').next().unwrap_or_default().trim_matches(['<', '>']);
+    let end = marks.find(target, ")")?;
     let length = rest.len() - target.len() + end + 1;
     let text = &text[..middle];
     if text.contains('[') {
         return None;
     }
+    // A title may follow the address.
+    let url = target[..end].split(' ').next().unwrap_or_default().trim_matches(['<', '>']);
     Some((if is_image { Piece::Image(text, url) } else { Piece::Link(text, url) }, length))
 }
 
-/// Returns the address at the beginning of a text, without the punctuation after it.
-fn address(rest: &str) -> Option<&str> {
-    let end = rest.find(|it: char| it.is_whitespace() || matches!(it, '<' | '>' | '"' | '`' | '|'));
-    let url = rest[..end.unwrap_or(rest.len())]
-        .trim_end_matches(['.', ',', ';', ':', '!', '?', '*', '_', ')', ']', '\'']);
-    is_web(url).then_some(url)
+/// The places of marks in a line. Each is searched for once, so that a line costs as much as it is long.
+struct Marks<'a> {
+    line: &'a str,
+    /// Marks and the place of the next of each, if there is one: from there on, it has not been searched for. The longest
+    /// line has room for 180 different ones.
+    next: Vec<(&'a str, Option<usize>)>,
+    /// Up to this place, addresses do not end: a character after them does not belong in an address.
+    endless: usize,
+    /// How many bytes were looked at.
+    #[cfg(test)]
+    looked_at: usize,
+}
+
+impl<'a> Marks<'a> {
+    fn new(line: &'a str) -> Self {
+        Self {
+            line,
+            next: Vec::new(),
+            endless: 0,
+            #[cfg(test)]
+            looked_at: 0,
+        }
+    }
+
+    /// Returns the place of a mark in a text that ends with the line.
+    fn find(&mut self, text: &str, mark: &'a str) -> Option<usize> {
+        let from = self.line.len() - text.len();
+        let known = self.next.iter().position(|(known, _)| *known == mark);
+        let place = match known.map(|at| self.next[at].1) {
+            Some(None) => None,
+            Some(Some(place)) if place >= from => Some(place),
+            _ => self.search(text, mark).map(|place| from + place),
+        };
+        match known {
+            Some(at) => self.next[at].1 = place,
+            None => self.next.push((mark, place)),
+        }
+        place.map(|place| place - from)
+    }
+
+    fn search(&mut self, text: &str, mark: &str) -> Option<usize> {
+        #[cfg(test)]
+        {
+            self.looked_at += text.find(mark).unwrap_or(text.len());
+        }
+        text.find(mark)
+    }
+
+    /// Returns the address at the beginning of a text that ends with the line, without the punctuation after it.
+    fn address(&mut self, text: &'a str) -> Option<&'a str> {
+        let from = self.line.len() - text.len();
+        if from < self.endless || !has_host(text) {
+            return None;
+        }
+        let end = text.find(|it: char| !is_of_address(it)).unwrap_or(text.len());
+        #[cfg(test)]
+        {
+            self.looked_at += end;
+        }
+        let is_end = |it: char| it.is_whitespace() || matches!(it, '<' | '>' | '"' | '`' | '|');
+        if !text[end..].chars().next().is_none_or(is_end) {
+            self.endless = from + end;
+            return None;
+        }
+        Some(text[..end].trim_end_matches(['.', ',', ';', ':', '!', '?', '*', '_', ')', ']', '\'']))
+    }
 }
 
 /// Returns whether an address may be opened: one of the web, without a character that does not belong in an address.
 fn is_web(url: &str) -> bool {
+    has_host(url) && url.chars().all(is_of_address)
+}
+
+fn has_host(url: &str) -> bool {
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")).unwrap_or_default();
     rest.starts_with(|it: char| it.is_ascii_alphanumeric() || it == '[')
-        && rest.bytes().all(|it| it.is_ascii_graphic() && !br#"<>"\^`{|}"#.contains(&it))
+}
+
+fn is_of_address(it: char) -> bool {
+    it.is_ascii_graphic() && !r#"<>"\^`{|}"#.contains(it)
 }
 
 /// Spans, of which neighbors with the same ink are joined.
@@ -350,11 +400,21 @@ mod tests {
     }
 
     #[test]
-    fn line_of_marks_without_end_is_one_line() {
-        for mark in ["*", "**a ", "[", "![", "`", "``a", "<", "_a ", "http", "[a](", "[a]", "\\"] {
-            let line = mark.repeat(MAX_LINE / mark.len());
-            let lines = written(&line);
-            assert!(lines.len() <= 1, "{mark}");
+    fn line_of_marks_costs_as_much_as_it_is_long() {
+        let marks =
+            ["*", "**a ", "[", "![", "`", "``a", "<", "_a ", "http", "[a](", "[a]", "\\", "h.", "http://a."];
+        let more = ["http://a.b,http://.", "<http://a", "*a **b `c ", "[[a", "(h", "a* ", "http://^."];
+        for (mark, end) in
+            marks.into_iter().chain(more).flat_map(|mark| ["", "^", "](b) > ^"].map(|end| (mark, end)))
+        {
+            // Code of many lengths, none of which ends.
+            let mut line: String = (1..20).rev().map(|ticks| "`".repeat(ticks) + " ").collect();
+            line.push_str(&mark.repeat((MAX_LINE - end.len() - line.len()) / mark.len()));
+            line.push_str(end);
+            assert!(written(&line).len() <= 1, "{mark}");
+            let mut marks = Marks::new(&line);
+            spans_of(&mut marks);
+            assert!(marks.looked_at <= 32 * line.len(), "{mark} {end}: {}", marks.looked_at);
         }
     }
 }
