@@ -9,6 +9,7 @@ use crate::{
         json::{DocumentError, object},
         orchestrate,
     },
+    value::prefix,
 };
 
 /// The longest error message, in bytes. The partial result of the failure has all of the text.
@@ -182,9 +183,9 @@ fn read(block: &Json, place: String) -> ContentBlock {
 fn message(result: &ToolResult) -> String {
     let blocks = result.content().iter().filter(|block| block.audience() != Audience::Model);
     let text = blocks.filter_map(ContentBlock::as_text).collect::<Vec<_>>().join("\n");
-    match (0..=MAX_MESSAGE.min(text.len())).rev().find(|at| text.is_char_boundary(*at)) {
-        None | Some(0) => "the tool reports an error without a text".into(),
-        Some(end) => text[..end].to_owned(),
+    match prefix(&text, MAX_MESSAGE) {
+        "" => "the tool reports an error without a text".into(),
+        text => text.to_owned(),
     }
 }
 

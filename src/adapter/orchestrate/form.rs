@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     DataSchema, Decision, FormPrompt, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, PromptAnswer,
-    SchemaError, ToolName, Value, Widget,
+    SchemaError, ToolName, Value, Widget, value::prefix,
 };
 
 /// The property that answers a confirmation.
@@ -220,8 +220,8 @@ impl Form {
         };
         let mut prompt = FormPrompt::new(bounded("schema", &self.schema)?);
         let texts: Vec<&str> = [self.title(), self.description()].into_iter().flatten().collect();
-        prompt.text = (!texts.is_empty()).then(|| cut(&texts.join("\n"), MAX_PROMPT_TEXT));
-        prompt.name = self.name.as_deref().map(|name| cut(name, MAX_PROMPT_LABEL));
+        prompt.text = (!texts.is_empty()).then(|| prefix(&texts.join("\n"), MAX_PROMPT_TEXT).to_owned());
+        prompt.name = self.name.as_deref().map(|name| prefix(name, MAX_PROMPT_LABEL).to_owned());
         if self.ui.is_object() {
             prompt.ui_schema = Some(bounded("uiSchema", &self.ui)?);
         }
@@ -307,8 +307,8 @@ impl Target {
     ) -> Result<Submission, FormError> {
         match self {
             Self::Tool { tool, parameters, input } => {
-                let name =
-                    callable(tool).ok_or_else(|| FormError::Tool { tool: cut(tool, MAX_PROMPT_LABEL) })?;
+                let name = callable(tool)
+                    .ok_or_else(|| FormError::Tool { tool: prefix(tool, MAX_PROMPT_LABEL).to_owned() })?;
                 let mut arguments = parameters.clone();
                 if let (Some(input), Some(value)) = (input, value) {
                     arguments.insert(input.clone(), value);
@@ -345,9 +345,4 @@ fn target(event: &Json) -> Target {
 
 fn text(json: &Json) -> Option<String> {
     json.as_str().map(str::to_owned)
-}
-
-fn cut(text: &str, limit: usize) -> String {
-    let end = (0..=limit.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    text[..end.unwrap_or(0)].to_owned()
 }
