@@ -18,7 +18,10 @@ use tokio::sync::{Notify, broadcast, oneshot, watch};
 
 use crate::{
     protocol::session::{CallKey, Event, Session},
-    tool::{CallError, RegisterError, SourceStatus, ToolName, executor::Renamed},
+    tool::{
+        CallError, RegisterError, SourceStatus, ToolName,
+        executor::{Renamed, Warning},
+    },
     transport::{CloseReason, Identity},
 };
 
@@ -141,6 +144,15 @@ impl Shared {
         });
         for (_, slot) in inner.calls.drain() {
             slot.settle(Err(CallError::Closed(reason.clone())));
+        }
+    }
+
+    /// Reports the warning of a tool.
+    fn warn(&self, warning: Warning) {
+        let Warning { call, tool, text } = warning;
+        tracing::warn!(%call, %tool, text, "a tool warns");
+        if let Some(events) = &self.lock().events {
+            let _ = events.send(Event::ToolWarning { call, tool, text }); // there may be no receiver
         }
     }
 

@@ -114,6 +114,7 @@ pub(super) fn line(event: &Event) -> Option<String> {
             format!("{tool} of {source} is offered as {offered_as}: another source offers {tool}")
         }
         Event::ToolLeftOut { tool, why } => format!("{tool} is not offered: {why}"),
+        Event::ToolWarning { tool, text, .. } => format!("{tool}: {text}"),
         Event::Closed(reason) => format!("left: {reason}"),
         _ => return None,
     })

@@ -401,11 +401,12 @@ impl<T: Transport> Driver<T> {
     }
 
     fn done(&mut self, done: Done) {
-        let mut inner = self.shared.lock();
+        let inner = || self.shared.lock();
         match done {
-            Done::Started(key) => inner.session.progress(now(), key, Progress::started()),
-            Done::Progress(key, progress) => inner.session.progress(now(), key, progress),
-            Done::Settled(key, outcome) => inner.session.settle(now(), key, outcome),
+            Done::Started(key) => inner().session.progress(now(), key, Progress::started()),
+            Done::Progress(key, progress) => inner().session.progress(now(), key, progress),
+            Done::Warning(warning) => self.shared.warn(warning),
+            Done::Settled(key, outcome) => inner().session.settle(now(), key, outcome),
         }
     }
 

@@ -34,8 +34,8 @@ use crate::{
 
 pub(crate) use self::listing::Renamed;
 pub(crate) use self::questions::Questions;
-pub(crate) use self::report::Done;
 pub(crate) use self::report::Reports;
+pub(crate) use self::report::{Done, Warning};
 use self::{
     caught::catch_panic,
     listing::list,

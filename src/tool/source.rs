@@ -19,6 +19,9 @@ use crate::{
 /// The longest time that closing a source may take.
 pub const SOURCE_CLOSE: Duration = Duration::from_secs(5);
 
+/// The longest warning, in bytes.
+const MAX_WARNING: usize = 1_024;
+
 /// The deadline of a context without a limit, thirty years from now, which every clock can represent.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 
@@ -235,6 +238,7 @@ pub struct ToolContext {
     deadline: std::time::Instant,
     stop: StopSignal,
     report: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
+    warning: Option<Arc<dyn Fn(String) + Send + Sync>>,
     trace: Option<TraceContext>,
     meta: Value,
     asker: Option<Asker>,
@@ -254,6 +258,7 @@ impl ToolContext {
             deadline: now.checked_add(limit).unwrap_or_else(|| now + FAR),
             stop: StopSignal::default(),
             report: None,
+            warning: None,
             trace: None,
             meta: Value::empty(),
             asker: None,
@@ -293,6 +298,13 @@ impl ToolContext {
         self
     }
 
+    /// Sets a function that receives the warnings.
+    #[must_use]
+    pub fn with_warnings(mut self, report: impl Fn(String) + Send + Sync + 'static) -> Self {
+        self.warning = Some(Arc::new(report));
+        self
+    }
+
     /// Sets the trace context.
     #[must_use]
     pub fn with_trace(mut self, context: impl Into<Option<TraceContext>>) -> Self {
@@ -329,6 +341,15 @@ impl ToolContext {
             })
         });
         self.with_asker(Some(asker))
+    }
+
+    /// Reports something odd that does not affect the call, such as a result of an unexpected form. The first warning of a
+    /// call becomes an [`Event::ToolWarning`](crate::Event::ToolWarning) of the local participant; nothing is sent. It is
+    /// cut to 1 KiB.
+    pub fn warn(&self, text: &str) {
+        if let Some(report) = &self.warning {
+            report(crate::value::prefix(text, MAX_WARNING).to_owned());
+        }
     }
 
     /// Asks the person a question, within the remaining time of the call.

@@ -236,6 +236,16 @@ pub enum Event {
         /// The name that is offered.
         offered_as: ToolName,
     },
+    /// A tool of the local participant has reported something odd, such as a result that violates the tool's output schema.
+    /// The call is not affected. It is also logged.
+    ToolWarning {
+        /// The call.
+        call: CallId,
+        /// The tool.
+        tool: ToolName,
+        /// The report, at most 1 KiB.
+        text: String,
+    },
     /// The health of a tool source of the local participant has changed.
     Source(SourceStatus),
     /// Client: the bound assistant has changed. `None`: no assistant is bound.

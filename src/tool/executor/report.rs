@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::tool::{ErrorCode, JobKey, Outcome, Progress, ToolError};
+use crate::tool::{CallId, ErrorCode, JobKey, Outcome, Progress, ToolError, ToolName};
 
 /// A report of a call.
 #[derive(Debug)]
@@ -13,11 +13,21 @@ pub(crate) enum Done {
     Started(JobKey),
     /// Progress. If several were not read, only the last is kept.
     Progress(JobKey, Progress),
+    /// The tool's source warns of something that does not affect the call.
+    Warning(Warning),
     /// The outcome; the last report of a call.
     Settled(JobKey, Outcome),
 }
 
-/// Receives the reports of all calls, in order. It never holds more than three for one call.
+/// A warning of a tool's source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Warning {
+    pub(crate) call: CallId,
+    pub(crate) tool: ToolName,
+    pub(crate) text: String,
+}
+
+/// Receives the reports of all calls, in order. It never holds more than four for one call.
 #[derive(Debug)]
 pub(crate) struct Reports(mpsc::UnboundedReceiver<Notice>);
 
@@ -26,6 +36,7 @@ pub(super) enum Notice {
     Started(JobKey),
     /// Progress is available.
     Progress(JobKey, Latest),
+    Warning(Warning),
     Settled(JobKey, Outcome),
 }
 
@@ -61,6 +72,7 @@ impl Reports {
 fn read(notice: Notice) -> Option<Done> {
     match notice {
         Notice::Started(key) => Some(Done::Started(key)),
+        Notice::Warning(warning) => Some(Done::Warning(warning)),
         Notice::Settled(key, outcome) => Some(Done::Settled(key, outcome)),
         Notice::Progress(key, latest) => {
             latest.lock().waiting.take().map(|progress| Done::Progress(key, progress))
@@ -75,6 +87,7 @@ pub(super) struct Latest(Arc<Mutex<Unread>>);
 #[derive(Debug, Default)]
 struct Unread {
     waiting: Option<Progress>,
+    warned: bool,
     settled: bool,
 }
 
@@ -109,6 +122,18 @@ impl Reporter {
             let mut slot = latest.lock();
             if !slot.settled && slot.waiting.replace(progress).is_none() {
                 let _ = notices.send(Notice::Progress(key, latest.clone()));
+            }
+        }
+    }
+
+    /// Returns the function by which a tool's context warns. Only the first warning of a call is reported.
+    pub(super) fn warning(&self, call: CallId, tool: ToolName) -> impl Fn(String) + Send + Sync + 'static {
+        let (notices, latest) = (self.notices.clone(), self.latest.clone());
+        move |text| {
+            let mut slot = latest.lock();
+            if !slot.settled && !std::mem::replace(&mut slot.warned, true) {
+                let _ =
+                    notices.send(Notice::Warning(Warning { call: call.clone(), tool: tool.clone(), text }));
             }
         }
     }

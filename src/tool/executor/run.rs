@@ -77,6 +77,7 @@ async fn execute(job: Job, offered: &Offered, asker: Option<Asker>, stop: StopSi
     let options = offered.tool.tool_options();
     let (limit, deadline) = effective_limit(options, job.limit, Instant::from_std(job.deadline));
     let context = ToolContext::new(caller, limit)
+        .with_warnings(reporter.warning(call.clone(), offered.tool.name().clone()))
         .with_call_id(call)
         .with_deadline(deadline.into_std())
         .with_stop(stop.clone())

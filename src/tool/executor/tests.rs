@@ -144,7 +144,7 @@ async fn outcome(reports: &mut Reports) -> (JobKey, Outcome) {
     loop {
         match reports.recv().await.unwrap() {
             Done::Settled(key, outcome) => return (key, outcome),
-            Done::Started(_) | Done::Progress(..) => {}
+            Done::Started(_) | Done::Progress(..) | Done::Warning(_) => {}
         }
     }
 }
