@@ -21,7 +21,7 @@ pub(super) struct SourceArguments {
     tools: Option<PathBuf>,
 
     /// MCP server whose tools are offered: a command, which runs on this machine, or a URL (repeatable). Its words are
-    /// split as by a shell, and nothing is expanded. `NAME=` before it sets the name of the server
+    /// split as by a shell, and nothing is expanded. `NAME=` before it sets the name of the server. A command starts in the current folder
     #[arg(long, value_name = "[NAME=]COMMAND|URL", value_parser = server)]
     mcp: Vec<String>,
 
@@ -116,10 +116,18 @@ fn split(text: &str) -> (Option<&str>, &str) {
 pub(super) fn named(text: &str) -> McpServer {
     let (name, place) = split(text);
     let is_url = ["http://", "https://"].iter().any(|scheme| place.starts_with(scheme));
-    let server = if is_url { mcp::http(place) } else { mcp::line(place) };
+    let server = if is_url { mcp::http(place) } else { in_this_folder(mcp::line(place)) };
     match name {
         Some(name) => server.name(name),
         None => server,
+    }
+}
+
+/// Starts a server where the command line was written, as a shell does: its words may be relative paths.
+fn in_this_folder(server: McpServer) -> McpServer {
+    match env::current_dir() {
+        Ok(folder) => server.folder(folder),
+        Err(_) => server,
     }
 }
 
