@@ -209,7 +209,7 @@ async fn sec_i10_server_gets_no_tool_of_another_source_called() {
     let client = Client::builder().tools(own).tools(server).consent(|_| async { true });
     let client = client.prompt(|asked: toolbridge::PromptRequest| async move {
         let Prompt::Form(form) = asked.prompt() else { panic!("{asked:?}") };
-        assert_eq!(form.text.as_deref(), Some("Go on?"));
+        assert_eq!(form.text.as_deref(), Some("fake asks: Go on?"));
         Ok(PromptAnswer::submitted(&json!({"tool": "erase"})).unwrap())
     });
     let client = client.join_over(room.client("phone")).await.unwrap();

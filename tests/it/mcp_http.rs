@@ -245,6 +245,38 @@ async fn expired_session_is_made_anew_and_the_call_is_not_repeated() {
 }
 
 #[tokio::test]
+async fn session_that_a_server_refuses_with_400_is_made_again() {
+    let server = Server::start(|request, calls| match calls {
+        1 => {
+            let refusal =
+                r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"No valid session ID"},"id":null}"#;
+            ok("application/json", refusal).replace("200 OK", "400 Bad Request")
+        }
+        _ => request.answer(&json!({"content": []})),
+    });
+    let server = server.await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    assert_eq!(error(&tools).await, "the MCP server \"far\" does not answer: its session has expired");
+    while tools.health() != SourceHealth::Up || server.count("initialize") < 2 {
+        tools.changed().await;
+    }
+    assert!(call(&tools).await.is_ok());
+}
+
+#[tokio::test]
+async fn call_whose_answer_cannot_be_resumed_fails_at_once() {
+    let server = Server::start(|request, calls| match calls {
+        1 => ok("text/event-stream", "id: 1\nretry: 1\ndata:\n\n"), // it refuses the GET that follows
+        _ => request.answer(&json!({"content": []})),
+    });
+    let server = server.await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    let error = error(&tools).await;
+    assert!(error.contains("its answer cannot be resumed"), "{error}");
+    assert!(call(&tools).await.is_ok());
+}
+
+#[tokio::test]
 async fn answer_that_ends_early_fails_its_call_alone() {
     let server = Server::start(|request, calls| match calls {
         1 => ok("text/event-stream", ": nothing\n\n"),

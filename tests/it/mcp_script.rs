@@ -17,13 +17,20 @@ fail() { printf '{"jsonrpc":"2.0","id":%s,"error":{"code":%s,"message":"%s"}}\n'
 text() { answer "$1" '{"content":[{"type":"text","text":"'"$2"'"}]}'; }
 tools='{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}'
 list() { answer "$1" "$tools"; }
+discover() { fail "$1" -32601 'Method not found'; }
+"#;
+
+/// Makes a script a server of version 2026-07-28.
+pub(crate) const MODERN: &str = r#"
+discover() { answer "$1" '{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"fake","version":"1"},"ttlMs":0,"cacheScope":"private"}'; }
+tools='{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}],"ttlMs":0,"cacheScope":"private"}'
 "#;
 
 const LOOP: &str = r#"
 while IFS= read -r line; do
   id=${line#*'"id":'}; id=${id%%,*}; id=${id%%\}*}
   case "$line" in
-    *'"server/discover"'*) fail "$id" -32601 'Method not found' ;;
+    *'"server/discover"'*) discover "$id" ;;
     *'"initialize"'*) answer "$id" '{"protocolVersion":"'$version'","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"fake","version":"1"}}' ;;
     *'"notifications/initialized"'*) ;;
     *'"tools/list"'*) list "$id" ;;

@@ -18,7 +18,7 @@ use toolbridge::{
     memory::MemoryRoom,
 };
 
-use crate::mcp_script::Script;
+use crate::mcp_script::{MODERN, Script};
 
 fn context() -> ToolContext {
     ToolContext::new("caller", Duration::from_secs(60))
@@ -171,6 +171,7 @@ async fn errors_have_the_code_of_their_cause() {
     for (code, message, expected) in [
         (-32602, "Unknown tool: t", ErrorCode::UNKNOWN_TOOL),
         (-32602, "b is missing", ErrorCode::INVALID_PARAMETERS),
+        (-32602, "User not found", ErrorCode::INVALID_PARAMETERS),
         (-32603, "broken", ErrorCode::EXECUTION_ERROR),
     ] {
         let tools = script.server(&format!("fail \"$1\" {code} '{message}'"), "").await.unwrap();
@@ -254,7 +255,7 @@ async fn elicitation_asks_the_person() {
     let form = r#"elicitation/create","params":{"message":"How many?","requestedSchema":{"type":"object","properties":{"n":{"type":"integer","x-odd":[],"default":1},"unit":{"type":"string","default":"kg"}}}}"#;
     let answer = asked(form, |prompt| {
         let Prompt::Form(form) = prompt else { panic!("{prompt:?}") };
-        assert_eq!(form.text.as_deref(), Some("How many?"));
+        assert_eq!(form.text.as_deref(), Some("fake asks: How many?"));
         assert_eq!(form.schema.to_json()["properties"]["n"]["x-odd"], json!([]));
         Ok(PromptAnswer::submitted(&json!({"n": 3})).unwrap())
     });
@@ -262,7 +263,8 @@ async fn elicitation_asks_the_person() {
     assert!(answer.await.contains(filled), "a field that the person left out has its default");
     let url = r#"elicitation/create","params":{"mode":"url","message":"Sign in","url":"https://example.com/in","elicitationId":"1"}"#;
     let answer = asked(url, |prompt| {
-        assert!(matches!(prompt, Prompt::Authorize(_)), "{prompt:?}");
+        let Prompt::Authorize(address) = prompt else { panic!("{prompt:?}") };
+        assert_eq!((address.service.as_deref(), address.text.as_deref()), (Some("fake"), Some("Sign in")));
         Ok(PromptAnswer::declined())
     });
     assert!(answer.await.contains(r#""result":{"action":"decline"}"#));
@@ -296,6 +298,68 @@ async fn wxo_w17_input_that_a_result_requires_is_asked_and_sent_with_its_state()
         second.contains(r#""inputResponses":{"who":{"action":"accept","content":{"name":"Ada"}}}"#),
         "{second}"
     );
+}
+
+#[tokio::test]
+async fn result_that_is_not_complete_and_cannot_be_handled_is_an_error() {
+    let script = Script::new("mcp-kinds");
+    for (kind, expected) in [
+        (r#""complete""#, None),
+        (r#""later""#, Some("unknown type")),
+        ("7", Some("unknown type")),
+        (r#""task""#, Some("task")),
+        (r#""input_required","inputRequests":[]"#, Some("unknown form")),
+    ] {
+        let body = format!(r#"answer "$1" '{{"resultType":{kind},"content":[]}}'"#);
+        let tools = script.server(&body, MODERN).await.unwrap();
+        let outcome = call(&tools).await;
+        match (expected, &outcome) {
+            (None, Ok(_)) => {}
+            (Some(text), Err(error)) => assert!(error.message().contains(text), "{kind}: {error:?}"),
+            _ => panic!("{kind}: {outcome:?}"),
+        }
+        tools.close().await;
+    }
+}
+
+#[tokio::test]
+async fn call_that_needs_an_address_to_be_opened_is_sent_again_when_it_was() {
+    let script = Script::new("mcp-open-first");
+    let body = r#"if [ -e "$0.asked" ]; then text "$1" done; else : > "$0.asked"
+        printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"open first","data":{"elicitations":[{"mode":"url","elicitationId":"1","url":"https://example.com/in","message":"Sign in"}]}}}\n' "$1"
+        fi"#;
+    let tools = script.server(body, "").await.unwrap();
+    let declining = context().with_answers(|_| async { Ok(PromptAnswer::declined()) });
+    let declined = tools.execute(&"t".parse().unwrap(), Value::empty(), declining).await.unwrap_err();
+    assert_eq!(declined.code(), ErrorCode::PERMISSION_DENIED);
+    fs::remove_file(script.note("asked")).unwrap();
+    let opening = context().with_answers(|prompt| async move {
+        assert!(matches!(&prompt, Prompt::Authorize(it) if it.url == "https://example.com/in"), "{prompt:?}");
+        Ok(PromptAnswer::done())
+    });
+    let result = tools.execute(&"t".parse().unwrap(), Value::empty(), opening).await.unwrap();
+    assert_eq!(ToolResult::of(&result).for_model(100).text, "done");
+}
+
+#[tokio::test]
+async fn subscription_that_ends_is_made_again_and_the_list_is_read() {
+    let script = Script::new("mcp-listen");
+    let body = r#"case "$2" in
+        *subscriptions/listen*)
+          printf '%s\n' "$1" >> "$0.listened"
+          tools='{"resultType":"complete","tools":[{"name":"new"}],"ttlMs":0,"cacheScope":"private"}'
+          printf '{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%s},"notifications":{"toolsListChanged":true}}}\n' "$1"
+          answer "$1" '{"resultType":"complete"}' ;;
+        esac"#;
+    let tools = script.server(body, MODERN).await.unwrap();
+    let is_new = |tools: &McpTools| tools.list().iter().any(|it| it.name().as_str() == "new");
+    while !is_new(&tools) {
+        tools.changed().await;
+    }
+    let times = || fs::read_to_string(script.note("listened")).unwrap().lines().count();
+    while times() < 2 {
+        tools.changed().await;
+    }
 }
 
 #[tokio::test]
@@ -380,50 +444,27 @@ async fn room_sees_tools_go_and_come_back() {
 async fn wxo_w16_result_that_violates_its_output_schema_is_delivered_and_reported() {
     let script = Script::new("mcp-output");
     let list = r#"tools='{"tools":[{"name":"t","outputSchema":{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}}]}'"#;
-    let logged = Arc::new(Mutex::new(Vec::new()));
-    let _default = tracing::subscriber::set_default(Logged(Arc::clone(&logged)));
-    for (structured, is_reported) in [(r#"{"n":1}"#, false), (r#"{"n":"hunter2"}"#, true), ("{}", true)] {
-        let body = format!(r#"answer "$1" '{{"content":[],"structuredContent":{structured}}}'"#);
-        let tools = script.server(&body, list).await.unwrap();
-        logged.lock().unwrap().clear();
-        let result = ToolResult::of(&call(&tools).await.unwrap());
-        assert_eq!(result.structured().unwrap().to_json().to_string(), structured);
-        let logged = logged.lock().unwrap().join("\n");
-        assert_eq!(logged.contains("violates its output schema"), is_reported, "{logged}");
-        assert!(!logged.contains("hunter2"), "{logged}");
-        tools.close().await;
+    let body = r#"case "$2" in *one*) n=1 ;; *) n='"hunter2"' ;; esac; answer "$1" '{"content":[],"structuredContent":{"n":'"$n"'}}'"#;
+    let tools = script.server(body, list).await.unwrap();
+    let room = MemoryRoom::new();
+    let client = Client::builder().consent(|_| async { true }).tools(tools);
+    let client = client.join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("brain")).await.unwrap();
+    assistant.ready("phone").await.unwrap();
+    let mut events = client.events();
+    for (which, n) in [("one", json!(1)), ("other", json!("hunter2"))] {
+        let value = assistant.call("t", json!({"which": which})).await.unwrap();
+        assert_eq!(ToolResult::of(&value).structured().unwrap().to_json(), json!({"n": n}));
     }
-}
-
-/// Keeps the text of warnings.
-struct Logged(Arc<Mutex<Vec<String>>>);
-
-impl tracing::Subscriber for Logged {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Text(String);
-        impl tracing::field::Visit for Text {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                self.0 += &format!("{field}={value:?} ");
-            }
+    client.close().await;
+    let mut warnings = Vec::new();
+    while let Some(event) = events.recv().await {
+        if let Event::ToolWarning { tool, text, .. } = event {
+            assert_eq!(tool.as_str(), "t");
+            warnings.push(text);
         }
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
     }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("the result violates the tool's output schema: "), "{warnings:?}");
+    assert!(!warnings[0].contains("hunter2"), "{warnings:?}");
 }

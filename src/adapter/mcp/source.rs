@@ -68,8 +68,10 @@ pub fn line(line: &str) -> McpServer {
 /// The address must be `https`, or `http` of this machine. Redirects are not followed.
 pub fn http(url: impl Into<String>) -> McpServer {
     let url = url.into();
-    let host = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
-    let name = host.split(['/', '?', '#']).next().unwrap_or(host).to_owned();
+    let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host); // a password may stand before it
+    let name = host.to_owned();
     McpServer::new(name, Ok(Place::Url(url)))
 }
 
@@ -85,8 +87,13 @@ fn name_of(words: &[String]) -> String {
     let Some((program, arguments)) = words.split_first() else { return String::new() };
     let program = stem(program);
     let is_runner = matches!(program, "npx" | "bunx" | "uvx" | "node" | "deno" | "python" | "python3" | "sh");
-    let started = arguments.iter().find(|it| !it.starts_with('-')).filter(|_| is_runner);
+    let started = arguments.iter().find(|it| !it.starts_with('-')).filter(|it| is_runner && is_path(it));
     started.map_or(program, |started| telling(started)).to_owned()
+}
+
+/// Whether a word is a package or a path. Any other, such as code after `-c`, may hold a secret.
+fn is_path(word: &str) -> bool {
+    word.len() <= 256 && word.chars().all(|it| it.is_alphanumeric() || "@/._-".contains(it))
 }
 
 /// Returns the last part of a path that says something: `files` of `files/dist/index.js`. The version of a package is
@@ -359,10 +366,20 @@ mod tests {
             ("node index.js", "index"),
             ("python3 -u lamp.py", "lamp"),
             ("npx @modelcontextprotocol/server-everything", "server-everything"),
-            ("sh -c 'exec lamp'", "exec lamp"),
+            ("sh -c 'KEY=hunter2 exec lamp'", "sh"),
+            ("python3 -c 'print(1)'", "python3"),
             ("", ""),
         ] {
             assert_eq!(name_of(&shlex::split(line).unwrap()), name);
+        }
+    }
+
+    #[test]
+    fn sec_p3_server_at_an_address_is_named_after_its_host_without_a_password() {
+        for url in
+            ["https://me:hunter2@example.com/mcp", "https://example.com?key=hunter2", "https://example.com"]
+        {
+            assert_eq!(format!("{:?}", http(url)), r#"McpServer { name: "example.com", .. }"#);
         }
     }
 }

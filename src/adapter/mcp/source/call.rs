@@ -1,12 +1,15 @@
 //! One call of a server's tool.
 
+use std::time::Duration;
+
 use rmcp::{
     RoleClient,
     model::{CallToolRequest, CallToolRequestParams, ClientRequest, InputResponses, JsonObject},
     service::{PeerRequestOptions, RequestHandle},
 };
 use serde::Deserialize;
-use tokio::sync::mpsc;
+use serde_json::{Value as Json, value::RawValue};
+use tokio::{sync::mpsc, time::timeout};
 
 use super::{
     Listed, Shared,
@@ -22,19 +25,37 @@ const MAX_ROUNDS: usize = 16;
 /// The JSON-RPC error of invalid parameters. It also stands for an unknown tool.
 const INVALID_PARAMS: i64 = -32_602;
 
+/// The JSON-RPC error of a call that first needs the person to open addresses (protocol version 2025-11-25).
+const OPEN_FIRST: i64 = -32_042;
+
+/// How long the reason for the end of a connection is awaited.
+const REASON_GRACE: Duration = Duration::from_secs(2);
+
 /// A request that its server is to cancel, and why.
 pub(super) type Cancel = (RequestHandle<RoleClient>, String);
 
-/// The part of a result that says whether it is one.
+/// The part of a result that says what it is.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Intermediate {
-    #[serde(default)]
-    result_type: Option<String>,
+struct Kind<'a> {
+    #[serde(default, borrow)]
+    result_type: Option<&'a RawValue>,
+}
+
+/// What a server needs before it can answer.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Needed {
     #[serde(default)]
     input_requests: Option<Inputs>,
     #[serde(default)]
     request_state: Option<String>,
+}
+
+/// The data of [`OPEN_FIRST`].
+#[derive(Deserialize)]
+struct Addresses {
+    elicitations: Vec<Json>,
 }
 
 pub(super) async fn call(
@@ -49,26 +70,33 @@ pub(super) async fn call(
     })?;
     let mut params = CallToolRequestParams::new(listed.foreign.clone()).with_arguments(arguments);
     for _ in 0..MAX_ROUNDS {
-        let text = request(shared, live, params.clone(), context).await?;
-        let Some(asked) = intermediate(&text)? else {
-            return complete(shared, listed, &text);
+        let needed = match request(shared, live, params.clone(), context).await? {
+            Answer::Result(text) => match needed(&text, live)? {
+                Some(needed) => needed,
+                None => return complete(shared, listed, &text, context),
+            },
+            Answer::Error { code: OPEN_FIRST, data: Some(data), .. } => {
+                open_all(shared, &data, context).await?;
+                Needed::default()
+            }
+            other => return Err(failure(shared, listed, other)),
         };
-        let answers: InputResponses =
-            elicitation::answer_all(asked.input_requests.unwrap_or_default(), context).await?;
+        let inputs = needed.input_requests.unwrap_or_default();
+        let answers: InputResponses = elicitation::answer_all(&shared.name, inputs, context).await?;
         params.input_responses = (!answers.is_empty()).then_some(answers);
-        params.request_state = asked.request_state;
+        params.request_state = needed.request_state;
     }
     Err(failed(format!("the MCP server {:?} asked for input {MAX_ROUNDS} times", shared.name)))
 }
 
-/// Sends one request, and returns the text of its result.
+/// Sends one request, and returns its answer.
 async fn request(
     shared: &Shared,
     live: &Live,
     params: CallToolRequestParams,
     context: &ToolContext,
-) -> Result<String, ToolError> {
-    let (handover, answered) = Handover::new(Some(context.clone()));
+) -> Result<Answer, ToolError> {
+    let (handover, mut answered) = Handover::new(Some(context.clone()));
     let mut request = CallToolRequest::new(params);
     request.extensions.insert(handover);
     let request = ClientRequest::CallToolRequest(request);
@@ -78,22 +106,20 @@ async fn request(
         OpenCall { handle: Some(handle), requests: &live.requests, context, cancels: &shared.cancels };
     let answer = tokio::select! {
         biased;
-        answer = answered => answer,
+        answer = &mut answered => answer.ok(),
         () = context.cancelled() => return Err(ToolError::cancelled()), // `open` cancels it
+        // The reason follows, once it is known how the server has ended.
+        () = open.given_up() => timeout(REASON_GRACE, answered).await.ok().and_then(Result::ok),
     };
     open.handle = None;
-    match answer {
-        Ok(Answer::Result(text)) => Ok(text),
-        Ok(Answer::Error { code, message }) => Err(json_rpc_error(code, &message)),
-        Ok(Answer::TooLarge(size)) => Err(ToolError::new(
-            ErrorCode::RESULT_TOO_LARGE,
-            format!("the result has {size} bytes; the limit is {MAX_RESULT}"),
-        )),
-        Ok(Answer::Ended(reason)) => {
-            Err(failed(format!("the MCP server {:?} does not answer: {reason}", shared.name)))
-        }
-        Ok(Answer::NotSent) | Err(_) => Err(not_sent(shared)),
-    }
+    answer.ok_or_else(|| failed(format!("the connection to the MCP server {:?} has ended", shared.name)))
+}
+
+/// Asks the person to open addresses, as an error demands.
+async fn open_all(shared: &Shared, data: &str, context: &ToolContext) -> Result<(), ToolError> {
+    let unreadable = |_| failed("the MCP server wants addresses to be opened, and names none".to_owned());
+    let addresses: Addresses = serde_json::from_str(data).map_err(unreadable)?;
+    elicitation::open_all(&shared.name, addresses.elicitations, context).await
 }
 
 /// An open request. Dropping it tells the server that nobody waits for the answer.
@@ -105,6 +131,16 @@ struct OpenCall<'a> {
     cancels: &'a mpsc::UnboundedSender<Cancel>,
 }
 
+impl OpenCall<'_> {
+    /// Resolves when `rmcp` has an answer, or none will come because its connection has ended.
+    async fn given_up(&mut self) {
+        match &mut self.handle {
+            Some(handle) => _ = (&mut handle.rx).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
@@ -114,42 +150,60 @@ impl Drop for OpenCall<'_> {
     }
 }
 
-/// Returns the request for input that the text is, if it is one.
-fn intermediate(text: &str) -> Result<Option<Intermediate>, ToolError> {
-    // Few documents name the member, and a large one is read only once then.
+/// Returns what the server needs, if the text is no final result.
+fn needed(text: &str, live: &Live) -> Result<Option<Needed>, ToolError> {
+    // Without the member it is a final result, and a large one is read only once.
     if !text.contains("\"resultType\"") {
         return Ok(None);
     }
-    let Ok(read) = serde_json::from_str::<Intermediate>(text) else { return Ok(None) };
-    match read.result_type.as_deref() {
-        Some("input_required") => Ok(Some(read)),
-        Some("task") => Err(failed("the MCP server started a task, which cannot be followed".to_owned())),
-        _ => Ok(None),
+    let Ok(Kind { result_type: Some(kind) }) = serde_json::from_str(text) else { return Ok(None) };
+    match kind.get() {
+        "\"complete\"" => Ok(None),
+        "\"input_required\"" => match serde_json::from_str(text) {
+            Ok(needed) => Ok(Some(needed)),
+            Err(_) => Err(failed("the MCP server asks for input in an unknown form".to_owned())),
+        },
+        "\"task\"" => Err(failed("the MCP server started a task, which cannot be followed".to_owned())),
+        // In earlier versions of the protocol the member has no meaning.
+        _ if !live.has_result_types() => Ok(None),
+        _ => Err(failed("the MCP server returned a result of an unknown type".to_owned())),
     }
 }
 
-fn complete(shared: &Shared, listed: &Listed, text: &str) -> Outcome {
+fn complete(shared: &Shared, listed: &Listed, text: &str, context: &ToolContext) -> Outcome {
     let result = CallToolResult::read(text).map_err(|error| {
         failed(format!("the result of the MCP server {:?} cannot be read: {error}", shared.name))
     })?;
     if let Some(problem) = listed.violation(&result) {
         // It is delivered all the same: the model may understand it.
-        tracing::warn!(
-            server = &*shared.name,
-            tool = listed.foreign,
-            problem,
-            "a result violates its output schema"
-        );
+        context.warn(&format!("the result violates the tool's output schema: {problem}"));
     }
     result.into_outcome()
 }
 
-fn json_rpc_error(code: i64, message: &str) -> ToolError {
-    let lower = message.to_ascii_lowercase();
-    let kind = match code {
-        INVALID_PARAMS if lower.contains("unknown tool") || lower.contains("not found") => {
-            ErrorCode::UNKNOWN_TOOL
+/// Returns the error of an answer that is no result.
+fn failure(shared: &Shared, listed: &Listed, answer: Answer) -> ToolError {
+    match answer {
+        Answer::Error { code, message, .. } => json_rpc_error(code, &message, &listed.foreign),
+        Answer::TooLarge(size) => ToolError::new(
+            ErrorCode::RESULT_TOO_LARGE,
+            format!("the result has {size} bytes; the limit is {MAX_RESULT}"),
+        ),
+        Answer::Ended(reason) => {
+            failed(format!("the MCP server {:?} does not answer: {reason}", shared.name))
         }
+        Answer::NotSent | Answer::Result(_) => not_sent(shared),
+    }
+}
+
+fn json_rpc_error(code: i64, message: &str, tool: &str) -> ToolError {
+    let lower = message.to_ascii_lowercase();
+    // Other things than the tool may not be found.
+    let names_it =
+        || message.split(|it: char| it.is_whitespace() || "\"'`:,".contains(it)).any(|it| it == tool);
+    let is_unknown = lower.contains("unknown tool") || lower.contains("not found") && names_it();
+    let kind = match code {
+        INVALID_PARAMS if is_unknown => ErrorCode::UNKNOWN_TOOL,
         INVALID_PARAMS => ErrorCode::INVALID_PARAMETERS,
         _ => ErrorCode::EXECUTION_ERROR,
     };

@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::{
     task::JoinSet,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
@@ -32,6 +32,7 @@ use super::{
     definition::Definition,
     elicitation::Handler,
     http::HttpClient,
+    life::{FIRST_PAUSE, LONGEST_PAUSE},
     requests::{Answer, HEADER_KEY, Handover, Requests},
     settings::{Bearer, Place},
     stdio::StdioTransport,
@@ -57,7 +58,13 @@ const EXIT_GRACE: Duration = Duration::from_millis(500);
 const MAX_POSTS: usize = 64;
 
 /// How long the end of `rmcp`'s task is awaited.
-const SERVICE_GRACE: Duration = Duration::from_secs(1);
+const SERVICE_GRACE: Duration = Duration::from_millis(500);
+
+/// The largest definition of a tool, in bytes.
+const MAX_DEFINITION: usize = 256 << 10;
+
+/// The largest list of tools, in bytes.
+const MAX_LIST: usize = 16 << 20;
 
 /// The protocol versions, the preferred one first.
 const VERSIONS: [ProtocolVersion; 3] =
@@ -71,6 +78,14 @@ pub(super) type Toolset = BTreeMap<ToolName, Arc<Listed>>;
 pub(super) struct Live {
     pub(super) peer: Peer<RoleClient>,
     pub(super) requests: Arc<Requests>,
+}
+
+impl Live {
+    /// Whether the protocol is of version 2026-07-28 or later: its results name their types, and changes of the list are
+    /// announced to those that ask for it.
+    pub(super) fn has_result_types(&self) -> bool {
+        self.peer.peer_info().is_some_and(|info| info.protocol_version >= ProtocolVersion::V_2026_07_28)
+    }
 }
 
 pub(super) struct Connection {
@@ -165,21 +180,31 @@ impl Connection {
 
     /// Asks for changes of the tool list, in versions of the protocol that announce them only then.
     pub(super) async fn subscribe(&mut self, shared: &Arc<Shared>) {
-        let has_listen = self
-            .live
-            .peer
-            .peer_info()
-            .is_some_and(|info| info.protocol_version >= ProtocolVersion::V_2026_07_28);
-        if !has_listen {
+        if !self.live.has_result_types() {
             return;
         }
-        let filter = SubscriptionFilter::builder().tools_list_changed().build();
         let (peer, shared) = (self.live.peer.clone(), Arc::clone(shared));
         self.tasks.spawn(async move {
-            // A server without such changes refuses.
-            let Ok(mut changes) = peer.listen(filter).await else { return };
-            while let Ok(Some(_)) = changes.next().await {
-                shared.list_changed.notify_one();
+            let mut pause = FIRST_PAUSE;
+            loop {
+                let filter = SubscriptionFilter::builder().tools_list_changed().build();
+                let start = Instant::now();
+                match peer.listen(filter).await {
+                    Ok(mut changes) => {
+                        while let Ok(Some(_)) = changes.next().await {
+                            shared.list_changed.notify_one();
+                        }
+                    }
+                    // A server without such changes refuses.
+                    Err(ServiceError::McpError(_)) => return,
+                    Err(_) => {}
+                }
+                if start.elapsed() >= LONGEST_PAUSE {
+                    pause = FIRST_PAUSE;
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                shared.list_changed.notify_one(); // changes may have been missed
             }
         });
     }
@@ -218,9 +243,14 @@ impl Connection {
 /// Returns the tools of the server.
 pub(super) async fn list(shared: &Shared, live: &Live) -> Result<Toolset, McpError> {
     let mut definitions = Vec::new();
-    let mut cursor = None;
+    let (mut cursor, mut size) = (None, 0);
     for _ in 0..MAX_PAGES {
         let page = page(shared, live, cursor.take()).await?;
+        size += page.tools.iter().map(|text| text.get().len()).sum::<usize>();
+        if size > MAX_LIST {
+            let reason = format!("its tool list has more than {MAX_LIST} bytes");
+            return Err(McpError::protocol(&shared.name, reason));
+        }
         definitions.extend(page.tools);
         match page.next_cursor.filter(|next| !next.is_empty()) {
             Some(next) if definitions.len() < MAX_TOOLS => cursor = Some(next),
@@ -250,7 +280,7 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
             }
             Ok(page)
         }
-        Ok(Ok(Answer::Error { code, message })) => {
+        Ok(Ok(Answer::Error { code, message, .. })) => {
             Err(fail(format!("it lists no tools: {message} ({code})")))
         }
         Ok(Ok(Answer::TooLarge(size))) => Err(fail(format!("its tool list has {size} bytes"))),
@@ -302,6 +332,13 @@ fn toolset(shared: &Shared, definitions: &[Box<RawValue>]) -> Toolset {
     };
     let mut read = BTreeMap::new();
     for text in definitions {
+        if text.get().len() > MAX_DEFINITION {
+            leave_out(
+                "",
+                &format!("its definition has {} bytes; the limit is {MAX_DEFINITION}", text.get().len()),
+            );
+            continue;
+        }
         match Definition::read(text) {
             Ok(definition) if !settings.offers(&definition.name) => {}
             Ok(definition) => match definition.refusal() {

@@ -58,6 +58,7 @@ struct Question {
 
 /// Answers what a server asks of its client.
 pub(super) struct Handler {
+    server: Arc<str>,
     shared: Weak<Shared>,
     requests: Arc<Requests>,
     questions: AtomicUsize,
@@ -66,6 +67,7 @@ pub(super) struct Handler {
 impl Handler {
     pub(super) fn new(shared: &Arc<Shared>, requests: &Arc<Requests>) -> Self {
         Self {
+            server: Arc::clone(&shared.name),
             shared: Arc::downgrade(shared),
             requests: Arc::clone(requests),
             questions: AtomicUsize::new(0),
@@ -84,7 +86,7 @@ impl Handler {
             return Err(ErrorData::invalid_request("too many questions are open", None));
         }
         let answer = tokio::select! {
-            answer = answer(params, &call) => answer,
+            answer = answer(&self.server, params, &call) => answer,
             () = context.ct.cancelled() => Ok(json!({"action": "cancel"})),
         };
         self.questions.fetch_sub(1, Ordering::Relaxed);
@@ -126,22 +128,50 @@ fn not_offered(method: &str) -> ErrorData {
 }
 
 /// Answers the requests of an `input_required` result, one after another.
-pub(super) async fn answer_all(inputs: Inputs, call: &ToolContext) -> Result<InputResponses, ToolError> {
+pub(super) async fn answer_all(
+    server: &str,
+    inputs: Inputs,
+    call: &ToolContext,
+) -> Result<InputResponses, ToolError> {
+    if inputs.len() > MAX_QUESTIONS {
+        let text =
+            format!("the MCP server asks {} questions at once; the limit is {MAX_QUESTIONS}", inputs.len());
+        return Err(ToolError::new(crate::ErrorCode::EXECUTION_ERROR, text));
+    }
     let mut answers = InputResponses::new();
     for (name, input) in inputs {
         if input.method != "elicitation/create" {
             let text = format!("the MCP server asks for {}, which is not offered", input.method);
             return Err(ToolError::new(crate::ErrorCode::EXECUTION_ERROR, text));
         }
-        answers.insert(name, answer(input.params, call).await?);
+        answers.insert(name, answer(server, input.params, call).await?);
     }
     Ok(answers)
 }
 
+/// Asks the person to open addresses, one after another.
+///
+/// # Errors
+/// The person has not opened one of them, or it cannot be asked for.
+pub(super) async fn open_all(
+    server: &str,
+    addresses: Vec<Json>,
+    call: &ToolContext,
+) -> Result<(), ToolError> {
+    for address in addresses.into_iter().take(MAX_QUESTIONS) {
+        let answer = answer(server, address, call).await?;
+        if answer["action"] != "accept" {
+            let text = format!("the MCP server {server:?} needs an address to be opened, which was declined");
+            return Err(ToolError::new(crate::ErrorCode::PERMISSION_DENIED, text));
+        }
+    }
+    Ok(())
+}
+
 /// Asks the person, and returns the result of `elicitation/create`.
-async fn answer(params: Json, call: &ToolContext) -> Result<Json, ToolError> {
+async fn answer(server: &str, params: Json, call: &ToolContext) -> Result<Json, ToolError> {
     let defaults = defaults(&params["requestedSchema"]);
-    let answer = call.ask(prompt(params)?).await?;
+    let answer = call.ask(prompt(server, params)?).await?;
     Ok(match answer.outcome {
         Decision::Submitted => json!({"action": "accept", "content": content(&answer, defaults)}),
         Decision::Done => json!({"action": "accept"}),
@@ -165,18 +195,22 @@ fn content(answer: &PromptAnswer, defaults: Map<String, Json>) -> Json {
     }
 }
 
-fn prompt(params: Json) -> Result<Prompt, ToolError> {
+/// Returns the question. It says which server asks.
+fn prompt(server: &str, params: Json) -> Result<Prompt, ToolError> {
     let invalid = |reason: &str| {
         ToolError::new(crate::ErrorCode::EXECUTION_ERROR, format!("the question cannot be asked: {reason}"))
     };
     let question: Question =
         serde_json::from_value(params).map_err(|_| invalid("its parameters cannot be read"))?;
-    let text = crate::value::prefix(&question.message, MAX_PROMPT_TEXT);
+    let form_text = format!("{server} asks: {}", question.message);
     match (question.mode.as_deref(), question.url, question.requested_schema) {
-        (Some("url"), Some(url), _) => Ok(Prompt::Authorize(AuthorizePrompt::new(url).text(text))),
+        (Some("url"), Some(url), _) => {
+            let text = crate::value::prefix(&question.message, MAX_PROMPT_TEXT);
+            Ok(Prompt::Authorize(AuthorizePrompt::new(url).service(server).text(text)))
+        }
         (None | Some("form"), _, Some(schema)) => {
             let schema = Value::encode(&schema).map_err(|_| invalid("its schema cannot be read"))?;
-            Ok(Prompt::Form(FormPrompt::new(schema).text(text)))
+            Ok(Prompt::Form(FormPrompt::new(schema).text(crate::value::prefix(&form_text, MAX_PROMPT_TEXT))))
         }
         _ => Err(invalid("it is neither a form nor an address")),
     }

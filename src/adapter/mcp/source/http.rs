@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     error::Error,
-    fmt, io,
+    fmt,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{StreamExt as _, stream};
 use reqwest::{
     Body, RequestBuilder, Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue},
@@ -29,6 +29,9 @@ use rmcp::{
 };
 use sse_stream::{Sse, SseStream};
 
+mod streams;
+
+use self::streams::{Bounded, OpenStream};
 use super::{
     address::{self, Address},
     requests::{Answer, MAX_MESSAGE, Requests},
@@ -168,7 +171,7 @@ impl HttpClient {
         let answer_session =
             response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok()).map(str::to_owned);
         if !status.is_success() {
-            return self.refused(message, status, response, answer_session).await;
+            return self.refused(message, status, response, answer_session, session.is_some()).await;
         }
         let Some(id) = id else {
             return Ok(StreamableHttpPostResponse::Accepted); // nothing answers it
@@ -200,6 +203,7 @@ impl HttpClient {
         status: StatusCode,
         response: Response,
         session: Option<String>,
+        is_sent_in_session: bool,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let is_json = media_type(&response) == Some(JSON);
         let body = if is_json { self.body(response).await? } else { Vec::new() };
@@ -219,6 +223,9 @@ impl HttpClient {
                 _ => ErrorData::invalid_request(format!("HTTP {}", status.as_u16()), None),
             };
             return Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::error(error, Some(id)), None));
+        }
+        if status == StatusCode::BAD_REQUEST && is_sent_in_session && names_no_request_but_session(&body) {
+            return Err(StreamableHttpError::SessionExpired);
         }
         if let Ok(Some(message)) = self.requests.receive(&self.server, &body) {
             return Ok(StreamableHttpPostResponse::Json(message, session));
@@ -244,9 +251,9 @@ impl HttpClient {
 
     /// Returns the events of a response. `id` is the request that it answers.
     fn events(&self, response: Response, id: Option<RequestId>) -> Events {
-        let bytes = Bounded { bytes: response.bytes_stream().boxed(), since_blank: 0, at_newline: false };
+        let bytes = Bounded::new(response);
         let (requests, server) = (Arc::clone(&self.requests), Arc::clone(&self.server));
-        let mut open = OpenStream { requests: Arc::clone(&requests), id, can_resume: false };
+        let mut open = OpenStream::new(Arc::clone(&requests), id);
         let events = SseStream::from_bytes_stream(bytes).map(move |event| {
             let mut event = event?;
             open.note(&event);
@@ -261,6 +268,37 @@ impl HttpClient {
             Ok(event)
         });
         events.boxed()
+    }
+
+    async fn open_stream(&self, request: RequestBuilder, id: Option<RequestId>) -> Result<Events, Failure> {
+        let response = self.send(request).await?;
+        let status = response.status();
+        match media_type(&response) {
+            _ if status == StatusCode::METHOD_NOT_ALLOWED => {
+                Err(StreamableHttpError::ServerDoesNotSupportSse)
+            }
+            Some(EVENTS) if status.is_success() => Ok(self.events(response, id)),
+            other if status.is_success() => {
+                Err(StreamableHttpError::UnexpectedContentType(other.map(str::to_owned)))
+            }
+            _ => {
+                let host = Arc::clone(&self.host);
+                Err(StreamableHttpError::Client(HttpError::Status { host, status: status.as_u16() }))
+            }
+        }
+    }
+
+    /// Completes the request whose stream could not be resumed. `rmcp` tries again after a connection that broke.
+    fn not_resumed(&self, id: Option<&RequestId>, failure: &Failure) {
+        let (Some(id), false) =
+            (id, matches!(failure, StreamableHttpError::Client(HttpError::Broken { .. })))
+        else {
+            return;
+        };
+        self.requests.complete(id, Answer::Ended(format!("its answer cannot be resumed: {failure}").into()));
+        if matches!(failure, StreamableHttpError::Client(HttpError::Unreachable { .. })) {
+            self.requests.disconnect();
+        }
     }
 
     /// Completes the request of a message that could not be sent, and notes a server that is gone.
@@ -309,26 +347,15 @@ impl StreamableHttpClient for HttpClient {
         _: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<Events, Failure> {
+        // The request that the stream answers, if it resumes one.
+        let id = last_event_id.as_deref().and_then(|event| self.requests.of_event(event));
         let request = self.client.get(uri.as_ref()).header(ACCEPT, EVENTS);
         let mut request = self.with_headers(request, session_id.as_deref(), custom_headers);
         if let Some(event) = last_event_id {
             request = request.header(LAST_EVENT_ID, event);
         }
-        let response = self.send(request).await?;
-        let status = response.status();
-        match media_type(&response) {
-            _ if status == StatusCode::METHOD_NOT_ALLOWED => {
-                Err(StreamableHttpError::ServerDoesNotSupportSse)
-            }
-            Some(EVENTS) if status.is_success() => Ok(self.events(response, None)),
-            other if status.is_success() => {
-                Err(StreamableHttpError::UnexpectedContentType(other.map(str::to_owned)))
-            }
-            _ => {
-                let host = Arc::clone(&self.host);
-                Err(StreamableHttpError::Client(HttpError::Status { host, status: status.as_u16() }))
-            }
-        }
+        let opened = self.open_stream(request, id.clone()).await;
+        opened.inspect_err(|failure| self.not_resumed(id.as_ref(), failure))
     }
 
     async fn delete_session(
@@ -340,27 +367,6 @@ impl StreamableHttpClient for HttpClient {
     ) -> Result<(), Failure> {
         let request = self.with_headers(self.client.delete(uri.as_ref()), Some(&session_id), custom_headers);
         self.send(request).await.map(drop) // a server may not support it
-    }
-}
-
-/// The stream that answers a request. If it ends without an answer and cannot be resumed, nothing answers any more.
-struct OpenStream {
-    requests: Arc<Requests>,
-    id: Option<RequestId>,
-    can_resume: bool,
-}
-
-impl OpenStream {
-    fn note(&mut self, event: &Sse) {
-        self.can_resume |= event.id.is_some();
-    }
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        if let Some(id) = self.id.take().filter(|_| !self.can_resume) {
-            self.requests.complete(&id, Answer::Ended("it ended its answer early".into()));
-        }
     }
 }
 
@@ -394,45 +400,18 @@ impl http_body::Body for Announced {
     }
 }
 
-/// The bytes of an event stream, with a limit on the size of one event: the bytes between two blank lines.
-struct Bounded {
-    bytes: stream::BoxStream<'static, Result<Bytes, reqwest::Error>>,
-    since_blank: usize,
-    at_newline: bool,
-}
-
-impl Bounded {
-    /// Returns whether the event is within the limit.
-    fn add(&mut self, bytes: &[u8]) -> bool {
-        for byte in bytes {
-            self.since_blank += 1;
-            match byte {
-                b'\n' if self.at_newline => self.since_blank = 0,
-                b'\n' => self.at_newline = true,
-                b'\r' => {}
-                _ => self.at_newline = false,
-            }
-        }
-        self.since_blank <= MAX_MESSAGE
-    }
-}
-
-impl Stream for Bounded {
-    type Item = Result<Bytes, io::Error>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.bytes.poll_next_unpin(cx).map(|bytes| match bytes? {
-            Ok(bytes) if self.add(&bytes) => Some(Ok(bytes)),
-            Ok(_) => Some(Err(io::Error::other(format!("an event has more than {MAX_MESSAGE} bytes")))),
-            Err(error) => Some(Err(io::Error::other(error.without_url()))),
-        })
-    }
-}
-
 fn media_type(response: &Response) -> Option<&'static str> {
     let header = response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
     let essence = header.split(';').next().unwrap_or_default().trim();
     [JSON, EVENTS].into_iter().find(|known| essence.eq_ignore_ascii_case(known))
+}
+
+/// Whether a refusal is about the session: some servers answer 400 where the protocol says 404. It is an error that names
+/// no request.
+fn names_no_request_but_session(body: &[u8]) -> bool {
+    let Ok(refusal) = serde_json::from_slice::<serde_json::Value>(body) else { return false };
+    let message = refusal["error"]["message"].as_str().unwrap_or_default();
+    refusal["id"].is_null() && message.to_ascii_lowercase().contains("session")
 }
 
 /// Returns the host that a redirect leads to.

@@ -16,10 +16,10 @@ use super::{
 use crate::SourceHealth;
 
 /// The time before the first new start. It doubles with each that fails.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest time before a new start. A server that ran this long is started again after the first pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The shortest time between two reads of a list that changes.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ async fn serve(
     connection: &mut Connection,
     to_cancel: &mut mpsc::UnboundedReceiver<Cancel>,
 ) -> Option<String> {
-    let mut listing = JoinSet::new();
+    let (mut listing, mut cancelling) = (JoinSet::new(), JoinSet::new());
     let mut listed = Instant::now();
     let mut has_changed = false;
     loop {
@@ -102,9 +102,10 @@ async fn serve(
             reason = connection.ended() => return Some(reason),
             () = shared.closing.cancelled() => return None,
             Some((request, reason)) = to_cancel.recv() => {
-                // A server that has just ended cannot be told.
-                let _ = request.cancel(Some(reason)).await;
+                // An error: the server has just ended. The task waits while the server does not read.
+                cancelling.spawn(async move { _ = request.cancel(Some(reason)).await });
             }
+            Some(_) = cancelling.join_next() => {}
             () = shared.list_changed.notified(), if !has_changed => has_changed = true,
             () = sleep_until(listed + LIST_AGAIN), if has_changed && listing.is_empty() => {
                 (listed, has_changed) = (Instant::now(), false);

@@ -7,6 +7,9 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 /// The bytes that are kept of the start and of the end of a line that is too long. The id of its request is there.
 const ENDS: usize = 256;
 
+/// The most bytes over the limit that one line may have, and be skipped.
+const MAX_SKIPPED: usize = 64 << 20;
+
 /// The capacity that the buffer keeps, in bytes.
 const KEPT: usize = 64 << 10;
 
@@ -35,6 +38,9 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 
     /// Returns the next line, or `None` at the end. A line without a newline at the end is incomplete, and dropped.
     ///
+    /// # Errors
+    /// The output cannot be read, or [`MAX_SKIPPED`] bytes beyond the limit a line still has no end.
+    ///
     /// # Cancel safety
     /// Safe: what was read of a line is kept.
     pub(super) async fn next(&mut self) -> io::Result<Option<Line>> {
@@ -55,6 +61,9 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             }
             if newline.is_some() {
                 return Ok(Some(self.take()));
+            }
+            if self.size > self.limit + MAX_SKIPPED {
+                return Err(io::Error::other(format!("a line has no end after {} bytes", self.size)));
             }
         }
     }

@@ -35,13 +35,19 @@ pub(super) const OWN_METHOD: &str = "toolbridge:";
 /// The largest message of a server, in bytes: such a result, and half as much for what else stands in its message.
 pub(super) const MAX_MESSAGE: usize = 24 << 20;
 
+/// The largest data of an error, in bytes.
+const MAX_DATA: usize = 64 << 10;
+
+/// The longest id of an event, in bytes. A stream whose events have longer ones counts as one that cannot be resumed.
+const MAX_EVENT_ID: usize = 1 << 10;
+
 /// What a server answered.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// The text of the result.
     Result(String),
-    /// A JSON-RPC error.
-    Error { code: i64, message: String },
+    /// A JSON-RPC error. The text of its data is kept up to [`MAX_DATA`].
+    Error { code: i64, message: String, data: Option<String> },
     /// The result has this many bytes, more than [`MAX_RESULT`].
     TooLarge(usize),
     /// The request was not written.
@@ -102,6 +108,8 @@ pub(super) struct Requests {
 struct Open {
     expected: HashMap<RequestId, Expected>,
     tokens: HashMap<ProgressToken, RequestId>,
+    /// The last event of each stream that can be resumed, by the request that the stream answers.
+    events: HashMap<RequestId, String>,
     /// Requests of `rmcp`'s own, whose answers it reads.
     own: HashMap<RequestId, Own>,
     /// The calls in the order in which they were sent, for questions that name no call.
@@ -144,11 +152,13 @@ struct ProgressParts {
 }
 
 #[derive(Default, Deserialize)]
-struct ErrorParts {
+struct ErrorParts<'a> {
     #[serde(default)]
     code: i64,
     #[serde(default)]
     message: String,
+    #[serde(default, borrow)]
+    data: Option<&'a RawValue>,
 }
 
 impl Requests {
@@ -196,6 +206,25 @@ impl Requests {
     /// Forgets a request whose caller has gone. A later answer is ignored.
     pub(super) fn forget(&self, id: &RequestId) {
         lock(&self.open).remove(id);
+    }
+
+    /// Notes the last event of the stream that answers a request.
+    pub(super) fn note_event(&self, id: &RequestId, event: &str) {
+        let mut open = lock(&self.open);
+        if event.len() <= MAX_EVENT_ID && open.expected.contains_key(id) {
+            open.events.insert(id.clone(), event.to_owned());
+        }
+    }
+
+    /// Whether the stream that answers a request can be resumed.
+    pub(super) fn has_event(&self, id: &RequestId) -> bool {
+        lock(&self.open).events.contains_key(id)
+    }
+
+    /// Returns the request that a stream with this last event answers.
+    pub(super) fn of_event(&self, event: &str) -> Option<RequestId> {
+        let open = lock(&self.open);
+        open.events.iter().find(|(_, last)| *last == event).map(|(id, _)| id.clone())
     }
 
     /// Ends all open requests, and those that follow.
@@ -274,9 +303,10 @@ impl Requests {
             (Some(result), _) if result.get().len() > MAX_RESULT => Answer::TooLarge(result.get().len()),
             (Some(result), _) => Answer::Result(result.get().to_owned()),
             (None, error) => {
-                let error: ErrorParts =
+                let error: ErrorParts<'_> =
                     error.and_then(|it| serde_json::from_str(it.get()).ok()).unwrap_or_default();
-                Answer::Error { code: error.code, message: error.message }
+                let data = error.data.map(RawValue::get).filter(|it| it.len() <= MAX_DATA);
+                Answer::Error { code: error.code, message: error.message, data: data.map(str::to_owned) }
             }
         };
         let Some(expected) = lock(&self.open).remove(id) else {
@@ -350,6 +380,7 @@ impl Open {
         let expected = self.expected.remove(id)?;
         self.calls.retain(|(other, _)| other != id);
         self.tokens.retain(|_, of| of != id);
+        self.events.remove(id);
         Some(expected)
     }
 }

@@ -103,8 +103,10 @@ impl<R: AsyncRead + Send + Unpin + 'static> StdioTransport<R> {
                     .map(NumberOrString::Number)
                     .find(|id| self.requests.complete(id, Answer::TooLarge(size)))
                 {
+                    self.junk = 0;
                     return Some(stand_in(id, Vec::new()));
                 }
+                self.junk += MAX_JUNK / 2 + 1; // one is skipped, two in a row are too many
             }
         }
         self.report();
