@@ -468,3 +468,20 @@ async fn wxo_w16_result_that_violates_its_output_schema_is_delivered_and_reporte
     assert!(warnings[0].starts_with("the result violates the tool's output schema: "), "{warnings:?}");
     assert!(!warnings[0].contains("hunter2"), "{warnings:?}");
 }
+
+#[tokio::test]
+async fn output_schema_that_cannot_be_used_is_reported_once_and_results_are_delivered() {
+    let script = Script::new("mcp-output-bounds");
+    let list = r#"tools='{"tools":[{"name":"t","outputSchema":{"$ref":"https://example.com/other"}}]}'"#;
+    let tools = script.server(r#"text "$1" fine"#, list).await.unwrap();
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    for _ in 0..2 {
+        let report = Arc::clone(&warnings);
+        let context = context().with_warnings(move |text| report.lock().unwrap().push(text));
+        let value = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
+        assert_eq!(ToolResult::of(&value).for_model(100).text, "fine");
+    }
+    let warnings = warnings.lock().unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("the tool's output schema is not used: "), "{warnings:?}");
+}

@@ -17,7 +17,10 @@ mod stdio;
 use std::{
     fmt, io,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::{
@@ -151,14 +154,30 @@ struct Listed {
     tool: Tool,
     /// The server's name for it.
     foreign: String,
-    /// The compiled schema of its results.
-    output: Option<DataSchema>,
+    output: Output,
+}
+
+/// The schema that a server gives for the results of a tool.
+#[derive(Debug)]
+enum Output {
+    None,
+    Checked(DataSchema),
+    /// It cannot be used, for this reason, which the first call reports.
+    Unusable(String, AtomicBool),
 }
 
 impl Listed {
-    /// Returns how a result violates the schema that the server gave for it.
-    fn violation(&self, result: &CallToolResult) -> Option<String> {
-        check_output(self.output.as_ref()?, result).err().map(|error| error.to_string())
+    /// Returns what is wrong with a result, or with the schema that the server gave for it.
+    fn warning(&self, result: &CallToolResult) -> Option<String> {
+        match &self.output {
+            Output::None => None,
+            Output::Checked(schema) => {
+                let error = check_output(schema, result).err()?;
+                Some(format!("the result violates the tool's output schema: {error}"))
+            }
+            Output::Unusable(_, is_reported) if is_reported.swap(true, Ordering::Relaxed) => None,
+            Output::Unusable(reason, _) => Some(format!("the tool's output schema is not used: {reason}")),
+        }
     }
 }
 

@@ -174,9 +174,8 @@ fn complete(shared: &Shared, listed: &Listed, text: &str, context: &ToolContext)
     let result = CallToolResult::read(text).map_err(|error| {
         failed(format!("the result of the MCP server {:?} cannot be read: {error}", shared.name))
     })?;
-    if let Some(problem) = listed.violation(&result) {
-        // It is delivered all the same: the model may understand it.
-        context.warn(&format!("the result violates the tool's output schema: {problem}"));
+    if let Some(warning) = listed.warning(&result) {
+        context.warn(&warning); // it is delivered all the same: the model may understand it
     }
     result.into_outcome()
 }

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     env,
     error::Error,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::{
-    Listed, McpError, Shared,
+    Listed, McpError, Output, Shared,
     address::Address,
     definition::Definition,
     elicitation::Handler,
@@ -38,7 +38,7 @@ use super::{
     stdio::StdioTransport,
 };
 use crate::{
-    DataSchema, NameMap, NameRules, SchemaError, ToolName,
+    DataSchema, NameMap, NameRules, ToolName,
     process::{Child, Exit},
 };
 
@@ -354,13 +354,11 @@ fn toolset(shared: &Shared, definitions: &[Box<RawValue>]) -> Toolset {
     let tools = read.into_iter().filter_map(|(foreign, definition)| {
         let name: ToolName = names.converted(&in_room(&foreign))?.parse().ok()?;
         let tool = definition.tool(name.clone(), &shared.name, &settings.policy);
-        let output = definition.output_schema.as_ref().and_then(|schema| {
-            // Results are not checked then.
-            let unusable = |error: &SchemaError| {
-                tracing::warn!(server = &*shared.name, tool = foreign, %error, "an output schema is not used");
-            };
-            DataSchema::compile(schema).inspect_err(unusable).ok()
-        });
+        let output = match definition.output_schema.as_ref().map(DataSchema::compile) {
+            None => Output::None,
+            Some(Ok(schema)) => Output::Checked(schema),
+            Some(Err(error)) => Output::Unusable(error.to_string(), AtomicBool::new(false)),
+        };
         Some((name, Arc::new(Listed { tool, foreign, output })))
     });
     tools.collect()
