@@ -229,12 +229,16 @@ async fn server_that_is_no_mcp_server_is_an_error() {
 }
 
 #[tokio::test]
-async fn expired_session_is_made_anew_and_the_call_is_not_repeated() {
+async fn expired_session_is_opened_again_and_the_call_is_not_repeated() {
     let server = Server::start(|request, calls| match calls {
         1 => status("404 Not Found", ""),
         _ => request.answer(&json!({"content": []})),
     });
-    let server = server.await;
+    check_renewal(&server.await).await;
+}
+
+/// Checks that the first call finds its session expired, is not repeated, and the second one has a new session.
+async fn check_renewal(server: &Server) {
     let tools = mcp::http(&server.url).name("far").await.unwrap();
     assert_eq!(error(&tools).await, "the MCP server \"far\" does not answer: its session has expired");
     while tools.health() != SourceHealth::Up || server.count("initialize") < 2 {
@@ -245,7 +249,7 @@ async fn expired_session_is_made_anew_and_the_call_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn session_that_a_server_refuses_with_400_is_made_again() {
+async fn session_that_a_server_refuses_with_400_is_opened_again() {
     let server = Server::start(|request, calls| match calls {
         1 => {
             let refusal =
@@ -254,13 +258,7 @@ async fn session_that_a_server_refuses_with_400_is_made_again() {
         }
         _ => request.answer(&json!({"content": []})),
     });
-    let server = server.await;
-    let tools = mcp::http(&server.url).name("far").await.unwrap();
-    assert_eq!(error(&tools).await, "the MCP server \"far\" does not answer: its session has expired");
-    while tools.health() != SourceHealth::Up || server.count("initialize") < 2 {
-        tools.changed().await;
-    }
-    assert!(call(&tools).await.is_ok());
+    check_renewal(&server.await).await;
 }
 
 #[tokio::test]

@@ -2,14 +2,13 @@
 
 use rmcp::{
     ErrorData, RoleServer,
-    model::{CallToolRequestParams, CallToolResponse, JsonObject},
+    model::{CallToolRequestParams, CallToolResponse, JsonObject, ProtocolVersion},
     service::RequestContext,
 };
 use serde_json::Value as Json;
 
 use super::{
     catalog::Entry,
-    handler::is_modern,
     progress::Reporter,
     raw, result,
     shared::{MAX_CALLS, Shared},
@@ -93,4 +92,9 @@ fn of_error(error: &CallError) -> serde_json::Map<String, Json> {
         }
         other => result::of_failure(&other.to_string(), &code, may_have_run),
     }
+}
+
+/// Whether a request is of a protocol version without `initialize`.
+pub(super) fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version().is_some_and(|it| it.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }

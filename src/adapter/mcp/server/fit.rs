@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::result::Document;
+pub(super) type Document = Map<String, Json>;
 
 /// The texts that a block of a known type must have.
 const REQUIRED: [(&str, &[&str]); 5] = [

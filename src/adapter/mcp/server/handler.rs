@@ -6,14 +6,16 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorCode, Implementation,
-        InitializeRequestParams, InitializeResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        InitializeRequestParams, InitializeResult, ListToolsResult, PaginatedRequestParams,
         ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
 
 use super::{
-    call, catalog,
+    call,
+    call::is_modern,
+    catalog,
     changes::{Host, Listed, report_changes},
     shared::Shared,
 };
@@ -130,11 +132,6 @@ impl ServerHandler for Handler {
         }
         Ok(())
     }
-}
-
-/// Whether a request is of a protocol version without `initialize`.
-pub(super) fn is_modern(context: &RequestContext<RoleServer>) -> bool {
-    context.protocol_version().is_some_and(|it| it.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
 fn unknown(method: &str) -> ErrorData {

@@ -1,8 +1,8 @@
 //! Results and failures as MCP documents (`CallToolResult`).
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
-use super::fit::{fit, fit_structured};
+use super::fit::{Document, fit, fit_structured};
 use crate::{
     ErrorCode, ToolError, ToolResult, Value,
     adapter::{json::object, mcp::CallToolResult},
@@ -13,8 +13,6 @@ const CODE: &str = "toolbridge/code";
 
 /// Whether the tool may have run, in `_meta`.
 const MAY_HAVE_RUN: &str = "toolbridge/mayHaveRun";
-
-pub(super) type Document = Map<String, Json>;
 
 /// Returns the document of a call's value.
 pub(super) fn of_value(value: &Value) -> Document {

@@ -32,7 +32,6 @@ use super::{
     definition::Definition,
     elicitation::Handler,
     http::HttpClient,
-    life::{FIRST_PAUSE, LONGEST_PAUSE},
     requests::{Answer, HEADER_KEY, Handover, Requests},
     settings::{Bearer, Place},
     stdio::StdioTransport,
@@ -56,6 +55,12 @@ const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 /// The most calls that are being sent at once.
 const MAX_POSTS: usize = 64;
+
+/// The time before the first new start. It doubles with each that fails.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest time before a new start. A server that ran this long is started again after the first pause.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// How long the end of `rmcp`'s task is awaited.
 const SERVICE_GRACE: Duration = Duration::from_millis(500);

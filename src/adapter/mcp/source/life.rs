@@ -11,15 +11,9 @@ use tokio::{
 use super::{
     McpError, Shared,
     call::Cancel,
-    connection::{Connection, Toolset, list},
+    connection::{Connection, FIRST_PAUSE, LONGEST_PAUSE, Toolset, list},
 };
 use crate::SourceHealth;
-
-/// The time before the first new start. It doubles with each that fails.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
-
-/// The longest time before a new start. A server that ran this long is started again after the first pause.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The shortest time between two reads of a list that changes.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
