@@ -23,7 +23,7 @@
 //! | it asks for input (elicitation) | the person gets a form, or an address to open ([`ToolContext::ask`](crate::ToolContext::ask)) |
 //! | it changes its tools | they change in the room, at most once a second |
 //! | it ends | its open calls fail at once with its status, its tools go, and it is started again after 1, 2, 4 … 60 s |
-//! | it writes what is no message | it is skipped and counted; after 1 MiB without a message it is started again |
+//! | it writes something other than messages | it is skipped and counted; after 1 MiB without a message it is started again |
 //!
 //! Log `rmcp`, which speaks the protocol, at the level `warn`: below it prints whole messages, with arguments, results
 //! and addresses that a person is asked to open.

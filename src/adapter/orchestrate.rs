@@ -36,7 +36,7 @@ pub(super) fn is_document(document: &Map<String, Json>) -> bool {
 
 /// Returns the widget of a result: that in `_meta`, otherwise that of its own key.
 ///
-/// IBM's class writes both. The latter lacks what the inputs have beyond their names, so it is no form.
+/// IBM's class writes both. The latter lacks what the inputs have beyond their names, so it does not count as a form.
 pub(super) fn widget_of(document: &Map<String, Json>) -> Option<Widget> {
     let in_meta = document.get("_meta").and_then(|meta| meta.get(WIDGET)).filter(|it| !it.is_null());
     let widget = in_meta.or_else(|| document.get("widget").filter(|it| it.is_object()))?;

@@ -279,7 +279,7 @@ fn arguments(written: &Json) -> Result<Value, ToolError> {
         Json::String(text) if text.trim().is_empty() => Ok(Value::empty()),
         Json::String(text) => {
             let value: Json = serde_json::from_str(text)
-                .map_err(|error| bad(format!("the arguments are no JSON: {error}")))?;
+                .map_err(|error| bad(format!("the arguments are not JSON: {error}")))?;
             Ok(Value::from(value))
         }
         map => Ok(Value::from(map.clone())),

@@ -286,7 +286,7 @@ async fn answer_that_ends_early_fails_its_call_alone() {
     let tools = mcp::http(&server.url).name("far").await.unwrap();
     assert!(error(&tools).await.ends_with("it ended its answer early"));
     assert!(error(&tools).await.contains("HTTP 503"));
-    assert!(error(&tools).await.contains("no JSON-RPC message"));
+    assert!(error(&tools).await.contains("is not a JSON-RPC message"));
     assert!(call(&tools).await.is_ok());
     assert_eq!((server.count("initialize"), server.count("tools/call")), (1, 4));
 }

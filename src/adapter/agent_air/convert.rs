@@ -28,7 +28,7 @@ impl Document {
     /// Returns it as a result: the output for the model and the person, the display, and the document itself.
     ///
     /// An output of at most 256 KiB that is a JSON map or list is also the result's structured data. Whether the tool
-    /// failed is no part of a result: [`to_outcome`](Self::to_outcome) keeps it.
+    /// failed is not part of a result: [`to_outcome`](Self::to_outcome) keeps it.
     pub fn to_result(&self) -> ToolResult {
         let block = ContentBlock::text(self.output()).with_native_pointer("/output");
         let mut result = ToolResult::default().with_block(block);

@@ -46,7 +46,7 @@ impl CallToolResult {
 
     /// Reads a document.
     ///
-    /// What is not understood is kept, and is no error: unknown blocks and fields, missing content, broken base64. A
+    /// What is not understood is kept, and is not an error: unknown blocks and fields, missing content, broken base64. A
     /// string in `content` is a text block, and so is a `content` that is a string. `structuredContent` that is null is
     /// [structured](ToolResult::structured) data; if the key is missing, there is none.
     ///

@@ -91,7 +91,7 @@ fn name_of(words: &[String]) -> String {
     let program = stem(program);
     let is_runner = matches!(program, "npx" | "bunx" | "uvx" | "node" | "deno" | "python" | "python3" | "sh");
     let started = arguments.iter().find(|it| !it.starts_with('-')).filter(|it| is_runner && is_path(it));
-    started.map_or(program, |started| telling(started)).to_owned()
+    started.map_or(program, |started| last_name(started)).to_owned()
 }
 
 /// Whether a word is a package or a path. Any other, such as code after `-c`, may hold a secret.
@@ -101,7 +101,7 @@ fn is_path(word: &str) -> bool {
 
 /// Returns the last part of a path that says something: `files` of `files/dist/index.js`. The version of a package is
 /// cut.
-fn telling(path: &str) -> &str {
+fn last_name(path: &str) -> &str {
     let part = |part: &'_ str| {
         let name = part.rsplit_once('@').map_or(part, |(name, _)| name);
         !matches!(

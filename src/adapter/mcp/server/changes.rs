@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use super::shared::Shared;
 use crate::{ByOwner, ToolSource as _};
 
-/// The shortest time between two reports to a host. A client may register its tools again as often as it likes; the host
-/// is not told each time.
+/// The shortest time between two reports to a host. A client may register its tools again as often as it likes; a
+/// report follows only after this time.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The list that a host has seen last; `None` before it asks for one.

@@ -35,7 +35,7 @@ struct Current {
 impl Current {
     /// Returns whether the tools have changed since this was asked last.
     fn has_changed(&self) -> bool {
-        // Otherwise a task that has used up its turn is told that nothing has changed.
+        // Without it, the poll of a task that has used up its turn is pending, although the tools have changed.
         let changed = pin!(unconstrained(self.offers.changed()));
         changed.poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }

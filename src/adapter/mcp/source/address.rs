@@ -12,7 +12,7 @@ use url::{Host, Url};
 /// Why an address cannot be used. It names the host alone.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum AddressError {
-    #[error("{0:?} is no URL; an MCP server has one such as https://mcp.example.com/mcp")]
+    #[error("{0:?} is not a URL; an MCP server has one such as https://mcp.example.com/mcp")]
     Invalid(String),
     #[error("{0} is reached by plain http, which anybody on the path can read; use https")]
     Plain(String),
@@ -179,7 +179,7 @@ mod tests {
         assert!(refused("http://10.0.0.7/").contains("use https"));
         assert!(refused("https://me:hunter2@mcp.example.com/").contains("user name"));
         for bad in ["mcp.example.com", "ftp://x", "file:///etc/passwd?hunter2", ""] {
-            assert!(refused(bad).contains("is no URL"), "{bad}");
+            assert!(refused(bad).contains("is not a URL"), "{bad}");
         }
         for secret in [
             "http://mcp.example.com/?key=hunter2",

@@ -66,7 +66,7 @@ pub(super) async fn call(
     context: &ToolContext,
 ) -> Outcome {
     let arguments = arguments.decode::<JsonObject>().map_err(|error| {
-        ToolError::new(ErrorCode::INVALID_PARAMETERS, format!("the arguments are no JSON object: {error}"))
+        ToolError::new(ErrorCode::INVALID_PARAMETERS, format!("the arguments are not a JSON object: {error}"))
     })?;
     let mut params = CallToolRequestParams::new(listed.foreign.clone()).with_arguments(arguments);
     for _ in 0..MAX_ROUNDS {
@@ -122,7 +122,7 @@ async fn open_all(shared: &Shared, data: &str, context: &ToolContext) -> Result<
     elicitation::open_all(&shared.name, addresses.elicitations, context).await
 }
 
-/// An open request. Dropping it tells the server that nobody waits for the answer.
+/// An open request. Dropping it cancels the request at the server.
 struct OpenCall<'a> {
     /// `None` once it was answered.
     handle: Option<RequestHandle<RoleClient>>,
@@ -150,7 +150,7 @@ impl Drop for OpenCall<'_> {
     }
 }
 
-/// Returns what the server needs, if the text is no final result.
+/// Returns what the server needs, if the text is not a final result.
 fn needed(text: &str, live: &Live) -> Result<Option<Needed>, ToolError> {
     // Without the member it is a final result, and a large one is read only once.
     if !text.contains("\"resultType\"") {
@@ -180,7 +180,7 @@ fn complete(shared: &Shared, listed: &Listed, text: &str, context: &ToolContext)
     result.into_outcome()
 }
 
-/// Returns the error of an answer that is no result.
+/// Returns the error of an answer other than a result.
 fn failure(shared: &Shared, listed: &Listed, answer: Answer) -> ToolError {
     match answer {
         Answer::Error { code, message, .. } => json_rpc_error(code, &message, &listed.foreign),

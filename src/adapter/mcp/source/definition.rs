@@ -22,7 +22,7 @@ pub(super) struct Policy {
     pub(super) trusts_hints: bool,
 }
 
-/// One entry of a tool list. Hints that are no booleans count as absent.
+/// One entry of a tool list. Hints that are not booleans count as absent.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Definition {
@@ -41,7 +41,7 @@ impl Definition {
     /// Reads a definition.
     ///
     /// # Errors
-    /// It has no name, or it is no object.
+    /// It has no name, or it is not an object.
     pub(super) fn read(text: &RawValue) -> Result<Self, String> {
         serde_json::from_str(text.get()).map_err(|_| "its definition has no name".to_owned())
     }
@@ -53,7 +53,7 @@ impl Definition {
         let is_no_object = self.input_schema.as_ref().is_some_and(|schema| !schema.is_object());
         match (demands_tasks, is_no_object) {
             (true, _) => Some("it runs as a task only"),
-            (_, true) => Some("its input schema is no object"),
+            (_, true) => Some("its input schema is not an object"),
             _ => None,
         }
     }

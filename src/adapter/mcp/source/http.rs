@@ -188,7 +188,7 @@ impl HttpClient {
                 match self.requests.receive(&self.server, &body) {
                     Ok(Some(message)) => Ok(StreamableHttpPostResponse::Json(message, answer_session)),
                     _ => Err(StreamableHttpError::UnexpectedServerResponse(
-                        "the answer is no JSON-RPC message".into(),
+                        "the answer is not a JSON-RPC message".into(),
                     )),
                 }
             }

@@ -81,7 +81,7 @@ impl Handover {
 /// What a server sent that has no effect.
 #[derive(Debug, Default)]
 pub(super) struct Ignored {
-    /// Lines that are no JSON-RPC message.
+    /// Lines that are not JSON-RPC messages.
     pub(super) junk: AtomicU64,
     /// Lines over the limit.
     pub(super) too_long: AtomicU64,
@@ -267,7 +267,7 @@ impl Requests {
     /// Reads a message of the server. Returns it if `rmcp` handles it; what `rmcp` need not know is handled here.
     ///
     /// # Errors
-    /// If the text is no JSON-RPC message.
+    /// If the text is not a JSON-RPC message.
     pub(super) fn receive(
         &self,
         server: &str,
@@ -385,7 +385,7 @@ impl Open {
     }
 }
 
-/// The text is no JSON-RPC message.
+/// The text is not a JSON-RPC message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotAMessage;
 

@@ -23,7 +23,7 @@ use super::{
 /// The most messages that wait for the server to read them. Then nothing more is read from it.
 const MAX_WAITING: usize = 256;
 
-/// After this many bytes without a message the server is no MCP server.
+/// After this many bytes without a message the server counts as down.
 const MAX_JUNK: usize = 1 << 20;
 
 /// The shortest time between two reports of what is ignored.
@@ -70,7 +70,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> StdioTransport<R> {
                         tracing::warn!(
                             server = &*self.server,
                             bytes = self.junk,
-                            "no MCP server: it wrote no message in 1 MiB"
+                            "the program is not an MCP server: it wrote 1 MiB without a message"
                         );
                         return None;
                     }
@@ -121,7 +121,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> StdioTransport<R> {
             tracing::warn!(
                 server = &*self.server,
                 lines,
-                "an MCP server writes lines that are no messages; they are ignored"
+                "an MCP server writes lines that are not messages; they are ignored"
             );
         }
     }
