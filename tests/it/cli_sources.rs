@@ -41,6 +41,15 @@ fn tools_of_a_server_are_listed_with_its_health_and_without_a_room() {
 }
 
 #[test]
+fn server_starts_in_the_current_folder() {
+    let script = lamps("cli-folder");
+    let listed =
+        toolbridge(&["tools", "--mcp", "sh lamps.sh"]).current_dir(script.folder()).output().unwrap();
+    assert_eq!(listed.status.code(), Some(0), "{listed:?}");
+    assert!(text(&listed.stdout).contains("Switches the lamp"), "{listed:?}");
+}
+
+#[test]
 fn server_that_does_not_start_is_reported_with_its_status() {
     let script = Script::new("cli-ended");
     script.write("echo 'no such module' >&2; exit 4");
