@@ -1,7 +1,12 @@
 //! The conformance suite of MCP: against the server that offers a room's tools, and against the client that takes a
 //! server's tools into a room. What is not offered is listed, with a reason, in `tests/peers/mcp/conformance.yml`.
 
-use std::{env, path::Path, process, time::Duration};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process,
+    time::Duration,
+};
 
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
@@ -154,24 +159,33 @@ impl ToolSource for Changing {
 }
 
 /// A run of the suite, with what it may fail.
-fn suite(server: &Server, role: &str, revision: &str) -> anyhow::Result<Planned> {
+fn suite(server: &Server, role: &str, revision: &str) -> anyhow::Result<(Planned, PathBuf)> {
     let baseline = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/mcp/conformance.yml");
     let results = folder(&format!("conformance-{role}-{revision}"))?;
-    Ok(peer(server, "mcp-conformance", &[role, "--requirements", revision])
+    // All scenarios run at once, beside other tests.
+    let suite = peer(server, "mcp-conformance", &[role, "--requirements", revision, "--timeout", "120000"])
         .arg("--expected-failures")
         .arg(baseline)
         .arg("--output-dir")
-        .arg(results))
+        .arg(&results);
+    Ok((suite, results))
 }
 
-async fn passes(suite: Planned, what: &str) -> anyhow::Result<()> {
+async fn passes((suite, results): (Planned, PathBuf), what: &str) -> anyhow::Result<()> {
     let output = suite.start()?.finish_within(Duration::from_secs(240)).await?;
     for line in output.stdout.lines().filter(|line| line.starts_with("Total: ")) {
         println!("conformance of the {what}: {line}");
     }
-    let summary = output.stdout.split("=== SUMMARY ===").last().unwrap_or_default();
-    ensure!(output.code == Some(0), "{summary}\n{output:?}");
+    let summary = output.stdout.split("SUMMARY ===").last().unwrap_or_default();
+    ensure!(output.code == Some(0), "{summary}\n{}", complaints(&results));
     Ok(())
+}
+
+/// Returns what the clients under test have written to standard error, but for those that lack authorization.
+fn complaints(results: &Path) -> String {
+    let scenarios = fs::read_dir(results).into_iter().flatten().flatten().map(|it| it.path());
+    let written = scenarios.filter_map(|it| Some((fs::read_to_string(it.join("stderr.txt")).ok()?, it)));
+    written.map(|(text, scenario)| format!("{}: {text}\n", scenario.display())).collect()
 }
 
 async fn of_server(revision: &str) -> anyhow::Result<()> {
@@ -183,16 +197,16 @@ async fn of_server(revision: &str) -> anyhow::Result<()> {
     let mut bearer = peer(&server, "mcp/bearer.mjs", &[&sink.url, &sink.token]).start()?;
     let port = bearer.line("port ").await?;
     let url = format!("http://localhost:{}/mcp", port.trim_start_matches("port "));
-    let suite = suite(&server, "server", revision)?.args(&["--url", &url]);
-    passes(suite, &format!("server to {revision}")).await?;
+    let (suite, results) = suite(&server, "server", revision)?;
+    passes((suite.args(&["--url", &url]), results), &format!("server to {revision}")).await?;
     stop(sink).await
 }
 
 async fn of_client(revision: &str) -> anyhow::Result<()> {
     let server = shared()?;
     let this = env::current_exe()?;
-    let suite = suite(&server, "client", revision)?.arg("--command").arg(this);
-    passes(suite, &format!("client to {revision}")).await
+    let (suite, results) = suite(&server, "client", revision)?;
+    passes((suite.arg("--command").arg(this), results), &format!("client to {revision}")).await
 }
 
 /// The client under test, if the conformance suite has started this program: a participant that takes the tools of the
@@ -203,7 +217,7 @@ pub(crate) fn client_under_test() -> Option<process::ExitCode> {
     Some(match runtime.block_on(take_part(&scenario)) {
         Ok(()) => process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error:?}");
+            eprintln!("{error:#}");
             process::ExitCode::FAILURE
         }
     })
