@@ -6,5 +6,7 @@ pub mod agent_air;
 mod json;
 pub mod mcp;
 pub mod orchestrate;
+#[cfg(all(feature = "rap", unix))]
+pub mod rap;
 
 pub use json::DocumentError;

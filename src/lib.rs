@@ -96,6 +96,7 @@
 //! | `programs` | child processes, and tools that are programs, described by a `tools.toml`; Unix only |
 //! | `mcp` | tools of MCP servers, run as child processes or reached at an address; Unix only |
 //! | `mcp-server` | the room's tools as an MCP server |
+//! | `rap` | tools of RAP servers, and the room's tools as a RAP server; Unix only |
 //! | `record` | sessions as MCAP files: recording, reading, checking, replaying |
 //! | `report` | a recording as an HTML page |
 //! | `cli` (default) | the command line tool `toolbridge`, with all of the above but `livekit-sdk` |

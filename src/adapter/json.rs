@@ -51,15 +51,22 @@ impl DocumentError {
 /// # Errors
 /// Any [`DocumentError`].
 pub(super) fn object(text: &str) -> Result<Map<String, Json>, DocumentError> {
-    measure(text)?;
-    let json = serde_json::from_str(text).or_else(|error| {
-        let repaired = repaired(text).and_then(|text| serde_json::from_str(&text).ok());
-        repaired.ok_or_else(|| DocumentError::NotJson { reason: error.to_string() })
-    })?;
-    match json {
+    match value(text)? {
         Json::Object(map) => Ok(map),
         _ => Err(DocumentError::NotAnObject),
     }
+}
+
+/// Reads a document of any form, as [`object`] does.
+///
+/// # Errors
+/// Any [`DocumentError`] but `NotAnObject`.
+pub(super) fn value(text: &str) -> Result<Json, DocumentError> {
+    measure(text)?;
+    serde_json::from_str(text).or_else(|error| {
+        let repaired = repaired(text).and_then(|text| serde_json::from_str(&text).ok());
+        repaired.ok_or_else(|| DocumentError::NotJson { reason: error.to_string() })
+    })
 }
 
 /// Checks the limits in one pass over the text, whether it is JSON or not.
