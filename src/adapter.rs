@@ -2,8 +2,12 @@
 //!
 //! Adapters use the public API only.
 
+#[cfg(all(feature = "acp", unix))]
+pub mod acp;
 pub mod agent_air;
 mod json;
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+mod lines;
 pub mod mcp;
 pub mod orchestrate;
 #[cfg(all(feature = "rap", unix))]

@@ -94,6 +94,7 @@
 //! | `livekit-sdk` | other users of `livekit-net` in the same process keep its native client |
 //! | `schema-validation` | arguments are checked against the tool's JSON Schema before the tool runs; without it they are only decoded |
 //! | `programs` | child processes, and tools that are programs, described by a `tools.toml`; Unix only |
+//! | `acp` | agents of the Agent Client Protocol as tools, and an assistant as the agent of an editor; Unix only |
 //! | `mcp` | tools of MCP servers, run as child processes or reached at an address; Unix only |
 //! | `mcp-server` | the room's tools as an MCP server |
 //! | `rap` | tools of RAP servers, and the room's tools as a RAP server; Unix only |

@@ -70,7 +70,10 @@ pub(super) fn value(text: &str) -> Result<Json, DocumentError> {
 }
 
 /// Checks the limits in one pass over the text, whether it is JSON or not.
-fn measure(text: &str) -> Result<(), DocumentError> {
+///
+/// # Errors
+/// `TooDeep` or `TooManyValues`.
+pub(super) fn measure(text: &str) -> Result<(), DocumentError> {
     let (mut depth, mut deepest, mut values) = (0_usize, 0, 1_usize);
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

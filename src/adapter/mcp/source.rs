@@ -8,7 +8,6 @@ mod elicitation;
 mod file;
 mod http;
 mod life;
-mod lines;
 mod log;
 mod requests;
 mod settings;

@@ -15,10 +15,8 @@ use tokio::{
     time::{Duration, Instant},
 };
 
-use super::{
-    lines::{Line, Lines},
-    requests::{Answer, MAX_MESSAGE, Requests, stand_in},
-};
+use super::requests::{Answer, MAX_MESSAGE, Requests, stand_in};
+use crate::adapter::lines::{Line, Lines};
 
 /// The most messages that wait for the server to read them. Then nothing more is read from it.
 const MAX_WAITING: usize = 256;

@@ -1,4 +1,4 @@
-//! Lines of a child's standard output, with a limit on their length.
+//! Lines of a byte stream, with a limit on their length.
 
 use std::io;
 

@@ -1,0 +1,439 @@
+//! The transport of both directions: one JSON-RPC message a line.
+//!
+//! The protocol's crate has queues without a limit, so the limits are here: a long line is skipped, and nothing is read
+//! while too many requests wait for their answers. A line stays text until [`lines`] has let its owner read it, because
+//! the crate's types lose what they do not know.
+
+use std::{
+    borrow::Cow,
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use agent_client_protocol::Lines as Transport;
+use futures_util::{
+    sink::{self, Sink},
+    stream::{self, Stream},
+};
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde_json::{Value as Json, value::RawValue};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
+    sync::Notify,
+    task::yield_now,
+    time::Instant,
+};
+
+use crate::adapter::{
+    json,
+    lines::{Line, Lines},
+};
+
+/// The longest line that is read, in bytes. A longer one is skipped.
+pub(super) const MAX_LINE: usize = 8 << 20;
+
+/// The most requests that wait for their answers. Nothing is read while there are as many.
+pub(super) const MAX_WAITING: usize = 256;
+
+/// The most bytes in the requests that wait for their answers. Nothing is read while there are as many.
+pub(super) const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// The longest id of a request, in bytes: programs use numbers and UUIDs.
+const MAX_ID: usize = 256;
+
+/// The most lines that are read before what they cause gets its turn.
+const LINES_A_TURN: usize = 64;
+
+/// The most bytes that are read before what they cause gets its turn.
+const BYTES_A_TURN: usize = 1 << 20;
+
+/// The shortest time between two reports of lines that are ignored.
+const REPORT_AGAIN: Duration = Duration::from_secs(10);
+
+/// A message, of which nothing but the parts was read.
+#[derive(Deserialize)]
+pub(super) struct Message<'a> {
+    #[serde(default, borrow)]
+    jsonrpc: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    pub(super) id: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pub(super) method: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    pub(super) params: Option<&'a RawValue>,
+    #[serde(default, borrow, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// Reads a member whose value may be `null`.
+fn present<'a, D: Deserializer<'a>>(value: D) -> Result<Option<&'a RawValue>, D::Error> {
+    Deserialize::deserialize(value).map(Some)
+}
+
+/// What a connection has ignored, and what waits for answers.
+#[derive(Default)]
+pub(super) struct Traffic {
+    junk: AtomicU64,
+    too_long: AtomicU64,
+    waiting: Mutex<Vec<Waiting>>,
+    answered: Notify,
+}
+
+/// A request of the other side without an answer. The answer to a batch has no id.
+struct Waiting {
+    id: Json,
+    bytes: usize,
+}
+
+impl Traffic {
+    /// Returns the number of lines that were skipped because they are not messages.
+    pub(super) fn junk(&self) -> u64 {
+        self.junk.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of lines that were skipped because they exceed [`MAX_LINE`].
+    pub(super) fn too_long(&self) -> u64 {
+        self.too_long.load(Ordering::Relaxed)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resolves when another request may wait.
+    async fn room(&self) {
+        loop {
+            {
+                let waiting = self.waiting();
+                let bytes: usize = waiting.iter().map(|it| it.bytes).sum();
+                if waiting.len() < MAX_WAITING && bytes < MAX_WAITING_BYTES {
+                    return;
+                }
+            }
+            self.answered.notified().await; // one permit is stored, so an answer in between is not missed
+        }
+    }
+
+    fn ask(&self, id: Json, bytes: usize) {
+        self.waiting().push(Waiting { id, bytes });
+    }
+
+    /// Notes that a line was written.
+    fn written(&self, line: &str) {
+        let Ok(Message { method: None, id, .. }) = serde_json::from_str(line) else { return };
+        let id = id.and_then(|id| serde_json::from_str(id.get()).ok()).unwrap_or(Json::Null);
+        let mut waiting = self.waiting();
+        // The crate answers what it cannot read without an id. Its order says which request that is.
+        let at = waiting.iter().position(|it| it.id == id || id.is_null());
+        if let Some(at) = at {
+            waiting.remove(at);
+            self.answered.notify_one();
+        }
+    }
+}
+
+/// Creates the transport of a connection. `inspect` gets each message first, and returns whether it has handled it; then
+/// the message goes no further.
+///
+/// `peer` names the other side in the log.
+pub(super) fn lines<R, W, F>(
+    peer: &str,
+    reader: R,
+    writer: W,
+    traffic: Arc<Traffic>,
+    inspect: F,
+) -> Transport<impl Sink<String, Error = io::Error> + Send, impl Stream<Item = io::Result<String>> + Send>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+    F: FnMut(&Message<'_>) -> bool + Send + 'static,
+{
+    let incoming = Incoming {
+        peer: peer.to_owned(),
+        lines: Lines::new(reader, MAX_LINE),
+        traffic: Arc::clone(&traffic),
+        inspect,
+        lines_of_turn: 0,
+        bytes_of_turn: 0,
+        reported: None,
+    };
+    let incoming = stream::unfold(incoming, async |mut incoming| {
+        let line = incoming.next().await.transpose()?;
+        Some((line, incoming))
+    });
+    let outgoing = sink::unfold((writer, traffic), async |(mut writer, traffic), mut line: String| {
+        line.push('\n');
+        writer.write_all(line.as_bytes()).await?;
+        writer.flush().await?;
+        traffic.written(&line);
+        Ok((writer, traffic))
+    });
+    Transport::new(outgoing, incoming)
+}
+
+struct Incoming<R, F> {
+    peer: String,
+    lines: Lines<R>,
+    traffic: Arc<Traffic>,
+    inspect: F,
+    lines_of_turn: usize,
+    bytes_of_turn: usize,
+    reported: Option<Instant>,
+}
+
+impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> bool> Incoming<R, F> {
+    /// Returns the next line that the protocol's crate handles, or `None` at the end.
+    async fn next(&mut self) -> io::Result<Option<String>> {
+        loop {
+            self.traffic.room().await;
+            if self.lines_of_turn >= LINES_A_TURN || self.bytes_of_turn >= BYTES_A_TURN {
+                (self.lines_of_turn, self.bytes_of_turn) = (0, 0);
+                yield_now().await;
+            }
+            let Some(line) = self.lines.next().await? else { return Ok(None) };
+            self.lines_of_turn += 1;
+            let ignored = match line {
+                Line::Text(text) => {
+                    self.bytes_of_turn += text.len();
+                    match self.read(text) {
+                        Ok(Some(line)) => return Ok(Some(line)),
+                        Ok(None) => continue,
+                        Err(NotAMessage) => &self.traffic.junk,
+                    }
+                }
+                Line::TooLong { .. } => &self.traffic.too_long,
+            };
+            ignored.fetch_add(1, Ordering::Relaxed);
+            self.report();
+        }
+    }
+
+    /// Reads a line. Returns it if the crate handles it.
+    fn read(&mut self, text: Vec<u8>) -> Result<Option<String>, NotAMessage> {
+        let line = String::from_utf8(text).map_err(|_| NotAMessage)?;
+        if line.trim().is_empty() {
+            return Ok(None);
+        }
+        json::measure(&line).map_err(|_| NotAMessage)?;
+        if line.trim_start().starts_with('[') {
+            // A batch, which the crate refuses. Other programs begin a line of their logs so.
+            let _: Vec<IgnoredAny> = serde_json::from_str(&line).map_err(|_| NotAMessage)?;
+            self.traffic.ask(Json::Null, line.len());
+            return Ok(Some(line));
+        }
+        let message: Message<'_> = serde_json::from_str(&line).map_err(|_| NotAMessage)?;
+        let id = message.check()?;
+        if (self.inspect)(&message) {
+            return Ok(None);
+        }
+        if let (Some(id), Some(_)) = (id, &message.method) {
+            self.traffic.ask(id, line.len());
+        }
+        Ok(Some(line))
+    }
+
+    fn report(&mut self) {
+        let now = Instant::now();
+        if self.reported.is_none_or(|before| now - before >= REPORT_AGAIN) {
+            self.reported = Some(now);
+            let (junk, too_long) = (self.traffic.junk(), self.traffic.too_long());
+            tracing::warn!(peer = self.peer, junk, too_long, "lines that are not messages are ignored");
+        }
+    }
+}
+
+/// The text is not a JSON-RPC message.
+struct NotAMessage;
+
+impl Message<'_> {
+    /// Checks the parts, and returns the id.
+    fn check(&self) -> Result<Option<Json>, NotAMessage> {
+        let is_answer = self.result.is_some() || self.error.is_some();
+        let is_one_kind =
+            self.method.is_some() != is_answer && !(self.result.is_some() && self.error.is_some());
+        if self.jsonrpc.as_deref() != Some("2.0") || !is_one_kind {
+            return Err(NotAMessage);
+        }
+        let Some(id) = self.id else { return Ok(None) };
+        if id.get().len() > MAX_ID {
+            return Err(NotAMessage);
+        }
+        match serde_json::from_str(id.get()) {
+            Ok(id @ Json::String(_)) => Ok(Some(id)),
+            Ok(Json::Number(id)) if id.is_i64() => Ok(Some(Json::Number(id))),
+            _ => Err(NotAMessage),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_client_protocol::{
+        Agent, Builder, Client, ConnectionTo, Dispatch, Error, HandleDispatchFrom, Handled,
+    };
+    use serde_json::json;
+    use tokio::io::{AsyncBufReadExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+
+    use super::*;
+
+    /// Answers `echo`, keeps the requests `keep`, and leaves the rest to the crate.
+    #[derive(Default)]
+    struct Handler {
+        kept: Vec<Dispatch>,
+        heard: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl HandleDispatchFrom<Agent> for Handler {
+        async fn handle_dispatch_from(
+            &mut self,
+            message: Dispatch,
+            _: ConnectionTo<Agent>,
+        ) -> Result<Handled<Dispatch>, Error> {
+            self.heard.lock().unwrap().push(message.method().to_owned());
+            match message {
+                Dispatch::Request(request, responder) if request.method == "echo" => {
+                    responder.respond(request.params)?;
+                }
+                message if message.method() == "keep" => self.kept.push(message),
+                message => return Ok(Handled::No { message, retry: false }),
+            }
+            Ok(Handled::Yes)
+        }
+
+        fn describe_chain(&self) -> impl std::fmt::Debug {
+            "tests"
+        }
+    }
+
+    struct Peer {
+        reader: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
+        writer: WriteHalf<DuplexStream>,
+        traffic: Arc<Traffic>,
+        taken: Arc<Mutex<Vec<String>>>,
+        heard: Arc<Mutex<Vec<String>>>,
+        _task: tokio::task::JoinSet<()>,
+    }
+
+    /// Connects the crate to a peer that writes lines. The method `take` is handled before the crate.
+    fn connected() -> Peer {
+        let (ours, theirs) = duplex(1 << 20);
+        let (traffic, taken): (Arc<Traffic>, Arc<Mutex<Vec<String>>>) = Default::default();
+        let (reader, writer) = split(ours);
+        let texts = Arc::clone(&taken);
+        let transport = lines("peer", reader, writer, Arc::clone(&traffic), move |message| {
+            let is_taken = message.method.as_deref() == Some("take");
+            if is_taken {
+                texts.lock().unwrap().push(message.params.unwrap().get().to_owned());
+            }
+            is_taken
+        });
+        let handler = Handler::default();
+        let heard = Arc::clone(&handler.heard);
+        let mut task = tokio::task::JoinSet::new();
+        task.spawn(async move { _ = Builder::new_with(Client, handler).connect_to(transport).await });
+        let (reader, writer) = split(theirs);
+        Peer { reader: BufReader::new(reader).lines(), writer, traffic, taken, heard, _task: task }
+    }
+
+    impl Peer {
+        async fn write(&mut self, text: impl AsRef<[u8]>) {
+            self.writer.write_all(text.as_ref()).await.unwrap();
+        }
+
+        async fn read(&mut self) -> Json {
+            serde_json::from_str(&self.reader.next_line().await.unwrap().unwrap()).unwrap()
+        }
+    }
+
+    fn request(id: u64, method: &str) -> String {
+        json!({"jsonrpc": "2.0", "id": id, "method": method, "params": {}}).to_string() + "\n"
+    }
+
+    #[tokio::test]
+    async fn acp_c13_junk_is_skipped_and_counted_and_reading_goes_on() {
+        let mut peer = connected();
+        peer.write("Starting…\n[info] ready\n\n17\n{}\n\"x\"\n{\"jsonrpc\":\"1.0\",\"method\":\"echo\"}\n")
+            .await;
+        peer.write(b"\xff\xfe\n").await;
+        peer.write("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"echo\",\"result\":1}\n").await;
+        peer.write("{\"jsonrpc\":\"2.0\",\"id\":1.5,\"method\":\"echo\"}\n").await;
+        peer.write(format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"echo\",\"params\":{}}}\n",
+            "[".repeat(500_000)
+        ))
+        .await;
+        // In parts.
+        let line = request(7, "echo");
+        for part in line.as_bytes().chunks(5) {
+            peer.write(part).await;
+        }
+        assert_eq!(peer.read().await, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
+        assert_eq!(peer.traffic.junk(), 10);
+    }
+
+    #[tokio::test]
+    async fn acp_c13_line_over_the_limit_is_skipped_and_counted() {
+        let mut peer = connected();
+        peer.write(format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"echo\",\"params\":[\"{}\"]}}\n",
+            "x".repeat(MAX_LINE)
+        ))
+        .await;
+        peer.write(request(2, "echo")).await;
+        assert_eq!(peer.read().await["id"], 2);
+        assert_eq!((peer.traffic.junk(), peer.traffic.too_long()), (0, 1));
+    }
+
+    #[tokio::test]
+    async fn acp_c15_batch_and_unknown_method_are_refused_and_unknown_notifications_ignored() {
+        let mut peer = connected();
+        peer.write(format!("[{}]\n", request(1, "echo").trim())).await;
+        let answer = peer.read().await;
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&Json::Null, &json!(-32_600)));
+        peer.write("{\"jsonrpc\":\"2.0\",\"method\":\"_vendor/hello\"}\n").await;
+        peer.write(request(2, "_vendor/ask")).await;
+        let answer = peer.read().await;
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(2), &json!(-32_601)));
+        // An answer that nobody awaits, once with the value null.
+        peer.write("{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"result\":null}\n").await;
+        peer.write(request(3, "echo")).await;
+        assert_eq!(peer.read().await["id"], 3);
+        assert_eq!(peer.traffic.junk(), 0);
+        assert!(peer.traffic.waiting().is_empty());
+    }
+
+    #[tokio::test]
+    async fn line_that_its_owner_takes_stays_text_and_does_not_reach_the_crate() {
+        let mut peer = connected();
+        peer.write("{\"jsonrpc\":\"2.0\",\"method\":\"take\",\"params\":{ \"n\" : 1.0e2 }}\n").await;
+        peer.write(request(1, "echo")).await;
+        peer.read().await;
+        assert_eq!(*peer.taken.lock().unwrap(), ["{ \"n\" : 1.0e2 }"]);
+        assert_eq!(*peer.heard.lock().unwrap(), ["echo"]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_read_while_256_requests_wait_for_their_answers() {
+        let mut peer = connected();
+        let flood: String = (0..1_000).map(|id| request(id, "keep")).collect();
+        peer.write(flood).await;
+        peer.write(request(1_000, "echo")).await;
+        // What can run has run when nothing else is left to do.
+        for _ in 0..10_000 {
+            yield_now().await;
+        }
+        assert_eq!(peer.heard.lock().unwrap().len(), MAX_WAITING);
+        peer.traffic.waiting().clear();
+        peer.traffic.answered.notify_one();
+        for _ in 0..10_000 {
+            yield_now().await;
+        }
+        assert_eq!(peer.heard.lock().unwrap().len(), 2 * MAX_WAITING);
+    }
+}
