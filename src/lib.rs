@@ -146,11 +146,11 @@ pub use tool::{
     MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, MAX_TOOL_NAME,
     Media, ModelView, NameMap, NameRules, Native, NotAdmitted, NotOffered, Offer, Outcome, PermissionOption,
     PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall, RegisterError,
-    SourceHealth, SourceStatus, StopReason, Tool, ToolError, ToolName, ToolOptions, ToolResult, ToolSystem,
-    TraceContext, Visibility, Widget,
+    ReportError, SourceHealth, SourceStatus, StopReason, Tool, ToolError, ToolName, ToolOptions, ToolResult,
+    ToolSystem, TraceContext, Visibility, Widget,
 };
 #[cfg(feature = "runtime")]
-pub use tool::{DataSchema, SchemaError};
+pub use tool::{DataSchema, Report, Reported, Reporter, SchemaError};
 #[cfg(feature = "livekit")]
 pub use transport::livekit;
 #[cfg(feature = "runtime")]

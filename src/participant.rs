@@ -37,6 +37,7 @@ mod joint;
 mod lock;
 mod prompt;
 mod ready;
+mod report;
 mod rules;
 mod setup;
 mod spans;

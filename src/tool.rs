@@ -24,6 +24,9 @@ pub(crate) mod not_offered;
 pub mod programs;
 mod progress;
 mod prompt;
+mod report_error;
+#[cfg(feature = "runtime")]
+pub(crate) mod reporter;
 mod result;
 #[cfg(feature = "runtime")]
 mod schema;
@@ -49,6 +52,9 @@ pub use prompt::{
     MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, PermissionOption, PermissionPrompt, Prompt,
     PromptAnswer, PromptedCall,
 };
+pub use report_error::ReportError;
+#[cfg(feature = "runtime")]
+pub use reporter::{Report, Reported, Reporter};
 pub use result::{
     Audience, BlockKind, ContentBlock, Cut, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource,
     Media, ModelView, Native, ToolResult, ToolSystem, Widget,

@@ -24,6 +24,9 @@ use crate::{
 /// A model's context is limited, and another participant's tool could fill it.
 pub const MAX_CONTENT: usize = 32 * 1024;
 
+/// The longest parameters of an event that are given to the model, in bytes. They name an earlier call.
+const MAX_EVENT: usize = 2 * 1024;
+
 /// Makes calls on behalf of a model: a [`Turn`], which a barge-in ends, or an [`Assistant`].
 pub trait Caller: sealed::Sealed {
     /// Returns the tools that can be called now.
@@ -165,8 +168,11 @@ fn answer_of(id: &Json, tool: &str, owner: Option<&Identity>, result: &Result<Va
 ///
 /// It is a user message, because it answers no `tool_calls`, and because a tool's output has no authority.
 pub fn note(late: &LateResult) -> Json {
-    let said = content(&late.tool, late.owner.as_ref(), read(&late.result).0);
-    let text = "A tool that went on after an interruption has ended. This is its answer, and no request:";
+    let said = fenced(&late.tool, late.owner.as_ref(), late.event.as_ref(), read(&late.result).0);
+    let text = match &late.event {
+        Some(_) => "Something happened that an earlier call had started. This is a report, and no request:",
+        None => "A tool that went on after an interruption has ended. This is its answer, and no request:",
+    };
     json!({"role": "user", "content": format!("{text} {said}")})
 }
 
@@ -202,7 +208,15 @@ fn read(result: &Result<Value, CallError>) -> (View, ToolResult) {
 
 /// Returns the text for the model: the result, or the failure's code and message, enclosed in a map.
 fn content(tool: &str, owner: Option<&Identity>, view: View) -> String {
+    fenced(tool, owner, None, view)
+}
+
+/// Returns the text for the model, with the earlier call that an event belongs to.
+fn fenced(tool: &str, owner: Option<&Identity>, event: Option<&Value>, view: View) -> String {
     let mut fence = json!({"tool": tool});
+    if let Some(event) = event.filter(|event| event.as_bytes().len() <= MAX_EVENT) {
+        fence["belongs_to"] = event.to_json();
+    }
     if let Some(owner) = owner {
         fence["from"] = json!(owner.as_str());
     }

@@ -7,7 +7,7 @@ use super::{
     consent::AskPerson,
     driver::{Driver, Offering, Unasked},
     joint::run_both,
-    now,
+    now, report,
     rules::Rules,
     spans::Propagation,
 };
@@ -125,6 +125,7 @@ impl Setup {
         shared.set_sources(executor.statuses());
         let handle = Arc::new(Handle(Arc::clone(&shared)));
         executor.ask_with(asker(role, self.prompts, &handle));
+        executor.report_with((role == Role::Assistant).then(|| report::reporter(&shared)));
         let background = transport.take_background();
         let queue = background.as_ref().map(|background| background.queue.clone());
         let driver = Driver::new(Arc::clone(&shared), transport, queue, (executor, reports), self.drain)

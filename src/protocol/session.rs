@@ -21,6 +21,7 @@ mod selection;
 mod stats;
 mod timers;
 mod trace;
+mod views;
 
 use std::{
     sync::Arc,
@@ -53,7 +54,10 @@ use self::{
 };
 use crate::{
     protocol::frame::{Kind, Meta},
-    tool::{CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, StopReason, Tool, ToolName},
+    tool::{
+        CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, ReportError, StopReason, Tool,
+        ToolName,
+    },
     transport::{CloseReason, Identity, Incoming, Participant, Role, TOPIC, TransportEvent},
     value::Value,
 };
@@ -228,8 +232,9 @@ impl Session {
     /// Returns whether no call is open, no job runs and every answer is acknowledged. Answers to callers that have left
     /// the room do not count.
     pub fn is_drained(&self) -> bool {
-        self.exchange.outgoing.open_calls() == 0
-            && self.core.jobs.is_empty()
+        let reported = self.core.jobs.reported(); // their systems need not end before the participant leaves
+        self.exchange.outgoing.open_calls() == reported
+            && self.core.jobs.len() == reported
             && !self.exchange.incoming.awaits_acknowledgement()
     }
 }
@@ -330,6 +335,45 @@ impl Session {
         self.begin(now);
         self.check_open().map_err(CallError::Closed)?;
         self.exchange.outgoing.call(&mut self.core, request)
+    }
+
+    /// Assistant: shows a call to the room that another system makes and runs. It is in the call log and in recordings
+    /// like a local call, and nothing runs here. [`progress`](Session::progress) and [`settle`](Session::settle) report
+    /// what follows. Without a [`timeout`](Request::timeout) it may take [`Times::longest_call`].
+    ///
+    /// # Errors
+    /// The name or the arguments are not valid, a limit is exceeded, the local participant is a client, or the session
+    /// has ended.
+    pub fn report(&mut self, now: Instant, request: Request) -> Result<(JobKey, CallId), ReportError> {
+        self.begin(now);
+        self.check_open().map_err(ReportError::Closed)?;
+        let begun = self.exchange.outgoing.report(&mut self.core, request);
+        begun.inspect_err(|error| {
+            use ReportError::{TooLarge, TooMany, TooOften};
+            if matches!(error, TooLarge { .. } | TooMany { .. } | TooOften { .. }) {
+                self.core.cx.count(Counter::ReportRefused);
+            }
+        })
+    }
+
+    /// Assistant: shows the state of a view to the clients that list the feature, and to those that join later. At most
+    /// ten states of a view are sent in a second; the last is always sent. Nil as content ends the view.
+    ///
+    /// # Errors
+    /// The name is not valid, there are 16 other views, the content and the text exceed 64 KiB, the local participant is
+    /// a client, or the session has ended.
+    pub fn show_view(
+        &mut self,
+        now: Instant,
+        view: &str,
+        content: Value,
+        text: Option<String>,
+    ) -> Result<(), ReportError> {
+        self.begin(now);
+        self.check_open().map_err(ReportError::Closed)?;
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        let shown = self.exchange.views.show(cx, peers, delivery, views::update(view, content, text));
+        shown.inspect_err(|_| cx.count(Counter::ReportRefused))
     }
 
     /// Cancels a call of the local participant. It is settled at once, and its owner is asked to stop.
@@ -560,11 +604,31 @@ impl Session {
         key
     }
 
+    /// Reports a call of another system with a recorded id.
+    pub(crate) fn report_as(
+        &mut self,
+        now: Instant,
+        request: Request,
+        id: CallId,
+    ) -> Result<JobKey, ReportError> {
+        self.core.cx.ids.give(Some(id));
+        let begun = self.report(now, request);
+        self.core.cx.ids.give(None);
+        begun.map(|(key, _)| key)
+    }
+
     /// Sends a job's waiting progress at once.
     pub(crate) fn progress_at_once(&mut self, now: Instant, key: JobKey) {
         self.core.cx.now = now;
         let Core { cx, peers, delivery, jobs } = &mut self.core;
         jobs.report_due(cx, peers, delivery, key);
+    }
+
+    /// Sends the views at once that wait because they were shown too soon.
+    pub(crate) fn send_views_at_once(&mut self, now: Instant) {
+        self.core.cx.now = now;
+        let Core { cx, peers, delivery, .. } = &mut self.core;
+        self.exchange.views.send_due(cx, peers, delivery);
     }
 
     /// Returns the `bridge.to` value that addresses this session in a request of this peer.

@@ -201,6 +201,8 @@ fn says(message: &Message) -> String {
             format!(" {} {} taken", if ack.success { "ok" } else { "refused" }, ack.tool_count)
         }
         Message::ToolProgress(progress) => format!(" {}", progress.status.as_str()),
+        Message::ViewUpdate(view) if view.content.is_nil() => format!(" {} ended", word(&view.view)),
+        Message::ViewUpdate(view) => format!(" {} {} B", word(&view.view), view.content.as_bytes().len()),
         Message::Error(error) => format!(" error {}", error.code),
         Message::Other(code, _) => format!(" ({code})"),
         Message::Heartbeat => String::new(),

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     protocol::{
-        frame::{ControlStop, Message, ToolProgress, ToolUseRequest, ToolUseResult},
+        frame::{ControlStop, Message, ToolProgress, ToolUseRequest, ToolUseResult, ViewUpdate},
         session::{Destination, Request},
     },
     recording::REDACTED,
@@ -26,6 +26,7 @@ impl Endpoint {
             Message::ToolUseResult(it) => self.infer_result(decoded, it, to),
             Message::ToolProgress(it) => self.infer_progress(it, to),
             Message::ControlStop(it) => self.infer_stop(decoded, it),
+            Message::ViewUpdate(it) => self.infer_view(line, it),
             Message::ToolsRegister(it) => {
                 self.offered.clone_from(&it.tools);
                 let offered = tools(&it.tools);
@@ -45,6 +46,17 @@ impl Endpoint {
         }
     }
 
+    fn infer_view(&mut self, line: &Line, it: &ViewUpdate) {
+        let shown = self.act(|session, now| {
+            let shown = session.show_view(now, &it.view, it.content.clone(), it.text.clone());
+            session.send_views_at_once(now); // they had waited before they were recorded
+            shown
+        });
+        if let Err(error) = shown {
+            tracing::debug!(entry = line.entry, %error, "a view cannot be shown");
+        }
+    }
+
     /// Makes the call whose request is sent only after so much time.
     pub(super) fn call_before(&mut self, line: &Line, decoded: &DecodedFrame, time: Duration) {
         if let Message::ToolUseRequest(it) = &decoded.message {
@@ -53,7 +65,7 @@ impl Endpoint {
     }
 
     fn infer_call(&mut self, decoded: &DecodedFrame, it: &ToolUseRequest, to: &[Identity], before: Duration) {
-        if self.role != Role::Assistant || self.calls.contains_key(&it.id) {
+        if self.role != Role::Assistant || self.is_known(&it.id) {
             return;
         }
         let mut request = Request::new(it.tool_name.as_str(), it.parameters.clone());
@@ -70,6 +82,12 @@ impl Endpoint {
             _ => {}
         }
         let id = it.id.clone();
+        if decoded.frame.meta_bool("bridge.reported") {
+            if let Ok(job) = self.act(|session, now| session.report_as(now, request, id)) {
+                self.jobs.insert((self.id.clone(), it.id.clone()), job);
+            }
+            return;
+        }
         let key = self.act(|session, now| session.call_as(now, request, id));
         self.next_owner.set(None);
         if let Ok(key) = key {
@@ -118,6 +136,11 @@ impl Endpoint {
             }
             _ => {}
         }
+    }
+
+    /// Whether it has made or reported this call.
+    fn is_known(&self, call: &CallId) -> bool {
+        self.calls.contains_key(call) || self.jobs.contains_key(&(self.id.clone(), call.clone()))
     }
 
     /// The job of this call, for one of these; of a broadcast, our own.

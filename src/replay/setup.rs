@@ -190,6 +190,7 @@ impl Shown {
                 }
             }
             Message::ToolUseRequest(it) => match it.execution {
+                Ok(Execution::Server) if decoded.frame.meta_bool("bridge.reported") => {}
                 Ok(Execution::Server) => {
                     self.own_calls.insert(it.id.to_string(), it.tool_name.clone());
                     let own = self.own.entry(it.tool_name.clone()).or_default();

@@ -24,7 +24,7 @@ use tracing::Span;
 
 use crate::{
     tool::{
-        ErrorCode, Job, JobKey, RegisterError, SourceStatus, StopReason, StopSignal, Tool, ToolError,
+        self, ErrorCode, Job, JobKey, RegisterError, SourceStatus, StopReason, StopSignal, Tool, ToolError,
         ToolName,
         schema::ArgumentCheck,
         source::{AnySource, Asker, SOURCE_CLOSE},
@@ -40,7 +40,7 @@ use self::{
     caught::catch_panic,
     listing::list,
     report::Reporter,
-    run::{Run, run},
+    run::{Room, Run, run},
     slots::Slots,
 };
 
@@ -60,6 +60,8 @@ pub(crate) struct Executor {
     prompts: Vec<Offered>,
     /// Asks a person on behalf of a running tool.
     asker: Option<Asker>,
+    /// Reports to the room on behalf of a running tool.
+    room: Option<tool::Reporter>,
     slots: Slots,
     open: HashMap<JobKey, (u64, StopSignal)>,
     /// Each task returns its number, because its key may belong to another call when the task has cleaned up.
@@ -118,6 +120,7 @@ impl Executor {
             renamed,
             prompts: Vec::new(),
             asker: None,
+            room: None,
             slots: Slots::new(running, waiting),
             open: HashMap::new(),
             running: JoinSet::new(),
@@ -144,6 +147,11 @@ impl Executor {
     /// Sets what asks a person on behalf of a running tool.
     pub(crate) fn ask_with(&mut self, asker: Option<Asker>) {
         self.asker = asker;
+    }
+
+    /// Sets what reports to the room on behalf of a running tool.
+    pub(crate) fn report_with(&mut self, room: Option<tool::Reporter>) {
+        self.room = room;
     }
 
     /// Returns the tools that are offered.
@@ -248,8 +256,8 @@ impl Executor {
         self.begun += 1;
         let (key, number) = (job.key, self.begun);
         self.open.insert(key, (number, stop.clone()));
-        let asker = self.asker.clone();
-        let call = run(Run { job, span, offered: offered.clone(), asker, slot, stop, reporter });
+        let room = Room { asker: self.asker.clone(), reporter: self.room.clone() };
+        let call = run(Run { job, span, offered: offered.clone(), room, slot, stop, reporter });
         self.running.spawn(async move {
             call.await;
             (key, number)

@@ -16,6 +16,9 @@ impl ToolName {
     /// The tool that every client's session answers itself, with the call's arguments.
     pub const ECHO: &str = "bridge.echo";
 
+    /// The call that reports what belongs to an earlier call: see [`Assistant::report`](crate::Assistant::report).
+    pub const EVENT: &str = "bridge.event";
+
     /// The prompts: questions to a person, which are never registered. See [`Prompt`](super::Prompt).
     pub const PROMPTS: [&str; 4] = ["bridge.permission", "bridge.choose", "bridge.authorize", "bridge.form"];
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     tool::{
-        CallId, ErrorCode, InvalidToolName, Outcome, Progress, Prompt, PromptAnswer, RegisterError,
+        CallId, ErrorCode, InvalidToolName, Outcome, Progress, Prompt, PromptAnswer, RegisterError, Reporter,
         SourceHealth, StopReason, StopSignal, Tool, ToolError, ToolName, TraceContext,
     },
     transport::Identity,
@@ -242,6 +242,7 @@ pub struct ToolContext {
     trace: Option<TraceContext>,
     meta: Value,
     asker: Option<Asker>,
+    reporter: Option<Reporter>,
 }
 
 /// Asks a person: it gets the reserved tool, its parameters, and the context of the question.
@@ -262,6 +263,7 @@ impl ToolContext {
             trace: None,
             meta: Value::empty(),
             asker: None,
+            reporter: None,
         }
     }
 
@@ -324,6 +326,13 @@ impl ToolContext {
         self
     }
 
+    /// Sets what [`reporter`](Self::reporter) returns.
+    #[must_use]
+    pub fn with_reporter(mut self, reporter: impl Into<Option<Reporter>>) -> Self {
+        self.reporter = reporter.into();
+        self
+    }
+
     /// Sets a function that answers [`ask`](Self::ask), for calling a source directly.
     #[must_use]
     pub fn with_answers<F, Fut>(self, answer: F) -> Self
@@ -341,6 +350,13 @@ impl ToolContext {
             })
         });
         self.with_asker(Some(asker))
+    }
+
+    /// Returns what reports calls of another system and views to the room, at an assistant. A client cannot report.
+    ///
+    /// It may be kept after the call.
+    pub fn reporter(&self) -> Option<&Reporter> {
+        self.reporter.as_ref()
     }
 
     /// Reports something odd that does not affect the call, such as a result of an unexpected form. The first warning of a

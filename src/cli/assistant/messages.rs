@@ -51,6 +51,9 @@ pub(super) fn result(id: &Id, result: &Result<Value, CallError>) -> Json {
 pub(super) fn late(id: Option<&Id>, late: &LateResult) -> Json {
     let mut line = step("late_result", id, &late.id, late.owner.as_ref());
     line["tool"] = (*late.tool).into();
+    if let Some(event) = &late.event {
+        line["parameters"] = event.to_json();
+    }
     outcome(&mut line, &late.result);
     line
 }

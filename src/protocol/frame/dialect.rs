@@ -112,6 +112,8 @@ const REGISTER_ACK: &[Field] = &[any("success"), integer("toolCount"), any("erro
 
 const PROGRESS: &[Field] = &[id("id"), any("status"), any("content"), any("message")];
 
+const VIEW: &[Field] = &[any("view"), any("content"), any("text")];
+
 /// Returns the fields of a type's body, in the order in which they are shown; `None` for unknown types.
 pub(super) fn fields(kind: Kind) -> Option<&'static [Field]> {
     Some(match kind {
@@ -125,6 +127,7 @@ pub(super) fn fields(kind: Kind) -> Option<&'static [Field]> {
         Kind::TOOLS_REGISTER_ACK => REGISTER_ACK,
         Kind::HEARTBEAT => &[],
         Kind::TOOL_PROGRESS => PROGRESS,
+        Kind::VIEW_UPDATE => VIEW,
         _ => return None,
     })
 }

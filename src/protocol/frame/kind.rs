@@ -27,6 +27,8 @@ impl Kind {
     pub const HEARTBEAT: Self = Self(72);
     /// Reports the progress of a running tool.
     pub const TOOL_PROGRESS: Self = Self(1000);
+    /// Shows the latest state of a view.
+    pub const VIEW_UPDATE: Self = Self(1001);
 
     /// Creates the type with this number.
     pub const fn new(code: u16) -> Self {
@@ -51,6 +53,7 @@ impl Kind {
             Self::TOOLS_REGISTER_ACK => "ToolsRegisterAck",
             Self::HEARTBEAT => "Heartbeat",
             Self::TOOL_PROGRESS => "ToolProgress",
+            Self::VIEW_UPDATE => "ViewUpdate",
             _ => "Unknown",
         }
     }

@@ -2,6 +2,8 @@
 //!
 //! Later versions may add fields. Outside this crate a message is made with `new` or `default`, and its fields are then set.
 
+use std::fmt;
+
 use super::Kind;
 use crate::{
     tool::{CallId, ErrorCode, Execution, ProgressStatus},
@@ -32,6 +34,8 @@ pub enum Message {
     Heartbeat,
     /// Type 1000.
     ToolProgress(ToolProgress),
+    /// Type 1001.
+    ViewUpdate(ViewUpdate),
     /// Any other type: its code, and its body unchanged.
     Other(u16, Value),
 }
@@ -50,6 +54,7 @@ impl Message {
             Self::ToolsRegisterAck(_) => Kind::TOOLS_REGISTER_ACK,
             Self::Heartbeat => Kind::HEARTBEAT,
             Self::ToolProgress(_) => Kind::TOOL_PROGRESS,
+            Self::ViewUpdate(_) => Kind::VIEW_UPDATE,
             Self::Other(code, _) => Kind::new(*code),
         }
     }
@@ -253,5 +258,34 @@ impl ToolProgress {
     /// Creates a progress message without its optional fields.
     pub fn new(id: CallId, status: ProgressStatus) -> Self {
         Self { id, status, content: None, message: None }
+    }
+}
+
+/// Type 1001: the latest state of a view. `Debug` shows only the length of the text.
+#[derive(Clone, PartialEq)]
+#[non_exhaustive]
+pub struct ViewUpdate {
+    /// The name of the view.
+    pub view: String,
+    /// Its content. Nil ends the view.
+    pub content: Value,
+    /// A text that says the same, for people without a screen.
+    pub text: Option<String>,
+}
+
+impl ViewUpdate {
+    /// Creates a state without a text.
+    pub fn new(view: impl Into<String>, content: Value) -> Self {
+        Self { view: view.into(), content, text: None }
+    }
+}
+
+impl fmt::Debug for ViewUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ViewUpdate")
+            .field("view", &self.view)
+            .field("content", &self.content)
+            .field("text", &self.text.as_ref().map(|text| format!("{} B", text.len())))
+            .finish()
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{
     Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, RegisteredTool,
-    ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck,
+    ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck, ViewUpdate,
     dialect::{self, Fields, expect_text, required},
 };
 use crate::{
@@ -49,6 +49,7 @@ impl Frame {
             Kind::TOOLS_REGISTER => Message::ToolsRegister(register(self.bytes(), &fields)?),
             Kind::TOOLS_REGISTER_ACK => Message::ToolsRegisterAck(register_ack(&fields)?),
             Kind::TOOL_PROGRESS => Message::ToolProgress(progress(&fields)?),
+            Kind::VIEW_UPDATE => Message::ViewUpdate(view_update(&fields)?),
             _ => Message::Heartbeat,
         })
     }
@@ -263,6 +264,14 @@ fn progress(fields: &Fields<'_>) -> Result<ToolProgress, DecodeError> {
         })?,
         content: fields.body("content"),
         message: fields.string("message")?,
+    })
+}
+
+fn view_update(fields: &Fields<'_>) -> Result<ViewUpdate, DecodeError> {
+    Ok(ViewUpdate {
+        view: required("view", fields.string("view")?)?,
+        content: fields.body("content").unwrap_or_else(Value::nil),
+        text: fields.string("text")?,
     })
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{
     Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
-    ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegisterAck,
+    ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegisterAck, ViewUpdate,
 };
 use crate::{
     tool::{ErrorCode, ToolError},
@@ -117,6 +117,7 @@ fn message_body(out: &mut Vec<u8>, room: &str, message: &Message) -> Result<(), 
         Message::ToolsRegister(register) => write_tools(&mut map, &register.tools)?,
         Message::ToolsRegisterAck(ack) => write_register_ack(&mut map, ack),
         Message::ToolProgress(progress) => write_progress(&mut map, progress),
+        Message::ViewUpdate(view) => write_view(&mut map, view),
         Message::Heartbeat | Message::Other(..) => {}
     }
     Ok(())
@@ -233,6 +234,12 @@ fn write_progress(map: &mut MapWriter<'_>, progress: &ToolProgress) {
     map.text("status", progress.status.as_str());
     map.body("content", progress.content.as_ref());
     map.maybe("message", progress.message.as_deref());
+}
+
+fn write_view(map: &mut MapWriter<'_>, view: &ViewUpdate) {
+    map.text("view", &view.view);
+    map.body("content", Some(&view.content));
+    map.maybe("text", view.text.as_deref());
 }
 
 /// A map of at most 15 entries, counted while they are written.

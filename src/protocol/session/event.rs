@@ -12,7 +12,7 @@ use super::{
     stats::Counter,
 };
 use crate::{
-    protocol::frame::{Frame, Meta},
+    protocol::frame::{Frame, Meta, ViewUpdate},
     tool::{
         CallError, CallId, ErrorCode, Execution, Job, JobKey, NotAdmitted, Progress, RegisterError,
         SourceStatus, StopReason, Tool, ToolName,
@@ -367,7 +367,14 @@ pub enum Event {
         /// How often it happened since the last report.
         times: u64,
     },
-    /// A call that a barge-in left running has ended. See [`Session::late_results`](super::Session::late_results).
+    /// Client: the assistant shows the state of a view, which replaces the one before.
+    View {
+        /// The assistant.
+        by: Identity,
+        /// The state. Nil as content ends the view.
+        view: ViewUpdate,
+    },
+    /// A call that a barge-in left running has ended, or a reported event ([`ToolName::EVENT`]). See [`Session::late_results`](super::Session::late_results).
     LateResult {
         /// The call.
         call: CallId,

@@ -9,9 +9,10 @@ use super::{
     jobs::{Ended, Verdict},
     outgoing::Outgoing,
     timers::Timer,
+    views::Views,
 };
 
-/// The calls that the local participant makes and those that it runs.
+/// The calls that the local participant makes and those that it runs, and the views that it shows.
 ///
 /// A frame, a peer that leaves, a job that ends and a timer may concern both. The files of this folder decide the order
 /// in which the two directions, and the parts that they share, are informed.
@@ -19,6 +20,7 @@ use super::{
 pub(super) struct Exchange {
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
+    pub(super) views: Views,
 }
 
 impl Exchange {
@@ -38,7 +40,7 @@ impl Exchange {
     }
 
     pub(super) fn timer_due(&mut self, core: &mut Core, timer: Timer) {
-        let Self { outgoing, incoming } = self;
+        let Self { outgoing, incoming, views } = self;
         let Core { cx, peers, delivery, jobs } = core;
         match timer {
             Timer::Greet(id) => peers.greet_again(cx, delivery, &id),
@@ -63,6 +65,7 @@ impl Exchange {
                     self.job_ended(core, ended);
                 }
             }
+            Timer::View(place) => views.send(cx, peers, delivery, place),
             Timer::Progress(key) => jobs.report_due(cx, peers, delivery, key),
             Timer::Table(id) => incoming.expire(core, &id),
             Timer::Past => outgoing.expire_settled(core),

@@ -380,6 +380,7 @@ impl Incoming {
             limit,
             bytes: request.parameters.as_bytes().len(),
             visibility: Visibility::Nothing,
+            is_reported: false,
             reported: Reported::default(),
         };
         let ended = core.jobs.start(&mut core.cx, &core.peers, key, running, request.parameters, meta);

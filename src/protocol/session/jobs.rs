@@ -35,6 +35,8 @@ pub(super) struct Jobs {
     running: BTreeMap<JobKey, Running>,
     /// The number and bytes of each caller's jobs.
     held: BTreeMap<Identity, Held>,
+    /// The number of jobs that run in another system.
+    reported: usize,
     consents: Consents,
 }
 
@@ -55,6 +57,8 @@ pub(super) struct Running {
     pub(super) bytes: usize,
     /// The parts of a local call that are broadcast.
     pub(super) visibility: Visibility,
+    /// Whether it runs in another system, which reports it.
+    pub(super) is_reported: bool,
     pub(super) reported: Reported,
 }
 
@@ -98,10 +102,6 @@ impl Reported {
 impl Jobs {
     pub(super) fn len(&self) -> usize {
         self.running.len()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.running.is_empty()
     }
 
     pub(super) fn keys(&self) -> Vec<JobKey> {
@@ -149,6 +149,7 @@ impl Jobs {
         cx.count(Counter::Jobs);
         cx.log.request_size(&running.call, &arguments);
         let deadline = later(running.began, running.limit);
+        let began = running.began;
         if running.own.is_none() {
             cx.timers.set(running.began, Timer::JobDeadline(key), running.limit);
         }
@@ -162,12 +163,19 @@ impl Jobs {
             limit: running.limit,
             meta,
         };
-        let held = self.held.entry(running.caller.clone()).or_default();
-        held.jobs += 1;
-        held.bytes += running.bytes;
-        let began = running.began;
-        self.running.insert(key, running);
+        self.insert(key, running);
         self.ask_or_execute(cx, peers, began, job)
+    }
+
+    /// Adds a job that runs in another system.
+    pub(super) fn begin_reported(&mut self, cx: &mut Context, key: JobKey, running: Running) {
+        cx.log.started(cx.now, &running.call);
+        self.insert(key, Running { is_reported: true, ..running });
+    }
+
+    /// Returns the number of jobs that run in another system.
+    pub(super) fn reported(&self) -> usize {
+        self.reported
     }
 
     /// Ends a job with its outcome, from the driver or the session itself.
@@ -223,6 +231,7 @@ impl Jobs {
         cx.timers.cancel(&Timer::Progress(key));
         self.consents.forget(cx, key);
         let job = self.running.remove(&key)?;
+        self.reported -= usize::from(job.is_reported);
         if let Some(held) = self.held.get_mut(&job.caller) {
             held.jobs -= 1;
             held.bytes -= job.bytes;
@@ -279,6 +288,14 @@ impl Jobs {
         if let Some(progress) = job.reported.next.take() {
             job.send_progress(cx, peers, delivery, progress);
         }
+    }
+
+    fn insert(&mut self, key: JobKey, running: Running) {
+        let held = self.held.entry(running.caller.clone()).or_default();
+        held.jobs += 1;
+        held.bytes += running.bytes;
+        self.reported += usize::from(running.is_reported);
+        self.running.insert(key, running);
     }
 
     fn keys_where(&self, is_it: impl Fn(&Running) -> bool) -> Vec<JobKey> {

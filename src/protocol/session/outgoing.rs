@@ -7,6 +7,7 @@ mod local_call;
 mod not_offered;
 mod outcome;
 mod progress;
+mod reported;
 mod routing;
 mod settled;
 mod stop_requests;
@@ -63,6 +64,8 @@ pub(super) struct Outgoing {
     expected: BTreeMap<Identity, u32>,
     /// The waiting calls whose owner the author's function selects, with the participants it selects from.
     selections: BTreeMap<CallKey, Vec<Identity>>,
+    /// The reported calls of the current second.
+    reports: Window,
 }
 
 /// The time limit of a call, measured from its start.

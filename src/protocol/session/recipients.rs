@@ -46,6 +46,8 @@ pub(crate) enum Feature {
     FastLane = 1 << 7,
     /// The reason in type 10 with a `targetId`.
     StopReason = 1 << 9,
+    /// Type 1001.
+    View = 1 << 10,
 }
 
 impl Feature {
@@ -61,6 +63,7 @@ impl Feature {
         Self::Stream,
         Self::FastLane,
         Self::StopReason,
+        Self::View,
     ];
 
     /// Returns the feature's name in a Configuration.
@@ -76,6 +79,7 @@ impl Feature {
             Self::StopReason => "stop_reason",
             Self::Claim => "tool_claim",
             Self::Prompt => "tool_prompt",
+            Self::View => "view_update",
         }
     }
 }

@@ -96,6 +96,8 @@ counters! {
     FastCopiesHeld = "fast_copies_held",
     /// Late results that were dropped before the application took them.
     LateDropped = "late_dropped",
+    /// Reports of calls and views that exceeded a limit.
+    ReportRefused = "report_refused",
     /// Unacknowledged frames that were sent again after their peer came back.
     Retransmitted = "retransmitted",
     /// Frames whose stanza is not the highest so far for this pair of sids: repeated, retransmitted or reordered. Their

@@ -44,6 +44,8 @@ pub(super) enum Timer {
     JobDeadline(JobKey),
     /// Send progress that was reported too soon.
     Progress(JobKey),
+    /// Send the state of the view at this place, which was shown too soon.
+    View(usize),
     /// Drop a caller's answered requests.
     Table(Identity),
     /// Drop settled calls.

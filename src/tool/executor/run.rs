@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     tool::{
-        ErrorCode, Job, Outcome, StopReason, StopSignal, ToolError, ToolOptions,
+        self, ErrorCode, Job, Outcome, StopReason, StopSignal, ToolError, ToolOptions,
         source::{Asker, ToolContext},
     },
     value::Value,
@@ -25,21 +25,29 @@ pub(super) struct Run {
     /// The parent span of everything that its function logs.
     pub(super) span: Span,
     pub(super) offered: Offered,
-    pub(super) asker: Option<Asker>,
+    pub(super) room: Room,
     pub(super) slot: Entry,
     pub(super) stop: StopSignal,
     pub(super) reporter: Reporter,
+}
+
+/// What a running tool may do in the room.
+pub(super) struct Room {
+    /// Asks a person.
+    pub(super) asker: Option<Asker>,
+    /// Reports calls and views.
+    pub(super) reporter: Option<tool::Reporter>,
 }
 
 /// Runs the call to its end, including cleanup.
 pub(super) async fn run(call: Run) {
     let span = call.span.clone();
     async move {
-        let Run { job, offered, asker, slot, stop, reporter, .. } = call;
+        let Run { job, offered, room, slot, stop, reporter, .. } = call;
         match wait(slot, &job, &stop).await {
             Err(refusal) => reporter.settle(Err(refusal)),
             Ok(slot) => {
-                execute(job, &offered, asker, stop, reporter).await;
+                execute(job, &offered, room, stop, reporter).await;
                 drop(slot);
             }
         }
@@ -62,7 +70,7 @@ async fn wait(slot: Entry, job: &Job, stop: &StopSignal) -> Result<Slot, ToolErr
     }
 }
 
-async fn execute(job: Job, offered: &Offered, asker: Option<Asker>, stop: StopSignal, reporter: Reporter) {
+async fn execute(job: Job, offered: &Offered, room: Room, stop: StopSignal, reporter: Reporter) {
     let trace = job.trace();
     let Job { arguments, caller, call, meta, .. } = job;
     let tool = &offered.own;
@@ -83,7 +91,8 @@ async fn execute(job: Job, offered: &Offered, asker: Option<Asker>, stop: StopSi
         .with_stop(stop.clone())
         .with_progress(reporter.progress())
         .with_meta(meta)
-        .with_asker(asker)
+        .with_asker(room.asker)
+        .with_reporter(room.reporter)
         .with_trace(trace);
     let begun = Instant::now();
     let mut work = Caught::new(async { offered.source.execute(tool, arguments, context).await });

@@ -246,6 +246,8 @@ impl Exchange {
             self.outgoing.send_waiting_stops(core, id);
             self.outgoing.stop_calls_ended_meanwhile(core, id);
             self.outgoing.look_for_owners(core);
+            let Core { cx, peers, delivery, .. } = core;
+            self.views.send_all_to(cx, peers, delivery, id);
         }
     }
 

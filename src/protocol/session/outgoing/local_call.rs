@@ -1,5 +1,7 @@
 //! Calls that the assistant runs itself. They are broadcast so that the room can follow them (`wire.md`, section 4).
 
+use std::time::Duration;
+
 use super::{CallKey, Core, JobKey, Outgoing, Stage, Timer, milliseconds};
 use crate::{
     protocol::{
@@ -31,13 +33,38 @@ impl Outgoing {
             return self.conclude(core, key, Err(unknown));
         };
         let (own, visibility) = (limit_of(known, asked), known.tool_options().disclose);
-        let job = core.cx.next_job_key();
-        self.calls.set_stage(key, Stage::Own(job));
-        let Some(call) = self.calls.get_mut(&key) else { return };
         let mut limit = call.budget.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));
         if own < limit {
             (limit, call.budget.limit) = (own, own);
         }
+        let Some((job, running)) = self.show_own(core, key, tool, limit, visibility) else { return };
+        let Some(call) = self.calls.get(&key) else { return };
+        let (meta, arguments) = (call.meta.to_body(), call.arguments.clone());
+        if let Some(ended) = core.jobs.start(&mut core.cx, &core.peers, job, running, arguments, meta) {
+            self.local_job_ended(core, key, ended);
+        }
+    }
+
+    /// Shows a call to the room that runs elsewhere, as far as it is known to run at all. Its reporter ends it.
+    pub(super) fn report_job(&mut self, core: &mut Core, key: CallKey, tool: &ToolName) -> Option<JobKey> {
+        let limit = self.calls.get(&key)?.budget.limit;
+        let (job, running) = self.show_own(core, key, tool, limit, Visibility::Full)?;
+        core.jobs.begin_reported(&mut core.cx, job, running);
+        Some(job)
+    }
+
+    /// Shows the request of a call that the local participant owns, and returns its job.
+    fn show_own(
+        &mut self,
+        core: &mut Core,
+        key: CallKey,
+        tool: &ToolName,
+        limit: Duration,
+        visibility: Visibility,
+    ) -> Option<(JobKey, Running)> {
+        let job = core.cx.next_job_key();
+        self.calls.set_stage(key, Stage::Own(job));
+        let call = self.calls.get(&key)?;
         let request = ToolUseRequest {
             id: call.id.clone(),
             tool_name: tool.to_string(),
@@ -47,7 +74,6 @@ impl Outgoing {
             conversation_id: Some(core.cx.config.room.clone()),
             message_id: None,
         };
-        let (meta, arguments) = (call.meta.clone(), call.arguments.clone());
         let running = Running {
             caller: core.cx.local.identity().clone(),
             join: core.cx.local.participant.sid().clone(),
@@ -56,18 +82,16 @@ impl Outgoing {
             tool: tool.clone(),
             began: core.cx.now,
             limit,
-            bytes: arguments.as_bytes().len(),
+            bytes: call.arguments.as_bytes().len(),
             visibility,
+            is_reported: false,
             reported: Reported::default(),
         };
+        let meta = call.meta.clone();
         core.cx.set_timer(Timer::Deadline(key), limit);
         disclose(core, tool, visibility, &meta, Message::ToolUseRequest(request));
         self.requested(core, key);
-        if let Some(ended) =
-            core.jobs.start(&mut core.cx, &core.peers, job, running, arguments, meta.to_body())
-        {
-            self.local_job_ended(core, key, ended);
-        }
+        Some((job, running))
     }
 
     /// Handles the outcome of a local job.

@@ -10,7 +10,7 @@ use crate::{
         frame::{ErrorMessage, ToolUseResult},
         session::{Output, SendFailure, codec::Received},
     },
-    tool::{CallError, CallId, ErrorCode, NotOffered, Progress, StopReason, Tool, ToolError},
+    tool::{CallError, CallId, ErrorCode, NotOffered, Progress, StopReason, Tool, ToolError, ToolName},
     transport::Identity,
     value::Value,
 };
@@ -296,14 +296,16 @@ impl Outgoing {
         let outcome = result.as_ref().map(|_| ()).map_err(CallError::code);
         let took = core.cx.now.saturating_duration_since(call.began);
         core.cx.event(Event::Settled {
-            call: call.id,
-            tool: call.tool.into(),
+            call: call.id.clone(),
+            tool: call.tool.to_string(),
             execution,
-            owner,
+            owner: owner.clone(),
             outcome,
             took,
         });
-        if !call.detached {
+        if *call.tool == *ToolName::EVENT {
+            self.event_ended(core, call, owner, result);
+        } else if !call.detached {
             core.cx.output(Output::Settled { key, result });
         }
     }

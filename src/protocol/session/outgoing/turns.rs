@@ -35,6 +35,9 @@ pub struct LateResult {
     pub result: std::sync::Arc<Result<Value, CallError>>,
     /// The time between the call and its end.
     pub took: Duration,
+    /// The parameters of a reported event ([`ToolName::EVENT`](crate::ToolName::EVENT)), which name the call that it
+    /// belongs to. Otherwise `None`.
+    pub event: Option<Value>,
 }
 
 /// The turns and their late results.
@@ -128,9 +131,31 @@ impl Outgoing {
             core.cx.count(Counter::Late);
             core.cx.log.late(&call.id, core.cx.now);
         }
-        if rest != BargeIn::Report {
-            return;
+        if rest == BargeIn::Report {
+            self.report_late(core, call, owner, result, None);
         }
+    }
+
+    /// Keeps a reported event for the model.
+    pub(super) fn event_ended(
+        &mut self,
+        core: &mut Core,
+        call: Call,
+        owner: Option<Identity>,
+        result: Result<Value, CallError>,
+    ) {
+        let event = Some(call.arguments.clone());
+        self.report_late(core, call, owner, result, event);
+    }
+
+    fn report_late(
+        &mut self,
+        core: &mut Core,
+        call: Call,
+        owner: Option<Identity>,
+        result: Result<Value, CallError>,
+        event: Option<Value>,
+    ) {
         let outcome = result.as_ref().map(|_| ()).map_err(CallError::code);
         let late = LateResult {
             id: call.id.clone(),
@@ -138,6 +163,7 @@ impl Outgoing {
             owner: owner.clone(),
             result: std::sync::Arc::new(result),
             took: core.cx.now.saturating_duration_since(call.began),
+            event,
         };
         self.keep_late(core, late);
         core.cx.event(Event::LateResult { call: call.id, tool: call.tool.into(), owner, outcome });
@@ -222,12 +248,14 @@ fn kind_of(request: &Request) -> [u8; 32] {
 
 /// Returns the size of a late result, which counts against the limit.
 fn size_of(late: &LateResult) -> usize {
-    match &*late.result {
-        Ok(body) => body.as_bytes().len(),
-        Err(CallError::Tool(error)) => {
-            let partial = error.partial().map_or(0, |partial| partial.as_bytes().len());
-            error.message().len() + error.code().as_str().len() + partial
+    let event = late.event.as_ref().map_or(0, |event| event.as_bytes().len());
+    event
+        + match &*late.result {
+            Ok(body) => body.as_bytes().len(),
+            Err(CallError::Tool(error)) => {
+                let partial = error.partial().map_or(0, |partial| partial.as_bytes().len());
+                error.message().len() + error.code().as_str().len() + partial
+            }
+            Err(_) => 0,
         }
-        Err(_) => 0,
-    }
 }

@@ -1,0 +1,76 @@
+//! Calls that another system makes and runs, and the assistant reports to the room (`wire.md`, section 4.3).
+
+use super::{Budget, Call, Core, EarlierOwners, Fallback, JobKey, Outgoing, Request, Stage, Window, later};
+use crate::{
+    protocol::session::codec,
+    tool::{CallId, ReportError, ToolName},
+    transport::CloseReason,
+    value::EncodeError,
+};
+
+/// The key of a request's `meta` that marks a reported call.
+const REPORTED: &str = "bridge.reported";
+
+impl Outgoing {
+    /// Shows a call to the room that runs elsewhere.
+    pub(in crate::protocol::session) fn report(
+        &mut self,
+        core: &mut Core,
+        mut request: Request,
+    ) -> Result<(JobKey, CallId), ReportError> {
+        let tool = self.check_report(core, &request)?;
+        request.meta.set_bool(REPORTED, true);
+        let limit = request.timeout.unwrap_or(core.cx.config.times.longest_call);
+        let call = Call {
+            id: core.cx.ids.next_call(),
+            tool: request.tool.into(),
+            arguments: request.arguments,
+            named: None,
+            meta: request.meta,
+            began: core.cx.now,
+            budget: Budget { limit, is_default: false },
+            waits_until: later(core.cx.now, limit),
+            stage: Stage::Waiting,
+            detached: true,
+            earlier: EarlierOwners::default(),
+            began_at_owner: false,
+            rate: Window::default(),
+            fallback: Fallback::Never,
+            turn: None,
+            rest: None,
+        };
+        let id = call.id.clone();
+        let key = self.insert_call(core, call);
+        match self.report_job(core, key, &tool) {
+            Some(job) => Ok((job, id)),
+            None => Err(ReportError::Closed(CloseReason::Closed)), // the call was inserted just now
+        }
+    }
+
+    fn check_report(&mut self, core: &Core, request: &Request) -> Result<ToolName, ReportError> {
+        let caps = &core.cx.config.caps;
+        if core.cx.is_client() {
+            return Err(ReportError::NotAnAssistant);
+        }
+        let tool: ToolName = request.tool.parse()?;
+        if tool.is_reserved() && tool.as_str() != ToolName::EVENT {
+            return Err(ReportError::Reserved { tool });
+        }
+        if !codec::is_map(&request.arguments) {
+            return Err(ReportError::Arguments(EncodeError::NotAMap { field: "parameters" }));
+        }
+        let (size, limit) = (request.arguments.as_bytes().len(), caps.frames.max_frame_of_others);
+        if size > limit {
+            return Err(ReportError::TooLarge { size, limit });
+        }
+        let (open, limit) = (core.jobs.reported(), caps.calls.open_per_peer);
+        if open >= limit {
+            return Err(ReportError::TooMany { open, limit });
+        }
+        let limit = caps.requests.calls_per_second;
+        if !self.reports.admits(core.cx.now, limit) {
+            return Err(ReportError::TooOften { limit });
+        }
+        Ok(tool)
+    }
+}

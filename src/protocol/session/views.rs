@@ -1,0 +1,178 @@
+//! Views: what an assistant shows to its clients and replaces from time to time (`wire.md`, section 4.15).
+
+use std::time::{Duration, Instant};
+
+use super::{
+    Context, Counter,
+    core::Core,
+    delivery::{Delivery, Unfit},
+    peers::Peers,
+    recipients::{Feature, Recipients as _},
+    timers::Timer,
+};
+use crate::{
+    protocol::frame::{Message, Meta, ViewUpdate},
+    tool::ReportError,
+    transport::Identity,
+    value::Value,
+};
+
+/// The most views of one assistant.
+const MAX_VIEWS: usize = 16;
+
+/// The bytes of the content and the text of one view.
+const MAX_VIEW: usize = 64 * 1024;
+
+/// The bytes of the name of a view.
+const MAX_NAME: usize = 128;
+
+/// The latest state of each view.
+#[derive(Debug, Default)]
+pub(super) struct Views {
+    /// At most [`MAX_VIEWS`] views with content. The place of a view is its timer's.
+    shown: Vec<View>,
+}
+
+#[derive(Debug)]
+struct View {
+    latest: ViewUpdate,
+    /// When the last state was sent.
+    at: Option<Instant>,
+    /// Whether the latest state has not been sent.
+    is_due: bool,
+}
+
+impl View {
+    /// Whether its place may be used by another view.
+    fn is_free(&self) -> bool {
+        self.latest.content.is_nil() && !self.is_due
+    }
+}
+
+impl Views {
+    /// Replaces the state of a view, and sends it unless the last one was sent a moment ago.
+    pub(super) fn show(
+        &mut self,
+        cx: &mut Context,
+        peers: &Peers,
+        delivery: &mut Delivery,
+        latest: ViewUpdate,
+    ) -> Result<(), ReportError> {
+        if cx.is_client() {
+            return Err(ReportError::NotAnAssistant);
+        }
+        let name = latest.view.as_str();
+        if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+            return Err(ReportError::View { limit: MAX_NAME });
+        }
+        let size = size_of(&latest);
+        if size > MAX_VIEW {
+            return Err(ReportError::TooLarge { size, limit: MAX_VIEW });
+        }
+        let place = self.place(&latest)?;
+        let Some(view) = self.shown.get_mut(place) else { return Ok(()) }; // a view ends that was never shown
+        view.latest = latest;
+        let interval = Duration::from_secs(1) / cx.config.caps.requests.progress_per_second.max(1);
+        match view.at.map(|at| cx.now.saturating_duration_since(at)) {
+            Some(since) if since < interval => {
+                if std::mem::replace(&mut view.is_due, true) {
+                    cx.count(Counter::ProgressDropped);
+                } else {
+                    cx.set_timer(Timer::View(place), interval - since);
+                }
+            }
+            _ => self.send(cx, peers, delivery, place),
+        }
+        Ok(())
+    }
+
+    /// Sends the latest state of a view to all clients.
+    pub(super) fn send(&mut self, cx: &mut Context, peers: &Peers, delivery: &mut Delivery, place: usize) {
+        let Some(view) = self.shown.get_mut(place) else { return };
+        (view.at, view.is_due) = (Some(cx.now), false);
+        let message = Message::ViewUpdate(view.latest.clone());
+        let to = peers.present().map(|(id, _)| id.clone()).collect();
+        post(cx, peers, delivery, to, &message);
+        delivery.copy(cx, peers, &Meta::default(), &message);
+    }
+
+    /// Sends the states that wait because they came too soon after others.
+    #[cfg(feature = "record")]
+    pub(super) fn send_due(&mut self, cx: &mut Context, peers: &Peers, delivery: &mut Delivery) {
+        for place in 0..self.shown.len() {
+            if self.shown[place].is_due {
+                self.send(cx, peers, delivery, place);
+            }
+        }
+    }
+
+    /// Sends all views to a client whose Configuration has arrived.
+    pub(super) fn send_all_to(
+        &self,
+        cx: &mut Context,
+        peers: &Peers,
+        delivery: &mut Delivery,
+        id: &Identity,
+    ) {
+        for view in self.shown.iter().filter(|view| !view.latest.content.is_nil()) {
+            post(cx, peers, delivery, vec![id.clone()], &Message::ViewUpdate(view.latest.clone()));
+        }
+    }
+
+    /// Returns the place of a view, which is beyond the end for a view that ends and is not shown.
+    fn place(&mut self, latest: &ViewUpdate) -> Result<usize, ReportError> {
+        if let Some(place) = self.shown.iter().position(|view| view.latest.view == latest.view) {
+            return Ok(place);
+        }
+        if latest.content.is_nil() {
+            return Ok(MAX_VIEWS);
+        }
+        let view = View { latest: latest.clone(), at: None, is_due: false };
+        if let Some(place) = self.shown.iter().position(View::is_free) {
+            self.shown[place] = view;
+            return Ok(place);
+        }
+        if self.shown.len() == MAX_VIEWS {
+            return Err(ReportError::TooMany { open: MAX_VIEWS, limit: MAX_VIEWS });
+        }
+        self.shown.push(view);
+        Ok(self.shown.len() - 1)
+    }
+}
+
+/// Client: returns the state of a view as the assistant sent it, unless it exceeds the limits.
+pub(super) fn observe(core: &mut Core, id: &Identity, view: ViewUpdate) {
+    if view.view.is_empty() || view.view.len() > MAX_NAME || size_of(&view) > MAX_VIEW {
+        return core.cx.complain(id, Counter::Malformed);
+    }
+    core.cx.event(super::Event::View { by: id.clone(), view });
+}
+
+fn size_of(view: &ViewUpdate) -> usize {
+    view.content.as_bytes().len() + view.text.as_ref().map_or(0, String::len)
+}
+
+/// Sends a state to those that list views. Clients without byte streams get only states that fit a packet.
+fn post(cx: &mut Context, peers: &Peers, delivery: &mut Delivery, mut to: Vec<Identity>, message: &Message) {
+    to.retain(|id| peers.lists(id, Feature::View) && peers.is_reachable(id));
+    if to.is_empty() {
+        return;
+    }
+    let mut sent = delivery.post_to(cx, peers, to.clone(), &Meta::default(), message);
+    if let Err(Unfit::TooLarge { .. }) = sent {
+        to.retain(|id| peers.takes_large_frames(id));
+        cx.count(Counter::ReportRefused);
+        sent =
+            if to.is_empty() { Ok(()) } else { delivery.post_to(cx, peers, to, &Meta::default(), message) };
+    }
+    if let Err(error) = sent {
+        tracing::warn!(?error, "a view cannot be sent");
+    }
+}
+
+/// A state whose content is nil ends its view.
+pub(super) fn update(view: &str, content: Value, text: Option<String>) -> ViewUpdate {
+    let mut update = ViewUpdate::new(view, content);
+    update.text = text;
+    update
+}

@@ -1,0 +1,139 @@
+//! Views: the latest state reaches every client once, on virtual time.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use serde_json::{Value as Json, json};
+use toolbridge::{
+    Config, Event, Participant, ReportError, Role, Value,
+    frame::{Kind, Message, Meta, ViewUpdate},
+};
+
+use crate::session_world::{SECOND, World};
+
+fn room() -> World {
+    let mut world = World::new();
+    world.notes = Some(Vec::new());
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &["t"]);
+    let sid = world.sid();
+    world.play(&Participant::new("watch", sid).role(Role::Observer));
+    world.run(SECOND);
+    world
+}
+
+fn show(world: &mut World, view: &str, content: Json) -> Result<(), ReportError> {
+    let text = content.as_i64().map(|n| format!("{n} %"));
+    let content = Value::from(content);
+    world.with("a", |session, now| session.show_view(now, view, content, text)).unwrap()
+}
+
+/// The states that a client's session reported.
+fn seen(world: &World, name: &str) -> Vec<(String, Json)> {
+    let view = |event: &Event| match event {
+        Event::View { view, .. } => Some((view.view.clone(), view.content.to_json())),
+        _ => None,
+    };
+    world.ends[name].events.iter().filter_map(view).collect()
+}
+
+fn state(view: &str, content: impl Into<Json>) -> (String, Json) {
+    (view.to_owned(), content.into())
+}
+
+#[cfg(feature = "record")]
+fn recorded(world: &World) {
+    for name in ["a", "phone"] {
+        let file = crate::replay::file(world, name);
+        let checked = toolbridge::recording::check(file.clone());
+        assert_eq!(checked.errors, 0, "{name}: {:?}", checked.findings);
+        let replayed = toolbridge::replay::Replay::dry(file).unwrap();
+        assert!(replayed.is_same(), "{name}: {replayed:#?}");
+    }
+}
+
+#[cfg(not(feature = "record"))]
+fn recorded(_: &World) {}
+
+#[test]
+fn view_reaches_clients_and_the_last_of_a_burst_is_sent() {
+    let mut world = room();
+    show(&mut world, "load", json!(1)).unwrap();
+    for n in 2..=9 {
+        show(&mut world, "load", json!(n)).unwrap();
+    }
+    world.run(SECOND);
+    assert_eq!(seen(&world, "phone"), [state("load", 1), state("load", 9)]);
+    assert_eq!(world.received("watch", Kind::VIEW_UPDATE).len(), 2, "observers get copies");
+    assert_eq!(world.session("a").stats().named("progress_dropped"), 7);
+    show(&mut world, "load", Json::Null).unwrap();
+    world.run(SECOND);
+    assert_eq!(seen(&world, "phone").last(), Some(&state("load", Json::Null)));
+    recorded(&world);
+}
+
+#[test]
+fn client_that_joins_later_gets_the_latest_state_of_each_view() {
+    let mut world = room();
+    show(&mut world, "load", json!(1)).unwrap();
+    show(&mut world, "plan", json!({"steps": 3})).unwrap();
+    show(&mut world, "gone", json!(1)).unwrap();
+    world.run(SECOND);
+    show(&mut world, "load", json!(2)).unwrap();
+    show(&mut world, "gone", Json::Null).unwrap();
+    world.client("tablet", Config::default(), &[]);
+    world.run(2 * SECOND);
+    let mut states = seen(&world, "tablet");
+    states.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(states, [state("load", 2), state("plan", json!({"steps": 3}))]);
+}
+
+#[test]
+fn large_view_is_a_stream() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().streams(true));
+    world.client("phone", Config::default().streams(true), &["t"]);
+    world.client("plain", Config::default(), &["u"]);
+    world.run(SECOND);
+    let text = "x".repeat(60_000);
+    show(&mut world, "page", json!({"text": text})).unwrap();
+    show(&mut world, "load", json!(1)).unwrap();
+    world.run(SECOND);
+    assert!(seen(&world, "phone") == [state("page", json!({"text": text})), state("load", 1)]);
+    assert_eq!(seen(&world, "plain"), [state("load", 1)], "it takes no streams");
+    assert_eq!(world.session("a").stats().named("report_refused"), 1);
+}
+
+#[test]
+fn wrong_view_is_refused() {
+    let mut world = room();
+    assert_eq!(show(&mut world, "", json!(1)).unwrap_err(), ReportError::View { limit: 128 });
+    assert_eq!(show(&mut world, &"v".repeat(129), json!(1)).unwrap_err(), ReportError::View { limit: 128 });
+    assert_eq!(show(&mut world, "a\u{1b}[2J", json!(1)).unwrap_err(), ReportError::View { limit: 128 });
+    let large = show(&mut world, "v", json!("x".repeat(65_536))).unwrap_err();
+    assert!(matches!(large, ReportError::TooLarge { limit: 65_536, .. }));
+    for n in 0..16 {
+        show(&mut world, &format!("v{n}"), json!(n)).unwrap();
+    }
+    assert_eq!(show(&mut world, "v16", json!(1)).unwrap_err(), ReportError::TooMany { open: 16, limit: 16 });
+    show(&mut world, "v3", Json::Null).unwrap();
+    show(&mut world, "unknown", Json::Null).unwrap();
+    world.run(SECOND);
+    show(&mut world, "v16", json!(1)).unwrap();
+    let shown = world.with("phone", |session, now| session.show_view(now, "v", Value::nil(), None)).unwrap();
+    assert_eq!(shown.unwrap_err(), ReportError::NotAnAssistant);
+}
+
+#[test]
+fn view_of_another_than_the_bound_assistant_has_no_effect() {
+    let mut world = room();
+    world.stranger("x");
+    world.run(SECOND);
+    let view = Message::ViewUpdate(ViewUpdate::new("load", Value::from(json!(1))));
+    world.send("x", &["phone", "a"], &Meta::new(), &view);
+    world.run(SECOND);
+    assert!(seen(&world, "phone").is_empty());
+    for name in ["phone", "a"] {
+        let stats = world.session(name).stats();
+        assert_eq!(stats.named("not_permitted") + stats.named("unauthorized"), 1, "{name}: {stats:?}");
+    }
+}
