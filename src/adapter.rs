@@ -10,7 +10,13 @@ mod json;
 mod lines;
 pub mod mcp;
 pub mod orchestrate;
+#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix), all(feature = "rap", unix)))]
+mod pattern;
+#[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
+mod public_address;
 #[cfg(all(feature = "rap", unix))]
 pub mod rap;
+#[cfg(any(feature = "mcp-server", all(feature = "rap", unix)))]
+mod sink;
 
 pub use json::DocumentError;

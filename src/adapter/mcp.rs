@@ -34,8 +34,6 @@
 //! In the other direction, [`serve`] offers the tools of a room to MCP hosts.
 
 mod document;
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
-mod pattern;
 #[cfg(feature = "mcp-server")]
 mod server;
 #[cfg(all(feature = "mcp", unix))]

@@ -14,11 +14,14 @@ use tokio::{
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{Assistant, CloseReason};
+use crate::{
+    Assistant, CloseReason,
+    adapter::sink::{Filter, Room},
+};
 
 mod call;
-mod catalog;
 mod changes;
+mod definition;
 mod fit;
 mod handler;
 mod http;
@@ -26,13 +29,11 @@ mod lines;
 mod progress;
 mod raw;
 mod result;
-mod shared;
 
 pub use http::McpListener;
 
 use handler::Handler;
 use lines::Lines;
-use shared::Shared;
 
 /// Serves the tools of the assistant's room as an MCP server.
 ///
@@ -49,14 +50,14 @@ use shared::Shared;
 /// # }
 /// ```
 pub fn serve(assistant: Assistant) -> RoomServer {
-    RoomServer { assistant, filter: catalog::Filter::default(), hosts: Vec::new() }
+    RoomServer { assistant, filter: Filter::default(), hosts: Vec::new() }
 }
 
 /// Serves the tools of a room to MCP hosts: see [`serve`].
 #[must_use = "a server does nothing until it has a connection"]
 pub struct RoomServer {
     assistant: Assistant,
-    filter: catalog::Filter,
+    filter: Filter,
     hosts: Vec<String>,
 }
 
@@ -155,8 +156,8 @@ impl RoomServer {
         http::listen(Arc::new(self.into_shared()), address, hosts).await
     }
 
-    fn into_shared(self) -> Shared {
-        Shared::new(self.assistant, self.filter)
+    fn into_shared(self) -> Room {
+        Room::new(self.assistant, self.filter)
     }
 }
 

@@ -7,15 +7,13 @@ use rmcp::{
 };
 use serde_json::Value as Json;
 
-use super::{
-    catalog::Entry,
-    progress::Reporter,
-    raw, result,
-    shared::{MAX_CALLS, Shared},
-};
+use super::{progress::Reporter, raw, result};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Call, CallError, ErrorCode, Value};
+use crate::{
+    Call, CallError, ErrorCode, Value,
+    adapter::sink::{Entry, MAX_CALLS, Room},
+};
 
 /// Added to the error of a client that does not obey this assistant.
 const BOUND_ELSEWHERE: &str = "A client obeys one assistant. Serve MCP beside that assistant (`toolbridge assistant --mcp-listen`), \
@@ -23,7 +21,7 @@ const BOUND_ELSEWHERE: &str = "A client obeys one assistant. Serve MCP beside th
 
 /// Runs a call and returns its result, or the error of an unknown tool.
 pub(super) async fn call(
-    shared: &Shared,
+    shared: &Room,
     closed: &CancellationToken,
     request: CallToolRequestParams,
     context: RequestContext<RoleServer>,
@@ -58,18 +56,14 @@ fn unknown(text: &str) -> ErrorData {
 
 /// Makes the call, forwards its progress, and cancels it when the host does.
 async fn run(
-    shared: &Shared,
+    shared: &Room,
     entry: &Entry,
     arguments: Option<JsonObject>,
     cancelled: &CancellationToken,
     reporter: Reporter,
 ) -> Result<Value, CallError> {
     let arguments = Value::from(Json::Object(arguments.unwrap_or_default()));
-    let mut builder = shared.assistant().call(entry.tool.name().as_str(), arguments);
-    if entry.owner != *shared.assistant().identity() {
-        builder = builder.to(entry.owner.clone());
-    }
-    let mut call = builder.start();
+    let mut call = shared.call(entry, arguments);
     if cancelled.run_until_cancelled(report_progress(&mut call, reporter)).await.is_none() {
         call.cancel();
     }

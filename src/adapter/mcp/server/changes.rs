@@ -8,8 +8,8 @@ use std::{
 use rmcp::{Peer, RoleServer, model::Tool, service::SubscriptionSink};
 use tokio::sync::Notify;
 
-use super::shared::Shared;
-use crate::{ByOwner, ToolSource as _};
+use super::definition::definitions;
+use crate::{ByOwner, ToolSource as _, adapter::sink::Room};
 
 /// The shortest time between two reports to a host. A client may register its tools again as often as it likes; a
 /// report follows only after this time.
@@ -64,7 +64,7 @@ impl Host {
 }
 
 /// Reports each change of the list, until the connection has ended.
-pub(super) async fn report_changes(shared: &Shared, listed: &Listed, host: &Host) {
+pub(super) async fn report_changes(shared: &Room, listed: &Listed, host: &Host) {
     let offers = shared.assistant().by_owner();
     loop {
         next_change(shared, listed, &offers).await;
@@ -76,13 +76,13 @@ pub(super) async fn report_changes(shared: &Shared, listed: &Listed, host: &Host
 }
 
 /// Waits until the list that the host has seen is outdated.
-async fn next_change(shared: &Shared, listed: &Listed, offers: &ByOwner) {
+async fn next_change(shared: &Room, listed: &Listed, offers: &ByOwner) {
     loop {
         tokio::select! {
             () = offers.changed() => {}
             () = listed.0.noted.notified() => {}
         }
-        if listed.is_outdated(&shared.catalog().tools()) {
+        if listed.is_outdated(&definitions(&shared.catalog())) {
             return;
         }
     }
@@ -90,16 +90,16 @@ async fn next_change(shared: &Shared, listed: &Listed, offers: &ByOwner) {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::catalog::Filter, *};
-    use crate::{Assistant, Client, ToolError, memory::MemoryRoom};
+    use super::*;
+    use crate::{Assistant, Client, ToolError, adapter::sink::Filter, memory::MemoryRoom};
 
     #[tokio::test(start_paused = true)]
     async fn change_before_a_list_is_noted_is_reported() {
         let room = MemoryRoom::new();
         let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
-        let (shared, listed) = (Shared::new(assistant.clone(), Filter::default()), Listed::default());
+        let (shared, listed) = (Room::new(assistant.clone(), Filter::default()), Listed::default());
         let offers = assistant.by_owner();
-        let list = shared.catalog().tools();
+        let list = definitions(&shared.catalog());
         let ring = || async { Ok::<_, ToolError>(()) };
         let phone =
             Client::builder().tool("ring", "Rings", ring).join_over(room.client("phone")).await.unwrap();

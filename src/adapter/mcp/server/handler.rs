@@ -15,10 +15,10 @@ use rmcp::{
 use super::{
     call,
     call::is_modern,
-    catalog,
     changes::{Host, Listed, report_changes},
-    shared::Shared,
+    definition::{definition, definitions},
 };
+use crate::adapter::sink::Room;
 use tokio_util::sync::CancellationToken;
 
 /// What a host may tell its model about this server.
@@ -30,7 +30,7 @@ const METHODS: [&str; 5] =
     ["initialize", "server/discover", "subscriptions/listen", "tools/call", "tools/list"];
 
 pub(super) struct Handler {
-    shared: Arc<Shared>,
+    shared: Arc<Room>,
     listed: Listed,
     /// Cancelled when the host sends nothing more. Its open calls may still be answered.
     closed: CancellationToken,
@@ -39,7 +39,7 @@ pub(super) struct Handler {
 }
 
 impl Handler {
-    pub(super) fn new(shared: Arc<Shared>, closed: CancellationToken) -> Self {
+    pub(super) fn new(shared: Arc<Room>, closed: CancellationToken) -> Self {
         Self { shared, listed: Listed::default(), closed, ended: CancellationToken::new() }
     }
 }
@@ -83,7 +83,7 @@ impl ServerHandler for Handler {
         if request.is_some_and(|request| request.cursor.is_some()) {
             return Err(ErrorData::invalid_params("unknown cursor: the list has one page", None));
         }
-        let tools = self.shared.list().await.tools();
+        let tools = definitions(&*self.shared.list().await);
         self.listed.set(&tools);
         Ok(ListToolsResult::with_all_items(tools))
     }
@@ -97,7 +97,7 @@ impl ServerHandler for Handler {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        Some(catalog::definition(name, self.shared.catalog().get(name)?))
+        Some(definition(name, self.shared.catalog().get(name)?))
     }
 
     async fn on_custom_request(
@@ -124,7 +124,7 @@ impl ServerHandler for Handler {
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let listed = Listed::default();
-        listed.set(&self.shared.catalog().tools());
+        listed.set(&definitions(&self.shared.catalog()));
         let host = Host::Subscription(context.sink().clone());
         tokio::select! {
             () = report_changes(&self.shared, &listed, &host) => {}

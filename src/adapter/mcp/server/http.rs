@@ -2,37 +2,29 @@
 
 use std::{
     fmt, io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Duration,
 };
 
-use hyper::{
-    Method, Request, Response, StatusCode, body::Incoming, header, server::conn::http1, service::service_fn,
-};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{Method, Request, Response, StatusCode, body::Incoming, header};
 use rmcp::{
     model::ErrorCode,
     transport::{StreamableHttpServerConfig, StreamableHttpService},
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    task::JoinSet,
-};
+use tokio::{net::TcpListener, task::JoinSet};
 
 use super::{
     handler::Handler,
     lines::{MAX_MESSAGE, parsed, refusal},
-    shared::Shared,
 };
+use crate::adapter::sink::{READ, Reply, Room, Whole, is_too_long, reachable, serve, text};
 use tokio_util::sync::CancellationToken;
 
 mod body;
 mod sessions;
 mod token;
 
-use body::{Reply, Whole, is_too_long, text, unwrapping};
+use body::unwrapping;
 use sessions::Sessions;
 use token::Token;
 
@@ -41,15 +33,6 @@ const PATH: &str = "/mcp";
 
 /// The origins of web pages that may send requests: those of this machine, which need the token too.
 const ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
-
-/// The most connections that are open at once.
-const MAX_CONNECTIONS: usize = 256;
-
-/// The longest time that the head of a request, and then its body, may take.
-const READ: Duration = Duration::from_secs(30);
-
-/// How long a listener waits after a connection could not be accepted, for example for lack of file descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// An MCP server that listens for HTTP connections: see [`RoomServer::listen`](super::RoomServer::listen). Dropping it ends
 /// all connections and cancels their calls.
@@ -108,7 +91,7 @@ impl fmt::Debug for McpListener {
 }
 
 pub(super) async fn listen(
-    shared: Arc<Shared>,
+    shared: Arc<Room>,
     address: SocketAddr,
     hosts: Vec<String>,
 ) -> io::Result<McpListener> {
@@ -126,13 +109,8 @@ pub(super) async fn listen(
     Ok(McpListener { address, token, stop, tasks })
 }
 
-fn url(mut address: SocketAddr) -> String {
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    format!("http://{address}{PATH}")
+fn url(address: SocketAddr) -> String {
+    format!("http://{}{PATH}", reachable(address))
 }
 
 /// Returns the host names of requests that are answered. A page of a browser can resolve its own name to this machine,
@@ -146,50 +124,15 @@ fn allowed_hosts(address: IpAddr, mut hosts: Vec<String>) -> Vec<String> {
 }
 
 /// Accepts connections until the server stops or the assistant leaves.
-async fn accept(listener: TcpListener, server: Server, shared: Arc<Shared>, stop: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut connections = JoinSet::new(); // aborted with this future
-    let accepting = async {
-        loop {
-            // The semaphore is never closed.
-            let slot = Arc::clone(&slots).acquire_owned().await.ok();
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let server = server.clone();
-                    connections.spawn(async move {
-                        connection(stream, server).await;
-                        drop(slot);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "an MCP connection could not be accepted");
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
-            while connections.try_join_next().is_some() {}
-        }
+async fn accept(listener: TcpListener, server: Server, shared: Arc<Room>, stop: CancellationToken) {
+    let answer = move |request| {
+        let server = server.clone();
+        async move { server.answer(request).await }
     };
     tokio::select! {
         () = stop.cancelled() => {}
         _ = shared.assistant().closed() => stop.cancel(), // ends the sessions
-        () = accepting => {}
-    }
-}
-
-async fn connection(stream: TcpStream, server: Server) {
-    // A response is several small packets. Without this option each of them waits for the host's acknowledgement of the
-    // one before it, 40 ms in all.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "an MCP connection cannot send small packets at once");
-    }
-    let answer = service_fn(|request| {
-        let server = server.clone();
-        async move { Ok::<_, std::convert::Infallible>(server.answer(request).await) }
-    });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(READ);
-    if let Err(error) = http.serve_connection(TokioIo::new(stream), answer).await {
-        tracing::debug!(%error, "an MCP connection failed");
+        () = serve(listener, "MCP", answer) => {}
     }
 }
 
@@ -200,7 +143,7 @@ struct Server {
 }
 
 impl Server {
-    fn new(shared: Arc<Shared>, token: Arc<Token>, hosts: Vec<String>, stop: CancellationToken) -> Self {
+    fn new(shared: Arc<Room>, token: Arc<Token>, hosts: Vec<String>, stop: CancellationToken) -> Self {
         let config = StreamableHttpServerConfig::default()
             .with_allowed_hosts(hosts)
             .enforce_origin_validation()

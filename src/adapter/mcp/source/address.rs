@@ -1,13 +1,11 @@
 //! Addresses of servers: which may be used, and which a name may stand for.
 
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::Arc,
-};
+use std::{io, net::SocketAddr};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
+
+use crate::adapter::public_address::{is_localhost, is_public};
 
 /// Why an address cannot be used. It names the host alone.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -78,10 +76,6 @@ fn shown(text: &str) -> String {
     text.split(['?', '#']).next().unwrap_or_default().chars().take(100).collect()
 }
 
-fn is_localhost(name: &str) -> bool {
-    name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
-}
-
 /// Resolves names, except to addresses of private networks and of this machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resolver {
@@ -109,54 +103,6 @@ fn allowed(name: &str, mut found: Vec<SocketAddr>, may_be_private: bool) -> io::
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     Ok(found)
-}
-
-/// Returns whether an address belongs to the public internet, and not to this machine, a private network or the metadata
-/// service of a cloud (169.254.169.254).
-fn is_public(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => is_public_v4(ip),
-        IpAddr::V6(ip) => {
-            let segments = ip.segments();
-            let embedded = match segments {
-                // NAT64 and 6to4 carry an IPv4 address.
-                [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
-                    Some(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)))
-                }
-                _ => None,
-            };
-            let is_special = ip.is_loopback()
-                || ip.is_unspecified()
-                || ip.is_multicast()
-                || ip.is_unique_local()
-                || ip.is_unicast_link_local()
-                || segments[..6] == [0; 6];
-            !is_special && embedded.is_none_or(is_public_v4)
-        }
-    }
-}
-
-fn is_public_v4(ip: Ipv4Addr) -> bool {
-    let [first, second, ..] = ip.octets();
-    let is_shared = first == 100 && (64..128).contains(&second); // carrier-grade NAT
-    let is_reserved = first == 0 || first >= 240 || (first == 192 && second == 0 && ip.octets()[2] == 0);
-    !(ip.is_private()
-        || ip.is_loopback()
-        || ip.is_link_local()
-        || ip.is_multicast()
-        || is_shared
-        || is_reserved)
-}
-
-/// Returns the settings of TLS: the certificates that the operating system trusts, and `ring`.
-pub(super) fn tls() -> Result<rustls::ClientConfig, rustls::Error> {
-    let mut roots = rustls::RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
-    let config =
-        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
 #[cfg(test)]
@@ -187,34 +133,6 @@ mod tests {
             "file:///x?hunter2",
         ] {
             assert!(!refused(secret).contains("hunter2"), "{secret}");
-        }
-    }
-
-    #[test]
-    fn sec_a2_private_and_metadata_addresses_are_not_public() {
-        for private in [
-            "127.0.0.1",
-            "10.1.2.3",
-            "172.16.0.1",
-            "192.168.1.1",
-            "169.254.169.254",
-            "100.64.0.1",
-            "0.0.0.0",
-            "255.255.255.255",
-            "::1",
-            "::",
-            "fe80::1",
-            "fd00::1",
-            "::ffff:169.254.169.254",
-            "::ffff:10.0.0.1",
-            "64:ff9b::a9fe:a9fe",
-            "2002:7f00:1::",
-            "::127.0.0.1",
-        ] {
-            assert!(!is_public(private.parse().unwrap()), "{private}");
-        }
-        for public in ["1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "::ffff:1.1.1.1"] {
-            assert!(is_public(public.parse().unwrap()), "{public}");
         }
     }
 

@@ -33,9 +33,10 @@ mod streams;
 
 use self::streams::{Bounded, OpenStream};
 use super::{
-    address::{self, Address},
+    address::Address,
     requests::{Answer, MAX_MESSAGE, Requests},
 };
+use crate::adapter::public_address::tls;
 
 /// How long a connection may take to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -89,7 +90,7 @@ impl HttpClient {
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_LIMIT)
             .referer(false)
-            .tls_backend_preconfigured(address::tls().map_err(|error| setup(&error))?)
+            .tls_backend_preconfigured(tls().map_err(|error| setup(&error))?)
             .dns_resolver(Arc::new(address.resolver()));
         let builder = if address.is_local() { builder.no_proxy() } else { builder };
         let bearer = bearer.map(|token| {

@@ -11,7 +11,7 @@ use std::{
 use super::{McpError, McpTools, definition::Policy};
 use crate::{
     Consent,
-    adapter::mcp::pattern::matches,
+    adapter::pattern::matches,
     process::{Command, CommandError},
 };
 

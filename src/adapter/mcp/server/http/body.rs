@@ -1,80 +1,18 @@
-//! Bodies of requests and responses.
+//! Bodies of responses that hold documents in the place of wrapped results: see [`raw`].
 
 use std::{
     convert::Infallible,
-    future::poll_fn,
-    io,
-    pin::{Pin, pin},
+    pin::Pin,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use hyper::{
-    Response, StatusCode,
-    body::{Body, Frame},
-};
+use hyper::body::{Body, Frame};
 
 use super::super::raw;
+use crate::adapter::sink::Reply;
 
-/// The body of a response.
-pub(super) type Reply = Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>;
-
-/// A body that is in memory.
-pub(super) struct Whole(Option<Bytes>);
-
-impl Whole {
-    /// Reads a body of at most `limit` bytes.
-    pub(super) async fn read<B>(body: B, limit: usize) -> io::Result<Self>
-    where
-        B: Body<Data = Bytes>,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let (mut read, mut body) = (Vec::new(), pin!(body));
-        while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
-            let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
-            if read.len() + data.len() > limit {
-                return Err(io::ErrorKind::FileTooLarge.into());
-            }
-            read.extend_from_slice(&data);
-        }
-        Ok(Self(Some(read.into())))
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        self.0.as_deref().unwrap_or_default()
-    }
-}
-
-/// Returns whether a body had more bytes than the limit.
-pub(super) fn is_too_long(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::FileTooLarge
-}
-
-impl Body for Whole {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_none()
-    }
-}
-
-/// Returns a response with a text.
-pub(super) fn text(status: StatusCode, text: &str) -> Response<Reply> {
-    let body: Reply = Box::pin(Whole(Some(Bytes::copy_from_slice(text.as_bytes()))));
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response
-}
-
-/// Puts documents in the place of wrapped results: see [`raw`].
+/// Puts documents in the place of wrapped results.
 pub(super) fn unwrapping<B>(body: B) -> Reply
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,

@@ -1,4 +1,4 @@
-//! The state that all connections of one server share.
+//! A room whose tools another system calls.
 
 use std::{
     collections::BTreeMap,
@@ -15,10 +15,10 @@ use tokio::{
 };
 
 use super::catalog::{Catalog, Entry, Filter};
-use crate::{Assistant, ByOwner, Identity, Participant, ReadyError, Role, ToolSource as _};
+use crate::{Assistant, ByOwner, Call, Identity, Participant, ReadyError, Role, ToolSource as _, Value};
 
 /// The most calls that are open at once.
-pub(super) const MAX_CALLS: usize = 64;
+pub(in crate::adapter) const MAX_CALLS: usize = 64;
 
 /// How long the first list of tools waits for the clients that are present. LiveKit announces participants up to 3 s late.
 const SETTLE: Duration = Duration::from_secs(4);
@@ -41,7 +41,7 @@ impl Current {
     }
 }
 
-pub(super) struct Shared {
+pub(in crate::adapter) struct Room {
     assistant: Assistant,
     filter: Filter,
     calls: Arc<Semaphore>,
@@ -51,19 +51,19 @@ pub(super) struct Shared {
     known: Mutex<BTreeMap<String, Entry>>,
 }
 
-impl Shared {
-    pub(super) fn new(assistant: Assistant, filter: Filter) -> Self {
+impl Room {
+    pub(in crate::adapter) fn new(assistant: Assistant, filter: Filter) -> Self {
         let current = Mutex::new(Current { offers: assistant.by_owner(), catalog: None });
         let calls = Arc::new(Semaphore::new(MAX_CALLS));
         Self { assistant, filter, calls, settled: OnceCell::new(), current, known: Mutex::default() }
     }
 
-    pub(super) fn assistant(&self) -> &Assistant {
+    pub(in crate::adapter) fn assistant(&self) -> &Assistant {
         &self.assistant
     }
 
     /// Returns the tools that can be called now. They are read again after each change only, because each call asks.
-    pub(super) fn catalog(&self) -> Arc<Catalog> {
+    pub(in crate::adapter) fn catalog(&self) -> Arc<Catalog> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let has_changed = current.has_changed();
         let Current { offers, catalog } = &mut *current;
@@ -74,7 +74,7 @@ impl Shared {
     }
 
     /// Returns the tools after the first wait, and remembers them.
-    pub(super) async fn list(&self) -> Arc<Catalog> {
+    pub(in crate::adapter) async fn list(&self) -> Arc<Catalog> {
         self.settle().await;
         let catalog = self.catalog();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ impl Shared {
     }
 
     /// Returns the tool of this name: one that is offered, otherwise one that was.
-    pub(super) async fn find(&self, name: &str) -> Option<Entry> {
+    pub(in crate::adapter) async fn find(&self, name: &str) -> Option<Entry> {
         if let Some(entry) = self.catalog().get(name) {
             return Some(entry.clone());
         }
@@ -95,13 +95,22 @@ impl Shared {
         catalog.get(name).cloned().or_else(known)
     }
 
+    /// Starts a call of a tool at its owner.
+    pub(in crate::adapter) fn call(&self, entry: &Entry, arguments: Value) -> Call {
+        let mut builder = self.assistant.call(entry.tool.name().as_str(), arguments);
+        if entry.owner != *self.assistant.identity() {
+            builder = builder.to(entry.owner.clone());
+        }
+        builder.start()
+    }
+
     /// Returns a permit for one more call, unless too many are open.
-    pub(super) fn begin_call(&self) -> Option<OwnedSemaphorePermit> {
+    pub(in crate::adapter) fn begin_call(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.calls).try_acquire_owned().ok()
     }
 
     /// Returns the clients in the room that are bound to another assistant, or to none.
-    pub(super) async fn not_bound(&self) -> Vec<Identity> {
+    pub(in crate::adapter) async fn not_bound(&self) -> Vec<Identity> {
         let mut clients = Vec::new();
         for client in self.clients() {
             let ready = self.assistant.ready(client).within(Duration::ZERO).await;
@@ -151,7 +160,7 @@ mod tests {
     async fn tools_are_read_again_after_a_change_only() {
         let room = MemoryRoom::new();
         let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
-        let shared = Shared::new(assistant.clone(), Filter::default());
+        let shared = Room::new(assistant.clone(), Filter::default());
         assert_eq!(shared.catalog().len(), 0);
         let ring = || async { Ok::<_, ToolError>(()) };
         let phone =

@@ -1,0 +1,91 @@
+//! The tools of a room as MCP lists them.
+
+use std::sync::Arc;
+
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde_json::{Value as Json, json};
+
+use crate::{Offer, ToolOptions, adapter::sink::Catalog};
+
+/// Returns the definitions, sorted by name.
+pub(super) fn definitions(catalog: &Catalog) -> Vec<Tool> {
+    catalog.entries().map(|(name, offer)| definition(name, offer)).collect()
+}
+
+/// Returns the definition of a tool under this name.
+pub(super) fn definition(name: &str, offer: &Offer) -> Tool {
+    let (tool, options) = (&offer.tool, offer.tool.tool_options());
+    let mut listed =
+        Tool::new(name.to_owned(), tool.description().to_owned(), input_schema(tool.input_schema()));
+    listed.title = tool.title().map(str::to_owned);
+    // Hosts refuse any other output schema, and compare `structuredContent` with it.
+    let output =
+        tool.output_schema().and_then(Json::as_object).filter(|it| it.get("type") == Some(&json!("object")));
+    listed.output_schema = output.cloned().map(Arc::new);
+    listed.annotations = annotations(options);
+    listed
+}
+
+/// Returns the hints that are known, if any is. An option that is not set says nothing, because most tools set none, and
+/// hosts assume the worst of a tool without hints. A tool that changes nothing destroys nothing either.
+fn annotations(options: &ToolOptions) -> Option<ToolAnnotations> {
+    let set = |option: bool| option.then_some(true);
+    let is_known = options.destructive || options.read_only;
+    let destructive = is_known.then_some(options.destructive);
+    let (idempotent, open_world) = (set(options.idempotent), set(options.open_world));
+    let known = ToolAnnotations::from_raw(None, set(options.read_only), destructive, idempotent, open_world);
+    (known != ToolAnnotations::default()).then_some(known)
+}
+
+/// Returns the schema as it was registered. MCP demands that it is an object whose type is `object`.
+fn input_schema(schema: Option<&Json>) -> JsonObject {
+    let mut schema = schema.and_then(Json::as_object).cloned().unwrap_or_default();
+    if schema.get("type") != Some(&json!("object")) {
+        schema.insert("type".to_owned(), json!("object"));
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tool;
+
+    #[test]
+    fn schema_without_a_type_is_shown_as_an_object() {
+        assert_eq!(Json::Object(input_schema(None)), json!({"type": "object"}));
+        assert_eq!(Json::Object(input_schema(Some(&json!(true)))), json!({"type": "object"}));
+        let schema = json!({"type": "object", "properties": {"n": {"$ref": "https://unknown.example/n"}}});
+        assert_eq!(Json::Object(input_schema(Some(&schema))), schema);
+    }
+
+    #[test]
+    fn output_schema_that_is_no_object_is_not_shown() {
+        let tool = |schema| {
+            Tool::new("t".parse().unwrap(), "").with_output_schema(schema).options(ToolOptions::destructive())
+        };
+        let shown = |schema| definition("t", &Offer::new(tool(schema), "phone".into()));
+        assert!(shown(json!({"type": "number"})).output_schema.is_none());
+        assert!(shown(json!({"type": "object"})).output_schema.is_some());
+    }
+
+    #[test]
+    fn only_hints_that_are_known_are_shown() {
+        let shown = |options: ToolOptions| {
+            let tool = Tool::new("t".parse().unwrap(), "").options(options);
+            let listed = definition("t", &Offer::new(tool, "phone".into()));
+            serde_json::to_value(listed).unwrap()["annotations"].take()
+        };
+        assert_eq!(shown(ToolOptions::default()), json!(null));
+        assert_eq!(shown(ToolOptions::destructive()), json!({"destructiveHint": true}));
+        assert_eq!(
+            shown(ToolOptions::default().read_only()),
+            json!({"readOnlyHint": true, "destructiveHint": false})
+        );
+        let both = ToolOptions::default().idempotent().open_world();
+        assert_eq!(shown(both), json!({"idempotentHint": true, "openWorldHint": true}));
+        // What contradicts itself counts as destructive.
+        let odd = ToolOptions::destructive().read_only();
+        assert_eq!(shown(odd), json!({"readOnlyHint": true, "destructiveHint": true}));
+    }
+}

@@ -1,0 +1,9 @@
+//! What all sinks share: the tools of a room under the names that another system allows, and an HTTP server.
+
+mod catalog;
+mod http;
+mod room;
+
+pub(super) use catalog::{Catalog, Entry, Filter};
+pub(super) use http::{READ, Reply, Whole, is_too_long, reachable, serve, text};
+pub(super) use room::{MAX_CALLS, Room};
