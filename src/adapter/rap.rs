@@ -5,6 +5,8 @@
 //! specification says to skip it. So messages are read from their JSON, and the result of a call keeps its document:
 //! [`RapResult`].
 
+#[allow(dead_code, reason = "source and sink send requests")]
+mod address;
 #[allow(dead_code, reason = "the source reads messages")]
 mod document;
 #[allow(dead_code, reason = "source and sink listen")]
@@ -13,4 +15,5 @@ mod result;
 #[allow(dead_code, reason = "source and sink make tokens")]
 mod secret;
 
+pub use address::{InvalidHost, NamedHost};
 pub use result::{RapResult, RapResultError};
