@@ -38,6 +38,39 @@ pub(crate) struct Sections {
         expect(dead_code, reason = "known, so that a file is read with any features")
     )]
     pub(crate) mcp: Vec<Spanned<McpEntry>>,
+    /// `[[rap]]`: toolsets of the Reactive Agent Protocol.
+    #[serde(default)]
+    #[cfg_attr(
+        not(feature = "rap"),
+        expect(dead_code, reason = "known, so that a file is read with any features")
+    )]
+    pub(crate) rap: Vec<Spanned<RapEntry>>,
+}
+
+/// One `[[rap]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(
+    not(feature = "rap"),
+    expect(dead_code, reason = "known, so that a file is read with any features")
+)]
+pub(crate) struct RapEntry {
+    pub(crate) name: Spanned<String>,
+    pub(crate) url: String,
+    pub(crate) callback: Option<Spanned<String>>,
+    pub(crate) callback_url: Option<String>,
+    pub(crate) bearer_env: Option<String>,
+    #[serde(default)]
+    pub(crate) hosts: Vec<String>,
+    pub(crate) user_id: Option<String>,
+    pub(crate) prefix: Option<String>,
+    pub(crate) allow: Option<Vec<String>>,
+    #[serde(default)]
+    pub(crate) deny: Vec<String>,
+    pub(crate) consent: Option<Asks>,
+    pub(crate) timeout: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) trust_hints: bool,
 }
 
 /// One `[[mcp]]`.

@@ -1,19 +1,44 @@
 //! The [Reactive Agent Protocol](https://infinity.hydro.run/docs/rap/spec/overview) (RAP): tools that are called over HTTP
 //! and answer later, by a request to an address that the call names.
 //!
+//! [`toolset`] and [`from_file`] name a toolset. Awaiting it reads its manifest, and returns its tools as a source:
+//!
+//! ```no_run
+//! # async fn join() -> Result<(), Box<dyn std::error::Error>> {
+//! use toolbridge::{Client, adapter::rap};
+//!
+//! let builds = rap::toolset("https://tools.example.com").bearer_env("BUILDS_TOKEN");
+//! let client = Client::builder().tools(builds.callback("192.0.2.7:8099").await?);
+//! # let _ = client;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | what a toolset does | what follows |
+//! | --- | --- |
+//! | its manifest has a fault | none of its tools is offered; a limit of this crate leaves out single tools |
+//! | it answers a call | the result keeps its document: [`RapResult`] |
+//! | it answers `Error: …` | the call fails with that text |
+//! | it refuses a call (HTTP 400 to 499) | the call fails; at 500 and above, or without an answer, it is sent again, four times in all |
+//! | it needs a sign-in (`oauth`) | the person gets the address, if it uses HTTPS ([`AuthorizePrompt`](crate::AuthorizePrompt)) |
+//! | it asks (`user_choice`) | the person chooses ([`ChoicePrompt`](crate::ChoicePrompt)); without a choice in time, the tool gets its default |
+//! | it starts a subscription | at an assistant, its events are reported, and `cancel_subscription` ends it; at a client, it is cancelled at once |
+//! | it updates a view | at an assistant, clients see it |
+//! | it answers after the time of the call | within a further time of the same length, an assistant reports it |
+//!
+//! A call that is cancelled, or whose time is over, is cancelled at the server. A display script is not run: that would
+//! need an interpreter.
+//!
 //! The published Rust types fail a whole message for one display segment that they do not know, although the
-//! specification says to skip it. So messages are read from their JSON, and the result of a call keeps its document:
-//! [`RapResult`].
+//! specification says to skip it. So messages are read from their JSON.
 
-#[allow(dead_code, reason = "source and sink send requests")]
 mod address;
-#[allow(dead_code, reason = "the source reads messages")]
 mod document;
-#[allow(dead_code, reason = "source and sink listen")]
 mod listen;
 mod result;
-#[allow(dead_code, reason = "source and sink make tokens")]
 mod secret;
+mod source;
 
 pub use address::{InvalidHost, NamedHost};
 pub use result::{RapResult, RapResultError};
+pub use source::{RapCounts, RapError, RapTools, RapToolset, from_file, toolset, toolsets};

@@ -1,4 +1,4 @@
-//! `--tools` and `--mcp`: the tools that a client or an assistant runs on this machine.
+//! `--tools`, `--mcp` and `--rap`: the tools that a client or an assistant runs on this machine.
 
 use std::{
     env,
@@ -7,16 +7,20 @@ use std::{
 
 use clap::Args;
 
-use super::{Failure, consent::ConsentPrompt, grant::Listed};
+use super::{Failure, consent::ConsentPrompt, grant::Listed, hint};
 use toolbridge::{
     ToolSource as _,
-    adapter::mcp::{self, McpError, McpServer, McpTools},
+    adapter::{
+        mcp::{self, McpError, McpServer, McpTools},
+        rap::{self, RapError, RapTools, RapToolset},
+    },
     programs::{ProgramTools, ProgramsError},
 };
 
 #[derive(Debug, Args)]
 pub(super) struct SourceArguments {
-    /// TOML file that defines programs and MCP servers as tools (see examples/tools.toml). They run on this machine
+    /// TOML file that defines programs, MCP servers and RAP toolsets as tools (see examples/tools.toml). Programs run on
+    /// this machine
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
 
@@ -25,8 +29,13 @@ pub(super) struct SourceArguments {
     #[arg(long, value_name = "[NAME=]COMMAND|URL", value_parser = server)]
     mcp: Vec<String>,
 
+    /// RAP toolset whose tools are offered: its URL before `/.well-known/rap-toolset` (repeatable). `NAME=` before it sets
+    /// the name of the toolset. Its tools answer at a free port of 127.0.0.1; a `[[rap]]` of --tools sets another address
+    #[arg(long, value_name = "[NAME=]URL", value_parser = toolset)]
+    rap: Vec<String>,
+
     /// Run this tool, under the name that it is offered by, without asking for consent (repeatable). `SERVER.*` stands for
-    /// all tools of an MCP server, and another name that ends in `*` for all tools whose names start with it
+    /// all tools of an MCP server or a RAP toolset, and another name that ends in `*` for all tools whose names start with it
     #[arg(long, value_name = "TOOL")]
     yes: Vec<String>,
 }
@@ -35,6 +44,7 @@ pub(super) struct SourceArguments {
 pub(super) struct Sources {
     pub(super) programs: Option<ProgramTools>,
     pub(super) servers: Vec<McpTools>,
+    pub(super) toolsets: Vec<RapTools>,
     pub(super) consent: Option<ConsentPrompt>,
 }
 
@@ -51,6 +61,9 @@ macro_rules! with_sources {
         for server in sources.servers {
             builder = builder.tools(server);
         }
+        for toolset in sources.toolsets {
+            builder = builder.tools(toolset);
+        }
         builder
     }};
 }
@@ -61,25 +74,29 @@ impl SourceArguments {
     /// Loads the programs, and starts the servers. `may_ask` says whether a person can be asked for consent at the
     /// terminal.
     pub(super) async fn start(&self, may_ask: bool) -> Result<Sources, Failure> {
-        let (mut programs, mut servers) = (None, Vec::new());
+        let (mut programs, mut servers, mut toolsets) = (None, Vec::new(), Vec::new());
         if let Some(path) = &self.tools {
             programs = Some(read_programs(path)?);
             servers = mcp::from_file(path).map_err(|error| of_file(path, &error))?;
+            toolsets = rap::from_file(path).map_err(|error| of_rap_entry(path, &error))?;
         }
         servers.extend(self.mcp.iter().map(|text| named(text)));
-        if self.tools.is_none() && self.mcp.is_empty() && !self.yes.is_empty() {
-            return Err(Failure::usage("--yes is for tools of --tools or --mcp"));
+        toolsets.extend(self.rap.iter().map(|text| named_toolset(text)));
+        if self.tools.is_none() && self.mcp.is_empty() && self.rap.is_empty() && !self.yes.is_empty() {
+            return Err(Failure::usage("--yes is for tools of --tools, --mcp or --rap"));
         }
         let mut offered = Vec::new();
         for server in servers {
             offered.push(started(server).await?);
         }
+        let toolsets = started_toolsets(toolsets).await?;
         // In the order in which the participant gets them: it decides about names that several have.
         let of_programs = programs.iter().map(|it| Listed { server: None, tools: it.list() });
         let of_servers = offered.iter().map(|it| Listed { server: it.name(), tools: it.list() });
-        let listed: Vec<_> = of_programs.chain(of_servers).collect();
+        let of_toolsets = toolsets.iter().map(|it| Listed { server: it.name(), tools: it.list() });
+        let listed: Vec<_> = of_programs.chain(of_servers).chain(of_toolsets).collect();
         let consent = ConsentPrompt::of(&listed, &self.yes, may_ask)?;
-        Ok(Sources { programs, servers: offered, consent })
+        Ok(Sources { programs, servers: offered, toolsets, consent })
     }
 }
 
@@ -91,6 +108,47 @@ pub(super) async fn started(server: McpServer) -> Result<McpTools, Failure> {
         }
         other => Failure::failed(other),
     })
+}
+
+/// Reads toolsets, and says which of their tools are not offered.
+pub(super) async fn started_toolsets(toolsets: Vec<RapToolset>) -> Result<Vec<RapTools>, Failure> {
+    let started = rap::toolsets(toolsets).await.map_err(|error| match error {
+        RapError::Address { .. } | RapError::Callback { .. } | RapError::Variable { .. } => {
+            Failure::usage(error)
+        }
+        other => Failure::failed(other),
+    })?;
+    for toolset in &started {
+        let name = toolset.name().unwrap_or_default();
+        for (tool, reason) in toolset.left_out() {
+            hint(&format!("{tool} of {name} is not offered: {reason}"));
+        }
+    }
+    Ok(started)
+}
+
+/// Checks the form of a `--rap`.
+pub(super) fn toolset(text: &str) -> Result<String, String> {
+    if !["http://", "https://"].iter().any(|scheme| split(text).1.starts_with(scheme)) {
+        return Err("a URL such as https://tools.example.com is missing".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Returns the toolset that a `--rap` names.
+pub(super) fn named_toolset(text: &str) -> RapToolset {
+    let (name, url) = split(text);
+    match name {
+        Some(name) => rap::toolset(url).name(name),
+        None => rap::toolset(url),
+    }
+}
+
+fn of_rap_entry(path: &Path, error: &RapError) -> Failure {
+    match error {
+        RapError::Entry { .. } => Failure::usage(format!("{}: {error}", path.display())),
+        of_the_file_itself => Failure::usage(of_the_file_itself),
+    }
 }
 
 /// Checks the form of a `--mcp`.

@@ -29,6 +29,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "[NAME=]COMMAND|URL", value_parser = sources::server)]
     mcp: Vec<String>,
 
+    /// List the tools of this RAP toolset in place of those in a room: its URL, as for `toolbridge client` (repeatable)
+    #[arg(long, value_name = "[NAME=]URL", value_parser = sources::toolset)]
+    rap: Vec<String>,
+
     /// Print one JSON array with owner, name, description, schema and annotations of each tool
     #[arg(long)]
     json: bool,
@@ -42,7 +46,7 @@ pub(super) struct Arguments {
 type Shown = BTreeMap<Identity, Vec<RegisteredTool>>;
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    if !arguments.mcp.is_empty() {
+    if !arguments.mcp.is_empty() || !arguments.rap.is_empty() {
         return unless_interrupted(show_servers(&arguments)).await;
     }
     let target = arguments.room_arguments.target("tools", Role::Observer)?;
@@ -58,13 +62,19 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if arguments.json { print_json(&shown) } else { print_text(&shown) }
 }
 
-/// Starts MCP servers, and prints their health and their tools.
+/// Starts MCP servers and reads RAP toolsets, and prints their health and their tools.
 async fn show_servers(arguments: &Arguments) -> Result<(), Failure> {
     let mut shown = Shown::new();
     for text in &arguments.mcp {
         let tools = sources::started(sources::named(text)).await?;
         let name = tools.name().unwrap_or_default();
         hint(&format!("{name} is {}", tools.health()));
+        shown.entry(name.as_str().into()).or_default().extend(tools.list().iter().map(RegisteredTool::from));
+        tools.close().await;
+    }
+    let toolsets = arguments.rap.iter().map(|text| sources::named_toolset(text)).collect();
+    for tools in sources::started_toolsets(toolsets).await? {
+        let name = tools.name().unwrap_or_default();
         shown.entry(name.as_str().into()).or_default().extend(tools.list().iter().map(RegisteredTool::from));
         tools.close().await;
     }

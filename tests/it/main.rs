@@ -39,6 +39,8 @@ mod cli_dev;
 #[cfg(all(feature = "cli", unix))]
 mod cli_kind;
 #[cfg(all(feature = "cli", unix))]
+mod cli_rap;
+#[cfg(all(feature = "cli", unix))]
 mod cli_recording;
 #[cfg(all(feature = "cli", unix))]
 mod cli_replay;
@@ -92,6 +94,16 @@ mod programs_of_the_api;
 #[cfg(all(feature = "cli", unix))]
 mod programs_supervised;
 mod random_documents;
+#[cfg(all(feature = "rap", unix))]
+mod rap_documents;
+#[cfg(all(feature = "rap", unix))]
+mod rap_room;
+#[cfg(all(feature = "cli", unix))]
+mod rap_secrets;
+#[cfg(all(feature = "rap", unix))]
+mod rap_source;
+#[cfg(all(feature = "rap", unix))]
+mod rap_toolset;
 #[cfg(all(feature = "cli", unix))]
 mod recorded;
 #[cfg(feature = "record")]

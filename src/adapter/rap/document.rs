@@ -140,10 +140,8 @@ impl Fields {
 
     fn view(&self) -> Result<MessageContent, MessageError> {
         let content = self.0.get("content").filter(|it| it.is_object());
-        Ok(MessageContent::View {
-            view: self.text("view_type")?,
-            content: content.cloned().ok_or(MessageError::Field("content"))?,
-        })
+        let content = content.cloned().ok_or(MessageError::Field("content"))?;
+        Ok(MessageContent::View { view: self.text("view_type")?, content })
     }
 }
 
@@ -203,7 +201,9 @@ mod tests {
         assert_eq!(refused(with(event.clone(), "final", json!("yes"))), "final");
         assert!(read(&with(event, "id", json!(null))).is_ok(), "an event has `tool_call_id`");
         assert_eq!(refused(base("oauth")), "auth_url");
-        assert_eq!(refused(with(base("view_update"), "content", json!([]))), "content");
+        let view = with(base("view_update"), "view_type", json!("diff"));
+        assert_eq!(refused(base("view_update")), "content");
+        assert_eq!(refused(with(view, "content", json!([]))), "content");
     }
 
     #[test]

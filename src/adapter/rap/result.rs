@@ -77,6 +77,12 @@ impl RapResult {
         read::read(json, true)
     }
 
+    /// Reads an event of a subscription, as the result of the reported call that shows it.
+    #[allow(dead_code, reason = "used once events are reported")]
+    pub(super) fn of_event(json: &str) -> Result<ToolResult, RapResultError> {
+        read::event(json)
+    }
+
     /// Returns the outcome of the call. A failure is `execution_error` with the result as partial result. Its message is
     /// the text for the person, at most 2 KiB.
     ///

@@ -23,16 +23,28 @@ pub(super) fn read(json: &str, is_structured: bool) -> Result<RapResult, RapResu
     }
     let segments = document.get("display_as").and_then(Json::as_array).into_iter().flatten();
     result = segments.filter_map(display).fold(result, ToolResult::with_display);
-    result = result.with_native(Native::new(ToolSystem::RAP, json));
-    let secrets = secrets(&document);
-    if !secrets.is_empty() {
-        result = result.without_native(&secrets.iter().map(String::as_str).collect::<Vec<_>>());
-    }
     Ok(RapResult {
-        result,
+        result: with_document(result, json, &document),
         is_error: text.starts_with(ERROR_PREFIX),
         is_subscription: document.get("subscription") == Some(&Json::Bool(true)),
     })
+}
+
+/// Returns what an event of a subscription says.
+pub(super) fn event(json: &str) -> Result<ToolResult, RapResultError> {
+    let document = object(json)?;
+    let result = content(&document).ok_or(RapResultError::Empty)?;
+    Ok(with_document(result, json, &document))
+}
+
+/// Keeps the document, without what must not leave this machine.
+fn with_document(result: ToolResult, json: &str, document: &Map<String, Json>) -> ToolResult {
+    let result = result.with_native(Native::new(ToolSystem::RAP, json));
+    let secrets = secrets(document);
+    if secrets.is_empty() {
+        return result;
+    }
+    result.without_native(&secrets.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Returns the texts of a result, as the tool wrote them.
@@ -88,6 +100,7 @@ fn secrets(document: &Map<String, Json>) -> Vec<String> {
         for (key, value) in map {
             let place = format!("{place}/{}", key.replace('~', "~0").replace('/', "~1"));
             match value {
+                Json::Null => {}
                 _ if SECRET_KEYS.contains(&key.as_str()) => found.push(place),
                 value => search_value(value, &place, found),
             }
@@ -259,9 +272,16 @@ mod tests {
         let read = RapResult::read(&document.to_string()).unwrap().result;
         let kept = json!({
             "type": "tool_result", "group_id": "g", "id": "c", "text": "t", "more": [{"a/b": {}}],
+            "response_url": null,
         });
         assert_eq!(read.native().unwrap().json(), kept.to_string());
         let cut: Vec<_> = read.cut().iter().map(|cut| cut.pointer().to_owned()).collect();
-        assert_eq!(cut, ["/callback_url", "/more/0/auth_url", "/more/0/a~1b/user_id", "/response_url"]);
+        assert_eq!(cut, ["/callback_url", "/more/0/auth_url", "/more/0/a~1b/user_id"]);
+        let number = result(&json!({"text": "t", "user_id": 5})).to_string();
+        assert_eq!(
+            RapResult::read(&number).unwrap().result.native(),
+            None,
+            "only texts and containers can be cut out"
+        );
     }
 }

@@ -1,0 +1,668 @@
+//! The open calls of a toolset, and what the messages of its tools do to them.
+//!
+//! Each call has a token of its own, which is a part of its callback URL. It counts until the call's time and a grace period
+//! of the same length are over, in a subscription until that ends. A message must name the group and the call of its token.
+//! Nothing else has an effect.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::Value as Json;
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    time::Instant,
+};
+
+use super::{
+    rate::Rate,
+    reports::{Origin, Reports},
+};
+use crate::{
+    ToolName,
+    adapter::rap::{
+        RapResult, RapResultError,
+        document::{Choice, Event, Message, MessageContent, MessageError},
+        secret::{Digest, DigestKey, random_text},
+    },
+};
+
+/// The most calls whose tokens are known. Beyond it the settled call that ends next is forgotten.
+const MAX_CALLS: usize = 4_096;
+
+/// The most tokens of the past that are told apart from unknown ones.
+const MAX_PAST: usize = 4_096;
+
+/// The most subscriptions at once.
+const MAX_SUBSCRIPTIONS: usize = 64;
+
+/// The most questions of one call that wait for the person.
+const MAX_QUESTIONS: usize = 8;
+
+/// The messages of one call: on average, and at once. A tool that reports faster hears that it should slow down.
+const CALL_RATE: Rate = Rate::new(200, 400);
+
+/// The requests with unknown tokens: on average, and at once.
+const UNKNOWN_RATE: Rate = Rate::new(200, 400);
+
+/// Why a message is not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// There is no such call, or the message belongs to another one.
+    Unknown,
+    /// The call is over.
+    Over,
+    TooMany,
+    Malformed(String),
+}
+
+/// How many messages of tools did what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RapCounts {
+    /// Messages that had an effect.
+    pub accepted: u64,
+    /// Results of calls that had one already. They had no effect.
+    pub duplicates: u64,
+    /// Requests with an unknown token, and messages that name another group or call than their token.
+    pub unknown: u64,
+    /// Messages after the end of their call.
+    pub over: u64,
+    /// Messages beyond the rate.
+    pub too_many: u64,
+    /// Messages that could not be read.
+    pub malformed: u64,
+    /// Results that came after the time of their call.
+    pub late: u64,
+    /// Well-formed messages that were not expected: events without a subscription, questions of a call that has ended, and
+    /// what only an assistant can report.
+    pub dropped: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    accepted: AtomicU64,
+    duplicates: AtomicU64,
+    unknown: AtomicU64,
+    over: AtomicU64,
+    too_many: AtomicU64,
+    malformed: AtomicU64,
+    late: AtomicU64,
+    dropped: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A question of a tool to the person.
+pub(super) enum Question {
+    SignIn { url: String },
+    Choose(Choice),
+}
+
+/// The result of a call, and what became of a subscription that it has started.
+pub(super) struct Answer {
+    pub(super) result: RapResult,
+    pub(super) subscription: Subscribed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subscribed {
+    No,
+    Yes,
+    /// Only an assistant can receive events.
+    NotHere,
+    TooMany,
+}
+
+/// What a call tells the inbox.
+pub(super) struct NewCall {
+    pub(super) id: String,
+    pub(super) call_id: Option<String>,
+    pub(super) tool: ToolName,
+    pub(super) is_structured: bool,
+    pub(super) reports: Reports,
+    /// The time that the call has.
+    pub(super) limit: Duration,
+}
+
+/// A call that was opened. Dropping it ends the call.
+pub(super) struct OpenCall {
+    pub(super) id: String,
+    /// The secret part of the callback URL.
+    pub(super) token: String,
+    pub(super) result: oneshot::Receiver<Answer>,
+    pub(super) questions: mpsc::Receiver<Question>,
+    inbox: Arc<Inbox>,
+    digest: Digest,
+}
+
+/// How a call without a result ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Its time is over. A result that comes within the grace period is reported.
+    Late,
+    /// Nothing of it is of interest.
+    Over,
+}
+
+impl OpenCall {
+    /// Ends the call. Returns whether it had no result yet, so that its tool may still work on it.
+    pub(super) fn end(&self, how: End) -> bool {
+        self.inbox.end(&self.digest, how)
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.end(End::Over);
+    }
+}
+
+pub(super) struct Inbox {
+    group: String,
+    key: DigestKey,
+    state: Mutex<State>,
+    counters: Counters,
+    /// Notified when the first subscription starts and when the last one ends.
+    pub(super) changed: Notify,
+    /// The ids of calls that their tools shall cancel. `None` once the source is closed.
+    cancels: Mutex<Option<mpsc::Sender<String>>>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<Digest, Entry>,
+    by_id: HashMap<String, Digest>,
+    /// When the entries end. Those of subscriptions are not in it.
+    ends: BTreeSet<(Instant, Digest)>,
+    past: VecDeque<Digest>,
+    is_past: HashSet<Digest>,
+    subscriptions: usize,
+    unknown: Option<Rate>,
+}
+
+struct Entry {
+    id: String,
+    call_id: Option<String>,
+    tool: ToolName,
+    is_structured: bool,
+    reports: Reports,
+    phase: Phase,
+    is_subscribed: bool,
+    end: Instant,
+    rate: Rate,
+}
+
+enum Phase {
+    Open {
+        result: oneshot::Sender<Answer>,
+        questions: mpsc::Sender<Question>,
+    },
+    /// The time of the call is over, and it has no result.
+    Late,
+    Settled,
+}
+
+impl Inbox {
+    pub(super) fn new(group: String, cancels: mpsc::Sender<String>) -> io::Result<Self> {
+        Ok(Self {
+            group,
+            key: DigestKey::random()?,
+            state: Mutex::default(),
+            counters: Counters::default(),
+            changed: Notify::new(),
+            cancels: Mutex::new(Some(cancels)),
+        })
+    }
+
+    pub(super) fn group(&self) -> &str {
+        &self.group
+    }
+
+    pub(super) fn counts(&self) -> RapCounts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        RapCounts {
+            accepted: of(&counters.accepted),
+            duplicates: of(&counters.duplicates),
+            unknown: of(&counters.unknown),
+            over: of(&counters.over),
+            too_many: of(&counters.too_many),
+            malformed: of(&counters.malformed),
+            late: of(&counters.late),
+            dropped: of(&counters.dropped),
+        }
+    }
+
+    /// Opens a call. Its id is changed if another call has it.
+    pub(super) fn open(self: &Arc<Self>, call: NewCall) -> io::Result<OpenCall> {
+        let token = random_text()?;
+        let other_id = random_text()?;
+        let digest = self.key.digest(token.as_bytes());
+        let (result, answered) = oneshot::channel();
+        let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
+        let mut state = self.state();
+        let now = Instant::now();
+        state.forget(now);
+        state.make_place();
+        let id = if state.by_id.contains_key(&call.id) { other_id } else { call.id };
+        state.by_id.insert(id.clone(), digest);
+        let end = now.checked_add(call.limit.saturating_mul(2)).unwrap_or(now + Duration::from_secs(86_400));
+        state.ends.insert((end, digest));
+        let entry = Entry {
+            id: id.clone(),
+            call_id: call.call_id,
+            tool: call.tool,
+            is_structured: call.is_structured,
+            reports: call.reports,
+            phase: Phase::Open { result, questions },
+            is_subscribed: false,
+            end,
+            rate: CALL_RATE,
+        };
+        state.entries.insert(digest, entry);
+        drop(state);
+        Ok(OpenCall { id, token, result: answered, questions: asked, inbox: Arc::clone(self), digest })
+    }
+
+    /// Returns the call that a token belongs to. Called before the message is read.
+    pub(super) fn admit(&self, token: &str) -> Result<Digest, Refusal> {
+        let digest = self.key.digest(token.as_bytes());
+        let now = Instant::now();
+        let mut state = self.state();
+        state.forget(now);
+        if let Some(entry) = state.entries.get_mut(&digest) {
+            if entry.rate.take(now) {
+                return Ok(digest);
+            }
+            count(&self.counters.too_many);
+            return Err(Refusal::TooMany);
+        }
+        if !state.unknown.get_or_insert(UNKNOWN_RATE).take(now) {
+            count(&self.counters.too_many);
+            return Err(Refusal::TooMany);
+        }
+        let is_past = state.is_past.contains(&digest);
+        count(if is_past { &self.counters.over } else { &self.counters.unknown });
+        Err(if is_past { Refusal::Over } else { Refusal::Unknown })
+    }
+
+    /// Takes the message of a call. `check` decides whether the answer to a choice may be sent to an address.
+    pub(super) fn deliver(
+        &self,
+        digest: &Digest,
+        text: &str,
+        check: impl FnOnce(&str) -> Result<(), String>,
+    ) -> Result<(), Refusal> {
+        // Reported after the lock is released: the room may ask for the tools of this source meanwhile.
+        let delivered = self.take(digest, text, check).map(|taken| match taken {
+            Taken::Done(effect) => effect,
+            Taken::Event(reports, origin, event) => {
+                reported(reports.event(&origin, &event, text), Effect::Accepted)
+            }
+            Taken::Late(reports, origin, result) => {
+                reports.late(&origin, result);
+                Effect::Late
+            }
+            Taken::View(reports, view, content) => reported(reports.view(&view, content), Effect::Accepted),
+        });
+        let counters = &self.counters;
+        count(match &delivered {
+            Ok(Effect::Accepted) => &counters.accepted,
+            Ok(Effect::Duplicate) => &counters.duplicates,
+            Ok(Effect::Late) => &counters.late,
+            Ok(Effect::Dropped) => &counters.dropped,
+            Err(Refusal::Unknown) => &counters.unknown,
+            Err(Refusal::Over) => &counters.over,
+            Err(Refusal::TooMany) => &counters.too_many,
+            Err(Refusal::Malformed(_)) => &counters.malformed,
+        });
+        delivered.map(|_| ())
+    }
+
+    fn take(
+        &self,
+        digest: &Digest,
+        text: &str,
+        check: impl FnOnce(&str) -> Result<(), String>,
+    ) -> Result<Taken, Refusal> {
+        let message =
+            Message::read(text).map_err(|error: MessageError| Refusal::Malformed(error.to_string()))?;
+        let mut state = self.state();
+        let state = &mut *state;
+        // It may have ended while the message was read.
+        let entry = state.entries.get_mut(digest).ok_or(Refusal::Over)?;
+        if message.group != self.group || message.id.as_ref().is_some_and(|id| *id != entry.id) {
+            return Err(Refusal::Unknown);
+        }
+        if message.call_id.is_some() && message.call_id != entry.call_id {
+            return Err(Refusal::Malformed("`call_id` is not that of the invocation".to_owned()));
+        }
+        match message.content {
+            MessageContent::Result => self.result(state, digest, text),
+            MessageContent::Event(event) => Ok(self.event(state, digest, event)),
+            MessageContent::View { view, content } => Ok(Taken::View(entry.reports.clone(), view, content)),
+            MessageContent::SignIn { url } if url.starts_with("https://") => {
+                entry.ask(Question::SignIn { url }).map(Taken::Done)
+            }
+            MessageContent::SignIn { .. } => Err(Refusal::Malformed("`auth_url` must use https".to_owned())),
+            MessageContent::Choice(choice) => {
+                check(&choice.response_url).map_err(|reason| {
+                    Refusal::Malformed(format!("`response_url` cannot be used: {reason}"))
+                })?;
+                entry.ask(Question::Choose(choice)).map(Taken::Done)
+            }
+        }
+    }
+
+    fn result(&self, state: &mut State, digest: &Digest, text: &str) -> Result<Taken, Refusal> {
+        let subscriptions = state.subscriptions;
+        let Some(entry) = state.entries.get_mut(digest) else { return Err(Refusal::Over) };
+        if matches!(entry.phase, Phase::Settled) {
+            return Ok(Taken::Done(Effect::Duplicate));
+        }
+        let read = if entry.is_structured { RapResult::read_structured } else { RapResult::read };
+        let result = read(text).map_err(|error: RapResultError| Refusal::Malformed(error.to_string()))?;
+        let starts = result.is_subscription && !result.is_error;
+        match std::mem::replace(&mut entry.phase, Phase::Settled) {
+            Phase::Open { result: to, .. } => {
+                let subscription = match (starts, entry.reports.can_report()) {
+                    (false, _) => Subscribed::No,
+                    (true, false) => Subscribed::NotHere,
+                    (true, true) if subscriptions >= MAX_SUBSCRIPTIONS => Subscribed::TooMany,
+                    (true, true) => Subscribed::Yes,
+                };
+                match subscription {
+                    Subscribed::Yes => {
+                        entry.is_subscribed = true;
+                        state.ends.remove(&(entry.end, *digest));
+                        state.subscriptions += 1;
+                        self.changed.notify_one();
+                    }
+                    Subscribed::NotHere | Subscribed::TooMany => self.cancel(&entry.id),
+                    Subscribed::No => {}
+                }
+                let _ = to.send(Answer { result, subscription }); // it has just ended
+                Ok(Taken::Done(Effect::Accepted))
+            }
+            Phase::Late => {
+                if starts {
+                    self.cancel(&entry.id);
+                }
+                Ok(Taken::Late(entry.reports.clone(), entry.origin(), result))
+            }
+            Phase::Settled => Ok(Taken::Done(Effect::Duplicate)),
+        }
+    }
+
+    fn event(&self, state: &mut State, digest: &Digest, event: Event) -> Taken {
+        let Some(entry) = state.entries.get_mut(digest).filter(|it| it.is_subscribed) else {
+            return Taken::Done(Effect::Dropped);
+        };
+        let (reports, origin) = (entry.reports.clone(), entry.origin());
+        if event.is_final {
+            self.unsubscribe(state, digest);
+        }
+        Taken::Event(reports, origin, event)
+    }
+
+    /// Ends a subscription by the id of its call. Returns whether there was one.
+    pub(super) fn cancel_subscription(&self, id: &str) -> bool {
+        let mut state = self.state();
+        let state = &mut *state;
+        let Some(digest) = state.by_id.get(id).copied() else { return false };
+        if !state.entries.get(&digest).is_some_and(|it| it.is_subscribed) {
+            return false;
+        }
+        self.cancel(id);
+        self.unsubscribe(state, &digest);
+        state.remove(&digest);
+        true
+    }
+
+    /// Returns whether a subscription is active.
+    pub(super) fn has_subscriptions(&self) -> bool {
+        self.state().subscriptions > 0
+    }
+
+    /// Ends the tracking of a subscription. Its entry stays for its time, so that a repeated message has no effect.
+    fn unsubscribe(&self, state: &mut State, digest: &Digest) {
+        let Some(entry) = state.entries.get_mut(digest).filter(|it| it.is_subscribed) else { return };
+        entry.is_subscribed = false;
+        state.ends.insert((entry.end, *digest));
+        state.subscriptions -= 1;
+        self.changed.notify_one();
+    }
+
+    fn end(&self, digest: &Digest, how: End) -> bool {
+        let mut state = self.state();
+        let Some(entry) = state.entries.get_mut(digest) else { return false };
+        if !matches!(entry.phase, Phase::Open { .. }) {
+            return false;
+        }
+        match how {
+            End::Late => entry.phase = Phase::Late,
+            End::Over => state.remove(digest),
+        }
+        true
+    }
+
+    /// Has the tool cancel a call. Nobody waits for it.
+    pub(super) fn cancel(&self, id: &str) {
+        let cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cancels) = &*cancels
+            && cancels.try_send(id.to_owned()).is_err()
+        {
+            tracing::warn!("a cancellation was not sent: too many others wait");
+        }
+    }
+
+    /// Sends no further cancellations. Those that wait are still sent.
+    pub(super) fn close(&self) {
+        self.cancels.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a message does that was not refused.
+enum Taken {
+    Done(Effect),
+    Event(Reports, Origin, Event),
+    Late(Reports, Origin, RapResult),
+    View(Reports, String, Json),
+}
+
+/// What an accepted message did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    Accepted,
+    Duplicate,
+    Late,
+    Dropped,
+}
+
+fn reported(is_reported: bool, effect: Effect) -> Effect {
+    if is_reported { effect } else { Effect::Dropped }
+}
+
+impl Entry {
+    fn origin(&self) -> Origin {
+        Origin { id: self.id.clone(), tool: self.tool.clone() }
+    }
+
+    fn ask(&self, question: Question) -> Result<Effect, Refusal> {
+        let Phase::Open { questions, .. } = &self.phase else { return Ok(Effect::Dropped) };
+        match questions.try_send(question) {
+            Ok(()) => Ok(Effect::Accepted),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Refusal::TooMany),
+            Err(mpsc::error::TrySendError::Closed(_)) => Ok(Effect::Dropped),
+        }
+    }
+}
+
+impl State {
+    /// Forgets the calls whose time is over.
+    fn forget(&mut self, now: Instant) {
+        while let Some((end, digest)) = self.ends.first().copied().filter(|(end, _)| *end <= now) {
+            self.ends.remove(&(end, digest));
+            self.remove(&digest);
+        }
+    }
+
+    /// Forgets a call if there are too many.
+    fn make_place(&mut self) {
+        if self.entries.len() >= MAX_CALLS {
+            // At most as many are open as a participant runs at once.
+            let is_open = |digest: &Digest| {
+                self.entries.get(digest).is_some_and(|it| matches!(it.phase, Phase::Open { .. }))
+            };
+            let next = self.ends.iter().map(|(_, digest)| *digest).find(|digest| !is_open(digest));
+            if let Some(digest) = next {
+                self.remove(&digest);
+            }
+        }
+    }
+
+    fn remove(&mut self, digest: &Digest) {
+        let Some(entry) = self.entries.remove(digest) else { return };
+        self.ends.remove(&(entry.end, *digest));
+        self.by_id.remove(&entry.id);
+        if self.past.len() >= MAX_PAST
+            && let Some(oldest) = self.past.pop_front()
+        {
+            self.is_past.remove(&oldest);
+        }
+        self.past.push_back(*digest);
+        self.is_past.insert(*digest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::ToolContext;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    struct World {
+        inbox: Arc<Inbox>,
+        cancels: mpsc::Receiver<String>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let (sender, cancels) = mpsc::channel(8);
+            Self { inbox: Arc::new(Inbox::new("g".into(), sender).unwrap()), cancels }
+        }
+
+        fn open(&self, id: &str) -> OpenCall {
+            let context = ToolContext::new("caller", LIMIT);
+            let call = NewCall {
+                id: id.into(),
+                call_id: None,
+                tool: "t".parse().unwrap(),
+                is_structured: false,
+                reports: Reports::of(&context),
+                limit: LIMIT,
+            };
+            self.inbox.open(call).unwrap()
+        }
+
+        fn say(&self, token: &str, kind: &str, id: &str) -> Result<(), Refusal> {
+            let digest = self.inbox.admit(token)?;
+            let message = json!({"type": kind, "group_id": "g", "id": id, "tool_call_id": id, "text": "t"});
+            self.inbox.deliver(&digest, &message.to_string(), |_| Ok(()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn token_ends_with_the_time_of_its_call_and_a_grace_period_of_the_same_length() {
+        let world = World::new();
+        let mut call = world.open("c");
+        let token = call.token.clone();
+        assert_eq!(world.say(&token, "tool_result", "c"), Ok(()));
+        assert!(call.result.try_recv().is_ok());
+        drop(call);
+        tokio::time::advance(LIMIT * 2 - Duration::from_millis(1)).await;
+        assert_eq!(world.say(&token, "tool_result", "c"), Ok(()), "a duplicate");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(world.say(&token, "tool_result", "c"), Err(Refusal::Over));
+        assert_eq!(world.say("another", "tool_result", "c"), Err(Refusal::Unknown));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn result_that_comes_late_counts_once_and_that_of_a_cancelled_call_never() {
+        let world = World::new();
+        let (late, cancelled) = (world.open("late"), world.open("cancelled"));
+        assert!(late.end(End::Late));
+        assert!(cancelled.end(End::Over) && !cancelled.end(End::Over));
+        assert_eq!(world.say(&late.token, "tool_result", "late"), Ok(()));
+        assert_eq!(world.say(&late.token, "tool_result", "late"), Ok(()));
+        assert_eq!(world.say(&cancelled.token, "tool_result", "cancelled"), Err(Refusal::Over));
+        let counts = world.inbox.counts();
+        assert_eq!((counts.late, counts.duplicates, counts.over, counts.accepted), (1, 1, 1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn call_with_the_id_of_another_gets_an_id_of_its_own() {
+        let mut world = World::new();
+        let (first, second) = (world.open("c"), world.open("c"));
+        assert_eq!((&*first.id, second.id.len()), ("c", 22));
+        assert_eq!(world.say(&second.token, "tool_result", "c"), Err(Refusal::Unknown));
+        assert_eq!(world.say(&second.token, "tool_result", &second.id), Ok(()));
+        drop(first);
+        assert_eq!(world.open("c").id, "c", "the id is free again");
+        assert!(world.cancels.try_recv().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_of_a_call_and_unknown_tokens_are_limited_apart() {
+        let world = World::new();
+        let (flooding, other) = (world.open("flooding"), world.open("other"));
+        let refused = |token: &str, times: usize| {
+            (0..times).filter(|_| world.inbox.admit(token) == Err(Refusal::TooMany)).count()
+        };
+        assert_eq!(refused(&flooding.token, 10_000), 9_600);
+        assert_eq!(refused("unknown", 10_000), 9_600);
+        assert_eq!(refused(&other.token, 100), 0);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(refused(&flooding.token, 1_000), 800);
+        assert_eq!(world.inbox.counts().too_many, 9_600 * 2 + 800);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn number_of_known_calls_and_of_waiting_questions_is_limited() {
+        let world = World::new();
+        let first = world.open("open");
+        let mut settled = Vec::new();
+        for n in 0..MAX_CALLS + 10 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            let call = world.open(&n.to_string());
+            world.say(&call.token, "tool_result", &n.to_string()).unwrap();
+            settled.push(call.token.clone());
+        }
+        assert_eq!(world.inbox.state().entries.len(), MAX_CALLS);
+        assert_eq!(world.say(&settled[0], "tool_result", "0"), Err(Refusal::Over));
+        assert!(world.inbox.admit(&first.token).is_ok(), "an open call is never forgotten");
+        let digest = world.inbox.admit(&first.token).unwrap();
+        let question =
+            json!({"type": "oauth", "group_id": "g", "id": "open", "auth_url": "https://x.example"});
+        let ask = || world.inbox.deliver(&digest, &question.to_string(), |_| Ok(()));
+        assert!((0..MAX_QUESTIONS).all(|_| ask().is_ok()));
+        assert_eq!(ask(), Err(Refusal::TooMany));
+        assert_eq!(world.say(&first.token, "tool_result", "open"), Ok(()), "a result has a place of its own");
+    }
+}

@@ -1,0 +1,269 @@
+//! Requests to the server of a toolset: its manifest, invocations, notices, and answers to its questions.
+
+use std::{str::FromStr, time::Duration};
+
+use reqwest::{
+    Method, RequestBuilder, StatusCode,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue},
+};
+use serde_json::{Value as Json, json};
+use tokio::time::{sleep, timeout};
+use url::Url;
+
+use crate::adapter::rap::address::{AddressError, NamedHost, Outgoing, Target, reason};
+
+/// The largest manifest, in bytes: a thousand tools with 4 KiB each.
+const MAX_MANIFEST: usize = 4 << 20;
+
+/// The longest time that a server may take to accept an invocation. It accepts before it works.
+const ACCEPT_LIMIT: Duration = Duration::from_secs(10);
+
+/// The longest time of a notice, and of the answer to a question. They are sent once.
+const NOTICE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The pauses before an invocation is sent again to a server that is not reached, or answers with a status of 500 or
+/// more. A call waits at most about 4 s longer for them.
+const PAUSES: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(3)];
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Why a request failed. It names the host alone: a path and a query may hold secrets.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RequestError {
+    #[error("{0}")]
+    Address(#[from] AddressError),
+    #[error("{0}")]
+    Host(String),
+    #[error("{host} cannot be reached: {reason}")]
+    Unreachable { host: String, reason: String },
+    #[error("{host} did not answer within {} s", .limit.as_secs())]
+    TooSlow { host: String, limit: Duration },
+    #[error("{host} requires authorization (HTTP {status}); set a bearer token with `bearer_env`")]
+    Unauthorized { host: String, status: u16 },
+    #[error(
+        "{host} redirects (HTTP {status}), and redirects are not followed; use the address that it redirects to"
+    )]
+    Redirect { host: String, status: u16 },
+    #[error("{host} answered with HTTP {status}")]
+    Status { host: String, status: u16 },
+    #[error("{host} answered with more than {limit} bytes")]
+    TooLarge { host: String, limit: usize },
+    #[error("the answer of {host} is not UTF-8")]
+    NotUtf8 { host: String },
+    #[error(
+        "the address of a toolset is a URL such as https://tools.example.com, without user, query and fragment"
+    )]
+    Base,
+    #[error(
+        "`endpoint` is at {endpoint}, which is another origin than {base}; allow the host if that is meant"
+    )]
+    Endpoint { endpoint: String, base: String },
+    #[error("the bearer token has characters that a header cannot have")]
+    Bearer,
+}
+
+/// The server of a toolset, before its endpoint is known.
+pub(super) struct Server {
+    base: Url,
+    named: Vec<NamedHost>,
+    outgoing: Outgoing,
+    bearer: Option<HeaderValue>,
+}
+
+/// The server of a toolset.
+pub(super) struct Requests {
+    server: Server,
+    endpoint: Target,
+}
+
+impl Server {
+    /// Reads the base URL. `named` are hosts that may be used besides its own.
+    pub(super) fn new(base: &str, named: &[String], bearer: Option<&str>) -> Result<Self, RequestError> {
+        let base = Url::parse(base).map_err(|_| RequestError::Base)?;
+        let is_plain = base.username().is_empty() && base.password().is_none();
+        if !is_plain || base.query().is_some() || base.fragment().is_some() || base.cannot_be_a_base() {
+            return Err(RequestError::Base);
+        }
+        let own = NamedHost::of(&base).ok_or(RequestError::Base)?;
+        let host = |host: &String| {
+            host.parse().map_err(|error: <NamedHost as FromStr>::Err| RequestError::Host(error.to_string()))
+        };
+        let named: Vec<NamedHost> = named.iter().map(host).collect::<Result<_, _>>()?;
+        // Anybody on the path reads plain http, except on this machine and to a host that was named on purpose.
+        let strict = Outgoing::new(named.clone())?;
+        let is_local = base.host().is_some_and(|host| match host {
+            url::Host::Domain(name) => name == "localhost" || name.ends_with(".localhost"),
+            url::Host::Ipv4(ip) => ip.is_loopback(),
+            url::Host::Ipv6(ip) => ip.is_loopback(),
+        });
+        if base.scheme() != "https" && !is_local {
+            strict.check(base.as_str())?;
+        }
+        let bearer = bearer.map(|token| {
+            let mut value =
+                HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| RequestError::Bearer)?;
+            value.set_sensitive(true);
+            Ok::<_, RequestError>(value)
+        });
+        let outgoing = Outgoing::new(named.iter().cloned().chain([own]))?;
+        Ok(Self { base, named, outgoing, bearer: bearer.transpose()? })
+    }
+
+    /// Returns the host of the server.
+    pub(super) fn host(&self) -> &str {
+        self.base.host_str().unwrap_or_default()
+    }
+
+    /// Returns the text of the manifest.
+    pub(super) async fn manifest(&self, limit: Duration) -> Result<String, RequestError> {
+        let target = self.at("/.well-known/rap-toolset")?;
+        let host = target.host();
+        let fetch = async {
+            let request = self.request(Method::GET, &target).header(ACCEPT, JSON);
+            let mut response = sent(request, &target).await?;
+            let mut body = Vec::new();
+            let broken = |error| RequestError::Unreachable { host: host.clone(), reason: reason(error) };
+            while let Some(chunk) = response.chunk().await.map_err(broken)? {
+                if body.len() + chunk.len() > MAX_MANIFEST {
+                    return Err(RequestError::TooLarge { host: host.clone(), limit: MAX_MANIFEST });
+                }
+                body.extend_from_slice(&chunk);
+            }
+            String::from_utf8(body).map_err(|_| RequestError::NotUtf8 { host: host.clone() })
+        };
+        let too_slow = |_| RequestError::TooSlow { host: host.clone(), limit };
+        timeout(limit, fetch).await.map_err(too_slow)?
+    }
+
+    /// Sets the endpoint that the manifest names: at the server's own origin, or at a host that a person has named.
+    pub(super) fn with_endpoint(self, endpoint: &str) -> Result<Requests, RequestError> {
+        let target = self.outgoing.check(endpoint)?;
+        if target.url().origin() != self.base.origin() {
+            if !is_named(&self.named, target.url()) {
+                let (endpoint, base) = (target.host(), self.host().to_owned());
+                return Err(RequestError::Endpoint { endpoint, base });
+            }
+        }
+        Ok(Requests { server: self, endpoint: target })
+    }
+
+    fn at(&self, path: &str) -> Result<Target, AddressError> {
+        self.outgoing.check(&format!("{}{path}", self.base.as_str().trim_end_matches('/')))
+    }
+
+    /// Returns a request. The bearer token is for the server's own origin alone.
+    fn request(&self, method: Method, target: &Target) -> RequestBuilder {
+        let request = self.outgoing.request(method, target);
+        match &self.bearer {
+            Some(bearer) if target.url().origin() == self.base.origin() => {
+                request.header(AUTHORIZATION, bearer)
+            }
+            _ => request,
+        }
+    }
+}
+
+impl Requests {
+    /// Returns the host of the server.
+    pub(super) fn host(&self) -> &str {
+        self.server.host()
+    }
+
+    /// Sends an invocation until the server has accepted it.
+    ///
+    /// An invocation that the server refuses (a status of 400 to 499) is not sent again.
+    ///
+    /// # Cancel safety
+    /// Dropping the future sends it no further time.
+    pub(super) async fn invoke(&self, invocation: &Json) -> Result<(), RequestError> {
+        let body = invocation.to_string();
+        let mut pauses = PAUSES.iter();
+        loop {
+            let request = self.server.request(Method::POST, &self.endpoint);
+            let request = request.header(CONTENT_TYPE, JSON).body(body.clone());
+            let error = match timeout(ACCEPT_LIMIT, sent(request, &self.endpoint)).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => error,
+                Err(_) => RequestError::TooSlow { host: self.endpoint.host(), limit: ACCEPT_LIMIT },
+            };
+            match pauses.next().filter(|_| error.may_pass()) {
+                Some(pause) => sleep(*pause).await,
+                None => return Err(error),
+            }
+        }
+    }
+
+    /// Tells the server that a call is no longer needed. Sent once; nobody waits for it.
+    pub(super) async fn cancel(&self, group: &str, id: &str) -> Result<(), RequestError> {
+        self.notify("/cancel_tool_call", &json!({"thread_id": group, "tool_call_id": id})).await
+    }
+
+    /// Tells the server that no further invocation follows. Sent once.
+    pub(super) async fn close(&self, group: &str) -> Result<(), RequestError> {
+        self.notify("/close_thread", &json!({"thread_id": group})).await
+    }
+
+    async fn notify(&self, path: &str, notice: &Json) -> Result<(), RequestError> {
+        let target = self.server.at(path)?;
+        let request = self.server.request(Method::POST, &target);
+        post(request, &target, notice).await
+    }
+
+    /// Checks the address that a question names for its answer. No packet is sent.
+    pub(super) fn check(&self, response_url: &str) -> Result<Target, AddressError> {
+        self.server.outgoing.check(response_url)
+    }
+
+    /// Answers a question. Sent once, without the bearer token.
+    pub(super) async fn respond(&self, to: &Target, id: &str, selected: usize) -> Result<(), RequestError> {
+        let request = self.server.outgoing.request(Method::POST, to);
+        post(request, to, &json!({"id": id, "selected": selected})).await
+    }
+}
+
+impl RequestError {
+    /// Whether the same request may succeed later.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::TooSlow { .. } => true,
+            Self::Status { status, .. } => *status >= 500,
+            _ => false,
+        }
+    }
+
+    /// Whether the server has refused the request, so that it does nothing.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Unauthorized { .. } | Self::Redirect { .. })
+            || matches!(self, Self::Status { status, .. } if *status < 500)
+    }
+}
+
+/// Returns whether a host was named besides the server's own, for the port of the URL or for all.
+fn is_named(named: &[NamedHost], url: &Url) -> bool {
+    let of_port = NamedHost::of(url);
+    let of_all = url.host_str().and_then(|host| host.parse().ok());
+    named.iter().any(|it| [&of_port, &of_all].into_iter().flatten().any(|host| host == it))
+}
+
+async fn post(request: RequestBuilder, target: &Target, body: &Json) -> Result<(), RequestError> {
+    let request = request.header(CONTENT_TYPE, JSON).body(body.to_string());
+    match timeout(NOTICE_LIMIT, sent(request, target)).await {
+        Ok(sent) => sent.map(|_| ()),
+        Err(_) => Err(RequestError::TooSlow { host: target.host(), limit: NOTICE_LIMIT }),
+    }
+}
+
+/// Sends a request, and returns the answer if its status is a success.
+async fn sent(request: RequestBuilder, target: &Target) -> Result<reqwest::Response, RequestError> {
+    let response = request
+        .send()
+        .await
+        .map_err(|error| RequestError::Unreachable { host: target.host(), reason: reason(error) })?;
+    let (host, status) = (target.host(), response.status().as_u16());
+    match response.status() {
+        success if success.is_success() => Ok(response),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(RequestError::Unauthorized { host, status }),
+        redirect if redirect.is_redirection() => Err(RequestError::Redirect { host, status }),
+        _ => Err(RequestError::Status { host, status }),
+    }
+}

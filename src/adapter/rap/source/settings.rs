@@ -1,0 +1,234 @@
+//! What the user sets about a toolset.
+
+use std::{
+    env, fmt,
+    future::{Future, IntoFuture},
+    net::SocketAddr,
+    pin::Pin,
+    time::Duration,
+};
+
+use super::{RapError, RapTools, manifest::Policy, start};
+use crate::{Consent, adapter::pattern::matches};
+
+/// The time in which a server must give its manifest, if none is set.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// A toolset whose tools are to be offered. Awaiting it reads its manifest, and returns its tools.
+///
+/// [`toolset`](super::toolset) creates it.
+#[must_use = "a toolset is read when this is awaited"]
+#[derive(Clone)]
+pub struct RapToolset {
+    pub(super) name: String,
+    pub(super) url: String,
+    pub(super) policy: Policy,
+    pub(super) callback: Option<String>,
+    pub(super) callback_url: Option<String>,
+    pub(super) hosts: Vec<String>,
+    pub(super) user_id: Option<String>,
+    pub(super) start_limit: Duration,
+    bearer: Option<Bearer>,
+    allow: Option<Vec<String>>,
+    deny: Vec<String>,
+}
+
+/// Where the bearer token comes from.
+#[derive(Clone)]
+enum Bearer {
+    Token(String),
+    Variable(String),
+}
+
+impl RapToolset {
+    pub(super) fn new(name: String, url: String) -> Self {
+        Self {
+            name,
+            url,
+            policy: Policy::default(),
+            callback: None,
+            callback_url: None,
+            hosts: Vec::new(),
+            user_id: None,
+            start_limit: START_LIMIT,
+            bearer: None,
+            allow: None,
+            deny: Vec::new(),
+        }
+    }
+
+    /// Sets the toolset's name, for people. Its questions begin with it. A tool whose name another source offers already
+    /// becomes `NAME.tool`. Default: the host.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets the address and port to listen on for the answers of tools, such as `192.0.2.7:8099`. Default: a free port of
+    /// `127.0.0.1`, which only tools on this machine reach.
+    pub fn callback(mut self, address: impl Into<String>) -> Self {
+        self.callback = Some(address.into());
+        self
+    }
+
+    /// Sets the URL under which tools reach the [callback](Self::callback) address, if that is not
+    /// `http://ADDRESS:PORT`: for a proxy that adds HTTPS, such as `https://bridge.example.com`.
+    pub fn callback_url(mut self, url: impl Into<String>) -> Self {
+        self.callback_url = Some(url.into());
+        self
+    }
+
+    /// Sets the bearer token. It is sent to the toolset's own address alone. Default: none.
+    pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
+        self.bearer = Some(Bearer::Token(token.into()));
+        self
+    }
+
+    /// Sets the environment variable that holds the bearer token. It is read when the toolset is.
+    pub fn bearer_env(mut self, variable: impl Into<String>) -> Self {
+        self.bearer = Some(Bearer::Variable(variable.into()));
+        self
+    }
+
+    /// Allows a host (`HOST` or `HOST:PORT`) as the place of the toolset's endpoint and of answers to its questions. It
+    /// may be on a private network. Default: only the toolset's own host and port, and for answers the public internet over
+    /// HTTPS.
+    pub fn host(mut self, host: impl Into<String>) -> Self {
+        self.hosts.push(host.into());
+        self
+    }
+
+    /// Sets the user's id that tools get with each call. Default: none is sent.
+    pub fn user_id(mut self, user: impl Into<String>) -> Self {
+        self.user_id = Some(user.into());
+        self
+    }
+
+    /// Puts this prefix and a dot before the name of each tool.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.policy.prefix = Some(prefix.into());
+        self
+    }
+
+    /// Offers only these tools, by the toolset's names for them. A name that ends in `*` stands for all that start so.
+    pub fn allow<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.allow.get_or_insert_default().extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Does not offer these tools, even if [`allow`](Self::allow) names them.
+    pub fn deny<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.deny.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets when a person is asked before a tool runs. Default: always before one with the annotation `destructive`, else
+    /// once per session.
+    pub fn consent(mut self, consent: Consent) -> Self {
+        self.policy.consent = Some(consent);
+        self
+    }
+
+    /// Believes the annotation `readOnly`: such tools run without a question, unless [`consent`](Self::consent) is set.
+    pub fn trust_hints(mut self) -> Self {
+        self.policy.trusts_hints = true;
+        self
+    }
+
+    /// Sets the longest time of one call. Default: the caller's limit; of a tool with the annotation `longRunning` 10
+    /// minutes.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.policy.timeout = Some(limit);
+        self
+    }
+
+    /// Sets the time in which the server must give its manifest. Default: 30 s.
+    pub fn start_limit(mut self, limit: Duration) -> Self {
+        self.start_limit = limit;
+        self
+    }
+
+    /// Returns whether the user wants this tool.
+    pub(super) fn offers(&self, tool: &str) -> bool {
+        let listed = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, tool));
+        self.allow.as_deref().is_none_or(listed) && !listed(&self.deny)
+    }
+
+    /// Returns the bearer token, if one is set.
+    pub(super) fn bearer(&self) -> Result<Option<String>, RapError> {
+        match &self.bearer {
+            None => Ok(None),
+            Some(Bearer::Token(token)) => Ok(Some(token.clone())),
+            Some(Bearer::Variable(variable)) => env::var(variable)
+                .map(Some)
+                .map_err(|_| RapError::Variable { toolset: self.name.clone(), variable: variable.clone() }),
+        }
+    }
+
+    /// Returns the address to listen on for callbacks.
+    pub(super) fn callback_address(&self) -> Result<SocketAddr, RapError> {
+        let wrong = |reason: String| RapError::Callback { toolset: self.name.clone(), reason };
+        let address = self.callback_address_form().map_err(wrong)?;
+        if address.ip().is_unspecified() && self.callback_url.is_none() {
+            let reason = "tools do not reach it by that address; set `callback_url` to the one that they use";
+            return Err(wrong(reason.to_owned()));
+        }
+        Ok(address)
+    }
+
+    pub(super) fn callback_address_form(&self) -> Result<SocketAddr, String> {
+        let Some(text) = &self.callback else { return Ok(SocketAddr::from(([127, 0, 0, 1], 0))) };
+        text.parse().map_err(|_| "it is not an address and a port, such as 127.0.0.1:8099".to_owned())
+    }
+}
+
+/// Without the URL and credentials.
+impl fmt::Debug for RapToolset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RapToolset").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl IntoFuture for RapToolset {
+    type Output = Result<RapTools, RapError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    /// Reads the manifest, and listens for callbacks.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the listener.
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(start(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callback_address_that_nobody_reaches_needs_a_url() {
+        let toolset = || RapToolset::new("t".into(), "https://x".into());
+        assert!(toolset().callback_address().unwrap().ip().is_loopback());
+        assert_eq!(
+            toolset().callback("192.0.2.7:99").callback_address().unwrap().to_string(),
+            "192.0.2.7:99"
+        );
+        let refused = |set: RapToolset| set.callback_address().unwrap_err().to_string();
+        assert!(refused(toolset().callback("0.0.0.0:99")).contains("set `callback_url`"));
+        assert!(refused(toolset().callback("localhost")).contains("is not an address and a port"));
+        let proxied = toolset().callback("[::]:99").callback_url("https://bridge.example.com/");
+        assert!(proxied.callback_address().is_ok());
+    }
+
+    #[test]
+    fn denied_tool_is_not_offered_even_if_it_is_allowed() {
+        let set =
+            RapToolset::new("t".into(), "https://x".into()).allow(["read_*", "list"]).deny(["read_secret"]);
+        for (tool, is_offered) in
+            [("read_file", true), ("list", true), ("lists", false), ("read_secret", false)]
+        {
+            assert_eq!(set.offers(tool), is_offered, "{tool}");
+        }
+    }
+}
