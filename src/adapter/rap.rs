@@ -29,6 +29,16 @@
 //! A call that is cancelled, or whose time is over, is cancelled at the server. A display script is not run: that would
 //! need an interpreter.
 //!
+//! | limit | value |
+//! | --- | --- |
+//! | a manifest | 4 MiB, 1,024 tools, 256 KiB for each schema |
+//! | a message of a tool | 16 MiB; 64 MiB of them are read at once |
+//! | messages of one call | 200 a second, 400 at once; others are refused (HTTP 429) |
+//! | questions of one call | 16, of which 8 wait |
+//! | subscriptions | 64 |
+//! | a callback URL | the time of its call and as much again; in a subscription, until that ends |
+//! | calls whose callback URLs are known | 4,096; settled ones are forgotten first |
+//!
 //! The published Rust types fail a whole message for one display segment that they do not know, although the
 //! specification says to skip it. So messages are read from their JSON.
 

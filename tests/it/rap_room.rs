@@ -1,14 +1,20 @@
 //! The tools of a RAP toolset in a room: consent, interruption, and what an assistant reports on behalf of tools.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use serde_json::{Value as Json, json};
-use toolbridge::{Assistant, CallError, Client, ErrorCode, chat, memory::MemoryRoom};
+use toolbridge::{
+    Assistant, CallError, Client, ErrorCode, Event, Events, LateResult, ToolName, ToolResult, Value, chat,
+    memory::MemoryRoom,
+};
 
-use crate::rap_toolset::{Toolset, tool};
+use crate::rap_toolset::{Received, Toolset, post, tool};
 
 /// An assistant with the toolset's tools, whose person allows all.
 async fn assistant(room: &MemoryRoom, toolset: &Toolset) -> Assistant {
@@ -77,4 +83,148 @@ async fn rap_r19_interrupted_turn_cancels_its_calls_at_their_server() {
     let cancel = toolset.next_of("/cancel_tool_call").await;
     assert_eq!(cancel.body["tool_call_id"], invocation.body["id"]);
     assert_eq!(invocation.answer("late").await, 410);
+}
+
+/// Starts a subscription, and returns its invocation and what the model reads of the result.
+async fn subscribed(assistant: &Assistant, toolset: &Toolset) -> (Received, String) {
+    let call = assistant.call("t", ()).start();
+    let invocation = toolset.invocation().await;
+    assert_eq!(
+        invocation.say("tool_result", json!({"text": "Subscribed.", "subscription": true})).await,
+        200
+    );
+    (invocation, model(&call.await.unwrap()))
+}
+
+fn model(value: &Value) -> String {
+    ToolResult::of(value).for_model(10_000).text.into_owned()
+}
+
+/// Returns the events that the assistant's model gets: the call that they belong to, and their text.
+fn events(assistant: &Assistant) -> Vec<(String, String)> {
+    let event = |it: &LateResult| {
+        let call = it.event.as_ref().and_then(|about| about.get("call")).unwrap();
+        let text = match &*it.result {
+            Ok(value) => model(value),
+            Err(error) => error.to_string(),
+        };
+        (call.as_str().unwrap().to_owned(), text)
+    };
+    assistant.late_results().iter().map(event).collect()
+}
+
+fn offers(assistant: &Assistant, tool: &str) -> bool {
+    assistant.tools().iter().any(|it| it.tool.name().as_str() == tool)
+}
+
+#[tokio::test]
+async fn rap_r9_subscription_at_an_assistant_is_recorded_and_can_be_cancelled() {
+    let (room, toolset) = (MemoryRoom::new(), Toolset::start().await);
+    let assistant = assistant(&room, &toolset).await;
+    assert!(!offers(&assistant, "cancel_subscription"), "there is nothing to end");
+    let (invocation, text) = subscribed(&assistant, &toolset).await;
+    let id = invocation.body["id"].as_str().unwrap();
+    assert!(text.starts_with("Subscribed.\n") && text.contains(&format!("tool_call_id {id:?}")), "{text}");
+    while !offers(&assistant, "cancel_subscription") {
+        tokio::task::yield_now().await;
+    }
+    // Only a subscription of this thread can be ended.
+    for wrong in ["", "another", "t"] {
+        let error = assistant.call("cancel_subscription", json!({"tool_call_id": wrong})).await.unwrap_err();
+        assert!(error.to_string().contains("no subscription"), "{error}");
+    }
+    assert!(toolset.others().await.is_empty());
+    let ended = assistant.call("cancel_subscription", json!({"tool_call_id": id})).await.unwrap();
+    assert_eq!(ended.decode::<String>().unwrap(), "The subscription was cancelled.");
+    assert_eq!(toolset.next_of("/cancel_tool_call").await.body["tool_call_id"], id);
+    assert_eq!(invocation.say("subscription_event", json!({"text": "late"})).await, 410);
+    while offers(&assistant, "cancel_subscription") {
+        tokio::task::yield_now().await;
+    }
+    assert!(events(&assistant).is_empty());
+}
+
+#[tokio::test]
+async fn rap_r20_events_are_reported_until_the_final_one_and_unknown_ones_dropped() {
+    let (room, toolset) = (MemoryRoom::new(), Toolset::start().await);
+    let client = Client::builder().join_over(room.client("phone")).await.unwrap();
+    let assistant = assistant(&room, &toolset).await;
+    assistant.ready("phone").await.unwrap();
+    // An event without a subscription.
+    let call = assistant.call("t", ()).start();
+    let other = toolset.invocation().await;
+    assert_eq!(other.say("subscription_event", json!({"text": "unknown"})).await, 200);
+    assert_eq!(other.answer("done").await, 200);
+    assert_eq!(other.say("subscription_event", json!({"text": "unknown"})).await, 200);
+    call.await.unwrap();
+
+    let (invocation, _) = subscribed(&assistant, &toolset).await;
+    let mut foreign = invocation.message("subscription_event", &json!({"text": "foreign"}));
+    foreign["tool_call_id"] = other.body["id"].clone();
+    assert_eq!(post(&invocation.callback(), &foreign).await, 404);
+    let say = async |text: &str, is_final: bool| {
+        let event = json!({"text": text, "final": is_final, "associative": true});
+        assert_eq!(invocation.say("subscription_event", event).await, 200);
+    };
+    say("{\"action\": \"opened\"}", false).await;
+    say("closed", true).await;
+    say("after the end", false).await;
+    assert_eq!(invocation.answer("after the end").await, 200);
+    let id = invocation.body["id"].as_str().unwrap().to_owned();
+    let expected = [(id.clone(), "{\"action\": \"opened\"}".to_owned()), (id, "closed".to_owned())];
+    assert_eq!(events(&assistant), expected);
+    while offers(&assistant, "cancel_subscription") {
+        tokio::task::yield_now().await;
+    }
+    // The room sees each event as a call of the reserved tool, which nobody can call.
+    let reported = assistant.calls().into_iter().filter(|it| &*it.tool == ToolName::EVENT).count();
+    assert_eq!(reported, 2);
+    assert!(assistant.call(ToolName::EVENT, ()).await.is_err());
+    client.close().await;
+}
+
+#[tokio::test]
+async fn rap_r23_view_reaches_the_clients_and_its_latest_state_one_that_joins_later() {
+    let (room, toolset) = (MemoryRoom::new(), Toolset::start().await);
+    let first = Client::builder().join_over(room.client("first")).await.unwrap();
+    let assistant = assistant(&room, &toolset).await;
+    assistant.ready("first").await.unwrap();
+    let mut seen = first.events();
+    let call = assistant.call("t", ()).start();
+    let invocation = toolset.invocation().await;
+    let show = async |patch: &str| {
+        let view = json!({"view_type": "diff", "content": {"patch": patch}});
+        assert_eq!(invocation.say("view_update", view).await, 200);
+    };
+    show("one").await;
+    assert_eq!(invocation.answer("edited").await, 200);
+    call.await.unwrap();
+    let view = async |events: &mut Events| loop {
+        if let Some(Event::View { view, .. }) = events.recv().await {
+            return (view.view.clone(), view.content.to_json());
+        }
+    };
+    assert_eq!(view(&mut seen).await, ("diff".to_owned(), json!({"patch": "one"})));
+    // After the result, too: a tool may show what its work has changed.
+    show("two").await;
+    assert_eq!(view(&mut seen).await, ("diff".to_owned(), json!({"patch": "two"})));
+    let second = Client::builder();
+    let second = second.join_over(room.client("second")).await.unwrap();
+    let mut seen = second.events();
+    assert_eq!(view(&mut seen).await, ("diff".to_owned(), json!({"patch": "two"})));
+}
+
+#[tokio::test]
+async fn result_that_comes_after_the_time_of_its_call_is_reported_once() {
+    let (room, toolset) = (MemoryRoom::new(), Toolset::start().await);
+    let assistant = assistant(&room, &toolset).await;
+    let call = assistant.call("t", ()).timeout(Duration::from_secs(3)).start();
+    let invocation = toolset.invocation().await;
+    assert_eq!(call.await.unwrap_err().code(), ErrorCode::TIMEOUT);
+    assert_eq!(toolset.next_of("/cancel_tool_call").await.body["tool_call_id"], invocation.body["id"]);
+    for _ in 0..2 {
+        assert_eq!(invocation.answer("Deployed at last.").await, 200);
+    }
+    let id = invocation.body["id"].as_str().unwrap().to_owned();
+    assert_eq!(events(&assistant), [(id, "Deployed at last.".to_owned())]);
 }

@@ -78,7 +78,6 @@ impl RapResult {
     }
 
     /// Reads an event of a subscription, as the result of the reported call that shows it.
-    #[allow(dead_code, reason = "used once events are reported")]
     pub(super) fn of_event(json: &str) -> Result<ToolResult, RapResultError> {
         read::event(json)
     }

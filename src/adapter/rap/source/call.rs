@@ -13,7 +13,7 @@ use super::{
     reports::Reports,
     requests::RequestError,
 };
-use crate::{ErrorCode, Outcome, Progress, StopReason, ToolContext, ToolError, Value};
+use crate::{ErrorCode, Outcome, Progress, StopReason, ToolContext, ToolError, ToolName, Value};
 
 /// The longest id that is sent, in bytes.
 const MAX_ID: usize = 128;
@@ -37,9 +37,10 @@ pub(super) async fn call(
     listed.check(&arguments).map_err(invalid)?;
 
     let call_id = context.meta(CALL_ID).and_then(|it| it.as_str().map(str::to_owned));
+    let call_id = call_id.filter(|it| it.len() <= MAX_ID);
     let opened = shared.inbox.open(NewCall {
         id: prefix_of_id(context.call_id().as_str()),
-        call_id: call_id.clone().filter(|it| it.len() <= MAX_ID),
+        call_id: call_id.clone(),
         tool: listed.tool.name().clone(),
         is_structured: listed.is_structured,
         reports: Reports::of(context),
@@ -63,7 +64,7 @@ pub(super) async fn call(
         tokio::select! {
             biased;
             answer = &mut open.open.result => {
-                return answer.map_err(ToolError::internal).and_then(|answer| complete(answer, &id));
+                return answer.map_err(ToolError::internal).and_then(|answer| complete(answer, shared, &id));
             }
             () = context.cancelled() => return Err(open.stopped()),
             () = sleep_until(deadline) => {
@@ -146,12 +147,12 @@ impl Drop for Guard<'_> {
 }
 
 /// Returns the outcome of a call that has a result.
-fn complete(answer: Answer, id: &str) -> Outcome {
+fn complete(answer: Answer, shared: &Shared, id: &str) -> Outcome {
     let Answer { mut result, subscription } = answer;
     let text = match subscription {
         Subscribed::No => return result.into_outcome(),
         Subscribed::Yes => {
-            let name = super::CANCEL_SUBSCRIPTION;
+            let name = shared.cancel_name.as_ref().map_or(super::CANCEL_SUBSCRIPTION, ToolName::as_str);
             format!(
                 "This call has started a subscription: its events follow by themselves. To end it, call {name} with the \
                  tool_call_id {id:?}."

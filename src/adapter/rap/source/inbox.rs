@@ -312,7 +312,7 @@ impl Inbox {
                 reports.late(&origin, result);
                 Effect::Late
             }
-            Taken::View(reports, view, content) => reported(reports.view(&view, content), Effect::Accepted),
+            Taken::View(reports, view, content) => reported(reports.view(&view, &content), Effect::Accepted),
         });
         let counters = &self.counters;
         count(match &delivered {

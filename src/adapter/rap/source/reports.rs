@@ -1,17 +1,17 @@
 //! What a tool reports without being asked: events of subscriptions, late results, and views. Only an assistant can show
 //! them to its model and to the room.
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use crate::{
-    ToolContext, ToolName,
+    Outcome, ReportError, Reporter, ToolContext, ToolName,
     adapter::rap::{RapResult, document::Event},
 };
 
 /// Reports on behalf of a call, also after its end.
 #[derive(Clone)]
 pub(super) struct Reports {
-    context: ToolContext,
+    reporter: Option<Reporter>,
 }
 
 /// The call that a report belongs to.
@@ -23,23 +23,50 @@ pub(super) struct Origin {
 
 impl Reports {
     pub(super) fn of(context: &ToolContext) -> Self {
-        Self { context: context.clone() }
+        Self { reporter: context.reporter().cloned() }
     }
 
     pub(super) fn can_report(&self) -> bool {
-        let _ = &self.context;
-        false
+        self.reporter.is_some()
     }
 
-    pub(super) fn event(&self, _origin: &Origin, _event: &Event, _text: &str) -> bool {
-        false
+    /// Reports an event of a subscription. Returns whether the room got it.
+    pub(super) fn event(&self, origin: &Origin, event: &Event, json: &str) -> bool {
+        let Ok(result) = RapResult::of_event(json) else { return false };
+        let about = json!({
+            "call": origin.id,
+            "tool": origin.tool.as_str(),
+            "event": "subscription",
+            "associative": event.is_associative,
+            "final": event.is_final,
+        });
+        self.report(&about, Ok(result.to_value()))
     }
 
-    pub(super) fn late(&self, _origin: &Origin, _result: RapResult) -> bool {
-        false
+    /// Reports a result that came after the time of its call. Returns whether the room got it.
+    pub(super) fn late(&self, origin: &Origin, result: RapResult) -> bool {
+        let about = json!({"call": origin.id, "tool": origin.tool.as_str(), "event": "late_result"});
+        self.report(&about, result.into_outcome())
     }
 
-    pub(super) fn view(&self, _view: &str, _content: Json) -> bool {
-        false
+    /// Shows a view. Empty content ends it. Returns whether the room got it.
+    pub(super) fn view(&self, view: &str, content: &Json) -> bool {
+        let Some(reporter) = &self.reporter else { return false };
+        let is_empty = content.as_object().is_some_and(serde_json::Map::is_empty);
+        let content = if is_empty { &Json::Null } else { content };
+        done("a view was not shown", reporter.show_view(view, content, None))
     }
+
+    fn report(&self, about: &Json, outcome: Outcome) -> bool {
+        let Some(reporter) = &self.reporter else { return false };
+        let reported = reporter.report(ToolName::EVENT, about).start();
+        done("an event was not reported", reported.map(|reported| reported.finish(outcome)))
+    }
+}
+
+fn done(what: &str, done: Result<(), ReportError>) -> bool {
+    if let Err(error) = &done {
+        tracing::debug!(%error, "{what}");
+    }
+    done.is_ok()
 }

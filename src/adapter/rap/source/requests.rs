@@ -267,3 +267,94 @@ async fn sent(request: RequestBuilder, target: &Target) -> Result<reqwest::Respo
         _ => Err(RequestError::Status { host, status }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{net::TcpListener, time::Instant};
+
+    use super::*;
+
+    fn server(base: &str, named: &[&str]) -> Result<Server, RequestError> {
+        let named: Vec<String> = named.iter().map(|it| (*it).to_owned()).collect();
+        Server::new(base, &named, None)
+    }
+
+    fn refused(base: &str, named: &[&str]) -> String {
+        server(base, named).err().unwrap().to_string()
+    }
+
+    #[test]
+    fn base_is_https_or_on_this_machine_or_allowed() {
+        for good in
+            ["https://tools.example.com", "https://10.0.0.7/rap/", "http://127.0.0.1:1", "http://localhost/"]
+        {
+            assert!(server(good, &[]).is_ok(), "{good}");
+        }
+        assert!(refused("http://tools.example.com/hunter2", &[]).contains("use https"));
+        assert!(refused("http://10.0.0.7", &[]).contains("allow the host"));
+        assert!(server("http://10.0.0.7:8080", &["10.0.0.7:8080"]).is_ok());
+        assert!(refused("https://x", &["a b"]).contains("is not a host"));
+        for bad in [
+            "tools.example.com",
+            "https://me:hunter2@x/",
+            "https://x/?hunter2",
+            "https://x/#hunter2",
+            "mailto:x",
+            "",
+        ] {
+            let error = refused(bad, &[]);
+            assert!(error.contains("is a URL such as") && !error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn rap_r18_endpoint_is_at_the_origin_of_its_manifest_or_at_an_allowed_host() {
+        let endpoint = |endpoint: &str| {
+            let server =
+                server("https://tools.example.com/rap", &["other.example", "third.example:8443"]).unwrap();
+            server.with_endpoint(endpoint).map(|it| it.host().to_owned())
+        };
+        for good in [
+            "https://tools.example.com/elsewhere",
+            "https://other.example/",
+            "http://other.example:99/",
+            "https://third.example:8443/",
+        ] {
+            assert_eq!(endpoint(good).as_deref(), Ok("tools.example.com"), "{good}");
+        }
+        for bad in [
+            "https://tools.example.com:8443/",
+            "https://tools.example.com.evil.example/",
+            "https://third.example/",
+            "https://evil.example/hunter2",
+            "http://tools.example.com/",
+            "https://169.254.169.254/",
+            "https://127.0.0.1/",
+            "invoke",
+        ] {
+            let error = endpoint(bad).unwrap_err().to_string();
+            assert!(!error.contains("hunter2"), "{bad}: {error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rap_r17_invocation_is_sent_again_to_a_server_that_is_not_reached() {
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let requests = server(&format!("http://{closed}"), &[]).unwrap();
+        let requests = requests.with_endpoint(&format!("http://{closed}/invoke")).unwrap();
+        let begun = Instant::now();
+        let error = requests.invoke(&json!({})).await.unwrap_err();
+        assert!(error.may_pass() && !error.is_refusal(), "{error}");
+        assert!(begun.elapsed() >= PAUSES.iter().sum(), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn only_what_may_pass_is_sent_again() {
+        let status = |status| RequestError::Status { host: "x".to_owned(), status };
+        for (error, again) in
+            [(status(400), false), (status(429), false), (status(500), true), (status(503), true)]
+        {
+            assert_eq!((error.may_pass(), error.is_refusal()), (again, !again), "{error}");
+        }
+    }
+}
