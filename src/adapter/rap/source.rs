@@ -2,6 +2,7 @@
 
 mod call;
 mod callback;
+mod counts;
 mod file;
 mod inbox;
 mod manifest;
@@ -22,7 +23,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 
-pub use self::{file::from_file, inbox::RapCounts, settings::RapToolset};
+pub use self::{counts::RapCounts, file::from_file, settings::RapToolset};
 use self::{
     inbox::Inbox,
     manifest::{LeftOut, Listed, Manifest},

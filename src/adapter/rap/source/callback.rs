@@ -24,7 +24,7 @@ use axum::{
     routing::post,
 };
 use tokio::{
-    sync::{Mutex, Semaphore},
+    sync::{Mutex, Semaphore, SemaphorePermit},
     time::timeout,
 };
 
@@ -51,15 +51,14 @@ pub(super) type CheckAddress = dyn Fn(&str) -> Result<(), String> + Send + Sync;
 struct Callbacks {
     inbox: Arc<Inbox>,
     check: Box<CheckAddress>,
-    bodies: Arc<Semaphore>,
+    bodies: Semaphore,
     /// Held while a message is processed: one at a time.
     turn: Mutex<()>,
 }
 
 /// Returns the routes of callbacks.
 pub(super) fn routes(inbox: Arc<Inbox>, check: Box<CheckAddress>) -> Router {
-    let bodies = Arc::new(Semaphore::new(BODIES as usize));
-    let callbacks = Callbacks { inbox, check, bodies, turn: Mutex::new(()) };
+    let callbacks = Callbacks { inbox, check, bodies: Semaphore::new(BODIES as usize), turn: Mutex::new(()) };
     Router::new().route(&format!("{PATH}/{{token}}"), post(receive)).with_state(Arc::new(callbacks))
 }
 
@@ -70,12 +69,15 @@ async fn receive(
 ) -> Response {
     match callbacks.receive(&token, request).await {
         Ok(()) => StatusCode::OK.into_response(),
-        Err(refused) => refused,
+        Err(Refused(status, text)) => (status, format!("{text}\n")).into_response(),
     }
 }
 
+/// A message that is not accepted: the status, and a line about it.
+struct Refused(StatusCode, String);
+
 impl Callbacks {
-    async fn receive(&self, token: &str, request: Request) -> Result<(), Response> {
+    async fn receive(&self, token: &str, request: Request) -> Result<(), Refused> {
         // Before the body is read: a stranger costs nothing but a look at its token.
         let call = self.inbox.admit(token).map_err(refused)?;
         if !is_json(request.headers()) {
@@ -84,12 +86,13 @@ impl Callbacks {
                 "the content type must be application/json",
             ));
         }
-        let text = self.read(request).await?;
+        // Its share of the memory is held until it was processed.
+        let (text, _share) = self.read(request).await?;
         let _turn = self.turn.lock().await;
         self.inbox.deliver(&call, &text, |url| (self.check)(url)).map_err(refused)
     }
 
-    async fn read(&self, request: Request) -> Result<String, Response> {
+    async fn read(&self, request: Request) -> Result<(String, SemaphorePermit<'_>), Refused> {
         let length = request.headers().get(header::CONTENT_LENGTH);
         let length = length.and_then(|it| it.to_str().ok()?.parse().ok()).unwrap_or(MAX_MESSAGE);
         if length > MAX_MESSAGE {
@@ -97,10 +100,11 @@ impl Callbacks {
         }
         let units = u32::try_from(length.div_ceil(UNIT)).unwrap_or(BODIES).max(1);
         let busy = || answer(StatusCode::SERVICE_UNAVAILABLE, "too many messages are read at once");
-        let _units = in_time(self.bodies.acquire_many(units)).await.and_then(Result::ok).ok_or_else(busy)?;
+        let share = in_time(self.bodies.acquire_many(units)).await.and_then(Result::ok).ok_or_else(busy)?;
         let too_slow = || answer(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time");
         let body = in_time(whole(request.into_body())).await.ok_or_else(too_slow)??;
-        String::from_utf8(body).map_err(|_| answer(StatusCode::BAD_REQUEST, "the body is not UTF-8"))
+        let text = String::from_utf8(body);
+        Ok((text.map_err(|_| answer(StatusCode::BAD_REQUEST, "the body is not UTF-8"))?, share))
     }
 }
 
@@ -108,7 +112,7 @@ async fn in_time<T>(waiting: impl Future<Output = T>) -> Option<T> {
     timeout(READ, waiting).await.ok()
 }
 
-async fn whole(body: Body) -> Result<Vec<u8>, Response> {
+async fn whole(body: Body) -> Result<Vec<u8>, Refused> {
     to_bytes(body, MAX_MESSAGE).await.map(Vec::from).map_err(|error| {
         let mut source: Option<&dyn std::error::Error> = Some(&error);
         while let Some(error) = source {
@@ -127,19 +131,19 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
 }
 
-fn refused(refusal: Refusal) -> Response {
+fn refused(refusal: Refusal) -> Refused {
     match refusal {
         Refusal::Unknown => answer(StatusCode::NOT_FOUND, "there is no such call"),
         Refusal::Over => answer(StatusCode::GONE, "the call is over"),
         Refusal::TooMany => answer(StatusCode::TOO_MANY_REQUESTS, "the call has sent too many messages"),
-        Refusal::Malformed(reason) => answer(StatusCode::BAD_REQUEST, &reason),
+        Refusal::Malformed(reason) => Refused(StatusCode::BAD_REQUEST, reason),
     }
 }
 
-fn too_large() -> Response {
-    answer(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body exceeds {MAX_MESSAGE} bytes"))
+fn too_large() -> Refused {
+    Refused(StatusCode::PAYLOAD_TOO_LARGE, format!("the body exceeds {MAX_MESSAGE} bytes"))
 }
 
-fn answer(status: StatusCode, text: &str) -> Response {
-    (status, format!("{text}\n")).into_response()
+fn answer(status: StatusCode, text: &str) -> Refused {
+    Refused(status, text.to_owned())
 }

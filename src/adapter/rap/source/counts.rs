@@ -1,0 +1,60 @@
+//! Counts of messages.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many messages of tools did what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RapCounts {
+    /// Messages that had an effect.
+    pub accepted: u64,
+    /// Results of calls that had one already. They had no effect.
+    pub duplicates: u64,
+    /// Requests with an unknown token, and messages that name another group or call than their token.
+    pub unknown: u64,
+    /// Messages after the end of their call.
+    pub over: u64,
+    /// Messages beyond the rate.
+    pub too_many: u64,
+    /// Messages that could not be read.
+    pub malformed: u64,
+    /// Results that came after the time of their call.
+    pub late: u64,
+    /// Well-formed messages that were not expected: events without a subscription, questions of a call that has ended, and
+    /// what only an assistant can report.
+    pub dropped: u64,
+}
+
+/// The counters behind [`RapCounts`].
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) accepted: AtomicU64,
+    pub(super) duplicates: AtomicU64,
+    pub(super) unknown: AtomicU64,
+    pub(super) over: AtomicU64,
+    pub(super) too_many: AtomicU64,
+    pub(super) malformed: AtomicU64,
+    pub(super) late: AtomicU64,
+    pub(super) dropped: AtomicU64,
+}
+
+/// Counts one more.
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Counters {
+    pub(super) fn read(&self) -> RapCounts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RapCounts {
+            accepted: of(&self.accepted),
+            duplicates: of(&self.duplicates),
+            unknown: of(&self.unknown),
+            over: of(&self.over),
+            too_many: of(&self.too_many),
+            malformed: of(&self.malformed),
+            late: of(&self.late),
+            dropped: of(&self.dropped),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The open calls of a toolset, on virtual time.
+
+use serde_json::json;
+
+use super::*;
+use crate::ToolContext;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+struct World {
+    inbox: Arc<Inbox>,
+    cancels: mpsc::Receiver<String>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (sender, cancels) = mpsc::channel(8);
+        Self { inbox: Arc::new(Inbox::new("g".into(), sender).unwrap()), cancels }
+    }
+
+    fn open(&self, id: &str) -> OpenCall {
+        let context = ToolContext::new("caller", LIMIT);
+        let call = NewCall {
+            id: id.into(),
+            call_id: None,
+            tool: "t".parse().unwrap(),
+            is_structured: false,
+            reports: Reports::of(&context),
+            limit: LIMIT,
+        };
+        self.inbox.open(call).unwrap()
+    }
+
+    fn say(&self, token: &str, kind: &str, id: &str) -> Result<(), Refusal> {
+        let digest = self.inbox.admit(token)?;
+        let message = json!({"type": kind, "group_id": "g", "id": id, "tool_call_id": id, "text": "t"});
+        self.inbox.deliver(&digest, &message.to_string(), |_| Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_ends_with_the_time_of_its_call_and_a_grace_period_of_the_same_length() {
+    let world = World::new();
+    let mut call = world.open("c");
+    let token = call.token.clone();
+    assert_eq!(world.say(&token, "tool_result", "c"), Ok(()));
+    assert!(call.result.try_recv().is_ok());
+    drop(call);
+    tokio::time::advance(LIMIT * 2 - Duration::from_millis(1)).await;
+    assert_eq!(world.say(&token, "tool_result", "c"), Ok(()), "a duplicate");
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert_eq!(world.say(&token, "tool_result", "c"), Err(Refusal::Over));
+    assert_eq!(world.say("another", "tool_result", "c"), Err(Refusal::Unknown));
+}
+
+#[tokio::test(start_paused = true)]
+async fn result_that_comes_late_counts_once_and_that_of_a_cancelled_call_never() {
+    let world = World::new();
+    let (late, cancelled) = (world.open("late"), world.open("cancelled"));
+    assert!(late.end(End::Late));
+    assert!(cancelled.end(End::Over) && !cancelled.end(End::Over));
+    assert_eq!(world.say(&late.token, "tool_result", "late"), Ok(()));
+    assert_eq!(world.say(&late.token, "tool_result", "late"), Ok(()));
+    assert_eq!(world.say(&cancelled.token, "tool_result", "cancelled"), Err(Refusal::Over));
+    let counts = world.inbox.counts();
+    assert_eq!((counts.late, counts.duplicates, counts.over, counts.accepted), (1, 1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_with_the_id_of_another_gets_an_id_of_its_own() {
+    let mut world = World::new();
+    let (first, second) = (world.open("c"), world.open("c"));
+    assert_eq!((&*first.id, second.id.len()), ("c", 22));
+    assert_eq!(world.say(&second.token, "tool_result", "c"), Err(Refusal::Unknown));
+    assert_eq!(world.say(&second.token, "tool_result", &second.id), Ok(()));
+    drop(first);
+    assert_eq!(world.open("c").id, "c", "the id is free again");
+    assert!(world.cancels.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_a_call_and_unknown_tokens_are_limited_apart() {
+    let world = World::new();
+    let (flooding, other) = (world.open("flooding"), world.open("other"));
+    let refused = |token: &str, times: usize| {
+        (0..times).filter(|_| world.inbox.admit(token) == Err(Refusal::TooMany)).count()
+    };
+    assert_eq!(refused(&flooding.token, 10_000), 9_600);
+    assert_eq!(refused("unknown", 10_000), 9_600);
+    assert_eq!(refused(&other.token, 100), 0);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(refused(&flooding.token, 1_000), 800);
+    assert_eq!(world.inbox.counts().too_many, 9_600 * 2 + 800);
+}
+
+#[tokio::test(start_paused = true)]
+async fn number_of_known_calls_and_of_waiting_questions_is_limited() {
+    let world = World::new();
+    let first = world.open("open");
+    let mut settled = Vec::new();
+    for n in 0..MAX_CALLS + 10 {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let call = world.open(&n.to_string());
+        world.say(&call.token, "tool_result", &n.to_string()).unwrap();
+        settled.push(call.token.clone());
+    }
+    assert_eq!(world.inbox.state().entries.len(), MAX_CALLS);
+    assert_eq!(world.say(&settled[0], "tool_result", "0"), Err(Refusal::Over));
+    assert!(world.inbox.admit(&first.token).is_ok(), "an open call is never forgotten");
+    let digest = world.inbox.admit(&first.token).unwrap();
+    let question = json!({"type": "oauth", "group_id": "g", "id": "open", "auth_url": "https://x.example"});
+    let ask = || world.inbox.deliver(&digest, &question.to_string(), |_| Ok(()));
+    assert!((0..MAX_QUESTIONS).all(|_| ask().is_ok()));
+    assert_eq!(ask(), Err(Refusal::TooMany));
+    assert_eq!(world.say(&first.token, "tool_result", "open"), Ok(()), "a result has a place of its own");
+}
