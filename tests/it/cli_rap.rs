@@ -63,7 +63,7 @@ fn toolset_that_cannot_be_used_is_refused_without_its_secrets() {
 #[tokio::test]
 async fn call_from_the_command_line_reaches_a_tool_and_its_answer_returns() {
     let toolset = Toolset::start().await;
-    let (mut server, settings) = dev();
+    let (server, settings) = dev();
     let url = format!("builds={}", toolset.url);
     let mut client = toolbridge(&["client", "--room", "r", "--rap", &url, "--yes", "builds.*"]);
     let mut client =

@@ -50,9 +50,8 @@ pub(super) enum MessageContent {
     },
 }
 
-/// An event of a subscription.
+/// An event of a subscription. Its text is read with its document, by [`RapResult`](super::RapResult).
 pub(super) struct Event {
-    pub(super) text: String,
     /// Whether it belongs into the conversation that subscribed, not into one of its own.
     pub(super) is_associative: bool,
     /// Whether no other event follows.
@@ -114,11 +113,8 @@ impl Fields {
     }
 
     fn event(&self) -> Result<Event, MessageError> {
-        Ok(Event {
-            text: self.text("text")?,
-            is_associative: self.flag("associative")?,
-            is_final: self.flag("final")?,
-        })
+        self.text("text")?;
+        Ok(Event { is_associative: self.flag("associative")?, is_final: self.flag("final")? })
     }
 
     fn choice(&self) -> Result<Choice, MessageError> {
