@@ -115,6 +115,8 @@ pub(super) fn line(event: &Event) -> Option<String> {
         }
         Event::ToolLeftOut { tool, why } => format!("{tool} is not offered: {why}"),
         Event::ToolWarning { tool, text, .. } => format!("{tool}: {text}"),
+        Event::View { view, .. } if view.content.is_nil() => format!("view {:?} ended", view.view),
+        Event::View { view, .. } => format!("view {:?}: {} B", view.view, view.content.as_bytes().len()),
         Event::Closed(reason) => format!("left: {reason}"),
         _ => return None,
     })

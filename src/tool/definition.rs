@@ -131,8 +131,11 @@ pub struct ToolOptions {
     /// The longest time that one run may take, whatever the caller allows. Default: the caller's limit.
     pub timeout: Option<Duration>,
     /// The time limit of a call whose caller sets none, for a tool that needs longer than
-    /// [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT), for example because a person reads a question. A caller applies at
-    /// most its own maximum, [`Times::longest_call`](crate::Times::longest_call). Default: the caller's.
+    /// [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT), for example because a person reads a question. Default: the caller's.
+    ///
+    /// It may be at most [`Times::longest_call`](crate::Times::longest_call) of the participant that offers the tool; more
+    /// is an error when joining. A caller applies at most its own maximum. For a tool that takes hours, raise the limit
+    /// at both.
     pub patience: Option<Duration>,
     /// How long a cancelled function that takes a context may continue, to clean up. Default: 1 s.
     pub cancel_grace: Option<Duration>,

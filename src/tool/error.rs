@@ -222,6 +222,19 @@ pub enum RegisterError {
         /// What is wrong with it: a text, so that the error does not depend on the validator.
         reason: String,
     },
+    /// The tool asks for more time than this participant gives any call.
+    #[error(
+        "{name:?} asks for a time limit of {patience:?}, and a call may take {limit:?}: raise `Times::longest_call` of \
+         both the client and the assistant, or ask for less"
+    )]
+    Patience {
+        /// The name.
+        name: ToolName,
+        /// The tool's [`patience`](crate::ToolOptions::patience).
+        patience: Duration,
+        /// The local [`Times::longest_call`](crate::Times::longest_call).
+        limit: Duration,
+    },
     /// A description or schema is larger than allowed.
     #[error("the {part} of {name:?} has {size} bytes; the limit is {limit}")]
     TooLarge {

@@ -25,6 +25,7 @@ mod bridge_ends;
 mod bridge_functions;
 mod bridge_ready;
 mod bridge_rejoin;
+mod bridge_reports;
 mod bridge_stalled;
 mod bridge_streams;
 mod chat;

@@ -362,6 +362,10 @@ fn check_own_tool(cx: &Context, tool: &Tool) -> Result<(), RegisterError> {
     if tool.tool_options().effective_consent() != Consent::Never && !cx.config.consent_available {
         return Err(RegisterError::NoConsent { name });
     }
+    let limit = cx.config.times.longest_call;
+    if let Some(patience) = tool.tool_options().patience.filter(|patience| *patience > limit) {
+        return Err(RegisterError::Patience { name, patience, limit });
+    }
     let size_of = |schema: Option<&Json>| schema.map_or(0, |schema| schema.to_string().len());
     let text = caps.description_bytes;
     let parts = [
