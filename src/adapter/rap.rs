@@ -34,7 +34,7 @@
 //! | a manifest | 4 MiB, 1,024 tools, 256 KiB for each schema |
 //! | a message of a tool | 16 MiB; 64 MiB of them are read at once |
 //! | messages of one call | 200 a second, 400 at once; others are refused (HTTP 429) |
-//! | questions of one call | 16, of which 8 wait |
+//! | questions of one call | 16; others are refused (HTTP 429) |
 //! | subscriptions | 64 |
 //! | a callback URL | the time of its call and as much again; in a subscription, until that ends |
 //! | calls whose callback URLs are known | 4,096; settled ones are forgotten first |

@@ -153,12 +153,13 @@ impl Outgoing {
     /// # Errors
     /// [`AddressError::Setup`].
     pub(super) fn new(named: impl IntoIterator<Item = NamedHost>) -> Result<Self, AddressError> {
-        Self::with_lookup(named, Arc::new(SystemLookup))
+        let lookup: Arc<dyn Lookup> = Arc::new(SystemLookup);
+        Self::with_lookup(named, &lookup)
     }
 
     fn with_lookup(
         named: impl IntoIterator<Item = NamedHost>,
-        lookup: Arc<dyn Lookup>,
+        lookup: &Arc<dyn Lookup>,
     ) -> Result<Self, AddressError> {
         let tls = tls().map_err(|error| AddressError::Setup(error.to_string()))?;
         let client = |reach: Reach| {
@@ -167,7 +168,7 @@ impl Outgoing {
                 .connect_timeout(CONNECT_LIMIT)
                 .referer(false)
                 .tls_backend_preconfigured(tls.clone())
-                .dns_resolver(Arc::new(Resolver { lookup: Arc::clone(&lookup), reach }));
+                .dns_resolver(Arc::new(Resolver { lookup: Arc::clone(lookup), reach }));
             let builder = if reach == Reach::Named { builder } else { builder.no_proxy() };
             builder.build().map_err(|error| AddressError::Setup(innermost(&error.without_url())))
         };
@@ -307,7 +308,8 @@ mod tests {
 
     fn resolving(answers: &[&'static [&'static str]], named: &[&str]) -> Outgoing {
         let named = named.iter().map(|it| it.parse().unwrap());
-        Outgoing::with_lookup(named, Arc::new(Answers(Mutex::new(answers.to_vec())))).unwrap()
+        let lookup: Arc<dyn Lookup> = Arc::new(Answers(Mutex::new(answers.to_vec())));
+        Outgoing::with_lookup(named, &lookup).unwrap()
     }
 
     fn outgoing(named: &[&str]) -> Outgoing {

@@ -7,9 +7,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     Shared,
-    inbox::{Answer, End, NewCall, OpenCall, Question, Subscribed},
+    inbox::{Answer, End, NewCall, OpenCall, Subscribed},
     manifest::Listed,
-    questions::{MAX_QUESTIONS, ask},
+    questions::ask,
     reports::Reports,
     requests::RequestError,
 };
@@ -49,11 +49,11 @@ pub(super) async fn call(
     let mut open = Guard { open: opened.map_err(ToolError::internal)?, shared, context };
     let id = open.open.id.clone();
     context.progress(Progress::started());
-    let invocation = shared.invocation(&open.open, listed, arguments, call_id.as_deref());
+    let invocation = shared.invocation(&open.open, listed, &arguments, call_id.as_deref());
 
     let mut sending = std::pin::pin!(shared.requests.invoke(&invocation));
     let deadline = Instant::from_std(context.deadline());
-    let (mut is_accepted, mut asked, mut waiting) = (false, 0, VecDeque::new());
+    let (mut is_accepted, mut waiting) = (false, VecDeque::new());
     let mut asking: Option<Asking<'_>> = None;
     loop {
         if asking.is_none()
@@ -75,14 +75,7 @@ pub(super) async fn call(
                 Ok(()) => is_accepted = true,
                 Err(error) => return Err(open.not_accepted(&error)),
             },
-            Some(question) = open.open.questions.recv() => {
-                asked += 1;
-                if asked <= MAX_QUESTIONS {
-                    waiting.push_back(question);
-                } else {
-                    dismissed(&question, context);
-                }
-            }
+            Some(question) = open.open.questions.recv() => waiting.push_back(question),
             answered = poll(&mut asking), if asking.is_some() => {
                 asking = None;
                 answered?;
@@ -101,10 +94,6 @@ async fn poll(asking: &mut Option<Asking<'_>>) -> Result<(), ToolError> {
         Some(asking) => asking.await,
         None => std::future::pending().await,
     }
-}
-
-fn dismissed(_question: &Question, context: &ToolContext) {
-    context.warn(&format!("the tool asks more than {MAX_QUESTIONS} questions; the others are not asked"));
 }
 
 /// An open call. Dropping it has its tool cancel the call, unless it has ended.
@@ -174,7 +163,7 @@ fn complete(answer: Answer, shared: &Shared, id: &str) -> Outcome {
 
 impl Shared {
     /// Returns the message that invokes a tool.
-    fn invocation(&self, open: &OpenCall, listed: &Listed, arguments: Json, call_id: Option<&str>) -> Json {
+    fn invocation(&self, open: &OpenCall, listed: &Listed, arguments: &Json, call_id: Option<&str>) -> Json {
         let mut invocation = json!({
             "operation": listed.operation,
             "arguments": arguments,

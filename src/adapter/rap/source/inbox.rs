@@ -40,8 +40,8 @@ const MAX_PAST: usize = 4_096;
 /// The most subscriptions at once.
 const MAX_SUBSCRIPTIONS: usize = 64;
 
-/// The most questions of one call that wait for the person.
-const MAX_QUESTIONS: usize = 8;
+/// The most questions of one call. A tool that asks more often hears that it should not.
+const MAX_QUESTIONS: usize = 16;
 
 /// The messages of one call: on average, and at once. A tool that reports faster hears that it should slow down.
 const CALL_RATE: Rate = Rate::new(200, 400);
@@ -155,6 +155,8 @@ struct Entry {
     is_structured: bool,
     reports: Reports,
     phase: Phase,
+    /// How many questions it has asked.
+    asked: usize,
     is_subscribed: bool,
     end: Instant,
     rate: Rate,
@@ -212,6 +214,7 @@ impl Inbox {
             is_structured: call.is_structured,
             reports: call.reports,
             phase: Phase::Open { result, questions },
+            asked: 0,
             is_subscribed: false,
             end,
             rate: CALL_RATE,
@@ -449,8 +452,12 @@ impl Entry {
         Origin { id: self.id.clone(), tool: self.tool.clone() }
     }
 
-    fn ask(&self, question: Question) -> Result<Effect, Refusal> {
+    fn ask(&mut self, question: Question) -> Result<Effect, Refusal> {
         let Phase::Open { questions, .. } = &self.phase else { return Ok(Effect::Dropped) };
+        if self.asked >= MAX_QUESTIONS {
+            return Err(Refusal::TooMany);
+        }
+        self.asked += 1;
         match questions.try_send(question) {
             Ok(()) => Ok(Effect::Accepted),
             Err(mpsc::error::TrySendError::Full(_)) => Err(Refusal::TooMany),

@@ -183,7 +183,7 @@ impl Manifest {
 impl Definition {
     fn read(tool: &Json, index: usize) -> Result<Self, ManifestError> {
         let wrong = |field| ManifestError::Tool { index, field };
-        let text = |field: &'static str| tool.get(field).and_then(Json::as_str).ok_or(wrong(field));
+        let text = |field: &'static str| tool.get(field).and_then(Json::as_str).ok_or_else(|| wrong(field));
         let name = text("name")?;
         let length = name.chars().count();
         if !(1..=MAX_NAME).contains(&length) {
@@ -197,7 +197,8 @@ impl Definition {
         if tool.get("displayScript").is_some_and(|it| !it.is_string() && !it.is_null()) {
             return Err(wrong("displayScript"));
         }
-        let schema = tool.get("inputSchema").filter(|it| it.is_object()).ok_or(wrong("inputSchema"))?;
+        let schema =
+            tool.get("inputSchema").filter(|it| it.is_object()).ok_or_else(|| wrong("inputSchema"))?;
         Ok(Self {
             name: name.to_owned(),
             description: text("description")?.to_owned(),

@@ -11,9 +11,6 @@ use crate::{
 /// The share of a call's time that a person may take for a choice. The rest is for the tool's work after it.
 const SHARE: f64 = 0.75;
 
-/// How often a tool may ask during one call. Further questions are dismissed.
-pub(super) const MAX_QUESTIONS: usize = 16;
-
 /// Asks the person a question of a call's tool. `source` is the name that the user has given to the toolset.
 ///
 /// # Errors

@@ -54,18 +54,18 @@ impl Reports {
         let Some(reporter) = &self.reporter else { return false };
         let is_empty = content.as_object().is_some_and(serde_json::Map::is_empty);
         let content = if is_empty { &Json::Null } else { content };
-        done("a view was not shown", reporter.show_view(view, content, None))
+        done("a view was not shown", &reporter.show_view(view, content, None))
     }
 
     fn report(&self, about: &Json, outcome: Outcome) -> bool {
         let Some(reporter) = &self.reporter else { return false };
         let reported = reporter.report(ToolName::EVENT, about).start();
-        done("an event was not reported", reported.map(|reported| reported.finish(outcome)))
+        done("an event was not reported", &reported.map(|reported| reported.finish(outcome)))
     }
 }
 
-fn done(what: &str, done: Result<(), ReportError>) -> bool {
-    if let Err(error) = &done {
+fn done(what: &str, done: &Result<(), ReportError>) -> bool {
+    if let Err(error) = done {
         tracing::debug!(%error, "{what}");
     }
     done.is_ok()

@@ -138,11 +138,10 @@ impl Server {
     /// Sets the endpoint that the manifest names: at the server's own origin, or at a host that a person has named.
     pub(super) fn with_endpoint(self, endpoint: &str) -> Result<Requests, RequestError> {
         let target = self.outgoing.check(endpoint)?;
-        if target.url().origin() != self.base.origin() {
-            if !is_named(&self.named, target.url()) {
-                let (endpoint, base) = (target.host(), self.host().to_owned());
-                return Err(RequestError::Endpoint { endpoint, base });
-            }
+        let is_own = target.url().origin() == self.base.origin();
+        if !is_own && !is_named(&self.named, target.url()) {
+            let (endpoint, base) = (target.host(), self.host().to_owned());
+            return Err(RequestError::Endpoint { endpoint, base });
         }
         Ok(Requests { server: self, endpoint: target })
     }

@@ -94,7 +94,7 @@ async fn messages_of_a_call_and_unknown_tokens_are_limited_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn number_of_known_calls_and_of_waiting_questions_is_limited() {
+async fn number_of_known_calls_and_of_questions_is_limited() {
     let world = World::new();
     let first = world.open("open");
     let mut settled = Vec::new();
@@ -110,7 +110,11 @@ async fn number_of_known_calls_and_of_waiting_questions_is_limited() {
     let digest = world.inbox.admit(&first.token).unwrap();
     let question = json!({"type": "oauth", "group_id": "g", "id": "open", "auth_url": "https://x.example"});
     let ask = || world.inbox.deliver(&digest, &question.to_string(), |_| Ok(()));
-    assert!((0..MAX_QUESTIONS).all(|_| ask().is_ok()));
-    assert_eq!(ask(), Err(Refusal::TooMany));
+    let mut first = first;
+    for _ in 0..MAX_QUESTIONS {
+        assert_eq!(ask(), Ok(()));
+        assert!(first.questions.try_recv().is_ok());
+    }
+    assert_eq!(ask(), Err(Refusal::TooMany), "also if none waits");
     assert_eq!(world.say(&first.token, "tool_result", "open"), Ok(()), "a result has a place of its own");
 }
