@@ -160,7 +160,9 @@ impl Toolset {
 /// Returns the definition of a tool, with these fields besides the required ones.
 pub(crate) fn tool(name: &str, more: Json) -> Json {
     let mut tool = json!({"name": name, "description": "d", "inputSchema": {"type": "object"}});
-    tool.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    if let (Json::Object(tool), Json::Object(more)) = (&mut tool, more) {
+        tool.extend(more);
+    }
     tool
 }
 
