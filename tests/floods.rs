@@ -11,7 +11,7 @@ use toolbridge::{
     StreamHeader, StreamPart, Tool, TransportEvent, Value,
     frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
-        ToolUseRequest, ToolUseResult, ToolsRegister,
+        ToolUseRequest, ToolUseResult, ToolsRegister, ViewUpdate,
     },
 };
 
@@ -124,6 +124,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
                 toolbridge::ProgressStatus::InProgress,
             )),
         ),
+        ("1001", Message::ViewUpdate(ViewUpdate::new("v", Value::empty()))),
     ];
     let written = |message: &Message| Frame::write(1, "room", &Meta::new(), message).unwrap().to_vec();
     messages.iter().map(|(kind, message)| (*kind, written(message))).collect()

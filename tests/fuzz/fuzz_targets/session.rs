@@ -203,7 +203,7 @@ impl Run {
         let flag = bytes.flag();
         let mut meta = Meta::new();
         let instance = self.instances[usize::from(bytes.next()) % self.instances.len()].clone();
-        let (kind, body) = match bytes.next() % 14 {
+        let (kind, body) = match bytes.next() % 15 {
             0 => (
                 Kind::ERROR,
                 json!({"id": "e", "conversationId": "room", "code": bytes.pick(&[101, 201, 301, 304, 403]),
@@ -263,6 +263,7 @@ impl Run {
             }
             11 => (Kind::TOOLS_REGISTER_ACK, json!({"success": flag, "toolCount": of})),
             12 => (Kind::HEARTBEAT, json!({})),
+            13 => (Kind::VIEW_UPDATE, json!({"view": "v", "content": {"n": of}, "text": "n"})),
             _ => (Kind::TOOL_PROGRESS, json!({"id": id, "status": "in_progress", "message": "on"})),
         };
         let mut payload = Vec::new();
