@@ -822,7 +822,12 @@ fn declined_assistant_gets_one_reply_and_no_rights() {
 #[test]
 fn patience_of_the_tool_is_the_budget_of_a_caller_that_names_none() {
     let slow = |limit| tool("slow").options(ToolOptions::default().patience(limit));
-    let mut world = World::pair(&[]);
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let mut hours = Config::default();
+    hours.times.longest_call = 3_600 * SECOND;
+    world.client("phone", hours, &[]);
+    world.run(SECOND);
     let budget = |world: &mut World, request: Request| {
         let began = world.now;
         let error = world.ask("a", request).unwrap_err();
@@ -839,7 +844,9 @@ fn patience_of_the_tool_is_the_budget_of_a_caller_that_names_none() {
             "the caller's own limit counts"
         );
     }
-    // The assistant's own tool.
+    // The assistant's own tool. Its patience cannot exceed the assistant's maximum.
+    let refused = world.with("a", |session, now| session.offer(now, vec![slow(601 * SECOND)])).unwrap();
+    assert!(matches!(refused, Err(toolbridge::RegisterError::Patience { .. })), "{refused:?}");
     world.with("a", |session, now| session.offer(now, vec![slow(90 * SECOND)])).unwrap().unwrap();
     assert_eq!(budget(&mut world, request("slow")), 90 * SECOND);
 }
