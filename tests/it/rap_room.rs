@@ -199,10 +199,15 @@ async fn rap_r23_view_reaches_the_clients_and_its_latest_state_one_that_joins_la
     show("one").await;
     assert_eq!(invocation.answer("edited").await, 200);
     call.await.unwrap();
-    let view = async |events: &mut Events| loop {
-        if let Some(Event::View { view, .. }) = events.recv().await {
-            return (view.view.clone(), view.content.to_json());
-        }
+    let view = async |events: &mut Events| {
+        let shown = async {
+            loop {
+                if let Event::View { view, .. } = events.recv().await.expect("it has left") {
+                    return (view.view.clone(), view.content.to_json());
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), shown).await.expect("no view came")
     };
     assert_eq!(view(&mut seen).await, ("diff".to_owned(), json!({"patch": "one"})));
     // After the result, too: a tool may show what its work has changed.
