@@ -31,14 +31,19 @@
 //! A call that is cancelled is cancelled at the server, with the reason. Sampling, roots and tasks are not offered; tools
 //! that demand tasks are left out.
 //!
-//! In the other direction, [`serve`] offers the tools of a room to MCP hosts.
+//! In the other direction, [`serve`] offers the tools of a room to MCP hosts, and [`attach`] carries a host that starts its
+//! servers itself to one that listens.
 
+#[cfg(all(feature = "mcp", unix))]
+mod attach;
 mod document;
 #[cfg(feature = "mcp-server")]
 mod server;
 #[cfg(all(feature = "mcp", unix))]
 mod source;
 
+#[cfg(all(feature = "mcp", unix))]
+pub use attach::{Attach, AttachError, attach};
 pub use document::{CallToolResult, check_output};
 #[cfg(feature = "mcp-server")]
 pub use server::{McpListener, McpServeError, RoomServer, serve};

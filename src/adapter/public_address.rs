@@ -54,7 +54,7 @@ pub(super) fn is_localhost(name: &str) -> bool {
 }
 
 /// Returns the settings of TLS: the certificates that the operating system trusts, and `ring`.
-pub(super) fn tls() -> Result<rustls::ClientConfig, rustls::Error> {
+pub(in crate::adapter) fn tls() -> Result<rustls::ClientConfig, rustls::Error> {
     let mut roots = rustls::RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);

@@ -1,6 +1,7 @@
 //! `toolbridge mcp`: serves the tools of a room to a host of the Model Context Protocol (MCP).
 
 use std::{
+    env,
     io::{self, Write as _},
     net::{IpAddr, SocketAddr},
 };
@@ -15,14 +16,19 @@ use super::{
 };
 use toolbridge::{
     Assistant, Role,
-    adapter::mcp::{self, McpListener, RoomServer},
+    adapter::mcp::{self, AttachError, McpListener, RoomServer},
 };
 
 /// The notes at the end of `--help`.
 const AFTERWORD: &str = "\
 Configuration of an MCP host that starts the command itself (standard input and output):
   {\"mcpServers\": {\"room\": {\"command\": \"toolbridge\", \"args\": [\"mcp\", \"--room\", \"home\"]}}}
-With --listen, hosts connect to the printed URL with the printed bearer token.";
+With --listen, hosts connect to the printed URL with the printed bearer token.
+With --attach, a host that starts the command itself reaches such a server, and no second assistant joins the room. The
+token is in the environment variable TOOLBRIDGE_MCP_TOKEN.";
+
+/// The variable of the bearer token for `--attach`. A command line can be seen by other users of the machine.
+const TOKEN: &str = "TOOLBRIDGE_MCP_TOKEN";
 
 const UNENCRYPTED: &str = "warning: MCP is served over unencrypted HTTP, so anyone on the network path can read and use the bearer token";
 
@@ -42,6 +48,11 @@ pub(super) struct Arguments {
     /// Listen for HTTP at this address, such as 127.0.0.1:0, and print URL and bearer token. Default: standard input and output
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+
+    /// Carry standard input and output to the MCP server at this URL, such as that of a running assistant, and join no room.
+    /// The bearer token is read from TOOLBRIDGE_MCP_TOKEN
+    #[arg(long, value_name = "URL", conflicts_with_all = ["listen", "clients", "allow", "deny", "allow_host"])]
+    attach: Option<String>,
 
     #[command(flatten)]
     serving: ServingOptions,
@@ -104,6 +115,9 @@ impl ServingOptions {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    if let Some(url) = arguments.attach {
+        return attach(url, &arguments.room_arguments).await;
+    }
     let target = arguments.room_arguments.target("mcp", Role::Assistant)?;
     let mut builder = Assistant::builder().connect_options(target.options.clone());
     for client in &arguments.clients {
@@ -119,6 +133,25 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     };
     assistant.close().await;
     ended
+}
+
+/// Carries standard input and output to a server until either ends.
+async fn attach(url: String, room: &RoomArguments) -> Result<(), Failure> {
+    if room.is_given() {
+        return Err(Failure::usage("--attach joins no room: leave out --room and --identity"));
+    }
+    let mut bridge = mcp::attach(url);
+    if let Ok(token) = env::var(TOKEN) {
+        bridge = bridge.bearer_token(token);
+    }
+    tokio::select! {
+        biased;
+        () = interrupted() => Ok(()),
+        ended = bridge.over(tokio::io::stdin(), tokio::io::stdout()) => ended.map_err(|error| match error {
+            AttachError::Address(_) => Failure::usage(error),
+            other => Failure::failed(other),
+        }),
+    }
 }
 
 /// Serves until the host closes standard input, or the assistant leaves.

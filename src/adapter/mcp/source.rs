@@ -1,15 +1,15 @@
 //! The tools of an MCP server, as a source.
 
-mod address;
+pub(super) mod address;
 mod call;
 mod connection;
 mod definition;
 mod elicitation;
 mod file;
-mod http;
+pub(super) mod http;
 mod life;
 mod log;
-mod requests;
+pub(super) mod requests;
 mod settings;
 mod stdio;
 

@@ -9,7 +9,7 @@ use crate::adapter::public_address::{is_localhost, is_public};
 
 /// Why an address cannot be used. It names the host alone.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(super) enum AddressError {
+pub(in crate::adapter::mcp) enum AddressError {
     #[error("{0:?} is not a URL; an MCP server has one such as https://mcp.example.com/mcp")]
     Invalid(String),
     #[error("{0} is reached by plain http, which anybody on the path can read; use https")]
@@ -20,7 +20,7 @@ pub(super) enum AddressError {
 
 /// The address of a server.
 #[derive(Clone, Debug)]
-pub(super) struct Address {
+pub(in crate::adapter::mcp) struct Address {
     url: Url,
     host: String,
     /// Whether the host is an address, or this machine: the user has named it, so it may be private.
@@ -30,7 +30,7 @@ pub(super) struct Address {
 
 impl Address {
     /// Reads an address: `https`, or `http` of this machine.
-    pub(super) fn read(text: &str) -> Result<Self, AddressError> {
+    pub(in crate::adapter::mcp) fn read(text: &str) -> Result<Self, AddressError> {
         let url = Url::parse(text).map_err(|_| AddressError::Invalid(shown(text)))?;
         let Some(host) = url.host() else { return Err(AddressError::Invalid(shown(text))) };
         let (is_literal, is_local) = match host {
@@ -51,22 +51,22 @@ impl Address {
         Ok(Self { url, host, is_literal, is_local })
     }
 
-    pub(super) fn url(&self) -> &str {
+    pub(in crate::adapter::mcp) fn url(&self) -> &str {
         self.url.as_str()
     }
 
-    pub(super) fn host(&self) -> &str {
+    pub(in crate::adapter::mcp) fn host(&self) -> &str {
         &self.host
     }
 
     /// Whether the server is on this machine, so that no proxy may get its requests.
-    pub(super) fn is_local(&self) -> bool {
+    pub(in crate::adapter::mcp) fn is_local(&self) -> bool {
         self.is_local
     }
 
     /// Returns what resolves the host's name. Each connection uses it, so a name that first stands for a public address
     /// and then for a private one (DNS rebinding) is refused as well. An HTTPS proxy resolves names itself.
-    pub(super) fn resolver(&self) -> Resolver {
+    pub(in crate::adapter::mcp) fn resolver(&self) -> Resolver {
         Resolver { may_be_private: self.is_literal }
     }
 }
@@ -78,7 +78,7 @@ fn shown(text: &str) -> String {
 
 /// Resolves names, except to addresses of private networks and of this machine.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Resolver {
+pub(in crate::adapter::mcp) struct Resolver {
     may_be_private: bool,
 }
 

@@ -29,7 +29,7 @@ use rmcp::{
 };
 use sse_stream::{Sse, SseStream};
 
-mod streams;
+pub(in crate::adapter::mcp) mod streams;
 
 use self::streams::{Bounded, OpenStream};
 use super::{

@@ -33,7 +33,7 @@ pub(super) const MAX_RESULT: usize = 16 << 20;
 pub(super) const OWN_METHOD: &str = "toolbridge:";
 
 /// The largest message of a server, in bytes: such a result, and half as much for what else stands in its message.
-pub(super) const MAX_MESSAGE: usize = 24 << 20;
+pub(in crate::adapter::mcp) const MAX_MESSAGE: usize = 24 << 20;
 
 /// The largest data of an error, in bytes.
 const MAX_DATA: usize = 64 << 10;

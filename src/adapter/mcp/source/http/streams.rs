@@ -46,14 +46,14 @@ impl Drop for OpenStream {
 }
 
 /// The bytes of an event stream, with a limit on the size of one event: the bytes between two blank lines.
-pub(super) struct Bounded {
+pub(in crate::adapter::mcp) struct Bounded {
     bytes: stream::BoxStream<'static, Result<Bytes, reqwest::Error>>,
     since_blank: usize,
     at_newline: bool,
 }
 
 impl Bounded {
-    pub(super) fn new(response: Response) -> Self {
+    pub(in crate::adapter::mcp) fn new(response: Response) -> Self {
         Self { bytes: response.bytes_stream().boxed(), since_blank: 0, at_newline: false }
     }
 

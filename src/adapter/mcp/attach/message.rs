@@ -1,0 +1,159 @@
+//! What HTTP needs to know of a message.
+
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::{Value as Json, json};
+
+/// The message is not JSON (JSON-RPC 2.0, section 5.1).
+const PARSE_ERROR: i32 = -32700;
+
+/// The message is not a request, notification or response.
+pub(super) const INVALID_REQUEST: i32 = -32600;
+
+/// The request could not be carried.
+pub(super) const INTERNAL: i32 = -32603;
+
+/// The key of the protocol version in the metadata of a request, from version 2026-07-28 on.
+const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+
+/// A message of the host.
+pub(super) struct Message {
+    pub(super) text: Vec<u8>,
+    pub(super) kind: Kind,
+    /// Null for a message without one.
+    pub(super) id: Json,
+    /// The protocol version that the request itself names.
+    pub(super) version: Option<String>,
+    /// What the request names: a tool, a prompt, a resource or a task.
+    pub(super) name: Option<String>,
+}
+
+pub(super) enum Kind {
+    /// `id` is the JSON of its id.
+    Request {
+        id: String,
+        method: String,
+    },
+    /// `cancels` is the JSON of the id that it cancels.
+    Notification {
+        method: String,
+        cancels: Option<String>,
+    },
+    Response,
+}
+
+impl Message {
+    /// Reads a message, or returns the error to send.
+    pub(super) fn read(text: Vec<u8>) -> Result<Self, String> {
+        let json: Json = serde_json::from_slice(&text)
+            .map_err(|error| refusal(None, PARSE_ERROR, &format!("malformed JSON: {error}")))?;
+        let id = json["id"].clone();
+        let kind = match (json["method"].as_str(), &id) {
+            (Some(method), Json::String(_) | Json::Number(_)) => {
+                Kind::Request { id: id.to_string(), method: method.to_owned() }
+            }
+            (Some(method), Json::Null) if json.get("id").is_none() => {
+                let cancels = json.pointer("/params/requestId").map(Json::to_string);
+                Kind::Notification { method: method.to_owned(), cancels }
+            }
+            (None, _) if json.get("result").is_some() || json.get("error").is_some() => Kind::Response,
+            _ => {
+                let text = "not a JSON-RPC 2.0 request, notification or response";
+                return Err(refusal(None, INVALID_REQUEST, text));
+            }
+        };
+        let params = &json["params"];
+        let version = params["_meta"][VERSION].as_str().map(str::to_owned);
+        let name = ["name", "uri", "taskId"].iter().find_map(|key| params[*key].as_str()).map(str::to_owned);
+        Ok(Self { text, kind, id, version, name })
+    }
+
+    pub(super) fn method(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Request { method, .. } | Kind::Notification { method, .. } => Some(method),
+            Kind::Response => None,
+        }
+    }
+}
+
+/// Returns a JSON-RPC error. If the id is unknown it is left out: MCP does not allow null.
+pub(super) fn refusal(id: Option<&Json>, code: i32, text: &str) -> String {
+    let mut error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": text}});
+    if let Some(id) = id.filter(|id| !id.is_null()) {
+        error["id"] = id.clone();
+    }
+    error.to_string()
+}
+
+/// Returns whether a message of the server is the answer to this request, or an error that names no request.
+pub(super) fn answers(text: &str, id: &Json) -> bool {
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(default)]
+        id: Json,
+        method: Option<IgnoredAny>,
+        error: Option<IgnoredAny>,
+    }
+    let Ok(answer) = serde_json::from_str::<Answer>(text) else { return false };
+    answer.method.is_none() && (answer.id == *id || (answer.id.is_null() && answer.error.is_some()))
+}
+
+/// Returns the protocol version that the server has chosen in its answer to `initialize`.
+pub(super) fn chosen_version(text: &str) -> Option<String> {
+    let answer: Json = serde_json::from_str(text).ok()?;
+    answer["result"]["protocolVersion"].as_str().map(str::to_owned)
+}
+
+/// Returns a message as one line. Outside of strings, a newline in JSON is a space.
+pub(super) fn line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Message, String> {
+        Message::read(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn messages_are_told_apart() {
+        let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"ring"}}"#;
+        let call = read(call).unwrap();
+        assert!(matches!(&call.kind, Kind::Request { id, method } if id == "7" && method == "tools/call"));
+        assert_eq!((call.name.as_deref(), call.version), (Some("ring"), None));
+        let cancel = read(r#"{"method":"notifications/cancelled","params":{"requestId":"a"}}"#).unwrap();
+        assert!(matches!(cancel.kind, Kind::Notification { cancels: Some(id), .. } if id == r#""a""#));
+        assert!(matches!(read(r#"{"id":1,"result":{}}"#).unwrap().kind, Kind::Response));
+        for (text, code) in [
+            ("{", PARSE_ERROR),
+            ("[]", INVALID_REQUEST),
+            ("7", INVALID_REQUEST),
+            (r#"{"id":null,"method":"ping"}"#, INVALID_REQUEST),
+        ] {
+            let error = read(text).err().unwrap();
+            assert!(error.contains(&code.to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn request_of_the_newest_version_names_it() {
+        let text =
+            format!(r#"{{"id":1,"method":"tools/list","params":{{"_meta":{{"{VERSION}":"2026-07-28"}}}}}}"#);
+        assert_eq!(read(&text).unwrap().version.as_deref(), Some("2026-07-28"));
+    }
+
+    #[test]
+    fn answer_is_recognized_by_its_id() {
+        assert!(answers(r#"{"id":7,"result":{}}"#, &json!(7)));
+        assert!(answers(r#"{"error":{"code":1}}"#, &json!(7)));
+        for other in [r#"{"id":8,"result":{}}"#, r#"{"id":7,"method":"ping"}"#, r#"{"method":"x"}"#, "no"] {
+            assert!(!answers(other, &json!(7)), "{other}");
+        }
+    }
+
+    #[test]
+    fn message_over_several_lines_becomes_one() {
+        assert_eq!(line("{\n  \"a\": \"b\\n\"\r\n}"), "{   \"a\": \"b\\n\"  }");
+    }
+}
