@@ -9,6 +9,7 @@ use toolbridge::{
     programs::{SUPERVISE, supervise},
 };
 
+mod acp_agent;
 mod assistant;
 mod call;
 mod calls;
@@ -82,6 +83,8 @@ enum Verb {
     Assistant(assistant::Arguments),
     /// Join as an assistant and serve the tools of the room to an MCP host
     Mcp(mcp::Arguments),
+    /// Join as an assistant and serve the tools of the room as the agent of an editor (ACP)
+    AcpAgent(acp_agent::Arguments),
     /// List the tools that participants of a room offer
     Tools(tools::Arguments),
     /// Print the protocol frames sent in a room
@@ -206,6 +209,7 @@ impl Verb {
             Self::Call(arguments) => call::run(arguments).await,
             Self::Assistant(arguments) => assistant::run(arguments).await,
             Self::Mcp(arguments) => mcp::run(arguments).await,
+            Self::AcpAgent(arguments) => acp_agent::run(arguments).await,
             Self::Tools(arguments) => tools::run(arguments).await,
             Self::Watch(arguments) => watch::run(arguments).await,
             Self::Record(arguments) => record::run(arguments).await,

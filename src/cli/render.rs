@@ -10,6 +10,8 @@ use clap::{
     builder::styling::{AnsiColor, Style as Paint},
 };
 
+use serde_json::Value as Json;
+
 use super::text;
 use crate::shown::{Ink, Limits, Line, Section, Style, has_parts, sections};
 use toolbridge::{Audience, Display, DisplayContent, ToolResult, Value};
@@ -90,6 +92,53 @@ pub(super) fn summary(value: &Value, colors: bool) -> Vec<String> {
             .push(pen.note(&format!("… {}", text::counted((all.len() - LIST_SECTIONS) as u64, "more part"))));
     }
     lines
+}
+
+/// The most files that a line about a call names.
+const FILES: usize = 5;
+
+/// Returns what an agent says of its call in a request, or of its files and its plan in the progress: kind, title and files
+/// as one line. The frame is canonical JSON.
+pub(super) fn about(frame: &Json) -> Option<String> {
+    let meta = |name: &str| &frame["meta"][format!("bridge.acp.{name}")];
+    let content = &frame["body"]["content"];
+    let files = files(meta("locations")).or_else(|| files(&content["locations"]));
+    let parts = [
+        meta("kind").as_str().map(|kind| format!("[{kind}]")),
+        meta("title").as_str().map(str::to_owned),
+        files.map(|files| format!("({files})")),
+        plan(&content["plan"]),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| text::line(&parts.join(" "), LIST.line))
+}
+
+/// Returns the files of a list of locations, which may be JSON in a text.
+fn files(locations: &Json) -> Option<String> {
+    let read: Option<Json> = locations.as_str().and_then(|text| serde_json::from_str(text).ok());
+    let list = read.as_ref().unwrap_or(locations).as_array()?;
+    let mut names: Vec<String> = list.iter().take(FILES).filter_map(file).collect();
+    if list.len() > FILES {
+        names.push(format!("… {} more", list.len() - FILES));
+    }
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+fn file(location: &Json) -> Option<String> {
+    let path = location["path"].as_str()?;
+    Some(match location["line"].as_u64() {
+        Some(line) => format!("{path}:{line}"),
+        None => path.to_owned(),
+    })
+}
+
+/// Returns how far a plan is, and the step that is in progress.
+fn plan(entries: &Json) -> Option<String> {
+    let entries = entries.as_array().filter(|it| !it.is_empty())?;
+    let are = |status: &str| entries.iter().filter(|it| it["status"] == status).count();
+    let now = entries.iter().find(|it| it["status"] == "in_progress").and_then(|it| it["content"].as_str());
+    let now = now.map(|now| format!(": {now}")).unwrap_or_default();
+    Some(format!("plan {} of {}{now}", are("completed"), entries.len()))
 }
 
 /// What is said about a result.
@@ -223,7 +272,7 @@ impl Pen {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value as Json, json};
+    use serde_json::json;
     use toolbridge::{
         Widget,
         adapter::{
@@ -358,6 +407,30 @@ mod tests {
         }
         let both = json!({"content": [hidden, {"type": "text", "text": "It is sunny."}]});
         assert_eq!(speech(&both.into()).text.as_deref(), Some("It is sunny."));
+    }
+
+    #[test]
+    fn acp_c21_kind_title_files_and_plan_of_a_call_are_one_line() {
+        let list = json!([{"path": "/a.rs", "line": 3}, {"path": "/b.rs"}]);
+        for locations in [list.clone(), list.to_string().into()] {
+            let meta = json!({"bridge.acp.kind": "edit", "bridge.acp.title": "Edit a\u{1b}[31m", "bridge.acp.locations": locations});
+            let line = about(&json!({"meta": meta, "body": {}})).unwrap();
+            assert_eq!(line, "[edit] Edit a\\u{1b}[31m (/a.rs:3, /b.rs)");
+        }
+        let many: Vec<_> = (0..9).map(|n| json!({"path": format!("/{n}")})).collect();
+        let progress = json!({"body": {"content": {"locations": many}}});
+        assert_eq!(about(&progress).unwrap(), "(/0, /1, /2, /3, /4, … 4 more)");
+        let plan =
+            json!([{"content": "Look", "status": "completed"}, {"content": "Fix", "status": "in_progress"}]);
+        let progress = json!({"body": {"content": {"plan": plan}}});
+        assert_eq!(about(&progress).unwrap(), "plan 1 of 2: Fix");
+        for other in [
+            json!({}),
+            json!({"meta": {"bridge.acp.kind": 7}, "body": {"content": "text"}}),
+            json!({"body": {"content": {"plan": []}}}),
+        ] {
+            assert_eq!(about(&other), None, "{other}");
+        }
     }
 
     #[test]

@@ -160,7 +160,10 @@ fn as_text(event: &TransportEvent) -> Option<String> {
                 Ok((frame, _)) if packet.payload.len() > Capabilities::MAX_PACKET => {
                     format!("{:<16} (use --json to print it)", frame.kind().name())
                 }
-                Ok((frame, json)) => format!("{:<16} {}", frame.kind().name(), json["body"]),
+                Ok((frame, json)) => {
+                    below.extend(render::about(&json));
+                    format!("{:<16} {}", frame.kind().name(), json["body"])
+                }
                 Err(error) => format!("invalid frame: {error}"),
             };
             let lossy = if packet.lane == Lane::Lossy { "lossy " } else { "" };

@@ -9,11 +9,12 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::{
-    ByOwner, CallBuilder, Handle, JoinError, Ready, participant_methods, setup::Setup, setup_methods,
+    ByOwner, CallBuilder, Handle, JoinError, PromptRequest, Ready, participant_methods, prompt::Prompts,
+    setup::Setup, setup_methods,
 };
 use crate::{
     tool::{
-        CallError, NotOffered, Offer, Outcome, RegisterError, Tool, ToolName,
+        CallError, NotOffered, Offer, Outcome, PromptAnswer, RegisterError, Tool, ToolError, ToolName,
         source::{ToolContext, ToolSource},
     },
     transport::{Identity, Participant, Role, Transport},
@@ -216,6 +217,20 @@ impl AssistantBuilder {
     /// evaluated when that of [`admit`](Self::admit) is.
     pub fn allow_stop(mut self, rule: impl Fn(&Participant) -> bool + Send + Sync + 'static) -> Self {
         self.setup.rules.set_allow_stop(rule);
+        self
+    }
+
+    /// Answers the questions of this assistant's own tools ([`ToolContext::ask`]): permissions, choices, sign-ins, forms.
+    /// Default: a client is asked.
+    ///
+    /// It is for an assistant that has a person of its own, for example at a terminal. The future is dropped when the
+    /// answer is no longer needed. Calls of the reserved tools (`bridge.permission` and similar) go to clients as before.
+    pub fn prompt<F, Fut>(mut self, ask: F) -> Self
+    where
+        F: Fn(PromptRequest) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<PromptAnswer, ToolError>> + Send + 'static,
+    {
+        self.setup.prompts = Some(Arc::new(Prompts(ask)));
         self
     }
 

@@ -4,14 +4,15 @@ use std::{fmt, future::Future, time::Instant};
 
 use crate::{
     tool::{
-        Outcome, Prompt, PromptAnswer, Tool, ToolError, ToolName,
+        CallId, Outcome, Prompt, PromptAnswer, Tool, ToolError, ToolName,
         source::{ToolContext, ToolSource},
     },
     transport::Identity,
     value::Value,
 };
 
-/// A question to the person at this client: see [`ClientBuilder::prompt`](crate::ClientBuilder::prompt).
+/// A question to the person at this participant: see [`ClientBuilder::prompt`](crate::ClientBuilder::prompt) and
+/// [`AssistantBuilder::prompt`](crate::AssistantBuilder::prompt).
 pub struct PromptRequest {
     prompt: Prompt,
     parameters: Value,
@@ -29,9 +30,14 @@ impl PromptRequest {
         &self.parameters
     }
 
-    /// Returns the assistant that asks.
+    /// Returns the assistant that asks. At an assistant, it is the caller of the tool that asks.
     pub fn caller(&self) -> &Identity {
         self.context.caller()
+    }
+
+    /// Returns the id of the question's call. At an assistant, it is the id of the call whose tool asks.
+    pub fn call_id(&self) -> &CallId {
+        self.context.call_id()
     }
 
     /// Returns when the answer is no longer needed.

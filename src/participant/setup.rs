@@ -25,7 +25,8 @@ use crate::{
 pub(super) struct Setup {
     pub(super) functions: Tools<()>,
     pub(super) sources: Vec<Arc<dyn AnySource>>,
-    /// The source that answers prompts.
+    /// The source that answers prompts: at a client those of the assistant, and of its tools; at an assistant those of its
+    /// tools alone.
     pub(super) prompts: Option<Arc<dyn AnySource>>,
     pub(super) config: Config,
     /// The author's rules about participants.
@@ -174,16 +175,16 @@ impl Setup {
         sources.extend(self.sources.iter().cloned());
         let (mut executor, reports) =
             Executor::with_caps(sources, caps.requests.running_jobs, caps.requests.waiting_jobs)?;
-        if let Some(prompts) = &self.prompts {
+        if let Some(prompts) = self.prompts.as_ref().filter(|_| self.config.prompts) {
             executor.answer_prompts(prompts);
         }
         Ok((executor, reports))
     }
 }
 
-/// Returns what asks a person on behalf of a running tool: at a client its prompt function, at an assistant a client.
+/// Returns what asks a person on behalf of a running tool: the prompt function, or, at an assistant without one, a client.
 fn asker(role: Role, prompts: Option<Arc<dyn AnySource>>, handle: &Arc<Handle>) -> Option<Asker> {
-    if role != Role::Assistant {
+    if role != Role::Assistant || prompts.is_some() {
         let prompts = prompts?;
         return Some(Arc::new(move |tool, parameters, context| {
             let prompts = Arc::clone(&prompts);

@@ -370,8 +370,9 @@ impl ToolContext {
 
     /// Asks the person a question, within the remaining time of the call.
     ///
-    /// At a client, its own [prompt function](crate::ClientBuilder::prompt) asks. At an assistant, a client asks: the
-    /// only one that answers prompts, or the one that the [selection policy](crate::SelectionPolicy) gives.
+    /// At a client, its own [prompt function](crate::ClientBuilder::prompt) asks. At an assistant with a
+    /// [prompt function](crate::AssistantBuilder::prompt) that function asks, otherwise a client: the only one that
+    /// answers prompts, or the one that the [selection policy](crate::SelectionPolicy) gives.
     ///
     /// # Errors
     /// The question exceeds a limit, or nobody can be asked: the client has no prompt function, or no client answers

@@ -83,6 +83,7 @@ fn help_names_every_verb() {
         "call",
         "assistant",
         "mcp",
+        "acp-agent",
         "tools",
         "watch",
         "ping",
@@ -138,7 +139,8 @@ fn completions_exist_for_each_shell_and_a_reader_may_stop() {
 
 #[test]
 fn help_shows_no_secret_of_the_environment() {
-    for verb in ["call", "client", "token", "watch", "ping", "tools", "demo", "assistant", "mcp"] {
+    for verb in ["call", "client", "token", "watch", "ping", "tools", "demo", "assistant", "mcp", "acp-agent"]
+    {
         let output = toolbridge(&[verb, "--help"])
             .env("LIVEKIT_API_SECRET", "hunter2")
             .env("LIVEKIT_TOKEN", "hunter2")
@@ -166,6 +168,9 @@ fn wrong_usage_exits_with_status_2() {
         (with(&["call", "t"]), "--room"),
         (with(&["watch"]), "--room"),
         (with(&["mcp"]), "--room"),
+        (with(&["acp-agent"]), "--room"),
+        (with(&["mcp", "--attach", "http://127.0.0.1:1/mcp", "--room", "r"]), "--room"),
+        (with(&["mcp", "--attach", "http://192.0.2.1/mcp"]), "https"),
         (with(&["mcp", "--room", "r", "--listen", "nowhere"]), "nowhere"),
         (with(&["assistant", "--room", "r", "--deny", "t"]), "--mcp-listen"),
         (with(&["client", "--room", "r", "--tools", "/no/such/tools.toml"]), "/no/such/tools.toml"),
@@ -188,9 +193,16 @@ fn wrong_usage_exits_with_status_2() {
 fn development_key_is_used_for_this_machine_only() {
     let key = ["--api-key", "devkey", "--api-secret", "secretsecretsecretsecretsecretsecret"];
     for url in ["wss://example.com", "ws://127.0.0.1.example.com:7880", "ws://10.0.0.1:7880"] {
-        for verb in
-            [&["call", "t"][..], &["client"], &["watch"], &["tools"], &["ping"], &["assistant"], &["mcp"]]
-        {
+        for verb in [
+            &["call", "t"][..],
+            &["client"],
+            &["watch"],
+            &["tools"],
+            &["ping"],
+            &["assistant"],
+            &["mcp"],
+            &["acp-agent"],
+        ] {
             let arguments = [verb, &["--room", "r", "--url", url], &key].concat();
             let complaint = complaint(&run(&arguments), 2);
             assert!(complaint.contains("devkey") && complaint.lines().count() == 1, "{complaint}");
@@ -203,8 +215,16 @@ fn unreachable_server_exits_with_a_failure_and_advice() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("ws://127.0.0.1:{port}");
     let key = ["--api-key", "key", "--api-secret", "a secret of at least 32 characters"];
-    for verb in [&["call", "t"][..], &["client"], &["watch"], &["tools"], &["ping"], &["assistant"], &["mcp"]]
-    {
+    for verb in [
+        &["call", "t"][..],
+        &["client"],
+        &["watch"],
+        &["tools"],
+        &["ping"],
+        &["assistant"],
+        &["mcp"],
+        &["acp-agent"],
+    ] {
         let arguments = [verb, &["--room", "r", "--url", &url], &key].concat();
         let output = run(&arguments);
         // A call that was never made has its own status; a driver reads the reason on stdout.

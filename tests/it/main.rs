@@ -16,6 +16,8 @@ macro_rules! with {
     }};
 }
 
+#[cfg(all(feature = "acp", unix))]
+mod acp_agent;
 mod adapter_rows;
 mod agent_air;
 mod agent_air_batch;
@@ -68,6 +70,8 @@ mod layers;
 mod logs;
 #[cfg(all(feature = "mcp", unix))]
 mod mcp_abuse;
+#[cfg(all(feature = "mcp", feature = "mcp-server", unix))]
+mod mcp_attach;
 #[cfg(all(feature = "mcp", unix))]
 mod mcp_http;
 #[cfg(all(feature = "mcp", unix))]

@@ -73,7 +73,7 @@ function facts(call) {
   const since = (time) => (time === null ? "–" : call.requested === null ? point(time)
     : point(time) + "  (+" + duration(time - call.requested) + ")");
   const rows = [
-    ["Id", call.id], ["Asked by", call.caller], ["Run by", call.owner], ["Execution", call.execution || "–"],
+    ...aboutCall(call), ["Id", call.id], ["Asked by", call.caller], ["Run by", call.owner], ["Execution", call.execution || "–"],
     OBSERVED ? ["Times", "when the observer heard it"] : null,
     ["Requested", point(call.requested) + (call.requested === null ? "" : "  " + date(call.requested))],
     ["Delivered", since(call.delivered)], ["Started", since(call.started)],
@@ -83,6 +83,37 @@ function facts(call) {
   ];
   return make("dl", { class: "facts" }, ...rows.filter((row) => row !== null)
     .flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+}
+
+// What an agent has said of its call: what it does, its kind, and its files. It is in the request's metadata, and the files
+// that it names later are in its progress.
+function aboutCall(call) {
+  const all = call.entries.map((place) => frames.get(place)).filter((frame) => frame);
+  const request = all.find((frame) => frame.kind === 6);
+  const meta = (request && parsed(request.meta)) || {};
+  const text = (key) => (typeof meta[key] === "string" && meta[key] ? meta[key] : null);
+  const places = [meta["bridge.acp.locations"], ...all.map((frame) => frame.kind === 1000 && (parsed(frame.body) || {}).content)
+    .map((content) => content && content.locations)].flatMap(files);
+  const rows = [["Does", text("bridge.acp.title")], ["Kind", text("bridge.acp.kind")],
+    ["Files", [...new Set(places)].slice(0, 20).join(", ") || null]];
+  return rows.filter(([, value]) => value !== null);
+}
+
+// The locations of a list, which may be JSON in a text.
+function files(list) {
+  const places = typeof list === "string" ? parsed([list]) : list;
+  if (!Array.isArray(places)) return [];
+  return places.filter((it) => it && typeof it.path === "string")
+    .map((it) => it.path + (Number.isInteger(it.line) ? ":" + it.line : ""));
+}
+
+// The value of a JSON text, unless it was left out or cut.
+function parsed(part) {
+  try {
+    return part && JSON.parse(part[0]);
+  } catch {
+    return null;
+  }
 }
 
 function frameList(call) {

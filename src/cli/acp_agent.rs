@@ -1,0 +1,131 @@
+//! `toolbridge acp-agent`: serves a room as the agent of an editor that speaks the Agent Client Protocol (ACP).
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Map, Value as Json};
+
+use super::{
+    Failure,
+    connect::RoomArguments,
+    connection_state, file,
+    interrupt::{interrupted, unless_interrupted},
+};
+use toolbridge::{
+    Assistant, CallError, Role, ToolError, ToolResult, ToolSource as _,
+    adapter::acp::{self, AgentTurn, Editor, TurnEnd, UserPrompt},
+};
+
+/// The notes at the end of `--help`.
+const AFTERWORD: &str = "\
+Configuration of an editor, here Zed:
+  {\"agent_servers\": {\"room\": {\"command\": \"toolbridge\", \"args\": [\"acp-agent\", \"--room\", \"home\"]}}}
+The agent contains no model. A prompt such as `ring {\"times\": 2}` calls a tool, and any other prompt lists the tools.";
+
+/// How long the first list waits for a tool. LiveKit announces participants up to 3 s late.
+const SETTLE: Duration = Duration::from_secs(4);
+
+/// The longest text of a result, in bytes, that the agent says. The call has all of it.
+const MAX_SAID: usize = 4 << 10;
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTERWORD)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    room_arguments: RoomArguments,
+
+    /// Identity of a known client, which can be called before LiveKit announces it (repeatable)
+    #[arg(long = "client", value_name = "IDENTITY")]
+    clients: Vec<String>,
+}
+
+pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let target = arguments.room_arguments.target("acp-agent", Role::Assistant)?;
+    let editor = Editor::new();
+    let mut builder = Assistant::builder()
+        .connect_options(target.options.clone())
+        .consent(editor.consent())
+        .prompt(editor.prompt());
+    for client in &arguments.clients {
+        builder = builder.client(client.as_str());
+    }
+    let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
+    let assistant = unless_interrupted(joining).await?;
+    let room = assistant.clone();
+    let agent = acp::agent(assistant.clone(), move |prompt, turn| answer(room.clone(), prompt, turn));
+    let ended = tokio::select! {
+        biased;
+        () = interrupted() => Ok(()),
+        () = connection_state::print_changes(&assistant) => Ok(()), // never completes
+        ended = agent.editor(editor).stdio() => ended.map_err(Failure::failed),
+    };
+    assistant.close().await;
+    ended
+}
+
+/// Answers one prompt: it calls a tool, or lists the tools.
+async fn answer(assistant: Assistant, prompt: UserPrompt, turn: AgentTurn) -> Result<TurnEnd, ToolError> {
+    let text = prompt.text();
+    match command(&text) {
+        Some((tool, Ok(arguments))) => call(&turn, tool, arguments).await,
+        Some((tool, Err(error))) => {
+            turn.say(format!("The arguments of `{tool}` are not a JSON object: {error}")).await;
+        }
+        None => list(&assistant, &turn).await,
+    }
+    Ok(TurnEnd::EndTurn)
+}
+
+/// Reads a prompt that calls a tool: its name, and its arguments or what is wrong with them.
+fn command(text: &str) -> Option<(&str, Result<Map<String, Json>, serde_json::Error>)> {
+    let (tool, arguments) = text.trim().split_once(char::is_whitespace)?;
+    let arguments = arguments.trim_start();
+    arguments.starts_with('{').then(|| (tool, serde_json::from_str(arguments)))
+}
+
+async fn call(turn: &AgentTurn, tool: &str, arguments: Map<String, Json>) {
+    let said = match turn.call(tool, arguments).await {
+        Ok(value) => {
+            let result = ToolResult::of(&value);
+            let exact = result.person_text().map(|it| it.into_owned());
+            exact.unwrap_or_else(|| result.for_model(MAX_SAID).text.to_string())
+        }
+        Err(CallError::Cancelled) => return,
+        Err(error) => format!("`{tool}` failed: {error}"),
+    };
+    turn.say(said).await;
+}
+
+async fn list(assistant: &Assistant, turn: &AgentTurn) {
+    let has_tools = async {
+        while assistant.tools().is_empty() {
+            assistant.changed().await;
+        }
+    };
+    let _ = tokio::time::timeout(SETTLE, has_tools).await;
+    let offers = assistant.tools();
+    if offers.is_empty() {
+        turn.say("No participant of the room offers a tool.").await;
+        return;
+    }
+    let lines =
+        offers.iter().map(|it| format!("- `{}` ({}): {}", it.tool.name(), it.owner, it.tool.description()));
+    let lines = lines.collect::<Vec<_>>().join("\n");
+    turn.say(format!("A prompt such as `NAME {{\"key\": \"value\"}}` calls one of these tools:\n\n{lines}"))
+        .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_name_with_an_object_is_a_call() {
+        let read = |text| command(text).map(|(tool, arguments)| (tool, arguments.ok().map(Json::from)));
+        assert_eq!(read(" ring {\"times\": 2}\n"), Some(("ring", Some(serde_json::json!({"times": 2})))));
+        assert_eq!(read("ring {\"times\""), Some(("ring", None)));
+        for other in ["", "ring", "what can you do?", "{}", "ring [1]"] {
+            assert_eq!(read(other), None, "{other}");
+        }
+    }
+}
