@@ -20,7 +20,7 @@ impl Assistant {
     /// encode to a map.
     ///
     /// The room sees it as a call that this assistant runs itself: the request when it is
-    /// [started](Report::start), progress, and one outcome. It is in the [call log](Assistant::records) and in
+    /// [started](Report::start), progress, and one outcome. It is in the [call log](Assistant::calls) and in
     /// recordings. Nothing runs, and the tool need not be offered. At most 64 reported calls are open, 50 begin in a
     /// second, and each may take [`Times::longest_call`](crate::Times::longest_call); its arguments have at most 256 KiB.
     ///
