@@ -76,8 +76,11 @@ async fn answer(assistant: Assistant, prompt: UserPrompt, turn: AgentTurn) -> Re
     Ok(TurnEnd::EndTurn)
 }
 
+/// The arguments of a call, or what is wrong with them.
+type ParsedArguments = serde_json::Result<Map<String, Json>>;
+
 /// Reads a prompt that calls a tool: its name, and its arguments or what is wrong with them.
-fn command(text: &str) -> Option<(&str, Result<Map<String, Json>, serde_json::Error>)> {
+fn command(text: &str) -> Option<(&str, ParsedArguments)> {
     let (tool, arguments) = text.trim().split_once(char::is_whitespace)?;
     let arguments = arguments.trim_start();
     arguments.starts_with('{').then(|| (tool, serde_json::from_str(arguments)))

@@ -21,6 +21,7 @@ const FILES_NOT_HERE: &[(&str, &str)] = &[
     ("mcp", "it is about the servers of tools, whatever the room"),
     ("mcp_hosts", "it is about the hosts, whatever the room"),
     ("mcp_conformance", "it is about MCP, whatever the room"),
+    ("acp_agent", "it is about editors, whatever the room"),
 ];
 
 /// The tests that cannot run there, and why.

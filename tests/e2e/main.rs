@@ -31,6 +31,7 @@ macro_rules! with {
     }};
 }
 
+mod acp_agent;
 mod assistant;
 mod calls;
 mod cli;
@@ -106,6 +107,7 @@ fn main() -> process::ExitCode {
         mcp::trials(),
         mcp_hosts::trials(),
         mcp_conformance::trials(),
+        acp_agent::trials(),
         cli::trials(),
         doctor::trials(),
         assistant::trials(),

@@ -57,7 +57,7 @@ impl Host {
         let (ours, theirs) = tokio::io::duplex(64 << 10);
         let (output, input) = tokio::io::split(ours);
         let (read, write) = tokio::io::split(theirs);
-        let attach = mcp::attach(listener.url()).bearer_token(token.unwrap_or(listener.token()));
+        let attach = mcp::attach(listener.url()).bearer_token(token.unwrap_or_else(|| listener.token()));
         let bridge = tokio::spawn(attach.over(read, write));
         Self { room, phone, listener, bridge, input, output: BufReader::new(output).lines() }
     }

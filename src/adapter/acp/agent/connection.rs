@@ -144,7 +144,7 @@ pub(super) struct Room<'a>(mpsc::Permit<'a, String>);
 
 impl Room<'_> {
     /// Sends an update of a session.
-    pub(super) fn update(self, session: &str, update: Json) {
+    pub(super) fn update(self, session: &str, update: &Json) {
         let params = json!({"sessionId": session, "update": update});
         self.0.send(json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string());
     }

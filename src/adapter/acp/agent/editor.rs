@@ -93,7 +93,7 @@ impl Editor {
         let Some((turn, call)) = self.turn_of(request.call_id()) else { return false };
         let tool = request.tool();
         let mut about = PromptedCall::new(tool.name().as_str()).raw_input(request.arguments().clone());
-        about.title = Some(format!("Run {}?", tool.title().unwrap_or(tool.name().as_str())));
+        about.title = Some(format!("Run {}?", tool.title().unwrap_or_else(|| tool.name().as_str())));
         let ask = PermissionPrompt::new(about).option("allow", "Allow", "allow_once").option(
             "reject",
             "Reject",

@@ -65,7 +65,7 @@ impl Turn {
         if let Some(room) = self.connection.room().await
             && !self.over.is_cancelled()
         {
-            room.update(&self.session, update);
+            room.update(&self.session, &update);
         }
     }
 
@@ -80,7 +80,7 @@ impl Turn {
         let mut table = self.turns.lock();
         let (call, id) = start();
         fields.insert("toolCallId".to_owned(), json!(id));
-        room.update(&self.session, update("tool_call", fields));
+        room.update(&self.session, &update("tool_call", fields));
         table.calls.insert(id.clone(), Arc::downgrade(self));
         (call, id)
     }
@@ -91,7 +91,7 @@ impl Turn {
         let mut table = self.turns.lock();
         let is_open = if is_last { table.calls.remove(id).is_some() } else { table.calls.contains_key(id) };
         if is_open {
-            room.update(&self.session, changed(id, fields));
+            room.update(&self.session, &changed(id, fields));
         }
     }
 
@@ -113,7 +113,7 @@ impl Turn {
         for id in open {
             if let Some(room) = self.connection.room().await {
                 let fields = write::failed(&CallError::Cancelled, &self.folder);
-                room.update(&self.session, changed(&id, fields));
+                room.update(&self.session, &changed(&id, fields));
             }
         }
     }

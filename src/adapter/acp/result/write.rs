@@ -263,8 +263,8 @@ mod tests {
     }
 
     /// Writes a result, and checks it with the types of the protocol's crate: nothing is lost in them.
-    fn written(result: ToolResult) -> Json {
-        let fields = Json::Object(completed(&Value::encode(&result).unwrap(), folder()));
+    fn written(result: &ToolResult) -> Json {
+        let fields = Json::Object(completed(&Value::encode(result).unwrap(), folder()));
         checked(&fields);
         fields
     }
@@ -289,7 +289,7 @@ mod tests {
             .with_block(ContentBlock::from_value(&(&resource).into()))
             .with_block(odd)
             .with_model_text("for the model alone");
-        let written = written(result);
+        let written = written(&result);
         let content = written["content"].as_array().unwrap();
         let types: Vec<_> = content.iter().map(|it| it["content"]["type"].as_str().unwrap()).collect();
         assert_eq!(types, ["text", "image", "audio", "resource_link", "resource", "text"]);
@@ -300,11 +300,9 @@ mod tests {
     #[test]
     fn acp_c5_diff_has_both_texts_and_a_new_file_none_before() {
         let diff = |old: Option<&str>, new: Option<&str>, patch: Option<&str>| {
-            let mut diff = Diff::default();
-            diff.path = "src/main.rs".into();
-            (diff.old_text, diff.new_text, diff.patch) =
-                (old.map(Into::into), new.map(Into::into), patch.map(Into::into));
-            written(ToolResult::text("x").with_display(Display::new(DisplayContent::Diff(diff))))["content"]
+            let [old_text, new_text, patch] = [old, new, patch].map(|text| text.map(Into::into));
+            let diff = Diff { path: "src/main.rs".into(), old_text, new_text, patch };
+            written(&ToolResult::text("x").with_display(Display::new(DisplayContent::Diff(diff))))["content"]
                 .take()
         };
         let path = "/home/ada/src/main.rs";
@@ -325,18 +323,18 @@ mod tests {
             output: Some("made ``` it\n".into()),
             exit_code: Some(2),
         };
-        let written = written(ToolResult::default().with_display(Display::new(terminal)));
+        let written = written(&ToolResult::default().with_display(Display::new(terminal)));
         let text = written["content"][0]["content"]["text"].as_str().unwrap();
         assert_eq!(text, "````\nmade ``` it\n````\nexit code 2");
     }
 
     #[test]
     fn acp_c4_structured_data_is_the_raw_output_also_null() {
-        assert_eq!(written(ToolResult::text("t"))["rawOutput"], json!(null));
+        assert_eq!(written(&ToolResult::text("t"))["rawOutput"], json!(null));
         for data in [json!({"a": [1, 2.5]}), json!([1]), json!(7), json!(null)] {
-            let written = written(ToolResult::text("t").with_structured(&data));
+            let written = written(&ToolResult::text("t").with_structured(&data));
             assert_eq!(written["rawOutput"], data);
-            assert_eq!(written.get("rawOutput").is_some(), true);
+            assert!(written.get("rawOutput").is_some());
         }
         let plain = Json::Object(completed(&json!({"level": 0.8}).into(), folder()));
         assert_eq!(plain["content"][0]["content"]["text"], r#"{"level":0.8}"#);
@@ -366,7 +364,7 @@ mod tests {
             ],
         });
         let native = Native::new(ToolSystem::ACP, document.to_string());
-        let written = written(ToolResult::text("t").with_native(native));
+        let written = written(&ToolResult::text("t").with_native(native));
         assert_eq!(written["locations"], document["locations"]);
         assert_eq!(written["rawOutput"], document["rawOutput"]);
         let content = written["content"].as_array().unwrap();
@@ -394,7 +392,7 @@ mod tests {
     #[test]
     fn part_over_the_limit_is_left_out_with_both_numbers() {
         let written =
-            written(ToolResult::text("x".repeat(MAX_PART)).with_structured(json!("y".repeat(MAX_PART))));
+            written(&ToolResult::text("x".repeat(MAX_PART)).with_structured(json!("y".repeat(MAX_PART))));
         assert!(written.to_string().len() < 2_000, "{written}");
         let omitted = written["_meta"][OMITTED].as_str().unwrap();
         assert!(omitted.contains("1048576") && omitted.contains("1048578"), "{omitted}");

@@ -1,0 +1,211 @@
+//! `toolbridge acp-agent` under clients that nobody here wrote: the official SDKs for Node and Python, and the example client of
+//! the protocol's Rust crate. Also `toolbridge mcp --attach` beside it.
+
+use std::{
+    process::{Command as StdCommand, Stdio},
+    sync::OnceLock,
+};
+
+use anyhow::{Context, ensure};
+use libtest_mimic::Trial;
+use serde_json::{Value, json};
+use toolbridge::{Client, ErrorCode, Event, Progress, ToolContext, ToolError, Tools};
+
+use crate::{
+    ends::{client, double, event},
+    mcp_hosts::{listening, peer, stop},
+    program::{Program, script},
+    server::{self, Server, shared},
+    trial_with,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    type Test = fn() -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
+    let tests: [(&str, Missing, Test); 6] = [
+        ("acp_c1_client_of_the_node_sdk_sees_the_calls_of_the_room", missing, || {
+            Box::pin(calls("acp/client.mjs"))
+        }),
+        ("acp_c1_client_of_the_python_sdk_sees_the_calls_of_the_room", missing, || {
+            Box::pin(calls("acp/client.py"))
+        }),
+        ("acp_c12_client_of_the_node_sdk_cancels_a_turn", missing, || Box::pin(cancel("acp/client.mjs"))),
+        ("acp_c12_client_of_the_python_sdk_cancels_a_turn", missing, || Box::pin(cancel("acp/client.py"))),
+        ("acp_c1_example_client_of_the_rust_crate_sees_a_call", missing_example, || Box::pin(example())),
+        ("mcp_attach_carries_a_host_to_a_running_server", missing_host, || Box::pin(attach())),
+    ];
+    let trial = |(name, missing, test): (&str, Missing, Test)| {
+        trial_with(&format!("acp_agent::{name}"), missing, test)
+    };
+    tests.into_iter().map(trial).collect()
+}
+
+type Missing = fn() -> Option<&'static str>;
+
+/// Returns what is missing of the server and the official SDKs.
+pub(crate) fn missing() -> Option<&'static str> {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    if server::binary().is_none() {
+        return Some("livekit-server");
+    }
+    let find = || {
+        let mut find = StdCommand::new(script());
+        find.args(["acp", "find"]).stdout(Stdio::null()).stderr(Stdio::null());
+        find.status().is_ok_and(|status| status.success())
+    };
+    (!FOUND.get_or_init(find)).then_some("tests/peers/acp (scripts/peers acp)")
+}
+
+fn missing_host() -> Option<&'static str> {
+    crate::mcp::missing()
+}
+
+/// Returns the example client, if it is built.
+fn example_client() -> Option<&'static str> {
+    static FOUND: OnceLock<Option<String>> = OnceLock::new();
+    let find = || {
+        let script = script().with_file_name("acp-client");
+        let found = StdCommand::new(script).arg("find").stderr(Stdio::null()).output().ok()?;
+        let path = String::from_utf8(found.stdout).ok()?.trim().to_owned();
+        found.status.success().then_some(path)
+    };
+    FOUND.get_or_init(find).as_deref()
+}
+
+fn missing_example() -> Option<&'static str> {
+    if server::binary().is_none() {
+        return Some("livekit-server");
+    }
+    example_client()
+        .is_none()
+        .then_some("the example client of agent-client-protocol (scripts/acp-client path)")
+}
+
+async fn counting(context: ToolContext) -> Result<String, ToolError> {
+    context.progress(Progress::of(1, 2).message("half done"));
+    Ok("counted".to_owned())
+}
+
+async fn hang(context: ToolContext) -> Result<(), ToolError> {
+    context.cancelled().await;
+    Err(ToolError::cancelled())
+}
+
+async fn phone(server: &Server, room: &str) -> anyhow::Result<Client> {
+    let tools = Tools::new().tool("double", "Doubles a number", double).tool("counting", "", counting);
+    client(server, room, "phone", Client::builder().tools(tools.tool("hang", "", hang))).await
+}
+
+fn drive(server: &Server, program: &str, script: &Value, room: &str) -> anyhow::Result<Program> {
+    let script = script.to_string();
+    let agent = ["toolbridge", "acp-agent", "--room", room, "--client", "phone"];
+    peer(server, program, &[&[script.as_str()], &agent[..]].concat()).start()
+}
+
+/// Waits for the update of a call with this status.
+async fn status(program: &mut Program, status: &str) -> anyhow::Result<Value> {
+    program
+        .find(status, |line| {
+            let mut message: Value = serde_json::from_str(line).ok()?;
+            (message["update"]["status"] == status).then(|| message["update"].take())
+        })
+        .await
+}
+
+async fn said(program: &mut Program, text: &str) -> anyhow::Result<()> {
+    let is_it = |line: &str| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        message["update"]["content"]["text"].as_str()?.contains(text).then_some(())
+    };
+    program.find(text, is_it).await
+}
+
+async fn calls(program: &str) -> anyhow::Result<()> {
+    let (server, room) = (shared()?, format!("acp-agent-{}", program.replace(['/', '.'], "-")));
+    let _phone = phone(&server, &room).await?;
+    let prompts =
+        ["double {\"n\": 21}", "counting {}", "double {\"n\": \"x\"}", "nowhere {}", "what can you do?"];
+    let requests = json!([["session/load", {"sessionId": "s", "cwd": "/", "mcpServers": []}]]);
+    let mut client = drive(&server, program, &json!({"prompts": prompts, "requests": requests}), &room)?;
+    let agent = client.event("initialized").await?;
+    ensure!(
+        agent["result"]["protocolVersion"] == 1 && agent["result"]["agentInfo"]["name"] == "toolbridge",
+        "{agent}"
+    );
+    ensure!(client.event("answered").await?["error"]["code"] == -32601);
+    let begun = status(&mut client, "pending").await?;
+    ensure!(begun["sessionUpdate"] == "tool_call" && begun["title"] == "double", "{begun}");
+    ensure!(begun["rawInput"] == json!({"n": 21}), "{begun}");
+    let done = status(&mut client, "completed").await?;
+    ensure!(done["toolCallId"] == begun["toolCallId"] && done["rawOutput"] == 42, "{done}");
+    said(&mut client, "42").await?;
+    ensure!(client.event("stopped").await?["result"]["stopReason"] == "end_turn");
+    status(&mut client, "in_progress").await?;
+    status(&mut client, "completed").await?;
+    for code in ["invalid_parameters", "unknown_tool"] {
+        let failed = status(&mut client, "failed").await?;
+        ensure!(failed["_meta"]["dev.toolbridge/errorCode"] == code, "{failed}");
+    }
+    said(&mut client, "`double` (phone): Doubles a number").await?;
+    ensure!(client.event("stopped").await?["result"]["stopReason"] == "end_turn");
+    ensure!(client.event("ended").await?["code"] == 0);
+    ensure!(client.finish().await?.code == Some(0));
+    Ok(())
+}
+
+async fn cancel(program: &str) -> anyhow::Result<()> {
+    let (server, room) = (shared()?, format!("acp-cancel-{}", program.replace(['/', '.'], "-")));
+    let phone = phone(&server, &room).await?;
+    let mut events = phone.events();
+    let script = json!({"prompts": ["hang {}", "double {\"n\": 1}"], "cancelOn": "in_progress"});
+    // A call that takes long reports that it has started; a quick one has ended before.
+    let mut client = drive(&server, program, &script, &room)?;
+    client.event("cancelling").await?;
+    let outcome = |event| match event {
+        Event::Settled { tool, outcome, .. } if tool == "hang" => Some(outcome),
+        _ => None,
+    };
+    ensure!(event(&mut events, "the end of the call", outcome).await? == Err(ErrorCode::CANCELLED));
+    let failed = status(&mut client, "failed").await?;
+    ensure!(failed["_meta"]["dev.toolbridge/errorCode"] == "cancelled", "{failed}");
+    let stopped = client.event("stopped").await?;
+    ensure!(stopped["result"]["stopReason"] == "cancelled", "{stopped}");
+    client.event("ended").await?;
+    ensure!(client.finish().await?.code == Some(0));
+    Ok(())
+}
+
+async fn example() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "acp-example");
+    let _phone = phone(&server, room).await?;
+    let program = example_client().context("run `scripts/acp-client path`")?;
+    let command = format!("toolbridge acp-agent --room {room} --client phone");
+    let output =
+        Program::other(&server, program, &["--command", &command, "double {\"n\": 21}"]).run().await?;
+    ensure!(output.code == Some(0), "{output:?}");
+    for part in ["ToolCall(ToolCall {", "status: Some(Completed)", "raw_output: Some(Number(42))"] {
+        ensure!(output.stdout.contains(part), "{part}: {output:?}");
+    }
+    ensure!(output.stderr.contains("EndTurn"), "{output:?}");
+    Ok(())
+}
+
+/// A host starts the bridge in place of a second assistant.
+async fn attach() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "mcp-attach");
+    let _phone = phone(&server, room).await?;
+    let sink = listening(&server, room).await?;
+    let mut arguments = vec!["--cli"];
+    let variable = format!("TOOLBRIDGE_MCP_TOKEN={}", sink.token);
+    arguments.extend(["toolbridge", "mcp", "--attach", &sink.url, "-e", &variable]);
+    arguments.extend(["--quiet", "--format", "json", "--method", "tools/call", "--tool-name", "double"]);
+    let output = peer(&server, "mcp-inspector", &arguments).args(&["--tool-arg", "n=21"]).run().await?;
+    let answer: Value = serde_json::from_str(&output.stdout).with_context(|| format!("{output:?}"))?;
+    ensure!(answer["result"]["structuredContent"]["value"] == 42, "{answer}");
+    let refused = Program::toolbridge(&server, &["mcp", "--attach", &sink.url]);
+    let mut refused = refused.start()?;
+    refused.write(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await?;
+    let output = refused.finish().await?;
+    ensure!(output.code == Some(1) && output.stderr.contains("401"), "{output:?}");
+    ensure!(output.stdout.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{output:?}");
+    stop(sink).await
+}
