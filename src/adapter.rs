@@ -5,6 +5,8 @@
 #[cfg(all(feature = "acp", unix))]
 pub mod acp;
 pub mod agent_air;
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+mod elicitation;
 mod json;
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 mod lines;

@@ -9,6 +9,7 @@ use toolbridge::{
     programs::{SUPERVISE, supervise},
 };
 
+mod acp;
 mod acp_agent;
 mod assistant;
 mod call;
@@ -32,6 +33,8 @@ mod info;
 mod interrupt;
 mod mcp;
 mod ping;
+mod prompts;
+mod questions;
 mod record;
 mod record_option;
 mod recording_file;
@@ -83,6 +86,8 @@ enum Verb {
     Assistant(assistant::Arguments),
     /// Join as an assistant and serve the tools of the room to an MCP host
     Mcp(mcp::Arguments),
+    /// Talk to an agent (ACP) at the terminal, in a room whose tools it can call
+    Acp(acp::Arguments),
     /// Join as an assistant and serve the tools of the room as the agent of an editor (ACP)
     AcpAgent(acp_agent::Arguments),
     /// List the tools that participants of a room offer
@@ -209,6 +214,7 @@ impl Verb {
             Self::Call(arguments) => call::run(arguments).await,
             Self::Assistant(arguments) => assistant::run(arguments).await,
             Self::Mcp(arguments) => mcp::run(arguments).await,
+            Self::Acp(arguments) => acp::run(arguments).await,
             Self::AcpAgent(arguments) => acp_agent::run(arguments).await,
             Self::Tools(arguments) => tools::run(arguments).await,
             Self::Watch(arguments) => watch::run(arguments).await,
@@ -249,11 +255,13 @@ fn start_logs() {
         hint(&format!("RUST_LOG is invalid, so logging is off: {error}"));
         "off".into()
     });
-    // Below this level `rmcp` prints the arguments and results of calls.
-    let filter = match "rmcp=warn".parse() {
-        Ok(directive) if requested != "off" => filter.add_directive(directive),
-        _ => filter,
-    };
+    // Below this level these crates print the arguments and results of calls.
+    let filter = ["rmcp=warn", "agent_client_protocol=warn"].into_iter().fold(filter, |filter, directive| {
+        match directive.parse() {
+            Ok(directive) if requested != "off" => filter.add_directive(directive),
+            _ => filter,
+        }
+    });
     let colors = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colors).init();
 }

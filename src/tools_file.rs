@@ -45,6 +45,13 @@ pub(crate) struct Sections {
         expect(dead_code, reason = "known, so that a file is read with any features")
     )]
     pub(crate) rap: Vec<Spanned<RapEntry>>,
+    /// `[[acp]]`: agents of the Agent Client Protocol.
+    #[serde(default)]
+    #[cfg_attr(
+        not(feature = "acp"),
+        expect(dead_code, reason = "known, so that a file is read with any features")
+    )]
+    pub(crate) acp: Vec<Spanned<AcpEntry>>,
 }
 
 /// One `[[rap]]`.
@@ -71,6 +78,27 @@ pub(crate) struct RapEntry {
     pub(crate) timeout: Option<Spanned<String>>,
     #[serde(default)]
     pub(crate) trust_hints: bool,
+}
+
+/// One `[[acp]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(
+    not(feature = "acp"),
+    expect(dead_code, reason = "known, so that a file is read with any features")
+)]
+pub(crate) struct AcpEntry {
+    pub(crate) name: Spanned<String>,
+    pub(crate) command: Spanned<Vec<String>>,
+    pub(crate) description: Option<String>,
+    pub(crate) cwd: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, Spanned<toml::Value>>,
+    pub(crate) consent: Option<Asks>,
+    pub(crate) timeout: Option<Spanned<String>>,
+    pub(crate) allow_fs: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    pub(crate) allow_terminal: bool,
 }
 
 /// One `[[mcp]]`.

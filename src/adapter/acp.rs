@@ -2,11 +2,16 @@
 //!
 //! An agent is a process that speaks JSON-RPC over its standard streams, one message a line. Its definition is at
 //! <https://agentclientprotocol.com>.
+//!
+//! Log `agent_client_protocol`, which speaks the protocol, at the level `warn`: below it prints whole messages.
 
 mod agent;
-#[allow(dead_code, reason = "both directions will use it")]
+mod client;
+mod document;
 mod lines;
 mod result;
 mod text;
 
 pub use agent::{AcpAgent, AcpServeError, AgentCall, AgentTurn, Editor, TurnEnd, UserPrompt, agent};
+pub use client::{AcpCommand, AcpError, AcpTool, command, forget_permissions, from_file, line, stdio};
+pub use document::{CallStatus, ToolCall};

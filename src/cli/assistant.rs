@@ -83,6 +83,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let mut builder = Assistant::builder().drain(DRAIN);
     let sources = unless_interrupted(arguments.sources.start(false)).await?;
+    let agents = sources.agents.clone();
     builder = with_sources!(builder, sources);
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
@@ -99,6 +100,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         }
         joined => joined?,
     };
+    for agent in &agents {
+        agent.offer_tools(&assistant).await.map_err(Failure::failed)?;
+    }
     let listener = match arguments.mcp_listen {
         Some(address) => Some(arguments.serving.listen(&assistant, address).await?),
         None => None,

@@ -1,6 +1,6 @@
 //! `toolbridge client`: a client whose tools are programs on this machine.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use clap::Args;
 
@@ -9,6 +9,7 @@ use super::{
     connect::RoomArguments,
     connection_state, file,
     interrupt::{interrupted, unless_interrupted},
+    prompts,
     record_option::RecordOption,
     sources::{SourceArguments, with_sources},
     text, tool_failed,
@@ -34,6 +35,9 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut builder = Client::builder();
     let sources = unless_interrupted(arguments.sources.start(true)).await?;
+    if !sources.agents.is_empty() && io::stdin().is_terminal() {
+        builder = builder.prompt(prompts::ask);
+    }
     builder = with_sources!(builder, sources);
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());

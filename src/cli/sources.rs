@@ -1,4 +1,4 @@
-//! `--tools`, `--mcp` and `--rap`: the tools that a client or an assistant runs on this machine.
+//! `--tools`, `--mcp`, `--rap` and `--acp`: the tools that a client or an assistant runs on this machine.
 
 use std::{
     env,
@@ -11,6 +11,7 @@ use super::{Failure, consent::ConsentPrompt, grant::Listed, hint};
 use toolbridge::{
     ToolSource as _,
     adapter::{
+        acp::{self, AcpCommand, AcpError, AcpTool},
         mcp::{self, McpError, McpServer, McpTools},
         rap::{self, RapError, RapTools, RapToolset},
     },
@@ -19,8 +20,8 @@ use toolbridge::{
 
 #[derive(Debug, Args)]
 pub(super) struct SourceArguments {
-    /// TOML file that defines programs, MCP servers and RAP toolsets as tools (see examples/tools.toml). Programs run on
-    /// this machine
+    /// TOML file that defines programs, MCP servers, RAP toolsets and agents as tools (see examples/tools.toml). Programs and
+    /// agents run on this machine
     #[arg(long, value_name = "FILE")]
     tools: Option<PathBuf>,
 
@@ -34,6 +35,19 @@ pub(super) struct SourceArguments {
     #[arg(long, value_name = "[NAME=]URL", value_parser = toolset)]
     rap: Vec<String>,
 
+    /// Agent of the Agent Client Protocol (ACP) that becomes one tool (repeatable): a command, which runs on this machine in the
+    /// current folder. Its words are split as by a shell. `NAME=` before it sets the name of the tool
+    #[arg(long, value_name = "[NAME=]COMMAND", value_parser = server)]
+    acp: Vec<String>,
+
+    /// Let the agents of --acp read and write the files of this folder, and of no other, through toolbridge
+    #[arg(long, value_name = "DIR", requires = "acp")]
+    allow_fs: Option<PathBuf>,
+
+    /// Let the agents of --acp run commands through toolbridge. A person is asked before each, with the exact command
+    #[arg(long, requires = "acp")]
+    allow_terminal: bool,
+
     /// Run this tool, under the name that it is offered by, without asking for consent (repeatable). `SERVER.*` stands for
     /// all tools of an MCP server or a RAP toolset, and another name that ends in `*` for all tools whose names start with it
     #[arg(long, value_name = "TOOL")]
@@ -45,6 +59,7 @@ pub(super) struct Sources {
     pub(super) programs: Option<ProgramTools>,
     pub(super) servers: Vec<McpTools>,
     pub(super) toolsets: Vec<RapTools>,
+    pub(super) agents: Vec<AcpTool>,
     pub(super) consent: Option<ConsentPrompt>,
 }
 
@@ -64,6 +79,9 @@ macro_rules! with_sources {
         for toolset in sources.toolsets {
             builder = builder.tools(toolset);
         }
+        for agent in sources.agents {
+            builder = builder.tools(agent);
+        }
         builder
     }};
 }
@@ -74,29 +92,50 @@ impl SourceArguments {
     /// Loads the programs, and starts the servers. `may_ask` says whether a person can be asked for consent at the
     /// terminal.
     pub(super) async fn start(&self, may_ask: bool) -> Result<Sources, Failure> {
-        let (mut programs, mut servers, mut toolsets) = (None, Vec::new(), Vec::new());
+        let (mut programs, mut servers, mut toolsets, mut agents) =
+            (None, Vec::new(), Vec::new(), Vec::new());
         if let Some(path) = &self.tools {
             programs = Some(read_programs(path)?);
             servers = mcp::from_file(path).map_err(|error| of_file(path, &error))?;
             toolsets = rap::from_file(path).map_err(|error| of_rap_entry(path, &error))?;
+            agents = acp::from_file(path).map_err(|error| agent_of_file(path, &error))?;
         }
         servers.extend(self.mcp.iter().map(|text| named(text)));
         toolsets.extend(self.rap.iter().map(|text| named_toolset(text)));
-        if self.tools.is_none() && self.mcp.is_empty() && self.rap.is_empty() && !self.yes.is_empty() {
-            return Err(Failure::usage("--yes is for tools of --tools, --mcp or --rap"));
+        agents.extend(self.acp.iter().map(|text| self.agent(text)).collect::<Result<Vec<_>, _>>()?);
+        let has_none =
+            self.tools.is_none() && [&self.mcp, &self.rap, &self.acp].iter().all(|it| it.is_empty());
+        if has_none && !self.yes.is_empty() {
+            return Err(Failure::usage("--yes is for tools of --tools, --mcp, --rap or --acp"));
         }
         let mut offered = Vec::new();
         for server in servers {
             offered.push(started(server).await?);
         }
         let toolsets = started_toolsets(toolsets).await?;
+        let mut started_agents = Vec::new();
+        for agent in agents {
+            started_agents.push(started_agent(agent).await?);
+        }
         // In the order in which the participant gets them: it decides about names that several have.
         let of_programs = programs.iter().map(|it| Listed { server: None, tools: it.list() });
         let of_servers = offered.iter().map(|it| Listed { server: it.name(), tools: it.list() });
         let of_toolsets = toolsets.iter().map(|it| Listed { server: it.name(), tools: it.list() });
-        let listed: Vec<_> = of_programs.chain(of_servers).chain(of_toolsets).collect();
+        let of_agents =
+            started_agents.iter().map(|it| Listed { server: Some(it.name().to_owned()), tools: it.list() });
+        let listed: Vec<_> = of_programs.chain(of_servers).chain(of_toolsets).chain(of_agents).collect();
         let consent = ConsentPrompt::of(&listed, &self.yes, may_ask)?;
-        Ok(Sources { programs, servers: offered, toolsets, consent })
+        Ok(Sources { programs, servers: offered, toolsets, agents: started_agents, consent })
+    }
+
+    /// Returns the agent that an `--acp` names.
+    fn agent(&self, text: &str) -> Result<AcpCommand, Failure> {
+        let (name, command) = split(text);
+        let agent = in_current_folder(acp::line(command), self.allow_fs.as_deref(), self.allow_terminal)?;
+        Ok(match name {
+            Some(name) => agent.name(name),
+            None => agent,
+        })
     }
 }
 
@@ -151,7 +190,34 @@ fn of_rap_entry(path: &Path, error: &RapError) -> Failure {
     }
 }
 
-/// Checks the form of a `--mcp`.
+/// Lets an agent work in the current folder, and do through toolbridge what the options allow.
+pub(super) fn in_current_folder(
+    agent: AcpCommand,
+    files: Option<&Path>,
+    runs_commands: bool,
+) -> Result<AcpCommand, Failure> {
+    let folder = env::current_dir()
+        .map_err(|error| Failure::failed(format!("cannot determine the current folder: {error}")))?;
+    let agent = agent.folder(folder);
+    let agent = if let Some(files) = files { agent.allow_files(files) } else { agent };
+    Ok(if runs_commands { agent.allow_commands() } else { agent })
+}
+
+/// Starts an agent through this program, which ends it when this process is killed.
+pub(super) async fn started_agent(agent: AcpCommand) -> Result<AcpTool, Failure> {
+    let mut agent = agent.supervisor(this_program()?);
+    if let Ok(program) = env::current_exe() {
+        agent = agent.attach_program(program);
+    }
+    agent.await.map_err(|error| match error {
+        AcpError::Command { .. } | AcpError::Setting { .. } | AcpError::Variable { .. } => {
+            Failure::usage(error)
+        }
+        other => Failure::failed(other),
+    })
+}
+
+/// Checks the form of a `--mcp` or an `--acp`.
 pub(super) fn server(text: &str) -> Result<String, String> {
     if split(text).1.trim().is_empty() {
         return Err("a command or a URL is missing".to_owned());
@@ -201,6 +267,13 @@ fn of_file(path: &Path, error: &McpError) -> Failure {
             ProgramsError::Toml { .. } | ProgramsError::Tool { .. } | ProgramsError::Register(_),
         )
         | McpError::Entry { .. } => Failure::usage(format!("{}: {error}", path.display())),
+        of_the_file_itself => Failure::usage(of_the_file_itself),
+    }
+}
+
+fn agent_of_file(path: &Path, error: &AcpError) -> Failure {
+    match error {
+        AcpError::Entry { .. } => Failure::usage(format!("{}: {error}", path.display())),
         of_the_file_itself => Failure::usage(of_the_file_itself),
     }
 }

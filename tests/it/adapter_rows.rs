@@ -8,8 +8,13 @@ use std::{
 };
 
 /// The rows that each checklist has: its prefix, the letter of its rows, and their numbers. A checklist may have more.
-const ROWS: [(&str, char, RangeInclusive<u32>); 4] =
-    [("agent_air_", 'G', 0..=11), ("wxo_", 'W', 1..=20), ("rap_", 'R', 1..=6), ("common_", 'X', 1..=10)];
+const ROWS: [(&str, char, RangeInclusive<u32>); 5] = [
+    ("agent_air_", 'G', 0..=11),
+    ("wxo_", 'W', 1..=20),
+    ("rap_", 'R', 1..=6),
+    ("acp_", 'C', 1..=17),
+    ("common_", 'X', 1..=10),
+];
 
 /// A section of the page: its prefix, and the row, tests and state of each line of its table.
 struct Section {

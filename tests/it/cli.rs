@@ -83,6 +83,7 @@ fn help_names_every_verb() {
         "call",
         "assistant",
         "mcp",
+        "acp",
         "acp-agent",
         "tools",
         "watch",
@@ -139,7 +140,8 @@ fn completions_exist_for_each_shell_and_a_reader_may_stop() {
 
 #[test]
 fn help_shows_no_secret_of_the_environment() {
-    for verb in ["call", "client", "token", "watch", "ping", "tools", "demo", "assistant", "mcp", "acp-agent"]
+    for verb in
+        ["call", "client", "token", "watch", "ping", "tools", "demo", "assistant", "mcp", "acp", "acp-agent"]
     {
         let output = toolbridge(&[verb, "--help"])
             .env("LIVEKIT_API_SECRET", "hunter2")

@@ -81,7 +81,7 @@ fn tool_of_a_server_needs_consent_or_a_yes() {
         assert!(!text(&allowed.stderr).contains("needs consent"), "{allowed:?}");
     }
     let useless = complaint(&feed(&["client", "--yes", "lamp"], b""), 2);
-    assert!(useless.contains("--mcp or --rap"), "{useless}");
+    assert!(useless.contains("--rap or --acp"), "{useless}");
 }
 
 #[tokio::test]

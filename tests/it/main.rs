@@ -18,6 +18,14 @@ macro_rules! with {
 
 #[cfg(all(feature = "acp", unix))]
 mod acp_agent;
+#[cfg(all(feature = "acp", unix))]
+mod acp_client;
+#[cfg(all(feature = "acp", unix))]
+mod acp_permission;
+#[cfg(all(feature = "acp", unix))]
+mod acp_room;
+#[cfg(all(feature = "acp", unix))]
+mod acp_script;
 mod adapter_rows;
 mod agent_air;
 mod agent_air_batch;

@@ -148,7 +148,10 @@ pub(super) fn lines<R, W, F>(
     writer: W,
     traffic: Arc<Traffic>,
     inspect: F,
-) -> Transport<impl Sink<String, Error = io::Error> + Send, impl Stream<Item = io::Result<String>> + Send>
+) -> Transport<
+    impl Sink<String, Error = io::Error> + Send + use<R, W, F>,
+    impl Stream<Item = io::Result<String>> + Send + use<R, W, F>,
+>
 where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,

@@ -1,3 +1,6 @@
-//! The result of a call, as tool calls of the protocol have it.
+//! Results of calls, in both directions.
 
+mod read;
 pub(super) mod write;
+
+pub(super) use read::TerminalOutput;

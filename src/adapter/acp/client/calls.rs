@@ -1,0 +1,227 @@
+//! The tool calls of an agent in its turn: merged, shown, and ended.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use serde_json::{Value as Json, json};
+use tokio::time::Instant;
+
+use super::shown::{Place, Shown};
+use crate::{
+    ErrorCode, Progress, ToolError, Value,
+    adapter::acp::{CallStatus, ToolCall, result::TerminalOutput},
+    value::prefix,
+};
+
+/// The most open calls of an agent: as many as a participant may have open.
+const MAX_OPEN: usize = 64;
+
+/// The most bytes in the documents of the open calls.
+const MAX_BYTES: usize = 32 << 20;
+
+/// The longest id of a call, in bytes.
+const MAX_ID: usize = 128;
+
+/// How many ended calls are remembered, so that a late update is recognized.
+const MAX_ENDED: usize = 1_024;
+
+/// How long an update waits for the call that it belongs to.
+const HOLD: Duration = Duration::from_secs(5);
+
+/// The most locations in one progress update, because such an update has 4 KiB.
+const MAX_LOCATIONS: usize = 8;
+
+/// The longest text in one progress update, in bytes.
+const MAX_TEXT: usize = 512;
+
+/// Updates that had no effect on a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ignored {
+    /// They came after the end of their call.
+    pub(super) late: u64,
+    /// They have no valid id, exceed a limit, or came while no turn was open.
+    pub(super) refused: u64,
+}
+
+/// The calls of one session.
+#[derive(Default)]
+pub(super) struct Calls {
+    open: HashMap<String, Open>,
+    ended: VecDeque<String>,
+    pub(super) ignored: Ignored,
+}
+
+struct Open {
+    call: ToolCall,
+    /// Until when the call itself is awaited: only updates of it have come.
+    held: Option<Instant>,
+    shown: Option<Shown>,
+}
+
+impl Calls {
+    /// Takes a `tool_call` (`is_new`) or a `tool_call_update`.
+    pub(super) fn update(
+        &mut self,
+        is_new: bool,
+        update: ToolCall,
+        place: Option<&Place>,
+        terminal: &dyn Fn(&str) -> TerminalOutput,
+    ) {
+        let is_id = |id: &String| !id.is_empty() && id.len() <= MAX_ID && !id.contains(char::is_control);
+        let (Some(id), Some(place)) = (update.id().filter(is_id), place) else {
+            self.ignored.refused += 1;
+            return;
+        };
+        if self.ended.contains(&id) {
+            self.ignored.late += 1;
+            place.progress(progress(&update, "after its end"));
+            return;
+        }
+        let bytes: usize = self.open.values().map(|open| open.call.size()).sum();
+        let is_known = self.open.contains_key(&id);
+        if bytes + update.size() > MAX_BYTES || !is_known && self.open.len() >= MAX_OPEN {
+            self.ignored.refused += 1;
+            return;
+        }
+        let open = self.open.entry(id.clone()).or_insert_with(|| Open {
+            call: ToolCall::default(),
+            held: (!is_new).then(|| Instant::now() + HOLD),
+            shown: None,
+        });
+        if is_new && open.held.take().is_some() {
+            // The call comes after an update of it, which counts all the same.
+            let later = std::mem::replace(&mut open.call, update);
+            open.call.merge(&later);
+        } else {
+            open.call.merge(&update);
+        }
+        if !place.has_absolute(&open.call) {
+            place.warn("a path that the agent names is not absolute");
+        }
+        self.advance(&id, place, terminal);
+    }
+
+    /// Merges the update in a permission request. Returns the merged call; one that is unknown stays so.
+    pub(super) fn asked(
+        &mut self,
+        update: &ToolCall,
+        place: &Place,
+        terminal: &dyn Fn(&str) -> TerminalOutput,
+    ) -> ToolCall {
+        let Some((id, open)) = update.id().and_then(|id| Some((id.clone(), self.open.get_mut(&id)?))) else {
+            return update.clone();
+        };
+        open.call.merge(update);
+        open.held = None;
+        // Its input is known: a person is to decide about it.
+        open.shown.get_or_insert_with(|| place.show(&open.call));
+        let call = open.call.clone();
+        self.advance(&id, place, terminal);
+        call
+    }
+
+    /// Shows the calls that were held for too long, as they are.
+    pub(super) fn release(&mut self, place: Option<&Place>, terminal: &dyn Fn(&str) -> TerminalOutput) {
+        let now = Instant::now();
+        let due = |open: &Open| open.held.is_some_and(|until| until <= now);
+        let ids: Vec<String> =
+            self.open.iter().filter(|(_, open)| due(open)).map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            if let Some(open) = self.open.get_mut(&id) {
+                open.held = None;
+            }
+            if let Some(place) = place {
+                self.advance(&id, place, terminal);
+            }
+        }
+    }
+
+    /// Returns when the next held call is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.open.values().filter_map(|open| open.held).min()
+    }
+
+    /// Ends all open calls with this failure.
+    pub(super) fn end_all(&mut self, place: &Place, error: &ToolError) {
+        for (id, open) in std::mem::take(&mut self.open) {
+            let shown = open.shown.unwrap_or_else(|| place.show(&open.call));
+            let partial = open.call.result().to_value();
+            shown.finish(Err(ToolError::new(error.code(), error.message()).with_partial(partial)));
+            self.note_end(id);
+        }
+    }
+
+    /// Tells about a call that was decided without a question.
+    pub(super) fn note(&self, id: Option<&str>, text: &str) {
+        if let Some(Open { shown: Some(shown), .. }) = id.and_then(|id| self.open.get(id)) {
+            shown.progress(Progress::from(text));
+        }
+    }
+
+    /// Shows what is known of a call, and ends it if its status is final.
+    fn advance(&mut self, id: &str, place: &Place, terminal: &dyn Fn(&str) -> TerminalOutput) {
+        let Some(open) = self.open.get_mut(id) else { return };
+        let is_known = open.call.has("rawInput") || open.call.status() != CallStatus::Pending;
+        if open.held.is_some() || open.shown.is_none() && !is_known {
+            return;
+        }
+        let shown = open.shown.get_or_insert_with(|| place.show(&open.call));
+        let progress = progress(&open.call, "");
+        place.progress(progress.clone());
+        let Some(outcome) = open.call.outcome_with(terminal) else { return shown.progress(progress) };
+        if let Some(Open { shown: Some(shown), .. }) = self.open.remove(id) {
+            shown.finish(outcome);
+        }
+        self.note_end(id.to_owned());
+    }
+
+    fn note_end(&mut self, id: String) {
+        if self.ended.len() >= MAX_ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(id);
+    }
+}
+
+/// Returns the failure of calls whose turn was cancelled.
+pub(super) fn cancelled() -> ToolError {
+    ToolError::new(ErrorCode::CANCELLED, "the agent's turn was cancelled")
+}
+
+/// Describes the state of a call in one line, with its kind, status and locations as content.
+fn progress(call: &ToolCall, remark: &str) -> Progress {
+    let (title, kind, status) = (call.title(), call.kind(), call.status());
+    let locations = call.field("locations");
+    let locations: Vec<Json> =
+        locations.iter().filter_map(Json::as_array).flatten().take(MAX_LOCATIONS).cloned().collect();
+    let name = title.or_else(|| call.name()).unwrap_or_else(|| kind.clone());
+    let mut line = format!("{}: {}", prefix(&name, MAX_TEXT), prefix(status.as_str(), 32));
+    if let Some(place) = locations.last().and_then(|it| it["path"].as_str().map(|path| (path, &it["line"]))) {
+        let (path, number) = place;
+        line += &match number.as_u64() {
+            Some(number) => format!(" {}:{number}", prefix(path, MAX_TEXT)),
+            None => format!(" {}", prefix(path, MAX_TEXT)),
+        };
+    }
+    if let Some(text) = first_text(call) {
+        line += &format!(" · {}", prefix(&text, MAX_TEXT));
+    }
+    if !remark.is_empty() {
+        line += &format!(" ({remark})");
+    }
+    let mut content =
+        json!({"toolCallId": call.id(), "kind": kind, "status": status.as_str(), "locations": locations});
+    if content.to_string().len() > 3 << 10 {
+        content["locations"] = json!([]);
+    }
+    Progress::from(line).content(Value::from(content))
+}
+
+/// Returns the last text that the call shows.
+fn first_text(call: &ToolCall) -> Option<String> {
+    let content = call.field("content")?;
+    let mut texts = content.as_array()?.iter().filter_map(|item| item["content"]["text"].as_str());
+    texts.next_back().and_then(|text| text.lines().next()).map(str::to_owned)
+}

@@ -1,0 +1,274 @@
+//! One run of an agent: started, initialized, and ended.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use agent_client_protocol::{Agent, Builder, Client, ConnectionTo, ErrorCode, UntypedMessage};
+use serde_json::{Value as Json, json};
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    AcpError,
+    files::Folder,
+    handler::Handler,
+    offer::Offered,
+    session::Session,
+    settings::Settings,
+    terminal::{Options, Terminals},
+};
+use crate::{adapter::acp::lines, process::Child, value::prefix};
+
+/// The version of the protocol that is spoken.
+const VERSION: u64 = 1;
+
+/// How long an agent that has closed its output may take to end, so that its status can be reported.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
+
+/// The longest text of an agent in an error, in bytes.
+const MAX_REASON: usize = 512;
+
+/// The most ways to sign in that an error names.
+const MAX_WAYS: usize = 8;
+
+/// What prompts need of a connection.
+#[derive(Clone)]
+pub(super) struct Live {
+    pub(super) agent: ConnectionTo<Agent>,
+    pub(super) session: Arc<Session>,
+    /// Ends the process group.
+    pub(super) kill: CancellationToken,
+    /// Why the agent has ended.
+    pub(super) end: watch::Sender<Option<Arc<str>>>,
+    /// The tools that the session was opened with.
+    offered: Arc<Mutex<Option<u64>>>,
+    folder: Arc<str>,
+    has_http: bool,
+    ways: Arc<[String]>,
+}
+
+pub(super) struct Connection {
+    pub(super) live: Live,
+    child: Child,
+    /// Ends the protocol's task when this is dropped.
+    closing: Option<oneshot::Sender<()>>,
+    tasks: JoinSet<()>,
+}
+
+impl Connection {
+    /// Starts the agent, agrees on a version, and opens a session.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills the agent.
+    pub(super) async fn start(
+        name: &Arc<str>,
+        settings: &Settings,
+        offered: Option<&Offered>,
+    ) -> Result<Self, AcpError> {
+        let deadline = Instant::now() + settings.start_limit;
+        let wrong = |reason: String| AcpError::Setting { agent: name.to_string(), reason };
+        let folder = settings.folder.to_str().filter(|_| settings.folder.is_absolute());
+        let folder = folder.ok_or_else(|| wrong("its folder is not an absolute path in UTF-8".to_owned()))?;
+        let files = match &settings.files {
+            Some(path) => Some(Folder::open(path).map_err(|error| {
+                wrong(format!("the folder {} of its files cannot be used: {error}", path.display()))
+            })?),
+            None => None,
+        };
+        let options = settings
+            .runs_commands
+            .then(|| Options { folder: settings.folder.clone(), supervisor: settings.supervisor.clone() });
+        let not_started = |source| AcpError::NotStarted { agent: name.to_string(), source };
+        let (child, stdin, stdout) = settings.command.spawn().map_err(not_started)?;
+        let session = Arc::new(Session::new(Terminals::new(options)));
+        let reader = Arc::clone(&session);
+        let transport = lines::lines(name, stdout, stdin, Arc::clone(&session.traffic), move |message| {
+            let params = message.params.filter(|_| message.method.as_deref() == Some("session/update"));
+            if let Some(params) = params.filter(|_| message.id.is_none()) {
+                reader.update(params);
+                return true;
+            }
+            false
+        });
+        let handler = Handler {
+            agent: Arc::clone(name),
+            session: Arc::clone(&session),
+            folder: files.map(Arc::new),
+            open: Arc::default(),
+        };
+        let has_files = handler.folder.is_some();
+        let (opened, connected) = oneshot::channel();
+        let (closing, closed) = oneshot::channel::<()>();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let served = Builder::new_with(Client, handler).connect_with(transport, async move |agent| {
+                let _ = opened.send(agent); // the start was given up
+                let _ = closed.await;
+                Ok(())
+            });
+            if let Err(error) = served.await {
+                tracing::debug!(code = i32::from(error.code), "the connection to an agent has failed");
+            }
+        });
+        let agent = connected.await.map_err(|_| AcpError::protocol(name, "its connection has ended"))?;
+        let live = Live {
+            agent,
+            session,
+            kill: CancellationToken::new(),
+            end: watch::Sender::new(None),
+            offered: Arc::default(),
+            folder: folder.into(),
+            has_http: false,
+            ways: [].into(),
+        };
+        let mut connection = Self { live, child, closing: Some(closing), tasks };
+        let opened = timeout_at(deadline, connection.open(name, has_files, settings, offered)).await;
+        match opened {
+            Ok(Ok(())) => Ok(connection),
+            Ok(Err(error)) => Err(connection.explained(name, error).await),
+            Err(_) => {
+                let reason = format!("it did not open a session within {} s", settings.start_limit.as_secs());
+                Err(connection.explained(name, AcpError::protocol(name, reason)).await)
+            }
+        }
+    }
+
+    /// Initializes the connection, and opens the session.
+    async fn open(
+        &mut self,
+        name: &str,
+        has_files: bool,
+        settings: &Settings,
+        offered: Option<&Offered>,
+    ) -> Result<(), AcpError> {
+        let answer = self.live.request("initialize", json!({
+            "protocolVersion": VERSION,
+            "clientCapabilities": {
+                "fs": {"readTextFile": has_files, "writeTextFile": has_files},
+                "terminal": settings.runs_commands,
+                "elicitation": {"form": {}, "url": {}},
+            },
+            "clientInfo": {"name": "toolbridge", "title": "toolbridge", "version": env!("CARGO_PKG_VERSION")},
+        }));
+        let answer = answer.await.map_err(|error| refused(name, "initialize", &error))?;
+        let version = &answer["protocolVersion"];
+        if version.as_u64() != Some(VERSION) {
+            let reason =
+                format!("it speaks version {} of the protocol, and not version {VERSION}", shown(version));
+            return Err(AcpError::protocol(name, reason));
+        }
+        self.live.has_http = answer["agentCapabilities"]["mcpCapabilities"]["http"] == true;
+        let methods = answer["authMethods"].as_array().into_iter().flatten().take(MAX_WAYS);
+        self.live.ways = methods
+            .filter_map(|it| it["name"].as_str().or_else(|| it["id"].as_str()))
+            .map(|it| prefix(it, 128).to_owned())
+            .collect();
+        self.live.open_session(name, settings, offered).await
+    }
+
+    /// Tells prompts why the agent has ended.
+    pub(super) fn tell_end(&self, reason: &str) {
+        self.live.end.send_replace(Some(reason.into()));
+    }
+
+    /// Adds how the process ended, or what it wrote, to an error of the start. The agent is killed.
+    async fn explained(mut self, name: &str, error: AcpError) -> AcpError {
+        let AcpError::Protocol { reason, .. } = error else { return error };
+        if let Ok(Ok(exit)) = timeout(EXIT_GRACE, self.child.wait()).await {
+            return AcpError::Ended { agent: name.to_owned(), exit };
+        }
+        AcpError::Protocol { agent: name.to_owned(), reason, stderr: self.child.stderr() }
+    }
+
+    /// Resolves when the agent has ended or closed its output, with the reason. Meanwhile shows the calls that were held.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(super) async fn ended(&mut self) -> String {
+        let session = Arc::clone(&self.live.session);
+        let (agent, kill) = (self.live.agent.clone(), self.live.kill.clone());
+        let exit = loop {
+            let due = session.due();
+            tokio::select! {
+                exit = self.child.wait() => break exit.ok(),
+                () = agent.incoming_closed() => break timeout(EXIT_GRACE, self.child.wait()).await.ok().and_then(Result::ok),
+                () = kill.cancelled() => return "it did not end its turn within 5 s after it was told to".to_owned(),
+                () = session.held.notified() => {}
+                () = async { match due { Some(due) => sleep_until(due).await, None => std::future::pending().await } } => session.release(),
+            }
+        };
+        exit.map_or_else(|| "it closed its output".to_owned(), |exit| format!("it ended ({})", exit.status()))
+    }
+
+    /// Ends the agent: its input is closed, then it is told to end, then it is killed.
+    pub(super) async fn close(mut self) {
+        if self.live.kill.is_cancelled() {
+            drop(self.child); // kills the group at once
+        } else {
+            self.closing.take();
+            let _ = self.child.close().await;
+        }
+        self.tasks.shutdown().await;
+    }
+}
+
+impl Live {
+    /// Sends a request, and returns its answer.
+    pub(super) async fn request(
+        &self,
+        method: &str,
+        params: Json,
+    ) -> Result<Json, agent_client_protocol::Error> {
+        self.agent.send_request(UntypedMessage { method: method.to_owned(), params }).block_task().await
+    }
+
+    /// Sends a notification. An agent that has ended does not get it.
+    pub(super) fn notify(&self, method: &str, params: Json) {
+        let _ = self.agent.send_notification(UntypedMessage { method: method.to_owned(), params });
+    }
+
+    /// Opens a session, unless there is one with these tools.
+    pub(super) async fn open_session(
+        &self,
+        name: &str,
+        settings: &Settings,
+        offered: Option<&Offered>,
+    ) -> Result<(), AcpError> {
+        let key = offered.map(|offered| offered.key);
+        let lock = || self.offered.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !self.session.id().is_empty() && *lock() == key {
+            return Ok(());
+        }
+        let servers: Vec<Json> = offered
+            .and_then(|offered| offered.server(self.has_http, settings.attach.as_deref()))
+            .into_iter()
+            .collect();
+        let params = json!({"cwd": &*self.folder, "mcpServers": servers});
+        let answer = self.request("session/new", params).await.map_err(|error| {
+            if error.code == ErrorCode::AUTH_REQUIRED {
+                return AcpError::SignInRequired { agent: name.to_owned(), ways: self.ways.to_vec() };
+            }
+            refused(name, "session/new", &error)
+        })?;
+        let id = answer["sessionId"].as_str().filter(|id| !id.is_empty());
+        let id = id.ok_or_else(|| AcpError::protocol(name, "it opened a session without an id"))?;
+        self.session.set_id(id.to_owned());
+        *lock() = key;
+        Ok(())
+    }
+}
+
+fn refused(name: &str, method: &str, error: &agent_client_protocol::Error) -> AcpError {
+    let code = i32::from(error.code);
+    AcpError::protocol(name, format!("it refused {method}: {} ({code})", prefix(&error.message, MAX_REASON)))
+}
+
+fn shown(version: &Json) -> String {
+    prefix(&version.to_string(), 32).to_owned()
+}

@@ -1,0 +1,227 @@
+//! The session with an agent: its turn, what it says, and its calls.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use serde::Deserialize;
+use serde_json::{Value as Json, value::RawValue};
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    calls::{self, Calls, Ignored},
+    shown::Place,
+    terminal::Terminals,
+};
+use crate::{
+    Progress, ToolError,
+    adapter::acp::{ToolCall, lines::Traffic},
+    value::prefix,
+};
+
+/// The longest text that an agent says in one turn, in bytes. The rest is cut.
+const MAX_SAID: usize = 1 << 20;
+
+/// The longest text in a progress update, in bytes.
+const MAX_PROGRESS: usize = 1_024;
+
+/// The state of a connection to an agent.
+pub(super) struct Session {
+    state: Mutex<State>,
+    /// The earliest end of a hold has changed.
+    pub(super) held: Notify,
+    pub(super) traffic: Arc<Traffic>,
+    pub(super) terminals: Terminals,
+    /// Messages of other sessions.
+    foreign: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    id: String,
+    turn: Option<Turn>,
+    calls: Calls,
+}
+
+struct Turn {
+    place: Place,
+    said: String,
+    is_cancelled: bool,
+}
+
+/// The parameters of `session/update`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Update<'a> {
+    session_id: String,
+    #[serde(borrow)]
+    update: &'a RawValue,
+}
+
+/// The part of an update that says what it is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Kind {
+    session_update: String,
+}
+
+impl Session {
+    pub(super) fn new(terminals: Terminals) -> Self {
+        Self {
+            state: Mutex::default(),
+            held: Notify::new(),
+            traffic: Arc::default(),
+            terminals,
+            foreign: AtomicU64::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the id of the session that follows.
+    pub(super) fn set_id(&self, id: String) {
+        self.state().id = id;
+    }
+
+    pub(super) fn id(&self) -> String {
+        self.state().id.clone()
+    }
+
+    /// Returns whether the message belongs to this session. Others are counted.
+    pub(super) fn is_own(&self, id: Option<&str>) -> bool {
+        let is_own = id.is_some_and(|id| !id.is_empty() && *id == self.state().id);
+        if !is_own {
+            self.foreign.fetch_add(1, Ordering::Relaxed);
+        }
+        is_own
+    }
+
+    /// Returns the number of messages of other sessions.
+    pub(super) fn foreign(&self) -> u64 {
+        self.foreign.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn ignored(&self) -> Ignored {
+        self.state().calls.ignored
+    }
+
+    /// Begins the turn of a prompt.
+    pub(super) fn begin(&self, place: Place) {
+        self.state().turn = Some(Turn { place, said: String::new(), is_cancelled: false });
+    }
+
+    /// Marks the turn as cancelled, and ends its open calls as cancelled.
+    pub(super) fn cancel(&self) {
+        let state = &mut *self.state();
+        if let Some(turn) = &mut state.turn {
+            turn.is_cancelled = true;
+            state.calls.end_all(&turn.place, &calls::cancelled());
+        }
+    }
+
+    /// Ends the turn: its open calls end with this failure. Returns what the agent said.
+    pub(super) fn end(&self, error: &ToolError) -> String {
+        let state = &mut *self.state();
+        let Some(turn) = state.turn.take() else { return String::new() };
+        state.calls.end_all(&turn.place, error);
+        turn.said
+    }
+
+    /// Returns the open turn's place, unless the turn was cancelled.
+    pub(super) fn place(&self) -> Option<Place> {
+        let state = self.state();
+        state.turn.as_ref().filter(|turn| !turn.is_cancelled).map(|turn| turn.place.clone())
+    }
+
+    /// Merges the update in a permission request, and returns the merged call.
+    pub(super) fn asked(&self, update: &ToolCall) -> Option<ToolCall> {
+        let state = &mut *self.state();
+        let turn = state.turn.as_ref().filter(|turn| !turn.is_cancelled)?;
+        Some(state.calls.asked(update, &turn.place, &|id| self.terminals.shown(id)))
+    }
+
+    /// Tells about a call that was decided without a question.
+    pub(super) fn note(&self, id: Option<&str>, text: &str) {
+        let state = self.state();
+        state.calls.note(id, text);
+        if let Some(turn) = &state.turn {
+            turn.place.progress(Progress::from(text));
+        }
+    }
+
+    /// Shows the calls that were held for too long.
+    pub(super) fn release(&self) {
+        let state = &mut *self.state();
+        let place = state.turn.as_ref().map(|turn| &turn.place);
+        state.calls.release(place, &|id| self.terminals.shown(id));
+    }
+
+    /// Returns when the next held call is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.state().calls.due()
+    }
+
+    /// Handles the parameters of a `session/update`.
+    pub(super) fn update(&self, params: &RawValue) {
+        let Ok(update) = serde_json::from_str::<Update<'_>>(params.get()) else {
+            return self.refuse();
+        };
+        if !self.is_own(Some(&update.session_id)) {
+            return;
+        }
+        let text = update.update.get();
+        let Ok(kind) = serde_json::from_str::<Kind>(text) else { return self.refuse() };
+        match kind.session_update.as_str() {
+            is @ ("tool_call" | "tool_call_update") => match serde_json::from_str(text) {
+                Ok(call) => self.call(is == "tool_call", call),
+                Err(_) => self.refuse(),
+            },
+            "agent_message_chunk" => self.say(text),
+            "plan" => self.plan(text),
+            _ => {} // thoughts, commands and modes are not shown
+        }
+    }
+
+    fn call(&self, is_new: bool, call: ToolCall) {
+        let state = &mut *self.state();
+        let before = state.calls.due();
+        let place = state.turn.as_ref().map(|turn| &turn.place);
+        state.calls.update(is_new, call, place, &|id| self.terminals.shown(id));
+        if state.calls.due() != before {
+            self.held.notify_one();
+        }
+    }
+
+    fn say(&self, update: &str) {
+        let Ok(update) = serde_json::from_str::<Json>(update) else { return };
+        let content = &update["content"];
+        let text = content["text"].as_str().or_else(|| content["resource"]["text"].as_str());
+        let link = || content["uri"].as_str().map(|uri| format!("<{uri}>"));
+        let Some(text) = text.map(str::to_owned).or_else(link) else { return };
+        let mut state = self.state();
+        let Some(turn) = &mut state.turn else { return self.count_refused(&mut state) };
+        let room = MAX_SAID.saturating_sub(turn.said.len());
+        turn.said.push_str(prefix(&text, room));
+        let start = turn.said.len().saturating_sub(MAX_PROGRESS);
+        let start = (start..=turn.said.len()).find(|at| turn.said.is_char_boundary(*at)).unwrap_or(0);
+        turn.place.progress(Progress::from(&turn.said[start..]));
+    }
+
+    fn plan(&self, update: &str) {
+        let Ok(update) = serde_json::from_str::<Json>(update) else { return };
+        if let Some(turn) = &self.state().turn {
+            turn.place.plan(&update["entries"]);
+        }
+    }
+
+    fn refuse(&self) {
+        self.count_refused(&mut self.state());
+    }
+
+    fn count_refused(&self, state: &mut State) {
+        state.calls.ignored.refused += 1;
+    }
+}

@@ -1,0 +1,182 @@
+//! What the user sets about an agent.
+
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    path::{Path, PathBuf},
+    pin::Pin,
+    time::Duration,
+};
+
+use super::{AcpError, AcpTool};
+use crate::{
+    Consent,
+    process::{Command, CommandError},
+};
+
+/// The time in which an agent must open a session after its start, if none is set. `npx` may download it first.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// The longest time of a prompt, if none is set: the longest call of a room.
+const PROMPT_LIMIT: Duration = Duration::from_secs(600);
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) command: Command,
+    /// The folder that the agent works in.
+    pub(super) folder: PathBuf,
+    pub(super) description: Option<String>,
+    pub(super) consent: Consent,
+    pub(super) limit: Duration,
+    pub(super) start_limit: Duration,
+    pub(super) files: Option<PathBuf>,
+    pub(super) runs_commands: bool,
+    pub(super) supervisor: Option<PathBuf>,
+    /// The program whose verb `mcp --attach` serves the room's tools to an agent that knows no MCP over HTTP.
+    pub(super) attach: Option<PathBuf>,
+}
+
+/// An agent that is to become a tool. Awaiting it starts the agent, and returns the tool.
+///
+/// [`stdio`](super::stdio), [`line`](super::line()) and [`command`](super::command) create it.
+#[must_use = "an agent starts when this is awaited"]
+pub struct AcpCommand {
+    name: String,
+    /// A command that could not be found is an error of the start.
+    settings: Result<Settings, CommandError>,
+    inherits: Vec<String>,
+}
+
+impl AcpCommand {
+    pub(super) fn new(name: String, command: Result<Command, CommandError>) -> Self {
+        let settings = command.map(|command| Settings {
+            command,
+            folder: PathBuf::from("/"),
+            description: None,
+            consent: Consent::OncePerSession,
+            limit: PROMPT_LIMIT,
+            start_limit: START_LIMIT,
+            files: None,
+            runs_commands: false,
+            supervisor: None,
+            attach: None,
+        });
+        Self { name, settings, inherits: Vec::new() }
+    }
+
+    /// Sets the agent's name: that of its tool, and the one that its questions begin with. Default: a name made of the
+    /// command.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets the description of the tool, for the model. Default: a sentence with the agent's name.
+    pub fn description(self, description: impl Into<String>) -> Self {
+        self.with(|settings| settings.description = Some(description.into()))
+    }
+
+    /// Sets the folder that the agent starts and works in (`cwd`). It must be absolute. Default: `/`.
+    pub fn folder(self, folder: impl AsRef<Path>) -> Self {
+        self.with(|settings| {
+            settings.command = settings.command.clone().folder(folder.as_ref());
+            settings.folder = folder.as_ref().to_owned();
+        })
+    }
+
+    /// Sets an environment variable of the agent.
+    pub fn env(self, variable: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with(|settings| settings.command = settings.command.clone().env(variable.into(), value.into()))
+    }
+
+    /// Passes on an environment variable of this process. Variables of LiveKit (`LIVEKIT_*`) are refused when the agent
+    /// starts.
+    pub fn inherit(mut self, variable: impl Into<String>) -> Self {
+        self.inherits.push(variable.into());
+        self
+    }
+
+    /// Starts the agent, and the commands that it may run, through a helper, which ends them when this process is
+    /// killed: see [`Command::supervisor`].
+    pub fn supervisor(self, helper: impl AsRef<Path>) -> Self {
+        self.with(|settings| {
+            settings.command = settings.command.clone().supervisor(helper.as_ref());
+            settings.supervisor = Some(helper.as_ref().to_owned());
+        })
+    }
+
+    /// Sets when a person is asked before the agent gets a prompt. Default: once per session. What the agent does then
+    /// it asks itself.
+    pub fn consent(self, consent: Consent) -> Self {
+        self.with(|settings| settings.consent = consent)
+    }
+
+    /// Sets the longest time of one prompt. Default: 10 min.
+    pub fn timeout(self, limit: Duration) -> Self {
+        self.with(|settings| settings.limit = limit)
+    }
+
+    /// Sets the time in which the agent must open a session after its start. Default: 60 s.
+    pub fn start_limit(self, limit: Duration) -> Self {
+        self.with(|settings| settings.start_limit = limit)
+    }
+
+    /// Lets the agent read and write files of this folder, and of no other, through its client. Links that lead out of
+    /// the folder are refused. Default: no files.
+    ///
+    /// This does not confine what the agent's own process does.
+    pub fn allow_files(self, folder: impl AsRef<Path>) -> Self {
+        self.with(|settings| settings.files = Some(folder.as_ref().to_owned()))
+    }
+
+    /// Lets the agent run commands through its client. A person is asked before each, with the exact command and its
+    /// folder, and no answer is kept. Default: no commands.
+    pub fn allow_commands(self) -> Self {
+        self.with(|settings| settings.runs_commands = true)
+    }
+
+    /// Sets the `toolbridge` program that an agent without MCP over HTTP starts to reach the tools of
+    /// [`AcpTool::offer_tools`], an absolute path. Default: none; such an agent gets no tools.
+    pub fn attach_program(self, program: impl AsRef<Path>) -> Self {
+        self.with(|settings| settings.attach = Some(program.as_ref().to_owned()))
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        if let Ok(settings) = &mut self.settings {
+            set(settings);
+        }
+        self
+    }
+
+    async fn start(self) -> Result<AcpTool, AcpError> {
+        let not_found = |source| AcpError::Command { agent: self.name.clone(), source };
+        let mut settings = self.settings.map_err(not_found)?;
+        for variable in self.inherits {
+            if variable.starts_with("LIVEKIT_") {
+                return Err(AcpError::Variable { agent: self.name, variable });
+            }
+            settings.command = settings.command.clone().inherit(variable);
+        }
+        AcpTool::start(self.name, settings).await
+    }
+}
+
+/// Without arguments and environment.
+impl fmt::Debug for AcpCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcpCommand").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl IntoFuture for AcpCommand {
+    type Output = Result<AcpTool, AcpError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    /// Starts the agent.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the agent.
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.start())
+    }
+}

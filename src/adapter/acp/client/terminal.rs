@@ -1,0 +1,372 @@
+//! Commands that an agent wants to run: only if a person has allowed it when the agent was configured, and says yes to
+//! the exact command.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use agent_client_protocol::{Error, ErrorCode};
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+use tokio::{io::AsyncReadExt as _, sync::watch, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{permission, rpc_error::error, shown::Place};
+use crate::{
+    MAX_PROMPT_TEXT, PermissionPrompt, PromptedCall, Value,
+    adapter::acp::result::TerminalOutput,
+    process::{Child, Command, Exit},
+};
+
+/// The most commands that one agent runs at once.
+const MAX_RUNNING: usize = 8;
+
+/// The most terminals whose output is kept.
+const MAX_KEPT: usize = 64;
+
+/// The most output that is kept of one command, in bytes, whatever the agent asks for.
+const MAX_OUTPUT: usize = 256 << 10;
+
+/// The most output that is kept of a released terminal, in bytes: it is only shown.
+const MAX_SHOWN: usize = 16 << 10;
+
+/// The most arguments, and variables, of a command.
+const MAX_WORDS: usize = 256;
+
+/// Runs a program with one stream for its output and its errors. The shell reads this text alone: the program and its
+/// arguments are parameters.
+const BOTH_STREAMS: &str = "exec \"$0\" \"$@\" 2>&1";
+
+/// The terminals of one connection.
+pub(super) struct Terminals {
+    /// `None`: no command may run.
+    options: Option<Options>,
+    state: Mutex<State>,
+}
+
+/// How commands run.
+#[derive(Clone)]
+pub(super) struct Options {
+    /// The folder of commands that name none.
+    pub(super) folder: PathBuf,
+    pub(super) supervisor: Option<PathBuf>,
+}
+
+#[derive(Default)]
+struct State {
+    last: u64,
+    terminals: BTreeMap<u64, Terminal>,
+    tasks: JoinSet<()>,
+}
+
+struct Terminal {
+    buffer: Arc<Mutex<Buffer>>,
+    end: watch::Receiver<Option<Ended>>,
+    kill: CancellationToken,
+    is_released: bool,
+}
+
+/// The end of what a command has written.
+#[derive(Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    limit: usize,
+    is_truncated: bool,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, Default)]
+struct Ended {
+    code: Option<i32>,
+    signal: Option<i32>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Create {
+    command: String,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: Vec<Variable>,
+    #[serde(default)]
+    cwd: Option<PathBuf>,
+    #[serde(default)]
+    output_byte_limit: Option<usize>,
+}
+
+#[derive(Deserialize)]
+struct Variable {
+    name: String,
+    value: String,
+}
+
+impl Terminals {
+    pub(super) fn new(options: Option<Options>) -> Self {
+        Self { options, state: Mutex::default() }
+    }
+
+    pub(super) fn is_allowed(&self) -> bool {
+        self.options.is_some()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what is known of a terminal that a call shows. It stays known after its release.
+    pub(super) fn shown(&self, id: &str) -> TerminalOutput {
+        let state = self.state();
+        let Some(terminal) = number(id).and_then(|id| state.terminals.get(&id)) else {
+            return TerminalOutput::default();
+        };
+        let (output, _) = lock(&terminal.buffer).text();
+        let exit_code = terminal.end.borrow().as_ref().and_then(|end| end.code);
+        TerminalOutput { output: Some(output), exit_code }
+    }
+
+    /// Answers a request `terminal/…`.
+    pub(super) async fn answer(
+        &self,
+        agent: &str,
+        method: &str,
+        params: &Json,
+        place: Option<&Place>,
+    ) -> Result<Json, Error> {
+        if method == "terminal/create" {
+            return self.create(agent, params, place).await;
+        }
+        let id = params["terminalId"].as_str().and_then(number);
+        let id = id.ok_or_else(|| error(ErrorCode::INVALID_PARAMS, "there is no such terminal"))?;
+        let (buffer, mut end, kill) = {
+            let state = self.state();
+            let terminal = state.terminals.get(&id).filter(|it| !it.is_released);
+            let terminal =
+                terminal.ok_or_else(|| error(ErrorCode::INVALID_PARAMS, "there is no such terminal"))?;
+            (Arc::clone(&terminal.buffer), terminal.end.clone(), terminal.kill.clone())
+        };
+        match method {
+            "terminal/output" => {
+                let (output, truncated) = lock(&buffer).text();
+                let status = end.borrow().as_ref().map_or(Json::Null, Ended::to_json);
+                Ok(json!({"output": output, "truncated": truncated, "exitStatus": status}))
+            }
+            "terminal/wait_for_exit" => {
+                let ended = end.wait_for(Option::is_some).await;
+                let ended = ended.map(|end| end.clone().unwrap_or_default()).unwrap_or_default();
+                Ok(ended.to_json())
+            }
+            "terminal/kill" => {
+                kill.cancel();
+                Ok(json!({}))
+            }
+            "terminal/release" => {
+                kill.cancel();
+                let mut buffer = lock(&buffer);
+                buffer.limit = MAX_SHOWN;
+                buffer.cut();
+                drop(buffer);
+                if let Some(terminal) = self.state().terminals.get_mut(&id) {
+                    terminal.is_released = true;
+                }
+                Ok(json!({}))
+            }
+            _ => Err(error(ErrorCode::METHOD_NOT_FOUND, "there is no such method")),
+        }
+    }
+
+    async fn create(&self, agent: &str, params: &Json, place: Option<&Place>) -> Result<Json, Error> {
+        let invalid = |text: &str| error(ErrorCode::INVALID_PARAMS, text);
+        let options = self
+            .options
+            .as_ref()
+            .ok_or_else(|| error(ErrorCode::METHOD_NOT_FOUND, "commands are not allowed"))?;
+        let create: Create =
+            serde_json::from_value(params.clone()).map_err(|_| invalid("the parameters cannot be read"))?;
+        if create.args.len() > MAX_WORDS || create.env.len() > MAX_WORDS {
+            return Err(invalid("the command has more than 256 arguments or variables"));
+        }
+        let texts = [&create.command]
+            .into_iter()
+            .chain(&create.args)
+            .chain(create.env.iter().flat_map(|it| [&it.name, &it.value]));
+        if texts.clone().any(|text| text.contains('\0'))
+            || create.env.iter().any(|it| it.name.is_empty() || it.name.contains('='))
+        {
+            return Err(invalid("the command has a word or a variable that no program can get"));
+        }
+        let folder = create.cwd.clone().unwrap_or_else(|| options.folder.clone());
+        if !folder.is_absolute() || !folder.is_dir() {
+            return Err(invalid("`cwd` is not the absolute path of a folder"));
+        }
+        if self.running() >= MAX_RUNNING {
+            return Err(error(ErrorCode::INVALID_REQUEST, "too many commands are running; release one"));
+        }
+        let place = place.ok_or_else(|| error(ErrorCode::INVALID_REQUEST, "no prompt is open"))?;
+        allowed(agent, &create, &folder, place).await?;
+        let command = command(&create, folder, options).map_err(|text| invalid(&text))?;
+        let limit = create.output_byte_limit.unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT);
+        self.start(&command, limit).map(|id| json!({"terminalId": format!("t{id}")}))
+    }
+
+    fn running(&self) -> usize {
+        self.state().terminals.values().filter(|it| it.end.borrow().is_none()).count()
+    }
+
+    fn start(&self, command: &Command, limit: usize) -> Result<u64, Error> {
+        let (child, stdin, stdout) =
+            command.spawn().map_err(|_| error(ErrorCode::INTERNAL_ERROR, "the command cannot be started"))?;
+        drop(stdin); // nobody types
+        let buffer = Arc::new(Mutex::new(Buffer { limit, ..Buffer::default() }));
+        let (ended, end) = watch::channel(None);
+        let kill = CancellationToken::new();
+        let mut state = self.state();
+        state.last += 1;
+        let id = state.last;
+        while state.terminals.len() >= MAX_KEPT {
+            let oldest = state.terminals.iter().find(|(_, it)| it.is_released).map(|(id, _)| *id);
+            let Some(oldest) = oldest.or_else(|| state.terminals.keys().next().copied()) else { break };
+            state.terminals.remove(&oldest);
+        }
+        while state.tasks.try_join_next().is_some() {}
+        state.tasks.spawn(run(child, stdout, Arc::clone(&buffer), kill.clone(), ended));
+        state.terminals.insert(id, Terminal { buffer, end, kill, is_released: false });
+        Ok(id)
+    }
+}
+
+/// Reads what a command writes until it ends or is killed.
+async fn run(
+    mut child: Child,
+    mut stdout: tokio::process::ChildStdout,
+    buffer: Arc<Mutex<Buffer>>,
+    kill: CancellationToken,
+    ended: watch::Sender<Option<Ended>>,
+) {
+    let mut chunk = vec![0; 16 << 10];
+    let mut exit: Option<Exit> = None;
+    loop {
+        tokio::select! {
+            read = stdout.read(&mut chunk) => match read {
+                Ok(size) if size > 0 => lock(&buffer).add(&chunk[..size]),
+                _ => break,
+            },
+            () = kill.cancelled() => break,
+            ended = child.wait(), if exit.is_none() => exit = ended.ok(),
+        }
+    }
+    let exit = match exit {
+        Some(exit) => Some(exit),
+        None if kill.is_cancelled() => child.close().await.ok(),
+        None => tokio::select! {
+            exit = child.wait() => exit.ok(),
+            () = kill.cancelled() => None,
+        },
+    };
+    let _ = ended.send(Some(exit.map(|exit| Ended::of(&exit)).unwrap_or_default())); // nobody may be waiting
+}
+
+/// Asks the person. A yes is for this command alone, and is never kept.
+async fn allowed(agent: &str, create: &Create, folder: &std::path::Path, place: &Place) -> Result<(), Error> {
+    let refuse = |text: &str| error(ErrorCode::INVALID_REQUEST, text);
+    let words = [&create.command].into_iter().chain(&create.args).map(String::as_str);
+    let line = shlex::try_join(words).map_err(|_| refuse("the command cannot be shown"))?;
+    let variables: Vec<String> = create.env.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
+    let with = if variables.is_empty() { String::new() } else { format!(" with {}", variables.join(" ")) };
+    let text = format!("{agent} asks to run a command in {}: {line}{with}", folder.display());
+    if text.len() > MAX_PROMPT_TEXT {
+        return Err(refuse("the command is too long to be shown to a person"));
+    }
+    let input = json!({"command": create.command, "args": create.args, "env": variables, "cwd": folder});
+    let mut call = PromptedCall::new("terminal").title(&line).raw_input(Value::from(input));
+    call.kind = Some("execute".to_owned());
+    let prompt = PermissionPrompt::new(call).text(text).option("run", "Run it", "allow_once").option(
+        "refuse",
+        "Do not run it",
+        "reject_once",
+    );
+    let answer = permission::chosen(&prompt, "execute", place.context()).await;
+    match answer {
+        Some(option) if option.allows() && !place.context().is_cancelled() => Ok(()),
+        _ => Err(refuse("the person has not allowed the command")),
+    }
+}
+
+fn command(create: &Create, folder: PathBuf, options: &Options) -> Result<Command, String> {
+    let program = Command::find(&create.command).map_err(|_| "there is no such program".to_owned())?;
+    let program = program.program().to_string_lossy().into_owned();
+    let shell = Command::new("/bin/sh").map_err(|_| "there is no /bin/sh".to_owned())?;
+    let mut command = shell.arg("-c").arg(BOTH_STREAMS).arg(program);
+    command = create.args.iter().fold(command, Command::arg).folder(folder).inherit_user();
+    command = create.env.iter().fold(command, |command, it| command.env(&it.name, &it.value));
+    Ok(match &options.supervisor {
+        Some(supervisor) => command.supervisor(supervisor),
+        None => command,
+    })
+}
+
+impl Buffer {
+    fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.cut();
+    }
+
+    /// Keeps the end.
+    fn cut(&mut self) {
+        if self.bytes.len() > self.limit {
+            self.is_truncated = true;
+            self.bytes.drain(..self.bytes.len() - self.limit);
+        }
+    }
+
+    /// Returns the text, from its first whole character on, and whether its start is missing.
+    fn text(&self) -> (String, bool) {
+        let is_inside = |byte: &&u8| **byte & 0xc0 == 0x80;
+        let start =
+            if self.is_truncated { self.bytes.iter().take(3).take_while(is_inside).count() } else { 0 };
+        (String::from_utf8_lossy(&self.bytes[start..]).into_owned(), self.is_truncated)
+    }
+}
+
+impl Ended {
+    fn of(exit: &Exit) -> Self {
+        use std::os::unix::process::ExitStatusExt as _;
+
+        Self { code: exit.status().code(), signal: exit.status().signal() }
+    }
+
+    fn to_json(&self) -> Json {
+        json!({"exitCode": self.code, "signal": self.signal.map(|signal| signal.to_string())})
+    }
+}
+
+fn number(id: &str) -> Option<u64> {
+    id.strip_prefix('t')?.parse().ok()
+}
+
+fn lock(buffer: &Mutex<Buffer>) -> MutexGuard<'_, Buffer> {
+    buffer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acp_c16_output_is_kept_from_its_end_at_a_character_boundary() {
+        let mut buffer = Buffer { limit: 7, ..Buffer::default() };
+        buffer.add("ab".as_bytes());
+        assert_eq!(buffer.text(), ("ab".to_owned(), false));
+        buffer.add("éüöä".as_bytes()); // 10 bytes: the limit is inside of a character
+        assert_eq!(buffer.text(), ("üöä".to_owned(), true));
+        let mut buffer = Buffer { limit: 5, ..Buffer::default() };
+        buffer.add("😀😀".as_bytes());
+        assert_eq!(buffer.text(), ("😀".to_owned(), true));
+        // Bytes that are not text are shown as such.
+        let mut buffer = Buffer { limit: 4, ..Buffer::default() };
+        buffer.add(&[0x80; 9]);
+        assert_eq!(buffer.text().0.chars().count(), 1);
+    }
+}

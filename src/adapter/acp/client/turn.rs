@@ -1,0 +1,126 @@
+//! One prompt: sent, cancelled, and answered.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value as Json, json};
+use tokio::{
+    sync::{OwnedSemaphorePermit, oneshot},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{calls, connection::Live};
+use crate::{ErrorCode, Outcome, ToolError, ToolResult};
+
+/// The time that an agent has to end its turn after a cancel. Then its process group is killed.
+pub(super) const CANCEL_GRACE: Duration = Duration::from_secs(5);
+
+/// How long the reason for the end of an agent is awaited.
+const REASON_GRACE: Duration = Duration::from_secs(2);
+
+/// The longest message of an agent in an error, in bytes.
+const MAX_MESSAGE: usize = 1_024;
+
+/// A prompt whose turn has begun.
+pub(super) struct Prompt {
+    pub(super) agent: Arc<str>,
+    pub(super) live: Live,
+    pub(super) text: String,
+    /// Cancels the turn.
+    pub(super) cancel: CancellationToken,
+    pub(super) outcome: oneshot::Sender<Outcome>,
+    /// Until it is dropped, no other prompt is sent.
+    pub(super) permit: OwnedSemaphorePermit,
+}
+
+impl Prompt {
+    /// Runs the turn to its end, also if nobody waits for it any longer.
+    pub(super) async fn run(self) {
+        let session = &self.live.session;
+        let params = json!({"sessionId": session.id(), "prompt": [{"type": "text", "text": self.text}]});
+        let mut answer = std::pin::pin!(self.live.request("session/prompt", params));
+        let answer = tokio::select! {
+            biased;
+            answer = &mut answer => answer,
+            () = self.cancel.cancelled() => {
+                session.cancel();
+                self.live.notify("session/cancel", json!({"sessionId": session.id()}));
+                if timeout(CANCEL_GRACE, &mut answer).await.is_err() {
+                    tracing::warn!(agent = &*self.agent, "an agent has ignored a cancel, so it is killed");
+                    self.live.kill.cancel();
+                    self.gone().await;
+                }
+                session.end(&calls::cancelled());
+                let _ = self.outcome.send(Err(calls::cancelled())); // the caller may have gone
+                return;
+            }
+        };
+        let outcome = match answer {
+            Ok(answer) => self.ended(&answer),
+            Err(error) => {
+                let reason = if agent_client_protocol::is_incoming_transport_closed(&error)
+                    || self.live.agent.is_incoming_closed()
+                    || agent_client_protocol::is_connection_terminated(&error)
+                {
+                    format!("the agent {:?} has ended: {}", self.agent, self.gone().await)
+                } else {
+                    let message = crate::value::prefix(&error.message, MAX_MESSAGE);
+                    format!("the agent {:?} failed: {message} ({})", self.agent, i32::from(error.code))
+                };
+                let failure = ToolError::new(ErrorCode::EXECUTION_ERROR, reason);
+                let said = session.end(&failure);
+                Err(if said.is_empty() {
+                    failure
+                } else {
+                    failure.with_partial(ToolResult::text(said).to_value())
+                })
+            }
+        };
+        let _ = self.outcome.send(outcome);
+        drop(self.permit);
+    }
+
+    /// Returns why the agent has ended, once that is known.
+    async fn gone(&self) -> Arc<str> {
+        let mut end = self.live.end.subscribe();
+        let known = timeout(REASON_GRACE, end.wait_for(Option::is_some)).await;
+        known.ok().and_then(|end| end.ok()?.clone()).unwrap_or_else(|| "its connection is closed".into())
+    }
+
+    /// Returns the outcome of a turn that the agent has ended.
+    fn ended(&self, answer: &Json) -> Outcome {
+        let reason = answer["stopReason"].as_str().unwrap_or("unknown");
+        if reason == "cancelled" {
+            self.live.session.end(&calls::cancelled());
+            return Err(ToolError::cancelled());
+        }
+        let open = ToolError::new(
+            ErrorCode::EXECUTION_ERROR,
+            "the agent ended its turn without a result of this call",
+        );
+        let said = self.live.session.end(&open);
+        let remark = match reason {
+            "end_turn" => None,
+            "max_tokens" => Some("The agent stopped at its limit of tokens."),
+            "max_turn_requests" => Some("The agent stopped at its limit of requests to its model."),
+            "refusal" => Some("The agent refused to go on."),
+            _ => Some("The agent stopped for a reason that is not known."),
+        };
+        let is_empty = said.trim().is_empty();
+        let mut result = ToolResult::default();
+        if !is_empty {
+            result = result.with_text(said);
+        }
+        if let Some(remark) = remark {
+            result = result.with_text(remark);
+        } else if is_empty {
+            result = result.with_text("The agent ended its turn and said nothing.");
+        }
+        let value = result.with_structured(json!({ "stopReason": reason })).to_value();
+        if reason == "refusal" {
+            let text = "the agent refused to go on";
+            return Err(ToolError::new(ErrorCode::EXECUTION_ERROR, text).with_partial(value));
+        }
+        Ok(value)
+    }
+}

@@ -1,0 +1,139 @@
+//! `toolbridge acp`: a conversation with an agent at the terminal, in a room whose tools the agent can call.
+
+use std::io::{self, Write as _};
+
+use clap::Args;
+use serde_json::json;
+
+use super::{
+    Failure,
+    connect::RoomArguments,
+    connection_state, file, hint,
+    interrupt::{interrupted, unless_interrupted},
+    prompts,
+    questions::Terminal,
+    record_option::RecordOption,
+    sources::{in_current_folder, started_agent},
+    text,
+};
+use toolbridge::{
+    Assistant, Call, Consent, ContentBlock, Role, ToolName, ToolResult, ToolSource as _,
+    adapter::acp::{self, AcpTool},
+};
+
+/// The notes at the end of `--help`.
+const AFTERWORD: &str = "\
+Each line that you type is a prompt. While the agent works, `cancel` stops it, and lines such as
+`option 1` answer its questions; `forget` takes back what was allowed for always.
+  toolbridge acp --room home -- npx -y @zed-industries/codex-acp";
+
+/// The longest line of progress, in characters.
+const LONGEST_PROGRESS: usize = 200;
+
+#[derive(Debug, Args)]
+#[command(after_help = AFTERWORD)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    room_arguments: RoomArguments,
+
+    /// Identity of a known client, which can be called before LiveKit announces it (repeatable)
+    #[arg(long = "client", value_name = "IDENTITY")]
+    clients: Vec<String>,
+
+    /// Let the agent read and write the files of this folder, and of no other, through toolbridge
+    #[arg(long, value_name = "DIR")]
+    allow_fs: Option<std::path::PathBuf>,
+
+    /// Let the agent run commands through toolbridge. You are asked before each, with the exact command
+    #[arg(long)]
+    allow_terminal: bool,
+
+    #[command(flatten)]
+    record: RecordOption,
+
+    /// Agent of the Agent Client Protocol (ACP): its program and arguments. It works in the current folder
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let agent = acp::stdio(arguments.command);
+    let agent = in_current_folder(agent, arguments.allow_fs.as_deref(), arguments.allow_terminal)?;
+    // Whoever types the command wants the agent to run.
+    let agent = unless_interrupted(started_agent(agent.consent(Consent::Never))).await?;
+    let mut builder = Assistant::builder().tools(agent.clone()).prompt(prompts::ask);
+    for client in &arguments.clients {
+        builder = builder.client(client.as_str());
+    }
+    arguments.record.check()?;
+    if let Some((path, options)) = arguments.record.target() {
+        builder = builder.record(path).record_options(options);
+    }
+    let target = arguments.room_arguments.target("acp", Role::Assistant)?;
+    let joining = async {
+        let joined = builder.connect_options(target.options.clone()).join(&target.url, &target.token).await;
+        joined.map_err(file::not_joined)
+    };
+    let assistant = unless_interrupted(joining).await?;
+    let ended = tokio::select! {
+        biased;
+        () = interrupted() => Ok(()),
+        () = connection_state::print_changes(&assistant) => Ok(()), // never completes
+        ended = converse(&assistant, &agent) => ended,
+    };
+    assistant.close().await;
+    ended
+}
+
+/// Sends each line as a prompt, until standard input ends.
+async fn converse(assistant: &Assistant, agent: &AcpTool) -> Result<(), Failure> {
+    agent.offer_tools(assistant).await.map_err(Failure::failed)?;
+    let tool = agent.list().first().map(|tool| tool.name().clone());
+    let tool = tool.ok_or_else(|| Failure::failed("the agent has no tool"))?;
+    let mut lines = Terminal::shared().lines();
+    hint(&format!("{} listens; type a prompt", agent.name()));
+    while let Some(line) = lines.recv().await {
+        if !line.trim().is_empty() {
+            prompt(assistant, &tool, &line, &mut lines).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs one prompt, and prints what the agent does and says.
+async fn prompt(
+    assistant: &Assistant,
+    tool: &ToolName,
+    line: &str,
+    lines: &mut tokio::sync::mpsc::Receiver<String>,
+) -> Result<(), Failure> {
+    let mut call: Call = assistant.call(tool.as_str(), json!({ "prompt": line })).start();
+    let mut is_open = true;
+    while is_open {
+        tokio::select! {
+            progress = call.progress() => match progress {
+                Some(progress) => {
+                    if let Some(message) = &progress.message {
+                        hint(&text::line(message, LONGEST_PROGRESS));
+                    }
+                }
+                None => is_open = false,
+            },
+            Some(line) = lines.recv() => match line.trim() {
+                "" => {}
+                "cancel" => call.cancel(),
+                _ => hint("the agent works; type `cancel` to stop it"),
+            },
+        }
+    }
+    match call.await {
+        Ok(value) => {
+            let result = ToolResult::of(&value);
+            for line in result.content().iter().filter_map(ContentBlock::as_text).flat_map(str::lines) {
+                writeln!(io::stdout(), "{}", text::plain(line))?;
+            }
+        }
+        Err(error) => hint(&format!("the prompt failed: {error}")),
+    }
+    Ok(())
+}

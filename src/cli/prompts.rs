@@ -1,0 +1,95 @@
+//! Questions of tools at the terminal of a client: permissions, choices, and addresses to open.
+
+use super::{
+    hint,
+    questions::{Open, Terminal, Word},
+    text,
+};
+use toolbridge::{ErrorCode, PermissionPrompt, Prompt, PromptAnswer, PromptRequest, ToolError};
+
+/// The kinds of calls whose option must be named: a `yes` is not enough.
+const NAMED: [&str; 4] = ["edit", "delete", "move", "execute"];
+
+/// The maximum length of the input that a permission shows, in characters.
+const SHOWN_INPUT: usize = 1_000;
+
+/// Asks at the terminal. Dropping the future withdraws the question.
+pub(super) async fn ask(request: PromptRequest) -> Result<PromptAnswer, ToolError> {
+    let prompt = request.prompt();
+    if let Some(text) = prompt.text() {
+        hint(text);
+    }
+    let mut question = Terminal::shared().ask();
+    match prompt {
+        Prompt::Permission(ask) => Ok(permission(ask, &mut question).await),
+        Prompt::Choose(ask) => {
+            let names: Vec<&str> = ask.choices.iter().map(String::as_str).collect();
+            show(&names, &question);
+            Ok(option(names.len(), &mut question)
+                .await
+                .map_or_else(PromptAnswer::cancelled, PromptAnswer::choice))
+        }
+        Prompt::Authorize(ask) => {
+            let service = ask.service.as_deref().unwrap_or("a tool");
+            let number = question.number();
+            hint(&format!("{service} asks to open {}", ask.url));
+            hint(&format!("type `yes {number}` when that is done, or `no {number}`"));
+            Ok(match question.answer().await {
+                Some(Word::Yes) => PromptAnswer::done(),
+                Some(_) => PromptAnswer::declined(),
+                None => PromptAnswer::cancelled(),
+            })
+        }
+        _ => Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, "forms cannot be filled in at this terminal")),
+    }
+}
+
+async fn permission(ask: &PermissionPrompt, question: &mut Open) -> PromptAnswer {
+    let call = &ask.tool_call;
+    if let Some(input) = &call.raw_input {
+        hint(&text::line(&format!("with {}", text::json(&input.to_json())), SHOWN_INPUT));
+    }
+    let names: Vec<&str> = ask.options.iter().map(|it| it.name.as_str()).collect();
+    show(&names, question);
+    let must_name = call.kind.as_deref().is_some_and(|kind| NAMED.contains(&kind));
+    loop {
+        let chosen = match question.answer().await {
+            Some(Word::Option(at)) => at.checked_sub(1).and_then(|at| ask.options.get(at)),
+            Some(Word::Yes) if !must_name => ask.options.iter().find(|it| it.kind == "allow_once"),
+            Some(Word::Yes) => None,
+            Some(Word::No) => match ask.options.iter().find(|it| it.kind == "reject_once") {
+                Some(refusal) => Some(refusal),
+                None => return PromptAnswer::cancelled(),
+            },
+            None => return PromptAnswer::cancelled(),
+        };
+        match chosen {
+            Some(option) => return PromptAnswer::selected(&option.option_id),
+            None => {
+                question.again();
+                show(&names, question);
+            }
+        }
+    }
+}
+
+/// Returns the choice, counted from 0.
+async fn option(count: usize, question: &mut Open) -> Option<usize> {
+    loop {
+        match question.answer().await {
+            Some(Word::Option(at)) if (1..=count).contains(&at) => return Some(at - 1),
+            Some(Word::No) | None => return None,
+            Some(_) => question.again(),
+        }
+    }
+}
+
+fn show(names: &[&str], question: &Open) {
+    let number = question.number();
+    for (at, name) in names.iter().enumerate() {
+        hint(&format!("  {}: {}", at + 1, text::line(name, 100)));
+    }
+    hint(&format!(
+        "type `option 1 {number}` for the first, and so on, or `no {number}`; `forget` takes back what was allowed for always"
+    ));
+}

@@ -1,0 +1,330 @@
+//! An agent as a tool: what an agent may send, how it ends, and what it learns. The agents here are scripts that
+//! misbehave; `tests/e2e` has some over the official SDKs.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use serde_json::json;
+use toolbridge::{
+    CancellationToken, ErrorCode, Outcome, Progress, SourceHealth, ToolContext, ToolError, ToolResult,
+    ToolSource as _, Value, adapter::acp::AcpTool,
+};
+
+use crate::acp_script::AgentScript;
+
+pub(crate) fn context() -> ToolContext {
+    ToolContext::new("caller", Duration::from_secs(60))
+}
+
+pub(crate) async fn prompt(agent: &AcpTool, text: &str, context: ToolContext) -> Outcome {
+    let tool = agent.list()[0].name().clone();
+    agent.execute(&tool, Value::encode(&json!({ "prompt": text })).unwrap(), context).await
+}
+
+/// Returns what the model reads.
+fn text(outcome: Outcome) -> String {
+    ToolResult::of(&outcome.unwrap()).for_model(10_000).text.to_string()
+}
+
+/// Returns the texts of a result.
+fn texts(result: &ToolResult) -> String {
+    result.content().iter().filter_map(|it| it.as_text()).collect()
+}
+
+/// A context, and the texts of its progress.
+fn watched() -> (ToolContext, Arc<Mutex<Vec<Progress>>>) {
+    let seen: Arc<Mutex<Vec<Progress>>> = Arc::default();
+    let theirs = Arc::clone(&seen);
+    (context().with_progress(move |it| theirs.lock().unwrap().push(it)), seen)
+}
+
+fn messages(seen: &Mutex<Vec<Progress>>) -> Vec<String> {
+    seen.lock().unwrap().iter().filter_map(|it| it.message.clone()).collect()
+}
+
+async fn up(agent: &AcpTool) {
+    while agent.health() != SourceHealth::Up {
+        agent.changed().await;
+    }
+}
+
+#[tokio::test]
+async fn result_is_what_the_agent_said_and_why_it_stopped() {
+    let script = AgentScript::new("acp-says");
+    let agent = script.agent(r#"say 'It is '; say 'done.'; ended "$1""#, "").folder("/tmp").await.unwrap();
+    let result = prompt(&agent, "Do it", context()).await.unwrap();
+    let result = ToolResult::of(&result);
+    assert_eq!(texts(&result), "It is done.");
+    assert_eq!(result.structured().unwrap().to_json(), json!({"stopReason": "end_turn"}));
+    let session: serde_json::Value = serde_json::from_str(script.kept("session").trim()).unwrap();
+    assert_eq!(session["params"], json!({"cwd": "/tmp", "mcpServers": []}));
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn stop_reason_other_than_the_end_of_the_turn_is_said() {
+    let script = AgentScript::new("acp-stops");
+    let body = r#"say part; reason=${2#*STOP:}; answer "$1" '{"stopReason":"'"${reason%%\"*}"'"}'"#;
+    let agent = script.agent(body, "").await.unwrap();
+    let all = text(prompt(&agent, "STOP:max_tokens", context()).await);
+    assert!(all.contains("part") && all.contains("limit of tokens"), "{all}");
+    let refused = prompt(&agent, "STOP:refusal", context()).await.unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (ErrorCode::EXECUTION_ERROR, "the agent refused to go on")
+    );
+    assert!(ToolResult::of_error(&refused).for_model(100).text.contains("part"));
+    assert!(text(prompt(&agent, "STOP:bored", context()).await).contains("not known"));
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn prompt_that_is_not_a_text_is_refused() {
+    let script = AgentScript::new("acp-no-text");
+    let agent = script.agent(r#"ended "$1""#, "").await.unwrap();
+    let tool = agent.list()[0].name().clone();
+    for arguments in
+        [json!({}), json!({"prompt": ""}), json!({"prompt": 7}), json!({"prompt": "x".repeat(300_000)})]
+    {
+        let error = agent.execute(&tool, Value::encode(&arguments).unwrap(), context()).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::INVALID_PARAMETERS);
+    }
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c14_agent_of_another_version_is_left_with_a_message() {
+    let script = AgentScript::new("acp-version");
+    let more = r#"initialize() { answer "$1" '{"protocolVersion":2}'; }"#;
+    let error = script.agent("", more).await.unwrap_err().to_string();
+    let name = script.name();
+    assert_eq!(error, format!("agent \"{name}\": it speaks version 2 of the protocol, and not version 1"));
+    let initialize: serde_json::Value = serde_json::from_str(script.kept("initialize").trim()).unwrap();
+    assert_eq!(initialize["params"]["protocolVersion"], 1);
+    let off = json!({"readTextFile": false, "writeTextFile": false});
+    assert_eq!(initialize["params"]["clientCapabilities"]["fs"], off);
+    assert_eq!(initialize["params"]["clientCapabilities"]["terminal"], false);
+}
+
+#[tokio::test]
+async fn agent_that_demands_a_sign_in_is_left_with_the_ways_it_offers() {
+    let script = AgentScript::new("acp-sign-in");
+    let more = r#"
+        initialize() { answer "$1" '{"protocolVersion":1,"authMethods":[{"id":"a","name":"Log in with a browser"},{"id":"key"}]}'; }
+        new_session() { fail "$1" -32000 'Authentication required'; }"#;
+    let error = script.agent("", more).await.unwrap_err().to_string();
+    assert!(error.ends_with(
+        "demands a sign-in: sign in with the agent's own program, then start this again; it offers: Log in with a browser, key"
+    ), "{error}");
+}
+
+#[tokio::test]
+async fn program_that_is_no_agent_is_named_with_what_it_wrote() {
+    let script = AgentScript::new("acp-no-agent");
+    let more = "echo 'no key' >&2; exit 3";
+    let error = script.agent("", more).await.unwrap_err().to_string();
+    assert!(error.contains("ended (exit status: 3); it wrote: no key"), "{error}");
+}
+
+#[tokio::test]
+async fn acp_c13_agent_that_dies_fails_its_prompt_and_is_started_again() {
+    let script = AgentScript::new("acp-dies");
+    let body = r#"case "$2" in *die*) call '"toolCallId":"1","title":"Look","status":"in_progress"'; exit 3 ;; esac; say back; ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    let error = prompt(&agent, "die", context()).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::EXECUTION_ERROR);
+    assert_eq!(
+        error.message(),
+        format!("the agent {:?} has ended: it ended (exit status: 3)", script.name())
+    );
+    assert!(
+        matches!(agent.health(), SourceHealth::Down { .. } | SourceHealth::Starting),
+        "{:?}",
+        agent.health()
+    );
+    up(&agent).await;
+    assert_eq!(text(prompt(&agent, "again", context()).await.map(|it| strip(&it))), "back");
+    agent.close().await;
+}
+
+/// Returns the result without its structured data, of which the model reads JSON.
+fn strip(value: &Value) -> Value {
+    ToolResult::text(texts(&ToolResult::of(value))).to_value()
+}
+
+#[tokio::test]
+async fn second_prompt_is_busy_while_one_runs() {
+    let script = AgentScript::new("acp-busy");
+    let agent = script.agent(r#"say first; read -r line; ended "$1""#, "").await.unwrap();
+    let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
+    let first = context().with_progress(move |it: Progress| _ = started.send(it));
+    let token = CancellationToken::new();
+    let first = prompt(&agent, "first", first.with_cancellation(token.clone()));
+    let second = async {
+        while has_started.recv().await.unwrap().message.is_none() {}
+        let busy = prompt(&agent, "second", context()).await.unwrap_err();
+        assert_eq!(busy.code(), ErrorCode::BUSY);
+        token.cancel(); // the script reads the cancel as its line
+    };
+    let (outcome, ()) = tokio::join!(first, second);
+    assert_eq!(outcome.unwrap_err().code(), ErrorCode::CANCELLED);
+    // The agent ends its turn late, and the next prompt waits for that.
+    let third = prompt(&agent, "third", CancelSoon::context()).await;
+    assert_eq!(third.unwrap_err().code(), ErrorCode::CANCELLED);
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c12_stop_cancels_the_turn_and_its_open_calls() {
+    let script = AgentScript::new("acp-stop");
+    let body = r#"
+        call '"toolCallId":"1","title":"Look","status":"in_progress"'
+        IFS= read -r line; cancelled "$line"
+        change '"toolCallId":"1","status":"completed"'
+        fail "$1" -32603 aborted"#;
+    let agent = script.agent(body, "").await.unwrap();
+    let token = CancellationToken::new();
+    let (context, seen) = watched();
+    let stop = Arc::clone(&seen);
+    let cancel = token.clone();
+    let context = context.with_cancellation(token);
+    let running = prompt(&agent, "Look", context);
+    let stopping = async {
+        while !messages(&stop).iter().any(|it| it.starts_with("Look: in_progress")) {
+            tokio::task::yield_now().await;
+        }
+        cancel.cancel();
+    };
+    let (outcome, ()) = tokio::join!(running, stopping);
+    assert_eq!(outcome.unwrap_err().code(), ErrorCode::CANCELLED);
+    // The next prompt waits for the end of the turn, so the script has the cancel.
+    let next = prompt(&agent, "Next", CancelSoon::context());
+    let _ = next.await;
+    let cancelled = script.kept("cancelled");
+    assert!(
+        cancelled.contains(r#""method":"session/cancel""#) && cancelled.contains(r#""sessionId":"s1""#),
+        "{cancelled}"
+    );
+    assert!(
+        !messages(&seen).iter().any(|it| it.contains("completed") && !it.ends_with("(after its end)")),
+        "{:?}",
+        messages(&seen)
+    );
+    agent.close().await;
+}
+
+/// A context that is cancelled as soon as its call has started.
+struct CancelSoon;
+
+impl CancelSoon {
+    fn context() -> ToolContext {
+        let token = CancellationToken::new();
+        let cancel = token.clone();
+        context().with_cancellation(token).with_progress(move |_| cancel.cancel())
+    }
+}
+
+#[tokio::test]
+async fn acp_c12_agent_that_ignores_a_cancel_is_killed_after_5_s() {
+    let script = AgentScript::new("acp-deaf");
+    let body = r#"say working; sleep 1000 & echo $! > "$0.pid"; wait"#;
+    let agent = script.agent(body, "").await.unwrap();
+    let begun = tokio::time::Instant::now();
+    let outcome = prompt(&agent, "Work", CancelSoon::context()).await;
+    assert_eq!(outcome.unwrap_err().code(), ErrorCode::CANCELLED);
+    while agent.health() == SourceHealth::Up {
+        agent.changed().await;
+    }
+    let SourceHealth::Down { reason, .. } = agent.health() else { panic!("{:?}", agent.health()) };
+    assert!(reason.contains("did not end its turn within 5 s"), "{reason}");
+    assert!(begun.elapsed() >= Duration::from_secs(5));
+    up(&agent).await;
+    let child: i32 = script.kept("pid").trim().parse().unwrap();
+    assert!(
+        !std::path::Path::new(&format!("/proc/{child}")).exists() || is_zombie(child),
+        "its child still runs"
+    );
+    agent.close().await;
+}
+
+fn is_zombie(process: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_none_or(|rest| rest.starts_with('Z'))
+}
+
+#[tokio::test]
+async fn acp_c15_method_that_was_not_offered_is_refused() {
+    let script = AgentScript::new("acp-methods");
+    let body = r#"
+        for method in fs/read_text_file fs/write_text_file terminal/create _vendor/do session/list; do
+          ask "$method" '{"sessionId":"s1","path":"/etc/passwd","command":"id"}'; keep replies "$reply"
+        done
+        printf '{"jsonrpc":"2.0","method":"_vendor/tell"}\n'; printf '[]\n'; IFS= read -r reply; keep replies "$reply"
+        ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    prompt(&agent, "Ask", context()).await.unwrap();
+    let replies: Vec<serde_json::Value> =
+        script.kept("replies").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(replies.len(), 6);
+    assert!(replies[..5].iter().all(|it| it["error"]["code"] == -32_601), "{replies:?}");
+    assert_eq!(replies[5]["error"]["code"], -32_600);
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c20_calls_and_their_later_locations_are_progress_at_a_client() {
+    let script = AgentScript::new("acp-progress");
+    let body = r#"
+        call '"toolCallId":"1","title":"Edit main.rs","kind":"edit","status":"pending"'
+        change '"toolCallId":"1","rawInput":{"path":"/x"},"locations":[{"path":"/x","line":3}]'
+        change '"toolCallId":"1","status":"in_progress","locations":[{"path":"/y"}]'
+        change '"toolCallId":"1","status":"completed","content":[{"type":"content","content":{"type":"text","text":"2 lines"}}]'
+        change '"toolCallId":"1","status":"failed","title":"Late"'
+        update '{"sessionUpdate":"plan","entries":[{"content":"Look","priority":"high","status":"completed"},{"content":"Edit","priority":"low","status":"pending"}]}'
+        ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    let (context, seen) = watched();
+    prompt(&agent, "Edit", context).await.unwrap();
+    assert_eq!(
+        messages(&seen),
+        [
+            "Edit main.rs: pending /x:3",
+            "Edit main.rs: in_progress /y",
+            "Edit main.rs: completed /y · 2 lines",
+            "Late: failed (after its end)",
+            "✓ Look\n· Edit",
+        ]
+    );
+    let content = seen.lock().unwrap()[1].content.as_ref().unwrap().to_json();
+    assert_eq!(
+        content,
+        json!({"toolCallId": "1", "kind": "edit", "status": "pending", "locations": [{"path": "/x", "line": 3}]})
+    );
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn sec_a3_agent_gets_no_tokens_from_the_environment() {
+    let script = AgentScript::new("acp-env");
+    let agent = script.agent(r#"ended "$1""#, r#"env > "$0.env""#).env("OWN", "1").await.unwrap();
+    let env = script.kept("env");
+    assert!(env.contains("OWN=1") && !env.contains("LIVEKIT") && !env.contains("CARGO"), "{env}");
+    agent.close().await;
+    let refused = script.agent("", "").inherit("LIVEKIT_API_SECRET").await.unwrap_err().to_string();
+    assert!(refused.contains("LIVEKIT_API_SECRET is not passed on"), "{refused}");
+}
+
+#[tokio::test]
+async fn failure_of_the_agent_is_the_outcome_of_the_prompt() {
+    let script = AgentScript::new("acp-fails");
+    let agent = script.agent(r#"say before; fail "$1" -32603 'no quota left'"#, "").await.unwrap();
+    let error: ToolError = prompt(&agent, "Work", context()).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::EXECUTION_ERROR);
+    assert!(error.message().ends_with("failed: no quota left (-32603)"), "{}", error.message());
+    assert_eq!(texts(&ToolResult::of_error(&error)), "before");
+    agent.close().await;
+}

@@ -1,0 +1,209 @@
+//! What an agent asks of the person: permissions and forms.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value as Json, json};
+use toolbridge::{
+    CancellationToken, Prompt, PromptAnswer, ToolContext, ToolError, ToolSource as _,
+    adapter::acp::forget_permissions,
+};
+
+use crate::{
+    acp_client::{context, prompt},
+    acp_script::AgentScript,
+};
+
+const OPTIONS: &str = r#"[{"optionId":"y","name":"Yes","kind":"allow_once"},{"optionId":"a","name":"Always","kind":"allow_always"},{"optionId":"n","name":"No","kind":"reject_once"},{"optionId":"o","name":"Odd","kind":"someday"}]"#;
+
+/// The body of a prompt that asks for permission, and keeps the reply.
+fn asks(options: &str) -> String {
+    format!(
+        r#"n=$((${{n:-0}}+1))
+        call '"toolCallId":"'$n'","title":"Run the tests","kind":"execute","status":"pending","name":"shell"'
+        ask session/request_permission '{{"sessionId":"s1","toolCall":{{"toolCallId":"'$n'","rawInput":{{"command":"true"}}}},"options":{options}}}'
+        keep replies "$reply"; ended "$1""#
+    )
+}
+
+/// Returns the outcome in the last reply.
+fn outcome(script: &AgentScript) -> Json {
+    let replies = script.kept("replies");
+    let reply: Json = serde_json::from_str(replies.lines().last().unwrap()).unwrap();
+    assert_eq!(reply["id"], "ask");
+    reply["result"]["outcome"].clone()
+}
+
+fn answering(answer: PromptAnswer) -> (ToolContext, Arc<Mutex<Vec<Prompt>>>) {
+    let asked: Arc<Mutex<Vec<Prompt>>> = Arc::default();
+    let theirs = Arc::clone(&asked);
+    let context = context().with_answers(move |prompt| {
+        theirs.lock().unwrap().push(prompt);
+        let answer = answer.clone();
+        async move { Ok(answer) }
+    });
+    (context, asked)
+}
+
+fn selected(id: &str) -> Json {
+    json!({"outcome": "selected", "optionId": id})
+}
+
+#[tokio::test]
+async fn acp_c19_person_sees_the_options_and_the_merged_call_and_the_chosen_one_is_answered() {
+    let script = AgentScript::new("acp-c8");
+    let agent = script.agent(&asks(OPTIONS), "").await.unwrap();
+    let (context, asked) = answering(PromptAnswer::selected("y"));
+    prompt(&agent, "Test", context).await.unwrap();
+    assert_eq!(outcome(&script), selected("y"));
+    let asked = asked.lock().unwrap().clone();
+    let [Prompt::Permission(ask)] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!(ask.text.as_deref(), Some(&*format!("{} asks: Run the tests", script.name())));
+    // The call has what its update and the request say of it.
+    assert_eq!(
+        (ask.tool_call.kind.as_deref(), ask.tool_call.name.as_deref()),
+        (Some("execute"), Some("shell"))
+    );
+    assert_eq!(ask.tool_call.raw_input.as_ref().unwrap().to_json(), json!({"command": "true"}));
+    let names: Vec<_> = ask.options.iter().map(|it| (it.name.as_str(), it.kind.as_str())).collect();
+    assert_eq!(
+        names,
+        [("Yes", "allow_once"), ("Always", "allow_always"), ("No", "reject_once"), ("Odd", "someday")]
+    );
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c11_without_an_answer_the_request_is_rejected() {
+    let script = AgentScript::new("acp-c11");
+    let agent = script.agent(&asks(OPTIONS), "").await.unwrap();
+    // Nobody can be asked.
+    prompt(&agent, "Test", context()).await.unwrap();
+    assert_eq!(outcome(&script), selected("n"));
+    let nobody = context().with_answers(|_| async { Err(ToolError::from("nobody is there")) });
+    prompt(&agent, "Test", nobody).await.unwrap();
+    assert_eq!(outcome(&script), selected("n"));
+    for answer in [PromptAnswer::cancelled(), PromptAnswer::declined(), PromptAnswer::selected("x")] {
+        prompt(&agent, "Test", answering(answer).0).await.unwrap();
+        assert_eq!(outcome(&script), selected("n"));
+    }
+    agent.close().await;
+    let agent =
+        script.agent(&asks(r#"[{"optionId":"y","name":"Yes","kind":"allow_once"}]"#), "").await.unwrap();
+    prompt(&agent, "Test", context()).await.unwrap();
+    assert_eq!(outcome(&script), json!({"outcome": "cancelled"}));
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c8_option_that_was_not_offered_is_never_a_yes() {
+    let script = AgentScript::new("acp-not-offered");
+    let agent = script.agent(&asks(OPTIONS), "").await.unwrap();
+    for id in ["Y", "yes", "", "allow_once"] {
+        prompt(&agent, "Test", answering(PromptAnswer::selected(id)).0).await.unwrap();
+        assert_eq!(outcome(&script), selected("n"), "{id}");
+    }
+    // A yes that names no option is asked again, and is no yes the second time.
+    let (context, asked) = answering(PromptAnswer::selected("y").text("yeah, sure"));
+    prompt(&agent, "Test", context).await.unwrap();
+    assert_eq!(outcome(&script), selected("n"));
+    assert_eq!(asked.lock().unwrap().len(), 2);
+    let (context, asked) = answering(PromptAnswer::selected("y").text("Yes!"));
+    prompt(&agent, "Test", context).await.unwrap();
+    assert_eq!((outcome(&script), asked.lock().unwrap().len()), (selected("y"), 1));
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c9_always_is_kept_reported_and_taken_back() {
+    let script = AgentScript::new("acp-c9");
+    let agent = script.agent(&asks(OPTIONS), "").await.unwrap();
+    prompt(&agent, "Test", answering(PromptAnswer::selected("a")).0).await.unwrap();
+    assert_eq!(outcome(&script), selected("a"));
+    let (context, asked) = answering(PromptAnswer::selected("n"));
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let theirs = Arc::clone(&seen);
+    let watched = context.clone().with_progress(move |it| theirs.lock().unwrap().extend(it.message));
+    prompt(&agent, "Test", watched).await.unwrap();
+    assert_eq!(outcome(&script), selected("a"));
+    assert!(asked.lock().unwrap().is_empty());
+    let seen = seen.lock().unwrap().join("\n");
+    assert!(seen.contains("shell: allowed, as answered before for always"), "{seen}");
+    assert!(forget_permissions() >= 1);
+    prompt(&agent, "Test", context).await.unwrap();
+    assert_eq!((outcome(&script), asked.lock().unwrap().len()), (selected("n"), 1));
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c10_open_request_of_a_cancelled_turn_is_cancelled() {
+    let script = AgentScript::new("acp-c10");
+    let agent = script.agent(&asks(OPTIONS), "").await.unwrap();
+    let token = CancellationToken::new();
+    let cancel = token.clone();
+    let context = context().with_cancellation(token).with_answers(move |_| {
+        cancel.cancel(); // the person answers too late
+        async { Ok(PromptAnswer::selected("y")) }
+    });
+    prompt(&agent, "Test", context).await.unwrap_err();
+    agent.close().await;
+    let replies = script.kept("replies");
+    let first: Json = serde_json::from_str(replies.lines().next().unwrap_or("{}")).unwrap();
+    // The script reads the answer or the cancel first, and neither is a yes.
+    let is_cancel = first["method"] == "session/cancel";
+    assert!(is_cancel || first["result"]["outcome"]["outcome"] == "cancelled", "{first}");
+}
+
+#[tokio::test]
+async fn request_that_belongs_to_no_call_is_asked_with_its_words_and_one_of_another_session_refused() {
+    let script = AgentScript::new("acp-no-call");
+    let body = format!(
+        r#"ask session/request_permission '{{"sessionId":"s1","toolCall":{{"toolCallId":"9","title":"Erase the disk"}},"options":{OPTIONS}}}'
+        keep replies "$reply"
+        ask session/request_permission '{{"sessionId":"s2","toolCall":{{"toolCallId":"9"}},"options":{OPTIONS}}}'
+        keep foreign "$reply"; ended "$1""#
+    );
+    let agent = script.agent(&body, "").await.unwrap();
+    let (context, asked) = answering(PromptAnswer::selected("n"));
+    prompt(&agent, "Erase", context).await.unwrap();
+    assert_eq!(outcome(&script), selected("n"));
+    let asked = asked.lock().unwrap().clone();
+    let [Prompt::Permission(ask)] = &asked[..] else { panic!("{asked:?}") };
+    assert!(ask.text.as_deref().unwrap().ends_with("asks: Erase the disk"));
+    let foreign: Json = serde_json::from_str(script.kept("foreign").trim()).unwrap();
+    assert_eq!(foreign["error"]["code"], -32_602);
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c22_form_is_filled_in_by_the_person() {
+    let script = AgentScript::new("acp-c22");
+    let body = r#"
+        ask elicitation/create '{"sessionId":"s1","mode":"form","message":"Who are you?","requestedSchema":{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer","default":7}}}}'
+        keep replies "$reply"; ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    let (context, asked) = answering(PromptAnswer::submitted(&json!({"name": "Ada"})).unwrap());
+    prompt(&agent, "Ask", context).await.unwrap();
+    let reply: Json = serde_json::from_str(script.kept("replies").trim()).unwrap();
+    assert_eq!(reply["result"], json!({"action": "accept", "content": {"age": 7, "name": "Ada"}}));
+    let asked = asked.lock().unwrap().clone();
+    let [Prompt::Form(form)] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!(form.text.as_deref(), Some(&*format!("{} asks: Who are you?", script.name())));
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c22_address_is_opened_by_the_person_or_declined() {
+    let script = AgentScript::new("acp-c22-url");
+    let body = r#"
+        ask elicitation/create '{"sessionId":"s1","mode":"url","message":"Sign in","url":"https://login.example/x?secret=hunter2","elicitationId":"e"}'
+        keep replies "$reply"; ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    for (answer, action) in [(PromptAnswer::done(), "accept"), (PromptAnswer::declined(), "decline")] {
+        prompt(&agent, "Ask", answering(answer).0).await.unwrap();
+        let reply: Json = serde_json::from_str(script.kept("replies").lines().last().unwrap()).unwrap();
+        assert_eq!(reply["result"], json!({"action": action}));
+    }
+    agent.close().await;
+}
