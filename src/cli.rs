@@ -32,9 +32,11 @@ mod grant;
 mod info;
 mod interrupt;
 mod mcp;
+mod offered;
 mod ping;
 mod prompts;
 mod questions;
+mod rap;
 mod record;
 mod record_option;
 mod recording_file;
@@ -90,6 +92,8 @@ enum Verb {
     Acp(acp::Arguments),
     /// Join as an assistant and serve the tools of the room as the agent of an editor (ACP)
     AcpAgent(acp_agent::Arguments),
+    /// Join as an assistant and serve the tools of the room to a RAP runtime
+    Rap(rap::Arguments),
     /// List the tools that participants of a room offer
     Tools(tools::Arguments),
     /// Print the protocol frames sent in a room
@@ -216,6 +220,7 @@ impl Verb {
             Self::Mcp(arguments) => mcp::run(arguments).await,
             Self::Acp(arguments) => acp::run(arguments).await,
             Self::AcpAgent(arguments) => acp_agent::run(arguments).await,
+            Self::Rap(arguments) => rap::run(arguments).await,
             Self::Tools(arguments) => tools::run(arguments).await,
             Self::Watch(arguments) => watch::run(arguments).await,
             Self::Record(arguments) => record::run(arguments).await,

@@ -47,8 +47,10 @@ mod document;
 mod listen;
 mod result;
 mod secret;
+mod server;
 mod source;
 
 pub use address::{InvalidHost, NamedHost};
 pub use result::{RapResult, RapResultError};
+pub use server::{RapListener, RapServeError, RoomToolset, serve};
 pub use source::{RapCounts, RapError, RapTools, RapToolset, from_file, toolset, toolsets};

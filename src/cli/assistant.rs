@@ -16,6 +16,8 @@ use super::{
     file,
     interrupt::{interrupted, unless_interrupted},
     mcp::ServingOptions,
+    offered::OfferOptions,
+    rap::ToolsetOptions,
     record_option::RecordOption,
     sources::{SourceArguments, with_sources},
     text,
@@ -68,9 +70,36 @@ pub(super) struct Arguments {
     #[command(flatten, next_help_heading = "MCP")]
     serving: ServingOptions,
 
+    /// Also serve the tools of the room to RAP runtimes over HTTP at this address; the URL is in the event `rap`
+    #[arg(long, value_name = "ADDRESS", help_heading = "RAP")]
+    rap_listen: Option<SocketAddr>,
+
+    #[command(flatten, next_help_heading = "RAP")]
+    toolset: ToolsetOptions,
+
+    #[command(flatten, next_help_heading = "MCP and RAP")]
+    offered: OfferOptions,
+
     /// Print the specification of the line protocol and exit
     #[arg(long)]
     protocol: bool,
+}
+
+impl Arguments {
+    /// Refuses options of a server that is not asked for.
+    fn check(&self) -> Result<(), Failure> {
+        let (mcp, rap) = (self.mcp_listen.is_some(), self.rap_listen.is_some());
+        if !mcp && self.serving.is_given() {
+            return Err(Failure::usage("--allow-host needs --mcp-listen"));
+        }
+        if !rap && self.toolset.is_given() {
+            return Err(Failure::usage("--public and --allow-callback need --rap-listen"));
+        }
+        if !mcp && !rap && self.offered.is_given() {
+            return Err(Failure::usage("--allow and --deny need --mcp-listen or --rap-listen"));
+        }
+        Ok(())
+    }
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
@@ -78,9 +107,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         io::stdout().write_all(PROTOCOL_TEXT.as_bytes())?;
         return Ok(());
     }
-    if arguments.mcp_listen.is_none() && arguments.serving.is_given() {
-        return Err(Failure::usage("--allow, --deny and --allow-host need --mcp-listen"));
-    }
+    arguments.check()?;
     let mut builder = Assistant::builder().drain(DRAIN);
     let sources = unless_interrupted(arguments.sources.start(false)).await?;
     let agents = sources.agents.clone();
@@ -104,7 +131,11 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         agent.offer_tools(&assistant).await.map_err(Failure::failed)?;
     }
     let listener = match arguments.mcp_listen {
-        Some(address) => Some(arguments.serving.listen(&assistant, address).await?),
+        Some(address) => Some(arguments.serving.listen(&assistant, &arguments.offered, address).await?),
+        None => None,
+    };
+    let toolset = match arguments.rap_listen {
+        Some(address) => Some(arguments.toolset.listen(&assistant, &arguments.offered, address).await?),
         None => None,
     };
     let (out, written) = output::start(io::stdout());
@@ -112,6 +143,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut conversation = Conversation::new(assistant.clone(), out);
     if let Some(listener) = &listener {
         conversation = conversation.announce(messages::mcp(&listener.url(), listener.token()));
+    }
+    if let Some(toolset) = &toolset {
+        conversation = conversation.announce(messages::rap(toolset.url()));
     }
     let room = assistant.room();
     let ended = tokio::select! {
@@ -125,6 +159,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     if let Some(listener) = listener {
         listener.close().await;
+    }
+    if let Some(toolset) = toolset {
+        toolset.close().await;
     }
     let reason = assistant.close().await;
     let finished = conversation.finish(&reason);

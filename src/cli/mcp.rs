@@ -13,6 +13,7 @@ use super::{
     connect::RoomArguments,
     connection_state, file, hint,
     interrupt::{interrupted, unless_interrupted},
+    offered::OfferOptions,
 };
 use toolbridge::{
     Assistant, Role,
@@ -55,20 +56,15 @@ pub(super) struct Arguments {
     attach: Option<String>,
 
     #[command(flatten)]
+    offered: OfferOptions,
+
+    #[command(flatten)]
     serving: ServingOptions,
 }
 
-/// What is served, and for which names of the host.
+/// For which names of the host is served.
 #[derive(Debug, Args)]
 pub(super) struct ServingOptions {
-    /// Offer only these tools (repeatable): NAME, OWNER.NAME, the name that a host sees, or the beginning of one and `*`
-    #[arg(long, value_name = "PATTERN")]
-    allow: Vec<String>,
-
-    /// Do not offer these tools (repeatable); wins over --allow
-    #[arg(long, value_name = "PATTERN")]
-    deny: Vec<String>,
-
     /// Accept HTTP requests for this host name too (repeatable)
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
@@ -77,17 +73,18 @@ pub(super) struct ServingOptions {
 impl ServingOptions {
     /// Returns whether any option was given.
     pub(super) fn is_given(&self) -> bool {
-        [&self.allow, &self.deny, &self.allow_host].iter().any(|it| !it.is_empty())
+        !self.allow_host.is_empty()
     }
 
     /// Listens for HTTP.
     pub(super) async fn listen(
         &self,
         assistant: &Assistant,
+        offered: &OfferOptions,
         address: SocketAddr,
     ) -> Result<McpListener, Failure> {
         self.warnings(address.ip()).for_each(hint);
-        let listening = self.server(assistant).listen(address).await;
+        let listening = self.server(assistant, offered).listen(address).await;
         listening.map_err(|error| Failure::failed(format!("cannot listen at {address}: {error}")))
     }
 
@@ -99,18 +96,10 @@ impl ServingOptions {
     }
 
     /// Returns the server of an assistant.
-    fn server(&self, assistant: &Assistant) -> RoomServer {
-        let mut server = mcp::serve(assistant.clone());
-        for pattern in &self.allow {
-            server = server.allow(pattern);
-        }
-        for pattern in &self.deny {
-            server = server.deny(pattern);
-        }
-        for name in &self.allow_host {
-            server = server.host(name);
-        }
-        server
+    fn server(&self, assistant: &Assistant, offered: &OfferOptions) -> RoomServer {
+        let server = mcp::serve(assistant.clone());
+        let server = offered.set(server, RoomServer::allow, RoomServer::deny);
+        self.allow_host.iter().fold(server, |server, name| server.host(name))
     }
 }
 
@@ -129,7 +118,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         biased;
         () = interrupted() => Ok(()),
         () = connection_state::print_changes(&assistant) => Ok(()), // never completes
-        ended = serve(&arguments.serving, arguments.listen, &assistant) => ended,
+        ended = serve(&arguments, &assistant) => ended,
     };
     assistant.close().await;
     ended
@@ -155,15 +144,12 @@ async fn attach(url: String, room: &RoomArguments) -> Result<(), Failure> {
 }
 
 /// Serves until the host closes standard input, or the assistant leaves.
-async fn serve(
-    options: &ServingOptions,
-    listen: Option<SocketAddr>,
-    assistant: &Assistant,
-) -> Result<(), Failure> {
-    let Some(address) = listen else {
-        return options.server(assistant).stdio().await.map_err(Failure::failed);
+async fn serve(arguments: &Arguments, assistant: &Assistant) -> Result<(), Failure> {
+    let Arguments { serving, offered, .. } = arguments;
+    let Some(address) = arguments.listen else {
+        return serving.server(assistant, offered).stdio().await.map_err(Failure::failed);
     };
-    let listener = options.listen(assistant, address).await?;
+    let listener = serving.listen(assistant, offered, address).await?;
     writeln!(io::stdout(), "url: {}\ntoken: {}", listener.url(), listener.token())?;
     Err(Failure::failed(assistant.closed().await))
 }
@@ -176,7 +162,7 @@ mod tests {
     fn server_on_all_addresses_without_a_name_is_warned_about() {
         let warnings = |address: &str, names: &[&str]| {
             let allow_host = names.iter().map(|name| (*name).to_owned()).collect();
-            let options = ServingOptions { allow: Vec::new(), deny: Vec::new(), allow_host };
+            let options = ServingOptions { allow_host };
             options.warnings(address.parse().unwrap()).collect::<Vec<_>>()
         };
         assert!(warnings("127.0.0.1", &[]).is_empty());

@@ -52,6 +52,7 @@ mod observe;
 mod peers;
 mod program;
 mod proxy;
+mod rap_runtime;
 #[path = "../it/recorded.rs"]
 mod recorded;
 mod recordings;
@@ -108,6 +109,7 @@ fn main() -> process::ExitCode {
         mcp_hosts::trials(),
         mcp_conformance::trials(),
         acp_agent::trials(),
+        rap_runtime::trials(),
         cli::trials(),
         doctor::trials(),
         assistant::trials(),

@@ -85,6 +85,7 @@ fn help_names_every_verb() {
         "mcp",
         "acp",
         "acp-agent",
+        "rap",
         "tools",
         "watch",
         "ping",
@@ -140,9 +141,10 @@ fn completions_exist_for_each_shell_and_a_reader_may_stop() {
 
 #[test]
 fn help_shows_no_secret_of_the_environment() {
-    for verb in
-        ["call", "client", "token", "watch", "ping", "tools", "demo", "assistant", "mcp", "acp", "acp-agent"]
-    {
+    let verbs = [
+        "call", "client", "token", "watch", "ping", "tools", "demo", "assistant", "mcp", "acp", "acp-agent", "rap",
+    ];
+    for verb in verbs {
         let output = toolbridge(&[verb, "--help"])
             .env("LIVEKIT_API_SECRET", "hunter2")
             .env("LIVEKIT_TOKEN", "hunter2")
@@ -174,7 +176,20 @@ fn wrong_usage_exits_with_status_2() {
         (with(&["mcp", "--attach", "http://127.0.0.1:1/mcp", "--room", "r"]), "--room"),
         (with(&["mcp", "--attach", "http://192.0.2.1/mcp"]), "https"),
         (with(&["mcp", "--room", "r", "--listen", "nowhere"]), "nowhere"),
-        (with(&["assistant", "--room", "r", "--deny", "t"]), "--mcp-listen"),
+        (with(&["assistant", "--room", "r", "--deny", "t"]), "--mcp-listen or --rap-listen"),
+        (
+            with(&["assistant", "--room", "r", "--allow-host", "h", "--rap-listen", "127.0.0.1:0"]),
+            "--mcp-listen",
+        ),
+        (
+            with(&["assistant", "--room", "r", "--allow-callback", "h", "--mcp-listen", "127.0.0.1:0"]),
+            "--rap-listen",
+        ),
+        (with(&["rap"]), "--room"),
+        (with(&["rap", "--room", "r", "--listen", "nowhere"]), "nowhere"),
+        (with(&["rap", "--room", "r", "--allow-callback", "http://h"]), "is not a host"),
+        (with(&["rap", "--room", "r", "--allow-callback", "h:99999"]), "h:99999"),
+        (with(&["rap", "--room", "r", "--public", "tools.example.com"]), "https://tools.example.com/home"),
         (with(&["client", "--room", "r", "--tools", "/no/such/tools.toml"]), "/no/such/tools.toml"),
         (with(&["call", "t", "--room", "r", "--root-certificate", "/no/such.pem"]), "/no/such.pem"),
         ([&["call", "t", "--room", "r"], &key[..]].concat(), "LIVEKIT_URL"),
@@ -204,6 +219,7 @@ fn development_key_is_used_for_this_machine_only() {
             &["assistant"],
             &["mcp"],
             &["acp-agent"],
+            &["rap"],
         ] {
             let arguments = [verb, &["--room", "r", "--url", url], &key].concat();
             let complaint = complaint(&run(&arguments), 2);
@@ -226,6 +242,7 @@ fn unreachable_server_exits_with_a_failure_and_advice() {
         &["assistant"],
         &["mcp"],
         &["acp-agent"],
+        &["rap"],
     ] {
         let arguments = [verb, &["--room", "r", "--url", &url], &key].concat();
         let output = run(&arguments);

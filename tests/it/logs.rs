@@ -245,10 +245,15 @@ async fn sec_p3_debug_output_shows_the_size_of_a_payload_only() {
     assert!(leak.is_none(), "{leak:?}");
 }
 
-/// Captures the log of this thread from now on.
+/// Captures the warnings of this thread from now on.
 fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
+    logged_at(tracing::Level::WARN)
+}
+
+/// Captures the log of this thread from now on.
+pub(crate) fn logged_at(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
     let log = Log::default();
-    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
+    let subscriber = tracing_subscriber::fmt().with_max_level(level).with_ansi(false);
     let guard = tracing::subscriber::set_default(subscriber.with_writer(log.clone()).finish());
     (log, guard)
 }

@@ -118,6 +118,8 @@ mod rap_source;
 #[cfg(all(feature = "rap", unix))]
 mod rap_toolset;
 #[cfg(all(feature = "cli", unix))]
+mod rap_server;
+#[cfg(all(feature = "cli", unix))]
 mod recorded;
 #[cfg(feature = "record")]
 mod recording;

@@ -3,6 +3,7 @@
 use crate::{ErrorCode, Outcome, ToolError, ToolResult, adapter::json::DocumentError, value::prefix};
 
 mod read;
+mod write;
 
 /// What the text of a failure begins with.
 const ERROR_PREFIX: &str = "Error: ";

@@ -70,8 +70,8 @@ pub(super) struct Conversation {
     ready: BTreeSet<Identity>,
     /// Whether `not_allowed` was reported. It is reported once.
     not_allowed_reported: bool,
-    /// An event to report after the first line.
-    announcement: Option<Json>,
+    /// Events to report after the first line.
+    announcements: Vec<Json>,
 }
 
 impl Conversation {
@@ -91,13 +91,14 @@ impl Conversation {
             present: BTreeSet::new(),
             ready: BTreeSet::new(),
             not_allowed_reported: false,
-            announcement: None,
+            announcements: Vec::new(),
         }
     }
 
     /// Reports this event after the first line.
-    pub(super) fn announce(self, event: Json) -> Self {
-        Self { announcement: Some(event), ..self }
+    pub(super) fn announce(mut self, event: Json) -> Self {
+        self.announcements.push(event);
+        self
     }
 
     /// Runs until the input has ended and every call has its result, or until something else ends the conversation.
@@ -122,7 +123,7 @@ impl Conversation {
 
     async fn talk(&mut self, room: &str, mut input: mpsc::Receiver<Line>) -> Result<End, OutputClosed> {
         self.say(&messages::hello(self.assistant.identity(), room)).await?;
-        if let Some(event) = self.announcement.take() {
+        for event in std::mem::take(&mut self.announcements) {
             self.say(&event).await?;
         }
         self.report_current_state().await?;

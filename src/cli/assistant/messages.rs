@@ -40,6 +40,11 @@ pub(super) fn mcp(url: &str, token: &str) -> Json {
     json!({"type": "event", "event": "mcp", "url": url, "token": token})
 }
 
+/// Returns the event for the RAP toolset of `--rap-listen`.
+pub(super) fn rap(url: &str) -> Json {
+    json!({"type": "event", "event": "rap", "url": url})
+}
+
 /// Returns the result line of a call.
 pub(super) fn result(id: &Id, result: &Result<Value, CallError>) -> Json {
     let mut line = json!({"type": "result", "id": id.to_json()});

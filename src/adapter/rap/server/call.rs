@@ -1,0 +1,160 @@
+//! One call of a runtime, from its acceptance to the delivery of its result.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Map, Value as Json, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    delivery::{Posted, deliver, post},
+    failure,
+    invocation::{Callback, Invocation, Key},
+    table::Table,
+};
+use crate::{
+    CallError, ToolResult, Value,
+    adapter::{
+        rap::{address::Outgoing, result::RapResult},
+        sink::{MAX_CALLS, Room},
+    },
+};
+
+/// The largest result that is sent, in bytes: the largest that a frame of the room carries.
+const MAX_RESULT: usize = 16 * 1024 * 1024;
+
+/// What all calls of a toolset share.
+pub(super) struct Calls {
+    pub(super) room: Room,
+    pub(super) table: Table,
+    pub(super) outgoing: Outgoing,
+}
+
+/// Runs a call that was accepted, and sends its result. A call that is cancelled ends, and its result is sent once.
+pub(super) async fn run(calls: Arc<Calls>, invocation: Invocation, cancelled: CancellationToken) {
+    let Invocation { key, callback, operation, arguments } = invocation;
+    let _open = Open { table: &calls.table, key: &key };
+    let result = called(&calls.room, operation.as_deref(), arguments, &cancelled).await;
+    let body = message(&key, &callback, &result);
+    let posting = || post(&calls.outgoing, &callback.target, body.clone());
+    let posted = if cancelled.is_cancelled() {
+        posting().await
+    } else {
+        match cancelled.run_until_cancelled(deliver(posting)).await {
+            Some(posted) => posted,
+            None => Posted::Refused("the runtime cancelled the call".to_owned()),
+        }
+    };
+    match posted {
+        Posted::Received => {}
+        Posted::Refused(reason) | Posted::Failed(reason) => {
+            let host = callback.target.host();
+            tracing::warn!(%host, operation, %reason, "the result of a RAP call could not be delivered");
+        }
+    }
+}
+
+/// A call that is open, until it is dropped.
+struct Open<'a> {
+    table: &'a Table,
+    key: &'a Key,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.table.end(self.key.clone());
+    }
+}
+
+/// Calls the tool, and returns its result or its failure.
+async fn called(
+    room: &Room,
+    operation: Option<&str>,
+    arguments: Option<Map<String, Json>>,
+    cancelled: &CancellationToken,
+) -> RapResult {
+    let Some(operation) = operation else {
+        return failed(
+            "the call names no tool: `operation` has to be the name of one of the toolset's tools. Nothing ran.",
+        );
+    };
+    let Some(arguments) = arguments else {
+        return failed(
+            "`arguments` is not an object. Send an object that fits the tool's schema. Nothing ran.",
+        );
+    };
+    let Some(_permit) = room.begin_call() else {
+        return failed(&format!(
+            "{MAX_CALLS} calls are open already. Call again when one has ended. Nothing ran."
+        ));
+    };
+    let Some(found) = cancelled.run_until_cancelled(room.find(operation)).await else {
+        return failed("the call was cancelled. Nothing ran.");
+    };
+    let Some(entry) = found else {
+        return failed(&failure::unknown(operation));
+    };
+    let mut call = room.call(&entry, Value::from(Json::Object(arguments)));
+    // Progress is not part of the protocol.
+    let until_end = async { while call.progress().await.is_some() {} };
+    if cancelled.run_until_cancelled(until_end).await.is_none() {
+        call.cancel();
+    }
+    match call.await {
+        Ok(value) => RapResult::from(ToolResult::of(&value)),
+        Err(error) => of_error(operation, &error),
+    }
+}
+
+/// Returns a failure: what happened, and then what the tool has of its result.
+fn of_error(operation: &str, error: &CallError) -> RapResult {
+    match error {
+        CallError::NotBound { clients, .. } => {
+            tracing::warn!(
+                ?clients,
+                operation,
+                "a client obeys another assistant; serve RAP beside that one"
+            );
+        }
+        other => tracing::debug!(code = %other.code(), operation, "a RAP call failed"),
+    }
+    let text = failure::text(operation, error);
+    let CallError::Tool(failure) = error else { return failed(&text) };
+    let Some(partial) = failure.partial().map(ToolResult::of) else { return failed(&text) };
+    let says_it = partial.for_model(usize::MAX).text.contains(failure.message());
+    RapResult::failed(if says_it { partial } else { after(&text, &partial) })
+}
+
+/// Returns the parts of a result after a text.
+fn after(text: &str, partial: &ToolResult) -> ToolResult {
+    let result = partial.content().iter().cloned().fold(ToolResult::text(text), ToolResult::with_block);
+    let result = partial.display().iter().cloned().fold(result, ToolResult::with_display);
+    match partial.structured() {
+        Some(structured) => result.with_structured(structured.clone()),
+        None => result,
+    }
+}
+
+fn failed(text: &str) -> RapResult {
+    RapResult::failed(ToolResult::text(text))
+}
+
+/// Returns the message. `call_id` is as it came.
+fn message(key: &Key, Callback { call_id, .. }: &Callback, result: &RapResult) -> Bytes {
+    let written = |result: &RapResult| {
+        let mut message = Map::from_iter([
+            ("type".to_owned(), json!("tool_result")),
+            ("group_id".to_owned(), key.group.as_str().into()),
+            ("id".to_owned(), key.id.as_str().into()),
+        ]);
+        message.extend(call_id.clone().map(|call_id| ("call_id".to_owned(), call_id)));
+        message.extend(result.fields());
+        Json::Object(message).to_string()
+    };
+    let text = written(result);
+    if text.len() <= MAX_RESULT {
+        return text.into();
+    }
+    let size = text.len();
+    written(&failed(&format!("the result has {size} bytes; the limit is {MAX_RESULT}. Ask for less."))).into()
+}

@@ -1,0 +1,111 @@
+//! Failures as a model reads them: what happened, and what to do, without names of participants.
+
+use crate::{CallError, ErrorCode, ToolError};
+
+/// Added if the tool may have run.
+const MAY_HAVE_RUN: &str = "It may have run: find out before you call it again.";
+
+/// Returns the text for a model, to which the prefix of an error is added.
+pub(super) fn text(operation: &str, error: &CallError) -> String {
+    let nothing_ran = |what: &str| format!("{what} Nothing ran.");
+    match error {
+        CallError::Tool(failure) => of_tool(failure),
+        CallError::UnknownTool { .. } => unknown(operation),
+        CallError::Ambiguous { .. } => nothing_ran(&format!(
+            "several apps offer {operation:?} by now. Load the toolset again, and use one of its names."
+        )),
+        CallError::NotBound { .. } => nothing_ran(&format!(
+            "the app that offers {operation:?} obeys another assistant. Use another tool, or tell the user."
+        )),
+        CallError::NotDelivered { .. } => nothing_ran("the app could not be reached. Call again later."),
+        CallError::NotAllowed => {
+            nothing_ran("this toolset has no permission to send calls. Use another tool, or tell the user.")
+        }
+        CallError::Timeout { limit } => {
+            format!("{operation:?} had no result within {} s. {MAY_HAVE_RUN}", limit.as_secs_f32())
+        }
+        CallError::Lost { .. } => format!("the app disconnected before it answered. {MAY_HAVE_RUN}"),
+        CallError::Cancelled => format!("the call was cancelled. {MAY_HAVE_RUN}"),
+        CallError::TooLarge { size, limit } => {
+            nothing_ran(&format!("the arguments have {size} bytes; the limit is {limit}. Send less."))
+        }
+        CallError::TooManyOpen { open } => {
+            nothing_ran(&format!("{open} calls of this app are open already. Call again when one has ended."))
+        }
+        CallError::Busy { .. } => nothing_ran("the app is busy. Call again in a few seconds."),
+        CallError::Arguments(error) => nothing_ran(&format!("the arguments cannot be sent: {error}.")),
+        CallError::Closed(_) => {
+            nothing_ran("this toolset has no connection to its apps. Call again later, or tell the user.")
+        }
+        _ => "the call failed. Call again later, or tell the user.".to_owned(),
+    }
+}
+
+/// Returns the text for a tool that is not offered.
+pub(super) fn unknown(operation: &str) -> String {
+    // The name comes from the runtime, and may be long.
+    let shown: String = operation.chars().take(64).collect();
+    format!("no app offers a tool named {shown:?} now. Use another tool of the toolset. Nothing ran.")
+}
+
+/// Returns the message of the tool, and what to do if the message cannot say it.
+fn of_tool(error: &ToolError) -> String {
+    let message = match error.message().trim() {
+        "" | ToolError::LOCAL_MESSAGE => {
+            return format!("{}. Call again later, or tell the user.", ToolError::LOCAL_MESSAGE);
+        }
+        message => message,
+    };
+    let hints = [
+        (ErrorCode::INVALID_PARAMETERS, "Correct the arguments, and call again."),
+        (ErrorCode::BUSY, "Call again in a few seconds."),
+        (ErrorCode::TIMEOUT, MAY_HAVE_RUN),
+        (ErrorCode::CANCELLED, MAY_HAVE_RUN),
+        (ErrorCode::PERMISSION_DENIED, "Do not call again unless the user asks for it."),
+    ];
+    let code = error.code();
+    let Some((_, hint)) = hints.iter().find(|(known, _)| *known == code) else { return message.to_owned() };
+    let end = if message.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{message}{end} {hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::CloseReason;
+
+    #[test]
+    fn rap_r29_failure_names_no_participant() {
+        for error in [
+            CallError::Ambiguous { tool: "ring".into(), owners: vec!["planted".into()] },
+            CallError::NotBound { tool: "ring".into(), clients: vec!["planted".into()] },
+            CallError::Lost { owner: "planted".into() },
+            CallError::Busy { owner: "planted".into() },
+            CallError::Closed(CloseReason::Closed),
+        ] {
+            let text = text("ring", &error);
+            assert!(!text.contains("planted"), "{text}");
+        }
+    }
+
+    #[test]
+    fn rap_r10_failure_says_what_to_do() {
+        let of =
+            |code: ErrorCode, message: &str| text("ring", &CallError::Tool(ToolError::new(code, message)));
+        assert_eq!(
+            of(ErrorCode::INVALID_PARAMETERS, "at /volume: not a number"),
+            "at /volume: not a number. Correct the arguments, and call again."
+        );
+        assert_eq!(of(ErrorCode::EXECUTION_ERROR, "no paper; refill it"), "no paper; refill it");
+        let internal = ToolError::internal(std::io::Error::other("/home/me/planted"));
+        assert_eq!(
+            text("ring", &CallError::Tool(internal)),
+            "the tool failed. Call again later, or tell the user."
+        );
+        let timeout = text("ring", &CallError::Timeout { limit: Duration::from_millis(1_500) });
+        assert_eq!(timeout, format!("\"ring\" had no result within 1.5 s. {MAY_HAVE_RUN}"));
+        assert!(unknown(&"a".repeat(1_000)).len() < 200);
+    }
+}

@@ -1,0 +1,188 @@
+//! The tools of a room as a RAP toolset, called by a runtime over the published crate `rap-client`.
+
+use std::{path::PathBuf, process::Command, sync::OnceLock};
+
+use anyhow::{Context, ensure};
+use libtest_mimic::Trial;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use toolbridge::{Client, ContentBlock, Media, ToolError, ToolResult, Tools};
+
+use crate::{
+    ends::{Running, client, double},
+    program::{Program, script},
+    server::{self, Server, shared},
+    trial_with,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    type Test = fn() -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
+    let tests: [(&str, Test); 2] = [
+        ("runtime_of_the_published_crate_calls_the_tools_of_a_room", || Box::pin(over_the_verb())),
+        (
+            "runtime_of_the_published_crate_calls_tools_beside_an_assistant",
+            || Box::pin(beside_an_assistant()),
+        ),
+    ];
+    tests.into_iter().map(|(name, test)| trial_with(&format!("rap_runtime::{name}"), missing, test)).collect()
+}
+
+fn missing() -> Option<&'static str> {
+    if server::kind() == server::Kind::LiveKit && server::binary().is_none() {
+        return Some("livekit-server");
+    }
+    runtime().is_none().then_some("tests/peers/rap (scripts/rap-peers path)")
+}
+
+/// Returns the built program.
+fn runtime() -> Option<PathBuf> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || {
+        let found = Command::new(script().with_file_name("rap-peers")).arg("find").output().ok()?;
+        let folder = String::from_utf8(found.stdout).ok().filter(|_| found.status.success())?;
+        Some(PathBuf::from(folder.trim()).join("runtime"))
+    };
+    FOUND.get_or_init(find).clone()
+}
+
+async fn shoot() -> Result<ToolResult, ToolError> {
+    let image = Media::encode(&vec![7; 1 << 20], "image/png");
+    Ok(ToolResult::text("a picture").with_block(ContentBlock::image(image)))
+}
+
+async fn fail() -> Result<(), ToolError> {
+    Err(ToolError::new("no_paper", "the printer has no paper; refill it"))
+}
+
+async fn phone(server: &Server, room: &str) -> anyhow::Result<(Client, Running)> {
+    let running = Running::default();
+    let tools = Tools::new().tool("double", "", double).tool("shoot", "", shoot).tool("fail", "", fail);
+    let builder = Client::builder().tools(tools).tools(running.tools());
+    Ok((client(server, room, "phone", builder).await?, running))
+}
+
+/// A runtime, and the callbacks that came before they were looked for.
+struct Runtime(Program);
+
+impl Runtime {
+    async fn start(server: &Server, url: &str) -> anyhow::Result<Self> {
+        let program = runtime().context("no runtime")?;
+        let mut program = Program::other(server, &program.to_string_lossy(), &[url]).start()?;
+        let toolset = program.event("toolset").await?;
+        ensure!(toolset["tools"] == json!(["double", "fail", "held", "shoot"]), "{toolset}");
+        ensure!(toolset["name"] == "toolbridge" && toolset["migrates"] == false, "{toolset}");
+        Ok(Self(program))
+    }
+
+    /// Calls a tool in the thread `g`, and checks that the call is accepted.
+    async fn call(&mut self, id: &str, operation: &str, more: Value) -> anyhow::Result<()> {
+        let mut call = json!({"operation": operation, "arguments": {}, "id": id, "group_id": "g"});
+        for (key, value) in more.as_object().into_iter().flatten() {
+            call[key] = value.clone();
+        }
+        self.0.write(&json!({"call": call}).to_string()).await?;
+        let answered = self.0.event("answered").await?;
+        ensure!(answered["status"] == 200 && answered["id"] == id, "{answered}");
+        Ok(())
+    }
+
+    async fn notice(&mut self, notice: Value) -> anyhow::Result<()> {
+        self.0.write(&notice.to_string()).await?;
+        self.0.event("noticed").await?;
+        Ok(())
+    }
+
+    /// Waits for the next callback.
+    async fn callback(&mut self) -> anyhow::Result<Value> {
+        let mut message = self.0.event("callback").await?["message"].take();
+        ensure!(message["type"] == "tool_result" && message["group_id"] == "g", "{message}");
+        Ok(json!([message["id"].take(), message["text"].take(), message["content"].take()]))
+    }
+}
+
+async fn over_the_verb() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "rap-runtime");
+    let (_phone, running) = phone(&server, room).await?;
+    let arguments = ["rap", "--room", room, "--allow-callback", "127.0.0.1"];
+    let mut toolset = Program::toolbridge(&server, &arguments).start()?;
+    let line = toolset.line("url: ").await?;
+    let url = line.strip_prefix("url: ").context("no URL")?;
+    let mut runtime = Runtime::start(&server, url).await?;
+
+    // Nobody answers callbacks yet, so the first results wait. The second call is sent twice.
+    runtime.call("slow", "held", json!({})).await?;
+    running.until(1).await?;
+    runtime.call("1", "double", json!({"arguments": {"n": 21}, "call_id": "fc_1"})).await?;
+    runtime.call("1", "double", json!({"arguments": {"n": 21}, "call_id": "fc_1"})).await?;
+    runtime.0.write(r#"{"listen": null}"#).await?;
+    let doubled = runtime.callback().await?;
+    ensure!(doubled == json!(["1", "42", null]), "{doubled}");
+
+    // A dead callback, and one on a private network, are nobody else's problem.
+    runtime
+        .call("dead", "double", json!({"arguments": {"n": 1}, "callback_url": "http://127.0.0.1:9/"}))
+        .await?;
+    let private =
+        json!({"operation": "double", "id": "p", "group_id": "g", "callback_url": "http://10.0.0.7/"});
+    runtime.0.write(&json!({"call": private}).to_string()).await?;
+    let refused = runtime.0.event("answered").await?;
+    ensure!(refused["status"] == 400, "{refused}");
+
+    runtime.call("2", "fail", json!({})).await?;
+    let failed = runtime.callback().await?;
+    ensure!(failed == json!(["2", "Error: the printer has no paper; refill it", null]), "{failed}");
+    runtime.call("3", "nothing", json!({})).await?;
+    let unknown = runtime.callback().await?;
+    ensure!(unknown[1].as_str().is_some_and(|text| text.starts_with("Error: no app offers")), "{unknown}");
+    runtime.call("4", "shoot", json!({})).await?;
+    let image = runtime.callback().await?[2][1].take();
+    ensure!(image["type"] == "image" && image["mediaType"] == "image/png", "no image");
+    ensure!(image["data"].as_str().map(str::len) == Some((1_usize << 20).div_ceil(3) * 4));
+
+    // The first call is still running, and later ones have overtaken it.
+    runtime.notice(json!({"cancel": ["g", "unknown"]})).await?;
+    runtime.notice(json!({"cancel": ["g", "slow"]})).await?;
+    let cancelled = runtime.callback().await?;
+    ensure!(cancelled[0] == "slow", "{cancelled}");
+    running.until(0).await?;
+    runtime.call("5", "held", json!({})).await?;
+    running.until(1).await?;
+    runtime.notice(json!({"close": "g"})).await?;
+    ensure!(runtime.callback().await?[0] == "5");
+    running.until(0).await?;
+
+    let ended = runtime.0.finish().await?;
+    ensure!(ended.code == Some(0) && ended.stdout.matches("\"callback\"").count() == 6, "{ended:?}");
+    toolset.signal(Signal::INT)?;
+    let ended = toolset.finish().await?;
+    ensure!(ended.code == Some(0), "{ended:?}");
+    ensure!(!ended.stderr.contains(url.rsplit('/').next().unwrap_or_default()), "{ended:?}");
+    Ok(())
+}
+
+async fn beside_an_assistant() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "rap-beside");
+    let (_phone, _running) = phone(&server, room).await?;
+    let arguments = [
+        "assistant",
+        "--room",
+        room,
+        "--rap-listen",
+        "127.0.0.1:0",
+        "--allow-callback",
+        "127.0.0.1",
+        "--deny",
+        "x",
+    ];
+    let mut assistant = Program::toolbridge(&server, &arguments).start()?;
+    let url = assistant.event("rap").await?["url"].as_str().context("no URL")?.to_owned();
+    let mut runtime = Runtime::start(&server, &url).await?;
+    runtime.0.write(r#"{"listen": null}"#).await?;
+    runtime.call("1", "double", json!({"arguments": {"n": 21}})).await?;
+    ensure!(runtime.callback().await? == json!(["1", "42", null]));
+    // The controlling program is told about it.
+    let settled = assistant.event("settled").await?;
+    ensure!(settled["tool"] == "double" && settled["ok"] == true, "{settled}");
+    ensure!(assistant.finish().await?.code == Some(0));
+    Ok(())
+}
