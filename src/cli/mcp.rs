@@ -98,7 +98,7 @@ impl ServingOptions {
     /// Returns the server of an assistant.
     fn server(&self, assistant: &Assistant, offered: &OfferOptions) -> RoomServer {
         let server = mcp::serve(assistant.clone());
-        let server = offered.set(server, RoomServer::allow, RoomServer::deny);
+        let server = offered.set(server, |it, name| it.allow(name), |it, name| it.deny(name));
         self.allow_host.iter().fold(server, |server, name| server.host(name))
     }
 }

@@ -79,7 +79,8 @@ impl ToolsetOptions {
         if !address.ip().is_loopback() {
             hint(UNENCRYPTED);
         }
-        let toolset = offered.set(rap::serve(assistant.clone()), RoomToolset::allow, RoomToolset::deny);
+        let toolset =
+            offered.set(rap::serve(assistant.clone()), |it, name| it.allow(name), |it, name| it.deny(name));
         let toolset = self.allow_callback.iter().cloned().fold(toolset, RoomToolset::allow_callback);
         let toolset = self.public.iter().fold(toolset, RoomToolset::public_url);
         toolset.listen(address).await.map_err(|error| match error {

@@ -11,7 +11,7 @@ use std::{
 const ROWS: [(&str, char, RangeInclusive<u32>); 5] = [
     ("agent_air_", 'G', 0..=11),
     ("wxo_", 'W', 1..=20),
-    ("rap_", 'R', 1..=6),
+    ("rap_", 'R', 1..=24),
     ("acp_", 'C', 1..=17),
     ("common_", 'X', 1..=10),
 ];

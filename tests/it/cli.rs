@@ -142,7 +142,18 @@ fn completions_exist_for_each_shell_and_a_reader_may_stop() {
 #[test]
 fn help_shows_no_secret_of_the_environment() {
     let verbs = [
-        "call", "client", "token", "watch", "ping", "tools", "demo", "assistant", "mcp", "acp", "acp-agent", "rap",
+        "call",
+        "client",
+        "token",
+        "watch",
+        "ping",
+        "tools",
+        "demo",
+        "assistant",
+        "mcp",
+        "acp",
+        "acp-agent",
+        "rap",
     ];
     for verb in verbs {
         let output = toolbridge(&[verb, "--help"])

@@ -113,12 +113,12 @@ mod rap_documents;
 mod rap_room;
 #[cfg(all(feature = "cli", unix))]
 mod rap_secrets;
+#[cfg(all(feature = "cli", unix))]
+mod rap_server;
 #[cfg(all(feature = "rap", unix))]
 mod rap_source;
 #[cfg(all(feature = "rap", unix))]
 mod rap_toolset;
-#[cfg(all(feature = "cli", unix))]
-mod rap_server;
 #[cfg(all(feature = "cli", unix))]
 mod recorded;
 #[cfg(feature = "record")]

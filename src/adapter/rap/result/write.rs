@@ -143,9 +143,9 @@ fn text_of<'a>(blocks: impl Iterator<Item = &'a ContentBlock>) -> String {
 fn segments(result: &ToolResult, text: &str) -> Vec<Json> {
     let rich = result.display().iter().filter_map(|display| match display.content() {
         DisplayContent::Diff(diff) => {
-            Some(segment("diff", json!({"path": diff.path, "patch": patch(diff)?})))
+            Some(segment("diff", &json!({"path": diff.path, "patch": patch(diff)?})))
         }
-        DisplayContent::Image(media) => Some(segment("image", image(media))),
+        DisplayContent::Image(media) => Some(segment("image", &image(media))),
         _ => None,
     });
     let mut segments: Vec<Json> = rich.collect();
@@ -155,7 +155,7 @@ fn segments(result: &ToolResult, text: &str) -> Vec<Json> {
         None => line(result, text),
     };
     if !segments.is_empty() || line != text {
-        segments.push(segment("text", line.into()));
+        segments.push(segment("text", &line.into()));
     }
     segments
 }
@@ -247,7 +247,7 @@ fn text_item(text: &str) -> Json {
     json!({"type": "text", "text": text})
 }
 
-fn segment(name: &str, content: Json) -> Json {
+fn segment(name: &str, content: &Json) -> Json {
     json!({"type": name, "content": content})
 }
 

@@ -1,9 +1,10 @@
 //! One call of a runtime, from its acceptance to the delivery of its result.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::{Map, Value as Json, json};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -23,6 +24,9 @@ use crate::{
 /// The largest result that is sent, in bytes: the largest that a frame of the room carries.
 const MAX_RESULT: usize = 16 * 1024 * 1024;
 
+/// How long a result is sent, and sent again, whose call was cancelled: its runtime hardly waits for it.
+const CANCELLED: Duration = Duration::from_secs(5);
+
 /// What all calls of a toolset share.
 pub(super) struct Calls {
     pub(super) room: Room,
@@ -30,7 +34,7 @@ pub(super) struct Calls {
     pub(super) outgoing: Outgoing,
 }
 
-/// Runs a call that was accepted, and sends its result. A call that is cancelled ends, and its result is sent once.
+/// Runs a call that was accepted, and sends its result. A call that is cancelled ends, and its result is sent for 5 s.
 pub(super) async fn run(calls: Arc<Calls>, invocation: Invocation, cancelled: CancellationToken) {
     let Invocation { key, callback, operation, arguments } = invocation;
     let _open = Open { table: &calls.table, key: &key };
@@ -38,7 +42,8 @@ pub(super) async fn run(calls: Arc<Calls>, invocation: Invocation, cancelled: Ca
     let body = message(&key, &callback, &result);
     let posting = || post(&calls.outgoing, &callback.target, body.clone());
     let posted = if cancelled.is_cancelled() {
-        posting().await
+        let late = |_| Posted::Failed("no answer in time".to_owned());
+        timeout(CANCELLED, deliver(posting)).await.unwrap_or_else(late)
     } else {
         match cancelled.run_until_cancelled(deliver(posting)).await {
             Some(posted) => posted,

@@ -98,7 +98,7 @@ mod tests {
     async fn rap_r17_result_is_posted_five_times_if_the_runtime_fails() {
         assert_eq!(delivered(&[failed()]).await, (failed(), vec![0, 1, 4, 12, 28]));
         let unreachable = Posted::Failed("connection refused".into());
-        assert_eq!(delivered(&[unreachable.clone()]).await.1.len(), 5);
+        assert_eq!(delivered(std::slice::from_ref(&unreachable)).await.1.len(), 5);
         assert_eq!(
             delivered(&[failed(), unreachable, Posted::Received]).await,
             (Posted::Received, vec![0, 1, 4])
@@ -110,7 +110,7 @@ mod tests {
         for status in [301, 302, 400, 401, 403, 404, 408, 409, 410, 413, 429] {
             let refused = judged(StatusCode::from_u16(status).unwrap());
             assert_eq!(refused, Posted::Refused(format!("status {status}")));
-            assert_eq!(delivered(&[refused.clone()]).await, (refused, vec![0]));
+            assert_eq!(delivered(std::slice::from_ref(&refused)).await, (refused.clone(), vec![0]));
         }
         for status in [200, 202, 204] {
             assert_eq!(judged(StatusCode::from_u16(status).unwrap()), Posted::Received);

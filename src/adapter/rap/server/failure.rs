@@ -5,6 +5,9 @@ use crate::{CallError, ErrorCode, ToolError};
 /// Added if the tool may have run.
 const MAY_HAVE_RUN: &str = "It may have run: find out before you call it again.";
 
+/// The message of a tool that panicked.
+const CRASHED: &str = "the tool crashed";
+
 /// Returns the text for a model, to which the prefix of an error is added.
 pub(super) fn text(operation: &str, error: &CallError) -> String {
     let nothing_ran = |what: &str| format!("{what} Nothing ran.");
@@ -48,12 +51,15 @@ pub(super) fn unknown(operation: &str) -> String {
     format!("no app offers a tool named {shown:?} now. Use another tool of the toolset. Nothing ran.")
 }
 
+fn then_again(what: &str) -> String {
+    format!("{what}. Call again later, or tell the user.")
+}
+
 /// Returns the message of the tool, and what to do if the message cannot say it.
 fn of_tool(error: &ToolError) -> String {
     let message = match error.message().trim() {
-        "" | ToolError::LOCAL_MESSAGE => {
-            return format!("{}. Call again later, or tell the user.", ToolError::LOCAL_MESSAGE);
-        }
+        "" => return then_again(ToolError::LOCAL_MESSAGE),
+        message @ (ToolError::LOCAL_MESSAGE | CRASHED) => return then_again(message),
         message => message,
     };
     let hints = [

@@ -125,7 +125,8 @@ impl Server {
     fn notice(&self, notice: Result<Notice, Malformed>) -> Response<Reply> {
         match notice {
             Ok(notice) => {
-                tracing::debug!(calls = self.calls.table.cancel(&notice), "RAP calls were cancelled")
+                let calls = self.calls.table.cancel(&notice); // not inside the macro, which may not run it
+                tracing::debug!(calls, "RAP calls were cancelled");
             }
             Err(error) => tracing::debug!(%error, "a RAP notice was ignored"),
         }

@@ -16,7 +16,8 @@ pub(super) fn manifest(name: &str, endpoint: &str, catalog: &Catalog) -> Option<
 
 fn definition(name: &str, offer: &Offer) -> Json {
     let tool = &offer.tool;
-    let description = Some(tool.description()).filter(|it| !it.is_empty()).or(tool.title()).unwrap_or(name);
+    let description =
+        Some(tool.description()).filter(|it| !it.is_empty()).or_else(|| tool.title()).unwrap_or(name);
     let mut definition = json!({
         "name": name, "description": description, "inputSchema": input_schema(tool.input_schema()),
     });

@@ -116,8 +116,8 @@ impl Calls {
 mod tests {
     use super::*;
 
-    fn key(group: &str, id: impl ToString) -> Key {
-        Key { group: group.into(), id: id.to_string() }
+    fn key(group: &str, id: impl std::fmt::Display) -> Key {
+        Key { group: group.into(), id: format!("{id}") }
     }
 
     fn is_new(table: &Table, key: &Key) -> bool {
