@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use hyper::{
     Request, Response, StatusCode,
-    body::{Body, Frame, Incoming},
+    body::{Body, Frame, Incoming, SizeHint},
     server::conn::http1,
     service::service_fn,
 };
@@ -141,6 +141,11 @@ impl Body for Whole {
 
     fn is_end_stream(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// Makes the response one with a `Content-Length`, not one in chunks.
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes().len() as u64)
     }
 }
 
