@@ -1,6 +1,6 @@
 //! The tools of a room as a RAP toolset, called by a runtime over the published crate `rap-client`.
 
-use std::{path::PathBuf, process::Command, sync::OnceLock};
+use std::{collections::VecDeque, path::PathBuf, process::Command, sync::OnceLock};
 
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
@@ -62,7 +62,10 @@ async fn phone(server: &Server, room: &str) -> anyhow::Result<(Client, Running)>
 }
 
 /// A runtime, and the callbacks that came before they were looked for.
-struct Runtime(Program);
+struct Runtime {
+    program: Program,
+    early: VecDeque<Value>,
+}
 
 impl Runtime {
     async fn start(server: &Server, url: &str) -> anyhow::Result<Self> {
@@ -71,7 +74,7 @@ impl Runtime {
         let toolset = program.event("toolset").await?;
         ensure!(toolset["tools"] == json!(["double", "fail", "held", "shoot"]), "{toolset}");
         ensure!(toolset["name"] == "toolbridge" && toolset["migrates"] == false, "{toolset}");
-        Ok(Self(program))
+        Ok(Self { program, early: VecDeque::new() })
     }
 
     /// Calls a tool in the thread `g`, and checks that the call is accepted.
@@ -80,22 +83,35 @@ impl Runtime {
         for (key, value) in more.as_object().into_iter().flatten() {
             call[key] = value.clone();
         }
-        self.0.write(&json!({"call": call}).to_string()).await?;
-        let answered = self.0.event("answered").await?;
+        let answered = self.send(&json!({ "call": call }), "answered").await?;
         ensure!(answered["status"] == 200 && answered["id"] == id, "{answered}");
         Ok(())
     }
 
-    async fn notice(&mut self, notice: Value) -> anyhow::Result<()> {
-        self.0.write(&notice.to_string()).await?;
-        self.0.event("noticed").await?;
-        Ok(())
+    /// Sends a command, and returns the event that ends it. Callbacks may come before.
+    async fn send(&mut self, command: &Value, event: &str) -> anyhow::Result<Value> {
+        self.program.write(&command.to_string()).await?;
+        loop {
+            let next = self.next().await?;
+            if next["event"] == event {
+                return Ok(next);
+            }
+            self.early.push_back(next);
+        }
+    }
+
+    async fn next(&mut self) -> anyhow::Result<Value> {
+        self.program.find("an event", |line| serde_json::from_str(line).ok()).await
     }
 
     /// Waits for the next callback.
     async fn callback(&mut self) -> anyhow::Result<Value> {
-        let mut message = self.0.event("callback").await?["message"].take();
-        ensure!(message["type"] == "tool_result" && message["group_id"] == "g", "{message}");
+        let mut event = match self.early.pop_front() {
+            Some(event) => event,
+            None => self.next().await?,
+        };
+        let mut message = event["message"].take();
+        ensure!(message["type"] == "tool_result" && message["group_id"] == "g", "{event} {message}");
         Ok(json!([message["id"].take(), message["text"].take(), message["content"].take()]))
     }
 }
@@ -114,7 +130,7 @@ async fn over_the_verb() -> anyhow::Result<()> {
     running.until(1).await?;
     runtime.call("1", "double", json!({"arguments": {"n": 21}, "call_id": "fc_1"})).await?;
     runtime.call("1", "double", json!({"arguments": {"n": 21}, "call_id": "fc_1"})).await?;
-    runtime.0.write(r#"{"listen": null}"#).await?;
+    runtime.program.write(r#"{"listen": null}"#).await?;
     let doubled = runtime.callback().await?;
     ensure!(doubled == json!(["1", "42", null]), "{doubled}");
 
@@ -124,8 +140,7 @@ async fn over_the_verb() -> anyhow::Result<()> {
         .await?;
     let private =
         json!({"operation": "double", "id": "p", "group_id": "g", "callback_url": "http://10.0.0.7/"});
-    runtime.0.write(&json!({"call": private}).to_string()).await?;
-    let refused = runtime.0.event("answered").await?;
+    let refused = runtime.send(&json!({ "call": private }), "answered").await?;
     ensure!(refused["status"] == 400, "{refused}");
 
     runtime.call("2", "fail", json!({})).await?;
@@ -137,21 +152,21 @@ async fn over_the_verb() -> anyhow::Result<()> {
     runtime.call("4", "shoot", json!({})).await?;
     let image = runtime.callback().await?[2][1].take();
     ensure!(image["type"] == "image" && image["mediaType"] == "image/png", "no image");
-    ensure!(image["data"].as_str().map(str::len) == Some((1_usize << 20).div_ceil(3) * 4));
+    ensure!(image["data"] == (1_usize << 20).div_ceil(3) * 4, "{image}");
 
     // The first call is still running, and later ones have overtaken it.
-    runtime.notice(json!({"cancel": ["g", "unknown"]})).await?;
-    runtime.notice(json!({"cancel": ["g", "slow"]})).await?;
+    runtime.send(&json!({"cancel": ["g", "unknown"]}), "noticed").await?;
+    runtime.send(&json!({"cancel": ["g", "slow"]}), "noticed").await?;
     let cancelled = runtime.callback().await?;
     ensure!(cancelled[0] == "slow", "{cancelled}");
     running.until(0).await?;
     runtime.call("5", "held", json!({})).await?;
     running.until(1).await?;
-    runtime.notice(json!({"close": "g"})).await?;
+    runtime.send(&json!({"close": "g"}), "noticed").await?;
     ensure!(runtime.callback().await?[0] == "5");
     running.until(0).await?;
 
-    let ended = runtime.0.finish().await?;
+    let ended = runtime.program.finish().await?;
     ensure!(ended.code == Some(0) && ended.stdout.matches("\"callback\"").count() == 6, "{ended:?}");
     toolset.signal(Signal::INT)?;
     let ended = toolset.finish().await?;
@@ -177,7 +192,7 @@ async fn beside_an_assistant() -> anyhow::Result<()> {
     let mut assistant = Program::toolbridge(&server, &arguments).start()?;
     let url = assistant.event("rap").await?["url"].as_str().context("no URL")?.to_owned();
     let mut runtime = Runtime::start(&server, &url).await?;
-    runtime.0.write(r#"{"listen": null}"#).await?;
+    runtime.program.write(r#"{"listen": null}"#).await?;
     runtime.call("1", "double", json!({"arguments": {"n": 21}})).await?;
     ensure!(runtime.callback().await? == json!(["1", "42", null]));
     // The controlling program is told about it.

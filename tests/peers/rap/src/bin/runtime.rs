@@ -63,6 +63,13 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
                 "listen" => {
                     if let Some(listener) = listener.take() {
                         start_callback_server_on(listener, |message| async move {
+                            let mut message = json!(message);
+                            // Of an image its length, so that lines stay short.
+                            for item in message["content"].as_array_mut().into_iter().flatten() {
+                                if let Some(data) = item["data"].as_str() {
+                                    item["data"] = data.len().into();
+                                }
+                            }
                             print(json!({"event": "callback", "message": message}));
                         });
                     }
