@@ -49,10 +49,14 @@ mod mcp_hosts;
 mod moves;
 mod network;
 mod observe;
+mod one_turn;
 mod peers;
 mod program;
 mod proxy;
 mod rap_runtime;
+#[path = "../it/rap_toolset.rs"]
+#[allow(dead_code, reason = "other tests use more of it")]
+mod rap_toolset;
 #[path = "../it/recorded.rs"]
 mod recorded;
 mod recordings;
@@ -109,6 +113,7 @@ fn main() -> process::ExitCode {
         mcp_hosts::trials(),
         mcp_conformance::trials(),
         acp_agent::trials(),
+        one_turn::trials(),
         rap_runtime::trials(),
         cli::trials(),
         doctor::trials(),

@@ -61,7 +61,7 @@ fn script_of_everything() -> Option<&'static str> {
     FOUND.get_or_init(find).as_deref()
 }
 
-fn everything() -> anyhow::Result<&'static str> {
+pub(crate) fn everything() -> anyhow::Result<&'static str> {
     script_of_everything().context("run `scripts/peers mcp`")
 }
 
