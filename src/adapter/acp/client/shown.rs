@@ -5,7 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use crate::{Outcome, Progress, Reported, ToolContext, adapter::acp::ToolCall, value::prefix};
+use crate::{
+    NameMap, NameRules, Outcome, Progress, Reported, ToolContext, adapter::acp::ToolCall, value::prefix,
+};
 
 /// The most steps of a plan that are shown.
 const MAX_STEPS: usize = 32;
@@ -44,7 +46,7 @@ impl Place {
             Some(map @ Json::Object(_)) => map,
             Some(other) => json!({ "value": other }),
         };
-        let mut report = reporter.report(&name, input).meta("bridge.acp.kind", call.kind());
+        let mut report = reporter.report(&in_room(&name), input).meta("bridge.acp.kind", call.kind());
         if let Some(title) = call.title() {
             report = report.meta("bridge.acp.title", title);
         }
@@ -99,6 +101,12 @@ impl Place {
         let items = [&locations, &content].into_iter().flatten().filter_map(Json::as_array).flatten();
         items.filter_map(|item| item["path"].as_str()).all(|path| Path::new(path).is_absolute())
     }
+}
+
+/// Returns a name of an agent's tool, or its title, in the form that names of tools allow.
+fn in_room(name: &str) -> String {
+    let names = NameMap::new(NameRules::Tool, [name]);
+    names.converted(name).unwrap_or("step").to_owned()
 }
 
 impl Shown {
