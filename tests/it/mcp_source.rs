@@ -121,7 +121,8 @@ async fn stop_tells_the_server_and_its_late_answer_has_no_effect() {
     let result = ToolResult::of(&call(&tools).await.unwrap());
     assert_eq!(result.for_model(100).text, "quick");
     let file = script.note("cancelled");
-    while !file.exists() {
+    // The script creates the file before it writes the line.
+    while !fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n')) {
         call(&tools).await.unwrap();
     }
     let cancelled = fs::read_to_string(file).unwrap();

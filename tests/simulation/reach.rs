@@ -85,6 +85,7 @@ const OUT_OF_REACH: &[(Counter, &str)] = &[
     (Counter::FrameTooLarge, "no application sends frames of its own in a run"),
     (Counter::RegistrationRefused, "clients of a run offer valid tools only"),
     (Counter::LateDropped, "a run has fewer late results than are kept"),
+    (Counter::ReportRefused, "no assistant of a run reports calls of another system"),
 ];
 
 /// The outcomes that the runs must reach.

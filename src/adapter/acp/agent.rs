@@ -50,7 +50,7 @@ const LAST_WRITE: Duration = Duration::from_secs(2);
 ///
 /// acp::agent(assistant, |prompt, turn| async move {
 ///     match turn.call("look_up", serde_json::json!({"text": prompt.text()})).title("Looking it up").await {
-///         Ok(found) => turn.say(found.to_string()).await,
+///         Ok(found) => turn.say(found.to_json().to_string()).await,
 ///         Err(error) => turn.say(format!("I could not look it up: {error}")).await,
 ///     }
 ///     Ok(acp::TurnEnd::EndTurn)
