@@ -4,6 +4,8 @@ mod catalog;
 mod http;
 mod room;
 
-pub(super) use catalog::{Catalog, Entry, Filter};
+#[cfg(feature = "mcp-server")]
+pub(super) use catalog::Entry;
+pub(super) use catalog::{Catalog, Filter};
 pub(super) use http::{READ, Reply, Whole, is_too_long, reachable, serve, text};
 pub(super) use room::{MAX_CALLS, Room};

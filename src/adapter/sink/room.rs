@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::catalog::{Catalog, Entry, Filter};
-use crate::{Assistant, ByOwner, Call, Identity, Participant, ReadyError, Role, ToolSource as _, Value};
+use crate::{Assistant, ByOwner, Call, Identity, Participant, Role, ToolSource as _, Value};
 
 /// The most calls that are open at once.
 pub(in crate::adapter) const MAX_CALLS: usize = 64;
@@ -110,11 +110,12 @@ impl Room {
     }
 
     /// Returns the clients in the room that are bound to another assistant, or to none.
+    #[cfg(feature = "mcp-server")]
     pub(in crate::adapter) async fn not_bound(&self) -> Vec<Identity> {
         let mut clients = Vec::new();
         for client in self.clients() {
             let ready = self.assistant.ready(client).within(Duration::ZERO).await;
-            if let Err(ReadyError::NotBound { client }) = ready {
+            if let Err(crate::ReadyError::NotBound { client }) = ready {
                 clients.push(client);
             }
         }
