@@ -61,7 +61,7 @@ fn observed(world: &World) -> usize {
 
 /// Checks and replays what both ends recorded.
 #[cfg(feature = "record")]
-fn recorded(world: &World) {
+pub(crate) fn recorded(world: &World) {
     for name in ["a", "phone"] {
         let file = crate::replay::file(world, name);
         let checked = toolbridge::recording::check(file.clone());
@@ -72,7 +72,7 @@ fn recorded(world: &World) {
 }
 
 #[cfg(not(feature = "record"))]
-fn recorded(_: &World) {}
+pub(crate) fn recorded(_: &World) {}
 
 #[test]
 fn progress_is_shown_at_the_tools_visibility() {

@@ -9,7 +9,10 @@ use toolbridge::{
     frame::{ControlStop, Kind, Message, Meta},
 };
 
-use crate::session_world::{MS, SECOND, World, value};
+use crate::{
+    session_disclosure::recorded,
+    session_world::{MS, SECOND, World, value},
+};
 
 /// An assistant, a client, and an observer.
 fn room() -> World {
@@ -31,21 +34,6 @@ fn report(world: &mut World, tool: &str) -> Result<(JobKey, CallId), ReportError
 fn settle(world: &mut World, job: JobKey, outcome: toolbridge::Outcome) {
     world.with("a", |session, now| session.settle(now, job, outcome));
 }
-
-/// Checks and replays what both ends recorded.
-#[cfg(feature = "record")]
-fn recorded(world: &World) {
-    for name in ["a", "phone"] {
-        let file = crate::replay::file(world, name);
-        let checked = toolbridge::recording::check(file.clone());
-        assert_eq!(checked.errors, 0, "{name}: {:?}", checked.findings);
-        let replayed = toolbridge::replay::Replay::dry(file).unwrap();
-        assert!(replayed.is_same(), "{name}: {replayed:#?}");
-    }
-}
-
-#[cfg(not(feature = "record"))]
-fn recorded(_: &World) {}
 
 #[test]
 fn reported_call_is_seen_by_all_and_run_by_nobody() {

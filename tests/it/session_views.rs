@@ -8,7 +8,10 @@ use toolbridge::{
     frame::{Kind, Message, Meta, ViewUpdate},
 };
 
-use crate::session_world::{SECOND, World};
+use crate::{
+    session_disclosure::recorded,
+    session_world::{SECOND, World},
+};
 
 fn room() -> World {
     let mut world = World::new();
@@ -39,20 +42,6 @@ fn seen(world: &World, name: &str) -> Vec<(String, Json)> {
 fn state(view: &str, content: impl Into<Json>) -> (String, Json) {
     (view.to_owned(), content.into())
 }
-
-#[cfg(feature = "record")]
-fn recorded(world: &World) {
-    for name in ["a", "phone"] {
-        let file = crate::replay::file(world, name);
-        let checked = toolbridge::recording::check(file.clone());
-        assert_eq!(checked.errors, 0, "{name}: {:?}", checked.findings);
-        let replayed = toolbridge::replay::Replay::dry(file).unwrap();
-        assert!(replayed.is_same(), "{name}: {replayed:#?}");
-    }
-}
-
-#[cfg(not(feature = "record"))]
-fn recorded(_: &World) {}
 
 #[test]
 fn view_reaches_clients_and_the_last_of_a_burst_is_sent() {

@@ -97,7 +97,7 @@ fn stem(path: &str) -> &str {
 ///
 /// An agent has one session, and runs one prompt at a time: further ones are `busy`. A prompt that is cancelled, or
 /// whose time is over, is cancelled at the agent; an agent that goes on for 5 s is killed. An agent that ends is started
-/// again after 1, 2, 4 … 60 s; its session begins anew.
+/// again after 1, 2, 4 … 60 s; it then has a new session.
 ///
 /// At an assistant, the calls of the agent's tools are [reported](crate::Reporter) to the room. At a client they are
 /// progress of the one call.
@@ -171,7 +171,7 @@ impl AcpTool {
     }
 
     /// Offers the tools of the room to the agent, from its next prompt on: as an MCP server at the loopback address, with
-    /// a bearer token. The agent's session begins anew then. The agent's own tool is not offered to it.
+    /// a bearer token. The agent then gets a new session. The agent's own tool is not offered to it.
     ///
     /// # Errors
     /// No port can be opened.

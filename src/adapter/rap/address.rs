@@ -259,7 +259,7 @@ impl Lookup for SystemLookup {
     }
 }
 
-/// Resolves the names of one client, for each connection anew.
+/// Resolves the host names of one HTTP client again for each connection.
 struct Resolver {
     lookup: Arc<dyn Lookup>,
     reach: Reach,

@@ -1,4 +1,4 @@
-//! The connection to one editor: what is sent to it, and its answers.
+//! The connection to one editor: sends messages to it, and matches its answers to the questions.
 //!
 //! The protocol's crate is not used here, because its queues have no limit: an editor that stops reading would make them
 //! grow. Here whatever sends waits until there is room, and while an answer waits, nothing is read.

@@ -206,7 +206,7 @@ impl Connection {
         exit.map_or_else(|| "it closed its output".to_owned(), |exit| format!("it ended ({})", exit.status()))
     }
 
-    /// Ends the agent: its input is closed, then it is told to end, then it is killed.
+    /// Ends the agent: closes its input, then sends it `SIGTERM`, then `SIGKILL`.
     pub(super) async fn close(mut self) {
         if self.live.kill.is_cancelled() {
             drop(self.child); // kills the group at once

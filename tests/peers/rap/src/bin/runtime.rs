@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
                     for (key, value) in given.as_object().into_iter().flatten() {
                         invocation[key] = value.clone();
                     }
-                    // What is sent is what the crate writes.
+                    // The crate writes this message.
                     let invocation: RapInvocation = serde_json::from_value(invocation)?;
                     let body = serde_json::to_string(&invocation)?;
                     let status = client.post(&toolset.endpoint, &body).await?;
