@@ -1,5 +1,5 @@
-//! An agent as a tool: what an agent may send, how it ends, and what it learns. The agents here are scripts that
-//! misbehave; `tests/e2e` has some over the official SDKs.
+//! An agent as a tool: what an agent may send, how it ends, and what it learns. The agents here are scripts, some of which
+//! misbehave. `tests/e2e/acp_client.rs` has agents over the official SDKs, and a published one.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -114,11 +114,12 @@ async fn acp_c14_agent_of_another_version_is_left_with_a_message() {
 async fn agent_that_demands_a_sign_in_is_left_with_the_ways_it_offers() {
     let script = AgentScript::new("acp-sign-in");
     let more = r#"
-        initialize() { answer "$1" '{"protocolVersion":1,"authMethods":[{"id":"a","name":"Log in with a browser"},{"id":"key"}]}'; }
+        initialize() { answer "$1" '{"protocolVersion":1,"authMethods":[{"id":"a","name":"Log in with a browser"},{"id":"key"},{"type":"env_var","id":"v","name":"Use a key","vars":[{"name":"API_KEY"}]}]}'; }
         new_session() { fail "$1" -32000 'Authentication required'; }"#;
     let error = script.agent("", more).await.unwrap_err().to_string();
     assert!(error.ends_with(
-        "demands a sign-in: sign in with the agent's own program, then start this again; it offers: Log in with a browser, key"
+        "demands a sign-in: sign in with the agent's own program, then start this again; it offers: Log in with a browser, key, \
+         Use a key (pass API_KEY on to the agent with `env`)"
     ), "{error}");
 }
 
@@ -244,16 +245,14 @@ async fn acp_c12_agent_that_ignores_a_cancel_is_killed_after_5_s() {
     assert!(begun.elapsed() >= Duration::from_secs(5));
     up(&agent).await;
     let child: i32 = script.kept("pid").trim().parse().unwrap();
-    assert!(
-        !std::path::Path::new(&format!("/proc/{child}")).exists() || is_zombie(child),
-        "its child still runs"
-    );
+    assert!(is_gone(child), "its child still runs");
     agent.close().await;
 }
 
-fn is_zombie(process: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_none_or(|rest| rest.starts_with('Z'))
+/// Returns whether a process has ended. Its parent may not have read its status.
+pub(crate) fn is_gone(process: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return true };
+    stat.rsplit(") ").next().is_none_or(|rest| rest.starts_with(['Z', 'X']))
 }
 
 #[tokio::test]
@@ -272,6 +271,24 @@ async fn acp_c15_method_that_was_not_offered_is_refused() {
     assert_eq!(replies.len(), 6);
     assert!(replies[..5].iter().all(|it| it["error"]["code"] == -32_601), "{replies:?}");
     assert_eq!(replies[5]["error"]["code"], -32_600);
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c13_junk_embedded_newlines_and_half_lines_leave_the_turn_as_it_is() {
+    let script = AgentScript::new("acp-junk");
+    // A message with a line break in it is two lines, of which none is a message.
+    let body = r#"
+        echo 'Loading model…'; printf '{"jsonrpc":"2.0","method":"session/update",\n"params":{}}\n'
+        printf '\377\376\n\n17\n{}\n'; say one
+        printf '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1",'
+        printf '"update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":" two"}}}}\n'
+        printf '{"jsonrpc":"2.0","method":"_vendor/tell","params":{}}\n'
+        printf '{"jsonrpc":"2.0","id":99,"result":{"stopReason":"refusal"}}\n'
+        ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    let result = prompt(&agent, "Work", context()).await.unwrap();
+    assert_eq!(texts(&ToolResult::of(&result)), "one two");
     agent.close().await;
 }
 

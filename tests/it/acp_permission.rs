@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    CancellationToken, Prompt, PromptAnswer, ToolContext, ToolError, ToolSource as _,
+    CancellationToken, Prompt, PromptAnswer, ToolContext, ToolError, ToolResult, ToolSource as _,
     adapter::acp::forget_permissions,
 };
 
@@ -125,8 +125,13 @@ async fn acp_c9_always_is_kept_reported_and_taken_back() {
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let theirs = Arc::clone(&seen);
     let watched = context.clone().with_progress(move |it| theirs.lock().unwrap().extend(it.message));
-    prompt(&agent, "Test", watched).await.unwrap();
+    let result = prompt(&agent, "Test", watched).await.unwrap();
     assert_eq!(outcome(&script), selected("a"));
+    let data = ToolResult::of(&result).structured().unwrap().to_json();
+    assert_eq!(
+        data,
+        json!({"stopReason": "end_turn", "permissions": ["shell: allowed, as answered before for always"]})
+    );
     assert!(asked.lock().unwrap().is_empty());
     let seen = seen.lock().unwrap().join("\n");
     assert!(seen.contains("shell: allowed, as answered before for always"), "{seen}");

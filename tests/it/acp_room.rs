@@ -1,7 +1,9 @@
 //! An agent as a tool in a room: what an assistant reports of its calls, and `--acp` of the command line.
 
 use serde_json::json;
-use toolbridge::{Assistant, Client, Event, ToolResult, ToolSource as _, Value, memory::MemoryRoom};
+use toolbridge::{
+    Assistant, CallError, Client, ErrorCode, Event, ToolResult, ToolSource as _, Value, memory::MemoryRoom,
+};
 
 use crate::{
     acp_script::AgentScript,
@@ -44,6 +46,55 @@ async fn acp_c18_call_is_reported_once_its_input_is_known() {
     agent.close().await;
 }
 
+#[tokio::test]
+async fn acp_c1_same_id_again_is_one_call_of_the_room() {
+    let script = AgentScript::new("acp-c1");
+    let body = r#"
+        call '"toolCallId":"1","title":"Look","kind":"read","status":"in_progress"'
+        call '"toolCallId":"1","title":"Look","kind":"read","status":"in_progress"'
+        change '"toolCallId":"1","status":"completed"'
+        call '"toolCallId":"1","title":"Look","kind":"read","status":"in_progress"'
+        ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    let room = MemoryRoom::new();
+    let assistant =
+        Assistant::builder().tools(agent.clone()).join_over(room.assistant("assistant")).await.unwrap();
+    assistant.call(&script.name(), json!({"prompt": "Look"})).await.unwrap();
+    assert_eq!(assistant.calls().iter().filter(|it| &*it.tool == "Look").count(), 1);
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c13_open_calls_of_an_agent_that_dies_fail_and_those_of_a_cancelled_turn_are_cancelled() {
+    let script = AgentScript::new("acp-c13-open");
+    let body = r#"
+        call '"toolCallId":"1","title":"Look","kind":"read","status":"in_progress"'
+        case "$2" in *die*) exit 3 ;; esac
+        IFS= read -r line; answer "$1" '{"stopReason":"cancelled"}'"#;
+    for (text, code) in [("die", ErrorCode::EXECUTION_ERROR), ("wait", ErrorCode::CANCELLED)] {
+        let agent = script.agent(body, "").await.unwrap();
+        let room = MemoryRoom::new();
+        let assistant =
+            Assistant::builder().tools(agent.clone()).join_over(room.assistant("assistant")).await.unwrap();
+        let mut events = assistant.events();
+        let mut call = assistant.call(&script.name(), json!({ "prompt": text })).start();
+        let step = loop {
+            match events.recv().await.expect("it has left") {
+                Event::Requested { tool, .. } if tool == "Look" && text == "wait" => call.cancel(),
+                Event::Settled { tool, outcome, .. } if tool == "Look" => break outcome,
+                _ => {}
+            }
+        };
+        assert_eq!(step, Err(code.clone()), "{text}");
+        match (&mut call).await.unwrap_err() {
+            CallError::Tool(error) => assert_eq!(error.code(), code),
+            other => assert!(matches!(other, CallError::Cancelled) && text == "wait", "{other:?}"),
+        }
+        assistant.close().await;
+        agent.close().await;
+    }
+}
+
 #[test]
 fn wrong_agent_is_named_before_anything_is_joined() {
     let there = ["client", "--url", "ws://127.0.0.1:1", "--token", "x.y.z", "--acp"];
@@ -55,6 +106,21 @@ fn wrong_agent_is_named_before_anything_is_joined() {
         let refused = complaint(&run(&[&there[..], &[wrong]].concat()), 2);
         assert!(refused.contains(why), "{refused}");
     }
+}
+
+#[test]
+fn unreachable_server_of_a_conversation_is_a_failure_with_advice() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("ws://127.0.0.1:{port}");
+    let script = AgentScript::new("acp-unreachable");
+    drop(script.agent("", ""));
+    let command = script.command();
+    let (program, file) = command.split_once(' ').unwrap();
+    let key = ["--api-key", "key", "--api-secret", "a secret of at least 32 characters"];
+    let arguments = [&["acp", "--room", "r", "--url", &url], &key[..], &["--", program, file]].concat();
+    let refused = complaint(&run(&arguments), 1);
+    assert!(refused.contains(&format!("127.0.0.1:{port} cannot be reached")), "{refused}");
+    assert!(refused.contains("check the host name, the port") && refused.lines().count() == 1, "{refused}");
 }
 
 #[test]

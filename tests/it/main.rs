@@ -26,6 +26,10 @@ mod acp_permission;
 mod acp_room;
 #[cfg(all(feature = "acp", unix))]
 mod acp_script;
+#[cfg(all(feature = "acp", unix))]
+mod acp_secrets;
+#[cfg(all(feature = "acp", unix))]
+mod acp_terminal;
 mod adapter_rows;
 mod agent_air;
 mod agent_air_batch;

@@ -153,6 +153,11 @@ impl Calls {
         }
     }
 
+    /// Forgets the ids of ended calls: those of another session.
+    pub(super) fn forget_ended(&mut self) {
+        self.ended.clear();
+    }
+
     /// Tells about a call that was decided without a question.
     pub(super) fn note(&self, id: Option<&str>, text: &str) {
         if let Some(Open { shown: Some(shown), .. }) = id.and_then(|id| self.open.get(id)) {
@@ -224,4 +229,114 @@ fn first_text(call: &ToolCall) -> Option<String> {
     let content = call.field("content")?;
     let mut texts = content.as_array()?.iter().filter_map(|item| item["content"]["text"].as_str());
     texts.next_back().and_then(|text| text.lines().next()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::ToolContext;
+
+    /// A place at a client, and what it shows and warns about.
+    fn place() -> (Place, Arc<Mutex<Vec<String>>>) {
+        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (shown, warned) = (Arc::clone(&seen), Arc::clone(&seen));
+        let context = ToolContext::new("caller", Duration::from_secs(60))
+            .with_progress(move |it| shown.lock().unwrap().extend(it.message))
+            .with_warnings(move |it| warned.lock().unwrap().push(format!("warning: {it}")));
+        (Place::new(context), seen)
+    }
+
+    fn no_terminal(_: &str) -> TerminalOutput {
+        TerminalOutput::default()
+    }
+
+    fn take(calls: &mut Calls, is_new: bool, json: &str, place: Option<&Place>) {
+        calls.update(is_new, ToolCall::read(json).unwrap(), place, &no_terminal);
+    }
+
+    fn drain(seen: &Mutex<Vec<String>>) -> Vec<String> {
+        std::mem::take(&mut *seen.lock().unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn acp_c18_update_before_its_call_is_held_for_5_s_and_merged() {
+        let ((place, seen), mut calls) = (place(), Calls::default());
+        take(&mut calls, false, r#"{"toolCallId":"1","status":"in_progress","kind":"edit"}"#, Some(&place));
+        assert_eq!(calls.due(), Some(Instant::now() + HOLD));
+        advance(HOLD - Duration::from_millis(1)).await;
+        calls.release(Some(&place), &no_terminal);
+        assert!(drain(&seen).is_empty(), "it is held");
+        take(&mut calls, true, r#"{"toolCallId":"1","title":"Look","kind":"read"}"#, Some(&place));
+        // The update was sent later than the call, so its values count.
+        assert_eq!(calls.open["1"].call.kind(), "edit");
+        assert_eq!((drain(&seen), calls.due()), (vec!["Look: in_progress".to_owned()], None));
+        // A call that does not come is shown by its updates.
+        take(&mut calls, false, r#"{"toolCallId":"2","title":"Alone","status":"completed"}"#, Some(&place));
+        advance(HOLD).await;
+        calls.release(Some(&place), &no_terminal);
+        assert_eq!(drain(&seen), ["Alone: completed"]);
+        assert_eq!((calls.open.len(), calls.ignored), (1, Ignored::default()));
+    }
+
+    #[test]
+    fn acp_c7_update_after_the_end_is_shown_and_changes_nothing() {
+        let ((place, seen), mut calls) = (place(), Calls::default());
+        take(&mut calls, true, r#"{"toolCallId":"1","title":"Look","status":"failed"}"#, Some(&place));
+        take(&mut calls, false, r#"{"toolCallId":"1","title":"Late","status":"completed"}"#, Some(&place));
+        take(&mut calls, true, r#"{"toolCallId":"1","title":"Again"}"#, Some(&place));
+        assert_eq!(
+            drain(&seen),
+            ["Look: failed", "Late: completed (after its end)", "Again: pending (after its end)"]
+        );
+        assert_eq!((calls.open.len(), calls.ignored), (0, Ignored { late: 2, refused: 0 }));
+        // The ids of another session are other calls.
+        calls.forget_ended();
+        take(&mut calls, true, r#"{"toolCallId":"1","title":"New","status":"in_progress"}"#, Some(&place));
+        assert_eq!(drain(&seen), ["New: in_progress"]);
+    }
+
+    #[test]
+    fn acp_c1_same_id_again_is_one_call() {
+        let ((place, seen), mut calls) = (place(), Calls::default());
+        for title in ["Look", "Look again"] {
+            let call = format!(r#"{{"toolCallId":"1","title":"{title}","status":"in_progress"}}"#);
+            take(&mut calls, true, &call, Some(&place));
+        }
+        assert_eq!(calls.open.len(), 1);
+        assert_eq!(drain(&seen), ["Look: in_progress", "Look again: in_progress"]);
+    }
+
+    #[test]
+    fn acp_c6_relative_path_of_an_agent_is_kept_and_warned_about() {
+        let ((place, seen), mut calls) = (place(), Calls::default());
+        let call = r#"{"toolCallId":"1","title":"Edit","status":"in_progress","locations":[{"path":"src/a.rs","line":3}]}"#;
+        take(&mut calls, true, call, Some(&place));
+        let warning = "warning: a path that the agent names is not absolute";
+        assert_eq!(drain(&seen), [warning, "Edit: in_progress src/a.rs:3"]);
+        assert_eq!(calls.open["1"].call.field("locations").unwrap()[0]["path"], "src/a.rs");
+        let diff =
+            r#"{"toolCallId":"1","locations":[],"content":[{"type":"diff","path":"b.rs","newText":""}]}"#;
+        take(&mut calls, false, diff, Some(&place));
+        assert_eq!(drain(&seen), [warning, "Edit: in_progress"]);
+    }
+
+    #[test]
+    fn update_without_a_valid_id_or_a_turn_or_beyond_a_limit_is_counted() {
+        let ((place, seen), mut calls) = (place(), Calls::default());
+        for json in [r#"{"title":"No id"}"#, r#"{"toolCallId":""}"#, r#"{"toolCallId":"a\nb"}"#] {
+            take(&mut calls, true, json, Some(&place));
+        }
+        take(&mut calls, true, &format!(r#"{{"toolCallId":"{}"}}"#, "x".repeat(MAX_ID + 1)), Some(&place));
+        take(&mut calls, true, r#"{"toolCallId":"1"}"#, None);
+        assert_eq!((calls.ignored.refused, calls.open.len()), (5, 0));
+        for n in 0..=MAX_OPEN {
+            take(&mut calls, true, &format!(r#"{{"toolCallId":"{n}"}}"#), Some(&place));
+        }
+        assert_eq!((calls.ignored.refused, calls.open.len()), (6, MAX_OPEN));
+        assert!(drain(&seen).is_empty());
+    }
 }

@@ -37,6 +37,9 @@ const MAX_REASON: usize = 512;
 /// The most ways to sign in that an error names.
 const MAX_WAYS: usize = 8;
 
+/// The longest way to sign in, in bytes.
+const MAX_WAY: usize = 128;
+
 /// What prompts need of a connection.
 #[derive(Clone)]
 pub(super) struct Live {
@@ -165,10 +168,7 @@ impl Connection {
         }
         self.live.has_http = answer["agentCapabilities"]["mcpCapabilities"]["http"] == true;
         let methods = answer["authMethods"].as_array().into_iter().flatten().take(MAX_WAYS);
-        self.live.ways = methods
-            .filter_map(|it| it["name"].as_str().or_else(|| it["id"].as_str()))
-            .map(|it| prefix(it, 128).to_owned())
-            .collect();
+        self.live.ways = methods.filter_map(way).collect();
         self.live.open_session(name, settings, offered).await
     }
 
@@ -206,7 +206,7 @@ impl Connection {
         exit.map_or_else(|| "it closed its output".to_owned(), |exit| format!("it ended ({})", exit.status()))
     }
 
-    /// Ends the agent: closes its input, then sends it `SIGTERM`, then `SIGKILL`.
+    /// Ends the agent: closes its input, then sends it `SIGTERM`, then `SIGKILL`. Kills the commands that it runs.
     pub(super) async fn close(mut self) {
         if self.live.kill.is_cancelled() {
             drop(self.child); // kills the group at once
@@ -215,6 +215,7 @@ impl Connection {
             let _ = self.child.close().await;
         }
         self.tasks.shutdown().await;
+        self.live.session.terminals.close().await;
     }
 }
 
@@ -267,6 +268,18 @@ impl Live {
 fn refused(name: &str, method: &str, error: &agent_client_protocol::Error) -> AcpError {
     let code = i32::from(error.code);
     AcpError::protocol(name, format!("it refused {method}: {} ({code})", prefix(&error.message, MAX_REASON)))
+}
+
+/// Describes a way to sign in. A variable of the environment reaches the agent only if a person passes it on.
+fn way(method: &Json) -> Option<String> {
+    let name = prefix(method["name"].as_str().or_else(|| method["id"].as_str())?, MAX_WAY);
+    let variables = method["vars"].as_array().filter(|_| method["type"] == "env_var").into_iter().flatten();
+    let variables: Vec<&str> = variables.filter_map(|it| it["name"].as_str()).collect();
+    if variables.is_empty() {
+        return Some(name.to_owned());
+    }
+    let variables = variables.join(" and ");
+    Some(format!("{name} (pass {} on to the agent with `env`)", prefix(&variables, MAX_WAY)))
 }
 
 fn shown(version: &Json) -> String {

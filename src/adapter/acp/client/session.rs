@@ -23,6 +23,9 @@ use crate::{
 /// The longest text that an agent says in one turn, in bytes. The rest is cut.
 const MAX_SAID: usize = 1 << 20;
 
+/// The most decisions without a question that the result of a turn names.
+const MAX_DECIDED: usize = 16;
+
 /// The longest text in a progress update, in bytes.
 const MAX_PROGRESS: usize = 1_024;
 
@@ -46,8 +49,17 @@ struct State {
 
 struct Turn {
     place: Place,
-    said: String,
+    said: Said,
     is_cancelled: bool,
+}
+
+/// What a turn leaves for its result.
+#[derive(Default)]
+pub(super) struct Said {
+    /// What the agent said.
+    pub(super) text: String,
+    /// What was decided without a question, because a person had answered for always.
+    pub(super) decided: Vec<String>,
 }
 
 /// The parameters of `session/update`.
@@ -81,9 +93,11 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the id of the session that follows.
+    /// Begins the session that follows. Its calls may have the ids of earlier ones.
     pub(super) fn set_id(&self, id: String) {
-        self.state().id = id;
+        let state = &mut *self.state();
+        state.id = id;
+        state.calls.forget_ended();
     }
 
     pub(super) fn id(&self) -> String {
@@ -110,7 +124,7 @@ impl Session {
 
     /// Begins the turn of a prompt.
     pub(super) fn begin(&self, place: Place) {
-        self.state().turn = Some(Turn { place, said: String::new(), is_cancelled: false });
+        self.state().turn = Some(Turn { place, said: Said::default(), is_cancelled: false });
     }
 
     /// Marks the turn as cancelled, and ends its open calls as cancelled.
@@ -122,10 +136,10 @@ impl Session {
         }
     }
 
-    /// Ends the turn: its open calls end with this failure. Returns what the agent said.
-    pub(super) fn end(&self, error: &ToolError) -> String {
+    /// Ends the turn: its open calls end with this failure.
+    pub(super) fn end(&self, error: &ToolError) -> Said {
         let state = &mut *self.state();
-        let Some(turn) = state.turn.take() else { return String::new() };
+        let Some(turn) = state.turn.take() else { return Said::default() };
         state.calls.end_all(&turn.place, error);
         turn.said
     }
@@ -143,12 +157,16 @@ impl Session {
         Some(state.calls.asked(update, &turn.place, &|id| self.terminals.shown(id)))
     }
 
-    /// Tells about a call that was decided without a question.
+    /// Tells about a call that was decided without a question: at once, and in the result, because progress may be skipped.
     pub(super) fn note(&self, id: Option<&str>, text: &str) {
-        let state = self.state();
+        let state = &mut *self.state();
         state.calls.note(id, text);
-        if let Some(turn) = &state.turn {
+        if let Some(turn) = &mut state.turn {
             turn.place.progress(Progress::from(text));
+            let decided = &mut turn.said.decided;
+            if decided.len() < MAX_DECIDED && !decided.iter().any(|it| it == text) {
+                decided.push(text.to_owned());
+            }
         }
     }
 
@@ -203,11 +221,11 @@ impl Session {
         let Some(text) = text.map(str::to_owned).or_else(link) else { return };
         let mut state = self.state();
         let Some(turn) = &mut state.turn else { return self.count_refused(&mut state) };
-        let room = MAX_SAID.saturating_sub(turn.said.len());
-        turn.said.push_str(prefix(&text, room));
-        let start = turn.said.len().saturating_sub(MAX_PROGRESS);
-        let start = (start..=turn.said.len()).find(|at| turn.said.is_char_boundary(*at)).unwrap_or(0);
-        turn.place.progress(Progress::from(&turn.said[start..]));
+        let said = &mut turn.said.text;
+        said.push_str(prefix(&text, MAX_SAID.saturating_sub(said.len())));
+        let start = said.len().saturating_sub(MAX_PROGRESS);
+        let start = (start..=said.len()).find(|at| said.is_char_boundary(*at)).unwrap_or(0);
+        turn.place.progress(Progress::from(&said[start..]));
     }
 
     fn plan(&self, update: &str) {
@@ -223,5 +241,40 @@ impl Session {
 
     fn count_refused(&self, state: &mut State) {
         state.calls.ignored.refused += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ToolContext;
+
+    fn update(session: &Session, params: &str) {
+        session.update(serde_json::from_str(params).unwrap());
+    }
+
+    #[test]
+    fn update_of_an_unknown_session_is_counted_and_has_no_effect() {
+        let session = Session::new(Terminals::new(None));
+        session.set_id("s1".to_owned());
+        session.begin(Place::new(ToolContext::new("caller", Duration::from_secs(60))));
+        let say = r#"{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"hello"}}"#;
+        for id in ["s2", "", "S1"] {
+            update(&session, &format!(r#"{{"sessionId":"{id}","update":{say}}}"#));
+        }
+        assert_eq!((session.foreign(), session.ignored()), (3, Ignored::default()));
+        for params in ["7", "{}", r#"{"sessionId":"s1"}"#, r#"{"sessionId":"s1","update":{}}"#] {
+            update(&session, params);
+        }
+        update(&session, r#"{"sessionId":"s1","update":{"sessionUpdate":"tool_call","toolCallId":7}}"#);
+        assert_eq!(session.ignored().refused, 5);
+        update(&session, r#"{"sessionId":"s1","update":{"sessionUpdate":"from_another_version","x":[]}}"#);
+        update(&session, &format!(r#"{{"sessionId":"s1","update":{say}}}"#));
+        assert_eq!(session.end(&calls::cancelled()).text, "hello");
+        // No turn is open any longer.
+        update(&session, &format!(r#"{{"sessionId":"s1","update":{say}}}"#));
+        assert_eq!((session.foreign(), session.ignored().refused), (3, 6));
     }
 }

@@ -5,12 +5,13 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use agent_client_protocol::{Error, ErrorCode};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
-use tokio::{io::AsyncReadExt as _, sync::watch, task::JoinSet};
+use tokio::{io::AsyncReadExt as _, process::ChildStdout, sync::watch, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{permission, rpc_error::error, shown::Place};
@@ -34,6 +35,9 @@ const MAX_SHOWN: usize = 16 << 10;
 
 /// The most arguments, and variables, of a command.
 const MAX_WORDS: usize = 256;
+
+/// How long the output of a command that has ended is read. Only a process that has left its group can still write.
+const LAST_OUTPUT: Duration = Duration::from_millis(500);
 
 /// Runs a program with one stream for its output and its errors. The shell reads this text alone: the program and its
 /// arguments are parameters.
@@ -211,6 +215,12 @@ impl Terminals {
         self.start(&command, limit).map(|id| json!({"terminalId": format!("t{id}")}))
     }
 
+    /// Kills the commands that run.
+    pub(super) async fn close(&self) {
+        let mut tasks = std::mem::take(&mut self.state().tasks);
+        tasks.shutdown().await;
+    }
+
     fn running(&self) -> usize {
         self.state().terminals.values().filter(|it| it.end.borrow().is_none()).count()
     }
@@ -240,32 +250,37 @@ impl Terminals {
 /// Reads what a command writes until it ends or is killed.
 async fn run(
     mut child: Child,
-    mut stdout: tokio::process::ChildStdout,
+    mut stdout: ChildStdout,
     buffer: Arc<Mutex<Buffer>>,
     kill: CancellationToken,
     ended: watch::Sender<Option<Ended>>,
 ) {
-    let mut chunk = vec![0; 16 << 10];
-    let mut exit: Option<Exit> = None;
-    loop {
+    let exit = {
+        let ending = async {
+            tokio::select! {
+                biased;
+                exit = child.wait() => return exit.ok(),
+                () = kill.cancelled() => {}
+            }
+            child.close().await.ok()
+        };
+        tokio::pin!(ending);
         tokio::select! {
-            read = stdout.read(&mut chunk) => match read {
-                Ok(size) if size > 0 => lock(&buffer).add(&chunk[..size]),
-                _ => break,
-            },
-            () = kill.cancelled() => break,
-            ended = child.wait(), if exit.is_none() => exit = ended.ok(),
+            exit = &mut ending => exit,
+            () = keep(&mut stdout, &buffer) => ending.await,
         }
-    }
-    let exit = match exit {
-        Some(exit) => Some(exit),
-        None if kill.is_cancelled() => child.close().await.ok(),
-        None => tokio::select! {
-            exit = child.wait() => exit.ok(),
-            () = kill.cancelled() => None,
-        },
     };
+    // What it wrote last. A process that has left its group may hold the stream open.
+    let _ = timeout(LAST_OUTPUT, keep(&mut stdout, &buffer)).await;
     let _ = ended.send(Some(exit.map(|exit| Ended::of(&exit)).unwrap_or_default())); // nobody may be waiting
+}
+
+/// Keeps the output of a command up to the end of the stream.
+async fn keep(stdout: &mut ChildStdout, buffer: &Mutex<Buffer>) {
+    let mut chunk = vec![0; 16 << 10];
+    while let Ok(size @ 1..) = stdout.read(&mut chunk).await {
+        lock(buffer).add(&chunk[..size]);
+    }
 }
 
 /// Asks the person. A yes is for this command alone, and is never kept.
@@ -274,7 +289,11 @@ async fn allowed(agent: &str, create: &Create, folder: &std::path::Path, place: 
     let words = [&create.command].into_iter().chain(&create.args).map(String::as_str);
     let line = shlex::try_join(words).map_err(|_| refuse("the command cannot be shown"))?;
     let variables: Vec<String> = create.env.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
-    let with = if variables.is_empty() { String::new() } else { format!(" with {}", variables.join(" ")) };
+    let with = match shlex::try_join(variables.iter().map(String::as_str)) {
+        Ok(_) if variables.is_empty() => String::new(),
+        Ok(line) => format!(" with {line}"),
+        Err(_) => return Err(refuse("the command cannot be shown")),
+    };
     let text = format!("{agent} asks to run a command in {}: {line}{with}", folder.display());
     if text.len() > MAX_PROMPT_TEXT {
         return Err(refuse("the command is too long to be shown to a person"));
@@ -295,7 +314,12 @@ async fn allowed(agent: &str, create: &Create, folder: &std::path::Path, place: 
 }
 
 fn command(create: &Create, folder: PathBuf, options: &Options) -> Result<Command, String> {
-    let program = Command::find(&create.command).map_err(|_| "there is no such program".to_owned())?;
+    // A path counts from the command's folder, as the person reads it.
+    let program = match create.command.contains('/') {
+        true => folder.join(&create.command),
+        false => PathBuf::from(&create.command),
+    };
+    let program = Command::find(program).map_err(|_| "there is no such program".to_owned())?;
     let program = program.program().to_string_lossy().into_owned();
     let shell = Command::new("/bin/sh").map_err(|_| "there is no /bin/sh".to_owned())?;
     let mut command = shell.arg("-c").arg(BOTH_STREAMS).arg(program);

@@ -68,7 +68,7 @@ impl Prompt {
                     format!("the agent {:?} failed: {message} ({})", self.agent, i32::from(error.code))
                 };
                 let failure = ToolError::new(ErrorCode::EXECUTION_ERROR, reason);
-                let said = session.end(&failure);
+                let said = session.end(&failure).text;
                 Err(if said.is_empty() {
                     failure
                 } else {
@@ -106,17 +106,21 @@ impl Prompt {
             "refusal" => Some("The agent refused to go on."),
             _ => Some("The agent stopped for a reason that is not known."),
         };
-        let is_empty = said.trim().is_empty();
+        let is_empty = said.text.trim().is_empty();
         let mut result = ToolResult::default();
         if !is_empty {
-            result = result.with_text(said);
+            result = result.with_text(said.text);
         }
         if let Some(remark) = remark {
             result = result.with_text(remark);
         } else if is_empty {
             result = result.with_text("The agent ended its turn and said nothing.");
         }
-        let value = result.with_structured(json!({ "stopReason": reason })).to_value();
+        let mut data = json!({ "stopReason": reason });
+        if !said.decided.is_empty() {
+            data["permissions"] = said.decided.into();
+        }
+        let value = result.with_structured(data).to_value();
         if reason == "refusal" {
             let text = "the agent refused to go on";
             return Err(ToolError::new(ErrorCode::EXECUTION_ERROR, text).with_partial(value));
