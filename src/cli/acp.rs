@@ -57,6 +57,8 @@ pub(super) struct Arguments {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let target = arguments.room_arguments.target("acp", Role::Assistant)?;
+    arguments.record.check()?;
     let agent = acp::stdio(arguments.command);
     let agent = in_current_folder(agent, arguments.allow_fs.as_deref(), arguments.allow_terminal)?;
     // Whoever types the command wants the agent to run.
@@ -65,11 +67,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
     }
-    arguments.record.check()?;
     if let Some((path, options)) = arguments.record.target() {
         builder = builder.record(path).record_options(options);
     }
-    let target = arguments.room_arguments.target("acp", Role::Assistant)?;
     let joining = async {
         let joined = builder.connect_options(target.options.clone()).join(&target.url, &target.token).await;
         joined.map_err(file::not_joined)
@@ -108,13 +108,18 @@ async fn prompt(
     lines: &mut tokio::sync::mpsc::Receiver<String>,
 ) -> Result<(), Failure> {
     let mut call: Call = assistant.call(tool.as_str(), json!({ "prompt": line })).start();
+    let mut shown = String::new();
     let mut is_open = true;
     while is_open {
         tokio::select! {
             progress = call.progress() => match progress {
                 Some(progress) => {
-                    if let Some(message) = &progress.message {
-                        hint(&text::line(message, LONGEST_PROGRESS));
+                    if let Some(message) = progress.message {
+                        // A text that grows is not repeated, and a plan has several lines.
+                        for line in message.lines().filter(|line| shown.lines().all(|it| it != *line)) {
+                            hint(&text::line(line, LONGEST_PROGRESS));
+                        }
+                        shown = message;
                     }
                 }
                 None => is_open = false,
@@ -131,6 +136,11 @@ async fn prompt(
             let result = ToolResult::of(&value);
             for line in result.content().iter().filter_map(ContentBlock::as_text).flat_map(str::lines) {
                 writeln!(io::stdout(), "{}", text::plain(line))?;
+            }
+            // Progress may have been skipped.
+            let data = result.structured().map(|it| it.to_json()).unwrap_or_default();
+            for decided in data["permissions"].as_array().into_iter().flatten().filter_map(|it| it.as_str()) {
+                hint(&text::line(decided, LONGEST_PROGRESS));
             }
         }
         Err(error) => hint(&format!("the prompt failed: {error}")),

@@ -172,6 +172,7 @@ fn wrong_usage_exits_with_status_2() {
     let key = ["--api-key", "key", "--api-secret", "a secret of at least 32 characters"];
     let known = [&url[..], &key].concat();
     let with = |words: &[&'static str]| [words, &known].concat();
+    let existing = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     for (arguments, says) in [
         (vec![], "Usage"),
         (vec!["dance"], "dance"),
@@ -184,6 +185,17 @@ fn wrong_usage_exits_with_status_2() {
         (with(&["watch"]), "--room"),
         (with(&["mcp"]), "--room"),
         (with(&["acp-agent"]), "--room"),
+        (with(&["acp", "--room", "r"]), "COMMAND"),
+        // The agent is not started: it would end at once.
+        ([&["acp"], &known[..], &["--", "true"]].concat(), "--room"),
+        (
+            [&["acp", "--room", "r"], &known[..], &["--", "no-such-program-here"]].concat(),
+            "no-such-program-here",
+        ),
+        (
+            [&["acp", "--room", "r", "--record", existing], &known[..], &["--", "true"]].concat(),
+            "already exists",
+        ),
         (with(&["mcp", "--attach", "http://127.0.0.1:1/mcp", "--room", "r"]), "--room"),
         (with(&["mcp", "--attach", "http://192.0.2.1/mcp"]), "https"),
         (with(&["mcp", "--room", "r", "--listen", "nowhere"]), "nowhere"),
@@ -229,10 +241,12 @@ fn development_key_is_used_for_this_machine_only() {
             &["ping"],
             &["assistant"],
             &["mcp"],
+            &["acp"],
             &["acp-agent"],
             &["rap"],
         ] {
-            let arguments = [verb, &["--room", "r", "--url", url], &key].concat();
+            let agent: &[&str] = if verb == ["acp"] { &["--", "true"] } else { &[] };
+            let arguments = [verb, &["--room", "r", "--url", url], &key, agent].concat();
             let complaint = complaint(&run(&arguments), 2);
             assert!(complaint.contains("devkey") && complaint.lines().count() == 1, "{complaint}");
         }
