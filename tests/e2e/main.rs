@@ -32,6 +32,7 @@ macro_rules! with {
 }
 
 mod acp_agent;
+mod acp_client;
 mod assistant;
 mod calls;
 mod cli;
@@ -113,6 +114,7 @@ fn main() -> process::ExitCode {
         mcp_hosts::trials(),
         mcp_conformance::trials(),
         acp_agent::trials(),
+        acp_client::trials(),
         one_turn::trials(),
         rap_runtime::trials(),
         cli::trials(),

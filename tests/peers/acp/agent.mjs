@@ -2,6 +2,7 @@
 
 import { Readable, Writable } from "node:stream";
 import { agent, methods, ndJsonStream, PROTOCOL_VERSION, RequestError } from "@agentclientprotocol/sdk";
+import { callTool } from "./room.mjs";
 
 const { session, elicitation } = methods.client;
 const sessions = new Map();
@@ -59,6 +60,11 @@ const steps = {
     const [method, ...params] = text.split(" ");
     const answer = await turn.request(method, JSON.parse(params.join(" ") || "{}"));
     await turn.say(`request: ${JSON.stringify(answer)}`);
+  },
+  async room(turn, text) {
+    const [name, ...parameters] = text.split(" ");
+    const [server] = sessions.get(turn.sessionId).mcpServers;
+    await turn.say(JSON.stringify(await callTool(server, name, JSON.parse(parameters.join(" ") || "{}"))));
   },
   servers: (turn) => turn.say(JSON.stringify(sessions.get(turn.sessionId).mcpServers)),
   wait: (turn) => turn.cancelled(),
