@@ -12,6 +12,7 @@ mod json;
 mod lines;
 pub mod mcp;
 pub mod orchestrate;
+mod patch;
 #[cfg(any(feature = "mcp-server", all(feature = "mcp", unix), all(feature = "rap", unix)))]
 mod pattern;
 #[cfg(all(any(feature = "mcp", feature = "rap"), unix))]

@@ -291,6 +291,20 @@ fn result_of_another_system_becomes_a_document_by_its_views() {
     let config = |title: &str, content_type, content: &str| {
         DisplayConfig::new(title, content_type).with_field("content", content)
     };
+    let texts = with!(
+        Diff::default(),
+        path = "/a".into(),
+        old_text = Some("b\n".into()),
+        new_text = Some("c\n".into())
+    );
+    let (texts, patch) = (display(DisplayContent::Diff(texts)), "--- /a\n+++ /a\n@@ -1,1 +1,1 @@\n-b\n+c\n");
+    let terminal = |output: Option<&str>| {
+        display(DisplayContent::Terminal {
+            id: "1".into(),
+            output: output.map(Into::into),
+            exit_code: Some(0),
+        })
+    };
     for (result, output, display) in [
         (ToolResult::text("plain"), "plain", None),
         (
@@ -306,6 +320,9 @@ fn result_of_another_system_becomes_a_document_by_its_views() {
         ),
         (diff(Some("@@")), "text", Some(config("t", ContentType::Code("diff".into()), "@@"))),
         (diff(None), "text", Some(config("", ContentType::Markdown, "# b"))),
+        (terminal(Some("ok\n")), "text", Some(config("t", ContentType::Text, "ok\n"))),
+        (terminal(None), "text", None),
+        (texts, "text", Some(config("t", ContentType::Code("diff".into()), patch))),
     ] {
         let document = Document::of_result(&result, false);
         assert_eq!((document.output(), document.display()), (output, display.as_ref()));

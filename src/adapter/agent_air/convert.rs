@@ -1,5 +1,7 @@
 //! Between documents and results.
 
+use std::borrow::Cow;
+
 use serde_json::Value as Json;
 
 use super::{
@@ -7,8 +9,8 @@ use super::{
     document::Document,
 };
 use crate::{
-    ContentBlock, Display, DisplayContent, DisplayKind, ErrorCode, Native, Outcome, ToolError, ToolResult,
-    ToolSystem, Value,
+    ContentBlock, Display, DisplayContent, ErrorCode, Native, Outcome, ToolError, ToolResult, ToolSystem,
+    Value, adapter::patch,
 };
 
 /// The longest output that is also offered as structured data, in bytes: the data is a second copy of it on the wire.
@@ -16,10 +18,6 @@ const MAX_STRUCTURED: usize = 256 * 1024;
 
 /// The deepest nesting of a value that becomes a part of a result. A deeper one stays in the native document alone.
 const MAX_LEVELS: usize = 32;
-
-/// The forms of display that a document can hold.
-const KINDS: [DisplayKind; 5] =
-    [DisplayKind::Text, DisplayKind::Markdown, DisplayKind::Json, DisplayKind::Code, DisplayKind::Diff];
 
 /// The fields of a display in toolbridge's form, which an unknown field must not repeat.
 const DISPLAY_FIELDS: [&str; 3] = ["type", "text", "language"];
@@ -125,27 +123,29 @@ fn shown(display: &DisplayConfig, output: &str) -> Display {
 
 /// Returns how a result of another system is shown; `None` if that is its output as plain text.
 fn display_of(result: &ToolResult, output: &str) -> Option<DisplayConfig> {
-    let shown = result.for_display(&KINDS)?;
-    // A diff without a patch is two texts: the next form is shown.
-    let without_diff = &KINDS[..KINDS.len() - 1];
-    let shown = match shown.content() {
-        DisplayContent::Diff(diff) if diff.patch.is_none() => result.for_display(without_diff)?,
-        _ => shown,
-    };
-    let (content_type, text) = match shown.content() {
-        DisplayContent::Text(text) => (ContentType::Text, text),
-        DisplayContent::Markdown(text) => (ContentType::Markdown, text),
-        DisplayContent::Json(text) => (ContentType::Json, text),
-        DisplayContent::Code { language, text } => {
-            (ContentType::Code(language.as_deref().unwrap_or_default().to_owned()), text)
-        }
-        DisplayContent::Diff(diff) => (ContentType::Code("diff".to_owned()), diff.patch.as_ref()?),
-        _ => return None,
-    };
+    // The first form that a document can hold, otherwise the text for people.
+    let known = result.display().iter().find(|it| form_of(it.content()).is_some()).map(Cow::Borrowed);
+    let shown = known.or_else(|| result.for_display(&[]))?;
+    let (content_type, text) = form_of(shown.content())?;
     let title = shown.title().unwrap_or_default();
-    if content_type == ContentType::Text && **text == *output && title.is_empty() && !shown.is_collapsed() {
+    if content_type == ContentType::Text && text == output && title.is_empty() && !shown.is_collapsed() {
         return None;
     }
     let display = DisplayConfig::new(title, content_type).with_collapsed(shown.is_collapsed());
-    Some(if **text == *output { display } else { display.with_field("content", &**text) })
+    Some(if text == output { display } else { display.with_field("content", &*text) })
+}
+
+/// Returns the content type and the text of a display, if a document can hold it.
+fn form_of(content: &DisplayContent) -> Option<(ContentType, Cow<'_, str>)> {
+    Some(match content {
+        DisplayContent::Text(text) => (ContentType::Text, (&**text).into()),
+        DisplayContent::Markdown(text) => (ContentType::Markdown, (&**text).into()),
+        DisplayContent::Json(text) => (ContentType::Json, (&**text).into()),
+        DisplayContent::Code { language, text } => {
+            (ContentType::Code(language.as_deref().unwrap_or_default().to_owned()), (&**text).into())
+        }
+        DisplayContent::Diff(diff) => (ContentType::Code("diff".to_owned()), patch::of(diff)?),
+        DisplayContent::Terminal { output, .. } => (ContentType::Text, output.as_deref()?.into()),
+        _ => return None,
+    })
 }

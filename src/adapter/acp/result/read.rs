@@ -89,10 +89,7 @@ fn message(result: &ToolResult, title: Option<String>) -> String {
 fn add(result: ToolResult, item: &Json, at: usize, terminal: &impl Fn(&str) -> TerminalOutput) -> ToolResult {
     let text = |key: &str| item[key].as_str();
     match text("type") {
-        Some("content") => {
-            let block = ContentBlock::from_value(&Value::from(item["content"].clone()));
-            result.with_block(block.with_native_pointer(format!("/content/{at}/content")))
-        }
+        Some("content") => result.with_block(block(&item["content"], format!("/content/{at}/content"))),
         Some("diff") if text("path").is_some() && text("newText").is_some() => {
             let path: Arc<str> = text("path").unwrap_or_default().into();
             let diff = Diff {
@@ -109,11 +106,14 @@ fn add(result: ToolResult, item: &Json, at: usize, terminal: &impl Fn(&str) -> T
             let output = output.map(Into::into);
             result.with_display(Display::new(DisplayContent::Terminal { id: id.into(), output, exit_code }))
         }
-        _ => {
-            let block = ContentBlock::from_value(&Value::from(item.clone()));
-            result.with_block(block.with_native_pointer(format!("/content/{at}")))
-        }
+        _ => result.with_block(block(item, format!("/content/{at}"))),
     }
+}
+
+fn block(item: &Json, place: String) -> ContentBlock {
+    let read = ContentBlock::from_value(&Value::from(item.clone()));
+    // Other values are carried without fields.
+    if item.is_object() || item.is_string() { read.with_native_pointer(place) } else { read }
 }
 
 #[cfg(test)]

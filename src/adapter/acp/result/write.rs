@@ -10,7 +10,8 @@ use serde_json::{Map, Value as Json, json};
 use super::super::text::fenced;
 use crate::{
     Audience, BlockKind, CallError, ContentBlock, Diff, Display, DisplayContent, DisplayKind, ErrorCode,
-    Media, ToolResult, ToolSystem, Value, adapter::json::object,
+    Media, ToolResult, ToolSystem, Value,
+    adapter::{json::object, patch},
 };
 
 /// The code of a failure, in `_meta`.
@@ -182,9 +183,13 @@ fn display(display: &Display, folder: &Path) -> Option<Json> {
     }
 }
 
-/// A diff needs the new text. One of which only the patch is known becomes a text.
+/// A diff needs the whole texts. A patch that does not have them becomes a text.
 fn diff_of(diff: &Diff, folder: &Path) -> Json {
-    let written = diff_item(&diff.path, diff.old_text.as_deref(), diff.new_text.as_deref(), folder);
+    let whole = diff.patch.as_deref().filter(|_| diff.new_text.is_none()).and_then(patch::texts);
+    let written = match &whole {
+        Some(texts) => diff_item(&diff.path, texts.old.as_deref(), Some(&texts.new), folder),
+        None => diff_item(&diff.path, diff.old_text.as_deref(), diff.new_text.as_deref(), folder),
+    };
     written.unwrap_or_else(|| match (&diff.patch, &diff.new_text) {
         (Some(patch), _) => text_item(&format!("{}\n\n{}", diff.path, fenced("diff", patch))),
         (None, Some(text)) => text_item(&fenced("", text)),
@@ -314,6 +319,12 @@ mod tests {
         let patch = diff(None, None, Some("@@ -1 +1 @@\n-a\n+b\n"));
         let text = patch[0]["content"]["text"].as_str().unwrap();
         assert!(text.contains("```diff\n@@ -1 +1 @@\n-a\n+b\n```"), "{text}");
+        // A patch that has the whole file is the texts, also beside an old text.
+        let created = "--- /dev/null\n+++ src/main.rs\n@@ -0,0 +1 @@\n+b\n";
+        for old in [None, Some("")] {
+            let written = diff(old, None, Some(created));
+            assert_eq!(written, json!([{"type": "diff", "path": path, "oldText": null, "newText": "b\n"}]));
+        }
     }
 
     #[test]

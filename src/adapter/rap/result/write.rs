@@ -6,8 +6,10 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{ERROR_PREFIX, RapResult};
 use crate::{
-    Audience, BlockKind, ContentBlock, Diff, Display, DisplayContent, DisplayKind, Media, Native, ToolResult,
-    ToolSystem, adapter::json::object, value::prefix,
+    Audience, BlockKind, ContentBlock, Display, DisplayContent, DisplayKind, Media, Native, ToolResult,
+    ToolSystem,
+    adapter::{json::object, patch},
+    value::prefix,
 };
 
 /// The fields that belong to one call, and are never taken from another one's document. Events of a subscription cannot be
@@ -16,9 +18,6 @@ const OF_THE_CALL: [&str; 5] = ["type", "group_id", "id", "call_id", "subscripti
 
 /// A text of at most this many bytes on one line is shown as it is. A line for the person that is made here is not longer.
 const SHORT: usize = 100;
-
-/// Lines before and after a change that a patch repeats.
-const CONTEXT: usize = 3;
 
 impl RapResult {
     /// Creates the result of a call that failed. [`From`] creates that of a call that did not.
@@ -143,7 +142,7 @@ fn text_of<'a>(blocks: impl Iterator<Item = &'a ContentBlock>) -> String {
 fn segments(result: &ToolResult, text: &str) -> Vec<Json> {
     let rich = result.display().iter().filter_map(|display| match display.content() {
         DisplayContent::Diff(diff) => {
-            Some(segment("diff", &json!({"path": diff.path, "patch": patch(diff)?})))
+            Some(segment("diff", &json!({"path": diff.path, "patch": patch::of(diff)?})))
         }
         DisplayContent::Image(media) => Some(segment("image", &image(media))),
         _ => None,
@@ -194,46 +193,6 @@ fn first_line(text: &str) -> Cow<'_, str> {
     format!("{}…", kept.trim_end()).into()
 }
 
-/// Returns the change as a unified diff: its own, otherwise one that is made of both texts, with one place.
-fn patch(diff: &Diff) -> Option<Cow<'_, str>> {
-    if let Some(patch) = &diff.patch {
-        return Some((&**patch).into());
-    }
-    let new = diff.new_text.as_deref()?;
-    let is_new = diff.old_text.is_none();
-    let old = diff.old_text.as_deref().unwrap_or_default();
-    let (old, new): (Vec<&str>, Vec<&str>) =
-        (old.split_inclusive('\n').collect(), new.split_inclusive('\n').collect());
-    let before = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
-    let shorter = old.len().min(new.len()) - before;
-    let ends = old.iter().rev().zip(new.iter().rev()).take(shorter);
-    let after = ends.take_while(|(old, new)| old == new).count();
-    let begin = before.saturating_sub(CONTEXT);
-    let same = after.min(CONTEXT);
-    let (old_end, new_end) = (old.len() - after, new.len() - after);
-    let range = |end: usize| {
-        let length = end + same - begin;
-        // An empty range names the line before it.
-        format!("{},{length}", if length == 0 { begin } else { begin + 1 })
-    };
-    let from = if is_new { "/dev/null" } else { &*diff.path };
-    let mut patch = format!("--- {from}\n+++ {}\n@@ -{} +{} @@\n", diff.path, range(old_end), range(new_end));
-    let mut push = |sign: char, lines: &[&str]| {
-        for line in lines {
-            patch.push(sign);
-            patch.push_str(line);
-            if !line.ends_with('\n') {
-                patch.push_str("\n\\ No newline at end of file\n");
-            }
-        }
-    };
-    push(' ', &old[begin..before]);
-    push('-', &old[before..old_end]);
-    push('+', &new[before..new_end]);
-    push(' ', &old[old_end..old_end + same]);
-    Some(patch.into())
-}
-
 fn image(media: &Media) -> Json {
     json!({"data": media.data(), "mediaType": media.mime_type().unwrap_or("application/octet-stream")})
 }
@@ -254,7 +213,7 @@ fn segment(name: &str, content: &Json) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ToolError, Value};
+    use crate::{Diff, ToolError, Value};
 
     fn fields(result: ToolResult) -> Json {
         RapResult::from(result).fields().into()
@@ -373,30 +332,5 @@ mod tests {
         // A tool may write anything into its document.
         let odd = ToolResult::text("t").with_native(Native::new(ToolSystem::RAP, r#"{"text": 5}"#));
         assert_eq!(fields(odd), json!({"text": "t"}));
-    }
-
-    #[test]
-    fn patch_of_two_texts_has_one_place_with_context() {
-        let of = |old: Option<&str>, new: &str| {
-            let diff = Diff {
-                path: "a.rs".into(),
-                old_text: old.map(Into::into),
-                new_text: Some(new.into()),
-                ..Diff::default()
-            };
-            patch(&diff).unwrap().into_owned()
-        };
-        let old = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
-        assert_eq!(
-            of(Some(old), &old.replace('5', "five")),
-            "--- a.rs\n+++ a.rs\n@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n"
-        );
-        assert_eq!(
-            of(None, "1\n2"),
-            "--- /dev/null\n+++ a.rs\n@@ -0,0 +1,2 @@\n+1\n+2\n\\ No newline at end of file\n"
-        );
-        assert_eq!(of(Some("1\n"), ""), "--- a.rs\n+++ a.rs\n@@ -1,1 +0,0 @@\n-1\n");
-        assert_eq!(of(Some("1\n"), "1\n"), "--- a.rs\n+++ a.rs\n@@ -1,1 +1,1 @@\n 1\n");
-        assert_eq!(patch(&Diff { path: "a.rs".into(), ..Diff::default() }), None);
     }
 }
