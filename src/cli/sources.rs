@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::{Failure, consent::ConsentPrompt, grant::Listed, hint};
 use toolbridge::{
-    ToolSource as _,
+    SourceHealth, ToolSource as _,
     adapter::{
         acp::{self, AcpCommand, AcpError, AcpTool},
         mcp::{self, McpError, McpServer, McpTools},
@@ -113,6 +113,10 @@ impl SourceArguments {
             offered.push(started(server).await?);
         }
         let toolsets = started_toolsets(toolsets).await?;
+        for toolset in toolsets.iter().filter(|it| it.health() != SourceHealth::Up) {
+            let (name, health) = (toolset.name().unwrap_or_default(), toolset.health());
+            hint(&format!("{name} is {health}; it is read again until it answers"));
+        }
         let mut started_agents = Vec::new();
         for agent in agents {
             started_agents.push(started_agent(agent).await?);

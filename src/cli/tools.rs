@@ -15,7 +15,7 @@ use super::{
     text,
 };
 use toolbridge::{
-    Identity, Incoming, Participant, Role, ToolSource as _, Transport, TransportEvent,
+    Identity, Incoming, Participant, Role, SourceHealth, ToolSource as _, Transport, TransportEvent,
     frame::{Frame, Message, RegisteredTool},
 };
 
@@ -75,6 +75,9 @@ async fn show_servers(arguments: &Arguments) -> Result<(), Failure> {
     let toolsets = arguments.rap.iter().map(|text| sources::named_toolset(text)).collect();
     for tools in sources::started_toolsets(toolsets).await? {
         let name = tools.name().unwrap_or_default();
+        if let health @ SourceHealth::Down { .. } = tools.health() {
+            return Err(Failure::failed(format!("toolset {name:?} is {health}")));
+        }
         shown.entry(name.as_str().into()).or_default().extend(tools.list().iter().map(RegisteredTool::from));
         tools.close().await;
     }

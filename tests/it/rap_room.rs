@@ -9,8 +9,15 @@ use std::{
 };
 
 use serde_json::{Value as Json, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
 use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, Event, Events, LateResult, ToolName, ToolResult, Value, chat,
+    Assistant, CallError, Client, ErrorCode, Event, Events, LateResult, Outcome, SourceHealth, Tool,
+    ToolContext, ToolName, ToolResult, ToolSource, Value,
+    adapter::rap::{self, RapTools},
+    chat,
     memory::MemoryRoom,
 };
 
@@ -184,6 +191,65 @@ async fn rap_r20_events_are_reported_until_the_final_one_and_unknown_ones_droppe
 }
 
 #[tokio::test]
+async fn rap_r20_event_before_the_result_is_kept_until_the_result_says_what_it_belongs_to() {
+    let (room, toolset) = (MemoryRoom::new(), Toolset::start().await);
+    let tools = toolset.source().await.unwrap();
+    let tools = Arc::new(tools);
+    let assistant = Assistant::builder().tools(Shared(Arc::clone(&tools))).consent(|_| async { true });
+    let assistant = assistant.join_over(room.assistant("assistant")).await.unwrap();
+    let call = async |events: &[(&str, bool)], result: Json| {
+        let call = assistant.call("t", ()).start();
+        let invocation = toolset.invocation().await;
+        for (text, is_final) in events {
+            let event = json!({"text": text, "final": is_final});
+            assert_eq!(invocation.say("subscription_event", event).await, 200);
+        }
+        assert_eq!(invocation.say("tool_result", result).await, 200);
+        (invocation, model(&call.await.unwrap()))
+    };
+    let subscribed = || json!({"text": "Subscribed.", "subscription": true});
+    let texts = || events(&assistant).into_iter().map(|(_, text)| text).collect::<Vec<_>>();
+
+    let (invocation, _) = call(&[("one", false), ("two", false)], subscribed()).await;
+    assert_eq!(invocation.say("subscription_event", json!({"text": "three"})).await, 200);
+    assert_eq!(texts(), ["one", "two", "three"]);
+    let counts = tools.counts();
+    assert_eq!((counts.early, counts.accepted, counts.dropped), (2, 4, 0));
+
+    // The last event, too: nothing is left that could be cancelled.
+    let (invocation, text) = call(&[("first", false), ("last", true), ("after", false)], subscribed()).await;
+    assert!(text.contains("its last event has come already"), "{text}");
+    assert_eq!(invocation.say("subscription_event", json!({"text": "after"})).await, 200);
+    assert_eq!(texts(), ["first", "last"]);
+    let (counts, before) = (tools.counts(), counts);
+    assert_eq!((counts.early - before.early, counts.dropped - before.dropped), (2, 2));
+
+    // They belong to nothing if the result starts no subscription.
+    let (_, text) = call(&[("lost", false)], json!({"text": "done"})).await;
+    assert_eq!((&*text, texts().len()), ("done", 0));
+    assert_eq!(tools.counts().dropped - counts.dropped, 1);
+
+    // Few are kept, and no large ones.
+    let large = "x".repeat(256 * 1024);
+    let many: Vec<_> = std::iter::once((large.as_str(), false)).chain([("small", false); 20]).collect();
+    call(&many, subscribed()).await;
+    assert_eq!(texts(), ["small"; 16]);
+}
+
+/// A source that the test can still look at.
+struct Shared(Arc<RapTools>);
+
+impl ToolSource for Shared {
+    fn list(&self) -> Vec<Tool> {
+        self.0.list()
+    }
+
+    async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
+        self.0.execute(tool, arguments, context).await
+    }
+}
+
+#[tokio::test]
 async fn rap_r23_view_reaches_the_clients_and_its_latest_state_one_that_joins_later() {
     let (room, toolset) = (MemoryRoom::new(), Toolset::start().await);
     let first = Client::builder().join_over(room.client("first")).await.unwrap();
@@ -232,4 +298,107 @@ async fn result_that_comes_after_the_time_of_its_call_is_reported_once() {
     }
     let id = invocation.body["id"].as_str().unwrap().to_owned();
     assert_eq!(events(&assistant), [(id, "Deployed at last.".to_owned())]);
+}
+
+/// Answers the first requests for the manifest with these statuses, and then gives it.
+async fn down_at_first(statuses: &'static [u16], manifest: Json) -> (String, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut manifest = manifest;
+    manifest["endpoint"] = format!("{url}/invoke").into();
+    let serving = tokio::spawn(async move {
+        for n in 0.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let status = statuses.get(n).copied().unwrap_or(200);
+            let body = manifest.to_string();
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            let head =
+                format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+        }
+    });
+    (url, serving)
+}
+
+fn manifest(tools: &[&str]) -> Json {
+    let tools: Vec<_> = tools.iter().map(|name| tool(name, json!({}))).collect();
+    json!({"name": "set", "tools": tools})
+}
+
+async fn health(events: &mut Events) -> SourceHealth {
+    loop {
+        if let Event::Source(status) = events.recv().await.unwrap() {
+            return status.health;
+        }
+    }
+}
+
+#[tokio::test]
+async fn rap_r18_manifest_that_cannot_be_read_at_start_is_read_later() {
+    let room = MemoryRoom::new();
+    let (url, _serving) = down_at_first(&[503], manifest(&["t"])).await;
+    let tools = rap::toolset(&url).name("builds").await.unwrap();
+    assert!(tools.list().is_empty());
+    let assistant = Assistant::builder().tools(tools).consent(|_| async { true });
+    let assistant = assistant.join_over(room.assistant("a")).await.unwrap();
+    let mut seen = assistant.events();
+    let before = assistant.sources()[0].health.clone();
+    assert!(before.to_string().contains("HTTP 503") || before == SourceHealth::Starting, "{before}");
+    let up = tokio::time::timeout(Duration::from_secs(60), async {
+        while health(&mut seen).await != SourceHealth::Up {}
+    });
+    up.await.expect("it stays down");
+    while !offers(&assistant, "t") {
+        tokio::task::yield_now().await;
+    }
+    assistant.close().await;
+}
+
+#[tokio::test]
+async fn rap_r18_fault_that_is_found_later_leaves_the_toolset_down() {
+    let room = MemoryRoom::new();
+    let (url, serving) = down_at_first(&[500], manifest(&["t", "t"])).await;
+    let tools = rap::toolset(&url).name("builds").await.unwrap();
+    let assistant = Assistant::builder().tools(tools).join_over(room.assistant("a")).await.unwrap();
+    let mut seen = assistant.events();
+    let refused = tokio::time::timeout(Duration::from_secs(60), async {
+        loop {
+            let health = health(&mut seen).await.to_string();
+            if health.contains("refused as a whole") {
+                return health;
+            }
+        }
+    });
+    let refused = refused.await.expect("no fault is reported");
+    assert!(refused.contains("the tool \"t\" is there twice"), "{refused}");
+    assistant.close().await;
+    serving.abort();
+
+    // A refusal, or a fault, that is there at start is an error then.
+    for (status, manifest, why) in
+        [(404, manifest(&["t"]), "HTTP 404"), (200, manifest(&[]), "refused as a whole")]
+    {
+        let statuses: &'static [u16] = Box::leak(Box::new([status; 4]));
+        let (url, _serving) = down_at_first(statuses, manifest).await;
+        let error = rap::toolset(&url).await.unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn rap_r18_tool_of_two_toolsets_is_offered_by_neither_also_if_one_is_read_later() {
+    let (one, _one) = down_at_first(&[], manifest(&["shared", "one"])).await;
+    let (two, _two) = down_at_first(&[503], manifest(&["shared", "two"])).await;
+    let both = rap::toolsets([rap::toolset(one).name("a"), rap::toolset(two).name("b")]).await.unwrap();
+    let names = |at: usize| both[at].list().iter().map(|it| it.name().to_string()).collect::<Vec<_>>();
+    assert_eq!((names(0), names(1)), (vec!["one".to_owned(), "shared".to_owned()], vec![]));
+    let read = async {
+        while both[1].health() != SourceHealth::Up {
+            both[1].changed().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), read).await.expect("it is not read");
+    assert_eq!((names(0), names(1)), (vec!["one".to_owned()], vec!["two".to_owned()]));
+    assert!(both.iter().all(|it| it.left_out()[0].1.contains("another toolset offers shared")));
 }

@@ -17,6 +17,7 @@ use reqwest::{
     dns::{Addrs, Name, Resolve, Resolving},
     redirect::Policy,
 };
+use tokio::time::timeout;
 use url::{Host, Url};
 
 use crate::adapter::public_address::{is_localhost, is_public, tls};
@@ -144,6 +145,7 @@ enum Reach {
 #[derive(Clone)]
 pub(super) struct Outgoing {
     named: Arc<[NamedHost]>,
+    lookup: Arc<dyn Lookup>,
     public: Client,
     to_named: Client,
     local: Client,
@@ -174,6 +176,7 @@ impl Outgoing {
         };
         Ok(Self {
             named: named.into_iter().collect(),
+            lookup: Arc::clone(lookup),
             public: client(Reach::Public)?,
             to_named: client(Reach::Named)?,
             local: client(Reach::Local)?,
@@ -210,6 +213,22 @@ impl Outgoing {
             _ => return Err(AddressError::NotAUrl),
         };
         Ok(Target { url, reach })
+    }
+
+    /// Looks up what the name of a host stands for now. A name that is not found may be found later.
+    ///
+    /// # Errors
+    /// [`AddressError::Private`], if a connection would be refused.
+    pub(super) async fn look_up(&self, target: &Target) -> Result<(), AddressError> {
+        let Some(Host::Domain(name)) = target.url.host().filter(|_| target.reach == Reach::Public) else {
+            return Ok(());
+        };
+        match timeout(CONNECT_LIMIT, self.lookup.lookup(name.to_owned())).await {
+            Ok(Ok(found)) if !found.iter().all(|it| is_public(it.ip())) => {
+                Err(AddressError::Private(host(&target.url)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns a request to a URL that was checked here. It has no limit of time but that of its connection.
@@ -460,14 +479,21 @@ mod tests {
             &["127.0.0.1", "1.1.1.1"],
             &["1.1.1.1", "127.0.0.1"],
         ] {
-            let refused = post(&resolving(&[answer], &[]), &url).await.unwrap_err();
+            let outgoing = resolving(&[answer], &[]);
+            let refused = post(&outgoing, &url).await.unwrap_err();
             assert!(refused.contains("private network") && !refused.contains("hunter2"), "{refused}");
+            // It is found without a connection, too.
+            let found = outgoing.look_up(&outgoing.check(&url).unwrap()).await.unwrap_err().to_string();
+            assert!(found.contains("private network") && !found.contains("hunter2"), "{found}");
         }
         assert_eq!(server.connections(), 0);
         // The server is reached by that name if a person has named it.
         let outgoing = resolving(&[&["127.0.0.1"]], &["agent.example"]);
+        assert_eq!(outgoing.look_up(&outgoing.check(&url).unwrap()).await, Ok(()));
         assert_eq!(post(&outgoing, &url.replace("https", "http")).await, Ok(302));
         assert_eq!(server.connections(), 1);
+        let public = resolving(&[&["1.1.1.1"]], &[]);
+        assert_eq!(public.look_up(&public.check(&url).unwrap()).await, Ok(()));
     }
 
     #[tokio::test]

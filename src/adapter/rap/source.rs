@@ -3,8 +3,10 @@
 mod call;
 mod callback;
 mod counts;
+mod error;
 mod file;
 mod inbox;
+mod later;
 mod manifest;
 mod questions;
 mod rate;
@@ -15,15 +17,19 @@ mod settings;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
 use serde::Deserialize;
 use serde_json::json;
-use tokio::{sync::mpsc, task::JoinSet, time::timeout};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinSet,
+    time::timeout,
+};
 
-pub use self::{counts::RapCounts, file::from_file, settings::RapToolset};
+pub use self::{counts::RapCounts, error::RapError, file::from_file, settings::RapToolset};
 use self::{
     inbox::Inbox,
     manifest::{LeftOut, Listed, Manifest},
@@ -31,8 +37,8 @@ use self::{
 };
 use super::{listen::Listener, secret::random_text};
 use crate::{
-    Consent, ErrorCode, Outcome, Progress, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource,
-    Value, programs::ProgramsError, tools_file::ToolsFileError,
+    Consent, ErrorCode, Outcome, Progress, SourceHealth, Tool, ToolContext, ToolError, ToolName, ToolOptions,
+    ToolSource, Value,
 };
 
 /// The tool that ends a subscription. It is offered while one is active.
@@ -76,16 +82,26 @@ pub async fn toolsets(all: impl IntoIterator<Item = RapToolset>) -> Result<Vec<R
     for toolset in all {
         started.push(toolset.await?);
     }
+    let all: Arc<[Weak<Shared>]> = started.iter().map(|it| Arc::downgrade(&it.shared)).collect();
+    for source in &started {
+        let _ = source.shared.others.set(Arc::clone(&all)); // set once
+    }
+    leave_out_twice(&all);
+    Ok(started)
+}
+
+/// Leaves out the tools that two of these toolsets have, by the names in their manifests.
+fn leave_out_twice(all: &[Weak<Shared>]) {
+    let all: Vec<Arc<Shared>> = all.iter().filter_map(Weak::upgrade).collect();
     let (mut names, mut twice) = (BTreeSet::new(), BTreeSet::new());
-    for name in started.iter().flat_map(|it| it.shared.state().tools.keys().cloned().collect::<Vec<_>>()) {
+    for name in all.iter().flat_map(|it| it.state().names.clone()) {
         if !names.insert(name.clone()) {
             twice.insert(name);
         }
     }
-    for source in &started {
-        source.leave_out(&twice);
+    for toolset in all {
+        toolset.leave_out(&twice);
     }
-    Ok(started)
 }
 
 async fn start(settings: RapToolset) -> Result<RapTools, RapError> {
@@ -96,48 +112,70 @@ async fn start(settings: RapToolset) -> Result<RapTools, RapError> {
     let server = Server::new(&settings.url, &settings.hosts, bearer.as_deref());
     let server = server
         .map_err(|error| RapError::Address { toolset: settings.name.clone(), reason: error.to_string() })?;
-    let text = server.manifest(settings.start_limit).await.map_err(|error| unusable(error.to_string()))?;
-    let manifest = Manifest::read(&text)
-        .map_err(|error| unusable(format!("its manifest is refused as a whole: {error}")))?;
-    let requests = server
-        .with_endpoint(&manifest.endpoint)
-        .map_err(|error| unusable(format!("its manifest is refused as a whole: {error}")))?;
-    let (tools, left_out) =
-        manifest.tools(&name, &settings.policy, CANCEL_SUBSCRIPTION, |tool| settings.offers(tool));
-    for (tool, reason) in &left_out {
-        tracing::warn!(toolset = &*name, tool, reason, "a tool of a toolset is not offered");
-    }
+    settings.check_callback(&server).await?;
+    let manifest = match server.manifest(settings.start_limit).await {
+        Ok(text) => Ok(text),
+        Err(error) if error.may_pass() => Err(error),
+        Err(error) => return Err(unusable(error.to_string())),
+    };
 
     let (cancels, to_cancel) = mpsc::channel(MAX_CANCELS);
     let io_failed = |error: io::Error| RapError::Io { toolset: settings.name.clone(), source: error };
     let group = random_text().map_err(io_failed)?;
     let inbox = Arc::new(Inbox::new(group, cancels).map_err(io_failed)?);
-    let requests = Arc::new(requests);
+    let requests = Arc::<OnceLock<Requests>>::default();
     let checks = Arc::clone(&requests);
-    let check = move |url: &str| checks.check(url).map(|_| ()).map_err(|error| error.to_string());
+    let check = move |url: &str| match checks.get() {
+        Some(requests) => requests.check(url).map(|_| ()).map_err(|error| error.to_string()),
+        None => Err("the toolset is not read yet".to_owned()),
+    };
     let routes = callback::routes(Arc::clone(&inbox), Box::new(check));
     let listener = Listener::start(address, routes).await.map_err(io_failed)?;
     let callback = match &settings.callback_url {
         Some(url) => url.trim_end_matches('/').to_owned(),
         None => format!("http://{}", listener.address()),
     };
-    tracing::info!(toolset = &*name, tools = tools.len(), host = requests.host(), "a toolset is read");
     let mut tasks = JoinSet::new();
     tasks.spawn(cancel_all(Arc::clone(&name), Arc::clone(&requests), inbox.group().to_owned(), to_cancel));
+    let limit = settings.start_limit;
     let shared = Arc::new(Shared {
         name,
-        state: Mutex::new(Toolset { tools, left_out }),
+        state: Mutex::new(Toolset::default()),
         requests,
         inbox,
         callback,
         user_id: settings.user_id.clone(),
         cancel_name: settings.policy.in_room(CANCEL_SUBSCRIPTION).parse().ok(),
+        settings,
+        others: OnceLock::new(),
+        changed: Notify::new(),
     });
-    Ok(RapTools { shared, listener: Mutex::new(Some(listener)), tasks: Mutex::new(tasks) })
+    let mut reading = JoinSet::new();
+    match manifest {
+        Ok(text) => {
+            let name = shared.settings.name.clone();
+            shared.adopt(&server, &text).map_err(|reason| RapError::Toolset { toolset: name, reason })?;
+        }
+        Err(error) => {
+            shared.set_health(later::down(&error.to_string()));
+            reading.spawn(later::read(Arc::clone(&shared), server, limit, error));
+        }
+    }
+    Ok(RapTools {
+        shared,
+        listener: Mutex::new(Some(listener)),
+        tasks: Mutex::new(tasks),
+        reading: Mutex::new(reading),
+    })
 }
 
 /// Has the server cancel calls, each once.
-async fn cancel_all(name: Arc<str>, requests: Arc<Requests>, group: String, mut ids: mpsc::Receiver<String>) {
+async fn cancel_all(
+    name: Arc<str>,
+    requests: Arc<OnceLock<Requests>>,
+    group: String,
+    mut ids: mpsc::Receiver<String>,
+) {
     let mut sending = JoinSet::new();
     while let Some(id) = ids.recv().await {
         while sending.len() >= CANCELS_AT_ONCE {
@@ -145,6 +183,8 @@ async fn cancel_all(name: Arc<str>, requests: Arc<Requests>, group: String, mut 
         }
         let (name, requests, group) = (Arc::clone(&name), Arc::clone(&requests), group.clone());
         sending.spawn(async move {
+            // A call was made, so the endpoint is known.
+            let Some(requests) = requests.get() else { return };
             if let Err(error) = requests.cancel(&group, &id).await {
                 tracing::debug!(toolset = &*name, call = id, %error, "a cancellation was not delivered");
             }
@@ -156,7 +196,8 @@ async fn cancel_all(name: Arc<str>, requests: Arc<Requests>, group: String, mut 
 
 /// The tools of a toolset. [`toolset`] and [`toolsets`] create it.
 ///
-/// Its manifest is read once. Its tools are called over HTTP, and answer at an address of this process, which ends when the
+/// Its manifest is read once. If the server is not reached, or fails (HTTP 500 and above), it is read again after 1, 2, 4 …
+/// 60 s; until then the source is [down](SourceHealth::Down), and offers nothing. Its tools are called over HTTP, and answer at an address of this process, which ends when the
 /// source is closed or dropped. Closing it also tells the server that no further invocation follows.
 ///
 /// Arguments are checked against the tool's schema within the bounds of [`DataSchema`](crate::DataSchema); beyond them
@@ -166,14 +207,22 @@ pub struct RapTools {
     /// Ends with this value.
     listener: Mutex<Option<Listener>>,
     tasks: Mutex<JoinSet<()>>,
+    /// Reads a manifest that was not there at start.
+    reading: Mutex<JoinSet<()>>,
 }
 
 /// What calls share.
 struct Shared {
     name: Arc<str>,
     state: Mutex<Toolset>,
-    requests: Arc<Requests>,
+    /// Set once the manifest is read.
+    requests: Arc<OnceLock<Requests>>,
     inbox: Arc<Inbox>,
+    settings: RapToolset,
+    /// The toolsets that were started with this one, itself included.
+    others: OnceLock<Arc<[Weak<Self>]>>,
+    /// Notified when the tools or the health change.
+    changed: Notify,
     /// The callback URL without path.
     callback: String,
     user_id: Option<String>,
@@ -181,8 +230,12 @@ struct Shared {
     cancel_name: Option<ToolName>,
 }
 
+#[derive(Default)]
 struct Toolset {
+    health: SourceHealth,
     tools: BTreeMap<ToolName, Arc<Listed>>,
+    /// The tools of the manifest, those included that another toolset has, too.
+    names: Vec<ToolName>,
     left_out: Vec<LeftOut>,
 }
 
@@ -202,21 +255,54 @@ impl RapTools {
     pub fn counts(&self) -> RapCounts {
         self.shared.inbox.counts()
     }
-
-    /// Leaves out tools that another toolset has, too.
-    fn leave_out(&self, twice: &BTreeSet<ToolName>) {
-        let mut state = self.shared.state();
-        for name in twice {
-            if let Some(listed) = state.tools.remove(name) {
-                let reason = format!("another toolset offers {name}, too; set a prefix for one of them");
-                tracing::warn!(toolset = &*self.shared.name, tool = listed.operation, reason, "not offered");
-                state.left_out.push((listed.operation.clone(), reason));
-            }
-        }
-    }
 }
 
 impl Shared {
+    /// Offers the tools of a manifest.
+    fn adopt(&self, server: &Server, text: &str) -> Result<(), String> {
+        let refused = |error: &dyn fmt::Display| format!("its manifest is refused as a whole: {error}");
+        let manifest = Manifest::read(text).map_err(|error| refused(&error))?;
+        let requests = server.clone().with_endpoint(&manifest.endpoint).map_err(|error| refused(&error))?;
+        let settings = &self.settings;
+        let (tools, left_out) =
+            manifest.tools(&self.name, &settings.policy, CANCEL_SUBSCRIPTION, |tool| settings.offers(tool));
+        for (tool, reason) in &left_out {
+            tracing::warn!(toolset = &*self.name, tool, reason, "a tool of a toolset is not offered");
+        }
+        tracing::info!(
+            toolset = &*self.name,
+            tools = tools.len(),
+            host = requests.host(),
+            "a toolset is read"
+        );
+        let _ = self.requests.set(requests); // a manifest is read once
+        let names = tools.keys().cloned().collect();
+        *self.state() = Toolset { health: SourceHealth::Up, tools, names, left_out };
+        if let Some(others) = self.others.get() {
+            leave_out_twice(others);
+        }
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    fn set_health(&self, health: SourceHealth) {
+        self.state().health = health;
+        self.changed.notify_one();
+    }
+
+    /// Leaves out tools that another toolset has, too.
+    fn leave_out(&self, twice: &BTreeSet<ToolName>) {
+        let mut state = self.state();
+        for name in twice {
+            if let Some(listed) = state.tools.remove(name) {
+                let reason = format!("another toolset offers {name}, too; set a prefix for one of them");
+                tracing::warn!(toolset = &*self.name, tool = listed.operation, reason, "not offered");
+                state.left_out.push((listed.operation.clone(), reason));
+                self.changed.notify_one();
+            }
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, Toolset> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -264,14 +350,21 @@ impl ToolSource for RapTools {
         }
         let listed = self.shared.state().tools.get(tool).cloned();
         let Some(listed) = listed else {
-            let text = format!("the toolset {:?} does not offer {tool}", self.shared.name);
+            let health = self.health();
+            let text = format!("the toolset {:?} does not offer {tool}: it is {health}", self.shared.name);
             return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, text));
         };
-        call::call(&self.shared, &listed, &arguments, &context).await
+        let Some(requests) = self.shared.requests.get() else {
+            return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, "the toolset is not read yet"));
+        };
+        call::call(&self.shared, requests, &listed, &arguments, &context).await
     }
 
     async fn changed(&self) {
-        self.shared.inbox.changed.notified().await;
+        tokio::select! {
+            () = self.shared.inbox.changed.notified() => {}
+            () = self.shared.changed.notified() => {}
+        }
     }
 
     fn uses_cancel_grace(&self, _tool: &ToolName) -> bool {
@@ -286,14 +379,22 @@ impl ToolSource for RapTools {
         Some(self.shared.name.to_string())
     }
 
+    fn health(&self) -> SourceHealth {
+        self.shared.state().health.clone()
+    }
+
     async fn close(&self) {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
         drop(self.listener.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.shared.inbox.close();
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         // First the cancellations of calls that have just ended.
         let notices = async {
             while tasks.join_next().await.is_some() {}
-            self.shared.requests.close(self.shared.inbox.group()).await
+            match self.shared.requests.get() {
+                Some(requests) => requests.close(self.shared.inbox.group()).await,
+                None => Ok(()),
+            }
         };
         if let Ok(Err(error)) = timeout(CLOSE_LIMIT, notices).await {
             tracing::debug!(toolset = &*self.shared.name, %error, "the end of the thread was not delivered");
@@ -305,73 +406,9 @@ impl fmt::Debug for RapTools {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RapTools")
             .field("name", &self.shared.name)
+            .field("health", &self.shared.state().health)
             .field("tools", &self.shared.state().tools.len())
             .field("counts", &self.counts())
             .finish_non_exhaustive()
-    }
-}
-
-/// Why a toolset cannot be used. No error has a token, or more of a URL than its host.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RapError {
-    /// A `tools.toml` cannot be read.
-    #[error(transparent)]
-    File(#[from] ProgramsError),
-    /// An entry of a `tools.toml` is invalid.
-    #[error("toolset {toolset:?}, line {line}: {reason}")]
-    Entry {
-        /// The toolset's name.
-        toolset: String,
-        /// The line, counted from 1.
-        line: usize,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The toolset's URL, or a host that is allowed, cannot be used.
-    #[error("toolset {toolset:?}: {reason}")]
-    Address {
-        /// The toolset's name.
-        toolset: String,
-        /// Why not.
-        reason: String,
-    },
-    /// The callback address cannot be used.
-    #[error("the callback address of toolset {toolset:?} cannot be used: {reason}")]
-    Callback {
-        /// The toolset's name.
-        toolset: String,
-        /// Why not.
-        reason: String,
-    },
-    /// The variable of the bearer token is not set.
-    #[error("toolset {toolset:?}: the variable {variable} of its bearer token is not set")]
-    Variable {
-        /// The toolset's name.
-        toolset: String,
-        /// The variable.
-        variable: String,
-    },
-    /// The manifest cannot be read, or is refused.
-    #[error("toolset {toolset:?}: {reason}")]
-    Toolset {
-        /// The toolset's name.
-        toolset: String,
-        /// What went wrong.
-        reason: String,
-    },
-    /// The callback address cannot be bound, or the system has no random numbers.
-    #[error("toolset {toolset:?} cannot listen for callbacks: {source}")]
-    Io {
-        /// The toolset's name.
-        toolset: String,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-}
-
-impl From<ToolsFileError> for RapError {
-    fn from(error: ToolsFileError) -> Self {
-        ProgramsError::from(error).into()
     }
 }

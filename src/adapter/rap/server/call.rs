@@ -38,6 +38,11 @@ pub(super) struct Calls {
 pub(super) async fn run(calls: Arc<Calls>, invocation: Invocation, cancelled: CancellationToken) {
     let Invocation { key, callback, operation, arguments } = invocation;
     let _open = Open { table: &calls.table, key: &key };
+    // Nobody would get the result, so nothing runs.
+    if let Err(error) = calls.outgoing.look_up(&callback.target).await {
+        tracing::warn!(operation, %error, "a RAP call did not run: its callback cannot be used");
+        return;
+    }
     let result = called(&calls.room, operation.as_deref(), arguments, &cancelled).await;
     let body = message(&key, &callback, &result);
     let posting = || post(&calls.outgoing, &callback.target, body.clone());

@@ -11,7 +11,7 @@ use super::{
     manifest::Listed,
     questions::ask,
     reports::Reports,
-    requests::RequestError,
+    requests::{RequestError, Requests},
 };
 use crate::{ErrorCode, Outcome, Progress, StopReason, ToolContext, ToolError, ToolName, Value};
 
@@ -25,6 +25,7 @@ type Asking<'a> = Pin<Box<dyn Future<Output = Result<(), ToolError>> + Send + 'a
 
 pub(super) async fn call(
     shared: &Shared,
+    requests: &Requests,
     listed: &Listed,
     arguments: &Value,
     context: &ToolContext,
@@ -51,7 +52,7 @@ pub(super) async fn call(
     context.progress(Progress::started());
     let invocation = shared.invocation(&open.open, listed, &arguments, call_id.as_deref());
 
-    let mut sending = std::pin::pin!(shared.requests.invoke(&invocation));
+    let mut sending = std::pin::pin!(requests.invoke(&invocation));
     let deadline = Instant::from_std(context.deadline());
     let (mut is_accepted, mut waiting) = (false, VecDeque::new());
     let mut asking: Option<Asking<'_>> = None;
@@ -59,7 +60,7 @@ pub(super) async fn call(
         if asking.is_none()
             && let Some(question) = waiting.pop_front()
         {
-            asking = Some(Box::pin(ask(question, &shared.name, &id, &shared.requests, context)));
+            asking = Some(Box::pin(ask(question, &shared.name, &id, requests, context)));
         }
         tokio::select! {
             biased;
@@ -146,6 +147,9 @@ fn complete(answer: Answer, shared: &Shared, id: &str) -> Outcome {
                 "This call has started a subscription: its events follow by themselves. To end it, call {name} with the \
                  tool_call_id {id:?}."
             )
+        }
+        Subscribed::Ended => {
+            "The subscription that this call has started is over: its last event has come already.".to_owned()
         }
         Subscribed::NotHere => {
             "The subscription that this call has started was cancelled at once, because only an assistant can receive its \

@@ -20,6 +20,9 @@ pub struct RapCounts {
     pub malformed: u64,
     /// Results that came after the time of their call.
     pub late: u64,
+    /// Events that came before the result of their call, and were kept. If the call gets a result, they count as accepted or
+    /// dropped, too.
+    pub early: u64,
     /// Well-formed messages that were not expected: events without a subscription, questions of a call that has ended, and
     /// what only an assistant can report.
     pub dropped: u64,
@@ -35,6 +38,7 @@ pub(super) struct Counters {
     pub(super) too_many: AtomicU64,
     pub(super) malformed: AtomicU64,
     pub(super) late: AtomicU64,
+    pub(super) early: AtomicU64,
     pub(super) dropped: AtomicU64,
 }
 
@@ -54,6 +58,7 @@ impl Counters {
             too_many: of(&self.too_many),
             malformed: of(&self.malformed),
             late: of(&self.late),
+            early: of(&self.early),
             dropped: of(&self.dropped),
         }
     }

@@ -43,6 +43,12 @@ const MAX_SUBSCRIPTIONS: usize = 64;
 /// The most questions of one call. A tool that asks more often hears that it should not.
 const MAX_QUESTIONS: usize = 16;
 
+/// The most events of a call that are kept until its result says whether it has started a subscription.
+const MAX_EARLY: usize = 16;
+
+/// The most bytes of them.
+const MAX_EARLY_BYTES: usize = 256 * 1024;
+
 /// The messages of one call: on average, and at once. A tool that reports faster hears that it should slow down.
 const CALL_RATE: Rate = Rate::new(200, 400);
 
@@ -76,6 +82,8 @@ pub(super) struct Answer {
 pub(super) enum Subscribed {
     No,
     Yes,
+    /// Its last event came before the result.
+    Ended,
     /// Only an assistant can receive events.
     NotHere,
     TooMany,
@@ -157,6 +165,8 @@ struct Entry {
     phase: Phase,
     /// How many questions it has asked.
     asked: usize,
+    /// Events that came before the result.
+    early: Vec<(Event, String)>,
     is_subscribed: bool,
     end: Instant,
     rate: Rate,
@@ -215,6 +225,7 @@ impl Inbox {
             reports: call.reports,
             phase: Phase::Open { result, questions },
             asked: 0,
+            early: Vec::new(),
             is_subscribed: false,
             end,
             rate: CALL_RATE,
@@ -256,6 +267,13 @@ impl Inbox {
         // Reported after the lock is released: the room may ask for the tools of this source meanwhile.
         let delivered = self.take(digest, text, check).map(|taken| match taken {
             Taken::Done(effect) => effect,
+            Taken::Subscribed(reports, origin, events) => {
+                for (event, text) in events {
+                    let is_reported = reports.event(&origin, &event, &text);
+                    count(if is_reported { &self.counters.accepted } else { &self.counters.dropped });
+                }
+                Effect::Accepted
+            }
             Taken::Event(reports, origin, event) => {
                 reported(reports.event(&origin, &event, text), Effect::Accepted)
             }
@@ -270,6 +288,7 @@ impl Inbox {
             Ok(Effect::Accepted) => &counters.accepted,
             Ok(Effect::Duplicate) => &counters.duplicates,
             Ok(Effect::Late) => &counters.late,
+            Ok(Effect::Early) => &counters.early,
             Ok(Effect::Dropped) => &counters.dropped,
             Err(Refusal::Unknown) => &counters.unknown,
             Err(Refusal::Over) => &counters.over,
@@ -299,7 +318,7 @@ impl Inbox {
         }
         match message.content {
             MessageContent::Result => self.result(state, digest, text),
-            MessageContent::Event(event) => Ok(self.event(state, digest, event)),
+            MessageContent::Event(event) => Ok(self.event(state, digest, event, text)),
             MessageContent::View { view, content } => Ok(Taken::View(entry.reports.clone(), view, content)),
             MessageContent::SignIn { url } if url.starts_with("https://") => {
                 entry.ask(Question::SignIn { url }).map(Taken::Done)
@@ -325,9 +344,13 @@ impl Inbox {
         let starts = result.is_subscription && !result.is_error;
         match std::mem::replace(&mut entry.phase, Phase::Settled) {
             Phase::Open { result: to, .. } => {
+                let early = std::mem::take(&mut entry.early);
                 let subscription = match (starts, entry.reports.can_report()) {
                     (false, _) => Subscribed::No,
                     (true, false) => Subscribed::NotHere,
+                    (true, true) if early.last().is_some_and(|(event, _)| event.is_final) => {
+                        Subscribed::Ended
+                    }
                     (true, true) if subscriptions >= MAX_SUBSCRIPTIONS => Subscribed::TooMany,
                     (true, true) => Subscribed::Yes,
                 };
@@ -339,9 +362,14 @@ impl Inbox {
                         self.changed.notify_one();
                     }
                     Subscribed::NotHere | Subscribed::TooMany => self.cancel(&entry.id),
-                    Subscribed::No => {}
+                    Subscribed::No | Subscribed::Ended => {}
                 }
+                let (reports, origin) = (entry.reports.clone(), entry.origin());
                 let _ = to.send(Answer { result, subscription }); // it has just ended
+                if matches!(subscription, Subscribed::Yes | Subscribed::Ended) {
+                    return Ok(Taken::Subscribed(reports, origin, early));
+                }
+                early.iter().for_each(|_| count(&self.counters.dropped));
                 Ok(Taken::Done(Effect::Accepted))
             }
             Phase::Late => {
@@ -354,10 +382,11 @@ impl Inbox {
         }
     }
 
-    fn event(&self, state: &mut State, digest: &Digest, event: Event) -> Taken {
-        let Some(entry) = state.entries.get_mut(digest).filter(|it| it.is_subscribed) else {
-            return Taken::Done(Effect::Dropped);
-        };
+    fn event(&self, state: &mut State, digest: &Digest, event: Event, text: &str) -> Taken {
+        let Some(entry) = state.entries.get_mut(digest) else { return Taken::Done(Effect::Dropped) };
+        if !entry.is_subscribed {
+            return Taken::Done(entry.keep(event, text));
+        }
         let (reports, origin) = (entry.reports.clone(), entry.origin());
         if event.is_final {
             self.unsubscribe(state, digest);
@@ -400,7 +429,10 @@ impl Inbox {
             return false;
         }
         match how {
-            End::Late => entry.phase = Phase::Late,
+            End::Late => {
+                entry.phase = Phase::Late;
+                entry.early.clear(); // a late result starts no subscription
+            }
             End::Over => state.remove(digest),
         }
         true
@@ -429,6 +461,8 @@ impl Inbox {
 /// What a message does that was not refused.
 enum Taken {
     Done(Effect),
+    /// A subscription, and the events that came before.
+    Subscribed(Reports, Origin, Vec<(Event, String)>),
     Event(Reports, Origin, Event),
     Late(Reports, Origin, RapResult),
     View(Reports, String, Json),
@@ -440,6 +474,8 @@ enum Effect {
     Accepted,
     Duplicate,
     Late,
+    /// It is kept until the call has a result.
+    Early,
     Dropped,
 }
 
@@ -450,6 +486,19 @@ fn reported(is_reported: bool, effect: Effect) -> Effect {
 impl Entry {
     fn origin(&self) -> Origin {
         Origin { id: self.id.clone(), tool: self.tool.clone() }
+    }
+
+    /// Keeps an event until the result says whether it belongs to a subscription: requests may overtake each other.
+    fn keep(&mut self, event: Event, text: &str) -> Effect {
+        let bytes: usize = self.early.iter().map(|(_, text)| text.len()).sum();
+        let has_room = self.early.len() < MAX_EARLY && bytes + text.len() <= MAX_EARLY_BYTES;
+        let is_over = self.early.last().is_some_and(|(event, _)| event.is_final);
+        let is_open = matches!(self.phase, Phase::Open { .. });
+        if !(is_open && has_room && !is_over && self.reports.can_report()) {
+            return Effect::Dropped;
+        }
+        self.early.push((event, text.to_owned()));
+        Effect::Early
     }
 
     fn ask(&mut self, question: Question) -> Result<Effect, Refusal> {

@@ -1,16 +1,22 @@
 //! Requests to the server of a toolset: its manifest, invocations, notices, and answers to its questions.
 
-use std::{str::FromStr, time::Duration};
+use std::{net::IpAddr, str::FromStr, time::Duration};
 
 use reqwest::{
     Method, RequestBuilder, StatusCode,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue},
 };
 use serde_json::{Value as Json, json};
-use tokio::time::{sleep, timeout};
-use url::Url;
+use tokio::{
+    net::lookup_host,
+    time::{sleep, timeout},
+};
+use url::{Host, Url};
 
-use crate::adapter::rap::address::{AddressError, NamedHost, Outgoing, Target, reason};
+use crate::adapter::{
+    public_address::{is_localhost, is_public},
+    rap::address::{AddressError, NamedHost, Outgoing, Target, reason},
+};
 
 /// The largest manifest, in bytes: a thousand tools with 4 KiB each.
 const MAX_MANIFEST: usize = 4 << 20;
@@ -20,6 +26,9 @@ const ACCEPT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The longest time of a notice, and of the answer to a question. They are sent once.
 const NOTICE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The longest time for finding out where a server is.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
 
 /// The pauses before an invocation is sent again to a server that is not reached, or answers with a status of 500 or
 /// more. A call waits at most about 4 s longer for them.
@@ -63,11 +72,25 @@ pub(super) enum RequestError {
 }
 
 /// The server of a toolset, before its endpoint is known.
+#[derive(Clone)]
 pub(super) struct Server {
     base: Url,
     named: Vec<NamedHost>,
     outgoing: Outgoing,
     bearer: Option<HeaderValue>,
+}
+
+/// Where a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On this machine.
+    Here,
+    /// On a private network.
+    Private,
+    /// On the public internet.
+    Public,
+    /// Its name is not known now.
+    Unknown,
 }
 
 /// The server of a toolset.
@@ -92,9 +115,9 @@ impl Server {
         // Anybody on the path reads plain http, except on this machine and to a host that was named on purpose.
         let strict = Outgoing::new(named.clone())?;
         let is_local = base.host().is_some_and(|host| match host {
-            url::Host::Domain(name) => name == "localhost" || name.ends_with(".localhost"),
-            url::Host::Ipv4(ip) => ip.is_loopback(),
-            url::Host::Ipv6(ip) => ip.is_loopback(),
+            Host::Domain(name) => name == "localhost" || name.ends_with(".localhost"),
+            Host::Ipv4(ip) => ip.is_loopback(),
+            Host::Ipv6(ip) => ip.is_loopback(),
         });
         if base.scheme() != "https" && !is_local {
             strict.check(base.as_str())?;
@@ -112,6 +135,30 @@ impl Server {
     /// Returns the host of the server.
     pub(super) fn host(&self) -> &str {
         self.base.host_str().unwrap_or_default()
+    }
+
+    /// Returns where the server is. An address of this machine is one that a socket can be bound to.
+    pub(super) async fn place(&self) -> Place {
+        let found: Vec<IpAddr> = match self.base.host() {
+            Some(Host::Ipv4(ip)) => vec![ip.into()],
+            Some(Host::Ipv6(ip)) => vec![ip.into()],
+            Some(Host::Domain(name)) if is_localhost(name) => return Place::Here,
+            Some(Host::Domain(name)) => match timeout(LOOKUP_LIMIT, lookup_host((name, 0))).await {
+                Ok(Ok(found)) => found.map(|it| it.ip()).collect(),
+                _ => return Place::Unknown,
+            },
+            None => return Place::Unknown,
+        };
+        let is_here = |ip: &IpAddr| ip.is_loopback() || std::net::UdpSocket::bind((*ip, 0)).is_ok();
+        if found.is_empty() {
+            Place::Unknown
+        } else if found.iter().any(is_here) {
+            Place::Here
+        } else if found.iter().all(|ip| is_public(*ip)) {
+            Place::Public
+        } else {
+            Place::Private
+        }
     }
 
     /// Returns the text of the manifest.
@@ -222,7 +269,7 @@ impl Requests {
 
 impl RequestError {
     /// Whether the same request may succeed later.
-    fn may_pass(&self) -> bool {
+    pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::TooSlow { .. } => true,
             Self::Status { status, .. } => *status >= 500,

@@ -8,8 +8,18 @@ use std::{
     time::Duration,
 };
 
-use super::{RapError, RapTools, manifest::Policy, start};
-use crate::{Consent, adapter::pattern::matches};
+use url::Url;
+
+use super::{
+    RapError, RapTools,
+    manifest::Policy,
+    requests::{Place, Server},
+    start,
+};
+use crate::{
+    Consent,
+    adapter::{pattern::matches, public_address::is_public},
+};
 
 /// The time in which a server must give its manifest, if none is set.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -165,6 +175,26 @@ impl RapToolset {
         }
     }
 
+    /// Checks that tools can use the callback: each call would run, and its answer be lost.
+    pub(super) async fn check_callback(&self, server: &Server) -> Result<(), RapError> {
+        let wrong = |reason: String| RapError::Callback { toolset: self.name.clone(), reason };
+        if let Some(url) = &self.callback_url {
+            return is_base(url).then_some(()).ok_or_else(|| wrong(NO_BASE.to_owned()));
+        }
+        let callback = self.callback_address()?.ip();
+        if is_public(callback) {
+            return Ok(());
+        }
+        let is_reached = match server.place().await {
+            Place::Here | Place::Unknown => true,
+            Place::Private => !callback.is_loopback(),
+            Place::Public => false,
+        };
+        let reason = "the toolset is not on this machine, and its tools do not reach that address; set `callback` to one that \
+                      they reach, or `callback_url` if they reach it by another one";
+        is_reached.then_some(()).ok_or_else(|| wrong(reason.to_owned()))
+    }
+
     /// Returns the address to listen on for callbacks.
     pub(super) fn callback_address(&self) -> Result<SocketAddr, RapError> {
         let wrong = |reason: String| RapError::Callback { toolset: self.name.clone(), reason };
@@ -180,6 +210,19 @@ impl RapToolset {
         let Some(text) = &self.callback else { return Ok(SocketAddr::from(([127, 0, 0, 1], 0))) };
         text.parse().map_err(|_| "it is not an address and a port, such as 127.0.0.1:8099".to_owned())
     }
+}
+
+/// What is wrong with a callback URL.
+const NO_BASE: &str =
+    "`callback_url` must be a URL such as https://bridge.example.com, without user, query and fragment";
+
+/// Returns whether a path can be added to a URL.
+fn is_base(url: &str) -> bool {
+    let Ok(url) = Url::parse(url) else { return false };
+    let is_plain = url.username().is_empty() && url.password().is_none();
+    let has_host = url.host_str().is_some_and(|host| !host.is_empty());
+    let is_http = ["http", "https"].contains(&url.scheme());
+    is_http && is_plain && has_host && url.query().is_none() && url.fragment().is_none()
 }
 
 /// Without the URL and credentials.
@@ -219,6 +262,46 @@ mod tests {
         assert!(refused(toolset().callback("localhost")).contains("is not an address and a port"));
         let proxied = toolset().callback("[::]:99").callback_url("https://bridge.example.com/");
         assert!(proxied.callback_address().is_ok());
+    }
+
+    #[tokio::test]
+    async fn callback_that_tools_do_not_reach_is_refused_before_a_tool_runs() {
+        let check = async |toolset: &str, callback: &str, url: Option<&str>| {
+            let server = Server::new(toolset, &[], None).unwrap();
+            let set = RapToolset::new("t".into(), toolset.into()).callback(callback);
+            let set = url.into_iter().fold(set, RapToolset::callback_url);
+            set.check_callback(&server).await.map_err(|error| error.to_string())
+        };
+        let (public, private, here) = ("https://1.1.1.1", "https://10.255.255.1", "http://127.0.0.1:9");
+        for (toolset, callback) in [
+            (here, "127.0.0.1:0"),
+            ("http://localhost:9", "127.0.0.1:0"),
+            (private, "10.0.0.9:99"),
+            (private, "9.9.9.9:99"),
+            (public, "9.9.9.9:99"),
+        ] {
+            assert_eq!(check(toolset, callback, None).await, Ok(()), "{toolset} {callback}");
+        }
+        for (toolset, callback) in
+            [(private, "127.0.0.1:0"), (public, "127.0.0.1:0"), (public, "192.168.1.5:99")]
+        {
+            let refused = check(toolset, callback, None).await.unwrap_err();
+            assert!(refused.contains("do not reach that address; set `callback`"), "{refused}");
+        }
+        // Whoever sets the URL knows how it is reached: by a tunnel, for example.
+        for url in ["http://127.0.0.1:8099", "https://me.example/rap/"] {
+            assert_eq!(check(public, "127.0.0.1:0", Some(url)).await, Ok(()));
+        }
+        for url in [
+            "me.example",
+            "ftp://me.example",
+            "https://u:hunter2@me.example",
+            "https://me.example/?hunter2",
+            "https:",
+        ] {
+            let refused = check(here, "127.0.0.1:0", Some(url)).await.unwrap_err();
+            assert!(refused.contains("must be a URL such as") && !refused.contains("hunter2"), "{refused}");
+        }
     }
 
     #[test]
