@@ -54,6 +54,7 @@ mod one_turn;
 mod peers;
 mod program;
 mod proxy;
+mod rap_crate;
 mod rap_runtime;
 #[path = "../it/rap_toolset.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
@@ -116,6 +117,7 @@ fn main() -> process::ExitCode {
         acp_agent::trials(),
         acp_client::trials(),
         one_turn::trials(),
+        rap_crate::trials(),
         rap_runtime::trials(),
         cli::trials(),
         doctor::trials(),

@@ -17,7 +17,8 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     type Test = fn() -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
-    let tests: [(&str, Test); 2] = [
+    let tests: [(&str, Test); 3] = [
+        ("result_is_posted_five_times_to_a_callback_that_fails", || Box::pin(failing_callback())),
         ("runtime_of_the_published_crate_calls_the_tools_of_a_room", || Box::pin(over_the_verb())),
         (
             "runtime_of_the_published_crate_calls_tools_beside_an_assistant",
@@ -172,6 +173,27 @@ async fn over_the_verb() -> anyhow::Result<()> {
     let ended = toolset.finish().await?;
     ensure!(ended.code == Some(0), "{ended:?}");
     ensure!(!ended.stderr.contains(url.rsplit('/').next().unwrap_or_default()), "{ended:?}");
+    Ok(())
+}
+
+async fn failing_callback() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "rap-failing");
+    let (_phone, _running) = phone(&server, room).await?;
+    let arguments = ["rap", "--room", room, "--allow-callback", "127.0.0.1"];
+    let mut toolset = Program::toolbridge(&server, &arguments).start()?;
+    let line = toolset.line("url: ").await?;
+    let mut runtime = Runtime::start(&server, line.strip_prefix("url: ").context("no URL")?).await?;
+    let refusing = runtime.send(&json!({"refuse": 4}), "refusing").await?["url"].take();
+    runtime.call("1", "double", json!({"arguments": {"n": 21}, "callback_url": refusing})).await?;
+    for status in [503, 503, 503, 503, 200] {
+        let posted = match runtime.early.pop_front() {
+            Some(event) => event,
+            None => runtime.next().await?,
+        };
+        let expected = json!({"event": "posted", "status": status, "is_message": true});
+        ensure!(posted == expected, "{posted}");
+    }
+    ensure!(runtime.program.finish().await?.code == Some(0));
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //!
 //! `{"call": {"operation", "arguments", "id", "group_id", "call_id"}}` calls a tool; with `"callback_url"` the result goes
 //! elsewhere. `{"cancel": [group, id]}` and `{"close": group}` send notices. `{"listen": null}` begins to answer callbacks.
+//! `{"refuse": N}` opens another callback, which answers 503 to N posts and then 200.
 //! Each line of standard output is an event.
 
 use std::{collections::HashMap, error::Error};
@@ -12,9 +13,12 @@ use rap_client::{
     notifier::RapNotifier,
     toolset_loader::ToolsetLoader,
 };
-use rap_protocol::{RapInvocation, ThreadId, ToolCallId};
+use rap_protocol::{RapCallback, RapInvocation, ThreadId, ToolCallId};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::TcpListener,
+};
 
 fn print(event: Value) {
     println!("{event}");
@@ -74,9 +78,34 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
                         });
                     }
                 }
+                "refuse" => {
+                    let listener = TcpListener::bind("127.0.0.1:0").await?;
+                    let url = format!("http://{}/refusing", listener.local_addr()?);
+                    tokio::spawn(refuse(listener, given.as_u64().unwrap_or_default()));
+                    print(json!({"event": "refusing", "url": url}));
+                }
                 other => return Err(format!("unknown command {other:?}").into()),
             }
         }
+    }
+    Ok(())
+}
+
+/// Answers 503 to so many posts, and then 200. Each message is read by the crate's type.
+async fn refuse(listener: TcpListener, count: u64) -> std::io::Result<()> {
+    for n in 0.. {
+        let mut stream = BufReader::new(listener.accept().await?.0);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).await? > 0 {}
+        let length =
+            head.to_lowercase().lines().find_map(|it| it.strip_prefix("content-length: ")?.parse().ok());
+        let mut body = vec![0; length.unwrap_or(0)];
+        stream.read_exact(&mut body).await?;
+        let is_message = serde_json::from_slice::<RapCallback>(&body).is_ok();
+        let status = if n < count { 503 } else { 200 };
+        let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        stream.write_all(answer.as_bytes()).await?;
+        print(json!({"event": "posted", "status": status, "is_message": is_message}));
     }
     Ok(())
 }
