@@ -74,7 +74,8 @@
 //!
 //! The guide has a page on each larger subject: [reliability](guide::reliability), [reconnection](guide::reconnection),
 //! [recording and replay](guide::recording), [networks](guide::networks), [tokens](guide::tokens),
-//! [testing](guide::testing), [MCP](guide::mcp), and [the command line](guide::command_line).
+//! [testing](guide::testing), [MCP](guide::mcp), [RAP](guide::rap), [ACP](guide::acp),
+//! [results between tool systems](guide::systems), and [the command line](guide::command_line).
 //!
 //! # How it fits together
 //!
@@ -183,11 +184,17 @@ pub mod guide {
     //! | [`reliability`] | What does the caller see when something fails, and did the tool run? |
     //! | [`reconnection`] | When does a participant resume or rejoin, and what do others see? |
     //! | [`recording`] | How is a session recorded, read, redacted and replayed? |
-    //! | [`mcp`] | How do the room's tools reach an MCP host? |
+    //! | [`mcp`] | How do the tools of MCP servers come into a room, and the room's tools to an MCP host? |
+    //! | [`rap`] | How do the tools of RAP toolsets come into a room, and the room's tools to a RAP runtime? |
+    //! | [`acp`] | How does an ACP agent become a tool, and how do the room's tools reach an editor? |
+    //! | [`systems`] | What arrives of a result of one tool system in another one? |
     //! | [`networks`] | What works behind proxies, firewalls and TURN servers, and how are failures found? |
     //! | [`tokens`] | How does a token server set a participant's role? |
     //! | [`testing`] | How are tools and assistants tested without a network? |
     //! | [`command_line`] | Which verbs has `toolbridge`, and what do its exit codes mean? |
+
+    #[doc = include_str!("guide/acp.md")]
+    pub mod acp {}
 
     #[doc = include_str!("guide/command_line.md")]
     pub mod command_line {}
@@ -199,6 +206,9 @@ pub mod guide {
     #[doc = include_str!("guide/networks.md")]
     pub mod networks {}
 
+    #[doc = include_str!("guide/rap.md")]
+    pub mod rap {}
+
     #[doc = include_str!("guide/reconnection.md")]
     pub mod reconnection {}
 
@@ -207,6 +217,9 @@ pub mod guide {
 
     #[doc = include_str!("guide/reliability.md")]
     pub mod reliability {}
+
+    #[doc = include_str!("guide/systems.md")]
+    pub mod systems {}
 
     #[doc = include_str!("guide/testing.md")]
     pub mod testing {}

@@ -21,6 +21,8 @@ mod acp_agent;
 #[cfg(all(feature = "acp", unix))]
 mod acp_client;
 #[cfg(all(feature = "acp", unix))]
+mod acp_documents;
+#[cfg(all(feature = "acp", unix))]
 mod acp_permission;
 #[cfg(all(feature = "acp", unix))]
 mod acp_room;
@@ -80,6 +82,8 @@ mod hostile;
 mod layers;
 #[cfg(feature = "cli")]
 mod logs;
+#[cfg(all(feature = "cli", unix))]
+mod losses;
 #[cfg(all(feature = "mcp", unix))]
 mod mcp_abuse;
 #[cfg(all(feature = "mcp", feature = "mcp-server", unix))]
