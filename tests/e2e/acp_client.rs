@@ -1,12 +1,9 @@
-//! Agents as tools in a real room: over the official SDKs for Node and Python, and one that is published and demands a sign-in.
-
-use std::{fs, path::PathBuf, process::Command as StdCommand, process::Stdio, sync::OnceLock};
+//! Agents as tools in a real room, over the official SDKs for Node and Python.
 
 use anyhow::{Context, bail, ensure};
 use libtest_mimic::Trial;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tokio::{sync::mpsc, task::yield_now};
+use tokio::sync::mpsc;
 use toolbridge::{
     Assistant, Client, ErrorCode, Event, Events, Prompt, PromptAnswer, PromptRequest, SourceHealth,
     ToolError, ToolResult, ToolSource as _, Tools,
@@ -16,13 +13,13 @@ use toolbridge::{
 
 use crate::{
     acp_agent::missing,
-    ends::{client, double, event, pair},
-    program::{Program, folder, script},
-    server::{self, Server, shared},
+    ends::{double, event, pair},
+    program::{folder, script},
+    server::shared,
     soon, trial_with,
 };
 
-const NODE: &str = "acp/agent.mjs";
+pub(crate) const NODE: &str = "acp/agent.mjs";
 const PYTHON: &str = "acp/agent.py";
 
 /// The tool of the calls that the agents report.
@@ -30,7 +27,7 @@ const STEP: &str = "Edit_main.rs";
 
 pub(crate) fn trials() -> Vec<Trial> {
     type Test = fn() -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
-    let tests: [(&str, Test); 9] = [
+    let tests: [(&str, Test); 8] = [
         ("acp_c21_work_of_an_agent_of_the_node_sdk_is_seen_in_the_room", || Box::pin(works(NODE))),
         ("acp_c21_work_of_an_agent_of_the_python_sdk_is_seen_in_the_room", || Box::pin(works(PYTHON))),
         ("acp_c12_turn_of_an_agent_of_the_node_sdk_is_cancelled", || Box::pin(cancelled(NODE))),
@@ -39,15 +36,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("acp_c13_agent_of_the_python_sdk_dies_and_comes_back", || Box::pin(dies(PYTHON))),
         ("agent_calls_the_tools_of_the_room_over_http", || Box::pin(offered("http"))),
         ("agent_calls_the_tools_of_the_room_by_an_attached_program", || Box::pin(offered("stdio"))),
-        ("conversation_at_the_terminal", || Box::pin(conversation())),
     ];
     let trial = |(name, test): (&str, Test)| trial_with(&format!("acp_client::{name}"), missing, test);
-    let mut all: Vec<_> = tests.into_iter().map(trial).collect();
-    let name = "acp_client::published_agent_without_an_account_says_how_to_sign_in";
-    all.push(trial_with(name, missing_codex, sign_in));
-    let name = "acp_client::published_agent_does_not_outlive_the_command_line";
-    all.push(trial_with(name, missing_codex, outlived));
-    all
+    tests.into_iter().map(trial).collect()
 }
 
 /// An agent of `tests/peers` that is named `coder`.
@@ -164,6 +155,13 @@ async fn works(program: &str) -> anyhow::Result<()> {
     let Some(Prompt::Form(form)) = room.asked.recv().await else { bail!("no form") };
     ensure!(form.text.as_deref() == Some("coder asks: Who are you?"), "{form:?}");
 
+    if program == NODE {
+        ensure!(room.prompt("sign-in").await? == "sign-in: accept");
+        let Some(Prompt::Authorize(address)) = room.asked.recv().await else { bail!("no address") };
+        ensure!(address.service.as_deref() == Some("coder"), "{address:?}");
+        ensure!(address.url == "https://example.com/sign-in", "{address:?}");
+    }
+
     // A command, whose output is shown in a call after its release.
     let create = json!({"command": "sh", "args": ["-c", "echo 3 passed"]});
     let call = json!({
@@ -272,147 +270,4 @@ async fn offered(over: &str) -> anyhow::Result<()> {
     room.close().await;
     ensure!(recorded(&recording, "double")?.len() == 2);
     Ok(())
-}
-
-/// A conversation with an agent, as a person at the terminal has it. Lines of standard error begin with `! `.
-async fn conversation() -> anyhow::Result<()> {
-    let (server, room) = (shared()?, "acp-conversation");
-    let tools = Tools::new().tool("double", "Doubles a number", double);
-    let _phone = client(&server, room, "phone", Client::builder().tools(tools)).await?;
-    let script = script();
-    let marker = folder(room)?.join("ran");
-    let arguments = ["acp", "--room", room, "--client", "phone", "--allow-terminal", "--"];
-    let line = "exec toolbridge \"$@\" 2> >(sed -u 's/^/! /')";
-    let mut terminal = Program::other(&server, "bash", &["-c", line, "bash"])
-        .args(&arguments)
-        .args(&[script.to_str().context("not UTF-8")?, "run", NODE])
-        .start()?;
-    let terminal = &mut terminal;
-    terminal.line("! peers listens; type a prompt").await?;
-    says(terminal, "say hello", &["hello"]).await?;
-    says(terminal, "plan", &["! → Look around", "The agent ended its turn and said nothing."]).await?;
-    says(terminal, "room double {\"n\": 21}", &["\"value\":42"]).await?;
-
-    // A plain yes is not enough to execute something.
-    says(terminal, "permit execute", &["! peers asks: Run the tests", "! type `option 1 1`"]).await?;
-    says(terminal, "yes", &["!   2: Do allow_always", "! type `option 1 1`"]).await?;
-    says(terminal, "option 2 1", &["permit: o-allow_always"]).await?;
-    let kept = "! Run the tests: allowed, as answered before for always";
-    says(terminal, "permit execute", &[kept, "permit: o-allow_always"]).await?;
-    says(terminal, "forget", &["! 1 permissions are forgotten"]).await?;
-    says(terminal, "permit execute", &["! peers asks: Run the tests", "! type `option 1 2`"]).await?;
-    says(terminal, "no", &["permit: o-reject_once"]).await?;
-
-    // Each command is asked about, with its words and its folder.
-    let create = json!({"command": "touch", "args": [marker]});
-    let asks = format!("! peers asks to run a command in {}: touch", std::env::current_dir()?.display());
-    for (number, answer, said) in [
-        (3, "no", r#"{"error":-32600}"#),
-        (4, "option 1 4", r#"{"terminalId":"t1"}"#),
-        (5, "no 5", r#"{"error":-32600}"#),
-    ] {
-        let type_it = format!("! type `option 1 {number}`");
-        says(terminal, &format!("request terminal/create {create}"), &[&asks, &type_it]).await?;
-        ensure!(marker.exists() == (number > 4), "before answer {number}");
-        says(terminal, answer, &[&format!("request: {said}")]).await?;
-        if number == 4 {
-            says(terminal, "request terminal/wait_for_exit {\"terminalId\": \"t1\"}", &["\"exitCode\":0"])
-                .await?;
-        }
-    }
-
-    terminal.write("wait").await?;
-    says(terminal, "cancel", &["! the prompt failed: "]).await?;
-    says(terminal, "say bye", &["bye"]).await?;
-    Ok(())
-}
-
-/// Types a line, and waits for lines with these texts in any order. Those of standard output come at the end of a prompt.
-async fn says(terminal: &mut Program, line: &str, wanted: &[&str]) -> anyhow::Result<()> {
-    terminal.write(line).await?;
-    let mut missing = wanted.to_vec();
-    let all_are_there = |line: &str| {
-        let is_it = |text: &&str| line.contains(*text) && line.starts_with('!') == text.starts_with('!');
-        missing.retain(|text| !is_it(text));
-        missing.is_empty().then_some(())
-    };
-    terminal.find(&wanted.join(", "), all_are_there).await.with_context(|| format!("after {line:?}"))
-}
-
-/// Returns the script of the published agent, if it is installed.
-fn codex() -> Option<&'static str> {
-    static FOUND: OnceLock<Option<String>> = OnceLock::new();
-    let find = || {
-        let found = StdCommand::new(script()).args(["acp", "find"]).stderr(Stdio::null()).output().ok()?;
-        let folder = PathBuf::from(String::from_utf8(found.stdout).ok()?.trim());
-        let script = folder.join("node_modules/@zed-industries/codex-acp/bin/codex-acp.js");
-        script.is_file().then(|| script.to_string_lossy().into_owned())
-    };
-    FOUND.get_or_init(find).as_deref()
-}
-
-fn missing_codex() -> Option<&'static str> {
-    if server::binary().is_none() {
-        return Some("livekit-server");
-    }
-    codex().is_none().then_some("tests/peers/acp (scripts/peers acp)")
-}
-
-/// Returns the processes whose home is this folder, and their programs.
-fn processes(home: &str) -> Vec<(Pid, String)> {
-    let variable = format!("HOME={home}");
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let process = |entry: fs::DirEntry| {
-        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
-        let environment = fs::read(entry.path().join("environ")).ok()?;
-        let is_ours = environment.split(|it| *it == 0).any(|it| it == variable.as_bytes());
-        let program = fs::read_link(entry.path().join("exe")).ok().filter(|_| is_ours)?;
-        Some((pid, program.file_name()?.to_string_lossy().into_owned()))
-    };
-    all.filter_map(process).collect()
-}
-
-/// Waits until the programs with this home fulfil a condition.
-async fn until(home: &str, what: &str, is_so: impl Fn(&[(Pid, String)]) -> bool) -> anyhow::Result<()> {
-    let search = async {
-        while !is_so(&processes(home)) {
-            yield_now().await;
-        }
-    };
-    soon(what, search).await.with_context(|| format!("{:?}", processes(home)))
-}
-
-fn planned(server: &Server, home: &str, room: &str, command: &[&str]) -> crate::program::Planned {
-    Program::toolbridge(server, &["acp", "--room", room, "--"]).args(command).env("HOME", home)
-}
-
-async fn sign_in() -> anyhow::Result<()> {
-    let server = shared()?;
-    let home = folder("acp-sign-in")?.to_str().context("not UTF-8")?.to_owned();
-    let command = ["node", codex().context("run `scripts/peers acp`")?];
-    let output = planned(&server, &home, "acp-sign-in", &command).run().await?;
-    let wanted = "toolbridge: agent \"codex-acp\" demands a sign-in: sign in with the agent's own program, then start this again; \
-         it offers: Login with ChatGPT, Use CODEX_API_KEY (pass CODEX_API_KEY on to the agent with `env`), \
-         Use OPENAI_API_KEY (pass OPENAI_API_KEY on to the agent with `env`)\n";
-    ensure!(output.code == Some(1) && output.stdout.is_empty(), "{output:?}");
-    ensure!(output.stderr == wanted, "{output:?}");
-    until(&home, "the end of the agent", |all| all.is_empty()).await
-}
-
-/// The agent's native program runs under a script. It lives on when that is killed, and ends with the command line.
-async fn outlived() -> anyhow::Result<()> {
-    let server = shared()?;
-    let home = folder("acp-outlived")?.to_str().context("not UTF-8")?.to_owned();
-    // The refusal does not get through, so the agent is still awaited.
-    let line = "node \"$0\" | sed -u /-32000/d";
-    let command = ["sh", "-c", line, codex().context("run `scripts/peers acp`")?];
-    let program = planned(&server, &home, "acp-outlived", &command).start()?;
-    let is = |all: &[(Pid, String)], name: &str| all.iter().any(|(_, it)| it == name);
-    until(&home, "the native program", |all| is(all, "codex-acp")).await?;
-    let wrapper = processes(&home).into_iter().find(|(_, it)| it == "node").context("no script")?;
-    kill_process(wrapper.0, Signal::KILL)?;
-    until(&home, "the end of the script", |all| !is(all, "node")).await?;
-    ensure!(is(&processes(&home), "codex-acp"), "the native program has ended with its script");
-    program.signal(Signal::KILL)?;
-    until(&home, "the end of the native program", |all| all.is_empty()).await
 }

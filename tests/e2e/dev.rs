@@ -22,6 +22,7 @@ const FILES_NOT_HERE: &[(&str, &str)] = &[
     ("mcp_hosts", "it is about the hosts, whatever the room"),
     ("mcp_conformance", "it is about MCP, whatever the room"),
     ("acp_agent", "it is about editors, whatever the room"),
+    ("acp_cli", "it is about agents, whatever the room"),
     ("acp_client", "it is about agents, whatever the room"),
     ("one_turn", "it is about the tools of other systems, whatever the room"),
     ("rap_crate", "it is about toolsets, whatever the room"),

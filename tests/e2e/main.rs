@@ -32,6 +32,7 @@ macro_rules! with {
 }
 
 mod acp_agent;
+mod acp_cli;
 mod acp_client;
 mod assistant;
 mod calls;
@@ -115,6 +116,7 @@ fn main() -> process::ExitCode {
         mcp_hosts::trials(),
         mcp_conformance::trials(),
         acp_agent::trials(),
+        acp_cli::trials(),
         acp_client::trials(),
         one_turn::trials(),
         rap_crate::trials(),

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value as Json, json};
+use tokio::sync::Barrier;
 use toolbridge::{
     CancellationToken, Prompt, PromptAnswer, ToolContext, ToolError, ToolResult, ToolSource as _,
     adapter::acp::forget_permissions,
@@ -113,6 +114,39 @@ async fn acp_c8_option_that_was_not_offered_is_never_a_yes() {
     prompt(&agent, "Test", context).await.unwrap();
     assert_eq!((outcome(&script), asked.lock().unwrap().len()), (selected("y"), 1));
     agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c8_option_of_another_request_is_never_a_yes() {
+    let script = AgentScript::new("acp-other-request");
+    // Both are open at once.
+    let body = r#"
+        for n in 1 2; do
+          options='[{"optionId":"y'$n'","name":"Yes","kind":"allow_once"},{"optionId":"n'$n'","name":"No","kind":"reject_once"}]'
+          printf '{"jsonrpc":"2.0","id":"ask%s","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"%s","title":"Look"},"options":%s}}\n' $n $n "$options"
+        done
+        for n in 1 2; do IFS= read -r reply; keep replies "$reply"; done
+        ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    let both = Arc::new(Barrier::new(2));
+    let context = context().with_answers(move |prompt| {
+        let Prompt::Permission(ask) = prompt else { panic!("{prompt:?}") };
+        let other = if ask.options[0].option_id == "y1" { "y2" } else { "y1" };
+        let both = Arc::clone(&both);
+        async move {
+            both.wait().await;
+            Ok(PromptAnswer::selected(other))
+        }
+    });
+    prompt(&agent, "Look", context).await.unwrap();
+    agent.close().await;
+    let replies: Vec<Json> =
+        script.kept("replies").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(replies.len(), 2);
+    for reply in replies {
+        let own = reply["id"].as_str().unwrap().replace("ask", "n");
+        assert_eq!(reply["result"]["outcome"], selected(&own));
+    }
 }
 
 #[tokio::test]

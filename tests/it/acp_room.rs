@@ -7,7 +7,7 @@ use toolbridge::{
 
 use crate::{
     acp_script::AgentScript,
-    cli::{complaint, feed, run},
+    cli::{complaint, feed, run, toolbridge},
 };
 
 #[tokio::test]
@@ -61,6 +61,27 @@ async fn acp_c1_same_id_again_is_one_call_of_the_room() {
         Assistant::builder().tools(agent.clone()).join_over(room.assistant("assistant")).await.unwrap();
     assistant.call(&script.name(), json!({"prompt": "Look"})).await.unwrap();
     assert_eq!(assistant.calls().iter().filter(|it| &*it.tool == "Look").count(), 1);
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c1_same_id_in_another_session_is_another_call() {
+    let script = AgentScript::new("acp-c1-session");
+    let body = r#"
+        call '"toolCallId":"1","title":"Look","kind":"read","status":"in_progress"'
+        change '"toolCallId":"1","status":"completed"'
+        ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    let room = MemoryRoom::new();
+    let assistant =
+        Assistant::builder().tools(agent.clone()).join_over(room.assistant("assistant")).await.unwrap();
+    for count in 1..=2 {
+        // The agent gets a new session with them.
+        agent.offer_tools(&assistant).await.unwrap();
+        assistant.call(&script.name(), json!({"prompt": "Look"})).await.unwrap();
+        assert_eq!(assistant.calls().iter().filter(|it| &*it.tool == "Look").count(), count);
+    }
+    assert_eq!(script.kept("session").lines().count(), 3);
     agent.close().await;
 }
 
@@ -121,6 +142,23 @@ fn unreachable_server_of_a_conversation_is_a_failure_with_advice() {
     let refused = complaint(&run(&arguments), 1);
     assert!(refused.contains(&format!("127.0.0.1:{port} cannot be reached")), "{refused}");
     assert!(refused.contains("check the host name, the port") && refused.lines().count() == 1, "{refused}");
+}
+
+#[test]
+fn log_of_the_command_line_has_no_message_of_an_agent() {
+    let script = AgentScript::new("acp-cli-log");
+    let more = r#"
+        echo planted-stderr >&2
+        initialize() { answer "$1" '{"protocolVersion":1,"_meta":{"key":"planted-message"}}'; }"#;
+    drop(script.agent("", more));
+    let command = script.command();
+    let (program, file) = command.split_once(' ').unwrap();
+    let key = ["--api-key", "key", "--api-secret", "planted-secret of at least 32 characters"];
+    let arguments =
+        [&["acp", "--room", "r", "--url", "ws://127.0.0.1:1"], &key[..], &["--", program, file]].concat();
+    let output = toolbridge(&arguments).env("RUST_LOG", "trace").output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("an agent is up") && !log.contains("planted"), "{log}");
 }
 
 #[test]
