@@ -17,6 +17,7 @@
 //! | what a toolset does | what follows |
 //! | --- | --- |
 //! | its manifest has a fault | none of its tools is offered; a limit of this crate leaves out single tools |
+//! | its server is not reached when the manifest is read, or fails (HTTP 500 and above) | the manifest is read again after 1, 2, 4 … 60 s; the source is down meanwhile |
 //! | it answers a call | the result keeps its document: [`RapResult`] |
 //! | it answers `Error: …` | the call fails with that text |
 //! | it refuses a call (HTTP 400 to 499) | the call fails; at 500 and above, or without an answer, it is sent again, four times in all |
@@ -36,6 +37,7 @@
 //! | messages of one call | 200 a second, 400 at once; others are refused (HTTP 429) |
 //! | questions of one call | 16; others are refused (HTTP 429) |
 //! | subscriptions | 64 |
+//! | events that come before the result of their call, and are kept until then | 16 for each call, 256 KiB |
 //! | a callback URL | the time of its call and as much again; in a subscription, until that ends |
 //! | calls whose callback URLs are known | 4,096; settled ones are forgotten first |
 //!

@@ -45,6 +45,18 @@ async fn tool_of_a_toolset_needs_consent_or_a_yes() {
 }
 
 #[test]
+fn toolset_that_is_down_is_announced_and_all_its_tools_can_be_allowed() {
+    let there =
+        ["client", "--url", "ws://127.0.0.1:1", "--token", "x.y.z", "--rap", "builds=http://127.0.0.1:9"];
+    let allowed = feed(&[&there[..], &["--yes", "builds.*"]].concat(), b"");
+    let said = text(&allowed.stderr);
+    assert!(said.contains("builds is down: 127.0.0.1:9 cannot be reached"), "{said}");
+    assert!(said.contains("it is read again until it answers") && !said.contains("--yes"), "{said}");
+    let unknown = complaint(&feed(&[&there[..], &["--yes", "start"]].concat(), b""), 2);
+    assert!(unknown.contains("--yes \"start\": there is no tool with this name"), "{unknown}");
+}
+
+#[test]
 fn toolset_that_cannot_be_used_is_refused_without_its_secrets() {
     for (wrong, why, status) in [
         ("", "a URL such as", 2),

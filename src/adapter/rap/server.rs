@@ -56,6 +56,7 @@ const MAX_NAME: usize = 128;
 /// | it answers a result with status 5xx, or not at all | the result is posted up to five times, 1 to 16 s apart |
 /// | it cancels a call or closes a thread | status 200; the calls are cancelled |
 /// | it names a callback on a private network | status 400, unless the host was [allowed](RoomToolset::allow_callback) |
+/// | the name of its callback stands for such an address | status 200; the tool does not run, and nothing is posted |
 ///
 /// A request has at most 4 MiB, 256 calls are open at once, and 64 run. Beyond that a call is answered with status 503, or
 /// its result says that the toolset is busy. An ended call is remembered for 10 min. Progress is not part of the protocol.

@@ -76,6 +76,9 @@ impl RapToolset {
 
     /// Sets the address and port to listen on for the answers of tools, such as `192.0.2.7:8099`. Default: a free port of
     /// `127.0.0.1`, which only tools on this machine reach.
+    ///
+    /// An address that the tools do not reach is an error at start, unless [`callback_url`](Self::callback_url) is set: one of
+    /// this machine for a toolset on another one, and one of a private network for a toolset on the public internet.
     pub fn callback(mut self, address: impl Into<String>) -> Self {
         self.callback = Some(address.into());
         self
