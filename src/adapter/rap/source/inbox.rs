@@ -4,8 +4,9 @@
 //! of the same length are over, in a subscription until that ends. A message must name the group and the call of its token.
 //! Nothing else has an effect.
 
+mod state;
+
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -17,6 +18,7 @@ use tokio::{
     time::Instant,
 };
 
+use self::state::{Entry, MAX_QUESTIONS, Phase, State};
 use super::{
     counts::{Counters, RapCounts, count},
     rate::Rate,
@@ -31,23 +33,8 @@ use crate::{
     },
 };
 
-/// The most calls whose tokens are known. Beyond it the settled call that ends next is forgotten.
-const MAX_CALLS: usize = 4_096;
-
-/// The most tokens of the past that are told apart from unknown ones.
-const MAX_PAST: usize = 4_096;
-
 /// The most subscriptions at once.
 const MAX_SUBSCRIPTIONS: usize = 64;
-
-/// The most questions of one call. A tool that asks more often hears that it should not.
-const MAX_QUESTIONS: usize = 16;
-
-/// The most events of a call that are kept until its result says whether it has started a subscription.
-const MAX_EARLY: usize = 16;
-
-/// The most bytes of them.
-const MAX_EARLY_BYTES: usize = 256 * 1024;
 
 /// The messages of one call: on average, and at once. A tool that reports faster hears that it should slow down.
 const CALL_RATE: Rate = Rate::new(200, 400);
@@ -142,44 +129,6 @@ pub(super) struct Inbox {
     pub(super) changed: Notify,
     /// The ids of calls that their tools shall cancel. `None` once the source is closed.
     cancels: Mutex<Option<mpsc::Sender<String>>>,
-}
-
-#[derive(Default)]
-struct State {
-    entries: HashMap<Digest, Entry>,
-    by_id: HashMap<String, Digest>,
-    /// When the entries end. Those of subscriptions are not in it.
-    ends: BTreeSet<(Instant, Digest)>,
-    past: VecDeque<Digest>,
-    is_past: HashSet<Digest>,
-    subscriptions: usize,
-    unknown: Option<Rate>,
-}
-
-struct Entry {
-    id: String,
-    call_id: Option<String>,
-    tool: ToolName,
-    is_structured: bool,
-    reports: Reports,
-    phase: Phase,
-    /// How many questions it has asked.
-    asked: usize,
-    /// Events that came before the result.
-    early: Vec<(Event, String)>,
-    is_subscribed: bool,
-    end: Instant,
-    rate: Rate,
-}
-
-enum Phase {
-    Open {
-        result: oneshot::Sender<Answer>,
-        questions: mpsc::Sender<Question>,
-    },
-    /// The time of the call is over, and it has no result.
-    Late,
-    Settled,
 }
 
 impl Inbox {
@@ -481,75 +430,6 @@ enum Effect {
 
 fn reported(is_reported: bool, effect: Effect) -> Effect {
     if is_reported { effect } else { Effect::Dropped }
-}
-
-impl Entry {
-    fn origin(&self) -> Origin {
-        Origin { id: self.id.clone(), tool: self.tool.clone() }
-    }
-
-    /// Keeps an event until the result says whether it belongs to a subscription: requests may overtake each other.
-    fn keep(&mut self, event: Event, text: &str) -> Effect {
-        let bytes: usize = self.early.iter().map(|(_, text)| text.len()).sum();
-        let has_room = self.early.len() < MAX_EARLY && bytes + text.len() <= MAX_EARLY_BYTES;
-        let is_over = self.early.last().is_some_and(|(event, _)| event.is_final);
-        let is_open = matches!(self.phase, Phase::Open { .. });
-        if !(is_open && has_room && !is_over && self.reports.can_report()) {
-            return Effect::Dropped;
-        }
-        self.early.push((event, text.to_owned()));
-        Effect::Early
-    }
-
-    fn ask(&mut self, question: Question) -> Result<Effect, Refusal> {
-        let Phase::Open { questions, .. } = &self.phase else { return Ok(Effect::Dropped) };
-        if self.asked >= MAX_QUESTIONS {
-            return Err(Refusal::TooMany);
-        }
-        self.asked += 1;
-        match questions.try_send(question) {
-            Ok(()) => Ok(Effect::Accepted),
-            Err(mpsc::error::TrySendError::Full(_)) => Err(Refusal::TooMany),
-            Err(mpsc::error::TrySendError::Closed(_)) => Ok(Effect::Dropped),
-        }
-    }
-}
-
-impl State {
-    /// Forgets the calls whose time is over.
-    fn forget(&mut self, now: Instant) {
-        while let Some((end, digest)) = self.ends.first().copied().filter(|(end, _)| *end <= now) {
-            self.ends.remove(&(end, digest));
-            self.remove(&digest);
-        }
-    }
-
-    /// Forgets a call if there are too many.
-    fn make_place(&mut self) {
-        if self.entries.len() >= MAX_CALLS {
-            // At most as many are open as a participant runs at once.
-            let is_open = |digest: &Digest| {
-                self.entries.get(digest).is_some_and(|it| matches!(it.phase, Phase::Open { .. }))
-            };
-            let next = self.ends.iter().map(|(_, digest)| *digest).find(|digest| !is_open(digest));
-            if let Some(digest) = next {
-                self.remove(&digest);
-            }
-        }
-    }
-
-    fn remove(&mut self, digest: &Digest) {
-        let Some(entry) = self.entries.remove(digest) else { return };
-        self.ends.remove(&(entry.end, *digest));
-        self.by_id.remove(&entry.id);
-        if self.past.len() >= MAX_PAST
-            && let Some(oldest) = self.past.pop_front()
-        {
-            self.is_past.remove(&oldest);
-        }
-        self.past.push_back(*digest);
-        self.is_past.insert(*digest);
-    }
 }
 
 #[cfg(test)]

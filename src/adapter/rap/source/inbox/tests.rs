@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::*;
+use super::{state::MAX_CALLS, *};
 use crate::ToolContext;
 
 const LIMIT: Duration = Duration::from_secs(10);
