@@ -58,6 +58,9 @@ impl ToolError {
     /// The message that the caller gets in place of a text that stays local.
     pub const LOCAL_MESSAGE: &str = "the tool failed";
 
+    /// The message that the caller gets if the tool panicked.
+    pub const PANIC_MESSAGE: &str = "the tool crashed";
+
     /// Creates a failure with this code and message; both are sent.
     pub fn new(code: impl Into<ErrorCode>, message: impl fmt::Display) -> Self {
         Self::build(code.into(), message.to_string(), None)

@@ -46,7 +46,7 @@ impl Future for Caught<'_> {
             Ok(Poll::Ready(outcome)) => outcome,
             Err(panic) => {
                 tracing::error!(at = %panic.place, "a tool panicked");
-                Err(ToolError::new(ErrorCode::EXECUTION_ERROR, "the tool crashed")
+                Err(ToolError::new(ErrorCode::EXECUTION_ERROR, ToolError::PANIC_MESSAGE)
                     .with_source(panic.reason()))
             }
         };

@@ -5,9 +5,6 @@ use crate::{CallError, ErrorCode, ToolError};
 /// Added if the tool may have run.
 const MAY_HAVE_RUN: &str = "It may have run: find out before you call it again.";
 
-/// The message of a tool that panicked.
-const CRASHED: &str = "the tool crashed";
-
 /// Returns the text for a model, to which the prefix of an error is added.
 pub(super) fn text(operation: &str, error: &CallError) -> String {
     let nothing_ran = |what: &str| format!("{what} Nothing ran.");
@@ -59,7 +56,7 @@ fn then_again(what: &str) -> String {
 fn of_tool(error: &ToolError) -> String {
     let message = match error.message().trim() {
         "" => return then_again(ToolError::LOCAL_MESSAGE),
-        message @ (ToolError::LOCAL_MESSAGE | CRASHED) => return then_again(message),
+        message @ (ToolError::LOCAL_MESSAGE | ToolError::PANIC_MESSAGE) => return then_again(message),
         message => message,
     };
     let hints = [
