@@ -1,4 +1,5 @@
-//! What all sinks share: the tools of a room under the names that another system allows, and an HTTP server.
+//! What all sinks share: the tools of a room under the names that another system allows, and an HTTP server, at which the tools of
+//! a RAP source answer, too.
 
 mod catalog;
 mod http;

@@ -36,10 +36,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections and answers their requests, at most 256 connections at once. It never ends; dropping it ends all
 /// connections. `system` is the name in the log.
-pub(in crate::adapter) async fn serve<A, F>(listener: TcpListener, system: &'static str, answer: A)
+pub(in crate::adapter) async fn serve<A, F, B>(listener: TcpListener, system: &'static str, answer: A)
 where
     A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Response<Reply>> + Send + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new(); // aborted with this future
@@ -63,10 +64,11 @@ where
     }
 }
 
-async fn connection<A, F>(stream: TcpStream, system: &'static str, answer: A)
+async fn connection<A, F, B>(stream: TcpStream, system: &'static str, answer: A)
 where
     A: Fn(Request<Incoming>) -> F + Send,
-    F: Future<Output = Response<Reply>> + Send,
+    F: Future<Output = Response<B>> + Send,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     // A response is several small packets. Without this option each of them waits for the host's acknowledgement of the
     // one before it, 40 ms in all.
@@ -94,6 +96,8 @@ pub(in crate::adapter) fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// The body of a response.
 pub(in crate::adapter) type Reply = Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>;
 
@@ -105,7 +109,7 @@ impl Whole {
     pub(in crate::adapter) async fn read<B>(body: B, limit: usize) -> io::Result<Self>
     where
         B: Body<Data = Bytes>,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        B::Error: Into<BoxError>,
     {
         let (mut read, mut body) = (Vec::new(), pin!(body));
         while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
