@@ -93,6 +93,11 @@ impl Meta {
         self.0.is_empty()
     }
 
+    /// Returns the bytes of all keys and values.
+    pub(crate) fn size(&self) -> usize {
+        self.0.iter().map(|(key, value)| key.len() + value.as_bytes().len()).sum()
+    }
+
     /// Returns all entries as one value: a map.
     pub(crate) fn to_body(&self) -> Value {
         let mut out = Vec::new();

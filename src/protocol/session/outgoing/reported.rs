@@ -59,7 +59,8 @@ impl Outgoing {
         if !codec::is_map(&request.arguments) {
             return Err(ReportError::Arguments(EncodeError::NotAMap { field: "parameters" }));
         }
-        let (size, limit) = (request.arguments.as_bytes().len(), caps.frames.max_frame_of_others);
+        let (size, limit) =
+            (request.arguments.as_bytes().len() + request.meta.size(), caps.frames.max_frame_of_others);
         if size > limit {
             return Err(ReportError::TooLarge { size, limit });
         }
