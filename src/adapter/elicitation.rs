@@ -60,15 +60,15 @@ fn prompt(source: &str, params: Json) -> Result<Prompt, ToolError> {
     };
     let question: Question =
         serde_json::from_value(params).map_err(|_| invalid("its parameters cannot be read"))?;
-    let form_text = format!("{source} asks: {}", question.message);
+    let text = format!("{source} asks: {}", question.message);
+    let text = prefix(&text, MAX_PROMPT_TEXT);
     match (question.mode.as_deref(), question.url, question.requested_schema) {
         (Some("url"), Some(url), _) => {
-            let text = prefix(&question.message, MAX_PROMPT_TEXT);
             Ok(Prompt::Authorize(AuthorizePrompt::new(url).service(source).text(text)))
         }
         (None | Some("form"), _, Some(schema)) => {
             let schema = Value::encode(&schema).map_err(|_| invalid("its schema cannot be read"))?;
-            Ok(Prompt::Form(FormPrompt::new(schema).text(prefix(&form_text, MAX_PROMPT_TEXT))))
+            Ok(Prompt::Form(FormPrompt::new(schema).text(text)))
         }
         _ => Err(invalid("it is neither a form nor an address")),
     }

@@ -265,7 +265,10 @@ async fn elicitation_asks_the_person() {
     let url = r#"elicitation/create","params":{"mode":"url","message":"Sign in","url":"https://example.com/in","elicitationId":"1"}"#;
     let answer = asked(url, |prompt| {
         let Prompt::Authorize(address) = prompt else { panic!("{prompt:?}") };
-        assert_eq!((address.service.as_deref(), address.text.as_deref()), (Some("fake"), Some("Sign in")));
+        assert_eq!(
+            (address.service.as_deref(), address.text.as_deref()),
+            (Some("fake"), Some("fake asks: Sign in"))
+        );
         Ok(PromptAnswer::declined())
     });
     assert!(answer.await.contains(r#""result":{"action":"decline"}"#));

@@ -12,7 +12,8 @@ use super::{
     question,
 };
 use crate::{
-    CallId, ConsentRequest, ErrorCode, PermissionPrompt, PromptAnswer, PromptRequest, PromptedCall, ToolError,
+    CallId, ConsentRequest, ErrorCode, PermissionPrompt, PromptAnswer, PromptRequest, PromptedCall, Tool,
+    ToolError,
 };
 
 /// The person at the editor of an [`agent`](super::agent): asked before a tool of the assistant runs, and what such a tool asks.
@@ -93,7 +94,7 @@ impl Editor {
         let Some((turn, call)) = self.turn_of(request.call_id()) else { return false };
         let tool = request.tool();
         let mut about = PromptedCall::new(tool.name().as_str()).raw_input(request.arguments().clone());
-        about.title = Some(format!("Run {}?", tool.title().unwrap_or_else(|| tool.name().as_str())));
+        about.title = Some(question(tool));
         let ask = PermissionPrompt::new(about).option("allow", "Allow", "allow_once").option(
             "reject",
             "Reject",
@@ -108,6 +109,16 @@ impl Editor {
         let turns = self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade()?;
         let (turn, is_own) = turns.of_call(call.as_str())?;
         Some((turn, is_own.then(|| call.to_string())))
+    }
+}
+
+/// Returns the question whether a tool may run. A title comes from the tool's source, so it does not stand for the name.
+fn question(tool: &Tool) -> String {
+    let name = tool.name().as_str();
+    let source = tool.source().map(|source| format!("{source}: ")).unwrap_or_default();
+    match tool.title().filter(|title| *title != name) {
+        Some(title) => format!("{source}Run {name} ({title})?"),
+        None => format!("{source}Run {name}?"),
     }
 }
 

@@ -138,6 +138,7 @@ async fn authorize(
         return Err(impossible("the editor cannot open sign-in pages"));
     }
     let message = match (&ask.text, &ask.service) {
+        (Some(text), Some(service)) if !text.starts_with(service) => format!("{service}: {text}"),
         (Some(text), _) => text.clone(),
         (None, Some(service)) => format!("Sign in to {service}"),
         (None, None) => "Sign in".to_owned(),
