@@ -101,8 +101,8 @@ async fn one_turn() -> anyhow::Result<()> {
 
     let mut steps = brain.events();
     let mut waits = turn.call("coder", json!({"prompt": "call c2\nwait"})).start();
-    event(&mut steps, "the second step", |event| {
-        let Event::Requested { tool, .. } = event else { return None };
+    event(&mut steps, "the end of the second step", |event| {
+        let Event::Settled { tool, .. } = event else { return None };
         (tool == "Edit_main.rs").then_some(())
     })
     .await?;
