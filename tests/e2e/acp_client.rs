@@ -144,7 +144,7 @@ async fn works(program: &str) -> anyhow::Result<()> {
     let is_followed = |it: &Value| it["kind"] == "edit" && it["locations"] == place;
     ensure!(followed.into_iter().any(|it| is_followed(&it)), "{progress:?}");
     let plan = plan.context("no plan")?;
-    ensure!(plan.view == "plan" && plan.text.as_deref() == Some("→ Look around"), "{plan:?}");
+    ensure!(plan.view == "coder/plan" && plan.text.as_deref() == Some("→ Look around"), "{plan:?}");
     ensure!(plan.content.to_json()["entries"][0]["content"] == "Look around", "{plan:?}");
 
     // What the person was asked.

@@ -42,7 +42,10 @@ async fn acp_c18_call_is_reported_once_its_input_is_known() {
         }
     };
     let (view, content) = view.await;
-    assert_eq!((view.as_str(), &content["entries"][0]["content"]), ("plan", &json!("Look")));
+    assert_eq!(
+        (view.as_str(), &content["entries"][0]["content"]),
+        (&*format!("{}/plan", script.name()), &json!("Look"))
+    );
     agent.close().await;
 }
 

@@ -97,15 +97,20 @@ async fn acp_c16_command_runs_after_a_yes_and_its_output_and_status_are_read() {
     assert_eq!(replies[4..], [-32_602, -32_602, -32_602, -32_602]);
     let asked = asked.lock().unwrap().clone();
     let [Prompt::Permission(ask)] = &asked[..] else { panic!("{asked:?}") };
-    let line = "sh -c 'printf hello; echo no >&2; pwd; exit 3'";
+    // The person reads which program it is.
+    let sh = toolbridge::process::Command::find("sh").unwrap().program().to_str().unwrap().to_owned();
     let place = folder.file("");
-    let text = format!("{} asks to run a command in {}: {line}", script.name(), place.display());
+    let text = format!(
+        "{} asks to run a command in {}: {sh} -c 'printf hello; echo no >&2; pwd; exit 3'",
+        script.name(),
+        place.display()
+    );
     assert_eq!(ask.text.as_deref(), Some(&*text));
     assert_eq!(ask.tool_call.kind.as_deref(), Some("execute"));
     let input = ask.tool_call.raw_input.as_ref().unwrap().to_json();
     assert_eq!(
         input,
-        json!({"command": "sh", "args": ["-c", "printf hello; echo no >&2; pwd; exit 3"], "env": [], "cwd": place})
+        json!({"command": sh, "args": ["-c", "printf hello; echo no >&2; pwd; exit 3"], "env": [], "cwd": place})
     );
     assert_eq!(
         ask.options.iter().map(|it| it.kind.as_str()).collect::<Vec<_>>(),

@@ -32,6 +32,8 @@ mod acp_script;
 mod acp_secrets;
 #[cfg(all(feature = "acp", unix))]
 mod acp_terminal;
+#[cfg(all(feature = "acp", unix))]
+mod acp_turns;
 mod adapter_rows;
 mod agent_air;
 mod agent_air_batch;

@@ -1,6 +1,7 @@
 //! An agent as a tool.
 
 mod calls;
+mod choice;
 mod connection;
 mod error;
 mod file;

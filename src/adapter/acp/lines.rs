@@ -129,9 +129,9 @@ impl Traffic {
         let Ok(Message { method: None, id, .. }) = serde_json::from_str(line) else { return };
         let id = id.and_then(|id| serde_json::from_str(id.get()).ok()).unwrap_or(Json::Null);
         let mut waiting = self.waiting();
-        // The crate answers what it cannot read without an id. Its order says which request that is.
-        let at = waiting.iter().position(|it| it.id == id || id.is_null());
-        if let Some(at) = at {
+        // The crate answers what it cannot read without an id. Each answer ends one request, so that none is counted forever.
+        let at = waiting.iter().position(|it| it.id == id).unwrap_or(0);
+        if at < waiting.len() {
             waiting.remove(at);
             self.answered.notify_one();
         }

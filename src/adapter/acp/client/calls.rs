@@ -58,6 +58,29 @@ struct Open {
     /// Until when the call itself is awaited: only updates of it have come.
     held: Option<Instant>,
     shown: Option<Shown>,
+    /// Read once for each update that has them, because an update may change nothing but a status.
+    lasting: Lasting,
+}
+
+/// What progress shows of the larger fields of a call.
+#[derive(Default)]
+struct Lasting {
+    locations: Vec<Json>,
+    text: Option<String>,
+}
+
+impl Lasting {
+    /// Reads the fields that an update has.
+    fn read(&mut self, call: &ToolCall, update: &ToolCall) {
+        if update.has("locations") {
+            let locations = call.field("locations");
+            let locations = locations.iter().filter_map(Json::as_array).flatten();
+            self.locations = locations.take(MAX_LOCATIONS).cloned().collect();
+        }
+        if update.has("content") {
+            self.text = last_text(call);
+        }
+    }
 }
 
 impl Calls {
@@ -65,7 +88,7 @@ impl Calls {
     pub(super) fn update(
         &mut self,
         is_new: bool,
-        update: ToolCall,
+        update: &ToolCall,
         place: Option<&Place>,
         terminal: &dyn Fn(&str) -> TerminalOutput,
     ) {
@@ -76,7 +99,9 @@ impl Calls {
         };
         if self.ended.contains(&id) {
             self.ignored.late += 1;
-            place.progress(progress(&update, "after its end"));
+            let mut lasting = Lasting::default();
+            lasting.read(update, update);
+            place.progress(progress(update, &lasting, "after its end"));
             return;
         }
         let bytes: usize = self.open.values().map(|open| open.call.size()).sum();
@@ -89,15 +114,17 @@ impl Calls {
             call: ToolCall::default(),
             held: (!is_new).then(|| Instant::now() + HOLD),
             shown: None,
+            lasting: Lasting::default(),
         });
         if is_new && open.held.take().is_some() {
             // The call comes after an update of it, which counts all the same.
-            let later = std::mem::replace(&mut open.call, update);
+            let later = std::mem::replace(&mut open.call, update.clone());
             open.call.merge(&later);
         } else {
-            open.call.merge(&update);
+            open.call.merge(update);
         }
-        if !place.has_absolute(&open.call) {
+        open.lasting.read(&open.call, update);
+        if !place.has_absolute(update) {
             place.warn("a path that the agent names is not absolute");
         }
         self.advance(&id, place, terminal);
@@ -114,6 +141,7 @@ impl Calls {
             return update.clone();
         };
         open.call.merge(update);
+        open.lasting.read(&open.call, update);
         open.held = None;
         // Its input is known: a person is to decide about it.
         open.shown.get_or_insert_with(|| place.show(&open.call));
@@ -144,10 +172,15 @@ impl Calls {
     }
 
     /// Ends all open calls with this failure.
-    pub(super) fn end_all(&mut self, place: &Place, error: &ToolError) {
+    pub(super) fn end_all(
+        &mut self,
+        place: &Place,
+        error: &ToolError,
+        terminal: &dyn Fn(&str) -> TerminalOutput,
+    ) {
         for (id, open) in std::mem::take(&mut self.open) {
             let shown = open.shown.unwrap_or_else(|| place.show(&open.call));
-            let partial = open.call.result().to_value();
+            let partial = open.call.result_with(terminal).to_value();
             shown.finish(Err(ToolError::new(error.code(), error.message()).with_partial(partial)));
             self.note_end(id);
         }
@@ -173,7 +206,7 @@ impl Calls {
             return;
         }
         let shown = open.shown.get_or_insert_with(|| place.show(&open.call));
-        let progress = progress(&open.call, "");
+        let progress = progress(&open.call, &open.lasting, "");
         place.progress(progress.clone());
         let Some(outcome) = open.call.outcome_with(terminal) else { return shown.progress(progress) };
         if let Some(Open { shown: Some(shown), .. }) = self.open.remove(id) {
@@ -196,11 +229,9 @@ pub(super) fn cancelled() -> ToolError {
 }
 
 /// Describes the state of a call in one line, with its kind, status and locations as content.
-fn progress(call: &ToolCall, remark: &str) -> Progress {
+fn progress(call: &ToolCall, lasting: &Lasting, remark: &str) -> Progress {
     let (title, kind, status) = (call.title(), call.kind(), call.status());
-    let locations = call.field("locations");
-    let locations: Vec<Json> =
-        locations.iter().filter_map(Json::as_array).flatten().take(MAX_LOCATIONS).cloned().collect();
+    let locations = &lasting.locations;
     let name = title.or_else(|| call.name()).unwrap_or_else(|| kind.clone());
     let mut line = format!("{}: {}", prefix(&name, MAX_TEXT), prefix(status.as_str(), 32));
     if let Some(place) = locations.last().and_then(|it| it["path"].as_str().map(|path| (path, &it["line"]))) {
@@ -210,8 +241,8 @@ fn progress(call: &ToolCall, remark: &str) -> Progress {
             None => format!(" {}", prefix(path, MAX_TEXT)),
         };
     }
-    if let Some(text) = first_text(call) {
-        line += &format!(" · {}", prefix(&text, MAX_TEXT));
+    if let Some(text) = &lasting.text {
+        line += &format!(" · {}", prefix(text, MAX_TEXT));
     }
     if !remark.is_empty() {
         line += &format!(" ({remark})");
@@ -224,11 +255,11 @@ fn progress(call: &ToolCall, remark: &str) -> Progress {
     Progress::from(line).content(Value::from(content))
 }
 
-/// Returns the last text that the call shows.
-fn first_text(call: &ToolCall) -> Option<String> {
+/// Returns the last text that the call shows, its first line.
+fn last_text(call: &ToolCall) -> Option<String> {
     let content = call.field("content")?;
     let mut texts = content.as_array()?.iter().filter_map(|item| item["content"]["text"].as_str());
-    texts.next_back().and_then(|text| text.lines().next()).map(str::to_owned)
+    texts.next_back().and_then(|text| text.lines().next()).map(|line| prefix(line, MAX_TEXT).to_owned())
 }
 
 #[cfg(test)]
@@ -255,7 +286,7 @@ mod tests {
     }
 
     fn take(calls: &mut Calls, is_new: bool, json: &str, place: Option<&Place>) {
-        calls.update(is_new, ToolCall::read(json).unwrap(), place, &no_terminal);
+        calls.update(is_new, &ToolCall::read(json).unwrap(), place, &no_terminal);
     }
 
     fn drain(seen: &Mutex<Vec<String>>) -> Vec<String> {

@@ -19,6 +19,7 @@ use super::{
     files::Folder,
     handler::Handler,
     offer::Offered,
+    permission,
     session::Session,
     settings::Settings,
     terminal::{Options, Terminals},
@@ -30,6 +31,9 @@ const VERSION: u64 = 1;
 
 /// How long an agent that has closed its output may take to end, so that its status can be reported.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
+
+/// How long the output of an agent that has ended is read: it may have written its answer just before.
+const DRAIN: Duration = Duration::from_secs(2);
 
 /// The longest text of an agent in an error, in bytes.
 const MAX_REASON: usize = 512;
@@ -89,7 +93,7 @@ impl Connection {
             .then(|| Options { folder: settings.folder.clone(), supervisor: settings.supervisor.clone() });
         let not_started = |source| AcpError::NotStarted { agent: name.to_string(), source };
         let (child, stdin, stdout) = settings.command.spawn().map_err(not_started)?;
-        let session = Arc::new(Session::new(Terminals::new(options)));
+        let session = Arc::new(Session::new(Arc::clone(name), Terminals::new(options)));
         let reader = Arc::clone(&session);
         let transport = lines::lines(name, stdout, stdin, Arc::clone(&session.traffic), move |message| {
             let params = message.params.filter(|_| message.method.as_deref() == Some("session/update"));
@@ -100,7 +104,7 @@ impl Connection {
             false
         });
         let handler = Handler {
-            agent: Arc::clone(name),
+            agent: permission::Agent { name: Arc::clone(name), instance: settings.instance },
             session: Arc::clone(&session),
             folder: files.map(Arc::new),
             open: Arc::default(),
@@ -196,7 +200,10 @@ impl Connection {
         let exit = loop {
             let due = session.due();
             tokio::select! {
-                exit = self.child.wait() => break exit.ok(),
+                exit = self.child.wait() => {
+                    let _ = timeout(DRAIN, agent.incoming_closed()).await; // a child of it may hold the output open
+                    break exit.ok();
+                }
                 () = agent.incoming_closed() => break timeout(EXIT_GRACE, self.child.wait()).await.ok().and_then(Result::ok),
                 () = kill.cancelled() => return "it did not end its turn within 5 s after it was told to".to_owned(),
                 () = session.held.notified() => {}

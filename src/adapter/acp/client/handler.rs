@@ -22,7 +22,7 @@ const MAX_OPEN: usize = 64;
 /// Answers the requests of an agent.
 #[derive(Clone)]
 pub(super) struct Handler {
-    pub(super) agent: Arc<str>,
+    pub(super) agent: permission::Agent,
     pub(super) session: Arc<Session>,
     pub(super) folder: Option<Arc<Folder>>,
     pub(super) open: Arc<AtomicUsize>,
@@ -88,7 +88,7 @@ impl Handler {
             _ if method.starts_with("terminal/") && self.session.terminals.is_allowed() => {
                 self.check(&params)?;
                 let place = self.session.place();
-                self.session.terminals.answer(&self.agent, method, &params, place.as_ref()).await
+                self.session.terminals.answer(&self.agent.name, method, &params, place.as_ref()).await
             }
             _ => Err(not_offered(method)),
         }
@@ -108,10 +108,11 @@ impl Handler {
             self.check(&params)?;
         }
         let Some(place) = self.session.place() else { return Ok(json!({"action": "cancel"})) };
-        let answer = elicitation::answer(&self.agent, params, place.context()).await;
+        let name = &*self.agent.name;
+        let answer = place.while_open(async |call| elicitation::answer(name, params, call).await).await;
         match answer {
-            Ok(answer) if self.session.place().is_some() => Ok(answer),
-            Ok(_) => Ok(json!({"action": "cancel"})),
+            Ok(answer) => Ok(answer),
+            Err(_) if place.is_over() => Ok(json!({"action": "cancel"})),
             Err(failure) => Err(error(ErrorCode::INTERNAL_ERROR, failure.message())),
         }
     }

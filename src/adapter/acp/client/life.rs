@@ -45,6 +45,7 @@ pub(super) async fn run(shared: Arc<Shared>, first: oneshot::Sender<Result<(), A
                 connection.tell_end(reason.as_deref().unwrap_or("it was closed"));
                 let session = Arc::clone(&connection.live.session);
                 connection.close().await;
+                session.end_plan();
                 let ignored = session.ignored();
                 tracing::debug!(
                     agent = &*shared.name,

@@ -2,25 +2,17 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use serde::Deserialize;
 use serde_json::{Value as Json, json, value::RawValue};
-use tokio::time::timeout;
 
-use super::session::Session;
+use super::{choice::chosen, session::Session};
 use crate::{
-    MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptAnswer,
-    PromptedCall, ToolContext, Value, adapter::acp::ToolCall, value::prefix,
+    MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptedCall,
+    Value, adapter::acp::ToolCall, value::prefix,
 };
-
-/// How long a person has to answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(120);
-
-/// How often a question is asked if the spoken answer does not name an option.
-const MAX_ASKED: usize = 2;
 
 /// The largest input, content or locations that a question shows, in bytes each.
 const MAX_SHOWN: usize = 16 << 10;
@@ -28,13 +20,17 @@ const MAX_SHOWN: usize = 16 << 10;
 /// The most answers that are remembered.
 const MAX_KEPT: usize = 1_024;
 
-/// The kinds of calls that change nothing. For any other, a spoken answer must name the option.
-const HARMLESS: [&str; 4] = ["fetch", "read", "search", "think"];
+/// The longest name of a tool for which an answer is remembered, in bytes.
+const MAX_NAME: usize = 256;
 
-/// The answers `allow_always` and `reject_always`, by agent and name of the tool. They are kept while the process lives.
-static KEPT: Mutex<BTreeMap<(String, String), bool>> = Mutex::new(BTreeMap::new());
+/// What an answer for always holds for: the agent, as [`Agent::instance`], and the kind and name of its tool. A title says
+/// something about one call, so that nothing is kept for it.
+type About = (u64, String, String);
 
-fn kept() -> MutexGuard<'static, BTreeMap<(String, String), bool>> {
+/// The answers `allow_always` and `reject_always`. They are kept while the process lives.
+static KEPT: Mutex<BTreeMap<About, bool>> = Mutex::new(BTreeMap::new());
+
+fn kept() -> MutexGuard<'static, BTreeMap<About, bool>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -70,93 +66,47 @@ struct Choice {
 #[derive(Debug)]
 pub(super) struct Invalid;
 
+/// The agent that asks.
+#[derive(Clone, Debug)]
+pub(super) struct Agent {
+    pub(super) name: Arc<str>,
+    /// Its number in this process: two agents may have one name.
+    pub(super) instance: u64,
+}
+
 /// Answers a request: with the option that the person chooses, or with a refusal.
-pub(super) async fn answer(agent: &str, session: &Session, params: &Json) -> Result<Json, Invalid> {
+pub(super) async fn answer(agent: &Agent, session: &Session, params: &Json) -> Result<Json, Invalid> {
     let request: Request = serde_json::from_value(params.clone()).map_err(|_| Invalid)?;
     if !session.is_own(Some(&request.session_id)) {
         return Err(Invalid);
     }
     let update: ToolCall = serde_json::from_str(request.tool_call.get()).map_err(|_| Invalid)?;
-    let Some((call, place)) = session.asked(&update).zip(session.place()) else {
-        return Ok(cancelled());
-    };
-    let prompt = prompt(agent, &call, &request.options);
-    let key = (agent.to_owned(), call.name().or_else(|| call.title()).unwrap_or_else(|| call.kind()));
-    let remembered = kept().get(&key).copied();
-    if let Some(allows) = remembered {
+    let Some((call, place)) = session.asked(&update) else { return Ok(cancelled()) };
+    let prompt = prompt(&agent.name, &call, &request.options);
+    let name = call.name().filter(|name| name.len() <= MAX_NAME);
+    let about = name.map(|name| (agent.instance, call.kind(), name));
+    let remembered = about.as_ref().and_then(|about| kept().get(about).copied());
+    if let (Some(allows), Some((_, _, name))) = (remembered, &about) {
         let option = of_kept(&prompt.options, allows);
         let verb = if option.is_some_and(PermissionOption::allows) { "allowed" } else { "refused" };
-        session.note(
-            call.id().as_deref(),
-            &format!("{}: {verb}, as answered before for always", prefix(&key.1, 256)),
-        );
+        session.note(call.id().as_deref(), &format!("{name}: {verb}, as answered before for always"));
         return Ok(option.map_or_else(cancelled, selected));
     }
-    let chosen = chosen(&prompt, &call.kind(), place.context()).await;
-    if session.place().is_none() || place.context().is_cancelled() {
+    let chosen = chosen(&prompt, &call.kind(), &place).await;
+    if place.is_over() {
         return Ok(cancelled()); // an answer after the end of the turn is never a yes
     }
     let Some(option) = chosen else {
         let refusal = prompt.options.iter().find(|it| it.kind == "reject_once");
         return Ok(refusal.map_or_else(cancelled, selected));
     };
-    if let Some(allows) = always(&option) {
+    if let Some((allows, about)) = always(&option).zip(about) {
         let mut kept = kept();
         if kept.len() < MAX_KEPT {
-            kept.insert(key, allows);
+            kept.insert(about, allows);
         }
     }
     Ok(selected(&option))
-}
-
-/// Returns the option that the person chooses, if there is one in time.
-pub(super) async fn chosen(
-    prompt: &PermissionPrompt,
-    kind: &str,
-    context: &ToolContext,
-) -> Option<PermissionOption> {
-    let mut prompt = prompt.clone();
-    for _ in 0..MAX_ASKED {
-        let answer = timeout(ANSWER_LIMIT, context.ask(prompt.clone())).await.ok()?.ok()?;
-        let option = prompt.chosen(&answer)?.clone();
-        if !option.allows() || is_clear(kind, &option, &prompt.options, &answer) {
-            return Some(option);
-        }
-        let names: Vec<&str> = prompt.options.iter().map(|it| it.name.as_str()).collect();
-        let text = format!(
-            "{} Please say one of: {}.",
-            prompt.text.as_deref().unwrap_or_default(),
-            names.join(", ")
-        );
-        prompt.text = Some(prefix(&text, MAX_PROMPT_TEXT).to_owned());
-    }
-    None
-}
-
-/// Returns whether an answer is clear enough: what was said must name the option if the call changes something.
-fn is_clear(
-    kind: &str,
-    option: &PermissionOption,
-    options: &[PermissionOption],
-    answer: &PromptAnswer,
-) -> bool {
-    let Some(said) = &answer.text else { return true }; // not spoken
-    if HARMLESS.contains(&kind) {
-        return true;
-    }
-    let said = words(said);
-    let names = |option: &PermissionOption| {
-        let name = words(&option.name);
-        !name.is_empty() && said.windows(name.len()).any(|part| *part == name[..])
-    };
-    // The longest name counts: "allow" is part of "allow always".
-    let longest = options.iter().filter(|it| names(it)).max_by_key(|it| words(&it.name).len());
-    longest.is_some_and(|found| found.option_id == option.option_id)
-}
-
-fn words(text: &str) -> Vec<String> {
-    let words = text.split(|it: char| !it.is_alphanumeric()).filter(|word| !word.is_empty());
-    words.map(str::to_lowercase).collect()
 }
 
 /// Returns the option for an answer that is kept.
@@ -184,16 +134,29 @@ fn cancelled() -> Json {
 /// Returns the question. Its text begins with the name of the agent that a person has configured.
 fn prompt(agent: &str, call: &ToolCall, options: &[Choice]) -> PermissionPrompt {
     let title = call.title().or_else(|| call.name()).unwrap_or_else(|| call.kind());
-    let text = format!("{agent} asks: {title}");
+    let mut text = format!("{agent} asks: {title}");
     let mut shown = PromptedCall::new(prefix(&call.name().unwrap_or_default(), MAX_PROMPT_LABEL));
     shown = shown.title(prefix(&title, MAX_PROMPT_TEXT));
     shown.name = shown.name.filter(|name| !name.is_empty());
     shown.tool_call_id = call.id().filter(|id| id.len() <= MAX_PROMPT_LABEL);
     shown.kind = Some(prefix(&call.kind(), MAX_PROMPT_LABEL).to_owned());
-    let field = |name| call.field(name).map(Value::from).filter(|it| it.as_bytes().len() <= MAX_SHOWN);
-    shown.raw_input = field("rawInput");
-    shown.locations = field("locations");
-    shown.content = field("content");
+    let mut hidden = Vec::new();
+    let mut field = |name, what| {
+        let value = call.field(name).map(Value::from)?;
+        let size = value.as_bytes().len();
+        if size > MAX_SHOWN {
+            hidden.push(format!("its {what} of {size} bytes"));
+        }
+        (size <= MAX_SHOWN).then_some(value)
+    };
+    shown.raw_input = field("rawInput", "input");
+    shown.locations = field("locations", "list of files");
+    shown.content = field("content", "content");
+    if !hidden.is_empty() {
+        let remark = format!(" — {} cannot be shown: at most {MAX_SHOWN} can", hidden.join(" and "));
+        let room = MAX_PROMPT_TEXT.saturating_sub(remark.len());
+        text = format!("{}{remark}", prefix(&text, room));
+    }
     let mut prompt = PermissionPrompt::new(shown).text(prefix(&text, MAX_PROMPT_TEXT));
     for option in options {
         let (Some(id), Some(name), Some(kind)) = (&option.option_id, &option.name, &option.kind) else {
@@ -218,30 +181,6 @@ mod tests {
     }
 
     #[test]
-    fn acp_c8_spoken_yes_to_a_change_must_name_the_option() {
-        let options = [option("y", "Allow", "allow_once"), option("a", "Allow always", "allow_always")];
-        let clear = |kind: &str, at: usize, said: &str| {
-            is_clear(
-                kind,
-                &options[at],
-                &options,
-                &PromptAnswer::selected(&*options[at].option_id).text(said),
-            )
-        };
-        for kind in ["edit", "delete", "move", "execute", "other", "unknown"] {
-            assert!(!clear(kind, 0, "yes"), "{kind}");
-            assert!(!clear(kind, 0, "sure, go ahead"), "{kind}");
-            assert!(clear(kind, 0, "Allow it, please!"), "{kind}");
-            assert!(!clear(kind, 0, "allow always"), "{kind}");
-            assert!(clear(kind, 1, "I allow, allow ALWAYS"), "{kind}");
-            assert!(!clear(kind, 1, "allow"), "{kind}");
-        }
-        assert!(clear("read", 0, "yes"));
-        // A person who has touched the option has said nothing.
-        assert!(is_clear("edit", &options[0], &options, &PromptAnswer::selected("y")));
-    }
-
-    #[test]
     fn acp_c8_options_are_asked_as_offered_within_the_limits_of_a_question() {
         let call = ToolCall::read(
             r#"{"toolCallId": "1", "title": "Edit main.rs", "kind": "edit", "rawInput": {"a": 1}}"#,
@@ -260,6 +199,17 @@ mod tests {
         let options: Vec<_> =
             prompt.options.iter().map(|it| (it.option_id.as_str(), it.name.as_str())).collect();
         assert_eq!(options, [("y", "Yes"), ("n", "No")]);
+    }
+
+    #[test]
+    fn question_says_what_it_cannot_show() {
+        let call = json!({"toolCallId": "1", "title": "List files", "rawInput": {"x": "y".repeat(17_000)}});
+        let call = ToolCall::read(&call.to_string()).unwrap();
+        let prompt = prompt("coder", &call, &[]);
+        let text = prompt.text.unwrap();
+        assert!(text.starts_with("coder asks: List files — its input of 17"), "{text}");
+        assert!(text.ends_with("cannot be shown: at most 16384 can"), "{text}");
+        assert_eq!(prompt.tool_call.raw_input, None);
     }
 
     #[test]

@@ -16,7 +16,10 @@ use super::{
 };
 use crate::{
     Progress, ToolError,
-    adapter::acp::{ToolCall, lines::Traffic},
+    adapter::{
+        acp::{ToolCall, lines::Traffic},
+        json,
+    },
     value::prefix,
 };
 
@@ -31,6 +34,8 @@ const MAX_PROGRESS: usize = 1_024;
 
 /// The state of a connection to an agent.
 pub(super) struct Session {
+    /// The name of the agent.
+    agent: Arc<str>,
     state: Mutex<State>,
     /// The earliest end of a hold has changed.
     pub(super) held: Notify,
@@ -45,6 +50,8 @@ struct State {
     id: String,
     turn: Option<Turn>,
     calls: Calls,
+    /// Where the plan is shown: until the next turn begins, or the connection ends.
+    plan: Option<Place>,
 }
 
 struct Turn {
@@ -79,8 +86,9 @@ struct Kind {
 }
 
 impl Session {
-    pub(super) fn new(terminals: Terminals) -> Self {
+    pub(super) fn new(agent: Arc<str>, terminals: Terminals) -> Self {
         Self {
+            agent,
             state: Mutex::default(),
             held: Notify::new(),
             traffic: Arc::default(),
@@ -124,7 +132,16 @@ impl Session {
 
     /// Begins the turn of a prompt.
     pub(super) fn begin(&self, place: Place) {
+        self.end_plan();
         self.state().turn = Some(Turn { place, said: Said::default(), is_cancelled: false });
+    }
+
+    /// Ends the view of the last plan.
+    pub(super) fn end_plan(&self) {
+        let shown = self.state().plan.take();
+        if let Some(place) = shown {
+            place.end_plan(&self.agent);
+        }
     }
 
     /// Marks the turn as cancelled, and ends its open calls as cancelled.
@@ -132,7 +149,8 @@ impl Session {
         let state = &mut *self.state();
         if let Some(turn) = &mut state.turn {
             turn.is_cancelled = true;
-            state.calls.end_all(&turn.place, &calls::cancelled());
+            turn.place.end();
+            state.calls.end_all(&turn.place, &calls::cancelled(), &|id| self.terminals.shown(id));
         }
     }
 
@@ -140,7 +158,8 @@ impl Session {
     pub(super) fn end(&self, error: &ToolError) -> Said {
         let state = &mut *self.state();
         let Some(turn) = state.turn.take() else { return Said::default() };
-        state.calls.end_all(&turn.place, error);
+        turn.place.end();
+        state.calls.end_all(&turn.place, error, &|id| self.terminals.shown(id));
         turn.said
     }
 
@@ -150,11 +169,12 @@ impl Session {
         state.turn.as_ref().filter(|turn| !turn.is_cancelled).map(|turn| turn.place.clone())
     }
 
-    /// Merges the update in a permission request, and returns the merged call.
-    pub(super) fn asked(&self, update: &ToolCall) -> Option<ToolCall> {
+    /// Merges the update in a permission request, and returns the merged call with the place of its turn.
+    pub(super) fn asked(&self, update: &ToolCall) -> Option<(ToolCall, Place)> {
         let state = &mut *self.state();
         let turn = state.turn.as_ref().filter(|turn| !turn.is_cancelled)?;
-        Some(state.calls.asked(update, &turn.place, &|id| self.terminals.shown(id)))
+        let call = state.calls.asked(update, &turn.place, &|id| self.terminals.shown(id));
+        Some((call, turn.place.clone()))
     }
 
     /// Tells about a call that was decided without a question: at once, and in the result, because progress may be skipped.
@@ -194,7 +214,7 @@ impl Session {
         let Ok(kind) = serde_json::from_str::<Kind>(text) else { return self.refuse() };
         match kind.session_update.as_str() {
             is @ ("tool_call" | "tool_call_update") => match serde_json::from_str(text) {
-                Ok(call) => self.call(is == "tool_call", call),
+                Ok(call) => self.call(is == "tool_call", &call),
                 Err(_) => self.refuse(),
             },
             "agent_message_chunk" => self.say(text),
@@ -203,7 +223,7 @@ impl Session {
         }
     }
 
-    fn call(&self, is_new: bool, call: ToolCall) {
+    fn call(&self, is_new: bool, call: &ToolCall) {
         let state = &mut *self.state();
         let before = state.calls.due();
         let place = state.turn.as_ref().map(|turn| &turn.place);
@@ -214,7 +234,7 @@ impl Session {
     }
 
     fn say(&self, update: &str) {
-        let Ok(update) = serde_json::from_str::<Json>(update) else { return };
+        let Some(update) = read(update) else { return self.refuse() };
         let content = &update["content"];
         let text = content["text"].as_str().or_else(|| content["resource"]["text"].as_str());
         let link = || content["uri"].as_str().map(|uri| format!("<{uri}>"));
@@ -229,9 +249,11 @@ impl Session {
     }
 
     fn plan(&self, update: &str) {
-        let Ok(update) = serde_json::from_str::<Json>(update) else { return };
-        if let Some(turn) = &self.state().turn {
-            turn.place.plan(&update["entries"]);
+        let Some(update) = read(update) else { return self.refuse() };
+        let state = &mut *self.state();
+        if let Some(turn) = &state.turn {
+            turn.place.plan(&self.agent, &update["entries"]);
+            state.plan = Some(turn.place.clone());
         }
     }
 
@@ -242,6 +264,12 @@ impl Session {
     fn count_refused(&self, state: &mut State) {
         state.calls.ignored.refused += 1;
     }
+}
+
+/// Reads an update. Programs cut texts between the halves of a surrogate pair, which JSON values cannot hold: such a half is
+/// replaced.
+fn read(update: &str) -> Option<Json> {
+    json::object(update).ok().map(Json::Object)
 }
 
 #[cfg(test)]
@@ -257,7 +285,7 @@ mod tests {
 
     #[test]
     fn update_of_an_unknown_session_is_counted_and_has_no_effect() {
-        let session = Session::new(Terminals::new(None));
+        let session = Session::new("agent".into(), Terminals::new(None));
         session.set_id("s1".to_owned());
         session.begin(Place::new(ToolContext::new("caller", Duration::from_secs(60))));
         let say = r#"{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"hello"}}"#;

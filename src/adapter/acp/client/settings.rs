@@ -5,6 +5,7 @@ use std::{
     future::{Future, IntoFuture},
     path::{Path, PathBuf},
     pin::Pin,
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -20,8 +21,13 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// The longest time of a prompt, if none is set: the longest call of a room.
 const PROMPT_LIMIT: Duration = Duration::from_secs(600);
 
+/// The number of agents that were configured in this process.
+static INSTANCES: AtomicU64 = AtomicU64::new(0);
+
 #[derive(Clone)]
 pub(super) struct Settings {
+    /// Tells this agent apart from others, which may have its name.
+    pub(super) instance: u64,
     pub(super) command: Command,
     /// The folder that the agent works in.
     pub(super) folder: PathBuf,
@@ -50,6 +56,7 @@ pub struct AcpCommand {
 impl AcpCommand {
     pub(super) fn new(name: String, command: Result<Command, CommandError>) -> Self {
         let settings = command.map(|command| Settings {
+            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             command,
             folder: PathBuf::from("/"),
             description: None,

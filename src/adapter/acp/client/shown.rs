@@ -4,10 +4,21 @@
 use std::path::Path;
 
 use serde_json::{Value as Json, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    NameMap, NameRules, Outcome, Progress, Reported, ToolContext, adapter::acp::ToolCall, value::prefix,
+    MAX_PROMPT_TEXT, NameMap, NameRules, Outcome, Progress, Prompt, PromptAnswer, Reported, ToolContext,
+    ToolError, adapter::acp::ToolCall, value::prefix,
 };
+
+/// The longest name of an agent in the name of a view, in bytes.
+const MAX_AGENT: usize = 64;
+
+/// The longest kind of a call, in bytes: those of the protocol have at most 7.
+const MAX_KIND: usize = 64;
+
+/// The most locations that the request of a reported call names, in bytes of JSON.
+const MAX_LOCATIONS: usize = 4 << 10;
 
 /// The most steps of a plan that are shown.
 const MAX_STEPS: usize = 32;
@@ -22,6 +33,8 @@ const MAX_PLAN: usize = 2 << 10;
 #[derive(Clone)]
 pub(super) struct Place {
     context: ToolContext,
+    /// The turn has ended or was cancelled.
+    over: CancellationToken,
 }
 
 /// A call of the agent that is shown. Without a report, the progress of the agent's own call shows it.
@@ -29,12 +42,35 @@ pub(super) struct Shown(Option<Reported>);
 
 impl Place {
     pub(super) fn new(context: ToolContext) -> Self {
-        Self { context }
+        Self { context, over: CancellationToken::new() }
     }
 
-    /// Returns the context of the agent's own call.
-    pub(super) fn context(&self) -> &ToolContext {
-        &self.context
+    /// Ends the turn: its open questions are withdrawn.
+    pub(super) fn end(&self) {
+        self.over.cancel();
+    }
+
+    /// Returns whether the turn has ended. What a person answers then has no effect.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.is_cancelled() || self.context.is_cancelled()
+    }
+
+    /// Asks the person. The question ends with the turn.
+    pub(super) async fn ask(&self, prompt: impl Into<Prompt>) -> Result<PromptAnswer, ToolError> {
+        self.while_open(async |context| context.ask(prompt).await).await
+    }
+
+    /// Does something that a person decides about, unless the turn ends before.
+    pub(super) async fn while_open<T>(
+        &self,
+        asked: impl AsyncFnOnce(&ToolContext) -> Result<T, ToolError>,
+    ) -> Result<T, ToolError> {
+        let answer = tokio::select! {
+            biased;
+            () = self.over.cancelled() => return Err(ToolError::cancelled()),
+            answer = asked(&self.context) => answer,
+        };
+        if self.is_over() { Err(ToolError::cancelled()) } else { answer }
     }
 
     /// Shows a call whose input is known.
@@ -46,15 +82,15 @@ impl Place {
             Some(map @ Json::Object(_)) => map,
             Some(other) => json!({ "value": other }),
         };
-        let mut report = reporter.report(&in_room(&name), input).meta("bridge.acp.kind", call.kind());
+        let mut report = reporter.report(&in_room(&name), input);
+        report = report.meta("bridge.acp.kind", prefix(&call.kind(), MAX_KIND));
         if let Some(title) = call.title() {
-            report = report.meta("bridge.acp.title", title);
+            report = report.meta("bridge.acp.title", prefix(&title, MAX_PROMPT_TEXT));
         }
-        if let Some(locations) =
-            call.field("locations").filter(|it| it.as_array().is_some_and(|it| !it.is_empty()))
-        {
-            // Values of `meta` are texts.
-            report = report.meta("bridge.acp.locations", locations.to_string());
+        let locations = call.field("locations").filter(|it| it.as_array().is_some_and(|it| !it.is_empty()));
+        // Values of `meta` are texts.
+        if let Some(locations) = locations.map(|it| it.to_string()).filter(|it| it.len() <= MAX_LOCATIONS) {
+            report = report.meta("bridge.acp.locations", locations);
         }
         let reported = report.start();
         if let Err(error) = &reported {
@@ -68,8 +104,8 @@ impl Place {
         self.context.progress(progress);
     }
 
-    /// Shows the plan of the agent: as the view `plan` of an assistant, otherwise as progress.
-    pub(super) fn plan(&self, entries: &Json) {
+    /// Shows the plan of the agent: as a view of an assistant, and as progress.
+    pub(super) fn plan(&self, agent: &str, entries: &Json) {
         let steps = entries.as_array().into_iter().flatten();
         let mark = |step: &Json| match step["status"].as_str() {
             Some("completed") => "✓",
@@ -81,11 +117,20 @@ impl Place {
         });
         let text = lines.collect::<Vec<_>>().join("\n");
         self.context.progress(prefix(&text, MAX_PLAN));
-        if let Some(reporter) = self.context.reporter() {
-            let shown = reporter.show_view("plan", json!({ "entries": entries }), Some(&text));
-            if let Err(error) = shown {
-                tracing::debug!(%error, "the plan of an agent is not shown");
-            }
+        self.view(agent, json!({ "entries": entries }), Some(&text));
+    }
+
+    /// Ends the view of the plan.
+    pub(super) fn end_plan(&self, agent: &str) {
+        self.view(agent, Json::Null, None);
+    }
+
+    fn view(&self, agent: &str, content: Json, text: Option<&str>) {
+        let Some(reporter) = self.context.reporter() else { return };
+        // Each agent has its own: the author and other agents show plans, too.
+        let view = format!("{}/plan", prefix(agent, MAX_AGENT));
+        if let Err(error) = reporter.show_view(&view, content, text) {
+            tracing::debug!(%error, "the plan of an agent is not shown");
         }
     }
 

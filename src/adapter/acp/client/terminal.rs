@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use tokio::{io::AsyncReadExt as _, process::ChildStdout, sync::watch, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{permission, rpc_error::error, shown::Place};
+use super::{choice::chosen, rpc_error::error, shown::Place};
 use crate::{
     MAX_PROMPT_TEXT, PermissionPrompt, PromptedCall, Value,
     adapter::acp::result::TerminalOutput,
@@ -209,8 +209,9 @@ impl Terminals {
             return Err(error(ErrorCode::INVALID_REQUEST, "too many commands are running; release one"));
         }
         let place = place.ok_or_else(|| error(ErrorCode::INVALID_REQUEST, "no prompt is open"))?;
-        allowed(agent, &create, &folder, place).await?;
-        let command = command(&create, folder, options).map_err(|text| invalid(&text))?;
+        let program = program(&create.command, &folder).map_err(invalid)?;
+        allowed(agent, &create, &program, &folder, place).await?;
+        let command = command(&create, &program, folder, options).map_err(invalid)?;
         let limit = create.output_byte_limit.unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT);
         self.start(&command, limit).map(|id| json!({"terminalId": format!("t{id}")}))
     }
@@ -238,7 +239,9 @@ impl Terminals {
         while state.terminals.len() >= MAX_KEPT {
             let oldest = state.terminals.iter().find(|(_, it)| it.is_released).map(|(id, _)| *id);
             let Some(oldest) = oldest.or_else(|| state.terminals.keys().next().copied()) else { break };
-            state.terminals.remove(&oldest);
+            if let Some(terminal) = state.terminals.remove(&oldest) {
+                terminal.kill.cancel(); // nobody can end it any more
+            }
         }
         while state.tasks.try_join_next().is_some() {}
         state.tasks.spawn(run(child, stdout, Arc::clone(&buffer), kill.clone(), ended));
@@ -284,21 +287,25 @@ async fn keep(stdout: &mut ChildStdout, buffer: &Mutex<Buffer>) {
 }
 
 /// Asks the person. A yes is for this command alone, and is never kept.
-async fn allowed(agent: &str, create: &Create, folder: &std::path::Path, place: &Place) -> Result<(), Error> {
+async fn allowed(
+    agent: &str,
+    create: &Create,
+    program: &str,
+    folder: &Path,
+    place: &Place,
+) -> Result<(), Error> {
     let refuse = |text: &str| error(ErrorCode::INVALID_REQUEST, text);
-    let words = [&create.command].into_iter().chain(&create.args).map(String::as_str);
-    let line = shlex::try_join(words).map_err(|_| refuse("the command cannot be shown"))?;
+    let shown = |_| refuse("the command cannot be shown");
+    let words = [program].into_iter().chain(create.args.iter().map(String::as_str));
+    let line = shlex::try_join(words).map_err(shown)?;
     let variables: Vec<String> = create.env.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
-    let with = match shlex::try_join(variables.iter().map(String::as_str)) {
-        Ok(_) if variables.is_empty() => String::new(),
-        Ok(line) => format!(" with {line}"),
-        Err(_) => return Err(refuse("the command cannot be shown")),
-    };
+    let with = shlex::try_join(variables.iter().map(String::as_str)).map_err(shown)?;
+    let with = if variables.is_empty() { String::new() } else { format!(" with {with}") };
     let text = format!("{agent} asks to run a command in {}: {line}{with}", folder.display());
     if text.len() > MAX_PROMPT_TEXT {
         return Err(refuse("the command is too long to be shown to a person"));
     }
-    let input = json!({"command": create.command, "args": create.args, "env": variables, "cwd": folder});
+    let input = json!({"command": program, "args": create.args, "env": variables, "cwd": folder});
     let mut call = PromptedCall::new("terminal").title(&line).raw_input(Value::from(input));
     call.kind = Some("execute".to_owned());
     let prompt = PermissionPrompt::new(call).text(text).option("run", "Run it", "allow_once").option(
@@ -306,22 +313,27 @@ async fn allowed(agent: &str, create: &Create, folder: &std::path::Path, place: 
         "Do not run it",
         "reject_once",
     );
-    let answer = permission::chosen(&prompt, "execute", place.context()).await;
+    let answer = chosen(&prompt, "execute", place).await;
     match answer {
-        Some(option) if option.allows() && !place.context().is_cancelled() => Ok(()),
+        Some(option) if option.allows() && !place.is_over() => Ok(()),
         _ => Err(refuse("the person has not allowed the command")),
     }
 }
 
-fn command(create: &Create, folder: PathBuf, options: &Options) -> Result<Command, String> {
-    // A path counts from the command's folder, as the person reads it.
-    let program = match create.command.contains('/') {
-        true => folder.join(&create.command),
-        false => PathBuf::from(&create.command),
-    };
-    let program = Command::find(program).map_err(|_| "there is no such program".to_owned())?;
-    let program = program.program().to_string_lossy().into_owned();
-    let shell = Command::new("/bin/sh").map_err(|_| "there is no /bin/sh".to_owned())?;
+/// Returns the path of the program that runs: a name with `/` starts at the folder of the command, as in a shell.
+fn program(name: &str, folder: &Path) -> Result<String, &'static str> {
+    let found = if name.contains('/') { Command::new(folder.join(name)) } else { Command::find(name) };
+    let program = found.map_err(|_| "there is no such program")?;
+    program.program().to_str().map(str::to_owned).ok_or("the path of the program is not UTF-8")
+}
+
+fn command(
+    create: &Create,
+    program: &str,
+    folder: PathBuf,
+    options: &Options,
+) -> Result<Command, &'static str> {
+    let shell = Command::new("/bin/sh").map_err(|_| "there is no /bin/sh")?;
     let mut command = shell.arg("-c").arg(BOTH_STREAMS).arg(program);
     command = create.args.iter().fold(command, Command::arg).folder(folder).inherit_user();
     command = create.env.iter().fold(command, |command, it| command.env(&it.name, &it.value));
@@ -377,6 +389,19 @@ fn lock(buffer: &Mutex<Buffer>) -> MutexGuard<'_, Buffer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn program_with_a_slash_is_found_in_the_folder_of_the_command() {
+        let folder = std::env::temp_dir().join(format!("toolbridge-terminal-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("run.sh"), "").unwrap();
+        let expected = folder.join("./run.sh").to_str().unwrap().to_owned();
+        assert_eq!(program("./run.sh", &folder), Ok(expected));
+        assert_eq!(program("/bin/sh", &folder), Ok("/bin/sh".to_owned()));
+        assert!(program("sh", &folder).unwrap().starts_with('/'));
+        assert!(program("./no-such.sh", &folder).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn acp_c16_output_is_kept_from_its_end_at_a_character_boundary() {

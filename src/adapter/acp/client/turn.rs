@@ -51,6 +51,7 @@ impl Prompt {
                     self.gone().await;
                 }
                 session.end(&calls::cancelled());
+                drop(self.permit);
                 let _ = self.outcome.send(Err(calls::cancelled())); // the caller may have gone
                 return;
             }
@@ -76,8 +77,8 @@ impl Prompt {
                 })
             }
         };
+        drop(self.permit); // first: the caller may send its next prompt at once
         let _ = self.outcome.send(outcome);
-        drop(self.permit);
     }
 
     /// Returns why the agent has ended, once that is known.

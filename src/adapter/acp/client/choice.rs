@@ -1,0 +1,112 @@
+//! The option that a person chooses.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::shown::Place;
+use crate::{MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptAnswer, value::prefix};
+
+/// How long a person has to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(120);
+
+/// How often a question is asked if the spoken answer does not name an option.
+const MAX_ASKED: usize = 2;
+
+/// The kinds of calls that change nothing. For any other, a spoken answer must name the option.
+const HARMLESS: [&str; 4] = ["fetch", "read", "search", "think"];
+
+/// Words that turn an answer into its opposite: "do not allow" also names the option "Allow".
+const NEGATIONS: [&str; 8] = ["cannot", "don", "dont", "never", "no", "nope", "not", "without"];
+
+/// Returns the option that the person chooses, if there is one in time and before the end of the turn.
+pub(super) async fn chosen(prompt: &PermissionPrompt, kind: &str, place: &Place) -> Option<PermissionOption> {
+    let mut prompt = prompt.clone();
+    for _ in 0..MAX_ASKED {
+        let answer = timeout(ANSWER_LIMIT, place.ask(prompt.clone())).await.ok()?.ok()?;
+        let option = prompt.chosen(&answer)?.clone();
+        if !option.allows() || is_clear(kind, &option, &prompt.options, &answer) {
+            return Some(option);
+        }
+        let names: Vec<&str> = prompt.options.iter().map(|it| it.name.as_str()).collect();
+        let text = format!(
+            "{} Please say one of: {}.",
+            prompt.text.as_deref().unwrap_or_default(),
+            names.join(", ")
+        );
+        prompt.text = Some(prefix(&text, MAX_PROMPT_TEXT).to_owned());
+    }
+    None
+}
+
+/// Returns whether an answer is clear enough: what was said must not
+/// be a refusal, and must name the option if the call changes something.
+fn is_clear(
+    kind: &str,
+    option: &PermissionOption,
+    options: &[PermissionOption],
+    answer: &PromptAnswer,
+) -> bool {
+    let Some(said) = &answer.text else { return true }; // not spoken
+    let said = words(said);
+    let negates = |word: &String| NEGATIONS.contains(&word.as_str());
+    if said.iter().any(|word| negates(word) && !words(&option.name).contains(word)) {
+        return false;
+    }
+    if HARMLESS.contains(&kind) {
+        return true;
+    }
+    let names = |option: &PermissionOption| {
+        let name = words(&option.name);
+        !name.is_empty() && said.windows(name.len()).any(|part| *part == name[..])
+    };
+    // The longest name counts: "allow" is part of "allow always".
+    let longest = options.iter().filter(|it| names(it)).max_by_key(|it| words(&it.name).len());
+    longest.is_some_and(|found| found.option_id == option.option_id)
+}
+
+fn words(text: &str) -> Vec<String> {
+    let words = text.split(|it: char| !it.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(str::to_lowercase).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PromptedCall;
+
+    fn option(id: &str, name: &str, kind: &str) -> PermissionOption {
+        PermissionPrompt::new(PromptedCall::new("x")).option(id, name, kind).options.remove(0)
+    }
+
+    #[test]
+    fn acp_c8_spoken_yes_to_a_change_must_name_the_option() {
+        let options = [option("y", "Allow", "allow_once"), option("a", "Allow always", "allow_always")];
+        let clear = |kind: &str, at: usize, said: &str| {
+            is_clear(
+                kind,
+                &options[at],
+                &options,
+                &PromptAnswer::selected(&*options[at].option_id).text(said),
+            )
+        };
+        for kind in ["edit", "delete", "move", "execute", "other", "unknown"] {
+            assert!(!clear(kind, 0, "yes"), "{kind}");
+            assert!(!clear(kind, 0, "sure, go ahead"), "{kind}");
+            assert!(clear(kind, 0, "Allow it, please!"), "{kind}");
+            assert!(!clear(kind, 0, "allow always"), "{kind}");
+            assert!(clear(kind, 1, "I allow, allow ALWAYS"), "{kind}");
+            assert!(!clear(kind, 1, "allow"), "{kind}");
+        }
+        for said in ["do not allow", "Don't allow it", "don’t allow", "never allow that", "No! Allow? No."]
+        {
+            assert!(!clear("edit", 0, said) && !clear("read", 0, said), "{said}");
+        }
+        let named = [option("y", "Do not ask, allow", "allow_once")];
+        let answer = PromptAnswer::selected("y").text("do not ask, allow");
+        assert!(is_clear("edit", &named[0], &named, &answer), "the option itself says not");
+        assert!(clear("read", 0, "yes"));
+        // A person who has touched the option has said nothing.
+        assert!(is_clear("edit", &options[0], &options, &PromptAnswer::selected("y")));
+    }
+}
