@@ -176,7 +176,7 @@ impl Pair {
 }
 
 /// The CPU time of a process.
-fn cpu(pid: u32) -> Duration {
+pub(super) fn cpu(pid: u32) -> Duration {
     /// `sysconf(_SC_CLK_TCK)` on Linux.
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
@@ -198,7 +198,7 @@ fn resident(pid: u32) -> f64 {
     fields(&status, "VmRSS:").sum::<u64>() as f64 * 1024.0 / 1e6
 }
 
-fn fields(status: &str, name: &str) -> impl Iterator<Item = u64> {
+pub(super) fn fields(status: &str, name: &str) -> impl Iterator<Item = u64> {
     let lines = status.lines().filter_map(move |line| line.split_once(name).map(|(_, value)| value));
     lines.filter_map(|value| value.split_whitespace().next()?.parse().ok())
 }

@@ -3,7 +3,7 @@
 //!
 //! `scripts/bench-room` starts the server and runs this. Both participants run in this process, except in `compare`,
 //! where each has its own. Arguments select parts by name (compare, memory, first, calls, many, flood,
-//! mcp).
+//! mcp, rap, callbacks, acp). The last two need no LiveKit server, but run with the others.
 
 #![allow(
     clippy::disallowed_methods,
@@ -52,14 +52,25 @@ const BEFORE: [usize; 2] = [1_000, 100_000];
 /// How many calls are in flight at once while their number grows.
 const IN_FLIGHT: usize = 8;
 
+mod acp;
+mod callbacks;
 mod compare;
+mod http;
 mod mcp;
+mod rap;
+mod rounds;
 
 async fn get_battery() -> Result<f32, ToolError> {
     Ok(0.8)
 }
 
 fn main() {
+    match env::var("TOOLBRIDGE_BENCH_ROLE").as_deref() {
+        Ok("agent") => return acp::agent(),
+        Ok("tool") => return rap::tool(),
+        Ok("flood") => return callbacks::flood(),
+        _ => {}
+    }
     let Ok(url) = env::var("LIVEKIT_URL") else {
         eprintln!("skipped: livekit-server (set LIVEKIT_URL, or run scripts/bench-room)");
         return;
@@ -97,6 +108,15 @@ fn main() {
         }
         if wanted("mcp") {
             mcp::mcp(&url, &key).await;
+        }
+        if wanted("rap") {
+            rap::rap(&url, &key).await;
+        }
+        if wanted("callbacks") {
+            callbacks::callbacks().await;
+        }
+        if wanted("acp") {
+            acp::acp().await;
         }
     });
 }

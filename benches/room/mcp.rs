@@ -4,7 +4,6 @@
 //! themselves, one at a time, so that they add as little as possible.
 
 use std::{
-    collections::BTreeMap,
     path::PathBuf,
     process::Stdio,
     time::{Duration, Instant},
@@ -24,16 +23,7 @@ use toolbridge::{
     livekit::AccessKey,
 };
 
-use super::{report, share};
-
-/// How often each row is measured. The rows take turns, so that a change of the machine's load meets all of them.
-const ROUNDS: usize = 40;
-
-/// The calls of a row in each round.
-const CALLS: usize = 50;
-
-/// The calls of each row before the first round.
-const WARM_UP: usize = 500;
+use super::rounds::Rounds;
 
 /// The text of a call, in bytes.
 const TEXT: usize = 40;
@@ -80,50 +70,15 @@ pub(super) async fn mcp(url: &str, key: &AccessKey) {
         return;
     };
     let mut callers = Callers::start(url, key, &script, program).await;
+    let times = Rounds::of(&Row::ALL, async |row, count| callers.calls(row, count).await).await;
     for row in Row::ALL {
-        callers.calls(row, WARM_UP).await;
+        times.report(row, row.name());
     }
-    let mut times = BTreeMap::<Row, Rounds>::new();
-    for _ in 0..ROUNDS {
-        for row in Row::ALL {
-            let mut round = callers.calls(row, CALLS).await;
-            round.sort_unstable();
-            times.entry(row).or_default().push(round);
-        }
-    }
-    for (row, rounds) in &times {
-        report(row.name(), &mut rounds.concat());
-    }
-    let added = |what: &str, row: Row, base: &[Row]| {
-        print_added(what, &times[&row], &base.iter().map(|it| &times[it]).collect::<Vec<_>>());
-    };
     let both = [Row::ServerDirectly, Row::ToolInRoom];
-    added("client's adapter (second row - first - third)", Row::ServerInRoom, &both);
-    added("server over HTTP (fourth row - third)", Row::HostOverHttp, &both[1..]);
-    added("server over stdio (fifth row - third)", Row::HostOverStdio, &both[1..]);
+    times.added("client's adapter (second row - first - third)", Row::ServerInRoom, &both);
+    times.added("server over HTTP (fourth row - third)", Row::HostOverHttp, &both[1..]);
+    times.added("server over stdio (fifth row - third)", Row::HostOverStdio, &both[1..]);
     callers.close().await;
-}
-
-/// The times of a row, round by round, each sorted.
-type Rounds = Vec<Vec<Duration>>;
-
-/// Prints by how much the median of a row exceeds the sum of the medians of others: of all calls, and the quartiles of
-/// the rounds.
-fn print_added(what: &str, row: &Rounds, base: &[&Rounds]) {
-    let median = |rounds: &[Vec<Duration>]| {
-        let mut all = rounds.concat();
-        all.sort_unstable();
-        share(&all, 0.5)
-    };
-    let whole = median(row) - base.iter().map(|rounds| median(rounds)).sum::<f64>();
-    let each = |n: usize| share(&row[n], 0.5) - base.iter().map(|rounds| share(&rounds[n], 0.5)).sum::<f64>();
-    let mut rounds: Vec<f64> = (0..row.len()).map(each).collect();
-    rounds.sort_unstable_by(f64::total_cmp);
-    let [low, high] = [rounds.len() / 4, rounds.len() * 3 / 4].map(|at| rounds[at]);
-    println!(
-        "  {what} adds to p50: {whole:.2} ms; half of the {} rounds {low:.2} to {high:.2}",
-        rounds.len()
-    );
 }
 
 /// The participants and hosts of all rows.
