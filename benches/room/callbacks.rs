@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::{Value as Json, json};
+use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
@@ -23,7 +23,7 @@ use toolbridge::{
 use super::{
     compare::cpu,
     http::{self, Connection},
-    rap::ToolProcess,
+    rap::{ToolProcess, repeat},
     rounds::Rounds,
 };
 
@@ -143,7 +143,8 @@ impl Flooded {
         let tools = tools.await.expect("its manifest");
         let room = MemoryRoom::new();
         let phone = Client::builder()
-            .tool("own", "", async |message: Json| Ok::<_, toolbridge::ToolError>(message))
+            .tool("own", "", repeat)
+            .configure(|config| config.caps.requests.calls_per_second = 1_000_000)
             .join_over(room.client("phone"))
             .await
             .expect("joined");
@@ -163,7 +164,7 @@ impl Flooded {
                 match row {
                     Row::Quiet | Row::Flooded => call(&self.tools).await,
                     _ => {
-                        self.assistant.call("own", json!({"n": 1})).await.expect("a result");
+                        self.assistant.call("own", json!({"message": "x"})).await.expect("a result");
                     }
                 }
                 times.push(began.elapsed());

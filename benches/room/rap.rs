@@ -4,10 +4,10 @@
 //! it keeps.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     env,
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -34,11 +34,11 @@ use super::{
 const TEXT: usize = 40;
 
 #[derive(Deserialize, Serialize, JsonSchema)]
-struct Message {
+pub(super) struct Message {
     message: String,
 }
 
-async fn repeat(message: Message) -> Result<Message, ToolError> {
+pub(super) async fn repeat(message: Message) -> Result<Message, ToolError> {
     Ok(message)
 }
 
@@ -200,8 +200,10 @@ pub(super) fn tool() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let (posts, mut waiting) = mpsc::unbounded_channel::<(String, Json)>();
+        let own = Arc::new(OnceLock::<String>::new());
+        let url = Arc::clone(&own);
         let address = http::serve(move |path, body| match path {
-            "/.well-known/rap-toolset" => manifest().to_string(),
+            "/.well-known/rap-toolset" => manifest(own.get().expect("set before it is told")).to_string(),
             "/invoke" => {
                 let invocation: Json = serde_json::from_slice(&body).expect("JSON");
                 let posts = posts.clone();
@@ -209,22 +211,23 @@ pub(super) fn tool() {
                 String::new()
             }
             _ => String::new(),
-        });
-        println!("http://{}", address.await);
-        let mut to = None;
+        })
+        .await;
+        println!("{}", url.get_or_init(|| format!("http://{address}")));
+        let mut connections = HashMap::new();
         while let Some((url, message)) = waiting.recv().await {
-            let to = match &mut to {
-                Some(to) => to,
-                none => none.insert(Connection::to(&url).await),
+            let to = match connections.entry(http::split(&url).0.to_owned()) {
+                Entry::Occupied(to) => to.into_mut(),
+                Entry::Vacant(none) => none.insert(Connection::to(&url).await),
             };
             to.post(&url, &message.to_string()).await;
         }
     });
 }
 
-fn manifest() -> Json {
+fn manifest(url: &str) -> Json {
     let tool = |name| json!({"name": name, "description": "", "inputSchema": {"type": "object"}});
-    json!({"name": "bench", "endpoint": "/invoke", "tools": [tool("repeat"), tool("subscribe")]})
+    json!({"name": "bench", "endpoint": format!("{url}/invoke"), "tools": [tool("repeat"), tool("subscribe")]})
 }
 
 async fn run(invocation: &Json, posts: &mpsc::UnboundedSender<(String, Json)>) {
