@@ -114,7 +114,7 @@ async fn answers() -> anyhow::Result<()> {
     let watching = play(&assistant, steps).await?;
     ensure!(text(&watching).starts_with("Watching."), "{}", text(&watching));
     // Only its latest state counts.
-    while view(&mut seen).await? != json!(["plan", {"step": 3}]) {}
+    while view(&mut seen).await? != json!(["published/plan", {"step": 3}]) {}
     let events: Vec<String> = assistant
         .late_results()
         .iter()

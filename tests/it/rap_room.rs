@@ -128,24 +128,25 @@ fn offers(assistant: &Assistant, tool: &str) -> bool {
 async fn rap_r9_subscription_at_an_assistant_is_recorded_and_can_be_cancelled() {
     let (room, toolset) = (MemoryRoom::new(), Toolset::start().await);
     let assistant = assistant(&room, &toolset).await;
-    assert!(!offers(&assistant, "cancel_subscription"), "there is nothing to end");
+    assert!(!offers(&assistant, "builds.cancel_subscription"), "there is nothing to end");
     let (invocation, text) = subscribed(&assistant, &toolset).await;
     let id = invocation.body["id"].as_str().unwrap();
     assert!(text.starts_with("Subscribed.\n") && text.contains(&format!("tool_call_id {id:?}")), "{text}");
-    while !offers(&assistant, "cancel_subscription") {
+    while !offers(&assistant, "builds.cancel_subscription") {
         tokio::task::yield_now().await;
     }
     // Only a subscription of this thread can be ended.
     for wrong in ["", "another", "t"] {
-        let error = assistant.call("cancel_subscription", json!({"tool_call_id": wrong})).await.unwrap_err();
+        let error =
+            assistant.call("builds.cancel_subscription", json!({"tool_call_id": wrong})).await.unwrap_err();
         assert!(error.to_string().contains("no subscription"), "{error}");
     }
     assert!(toolset.others().await.is_empty());
-    let ended = assistant.call("cancel_subscription", json!({"tool_call_id": id})).await.unwrap();
+    let ended = assistant.call("builds.cancel_subscription", json!({"tool_call_id": id})).await.unwrap();
     assert_eq!(ended.decode::<String>().unwrap(), "The subscription was cancelled.");
     assert_eq!(toolset.next_of("/cancel_tool_call").await.body["tool_call_id"], id);
     assert_eq!(invocation.say("subscription_event", json!({"text": "late"})).await, 410);
-    while offers(&assistant, "cancel_subscription") {
+    while offers(&assistant, "builds.cancel_subscription") {
         tokio::task::yield_now().await;
     }
     assert!(events(&assistant).is_empty());
@@ -180,7 +181,7 @@ async fn rap_r20_events_are_reported_until_the_final_one_and_unknown_ones_droppe
     let id = invocation.body["id"].as_str().unwrap().to_owned();
     let expected = [(id.clone(), "{\"action\": \"opened\"}".to_owned()), (id, "closed".to_owned())];
     assert_eq!(events(&assistant), expected);
-    while offers(&assistant, "cancel_subscription") {
+    while offers(&assistant, "builds.cancel_subscription") {
         tokio::task::yield_now().await;
     }
     // The room sees each event as a call of the reserved tool, which nobody can call.
@@ -275,14 +276,47 @@ async fn rap_r23_view_reaches_the_clients_and_its_latest_state_one_that_joins_la
         };
         tokio::time::timeout(Duration::from_secs(60), shown).await.expect("no view came")
     };
-    assert_eq!(view(&mut seen).await, ("diff".to_owned(), json!({"patch": "one"})));
+    assert_eq!(view(&mut seen).await, ("builds/diff".to_owned(), json!({"patch": "one"})));
     // After the result, too: a tool may show what its work has changed.
     show("two").await;
-    assert_eq!(view(&mut seen).await, ("diff".to_owned(), json!({"patch": "two"})));
+    assert_eq!(view(&mut seen).await, ("builds/diff".to_owned(), json!({"patch": "two"})));
     let second = Client::builder();
     let second = second.join_over(room.client("second")).await.unwrap();
     let mut seen = second.events();
-    assert_eq!(view(&mut seen).await, ("diff".to_owned(), json!({"patch": "two"})));
+    assert_eq!(view(&mut seen).await, ("builds/diff".to_owned(), json!({"patch": "two"})));
+}
+
+#[tokio::test]
+async fn rap_r23_toolset_shows_at_most_8_views_and_ends_them_when_it_is_closed() {
+    let (room, toolset) = (MemoryRoom::new(), Toolset::start().await);
+    let phone = Client::builder().join_over(room.client("phone")).await.unwrap();
+    let tools = Arc::new(toolset.source().await.unwrap());
+    let assistant = Assistant::builder().tools(Arc::clone(&tools)).consent(|_| async { true });
+    let assistant = assistant.join_over(room.assistant("assistant")).await.unwrap();
+    assistant.ready("phone").await.unwrap();
+    let mut seen = phone.events();
+    let call = assistant.call("t", ()).start();
+    let invocation = toolset.invocation().await;
+    for n in 0..9 {
+        let view = json!({"view_type": format!("v{n}"), "content": {"n": n}});
+        assert_eq!(invocation.say("view_update", view).await, 200);
+    }
+    assert_eq!(tools.counts().dropped, 1);
+    // Other views have a place, also one with the same name.
+    assistant.show_view("v0", Value::from(json!({"own": true})), None).unwrap();
+    assert_eq!(invocation.answer("done").await, 200);
+    call.await.unwrap();
+    tools.close().await;
+    let mut ended = Vec::new();
+    while ended.len() < 8 {
+        let event = tokio::time::timeout(Duration::from_secs(60), seen.recv()).await.expect("no view came");
+        let Event::View { view, .. } = event.expect("it has left") else { continue };
+        if view.content.is_nil() {
+            ended.push(view.view.clone());
+        }
+    }
+    ended.sort_unstable();
+    assert_eq!(ended, (0..8).map(|n| format!("builds/v{n}")).collect::<Vec<_>>());
 }
 
 #[tokio::test]

@@ -37,8 +37,8 @@ use self::{
 };
 use super::{listen::Listener, secret::random_text};
 use crate::{
-    Consent, ErrorCode, Outcome, Progress, SourceHealth, Tool, ToolContext, ToolError, ToolName, ToolOptions,
-    ToolSource, Value,
+    Consent, ErrorCode, NameMap, NameRules, Outcome, Progress, SourceHealth, Tool, ToolContext, ToolError,
+    ToolName, ToolOptions, ToolSource, Value,
 };
 
 /// The tool that ends a subscription. It is offered while one is active.
@@ -145,7 +145,7 @@ async fn start(settings: RapToolset) -> Result<RapTools, RapError> {
         inbox,
         callback,
         user_id: settings.user_id.clone(),
-        cancel_name: settings.policy.in_room(CANCEL_SUBSCRIPTION).parse().ok(),
+        cancel_name: cancel_name(&settings),
         settings,
         others: OnceLock::new(),
         changed: Notify::new(),
@@ -167,6 +167,14 @@ async fn start(settings: RapToolset) -> Result<RapTools, RapError> {
         tasks: Mutex::new(tasks),
         reading: Mutex::new(reading),
     })
+}
+
+/// Returns the name of the tool that ends subscriptions. It begins with that of the toolset, because each toolset with a
+/// subscription has such a tool.
+fn cancel_name(settings: &RapToolset) -> Option<ToolName> {
+    let first = settings.policy.prefix.as_deref().unwrap_or(&settings.name);
+    let name = format!("{}.{CANCEL_SUBSCRIPTION}", first.replace('.', "_"));
+    NameMap::new(NameRules::Tool, [&*name]).converted(&name)?.parse().ok()
 }
 
 /// Has the server cancel calls, each once.
@@ -265,7 +273,8 @@ impl Shared {
         let requests = server.clone().with_endpoint(&manifest.endpoint).map_err(|error| refused(&error))?;
         let settings = &self.settings;
         let (tools, left_out) =
-            manifest.tools(&self.name, &settings.policy, CANCEL_SUBSCRIPTION, |tool| settings.offers(tool));
+            manifest
+                .tools(&self.name, &settings.policy, self.cancel_name.as_ref(), |tool| settings.offers(tool));
         for (tool, reason) in &left_out {
             tracing::warn!(toolset = &*self.name, tool, reason, "a tool of a toolset is not offered");
         }

@@ -19,7 +19,11 @@ use crate::{
         rap::{address::Outgoing, result::RapResult},
         sink::{MAX_CALLS, Room},
     },
+    value::prefix,
 };
+
+/// The longest name of a tool in the log, in bytes: a runtime may send any.
+const MAX_SHOWN: usize = 128;
 
 /// The largest result that is sent, in bytes: the largest that a frame of the room carries.
 const MAX_RESULT: usize = 16 * 1024 * 1024;
@@ -37,10 +41,11 @@ pub(super) struct Calls {
 /// Runs a call that was accepted, and sends its result. A call that is cancelled ends, and its result is sent for 5 s.
 pub(super) async fn run(calls: Arc<Calls>, invocation: Invocation, cancelled: CancellationToken) {
     let Invocation { key, callback, operation, arguments } = invocation;
+    let shown = operation.as_deref().map(|name| prefix(name, MAX_SHOWN).to_owned());
     let _open = Open { table: &calls.table, key: &key };
     // Nobody would get the result, so nothing runs.
     if let Err(error) = calls.outgoing.look_up(&callback.target).await {
-        tracing::warn!(operation, %error, "a RAP call did not run: its callback cannot be used");
+        tracing::warn!(operation = shown, %error, "a RAP call did not run: its callback cannot be used");
         return;
     }
     let result = called(&calls.room, operation.as_deref(), arguments, &cancelled).await;
@@ -59,7 +64,7 @@ pub(super) async fn run(calls: Arc<Calls>, invocation: Invocation, cancelled: Ca
         Posted::Received => {}
         Posted::Refused(reason) | Posted::Failed(reason) => {
             let host = callback.target.host();
-            tracing::warn!(%host, operation, %reason, "the result of a RAP call could not be delivered");
+            tracing::warn!(%host, operation = shown, %reason, "the result of a RAP call could not be delivered");
         }
     }
 }
@@ -118,15 +123,16 @@ async fn called(
 
 /// Returns a failure: what happened, and then what the tool has of its result.
 fn of_error(operation: &str, error: &CallError) -> RapResult {
+    let shown = prefix(operation, MAX_SHOWN);
     match error {
         CallError::NotBound { clients, .. } => {
             tracing::warn!(
                 ?clients,
-                operation,
+                operation = shown,
                 "a client obeys another assistant; serve RAP beside that one"
             );
         }
-        other => tracing::debug!(code = %other.code(), operation, "a RAP call failed"),
+        other => tracing::debug!(code = %other.code(), operation = shown, "a RAP call failed"),
     }
     let text = failure::text(operation, error);
     let CallError::Tool(failure) = error else { return failed(&text) };

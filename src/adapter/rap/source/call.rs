@@ -10,7 +10,7 @@ use super::{
     inbox::{Answer, End, NewCall, OpenCall, Subscribed},
     manifest::Listed,
     questions::ask,
-    reports::Reports,
+    reports::{Origin, Reports},
     requests::{RequestError, Requests},
 };
 use crate::{ErrorCode, Outcome, Progress, StopReason, ToolContext, ToolError, ToolName, Value};
@@ -44,10 +44,11 @@ pub(super) async fn call(
         call_id: call_id.clone(),
         tool: listed.tool.name().clone(),
         is_structured: listed.is_structured,
-        reports: Reports::of(context),
+        reports: Reports::of(context, &shared.name),
         limit: context.time_left(),
     });
-    let mut open = Guard { open: opened.map_err(ToolError::internal)?, shared, context };
+    let mut open =
+        Guard { open: opened.map_err(ToolError::internal)?, shared, context, tool: listed.tool.name() };
     let id = open.open.id.clone();
     context.progress(Progress::started());
     let invocation = shared.invocation(&open.open, listed, &arguments, call_id.as_deref());
@@ -102,6 +103,7 @@ struct Guard<'a> {
     open: OpenCall,
     shared: &'a Shared,
     context: &'a ToolContext,
+    tool: &'a ToolName,
 }
 
 impl Guard<'_> {
@@ -132,6 +134,13 @@ impl Drop for Guard<'_> {
         };
         if self.open.end(if is_late { End::Late } else { End::Over }) {
             self.shared.inbox.cancel(&self.open.id);
+        } else if let Ok(answer) = self.open.result.try_recv() {
+            // It came while the call ended.
+            self.shared.inbox.cancel_subscription(&self.open.id);
+            if is_late {
+                let origin = Origin { id: self.open.id.clone(), tool: self.tool.clone() };
+                Reports::of(self.context, &self.shared.name).late(&origin, answer.result);
+            }
         }
     }
 }
@@ -142,11 +151,11 @@ fn complete(answer: Answer, shared: &Shared, id: &str) -> Outcome {
     let text = match subscription {
         Subscribed::No => return result.into_outcome(),
         Subscribed::Yes => {
-            let name = shared.cancel_name.as_ref().map_or(super::CANCEL_SUBSCRIPTION, ToolName::as_str);
-            format!(
-                "This call has started a subscription: its events follow by themselves. To end it, call {name} with the \
-                 tool_call_id {id:?}."
-            )
+            let how = shared.cancel_name.as_ref().map(|name| {
+                format!(" To end it, call {name} with the tool_call_id {id:?}.")
+            });
+            let started = "This call has started a subscription: its events follow by themselves.";
+            format!("{started}{}", how.unwrap_or_default())
         }
         Subscribed::Ended => {
             "The subscription that this call has started is over: its last event has come already.".to_owned()

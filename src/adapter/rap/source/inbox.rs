@@ -7,6 +7,7 @@
 mod state;
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -35,6 +36,12 @@ use crate::{
 
 /// The most subscriptions at once.
 const MAX_SUBSCRIPTIONS: usize = 64;
+
+/// How long a call is remembered after its subscription, at least: its tool may send the last event again.
+const AFTER_SUBSCRIPTION: Duration = Duration::from_secs(60);
+
+/// The most views that one toolset shows at once: half of those that an assistant may show.
+const MAX_VIEWS: usize = 8;
 
 /// The messages of one call: on average, and at once. A tool that reports faster hears that it should slow down.
 const CALL_RATE: Rate = Rate::new(200, 400);
@@ -125,6 +132,8 @@ pub(super) struct Inbox {
     key: DigestKey,
     state: Mutex<State>,
     counters: Counters,
+    /// The views that are shown, and by which call.
+    views: Mutex<BTreeMap<String, Reports>>,
     /// Notified when the first subscription starts and when the last one ends.
     pub(super) changed: Notify,
     /// The ids of calls that their tools shall cancel. `None` once the source is closed.
@@ -138,6 +147,7 @@ impl Inbox {
             key: DigestKey::random()?,
             state: Mutex::default(),
             counters: Counters::default(),
+            views: Mutex::default(),
             changed: Notify::new(),
             cancels: Mutex::new(Some(cancels)),
         })
@@ -230,7 +240,9 @@ impl Inbox {
                 reports.late(&origin, result);
                 Effect::Late
             }
-            Taken::View(reports, view, content) => reported(reports.view(&view, &content), Effect::Accepted),
+            Taken::View(reports, view, content) => {
+                reported(self.show(reports, view, &content), Effect::Accepted)
+            }
         });
         let counters = &self.counters;
         count(match &delivered {
@@ -255,18 +267,28 @@ impl Inbox {
     ) -> Result<Taken, Refusal> {
         let message =
             Message::read(text).map_err(|error: MessageError| Refusal::Malformed(error.to_string()))?;
+        let mut result = None;
+        if matches!(message.content, MessageContent::Result) {
+            let read = {
+                let mut state = self.state();
+                let entry = self.entry(&mut state, digest, &message)?;
+                if matches!(entry.phase, Phase::Settled) {
+                    return Ok(Taken::Done(Effect::Duplicate));
+                }
+                if entry.is_structured { RapResult::read_structured } else { RapResult::read }
+            };
+            // Without the lock: it may have 16 MiB.
+            let read = read(text);
+            result = Some(read.map_err(|error: RapResultError| Refusal::Malformed(error.to_string()))?);
+        }
         let mut state = self.state();
         let state = &mut *state;
-        // It may have ended while the message was read.
-        let entry = state.entries.get_mut(digest).ok_or(Refusal::Over)?;
-        if message.group != self.group || message.id.as_ref().is_some_and(|id| *id != entry.id) {
-            return Err(Refusal::Unknown);
-        }
-        if message.call_id.is_some() && message.call_id != entry.call_id {
-            return Err(Refusal::Malformed("`call_id` is not that of the invocation".to_owned()));
-        }
+        let entry = self.entry(state, digest, &message)?;
         match message.content {
-            MessageContent::Result => self.result(state, digest, text),
+            MessageContent::Result => Ok(match result {
+                Some(result) => self.result(state, digest, result),
+                None => Taken::Done(Effect::Dropped), // it was read above
+            }),
             MessageContent::Event(event) => Ok(self.event(state, digest, event, text)),
             MessageContent::View { view, content } => Ok(Taken::View(entry.reports.clone(), view, content)),
             MessageContent::SignIn { url } if url.starts_with("https://") => {
@@ -282,14 +304,42 @@ impl Inbox {
         }
     }
 
-    fn result(&self, state: &mut State, digest: &Digest, text: &str) -> Result<Taken, Refusal> {
-        let subscriptions = state.subscriptions;
-        let Some(entry) = state.entries.get_mut(digest) else { return Err(Refusal::Over) };
-        if matches!(entry.phase, Phase::Settled) {
-            return Ok(Taken::Done(Effect::Duplicate));
+    /// Shows a view. Returns whether the room got it.
+    fn show(&self, reports: Reports, view: String, content: &Json) -> bool {
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_end = content.as_object().is_some_and(serde_json::Map::is_empty);
+        if !views.contains_key(&view) && (is_end || views.len() >= MAX_VIEWS) {
+            return false;
         }
-        let read = if entry.is_structured { RapResult::read_structured } else { RapResult::read };
-        let result = read(text).map_err(|error: RapResultError| Refusal::Malformed(error.to_string()))?;
+        let is_shown = reports.view(&view, content);
+        if is_end {
+            views.remove(&view);
+        } else if is_shown {
+            views.insert(view, reports);
+        }
+        is_shown
+    }
+
+    /// Returns the call of a message, which may have ended while the message was read.
+    fn entry<'a>(
+        &self,
+        state: &'a mut State,
+        digest: &Digest,
+        message: &Message,
+    ) -> Result<&'a mut Entry, Refusal> {
+        let entry = state.entries.get_mut(digest).ok_or(Refusal::Over)?;
+        if message.group != self.group || message.id.as_ref().is_some_and(|id| *id != entry.id) {
+            return Err(Refusal::Unknown);
+        }
+        if message.call_id.is_some() && message.call_id != entry.call_id {
+            return Err(Refusal::Malformed("`call_id` is not that of the invocation".to_owned()));
+        }
+        Ok(entry)
+    }
+
+    fn result(&self, state: &mut State, digest: &Digest, result: RapResult) -> Taken {
+        let subscriptions = state.subscriptions;
+        let Some(entry) = state.entries.get_mut(digest) else { return Taken::Done(Effect::Dropped) };
         let starts = result.is_subscription && !result.is_error;
         match std::mem::replace(&mut entry.phase, Phase::Settled) {
             Phase::Open { result: to, .. } => {
@@ -314,20 +364,23 @@ impl Inbox {
                     Subscribed::No | Subscribed::Ended => {}
                 }
                 let (reports, origin) = (entry.reports.clone(), entry.origin());
-                let _ = to.send(Answer { result, subscription }); // it has just ended
-                if matches!(subscription, Subscribed::Yes | Subscribed::Ended) {
-                    return Ok(Taken::Subscribed(reports, origin, early));
+                let is_awaited = to.send(Answer { result, subscription }).is_ok();
+                if !is_awaited && subscription == Subscribed::Yes {
+                    self.cancel(&origin.id); // the call has just ended
+                    self.unsubscribe(state, digest);
+                } else if matches!(subscription, Subscribed::Yes | Subscribed::Ended) {
+                    return Taken::Subscribed(reports, origin, early);
                 }
                 early.iter().for_each(|_| count(&self.counters.dropped));
-                Ok(Taken::Done(Effect::Accepted))
+                Taken::Done(Effect::Accepted)
             }
             Phase::Late => {
                 if starts {
                     self.cancel(&entry.id);
                 }
-                Ok(Taken::Late(entry.reports.clone(), entry.origin(), result))
+                Taken::Late(entry.reports.clone(), entry.origin(), result)
             }
-            Phase::Settled => Ok(Taken::Done(Effect::Duplicate)),
+            Phase::Settled => Taken::Done(Effect::Duplicate),
         }
     }
 
@@ -366,6 +419,7 @@ impl Inbox {
     fn unsubscribe(&self, state: &mut State, digest: &Digest) {
         let Some(entry) = state.entries.get_mut(digest).filter(|it| it.is_subscribed) else { return };
         entry.is_subscribed = false;
+        entry.end = entry.end.max(Instant::now() + AFTER_SUBSCRIPTION);
         state.ends.insert((entry.end, *digest));
         state.subscriptions -= 1;
         self.changed.notify_one();
@@ -397,8 +451,12 @@ impl Inbox {
         }
     }
 
-    /// Sends no further cancellations. Those that wait are still sent.
+    /// Ends the views, and sends no further cancellations. Those that wait are still sent.
     pub(super) fn close(&self) {
+        let views = std::mem::take(&mut *self.views.lock().unwrap_or_else(PoisonError::into_inner));
+        for (view, reports) in views {
+            reports.view(&view, &Json::Object(serde_json::Map::new()));
+        }
         self.cancels.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 

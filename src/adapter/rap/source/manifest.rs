@@ -145,16 +145,14 @@ impl Manifest {
         self,
         source: &str,
         policy: &Policy,
-        reserved: &str,
+        reserved: Option<&ToolName>,
         offers: impl Fn(&str) -> bool,
     ) -> (BTreeMap<ToolName, Arc<Listed>>, Vec<LeftOut>) {
         let mut left_out = Vec::new();
         let mut kept: Vec<Definition> = Vec::new();
         for definition in self.definitions.into_iter().filter(|it| offers(&it.name)) {
             let size = definition.schema.to_string().len();
-            let reason = if definition.name == reserved {
-                "it has the name of a tool that is built in".to_owned()
-            } else if size > MAX_SCHEMA {
+            let reason = if size > MAX_SCHEMA {
                 format!("its input schema has {size} bytes; the limit is {MAX_SCHEMA}")
             } else if kept.len() >= MAX_TOOLS {
                 format!("the toolset has more than {MAX_TOOLS} tools")
@@ -169,6 +167,10 @@ impl Manifest {
         for definition in kept {
             let name = names.converted(&policy.in_room(&definition.name)).and_then(|it| it.parse().ok());
             match name {
+                Some(name) if Some(&name) == reserved => {
+                    let reason = "it has the name of a tool that is built in".to_owned();
+                    left_out.push((definition.name, reason));
+                }
                 Some(name) => {
                     _ = tools
                         .insert(ToolName::clone(&name), Arc::new(definition.listed(name, source, policy)))
@@ -265,8 +267,12 @@ mod tests {
         Manifest::read(&manifest.to_string())
     }
 
+    fn reserved() -> ToolName {
+        "p.cancel_subscription".parse().unwrap()
+    }
+
     fn offered(tools: &[Json], policy: &Policy) -> (BTreeMap<ToolName, Arc<Listed>>, Vec<LeftOut>) {
-        read(&manifest(tools)).unwrap().tools("source", policy, "cancel_subscription", |it| it != "denied")
+        read(&manifest(tools)).unwrap().tools("source", policy, Some(&reserved()), |it| it != "denied")
     }
 
     #[test]
@@ -308,7 +314,7 @@ mod tests {
         let tools = [
             tool("good", &json!({})),
             tool("huge", &huge),
-            tool("cancel_subscription", &json!({})),
+            tool("cancel subscription", &json!({})),
             tool("denied", &json!({})),
             tool("spaced name", &json!({"description": "é".repeat(1_000)})),
         ];
@@ -317,7 +323,7 @@ mod tests {
         assert_eq!(names, ["p.good", "p.spaced_name"]);
         assert_eq!(offered.values().nth(1).unwrap().operation, "spaced name");
         assert!(offered.values().nth(1).unwrap().tool.description().len() <= MAX_DESCRIPTION);
-        assert_eq!(left_out.iter().map(|it| &*it.0).collect::<Vec<_>>(), ["huge", "cancel_subscription"]);
+        assert_eq!(left_out.iter().map(|it| &*it.0).collect::<Vec<_>>(), ["huge", "cancel subscription"]);
         assert!(left_out[0].1.contains("the limit is 262144"), "{left_out:?}");
     }
 

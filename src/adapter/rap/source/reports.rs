@@ -1,16 +1,24 @@
 //! What a tool reports without being asked: events of subscriptions, late results, and views. Only an assistant can show
 //! them to its model and to the room.
 
+use std::sync::Arc;
+
 use serde_json::{Value as Json, json};
 
 use crate::{
     Outcome, ReportError, Reporter, ToolContext, ToolName,
     adapter::rap::{RapResult, document::Event},
+    value::prefix,
 };
+
+/// The longest name of a toolset in the name of a view, in bytes.
+const MAX_SOURCE: usize = 64;
 
 /// Reports on behalf of a call, also after its end.
 #[derive(Clone)]
 pub(super) struct Reports {
+    /// The name of the toolset.
+    source: Arc<str>,
     reporter: Option<Reporter>,
 }
 
@@ -22,8 +30,8 @@ pub(super) struct Origin {
 }
 
 impl Reports {
-    pub(super) fn of(context: &ToolContext) -> Self {
-        Self { reporter: context.reporter().cloned() }
+    pub(super) fn of(context: &ToolContext, source: &Arc<str>) -> Self {
+        Self { source: Arc::clone(source), reporter: context.reporter().cloned() }
     }
 
     pub(super) fn can_report(&self) -> bool {
@@ -49,12 +57,13 @@ impl Reports {
         self.report(&about, result.into_outcome())
     }
 
-    /// Shows a view. Empty content ends it. Returns whether the room got it.
+    /// Shows a view of this toolset. Empty content ends it. Returns whether the room got it.
     pub(super) fn view(&self, view: &str, content: &Json) -> bool {
         let Some(reporter) = &self.reporter else { return false };
         let is_empty = content.as_object().is_some_and(serde_json::Map::is_empty);
         let content = if is_empty { &Json::Null } else { content };
-        done("a view was not shown", &reporter.show_view(view, content, None))
+        let view = format!("{}/{view}", prefix(&self.source, MAX_SOURCE));
+        done("a view was not shown", &reporter.show_view(&view, content, None))
     }
 
     fn report(&self, about: &Json, outcome: Outcome) -> bool {

@@ -25,7 +25,7 @@ impl World {
             call_id: None,
             tool: "t".parse().unwrap(),
             is_structured: false,
-            reports: Reports::of(&context),
+            reports: Reports::of(&context, &"set".into()),
             limit: LIMIT,
         };
         self.inbox.open(call).unwrap()
