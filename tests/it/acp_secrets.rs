@@ -1,11 +1,8 @@
 //! Secrets of an agent: its environment and its stderr, addresses that a person opens, the bearer token of the tools that
 //! it is offered, and what its calls hold.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use std::{
     fs,
-    path::Path,
     sync::{Arc, Mutex},
 };
 
@@ -13,11 +10,14 @@ use serde_json::{Value as Json, json};
 use toolbridge::{
     Assistant, Client, Prompt, PromptAnswer, PromptRequest, ToolSource as _,
     memory::MemoryRoom,
-    recording::{Entry, Happened, Recorded, RecorderOptions, Recording, Redact, calls, redact, report},
+    recording::{RecorderOptions, Recording, Redact, calls, redact, report},
 };
-use tracing_subscriber::EnvFilter;
 
-use crate::{acp_script::AgentScript, logs::Log, recording::Folder};
+use crate::{
+    acp_script::AgentScript,
+    recording::Folder,
+    secrets::{assert_free, captured, has, packets},
+};
 
 const ENVIRONMENT: &str = "planted-environment";
 const STDERR: &str = "planted-stderr";
@@ -37,34 +37,10 @@ const AGENT: &str = r#"
     case "$2" in *refuse*) fail "$1" -32603 'broken'; return ;; *crash*) exit 3 ;; esac
     ended "$1""#;
 
-fn packets(file: &Path) -> Vec<Recorded> {
-    let packet = |entry: Entry| match entry.what {
-        Happened::Packet(packet) => Some(packet),
-        _ => None,
-    };
-    Recording::open(file).unwrap().entries().filter_map(packet).collect()
-}
-
-fn has(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|it| it == text.as_bytes())
-}
-
-#[track_caller]
-fn assert_free(what: &str, bytes: &[u8], secrets: &[String]) {
-    for secret in secrets {
-        assert!(!has(bytes, secret), "{secret} is in {what}: {}", String::from_utf8_lossy(bytes));
-    }
-}
-
 #[tokio::test]
 async fn acp_x5_planted_secret_is_in_no_frame_log_recording_or_report() {
-    let log = Log::default();
     // The command line does not print more of this crate, either.
-    let filter = EnvFilter::new("trace,agent_client_protocol=warn");
-    // While there is one subscriber alone, another test's thread could switch a log statement off for all.
-    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
-    let _here = tracing::subscriber::set_default(subscriber.with_writer(log.clone()).finish());
+    let (log, _captured) = captured("trace,agent_client_protocol=warn");
 
     let script = AgentScript::new("acp-planted");
     let agent = script.agent(AGENT, "echo \"planted-stderr $API_KEY\" >&2");

@@ -28,7 +28,7 @@ mod acp_permission;
 mod acp_room;
 #[cfg(all(feature = "acp", unix))]
 mod acp_script;
-#[cfg(all(feature = "acp", unix))]
+#[cfg(all(feature = "cli", unix))]
 mod acp_secrets;
 #[cfg(all(feature = "acp", unix))]
 mod acp_terminal;
@@ -156,6 +156,8 @@ mod report;
 #[cfg(feature = "report")]
 mod report_sample;
 mod result_size;
+#[cfg(all(feature = "cli", unix))]
+mod secrets;
 mod session_admission;
 mod session_alicia;
 mod session_calls;

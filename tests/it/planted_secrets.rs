@@ -1,7 +1,7 @@
 //! Secrets of MCP servers: the environment and the stderr of a child, the URL and the token of an address, and what results
 //! and questions hold.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, sync::Arc};
 
 use serde_json::json;
 use tokio::sync::Mutex;
@@ -9,15 +9,14 @@ use toolbridge::{
     Assistant, CallError, Client, Prompt, PromptAnswer, PromptRequest, ToolResult,
     adapter::mcp,
     memory::MemoryRoom,
-    recording::{Entry, Happened, Recorded, RecorderOptions, Recording, Redact, calls, redact, report},
+    recording::{RecorderOptions, Recording, Redact, calls, redact, report},
 };
-use tracing_subscriber::EnvFilter;
 
 use crate::{
-    logs::Log,
     mcp_http::{Server, status},
     mcp_script::Script,
     recording::Folder,
+    secrets::{assert_free, captured, has, packets},
 };
 
 const ENVIRONMENT: &str = "planted-environment";
@@ -41,32 +40,10 @@ case "$2" in
      answer "$1" '{"content":[{"type":"text","text":"{\"user\":\"ada\",\"password\":\"planted-native\"}"}],"structuredContent":{"user":"ada","password":"planted-native"},"_meta":{"apiKey":["planted-native"]}}' ;;
 esac"#;
 
-fn packets(file: &Path) -> Vec<Recorded> {
-    let packet = |entry: Entry| match entry.what {
-        Happened::Packet(packet) => Some(packet),
-        _ => None,
-    };
-    Recording::open(file).unwrap().entries().filter_map(packet).collect()
-}
-
-fn has(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|it| it == text.as_bytes())
-}
-
-#[track_caller]
-fn assert_free(what: &str, bytes: &[u8], secrets: &[&str]) {
-    for secret in secrets {
-        assert!(!has(bytes, secret), "{secret} is in {what}: {}", String::from_utf8_lossy(bytes));
-    }
-}
-
 #[tokio::test]
 async fn common_x5_planted_secret_is_in_no_frame_log_recording_or_report() {
-    let log = Log::default();
     // `rmcp` logs whole messages below this level, and the command line does not print them.
-    let filter = EnvFilter::new("trace,rmcp=warn");
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
-    let _here = tracing::subscriber::set_default(subscriber.with_writer(log.clone()).finish());
+    let (log, _captured) = captured("trace,rmcp=warn");
 
     let redirect = format!("location: https://example.com/?token={REDIRECT}\r\n");
     let server = Server::start(move |request, calls| match calls {

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    path::Path,
     sync::{Arc, Mutex},
 };
 
@@ -10,14 +9,13 @@ use serde_json::{Value as Json, json};
 use toolbridge::{
     Assistant, Client, Prompt, PromptAnswer, PromptRequest,
     memory::MemoryRoom,
-    recording::{Entry, Happened, Recorded, RecorderOptions, Recording, Redact, calls, redact, report},
+    recording::{RecorderOptions, Recording, Redact, calls, redact, report},
 };
-use tracing_subscriber::EnvFilter;
 
 use crate::{
-    logs::Log,
     rap_toolset::{Toolset, request, tool},
     recording::Folder,
+    secrets::{assert_free, captured, has, packets},
 };
 
 const BEARER: &str = "planted-bearer";
@@ -25,30 +23,9 @@ const USER: &str = "planted-user";
 const SIGN_IN: &str = "planted-sign-in";
 const ANSWER: &str = "planted-answer";
 
-fn packets(file: &Path) -> Vec<Recorded> {
-    let packet = |entry: Entry| match entry.what {
-        Happened::Packet(packet) => Some(packet),
-        _ => None,
-    };
-    Recording::open(file).unwrap().entries().filter_map(packet).collect()
-}
-
-fn has(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|it| it == text.as_bytes())
-}
-
-#[track_caller]
-fn assert_free(what: &str, bytes: &[u8], secrets: &[String]) {
-    for secret in secrets {
-        assert!(!has(bytes, secret), "{secret} is in {what}: {}", String::from_utf8_lossy(bytes));
-    }
-}
-
 #[tokio::test]
 async fn rap_x5_planted_secret_is_in_no_frame_log_recording_or_report() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt().with_env_filter(EnvFilter::new("trace")).with_ansi(false);
-    let _here = tracing::subscriber::set_default(subscriber.with_writer(log.clone()).finish());
+    let (log, _captured) = captured("trace");
 
     let toolset = Toolset::with(json!([tool("t", json!({}))]), |_, n| if n == 3 { 400 } else { 200 }).await;
     let source = toolset.source().prefix("near").bearer_token(BEARER).user_id(USER).await.unwrap();
