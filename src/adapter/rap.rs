@@ -24,7 +24,7 @@
 //! | it needs a sign-in (`oauth`) | the person gets the address, if it uses HTTPS ([`AuthorizePrompt`](crate::AuthorizePrompt)) |
 //! | it asks (`user_choice`) | the person chooses ([`ChoicePrompt`](crate::ChoicePrompt)); without a choice in time, the tool gets its default |
 //! | it starts a subscription | at an assistant, its events are reported, and `NAME.cancel_subscription` ends it; at a client, it is cancelled at once |
-//! | it updates a view | at an assistant, clients see it |
+//! | it updates a view | at an assistant, clients see it as `NAME/VIEW`; 8 at once |
 //! | it answers after the time of the call | within a further time of the same length, an assistant reports it |
 //!
 //! A call that is cancelled, or whose time is over, is cancelled at the server. A display script is not run: that would

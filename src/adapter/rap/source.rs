@@ -13,6 +13,7 @@ mod rate;
 mod reports;
 mod requests;
 mod settings;
+mod views;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -7,7 +7,6 @@
 mod state;
 
 use std::{
-    collections::BTreeMap,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -24,6 +23,7 @@ use super::{
     counts::{Counters, RapCounts, count},
     rate::Rate,
     reports::{Origin, Reports},
+    views::Views,
 };
 use crate::{
     ToolName,
@@ -39,9 +39,6 @@ const MAX_SUBSCRIPTIONS: usize = 64;
 
 /// How long a call is remembered after its subscription, at least: its tool may send the last event again.
 const AFTER_SUBSCRIPTION: Duration = Duration::from_secs(60);
-
-/// The most views that one toolset shows at once: half of those that an assistant may show.
-const MAX_VIEWS: usize = 8;
 
 /// The messages of one call: on average, and at once. A tool that reports faster hears that it should slow down.
 const CALL_RATE: Rate = Rate::new(200, 400);
@@ -132,8 +129,7 @@ pub(super) struct Inbox {
     key: DigestKey,
     state: Mutex<State>,
     counters: Counters,
-    /// The views that are shown, and by which call.
-    views: Mutex<BTreeMap<String, Reports>>,
+    views: Views,
     /// Notified when the first subscription starts and when the last one ends.
     pub(super) changed: Notify,
     /// The ids of calls that their tools shall cancel. `None` once the source is closed.
@@ -147,7 +143,7 @@ impl Inbox {
             key: DigestKey::random()?,
             state: Mutex::default(),
             counters: Counters::default(),
-            views: Mutex::default(),
+            views: Views::default(),
             changed: Notify::new(),
             cancels: Mutex::new(Some(cancels)),
         })
@@ -241,7 +237,7 @@ impl Inbox {
                 Effect::Late
             }
             Taken::View(reports, view, content) => {
-                reported(self.show(reports, view, &content), Effect::Accepted)
+                reported(self.views.show(reports, view, &content), Effect::Accepted)
             }
         });
         let counters = &self.counters;
@@ -302,22 +298,6 @@ impl Inbox {
                 entry.ask(Question::Choose(choice)).map(Taken::Done)
             }
         }
-    }
-
-    /// Shows a view. Returns whether the room got it.
-    fn show(&self, reports: Reports, view: String, content: &Json) -> bool {
-        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_end = content.as_object().is_some_and(serde_json::Map::is_empty);
-        if !views.contains_key(&view) && (is_end || views.len() >= MAX_VIEWS) {
-            return false;
-        }
-        let is_shown = reports.view(&view, content);
-        if is_end {
-            views.remove(&view);
-        } else if is_shown {
-            views.insert(view, reports);
-        }
-        is_shown
     }
 
     /// Returns the call of a message, which may have ended while the message was read.
@@ -453,10 +433,7 @@ impl Inbox {
 
     /// Ends the views, and sends no further cancellations. Those that wait are still sent.
     pub(super) fn close(&self) {
-        let views = std::mem::take(&mut *self.views.lock().unwrap_or_else(PoisonError::into_inner));
-        for (view, reports) in views {
-            reports.view(&view, &Json::Object(serde_json::Map::new()));
-        }
+        self.views.end();
         self.cancels.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
