@@ -1,17 +1,25 @@
 //! Questions of tools at the terminal of a client: permissions, choices, and addresses to open.
 
+use serde_json::json;
+
 use super::{
     hint,
     questions::{Open, Terminal, Word},
-    text,
+    render, text,
 };
-use toolbridge::{ErrorCode, PermissionPrompt, Prompt, PromptAnswer, PromptRequest, ToolError};
+use toolbridge::{
+    ErrorCode, PermissionPrompt, Prompt, PromptAnswer, PromptRequest, PromptedCall, ToolError, Value,
+    adapter::acp::ToolCall,
+};
 
 /// The kinds of calls whose option must be named: a `yes` is not enough.
 const NAMED: [&str; 4] = ["edit", "delete", "move", "execute"];
 
 /// The maximum length of the input that a permission shows, in characters.
 const SHOWN_INPUT: usize = 1_000;
+
+/// The maximum number of lines of the texts and diffs that a permission shows.
+const SHOWN_LINES: usize = 100;
 
 /// Asks at the terminal. Dropping the future withdraws the question.
 pub(super) async fn ask(request: PromptRequest) -> Result<PromptAnswer, ToolError> {
@@ -49,6 +57,12 @@ async fn permission(ask: &PermissionPrompt, question: &mut Open) -> PromptAnswer
     if let Some(input) = &call.raw_input {
         hint(&text::line(&format!("with {}", text::json(&input.to_json())), SHOWN_INPUT));
     }
+    if let Some(files) = call.locations.as_ref().and_then(|it| render::files(&it.to_json())) {
+        hint(&text::line(&format!("in {files}"), SHOWN_INPUT));
+    }
+    for line in changes(call) {
+        hint(&line);
+    }
     let names: Vec<&str> = ask.options.iter().map(|it| it.name.as_str()).collect();
     show(&names, question);
     let must_name = call.kind.as_deref().is_some_and(|kind| NAMED.contains(&kind));
@@ -73,6 +87,22 @@ async fn permission(ask: &PermissionPrompt, question: &mut Open) -> PromptAnswer
     }
 }
 
+/// Returns the texts and diffs that a call shows.
+fn changes(call: &PromptedCall) -> Vec<String> {
+    let content = call.content.as_ref().map(Value::to_json);
+    let Some(content) = content.filter(|it| it.as_array().is_some_and(|it| !it.is_empty())) else {
+        return Vec::new();
+    };
+    let Ok(call) = ToolCall::read(&json!({ "content": content }).to_string()) else { return Vec::new() };
+    let shown = render::screen(&call.result().to_value(), false);
+    let mut lines: Vec<String> = shown.lines().take(SHOWN_LINES).map(str::to_owned).collect();
+    let rest = shown.lines().count() - lines.len();
+    if rest > 0 {
+        lines.push(format!("… and {rest} more lines"));
+    }
+    lines
+}
+
 /// Returns the choice, counted from 0.
 async fn option(count: usize, question: &mut Open) -> Option<usize> {
     loop {
@@ -92,4 +122,30 @@ fn show(names: &[&str], question: &Open) {
     hint(&format!(
         "type `option 1 {number}` for the first, and so on, or `no {number}`; `forget` takes back what was allowed for always"
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(content: serde_json::Value) -> Vec<String> {
+        let mut call = PromptedCall::new("edit");
+        call.content = Some(Value::from(content));
+        changes(&call)
+    }
+
+    #[test]
+    fn permission_shows_what_a_call_changes() {
+        let diff =
+            |old, new: &str| json!([{"type": "diff", "path": "/srv/a.txt", "oldText": old, "newText": new}]);
+        let shown = changed(diff("one\ntwo\n", "one\n\u{1b}[2Jthree\n")).join("\n");
+        assert!(shown.contains("/srv/a.txt") && shown.contains("-two") && shown.contains("three"), "{shown}");
+        assert!(!shown.contains('\u{1b}'), "{shown}");
+        let text: String = (0..300).map(|n| format!("line {n}\n")).collect();
+        let long = changed(diff("", &text));
+        assert_eq!(long.len(), SHOWN_LINES + 1);
+        assert!(long[SHOWN_LINES].ends_with("more lines"), "{:?}", long[SHOWN_LINES]);
+        assert!(changed(json!([])).is_empty());
+        assert!(changes(&PromptedCall::new("edit")).is_empty());
+    }
 }

@@ -114,7 +114,7 @@ pub(super) fn about(frame: &Json) -> Option<String> {
 }
 
 /// Returns the files of a list of locations, which may be JSON in a text.
-fn files(locations: &Json) -> Option<String> {
+pub(super) fn files(locations: &Json) -> Option<String> {
     let read: Option<Json> = locations.as_str().and_then(|text| serde_json::from_str(text).ok());
     let list = read.as_ref().unwrap_or(locations).as_array()?;
     let mut names: Vec<String> = list.iter().take(FILES).filter_map(file).collect();
