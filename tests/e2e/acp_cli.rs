@@ -78,7 +78,9 @@ async fn conversation() -> anyhow::Result<()> {
 
     // Each command is asked about, with its words and its folder.
     let create = json!({"command": "touch", "args": [marker]});
-    let asks = format!("! peers asks to run a command in {}: touch", std::env::current_dir()?.display());
+    let touch = toolbridge::process::Command::find("touch")?;
+    let (here, touch) = (std::env::current_dir()?, touch.program().display().to_string());
+    let asks = format!("! peers asks to run a command in {}: {touch}", here.display());
     for (number, answer, said) in [
         (3, "no", r#"{"error":-32600}"#),
         (4, "option 1 4", r#"{"terminalId":"t1"}"#),

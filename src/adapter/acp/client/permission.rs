@@ -20,12 +20,30 @@ const MAX_SHOWN: usize = 16 << 10;
 /// The most answers that are remembered.
 const MAX_KEPT: usize = 1_024;
 
-/// The longest name of a tool for which an answer is remembered, in bytes.
+/// The longest name or title of a tool for which an answer is remembered, in bytes.
 const MAX_NAME: usize = 256;
 
-/// What an answer for always holds for: the agent, as [`Agent::instance`], and the kind and name of its tool. A title says
-/// something about one call, so that nothing is kept for it.
-type About = (u64, String, String);
+/// What an answer for always holds for: the agent, as [`Agent::instance`], the kind of the call, and what it is called.
+type About = (u64, String, Called);
+
+/// The name of a call's tool. Most agents send none: then the exact title stands for it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Called {
+    Name(String),
+    Title(String),
+}
+
+impl Called {
+    fn of(call: &ToolCall) -> Option<Self> {
+        let called = call.name().map(Self::Name).or_else(|| call.title().map(Self::Title))?;
+        (called.as_str().len() <= MAX_NAME).then_some(called)
+    }
+
+    fn as_str(&self) -> &str {
+        let (Self::Name(text) | Self::Title(text)) = self;
+        text
+    }
+}
 
 /// The answers `allow_always` and `reject_always`. They are kept while the process lives.
 static KEPT: Mutex<BTreeMap<About, bool>> = Mutex::new(BTreeMap::new());
@@ -83,13 +101,15 @@ pub(super) async fn answer(agent: &Agent, session: &Session, params: &Json) -> R
     let update: ToolCall = serde_json::from_str(request.tool_call.get()).map_err(|_| Invalid)?;
     let Some((call, place)) = session.asked(&update) else { return Ok(cancelled()) };
     let prompt = prompt(&agent.name, &call, &request.options);
-    let name = call.name().filter(|name| name.len() <= MAX_NAME);
-    let about = name.map(|name| (agent.instance, call.kind(), name));
+    let about = Called::of(&call).map(|called| (agent.instance, call.kind(), called));
     let remembered = about.as_ref().and_then(|about| kept().get(about).copied());
-    if let (Some(allows), Some((_, _, name))) = (remembered, &about) {
+    if let (Some(allows), Some((_, _, called))) = (remembered, &about) {
         let option = of_kept(&prompt.options, allows);
         let verb = if option.is_some_and(PermissionOption::allows) { "allowed" } else { "refused" };
-        session.note(call.id().as_deref(), &format!("{name}: {verb}, as answered before for always"));
+        session.note(
+            call.id().as_deref(),
+            &format!("{}: {verb}, as answered before for always", called.as_str()),
+        );
         return Ok(option.map_or_else(cancelled, selected));
     }
     let chosen = chosen(&prompt, &call.kind(), &place).await;
