@@ -8,6 +8,7 @@ use toolbridge::{
     Assistant, Client, ErrorCode, Event, Events, Prompt, PromptAnswer, PromptRequest, SourceHealth,
     ToolError, ToolResult, ToolSource as _, Tools,
     adapter::acp::{self, AcpCommand, AcpTool},
+    process::Command,
     recording::{Happened, RecordedCall, Recording, calls},
 };
 
@@ -179,8 +180,9 @@ async fn works(program: &str) -> anyhow::Result<()> {
     ensure!(said.contains(r#""terminalId":"t1""#) && said.contains(r#""exitCode":0"#), "{said}");
     ensure!(said.contains(r#""output":"3passed\n""#) && said.ends_with(r#"{"error":-32601}"#), "{said}");
     let Some(Prompt::Permission(question)) = room.asked.recv().await else { bail!("no permission") };
-    let wanted = "coder asks to run a command in /: sh -c 'echo 3 passed'";
-    ensure!(question.text.as_deref() == Some(wanted), "{question:?}");
+    let sh = Command::find("sh")?;
+    let wanted = format!("coder asks to run a command in /: {} -c 'echo 3 passed'", sh.program().display());
+    ensure!(question.text.as_deref() == Some(&*wanted), "{question:?}");
     room.close().await;
 
     let has = |bytes: &[u8], text: &str| String::from_utf8_lossy(bytes).contains(text);
