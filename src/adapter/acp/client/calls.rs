@@ -104,9 +104,8 @@ impl Calls {
             place.progress(progress(update, &lasting, "after its end"));
             return;
         }
-        let bytes: usize = self.open.values().map(|open| open.call.size()).sum();
         let is_known = self.open.contains_key(&id);
-        if bytes + update.size() > MAX_BYTES || !is_known && self.open.len() >= MAX_OPEN {
+        if !self.has_room(update) || !is_known && self.open.len() >= MAX_OPEN {
             self.ignored.refused += 1;
             return;
         }
@@ -130,13 +129,24 @@ impl Calls {
         self.advance(&id, place, terminal);
     }
 
-    /// Merges the update in a permission request. Returns the merged call; one that is unknown stays so.
+    /// Returns whether an update can be merged within the limit of bytes.
+    fn has_room(&self, update: &ToolCall) -> bool {
+        let bytes: usize = self.open.values().map(|open| open.call.size()).sum();
+        bytes + update.size() <= MAX_BYTES
+    }
+
+    /// Merges the update in a permission request. Returns the merged call. The update stands for itself if its call is
+    /// unknown, or if it is too large to be merged.
     pub(super) fn asked(
         &mut self,
         update: &ToolCall,
         place: &Place,
         terminal: &dyn Fn(&str) -> TerminalOutput,
     ) -> ToolCall {
+        if !self.has_room(update) {
+            self.ignored.refused += 1;
+            return update.clone();
+        }
         let Some((id, open)) = update.id().and_then(|id| Some((id.clone(), self.open.get_mut(&id)?))) else {
             return update.clone();
         };
@@ -311,6 +321,20 @@ mod tests {
         calls.release(Some(&place), &no_terminal);
         assert_eq!(drain(&seen), ["Alone: completed"]);
         assert_eq!((calls.open.len(), calls.ignored), (1, Ignored::default()));
+    }
+
+    #[test]
+    fn permission_request_counts_for_the_bytes_of_open_calls() {
+        let ((place, _), mut calls) = (place(), Calls::default());
+        take(&mut calls, true, r#"{"toolCallId":"1","title":"Look","status":"in_progress"}"#, Some(&place));
+        let text = "x".repeat(MAX_BYTES / 4);
+        for n in 0..8 {
+            let update = format!(r#"{{"toolCallId":"1","title":"Ask {n}","part{n}":"{text}"}}"#);
+            let asked = calls.asked(&ToolCall::read(&update).unwrap(), &place, &no_terminal);
+            assert_eq!(asked.title().as_deref(), Some(&*format!("Ask {n}")), "it is asked all the same");
+        }
+        assert!(calls.open["1"].call.size() <= MAX_BYTES);
+        assert_eq!(calls.ignored, Ignored { late: 0, refused: 5 });
     }
 
     #[test]
