@@ -755,3 +755,18 @@ async fn agent_whose_assistant_leaves_says_why() {
     let ended = editor.agent.await.unwrap();
     assert!(matches!(ended, Err(AcpServeError::Left(_))), "{ended:?}");
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn output_that_cannot_be_written_is_an_error() {
+    let room = MemoryRoom::new();
+    let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
+    let full = tokio::fs::OpenOptions::new().write(true).open("/dev/full").await.unwrap();
+    let (mut editor, input) = tokio::io::duplex(1 << 10);
+    let initialize =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}});
+    editor.write_all(format!("{initialize}\n").as_bytes()).await.unwrap();
+    let ended = acp::agent(assistant, script).over(input, full).await;
+    let is_full = |error: &std::io::Error| error.kind() == std::io::ErrorKind::StorageFull;
+    assert!(matches!(&ended, Err(AcpServeError::Write(error)) if is_full(error)), "{ended:?}");
+}

@@ -20,7 +20,7 @@ use std::{fmt, future::Future, io, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     sync::mpsc,
-    task::JoinSet,
+    task::{JoinError, JoinSet},
     time::timeout,
 };
 
@@ -98,7 +98,8 @@ where
     /// Nothing else in the process may print to standard output.
     ///
     /// # Errors
-    /// [`AcpServeError::Left`] if the assistant leaves the room, [`AcpServeError::Read`] if standard input cannot be read.
+    /// [`AcpServeError::Left`] if the assistant leaves the room, [`AcpServeError::Read`] if standard input cannot be read,
+    /// [`AcpServeError::Write`] if standard output cannot be written to. An editor that closes it is no error.
     ///
     /// # Cancel safety
     /// Dropping the future ends the connection and cancels its calls.
@@ -129,15 +130,15 @@ where
         let ended = tokio::select! {
             biased;
             ended = service.serve(read) => ended.map_err(AcpServeError::Read),
-            _ = writing.join_next() => Ok(()), // the editor reads no more
+            written = writing.join_next() => as_written(written), // the editor reads no more
             reason = assistant.closed() => Err(AcpServeError::Left(reason)),
         };
         connection.close();
         service.end().await;
         drop(connection);
         // What was sent last is still written.
-        let _ = timeout(LAST_WRITE, writing.join_next()).await;
-        ended
+        let last = timeout(LAST_WRITE, writing.join_next()).await;
+        ended.and(last.map_or(Ok(()), as_written))
     }
 }
 
@@ -154,9 +155,23 @@ pub enum AcpServeError {
     /// What the editor sends cannot be read.
     #[error("the editor's messages cannot be read: {0}")]
     Read(#[source] io::Error),
+    /// What the editor is to read cannot be written, such as to a full disk.
+    #[error("the messages to the editor cannot be written: {0}")]
+    Write(#[source] io::Error),
     /// The assistant has left the room.
     #[error("not in the room: {0}")]
     Left(CloseReason),
+}
+
+/// Returns how the writing task has ended: without an error if the editor has closed its end.
+fn as_written(written: Option<Result<io::Result<()>, JoinError>>) -> Result<(), AcpServeError> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    match written {
+        Some(Ok(Err(error))) if !matches!(error.kind(), BrokenPipe | ConnectionReset) => {
+            Err(AcpServeError::Write(error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes lines until nothing can follow.
