@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{state::MAX_CALLS, *};
-use crate::ToolContext;
+use crate::{Assistant, ToolContext, memory::MemoryRoom};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -19,21 +19,30 @@ impl World {
     }
 
     fn open(&self, id: &str) -> OpenCall {
-        let context = ToolContext::new("caller", LIMIT);
+        self.open_in(&ToolContext::new("caller", LIMIT), id)
+    }
+
+    fn open_in(&self, context: &ToolContext, id: &str) -> OpenCall {
         let call = NewCall {
             id: id.into(),
             call_id: None,
             tool: "t".parse().unwrap(),
             is_structured: false,
-            reports: Reports::of(&context, &"set".into()),
+            reports: Reports::of(context, &"set".into()),
             limit: LIMIT,
         };
         self.inbox.open(call).unwrap()
     }
 
     fn say(&self, token: &str, kind: &str, id: &str) -> Result<(), Refusal> {
+        self.say_all(
+            token,
+            &json!({"type": kind, "group_id": "g", "id": id, "tool_call_id": id, "text": "t"}),
+        )
+    }
+
+    fn say_all(&self, token: &str, message: &Json) -> Result<(), Refusal> {
         let digest = self.inbox.admit(token)?;
-        let message = json!({"type": kind, "group_id": "g", "id": id, "tool_call_id": id, "text": "t"});
         self.inbox.deliver(&digest, &message.to_string(), |_| Ok(()))
     }
 }
@@ -64,6 +73,40 @@ async fn result_that_comes_late_counts_once_and_that_of_a_cancelled_call_never()
     assert_eq!(world.say(&cancelled.token, "tool_result", "cancelled"), Err(Refusal::Over));
     let counts = world.inbox.counts();
     assert_eq!((counts.late, counts.duplicates, counts.over, counts.accepted), (1, 1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn result_before_a_cancellation_counts_and_is_not_cancelled() {
+    let mut world = World::new();
+    let mut call = world.open("c");
+    assert_eq!(world.say(&call.token, "tool_result", "c"), Ok(()));
+    assert!(!call.end(End::Over), "its tool need not be told");
+    assert_eq!(world.say(&call.token, "tool_result", "c"), Ok(()), "a duplicate");
+    assert!(call.result.try_recv().is_ok() && world.cancels.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn final_event_of_a_long_subscription_that_is_sent_again_has_no_effect() {
+    let assistant = Assistant::builder().join_over(MemoryRoom::new().assistant("a")).await.unwrap();
+    let world = World::new();
+    let context = ToolContext::new("caller", LIMIT).with_reporter(assistant.reporter());
+    let call = world.open_in(&context, "c");
+    let result = json!({
+        "type": "tool_result", "group_id": "g", "id": "c", "tool_call_id": "c", "text": "t", "subscription": true,
+    });
+    let event = json!({
+        "type": "subscription_event", "group_id": "g", "tool_call_id": "c", "text": "rings", "final": true,
+    });
+    assert_eq!(world.say_all(&call.token, &result), Ok(()));
+    tokio::time::advance(100 * LIMIT).await;
+    assert!(world.inbox.has_subscriptions());
+    assert_eq!(world.say_all(&call.token, &event), Ok(()));
+    assert_eq!(world.say_all(&call.token, &event), Ok(()), "its answer may have been lost");
+    tokio::time::advance(AFTER_SUBSCRIPTION).await;
+    assert_eq!(world.say_all(&call.token, &event), Err(Refusal::Over));
+    let counts = world.inbox.counts();
+    assert_eq!((counts.accepted, counts.dropped, counts.over), (2, 1, 1));
+    assert!(!world.inbox.has_subscriptions());
 }
 
 #[tokio::test(start_paused = true)]
