@@ -138,7 +138,7 @@ where
         drop(connection);
         // What was sent last is still written.
         let last = timeout(LAST_WRITE, writing.join_next()).await;
-        ended.and(last.map_or(Ok(()), as_written))
+        ended.and_then(|()| last.map_or(Ok(()), as_written))
     }
 }
 
