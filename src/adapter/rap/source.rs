@@ -35,6 +35,7 @@ use self::{
     inbox::Inbox,
     manifest::{LeftOut, Listed, Manifest},
     requests::{Requests, Server},
+    settings::is_exposed,
 };
 use super::{listen::Listener, secret::random_text};
 use crate::{
@@ -136,6 +137,11 @@ async fn start(settings: RapToolset) -> Result<RapTools, RapError> {
         Some(url) => url.trim_end_matches('/').to_owned(),
         None => format!("http://{}", listener.address()),
     };
+    if is_exposed(&callback) {
+        let advice =
+            "set a `callback_url` with HTTPS, since others on the network can read the secrets of its calls";
+        tracing::warn!(toolset = &*name, advice, "callbacks come over plain HTTP");
+    }
     let mut tasks = JoinSet::new();
     tasks.spawn(cancel_all(Arc::clone(&name), Arc::clone(&requests), inbox.group().to_owned(), to_cancel));
     let limit = settings.start_limit;

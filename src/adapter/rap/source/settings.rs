@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use url::Url;
+use url::{Host, Url};
 
 use super::{
     RapError, RapTools,
@@ -18,7 +18,10 @@ use super::{
 };
 use crate::{
     Consent,
-    adapter::{pattern::matches, public_address::is_public},
+    adapter::{
+        pattern::matches,
+        public_address::{is_localhost, is_public},
+    },
 };
 
 /// The time in which a server must give its manifest, if none is set.
@@ -228,6 +231,18 @@ fn is_base(url: &str) -> bool {
     is_http && is_plain && has_host && url.query().is_none() && url.fragment().is_none()
 }
 
+/// Returns whether others on the network can read what is sent to a callback URL, and with it the secret of a call.
+pub(super) fn is_exposed(callback: &str) -> bool {
+    let Ok(url) = Url::parse(callback) else { return false };
+    let is_here = match url.host() {
+        Some(Host::Domain(name)) => is_localhost(name),
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.to_canonical().is_loopback(),
+        None => true,
+    };
+    url.scheme() == "http" && !is_here
+}
+
 /// Without the URL and credentials.
 impl fmt::Debug for RapToolset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -265,6 +280,17 @@ mod tests {
         assert!(refused(toolset().callback("localhost")).contains("is not an address and a port"));
         let proxied = toolset().callback("[::]:99").callback_url("https://bridge.example.com/");
         assert!(proxied.callback_address().is_ok());
+    }
+
+    #[test]
+    fn plain_http_beyond_this_machine_is_exposed() {
+        for url in ["http://10.0.0.7:8099", "http://bridge.example.com", "http://[2001:db8::1]:80"] {
+            assert!(is_exposed(url), "{url}");
+        }
+        for url in ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://bridge.example.com"]
+        {
+            assert!(!is_exposed(url), "{url}");
+        }
     }
 
     #[tokio::test]
