@@ -14,7 +14,7 @@ use super::{
 use crate::{
     protocol::session::{Config, Session},
     tool::{
-        RegisterError,
+        RegisterError, ToolName,
         executor::{Executor, Reports},
         functions::Tools,
         source::{AnySource, Asker},
@@ -114,7 +114,11 @@ impl Setup {
             Role::Client | Role::Observer => Session::client(now(), transport.local(), config, seed),
         };
         let refused = session.offer_allowed(now(), executor.tools());
-        if let Some((_, why)) = refused.iter().find(|(tool, _)| !executor.is_optional(tool)) {
+        // A limit that the user has set is an error even if the tool could be left out.
+        let is_fatal = |(tool, why): &&(ToolName, RegisterError)| {
+            !executor.is_optional(tool) || matches!(why, RegisterError::Patience { .. })
+        };
+        if let Some((_, why)) = refused.iter().find(is_fatal) {
             return Err(why.clone().into());
         }
         for participant in transport.present() {

@@ -134,8 +134,8 @@ pub struct ToolOptions {
     /// [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT), for example because a person reads a question. Default: the caller's.
     ///
     /// It may be at most [`Times::longest_call`](crate::Times::longest_call) of the participant that offers the tool; more
-    /// is an error when joining. A caller applies at most its own maximum. For a tool that takes hours, raise the limit
-    /// at both.
+    /// is an error when joining. [`ToolOptions::LONGEST`] stands for that limit. A caller applies at most its own maximum.
+    /// For a tool that takes hours, raise the limit at both.
     pub patience: Option<Duration>,
     /// How long a cancelled function that takes a context may continue, to clean up. Default: 1 s.
     pub cancel_grace: Option<Duration>,
@@ -150,6 +150,9 @@ pub struct ToolOptions {
 impl ToolOptions {
     /// The default time for cleaning up.
     pub const DEFAULT_CANCEL_GRACE: Duration = Duration::from_secs(1);
+
+    /// A [`patience`](Self::patience) that is as long as the participant lets any call take.
+    pub const LONGEST: Duration = Duration::MAX;
 
     /// Creates the options of a tool whose effect cannot be undone: it always asks for consent.
     pub fn destructive() -> Self {

@@ -14,8 +14,8 @@ use tokio::{
     net::TcpListener,
 };
 use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, Event, Events, LateResult, Outcome, SourceHealth, Tool,
-    ToolContext, ToolName, ToolResult, ToolSource, Value,
+    Assistant, CallError, Client, ErrorCode, Event, Events, JoinError, LateResult, Outcome, RegisterError,
+    SourceHealth, Tool, ToolContext, ToolName, ToolResult, ToolSource, Value,
     adapter::rap::{self, RapTools},
     chat,
     memory::MemoryRoom,
@@ -92,6 +92,29 @@ async fn rap_r19_interrupted_turn_cancels_its_calls_at_their_server() {
     assert_eq!(invocation.answer("late").await, 410);
 }
 
+#[tokio::test]
+async fn time_limit_of_a_toolset_beyond_the_longest_call_is_an_error_at_join() {
+    let toolset = Toolset::of(json!([tool("t", json!({"annotations": {"longRunning": true}}))])).await;
+    let room = MemoryRoom::new();
+    let tools = toolset.source().timeout(Duration::from_secs(1_200)).await.unwrap();
+    let refused = Client::builder().tools(tools).consent(|_| async { true });
+    let Err(JoinError::Register(RegisterError::Patience { patience, limit, .. })) =
+        refused.join_over(room.client("phone")).await
+    else {
+        panic!("it was offered")
+    };
+    assert_eq!((patience.as_secs(), limit.as_secs()), (1_200, 600));
+    // Without a limit of the user's, a tool that runs for long has the longest time that there is.
+    let tools = toolset.source().await.unwrap();
+    let phone = Client::builder().tools(tools).consent(|_| async { true });
+    let phone = phone.configure(|config| config.times.longest_call = Duration::from_secs(90));
+    let _phone = phone.join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    assistant.ready("phone").await.unwrap();
+    let offered = assistant.tools();
+    assert_eq!(offered[0].tool.tool_options().patience, Some(Duration::from_secs(90)));
+}
+
 /// Starts a subscription, and returns its invocation and what the model reads of the result.
 async fn subscribed(assistant: &Assistant, toolset: &Toolset) -> (Received, String) {
     let call = assistant.call("t", ()).start();
@@ -127,16 +150,25 @@ fn offers(assistant: &Assistant, tool: &str) -> bool {
 #[tokio::test]
 async fn rap_r9_subscription_at_an_assistant_is_recorded_and_can_be_cancelled() {
     let (room, toolset) = (MemoryRoom::new(), Toolset::start().await);
-    let assistant = assistant(&room, &toolset).await;
+    let other = Toolset::of(json!([tool("u", json!({}))])).await;
+    let assistant = Assistant::builder()
+        .tools(toolset.source().await.unwrap())
+        .tools(other.source().name("other").await.unwrap())
+        .consent(|_| async { true });
+    let assistant = assistant.join_over(room.assistant("assistant")).await.unwrap();
     assert!(!offers(&assistant, "builds.cancel_subscription"), "there is nothing to end");
     let (invocation, text) = subscribed(&assistant, &toolset).await;
+    let watching = assistant.call("u", ()).start();
+    let foreign = other.invocation().await;
+    assert_eq!(foreign.say("tool_result", json!({"text": "Watching.", "subscription": true})).await, 200);
+    watching.await.unwrap();
     let id = invocation.body["id"].as_str().unwrap();
     assert!(text.starts_with("Subscribed.\n") && text.contains(&format!("tool_call_id {id:?}")), "{text}");
     while !offers(&assistant, "builds.cancel_subscription") {
         tokio::task::yield_now().await;
     }
     // Only a subscription of this thread can be ended.
-    for wrong in ["", "another", "t"] {
+    for wrong in ["", "another", "t", foreign.body["id"].as_str().unwrap()] {
         let error =
             assistant.call("builds.cancel_subscription", json!({"tool_call_id": wrong})).await.unwrap_err();
         assert!(error.to_string().contains("no subscription"), "{error}");

@@ -223,8 +223,7 @@ impl Definition {
         if let Some(limit) = policy.timeout {
             options = options.timeout(limit).patience(limit);
         } else if has("longRunning") {
-            // A caller applies at most its own maximum.
-            options = options.patience(LONG_RUNNING);
+            options = options.patience(ToolOptions::LONGEST);
         }
         let schema = DataSchema::compile(&self.schema);
         if let Err(error) = &schema {
@@ -236,9 +235,6 @@ impl Definition {
         Listed { tool, operation: self.name, is_structured, schema: schema.ok() }
     }
 }
-
-/// The limit of a call of a tool that takes minutes or hours. It is the longest call that participants allow by default.
-const LONG_RUNNING: Duration = Duration::from_secs(600);
 
 fn cut(text: &str) -> String {
     if text.len() <= MAX_DESCRIPTION {
@@ -351,7 +347,7 @@ mod tests {
         let (tools, _) = offered(std::slice::from_ref(&long), &Policy::default());
         let listed = tools.values().next().unwrap();
         assert!(listed.is_structured && listed.tool.tool_options().idempotent);
-        assert_eq!(listed.tool.tool_options().patience, Some(LONG_RUNNING));
+        assert_eq!(listed.tool.tool_options().patience, Some(ToolOptions::LONGEST));
         let policy = Policy { timeout: Some(Duration::from_secs(5)), ..Policy::default() };
         let (tools, _) = offered(&[long], &policy);
         let options = tools.values().next().unwrap().tool.tool_options().clone();

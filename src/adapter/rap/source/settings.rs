@@ -151,8 +151,8 @@ impl RapToolset {
         self
     }
 
-    /// Sets the longest time of one call. Default: the caller's limit; of a tool with the annotation `longRunning` 10
-    /// minutes.
+    /// Sets the longest time of one call. Default: the caller's limit; of a tool with the annotation `longRunning` the longest
+    /// that the participant allows. More than that is an error when joining.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.policy.timeout = Some(limit);
         self

@@ -14,7 +14,7 @@ use crate::{
         frame::{Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
         session::{Event, Unaccepted, codec, delivery::Unfit},
     },
-    tool::{Consent, NotAdmitted, RegisterError, Tool, ToolName, not_offered::shown},
+    tool::{Consent, NotAdmitted, RegisterError, Tool, ToolName, ToolOptions, not_offered::shown},
     transport::Identity,
     value::Value,
 };
@@ -226,6 +226,7 @@ impl Peers {
         let (mut tools, mut left_out) = (Vec::new(), Vec::new());
         for tool in wanted {
             let name = tool.name().clone();
+            let tool = with_limits(cx, tool);
             let checked = match check_own_tool(cx, &tool) {
                 Ok(()) if names.contains(&name) => Err(RegisterError::Duplicate { name: name.clone() }),
                 Ok(()) if tools.len() >= limit => Err(RegisterError::TooMany { count, limit }),
@@ -351,6 +352,16 @@ impl Peers {
 
 /// A tool that is not offered, and the reason.
 pub(crate) type LeftOut = (ToolName, RegisterError);
+
+/// Puts the participant's limit in place of [`ToolOptions::LONGEST`].
+fn with_limits(cx: &Context, tool: Tool) -> Tool {
+    let mut options = tool.tool_options().clone();
+    if options.patience != Some(ToolOptions::LONGEST) {
+        return tool;
+    }
+    options.patience = Some(cx.config.times.longest_call);
+    tool.options(options)
+}
 
 /// Checks one of the tools that the local participant wants to offer.
 fn check_own_tool(cx: &Context, tool: &Tool) -> Result<(), RegisterError> {
