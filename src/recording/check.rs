@@ -8,13 +8,16 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+mod views;
+
+use self::views::{Broken, ShownViews};
 use super::{
     Decoded, Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, RoomEvent,
     calls_builder::{CallUpdate, Calls, CallsBuilder},
     decoded::call_of,
 };
 use crate::{
-    protocol::frame::{Frame, Kind, Message},
+    protocol::frame::{Frame, Kind, Message, ViewUpdate},
     transport::{Identity, Lane, Peer, Sid},
     value::{DecodeError, floor_char},
 };
@@ -98,6 +101,8 @@ pub struct Checked {
 /// | `stanza-reused` | error, note | one number used for two frames under one sid; a note for participants without toolbridge's handshake, some of which do so |
 /// | `stanza-order` | error, note | a number lower than an earlier one that is not a retransmission; a note for received frames, which may be reordered in transit; not checked for senders that list `fast_lane` |
 /// | `dead-sid` | error | a frame from a sid that has left |
+/// | `view-sender` | error | a view of a participant whose role says that it is no assistant |
+/// | `view-limit` | error, note | a view whose name or size exceeds its limit, or one view too many of a participant; the last a note in an observer's recording |
 /// | `unknown-type` | note | a frame of LiveKit's conversation protocol, not of tools |
 /// | `dialect` | note | a spelling that toolbridge reads but does not write |
 ///
@@ -135,6 +140,7 @@ pub struct Checker {
     /// The current sid of each participant.
     present: HashMap<Identity, Sid>,
     ended_joins: HashSet<Peer>,
+    views: ShownViews,
     reported: HashSet<(Option<Identity>, String)>,
     is_over: bool,
     /// The recorded participant sends Configurations.
@@ -194,6 +200,9 @@ impl Checker {
             Decoded::Frame(frame, message) => {
                 self.spellings(&place, frame);
                 self.stanza(&place, packet, frame, message);
+                if let Message::ViewUpdate(view) = message {
+                    self.view(&place, view);
+                }
             }
         }
         if packet.direction == Direction::Heard
@@ -252,7 +261,10 @@ impl Checker {
                 self.forget_senders();
                 self.join(identity, sid);
             }
-            RoomEvent::Joined { identity, sid, .. } => self.join(identity, sid),
+            RoomEvent::Joined { identity, sid, role, .. } => {
+                self.views.joined(identity, role.as_deref());
+                self.join(identity, sid);
+            }
             RoomEvent::Left { identity, sid } => {
                 if self.present.get(identity) == Some(sid) {
                     self.present.remove(identity);
@@ -288,6 +300,7 @@ impl Checker {
     }
 
     fn mark_ended(&mut self, peer: Peer) {
+        self.views.left(peer.identity());
         if let Some(sender) = self.senders.remove(&peer) {
             self.stanzas -= sender.last.len();
         }
@@ -352,6 +365,18 @@ impl Checker {
             let level = if packet.direction == Direction::Sent { Level::Error } else { Level::Note };
             let text = format!("stanza {stanza} follows {highest} and is not a retransmission");
             self.find(place, level, "stanza-order", text);
+        }
+    }
+
+    fn view(&mut self, place: &Place, view: &ViewUpdate) {
+        let Some(who) = &place.who else { return };
+        match self.views.judge(who, view) {
+            Some(Broken::Sender) => {
+                let text = format!("view {:?} is shown by a participant that is no assistant", view.view);
+                self.find(place, Level::Error, "view-sender", text);
+            }
+            Some(Broken::Limit(text)) => self.find(place, self.absence_level(), "view-limit", text),
+            None => {}
         }
     }
 
@@ -491,6 +516,7 @@ impl Checker {
 
     fn forget_senders(&mut self) {
         self.senders.clear();
+        self.views.forget();
         self.stanzas = 0;
     }
 

@@ -92,6 +92,36 @@ fn no_result() {
     );
 }
 
+/// A state of a view; without content it ends.
+fn view(stanza: i32, name: &str, content: &str) -> String {
+    format!(r#"{{"stanzaId": {stanza}, "type": 1001, "body": {{"view": "{name}", "content": {content}}}}}"#)
+}
+
+#[test]
+fn view_of_a_participant_that_is_no_assistant_and_views_beyond_the_limits() {
+    let shown = |who: &str, views: &[(String, &str)]| {
+        let start =
+            vec![here(0, "watch"), joined(1, "brain", Some("assistant")), joined(2, "phone", Some("client"))];
+        let states = (10..)
+            .zip(views)
+            .map(|(at, (name, content))| heard(at, who, &view(-i32::try_from(at).unwrap(), name, content)));
+        [start, states.collect()].concat()
+    };
+    let one = |name: &str, content| [(name.to_owned(), content)];
+    assert_eq!(errors(shown("brain", &one("load", "1"))), []);
+    assert_eq!(errors(shown("phone", &one("load", "1"))), rule("view-sender", 3));
+    assert_eq!(errors(shown("brain", &one(&"x".repeat(129), "1"))), rule("view-limit", 3));
+    let large = format!("\"{}\"", "x".repeat(65_537));
+    assert_eq!(errors(shown("brain", &one("page", &large))), rule("view-limit", 3));
+    let mut views: Vec<_> = (0..16).map(|n| (format!("v{n}"), "1")).collect();
+    views.push(("v3".to_owned(), "2"));
+    assert_eq!(errors(shown("brain", &views)), []);
+    views.push(("v16".to_owned(), "1"));
+    assert_eq!(errors(shown("brain", &views)), rule("view-limit", 20));
+    views.insert(17, ("v3".to_owned(), "null"));
+    assert_eq!(errors(shown("brain", &views)), []);
+}
+
 #[test]
 fn two_results() {
     let first = heard(11, "phone", &ok(1, "a"));

@@ -5,7 +5,7 @@
 use serde_json::{Value as Json, json};
 use toolbridge::{
     Config, Event, Participant, ReportError, Role, Value,
-    frame::{Kind, Message, Meta, ViewUpdate},
+    frame::{Configuration, Kind, Message, Meta, ViewUpdate},
 };
 
 use crate::{
@@ -110,6 +110,26 @@ fn wrong_view_is_refused() {
     show(&mut world, "v16", json!(1)).unwrap();
     let shown = world.with("phone", |session, now| session.show_view(now, "v", Value::nil(), None)).unwrap();
     assert_eq!(shown.unwrap_err(), ReportError::NotAnAssistant);
+}
+
+#[test]
+fn client_that_does_not_list_views_gets_none() {
+    let mut world = room();
+    for (name, lists) in [("old", false), ("new", true)] {
+        let sid = world.sid();
+        world.play(&Participant::new(name, sid).role(Role::Client));
+        world.run(SECOND);
+        let features = ["tool_use", "tool_register"].into_iter().chain(lists.then_some("view_update"));
+        let features = Some(features.map(str::to_owned).collect());
+        let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", name);
+        let configuration = Message::Configuration(with!(Configuration::default(), features = features));
+        world.send(name, &["a"], &meta, &configuration);
+        world.run(SECOND);
+    }
+    show(&mut world, "load", json!(1)).unwrap();
+    world.run(SECOND);
+    assert_eq!(world.received("new", Kind::VIEW_UPDATE).len(), 1);
+    assert!(world.received("old", Kind::VIEW_UPDATE).is_empty());
 }
 
 #[test]

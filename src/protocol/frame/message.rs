@@ -274,9 +274,23 @@ pub struct ViewUpdate {
 }
 
 impl ViewUpdate {
+    /// The bytes of the name of a view.
+    pub(crate) const MAX_NAME: usize = 128;
+
+    /// The bytes of the content and the text of one view.
+    pub(crate) const MAX_SIZE: usize = 64 * 1024;
+
+    /// The most views with content that one assistant shows.
+    pub(crate) const MAX_OPEN: usize = 16;
+
     /// Creates a state without a text.
     pub fn new(view: impl Into<String>, content: Value) -> Self {
         Self { view: view.into(), content, text: None }
+    }
+
+    /// Returns the bytes of the content and the text.
+    pub(crate) fn size(&self) -> usize {
+        self.content.as_bytes().len() + self.text.as_ref().map_or(0, String::len)
     }
 }
 

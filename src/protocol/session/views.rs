@@ -18,13 +18,7 @@ use crate::{
 };
 
 /// The most views of one assistant.
-const MAX_VIEWS: usize = 16;
-
-/// The bytes of the content and the text of one view.
-const MAX_VIEW: usize = 64 * 1024;
-
-/// The bytes of the name of a view.
-const MAX_NAME: usize = 128;
+const MAX_VIEWS: usize = ViewUpdate::MAX_OPEN;
 
 /// The latest state of each view.
 #[derive(Debug, Default)]
@@ -62,12 +56,12 @@ impl Views {
             return Err(ReportError::NotAnAssistant);
         }
         let name = latest.view.as_str();
-        if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
-            return Err(ReportError::View { limit: MAX_NAME });
+        if name.is_empty() || name.len() > ViewUpdate::MAX_NAME || name.chars().any(char::is_control) {
+            return Err(ReportError::View { limit: ViewUpdate::MAX_NAME });
         }
-        let size = size_of(&latest);
-        if size > MAX_VIEW {
-            return Err(ReportError::TooLarge { size, limit: MAX_VIEW });
+        let size = latest.size();
+        if size > ViewUpdate::MAX_SIZE {
+            return Err(ReportError::TooLarge { size, limit: ViewUpdate::MAX_SIZE });
         }
         let place = self.place(&latest)?;
         let Some(view) = self.shown.get_mut(place) else { return Ok(()) }; // a view ends that was never shown
@@ -142,14 +136,10 @@ impl Views {
 
 /// Client: returns the state of a view as the assistant sent it, unless it exceeds the limits.
 pub(super) fn observe(core: &mut Core, id: &Identity, view: ViewUpdate) {
-    if view.view.is_empty() || view.view.len() > MAX_NAME || size_of(&view) > MAX_VIEW {
+    if view.view.is_empty() || view.view.len() > ViewUpdate::MAX_NAME || view.size() > ViewUpdate::MAX_SIZE {
         return core.cx.complain(id, Counter::Malformed);
     }
     core.cx.event(super::Event::View { by: id.clone(), view });
-}
-
-fn size_of(view: &ViewUpdate) -> usize {
-    view.content.as_bytes().len() + view.text.as_ref().map_or(0, String::len)
 }
 
 /// Sends a state to those that list views. Clients without byte streams get only states that fit a packet.
