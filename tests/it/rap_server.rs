@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -17,11 +18,14 @@ use tokio::{
     task::JoinSet,
 };
 use toolbridge::{
-    Assistant, Client, ClientBuilder, ContentBlock, Diff, Display, DisplayContent, Media, ToolError,
-    ToolOptions, ToolResult,
+    Assistant, AssistantBuilder, Client, ClientBuilder, ContentBlock, Diff, Display, DisplayContent, Media,
+    ToolError, ToolOptions, ToolResult,
     adapter::rap::{self, RapListener, RapServeError},
     memory::MemoryRoom,
+    recording::{RecorderOptions, Recording, Redact, calls, report},
 };
+
+use crate::{recording::Folder, secrets::assert_free};
 
 /// What came back of a request.
 #[derive(Debug)]
@@ -104,17 +108,25 @@ async fn take(mut stream: TcpStream, status: u16, seen: mpsc::UnboundedSender<Js
         }
         let Some(end) = read.windows(4).position(|it| it == b"\r\n\r\n") else { continue };
         let head = String::from_utf8_lossy(&read[..end]).to_ascii_lowercase();
-        let length = head.split("content-length: ").nth(1).unwrap().lines().next().unwrap();
+        let length =
+            head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()).unwrap_or("0");
         let length = end + 4 + length.parse::<usize>().unwrap();
         if read.len() >= length {
             break (head, end + 4);
         }
     };
-    assert!(head.starts_with("post /cb/planted-token?planted-query http/1.1"), "{head}");
-    assert!(head.contains("content-type: application/json"), "{head}");
-    assert!(!head.contains("authorization") && !head.contains("referer"), "{head}");
-    let message = serde_json::from_slice(&read[length..]).unwrap();
-    let answer = format!("HTTP/1.1 {status} x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    // A test that waits for a message sees a request to another address in its place.
+    let is_callback = head.starts_with("post /cb/planted-token?planted-query http/1.1");
+    let is_plain = head.contains("content-type: application/json")
+        && !head.contains("authorization")
+        && !head.contains("referer");
+    let message = match serde_json::from_slice(&read[length..]) {
+        Ok(message) if is_callback && is_plain => message,
+        _ => json!({"unexpected": head}),
+    };
+    let answer = format!(
+        "HTTP/1.1 {status} x\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    );
     let _ = stream.write_all(answer.as_bytes()).await;
     let _ = seen.send(message);
 }
@@ -129,9 +141,13 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) async fn new(phone: ClientBuilder) -> Self {
+        Self::by(Assistant::builder(), phone).await
+    }
+
+    async fn by(assistant: AssistantBuilder, phone: ClientBuilder) -> Self {
         let room = MemoryRoom::new();
         let phone = phone.join_over(room.client("phone-7f3a")).await.unwrap();
-        let assistant = Assistant::builder().join_over(room.assistant("agent-91cc")).await.unwrap();
+        let assistant = assistant.join_over(room.assistant("agent-91cc")).await.unwrap();
         assistant.ready("phone-7f3a").await.unwrap();
         let toolset =
             rap::serve(assistant.clone()).allow_callback("127.0.0.1".parse().unwrap()).deny("hidden");
@@ -280,10 +296,22 @@ async fn rap_r3_call_id_is_echoed_as_it_came() {
 
 #[tokio::test]
 async fn rap_r15_call_is_accepted_before_any_work_and_its_faults_come_by_callback() {
-    let (served, mut runtime) = (Served::new(phone()).await, Runtime::new().await);
-    // The tool never ends, and the call is accepted all the same.
-    assert_eq!(served.invoke(&runtime, "0", "short", json!({})).await, 200);
-    assert!(runtime.next().await["text"].as_str().unwrap().starts_with("Error: "));
+    let go = Arc::new(Notify::new());
+    let starts = Arc::clone(&go);
+    let held = move || {
+        let starts = Arc::clone(&starts);
+        async move {
+            starts.notified().await;
+            Ok::<_, ToolError>("held")
+        }
+    };
+    let served = Served::new(phone().tool("held", "Waits for the test", held)).await;
+    let mut runtime = Runtime::new().await;
+    // The tool works until the test ends it, and the call is accepted before that.
+    assert_eq!(served.invoke(&runtime, "0", "held", json!({})).await, 200);
+    assert!(runtime.is_silent());
+    go.notify_one();
+    assert_eq!(runtime.next().await["text"], "held");
     for (n, (operation, arguments, expected)) in [
         ("nothing", json!({}), "no app offers a tool named \"nothing\""),
         ("hidden", json!({}), "no app offers"),
@@ -492,7 +520,11 @@ async fn rap_r29_no_message_has_internal_identifiers() {
 
 #[tokio::test]
 async fn rap_r13_no_credential_is_in_a_result_a_log_or_debug_output() {
-    let served = Served::new(phone()).await;
+    let folder = Folder::new();
+    let file = folder.file("rap.mcap");
+    let recorded = Assistant::builder().record(&file);
+    let recorded = recorded.record_options(RecorderOptions::default().redact(Redact::nothing()));
+    let served = Served::by(recorded, phone()).await;
     let mut runtime = Runtime::answering(&[404]).await;
     let secret = served.listener.url().rsplit('/').next().unwrap().to_owned();
     let (log, _guard) = crate::logs::logged_at(tracing::Level::TRACE);
@@ -503,11 +535,21 @@ async fn rap_r13_no_credential_is_in_a_result_a_log_or_debug_output() {
     let refused = served.post("/invoke", &call).await.body;
     let debug = format!("{:?} {:?}", served.listener, rap::serve(served.assistant.clone()));
     assert!(refused.contains("10.0.0.7"), "{refused}");
+    let Served { room, phone, assistant, listener } = served;
+    listener.close().await;
+    assistant.close().await;
+    phone.close().await;
+    drop(room);
+    let entries = || Recording::open(&file).unwrap().entries();
+    let page = report(entries(), &calls(entries()).calls, "planted");
+    assert!(page.contains("ring"), "the call is recorded");
+    let recording = fs::read(&file).unwrap();
+    let planted = [&*secret, "planted-token", "planted-query", "planted-path"];
     for (what, text) in [("result", message), ("answer", refused), ("debug", debug), ("log", log.text())] {
-        for planted in [&*secret, "planted-token", "planted-query", "planted-path"] {
-            assert!(!text.contains(planted), "{what}: {text}");
-        }
+        assert_free(what, text.as_bytes(), &planted);
     }
+    assert_free("the recording", &recording, &planted);
+    assert_free("the report", page.as_bytes(), &planted);
 }
 
 #[tokio::test]
@@ -568,10 +610,25 @@ async fn closing_delivers_what_is_open_and_ends() {
     let call = json!({"operation": "short", "arguments": {}, "id": "open", "group_id": "g", "callback_url": runtime.url});
     assert_eq!(send(&url, "POST", &JSON, &call.to_string()).await.status, 200);
     tokio::time::timeout(Duration::from_secs(20), listener.close()).await.unwrap();
-    let last = runtime.next().await;
-    assert!(last["id"] == "open" && last["text"].as_str().unwrap().starts_with("Error: "), "{last}");
+    let last = loop {
+        let message = runtime.next().await;
+        if message["id"] == "open" {
+            break message;
+        }
+    };
+    assert!(last["text"].as_str().unwrap().starts_with("Error: "), "{last}");
     assert!(TcpStream::connect(url.split('/').nth(2).unwrap()).await.is_err());
     drop((served.room, served.assistant));
+}
+
+#[tokio::test]
+async fn closing_sends_a_result_again_that_was_not_received() {
+    let (served, mut runtime) = (Served::new(phone()).await, Runtime::answering(&[503]).await);
+    assert_eq!(served.invoke(&runtime, "c", "ring", json!({"volume": 1})).await, 200);
+    let first = runtime.next().await;
+    served.listener.close().await;
+    assert_eq!(runtime.next().await, first);
+    assert!(runtime.is_silent());
 }
 
 #[tokio::test]

@@ -3,7 +3,11 @@
 //! [`http`] answers requests, and starts a task for each call that [`table`] has not seen before. [`call`] runs it, and
 //! [`delivery`] sends its result. [`failure`] has the texts of failures.
 
-use std::{fmt, io, net::SocketAddr, sync::Arc};
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +30,7 @@ mod invocation;
 mod manifest;
 mod table;
 
-use call::Calls;
+use call::{Calls, Waiting};
 use http::Server;
 use table::Table;
 
@@ -58,8 +62,8 @@ const MAX_NAME: usize = 128;
 /// | it names a callback on a private network | status 400, unless the host was [allowed](RoomToolset::allow_callback) |
 /// | the name of its callback stands for such an address | status 200; the tool does not run, and nothing is posted |
 ///
-/// A request has at most 4 MiB, 256 calls are open at once, and 64 run. Beyond that a call is answered with status 503, or
-/// its result says that the toolset is busy. An ended call is remembered for 10 min. Progress is not part of the protocol.
+/// A request has at most 4 MiB, 256 calls are open at once, and 64 run. Beyond that, or while 64 MiB of results wait to be
+/// received, a call is answered with status 503, or its result says that the toolset is busy. An ended call is remembered for 10 min. Progress is not part of the protocol.
 pub fn serve(assistant: Assistant) -> RoomToolset {
     RoomToolset {
         assistant,
@@ -96,10 +100,12 @@ pub enum RapServeError {
         limit: usize,
     },
     /// The public URL cannot be used.
-    #[error("the public URL {url:?} is not one such as https://tools.example.com/home")]
+    #[error(
+        "the public URL of {host:?} is not one such as https://tools.example.com/home, without user, query and fragment"
+    )]
     PublicUrl {
-        /// The URL without its query.
-        url: String,
+        /// Its host.
+        host: String,
     },
     /// The HTTP client for callbacks cannot be set up.
     #[error("{reason}")]
@@ -166,7 +172,13 @@ impl RoomToolset {
         let public = public.unwrap_or_else(|| format!("http://{}", reachable(address)));
         let path = format!("/rap/{}", random_text()?);
         let url = format!("{public}{path}");
-        let calls = Calls { room: Room::new(self.assistant, self.filter), table: Table::default(), outgoing };
+        let calls = Calls {
+            room: Room::new(self.assistant, self.filter),
+            table: Table::default(),
+            outgoing,
+            is_closing: AtomicBool::new(false),
+            waiting: Waiting::default(),
+        };
         let server = Arc::new(Server::new(calls, self.name, &path, format!("{url}/invoke"))?);
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
         tasks.spawn(run(listener, server, stop.clone()));
@@ -184,8 +196,11 @@ impl fmt::Debug for RoomToolset {
 
 /// Returns the public URL without the slash at its end.
 fn public_url(text: &str) -> Result<String, RapServeError> {
-    let refused =
-        || RapServeError::PublicUrl { url: text.split(['?', '#']).next().unwrap_or_default().to_owned() };
+    // Without what may be a password or a token.
+    let host = text.split_once("://").map_or(text, |(_, rest)| rest).split(['/', '?', '#']).next();
+    let host = host.unwrap_or_default();
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    let refused = || RapServeError::PublicUrl { host: host.to_owned() };
     let url = Url::parse(text).map_err(|_| refused())?;
     let is_plain = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
     if !matches!(url.scheme(), "http" | "https") || !is_plain || url.password().is_some() {
@@ -265,7 +280,7 @@ mod tests {
             ["tools.example.com", "ftp://x", "https://x/?hunter2", "https://me:pw@x", "https://x/#a", ""]
         {
             let error = public_url(bad).unwrap_err().to_string();
-            assert!(!error.contains("hunter2"), "{error}");
+            assert!(!error.contains("hunter2") && !error.contains("pw"), "{error}");
         }
     }
 }

@@ -1,6 +1,13 @@
 //! One call of a runtime, from its acceptance to the delivery of its result.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use serde_json::{Map, Value as Json, json};
@@ -28,6 +35,10 @@ const MAX_SHOWN: usize = 128;
 /// The largest result that is sent, in bytes: the largest that a frame of the room carries.
 const MAX_RESULT: usize = 16 * 1024 * 1024;
 
+/// The most bytes of results that are on their way when a call begins. A callback that fails keeps a result for up to three
+/// minutes.
+const MAX_WAITING: usize = 64 * 1024 * 1024;
+
 /// How long a result is sent, and sent again, whose call was cancelled: its runtime hardly waits for it.
 const CANCELLED: Duration = Duration::from_secs(5);
 
@@ -36,6 +47,32 @@ pub(super) struct Calls {
     pub(super) room: Room,
     pub(super) table: Table,
     pub(super) outgoing: Outgoing,
+    /// The toolset ends its calls. Their runtimes have not cancelled them.
+    pub(super) is_closing: AtomicBool,
+    pub(super) waiting: Waiting,
+}
+
+/// The bytes of the results that are on their way.
+#[derive(Default)]
+pub(super) struct Waiting(AtomicUsize);
+
+impl Waiting {
+    /// Whether so much waits that no further call may begin.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > MAX_WAITING
+    }
+
+    /// Counts a result until the returned value is dropped.
+    fn add(&self, bytes: usize) -> impl Drop + '_ {
+        struct Counted<'a>(&'a AtomicUsize, usize);
+        impl Drop for Counted<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(self.1, Ordering::Relaxed);
+            }
+        }
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Counted(&self.0, bytes)
+    }
 }
 
 /// Runs a call that was accepted, and sends its result. A call that is cancelled ends, and its result is sent for 5 s.
@@ -50,13 +87,17 @@ pub(super) async fn run(calls: Arc<Calls>, invocation: Invocation, cancelled: Ca
     }
     let result = called(&calls.room, operation.as_deref(), arguments, &cancelled).await;
     let body = message(&key, &callback, &result);
-    let posting = || post(&calls.outgoing, &callback.target, body.clone());
-    let posted = if cancelled.is_cancelled() {
+    let _waiting = calls.waiting.add(body.len());
+    let was_cancelled = cancelled.is_cancelled();
+    let mut delivery = pin!(deliver(|| post(&calls.outgoing, &callback.target, body.clone())));
+    let posted = if was_cancelled {
         let late = |_| Posted::Failed("no answer in time".to_owned());
-        timeout(CANCELLED, deliver(posting)).await.unwrap_or_else(late)
+        timeout(CANCELLED, delivery).await.unwrap_or_else(late)
     } else {
-        match cancelled.run_until_cancelled(deliver(posting)).await {
+        match cancelled.run_until_cancelled(&mut delivery).await {
             Some(posted) => posted,
+            // The toolset is closed. Its calls have some time to deliver what they have.
+            None if calls.is_closing.load(Ordering::Relaxed) => delivery.await,
             None => Posted::Refused("the runtime cancelled the call".to_owned()),
         }
     };

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -101,6 +101,9 @@ impl Server {
                 return refused(&error.to_string());
             }
         };
+        if self.calls.waiting.is_full() && !self.calls.table.knows(&invocation.key) {
+            return later("too many results could not be delivered yet");
+        }
         match self.calls.table.accept(&invocation.key) {
             Accepted::New(cancelled) => {
                 let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,6 +138,7 @@ impl Server {
 
     /// Cancels all calls, and waits for their results for a while.
     pub(super) async fn finish(&self) {
+        self.calls.is_closing.store(true, Ordering::Relaxed);
         self.calls.table.cancel_all();
         let mut running = std::mem::take(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner));
         let _ = timeout(LAST_RESULTS, async { while running.join_next().await.is_some() {} }).await;

@@ -58,6 +58,11 @@ impl Table {
         Accepted::New(token)
     }
 
+    /// Returns whether a call is known.
+    pub(super) fn knows(&self, key: &Key) -> bool {
+        self.calls().known.contains_key(key)
+    }
+
     /// Ends a call. It is remembered for a while.
     pub(super) fn end(&self, key: Key) {
         let mut calls = self.calls();
