@@ -139,7 +139,7 @@ impl Drop for Guard<'_> {
             self.shared.inbox.cancel_subscription(&self.open.id);
             if is_late {
                 let origin = Origin { id: self.open.id.clone(), tool: self.tool.clone() };
-                Reports::of(self.context, &self.shared.name).late(&origin, answer.result);
+                let _ = Reports::of(self.context, &self.shared.name).late(&origin, answer.result);
             }
         }
     }

@@ -11,7 +11,7 @@
 //! | 413 | the body has more than 16 MiB |
 //! | 415 | the body is not declared as JSON |
 //! | 429 | the call has sent too many messages |
-//! | 503 | too many large bodies are read at once; the tool sends it again |
+//! | 503 | too many large bodies are read at once, or the room takes no report now; the tool sends it again |
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -24,11 +24,12 @@ use axum::{
     routing::post,
 };
 use tokio::{
-    sync::{Mutex, Semaphore, SemaphorePermit},
+    sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit},
+    task::spawn_blocking,
     time::timeout,
 };
 
-use super::inbox::{Inbox, Refusal};
+use super::inbox::{CALL_BODIES, Inbox, Refusal};
 
 /// The path of callbacks, before the token.
 pub(super) const PATH: &str = "/rap/cb";
@@ -36,8 +37,15 @@ pub(super) const PATH: &str = "/rap/cb";
 /// The largest message, in bytes: an image of 12 MiB in base64.
 pub(super) const MAX_MESSAGE: usize = 16 << 20;
 
-/// The bodies that are read at once, in units of [`UNIT`]: 64 MiB.
+/// The bodies that are read at once, in units of [`UNIT`]: 64 MiB. Those of one call have [`CALL_BODIES`] of them.
 const BODIES: u32 = 64;
+
+/// The size from which on a message is processed in a thread of its own, in bytes. Reading 16 MiB takes tens of
+/// milliseconds, in which nothing else of this thread would run.
+const LARGE: usize = 256 << 10;
+
+/// What stands in place of a token that a tool sends back.
+const CUT: &str = "[callback]";
 
 /// One unit of a body, in bytes.
 const UNIT: usize = 1 << 20;
@@ -77,9 +85,9 @@ async fn receive(
 struct Refused(StatusCode, String);
 
 impl Callbacks {
-    async fn receive(&self, token: &str, request: Request) -> Result<(), Refused> {
+    async fn receive(self: &Arc<Self>, token: &str, request: Request) -> Result<(), Refused> {
         // Before the body is read: a stranger costs nothing but a look at its token.
-        let call = self.inbox.admit(token).map_err(refused)?;
+        let (call, share) = self.inbox.admit(token).map_err(refused)?;
         if !is_json(request.headers()) {
             return Err(answer(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -87,20 +95,40 @@ impl Callbacks {
             ));
         }
         // Its share of the memory is held until it was processed.
-        let (text, _share) = self.read(request).await?;
+        let (mut text, _share) = self.read(request, share).await?;
+        if text.contains(token) {
+            text = text.replace(token, CUT); // it gives access, so the room does not get it
+        }
         let _turn = self.turn.lock().await;
-        self.inbox.deliver(&call, &text, |url| (self.check)(url)).map_err(refused)
+        if text.len() < LARGE {
+            return self.inbox.deliver(&call, &text, |url| (self.check)(url)).map_err(refused);
+        }
+        let callbacks = Arc::clone(self);
+        let delivered = spawn_blocking(move || {
+            callbacks.inbox.deliver(&call, &text, |url| (callbacks.check)(url)).map_err(refused)
+        });
+        let failed = |_| answer(StatusCode::INTERNAL_SERVER_ERROR, "the message could not be processed");
+        delivered.await.map_err(failed)?
     }
 
-    async fn read(&self, request: Request) -> Result<(String, SemaphorePermit<'_>), Refused> {
+    /// Reads a body within the memory of its call, `share`, and that of all calls.
+    async fn read(
+        &self,
+        request: Request,
+        share: Arc<Semaphore>,
+    ) -> Result<(String, (OwnedSemaphorePermit, SemaphorePermit<'_>)), Refused> {
         let length = request.headers().get(header::CONTENT_LENGTH);
         let length = length.and_then(|it| it.to_str().ok()?.parse().ok()).unwrap_or(MAX_MESSAGE);
         if length > MAX_MESSAGE {
             return Err(too_large());
         }
-        let units = u32::try_from(length.div_ceil(UNIT)).unwrap_or(BODIES).max(1);
+        let units = u32::try_from(length.div_ceil(UNIT).clamp(1, CALL_BODIES)).unwrap_or(BODIES);
         let busy = || answer(StatusCode::SERVICE_UNAVAILABLE, "too many messages are read at once");
-        let share = in_time(self.bodies.acquire_many(units)).await.and_then(Result::ok).ok_or_else(busy)?;
+        let share = in_time(async {
+            let own = share.acquire_many_owned(units).await.ok()?; // first, so that a call waits for itself alone
+            Some((own, self.bodies.acquire_many(units).await.ok()?))
+        });
+        let share = share.await.flatten().ok_or_else(busy)?;
         let too_slow = || answer(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time");
         let body = in_time(whole(request.into_body())).await.ok_or_else(too_slow)??;
         let text = String::from_utf8(body);
@@ -136,6 +164,7 @@ fn refused(refusal: Refusal) -> Refused {
         Refusal::Unknown => answer(StatusCode::NOT_FOUND, "there is no such call"),
         Refusal::Over => answer(StatusCode::GONE, "the call is over"),
         Refusal::TooMany => answer(StatusCode::TOO_MANY_REQUESTS, "the call has sent too many messages"),
+        Refusal::NotNow => answer(StatusCode::SERVICE_UNAVAILABLE, "the room takes no more reports now"),
         Refusal::Malformed(reason) => Refused(StatusCode::BAD_REQUEST, reason),
     }
 }
@@ -146,4 +175,118 @@ fn too_large() -> Refused {
 
 fn answer(status: StatusCode, text: &str) -> Refused {
     Refused(status, text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use bytes::Bytes;
+    use futures_util::{future::join_all, stream};
+    use serde_json::{Value as Json, json};
+    use tokio::{sync::mpsc, task::JoinSet};
+
+    use super::*;
+    use crate::{
+        ToolContext,
+        adapter::rap::source::{
+            inbox::{NewCall, OpenCall},
+            reports::Reports,
+        },
+    };
+
+    fn callbacks(check: Box<CheckAddress>) -> Arc<Callbacks> {
+        let (cancels, _) = mpsc::channel(1);
+        let inbox = Arc::new(Inbox::new("g".into(), cancels).unwrap());
+        Arc::new(Callbacks { inbox, check, bodies: Semaphore::new(BODIES as usize), turn: Mutex::new(()) })
+    }
+
+    fn open(callbacks: &Callbacks, id: &str) -> OpenCall {
+        let limit = Duration::from_secs(60);
+        let context = ToolContext::new("caller", limit);
+        let reports = Reports::of(&context, &"set".into());
+        let tool = "t".parse().unwrap();
+        let call = NewCall { id: id.into(), call_id: None, tool, is_structured: false, reports, limit };
+        callbacks.inbox.open(call).unwrap()
+    }
+
+    fn request(body: impl Into<Body>) -> Request {
+        Request::post("/").header("content-type", "application/json").body(body.into()).unwrap()
+    }
+
+    fn message(kind: &str, id: &str, more: &Json) -> String {
+        let mut message = json!({"type": kind, "group_id": "g", "id": id});
+        message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        message.to_string()
+    }
+
+    fn endless() -> Body {
+        Body::from_stream(stream::pending::<io::Result<Bytes>>())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_messages_of_one_call_leave_room_for_those_of_others() {
+        let callbacks = callbacks(Box::new(|_| Ok(())));
+        let (slow, quick) = (open(&callbacks, "slow"), open(&callbacks, "quick"));
+        let mut posts = JoinSet::new();
+        for _ in 0..8 {
+            let (callbacks, token) = (Arc::clone(&callbacks), slow.token.clone());
+            posts.spawn(async move { callbacks.receive(&token, request(endless())).await.is_ok() });
+        }
+        for _ in 0..100 {
+            tokio::task::yield_now().await; // each of them waits for its body, or for the others
+        }
+        let result = request(message("tool_result", "quick", &json!({"text": "done"})));
+        let answered = timeout(Duration::from_secs(1), callbacks.receive(&quick.token, result)).await;
+        assert!(matches!(answered, Ok(Ok(()))));
+        // The slow ones end with their time.
+        while let Some(is_accepted) = posts.join_next().await {
+            assert!(!is_accepted.unwrap());
+        }
+        assert_eq!(callbacks.bodies.available_permits(), BODIES as usize);
+    }
+
+    #[tokio::test]
+    async fn body_in_chunks_above_the_limit_is_too_large() {
+        let callbacks = callbacks(Box::new(|_| Ok(())));
+        let call = open(&callbacks, "c");
+        let chunk = Bytes::from(vec![b' '; UNIT]);
+        let chunks = stream::iter((0..17).map(move |_| Ok::<_, io::Error>(chunk.clone())));
+        let Err(Refused(status, _)) =
+            callbacks.receive(&call.token, request(Body::from_stream(chunks))).await
+        else {
+            panic!("it was accepted")
+        };
+        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn rap_r24_messages_that_threads_receive_at_once_are_processed_one_at_a_time() {
+        let running = Arc::new(AtomicUsize::new(0));
+        let most = Arc::new(AtomicUsize::new(0));
+        let (now, at_once) = (Arc::clone(&running), Arc::clone(&most));
+        let callbacks = callbacks(Box::new(move |_| {
+            at_once.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            for _ in 0..1_000 {
+                std::thread::yield_now(); // others would come in between
+            }
+            now.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        }));
+        let call = Arc::new(open(&callbacks, "c"));
+        let ask = (0..64).map(|n| {
+            let (callbacks, call) = (Arc::clone(&callbacks), Arc::clone(&call));
+            // Every other message is large, and processed in a thread of its own.
+            let prompt = "?".repeat(if n % 2 == 0 { 1 } else { LARGE });
+            let choice = json!({"prompt": prompt, "choices": ["a"], "default": 0, "response_url": "https://x.example"});
+            let message = message("user_choice", "c", &choice);
+            tokio::spawn(async move { callbacks.receive(&call.token, request(message)).await.is_ok() })
+        });
+        let accepted = join_all(ask.collect::<Vec<_>>()).await.into_iter().filter(|it| *it.as_ref().unwrap());
+        assert_eq!(accepted.count(), 16, "as many questions as one call may ask");
+        assert_eq!(most.load(Ordering::SeqCst), 1);
+    }
 }

@@ -16,6 +16,8 @@ pub struct RapCounts {
     pub over: u64,
     /// Messages beyond the rate.
     pub too_many: u64,
+    /// Late results and last events that the room could not take now. Their tools send them again.
+    pub not_now: u64,
     /// Messages that could not be read.
     pub malformed: u64,
     /// Results that came after the time of their call.
@@ -36,6 +38,7 @@ pub(super) struct Counters {
     pub(super) unknown: AtomicU64,
     pub(super) over: AtomicU64,
     pub(super) too_many: AtomicU64,
+    pub(super) not_now: AtomicU64,
     pub(super) malformed: AtomicU64,
     pub(super) late: AtomicU64,
     pub(super) early: AtomicU64,
@@ -56,6 +59,7 @@ impl Counters {
             unknown: of(&self.unknown),
             over: of(&self.over),
             too_many: of(&self.too_many),
+            not_now: of(&self.not_now),
             malformed: of(&self.malformed),
             late: of(&self.late),
             early: of(&self.early),

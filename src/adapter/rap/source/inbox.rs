@@ -14,7 +14,7 @@ use std::{
 
 use serde_json::Value as Json;
 use tokio::{
-    sync::{Notify, mpsc, oneshot},
+    sync::{Notify, Semaphore, mpsc, oneshot},
     time::Instant,
 };
 
@@ -22,7 +22,7 @@ use self::state::{Entry, MAX_QUESTIONS, Phase, State};
 use super::{
     counts::{Counters, RapCounts, count},
     rate::Rate,
-    reports::{Origin, Reports},
+    reports::{Origin, Reports, Told},
     views::Views,
 };
 use crate::{
@@ -43,6 +43,10 @@ const AFTER_SUBSCRIPTION: Duration = Duration::from_secs(60);
 /// The messages of one call: on average, and at once. A tool that reports faster hears that it should slow down.
 const CALL_RATE: Rate = Rate::new(200, 400);
 
+/// The bodies of one call's messages that are read at once, in MiB: as much as the largest message has, so that the
+/// messages of one call leave room for those of others.
+pub(super) const CALL_BODIES: usize = 16;
+
 /// The requests with unknown tokens: on average, and at once.
 const UNKNOWN_RATE: Rate = Rate::new(200, 400);
 
@@ -54,6 +58,8 @@ pub(super) enum Refusal {
     /// The call is over.
     Over,
     TooMany,
+    /// The room cannot take it now. The tool is to send it again.
+    NotNow,
     Malformed(String),
 }
 
@@ -184,21 +190,22 @@ impl Inbox {
             is_subscribed: false,
             end,
             rate: CALL_RATE,
+            bodies: Arc::new(Semaphore::new(CALL_BODIES)),
         };
         state.entries.insert(digest, entry);
         drop(state);
         Ok(OpenCall { id, token, result: answered, questions: asked, inbox: Arc::clone(self), digest })
     }
 
-    /// Returns the call that a token belongs to. Called before the message is read.
-    pub(super) fn admit(&self, token: &str) -> Result<Digest, Refusal> {
+    /// Returns the call that a token belongs to, and the memory that its messages share. Called before the message is read.
+    pub(super) fn admit(&self, token: &str) -> Result<(Digest, Arc<Semaphore>), Refusal> {
         let digest = self.key.digest(token.as_bytes());
         let now = Instant::now();
         let mut state = self.state();
         state.forget(now);
         if let Some(entry) = state.entries.get_mut(&digest) {
             if entry.rate.take(now) {
-                return Ok(digest);
+                return Ok((digest, Arc::clone(&entry.bodies)));
             }
             count(&self.counters.too_many);
             return Err(Refusal::TooMany);
@@ -220,24 +227,35 @@ impl Inbox {
         check: impl FnOnce(&str) -> Result<(), String>,
     ) -> Result<(), Refusal> {
         // Reported after the lock is released: the room may ask for the tools of this source meanwhile.
-        let delivered = self.take(digest, text, check).map(|taken| match taken {
-            Taken::Done(effect) => effect,
+        let delivered = self.take(digest, text, check).and_then(|taken| match taken {
+            Taken::Done(effect) => Ok(effect),
             Taken::Subscribed(reports, origin, events) => {
                 for (event, text) in events {
-                    let is_reported = reports.event(&origin, &event, &text);
-                    count(if is_reported { &self.counters.accepted } else { &self.counters.dropped });
+                    let told = reports.event(&origin, &event, &text);
+                    count(if told == Told::Now { &self.counters.accepted } else { &self.counters.dropped });
                 }
-                Effect::Accepted
+                Ok(Effect::Accepted)
             }
-            Taken::Event(reports, origin, event) => {
-                reported(reports.event(&origin, &event, text), Effect::Accepted)
-            }
-            Taken::Late(reports, origin, result) => {
-                reports.late(&origin, result);
-                Effect::Late
-            }
+            Taken::Event(reports, origin, event) => match reports.event(&origin, &event, text) {
+                // Of events that come too fast some are dropped, but never the last one.
+                Told::NotNow if event.is_final => Err(Refusal::NotNow),
+                told => {
+                    if event.is_final {
+                        self.unsubscribe(&mut self.state(), digest);
+                    }
+                    Ok(if told == Told::Now { Effect::Accepted } else { Effect::Dropped })
+                }
+            },
+            Taken::Late(reports, origin, result) => match reports.late(&origin, result) {
+                Told::NotNow => {
+                    self.reopen(digest);
+                    Err(Refusal::NotNow)
+                }
+                Told::Now | Told::Never => Ok(Effect::Late),
+            },
             Taken::View(reports, view, content) => {
-                reported(self.views.show(reports, view, &content), Effect::Accepted)
+                let is_shown = self.views.show(reports, view, &content);
+                Ok(if is_shown { Effect::Accepted } else { Effect::Dropped })
             }
         });
         let counters = &self.counters;
@@ -250,6 +268,7 @@ impl Inbox {
             Err(Refusal::Unknown) => &counters.unknown,
             Err(Refusal::Over) => &counters.over,
             Err(Refusal::TooMany) => &counters.too_many,
+            Err(Refusal::NotNow) => &counters.not_now,
             Err(Refusal::Malformed(_)) => &counters.malformed,
         });
         delivered.map(|_| ())
@@ -285,7 +304,7 @@ impl Inbox {
                 Some(result) => self.result(state, digest, result),
                 None => Taken::Done(Effect::Dropped), // it was read above
             }),
-            MessageContent::Event(event) => Ok(self.event(state, digest, event, text)),
+            MessageContent::Event(event) => Ok(Self::event(state, digest, event, text)),
             MessageContent::View { view, content } => Ok(Taken::View(entry.reports.clone(), view, content)),
             MessageContent::SignIn { url } if url.starts_with("https://") => {
                 entry.ask(Question::SignIn { url }).map(Taken::Done)
@@ -355,8 +374,11 @@ impl Inbox {
                 Taken::Done(Effect::Accepted)
             }
             Phase::Late => {
+                let mut result = result;
                 if starts {
                     self.cancel(&entry.id);
+                    let text = "The subscription that this call has started was cancelled at once, because its result came too late.";
+                    result.result = result.result.with_text(text);
                 }
                 Taken::Late(entry.reports.clone(), entry.origin(), result)
             }
@@ -364,16 +386,12 @@ impl Inbox {
         }
     }
 
-    fn event(&self, state: &mut State, digest: &Digest, event: Event, text: &str) -> Taken {
+    fn event(state: &mut State, digest: &Digest, event: Event, text: &str) -> Taken {
         let Some(entry) = state.entries.get_mut(digest) else { return Taken::Done(Effect::Dropped) };
         if !entry.is_subscribed {
             return Taken::Done(entry.keep(event, text));
         }
-        let (reports, origin) = (entry.reports.clone(), entry.origin());
-        if event.is_final {
-            self.unsubscribe(state, digest);
-        }
-        Taken::Event(reports, origin, event)
+        Taken::Event(entry.reports.clone(), entry.origin(), event)
     }
 
     /// Ends a subscription by the id of its call. Returns whether there was one.
@@ -421,6 +439,13 @@ impl Inbox {
         true
     }
 
+    /// Awaits the late result of a call again.
+    fn reopen(&self, digest: &Digest) {
+        if let Some(entry) = self.state().entries.get_mut(digest) {
+            entry.phase = Phase::Late;
+        }
+    }
+
     /// Has the tool cancel a call. Nobody waits for it.
     pub(super) fn cancel(&self, id: &str) {
         let cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
@@ -461,10 +486,6 @@ enum Effect {
     /// It is kept until the call has a result.
     Early,
     Dropped,
-}
-
-fn reported(is_reported: bool, effect: Effect) -> Effect {
-    if is_reported { effect } else { Effect::Dropped }
 }
 
 #[cfg(test)]

@@ -22,6 +22,28 @@ pub(super) struct Reports {
     reporter: Option<Reporter>,
 }
 
+/// What became of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// The room has it.
+    Now,
+    /// The room has too many reports now, and may take it later.
+    NotNow,
+    /// The room never gets it.
+    Never,
+}
+
+impl Told {
+    fn of(what: &str, done: &Result<(), ReportError>) -> Self {
+        let Err(error) = done else { return Self::Now };
+        tracing::debug!(%error, "{what}");
+        match error {
+            ReportError::TooOften { .. } | ReportError::TooMany { .. } => Self::NotNow,
+            _ => Self::Never,
+        }
+    }
+}
+
 /// The call that a report belongs to.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
@@ -38,9 +60,9 @@ impl Reports {
         self.reporter.is_some()
     }
 
-    /// Reports an event of a subscription. Returns whether the room got it.
-    pub(super) fn event(&self, origin: &Origin, event: &Event, json: &str) -> bool {
-        let Ok(result) = RapResult::of_event(json) else { return false };
+    /// Reports an event of a subscription.
+    pub(super) fn event(&self, origin: &Origin, event: &Event, json: &str) -> Told {
+        let Ok(result) = RapResult::of_event(json) else { return Told::Never };
         let about = json!({
             "call": origin.id,
             "tool": origin.tool.as_str(),
@@ -51,8 +73,8 @@ impl Reports {
         self.report(&about, Ok(result.to_value()))
     }
 
-    /// Reports a result that came after the time of its call. Returns whether the room got it.
-    pub(super) fn late(&self, origin: &Origin, result: RapResult) -> bool {
+    /// Reports a result that came after the time of its call.
+    pub(super) fn late(&self, origin: &Origin, result: RapResult) -> Told {
         let about = json!({"call": origin.id, "tool": origin.tool.as_str(), "event": "late_result"});
         self.report(&about, result.into_outcome())
     }
@@ -63,19 +85,12 @@ impl Reports {
         let is_empty = content.as_object().is_some_and(serde_json::Map::is_empty);
         let content = if is_empty { &Json::Null } else { content };
         let view = format!("{}/{view}", prefix(&self.source, MAX_SOURCE));
-        done("a view was not shown", &reporter.show_view(&view, content, None))
+        Told::of("a view was not shown", &reporter.show_view(&view, content, None)) == Told::Now
     }
 
-    fn report(&self, about: &Json, outcome: Outcome) -> bool {
-        let Some(reporter) = &self.reporter else { return false };
+    fn report(&self, about: &Json, outcome: Outcome) -> Told {
+        let Some(reporter) = &self.reporter else { return Told::Never };
         let reported = reporter.report(ToolName::EVENT, about).start();
-        done("an event was not reported", &reported.map(|reported| reported.finish(outcome)))
+        Told::of("an event was not reported", &reported.map(|reported| reported.finish(outcome)))
     }
-}
-
-fn done(what: &str, done: &Result<(), ReportError>) -> bool {
-    if let Err(error) = done {
-        tracing::debug!(%error, "{what}");
-    }
-    done.is_ok()
 }

@@ -1,9 +1,12 @@
 //! What is known of calls.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
 
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot},
     time::Instant,
 };
 
@@ -61,6 +64,7 @@ pub(super) struct Entry {
     pub(super) is_subscribed: bool,
     pub(super) end: Instant,
     pub(super) rate: Rate,
+    pub(super) bodies: Arc<Semaphore>,
 }
 
 pub(super) enum Phase {

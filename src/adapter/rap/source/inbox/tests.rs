@@ -42,7 +42,7 @@ impl World {
     }
 
     fn say_all(&self, token: &str, message: &Json) -> Result<(), Refusal> {
-        let digest = self.inbox.admit(token)?;
+        let (digest, _) = self.inbox.admit(token)?;
         self.inbox.deliver(&digest, &message.to_string(), |_| Ok(()))
     }
 }
@@ -126,7 +126,7 @@ async fn messages_of_a_call_and_unknown_tokens_are_limited_apart() {
     let world = World::new();
     let (flooding, other) = (world.open("flooding"), world.open("other"));
     let refused = |token: &str, times: usize| {
-        (0..times).filter(|_| world.inbox.admit(token) == Err(Refusal::TooMany)).count()
+        (0..times).filter(|_| matches!(world.inbox.admit(token), Err(Refusal::TooMany))).count()
     };
     assert_eq!(refused(&flooding.token, 10_000), 9_600);
     assert_eq!(refused("unknown", 10_000), 9_600);
@@ -150,7 +150,7 @@ async fn number_of_known_calls_and_of_questions_is_limited() {
     assert_eq!(world.inbox.state().entries.len(), MAX_CALLS);
     assert_eq!(world.say(&settled[0], "tool_result", "0"), Err(Refusal::Over));
     assert!(world.inbox.admit(&first.token).is_ok(), "an open call is never forgotten");
-    let digest = world.inbox.admit(&first.token).unwrap();
+    let (digest, _) = world.inbox.admit(&first.token).unwrap();
     let question = json!({"type": "oauth", "group_id": "g", "id": "open", "auth_url": "https://x.example"});
     let ask = || world.inbox.deliver(&digest, &question.to_string(), |_| Ok(()));
     let mut first = first;
@@ -160,4 +160,54 @@ async fn number_of_known_calls_and_of_questions_is_limited() {
     }
     assert_eq!(ask(), Err(Refusal::TooMany), "also if none waits");
     assert_eq!(world.say(&first.token, "tool_result", "open"), Ok(()), "a result has a place of its own");
+}
+
+/// A context at an assistant, which it reports to.
+async fn reporting() -> (Assistant, ToolContext) {
+    let assistant = Assistant::builder().join_over(MemoryRoom::new().assistant("a")).await.unwrap();
+    let context = ToolContext::new("caller", LIMIT).with_reporter(assistant.reporter());
+    (assistant, context)
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_result_and_last_event_are_taken_later_if_the_room_takes_no_report_now() {
+    let (assistant, context) = reporting().await;
+    let world = World::new();
+    let (late, watched) = (world.open_in(&context, "late"), world.open_in(&context, "watched"));
+    assert!(late.end(End::Late));
+    let started =
+        json!({"type": "tool_result", "group_id": "g", "id": "watched", "text": "t", "subscription": true});
+    assert_eq!(world.say_all(&watched.token, &started), Ok(()));
+    let event = |text: &str, is_final: bool| json!({"type": "subscription_event", "group_id": "g", "tool_call_id": "watched", "text": text, "final": is_final});
+    // Another adapter reports as much as a second allows.
+    while let Ok(reported) = assistant.report("t", ()).start() {
+        reported.finish(Ok(crate::Value::empty()));
+    }
+    assert_eq!(world.say(&late.token, "tool_result", "late"), Err(Refusal::NotNow));
+    assert_eq!(world.say_all(&watched.token, &event("opened", false)), Ok(()));
+    assert_eq!(world.say_all(&watched.token, &event("closed", true)), Err(Refusal::NotNow));
+    assert!(world.inbox.has_subscriptions());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(world.say(&late.token, "tool_result", "late"), Ok(()));
+    assert_eq!(world.say_all(&watched.token, &event("closed", true)), Ok(()));
+    assert!(!world.inbox.has_subscriptions());
+    let counts = world.inbox.counts();
+    assert_eq!((counts.late, counts.not_now, counts.dropped, counts.duplicates), (1, 2, 1, 0));
+    assert_eq!(assistant.late_results().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_result_says_that_its_subscription_was_cancelled() {
+    let (assistant, context) = reporting().await;
+    let mut world = World::new();
+    let call = world.open_in(&context, "c");
+    assert!(call.end(End::Late));
+    let started =
+        json!({"type": "tool_result", "group_id": "g", "id": "c", "text": "Watching.", "subscription": true});
+    assert_eq!(world.say_all(&call.token, &started), Ok(()));
+    assert_eq!(world.cancels.try_recv().as_deref(), Ok("c"));
+    let [late] = &assistant.late_results()[..] else { panic!("no result") };
+    let text =
+        crate::ToolResult::of(late.result.as_ref().as_ref().unwrap()).for_model(1_000).text.into_owned();
+    assert!(text.starts_with("Watching.") && text.contains("was cancelled at once"), "{text}");
 }
