@@ -52,8 +52,8 @@ const MAX_CANCELS: usize = 1_024;
 /// The most cancellations that are sent at once.
 const CANCELS_AT_ONCE: usize = 16;
 
-/// The longest time for telling the server that calls, and then the thread, have ended.
-const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+/// The longest time for telling the server that calls have ended, and then as long again for the thread.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A toolset at an address: the URL before `/.well-known/rap-toolset`.
 ///
@@ -75,13 +75,18 @@ pub fn toolset(url: impl Into<String>) -> RapToolset {
 /// [`RapTools::left_out`] names it. A [prefix](RapToolset::prefix) tells them apart.
 ///
 /// # Errors
-/// One of them cannot be used. The others are closed then.
+/// One of them cannot be used, or two have one name. The others are closed then.
 ///
 /// # Cancel safety
 /// Dropping the future ends all listeners.
 pub async fn toolsets(all: impl IntoIterator<Item = RapToolset>) -> Result<Vec<RapTools>, RapError> {
     let mut started: Vec<RapTools> = Vec::new();
     for toolset in all {
+        // Names of tools and of views are made of it.
+        if started.iter().any(|it| *it.shared.name == *toolset.name) {
+            let reason = "another toolset has this name; give one of them a name of its own".to_owned();
+            return Err(RapError::Toolset { toolset: toolset.name, reason });
+        }
         started.push(toolset.await?);
     }
     let all: Arc<[Weak<Shared>]> = started.iter().map(|it| Arc::downgrade(&it.shared)).collect();
@@ -404,15 +409,10 @@ impl ToolSource for RapTools {
         drop(self.listener.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.shared.inbox.close();
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        // First the cancellations of calls that have just ended.
-        let notices = async {
-            while tasks.join_next().await.is_some() {}
-            match self.shared.requests.get() {
-                Some(requests) => requests.close(self.shared.inbox.group()).await,
-                None => Ok(()),
-            }
-        };
-        if let Ok(Err(error)) = timeout(CLOSE_LIMIT, notices).await {
+        // First the cancellations of calls that have just ended. A server that is slow with them still gets the rest.
+        let _ = timeout(CLOSE_LIMIT, async { while tasks.join_next().await.is_some() {} }).await;
+        let Some(requests) = self.shared.requests.get() else { return };
+        if let Ok(Err(error)) = timeout(CLOSE_LIMIT, requests.close(self.shared.inbox.group())).await {
             tracing::debug!(toolset = &*self.shared.name, %error, "the end of the thread was not delivered");
         }
     }
