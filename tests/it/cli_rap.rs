@@ -1,12 +1,16 @@
 //! `--rap` of the command line: what is read, what is printed, and what is refused.
 
-use std::process::{Output, Stdio};
+use std::{
+    io::Write as _,
+    process::{Child, Output, Stdio},
+};
 
 use serde_json::json;
 
 use crate::{
     cli::{complaint, feed, run, text, toolbridge},
     cli_dev::dev,
+    programs,
     rap_toolset::{Toolset, tool},
 };
 
@@ -77,8 +81,7 @@ async fn call_from_the_command_line_reaches_a_tool_and_its_answer_returns() {
     let (server, settings) = dev();
     let url = format!("builds={}", toolset.url);
     let mut client = toolbridge(&["client", "--room", "r", "--rap", &url, "--yes", "builds.*"]);
-    let mut client =
-        client.envs(settings.clone()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let client = client.envs(settings.clone()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut call = toolbridge(&["call", "--room", "r", "t", "{\"n\": 5}"]);
     let call = call.envs(settings).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let invocation = toolset.invocation().await;
@@ -89,10 +92,67 @@ async fn call_from_the_command_line_reaches_a_tool_and_its_answer_returns() {
     let called = tokio::task::spawn_blocking(|| call.wait_with_output().unwrap()).await.unwrap();
     assert_eq!(called.status.code(), Some(0), "{called:?}");
     assert!(text(&called.stdout).contains("Deployed"), "{called:?}");
-    for mut process in
-        [client.try_wait().unwrap().is_none().then_some(client), Some(server)].into_iter().flatten()
-    {
-        process.kill().unwrap();
+    end([client, server]);
+}
+
+/// Ends the processes that still run.
+fn end(processes: impl IntoIterator<Item = Child>) {
+    for mut process in processes {
+        let _ = process.kill(); // it may have ended
         process.wait().unwrap();
     }
+}
+
+#[tokio::test]
+async fn assistant_of_the_command_line_runs_the_tools_of_a_toolset() {
+    let toolset = Toolset::start().await;
+    let (server, settings) = dev();
+    let url = format!("builds={}", toolset.url);
+    let mut assistant = toolbridge(&["assistant", "--room", "r", "--rap", &url, "--yes", "builds.*"]);
+    let assistant =
+        assistant.envs(settings).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut assistant = assistant.spawn().unwrap();
+    writeln!(assistant.stdin.take().unwrap(), r#"{{"type": "call", "id": 1, "tool": "t"}}"#).unwrap();
+    assert_eq!(toolset.invocation().await.answer("Deployed.").await, 200);
+    let ended = tokio::task::spawn_blocking(|| assistant.wait_with_output().unwrap()).await.unwrap();
+    let printed = text(&ended.stdout);
+    assert!(printed.contains("\"ok\":true") && printed.contains("Deployed."), "{ended:?}");
+    end([server]);
+}
+
+#[tokio::test]
+async fn keys_of_a_toolset_in_a_file_have_an_effect() {
+    let tools = json!([tool("start", json!({})), tool("stop", json!({})), tool("wipe", json!({}))]);
+    let toolset = Toolset::of(tools).await;
+    let file = programs::file(
+        &programs::folder("cli-rap-file"),
+        &format!(
+            "[[rap]]\nname = \"builds\"\nurl = {:?}\ncallback = \"127.0.0.1:0\"\ncallback_url = \"https://me.example.com/\"\n\
+             bearer_env = \"BUILDS_TOKEN\"\nuser_id = \"ada\"\nprefix = \"ci\"\nallow = [\"st*\"]\ndeny = [\"stop\"]\n\
+             consent = \"never\"\ntimeout = \"2m\"\n",
+            toolset.url
+        ),
+    );
+    let (server, settings) = dev();
+    let mut client = toolbridge(&["client", "--room", "r", "--tools", file.to_str().unwrap()]);
+    let client = client.envs(settings.clone()).env("BUILDS_TOKEN", "planted-token");
+    let client = client.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut call = toolbridge(&["call", "--room", "r", "ci.start"]);
+    let call = call.envs(settings.clone()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let manifest = toolset.next().await;
+    let invocation = toolset.invocation().await;
+    for request in [&manifest, &invocation] {
+        assert!(request.head.contains("authorization: bearer planted-token"), "{}", request.path);
+    }
+    assert_eq!(
+        (&invocation.body["operation"], &invocation.body["user_id"]),
+        (&json!("start"), &json!("ada"))
+    );
+    assert!(invocation.callback().starts_with("https://me.example.com/rap/cb/"), "{}", invocation.callback());
+    let mut listed = toolbridge(&["tools", "--room", "r", "--json"]);
+    let listed = listed.envs(settings);
+    let listed = text(&listed.output().unwrap().stdout).to_owned();
+    assert!(listed.contains("ci.start") && !listed.contains("stop") && !listed.contains("wipe"), "{listed}");
+    assert!(listed.contains("120000"), "its time limit: {listed}");
+    end([call, client, server]);
 }

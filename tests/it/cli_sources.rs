@@ -111,11 +111,13 @@ fn sec_a2_server_on_this_machine_is_not_reached_through_a_proxy() {
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", proxy.local_addr().unwrap());
     for server in ["http://127.0.0.1:9/mcp", "http://localhost:9/mcp", "http://[::1]:9/mcp"] {
-        let listed = toolbridge(&["tools", "--mcp", server])
-            .envs(["http_proxy", "HTTP_PROXY", "ALL_PROXY"].map(|name| (name, &url)))
-            .output()
-            .unwrap();
-        assert_eq!(listed.status.code(), Some(1), "{listed:?}");
+        for source in ["--mcp", "--rap"] {
+            let listed = toolbridge(&["tools", source, server])
+                .envs(["http_proxy", "HTTP_PROXY", "ALL_PROXY"].map(|name| (name, &url)))
+                .output()
+                .unwrap();
+            assert_eq!(listed.status.code(), Some(1), "{listed:?}");
+        }
     }
     proxy.set_nonblocking(true).unwrap();
     assert!(proxy.accept().is_err(), "the request went to the proxy");

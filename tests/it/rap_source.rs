@@ -17,7 +17,7 @@ use toolbridge::{
     adapter::rap::{self, RapTools},
 };
 
-use crate::rap_toolset::{Received, Toolset, post, request, tool};
+use crate::rap_toolset::{NO_ANSWER, Received, Toolset, post, request, tool};
 
 const JSON: &str = "content-type: application/json\r\n";
 
@@ -314,21 +314,25 @@ async fn rap_r17_invocation_is_sent_again_after_a_failure_of_the_server() {
 #[tokio::test]
 async fn rap_r18_manifest_is_read_once_and_a_fault_refuses_all_of_it() {
     let toolset = Toolset::start().await;
-    let tools = toolset.source().await.unwrap();
-    for _ in 0..3 {
-        let (outcome, _) = call_with(&tools, &toolset, context(), async |it| it.answer("done").await).await;
-        assert!(outcome.is_ok());
+    // Each session reads it, and reads it once.
+    for _ in 0..2 {
+        let tools = toolset.source().await.unwrap();
+        assert_eq!(tools.list().len(), 1);
+        let read = toolset.next().await;
+        assert_eq!(
+            (&*read.path, read.head.contains("accept: application/json")),
+            ("/.well-known/rap-toolset", true)
+        );
+        for _ in 0..3 {
+            let (outcome, ()) = tokio::join!(run(&tools, "t", Value::empty(), context()), async {
+                let invocation = toolset.next().await;
+                assert_eq!(invocation.path, "/invoke");
+                assert_eq!(invocation.answer("done").await, 200);
+            });
+            assert!(outcome.is_ok());
+        }
+        assert!(toolset.others().await.is_empty());
     }
-    drop(tools);
-    let again = Toolset::start().await;
-    let tools = again.source().await.unwrap();
-    assert_eq!(tools.list().len(), 1);
-    let read = again.next().await;
-    assert_eq!(
-        (&*read.path, read.head.contains("accept: application/json")),
-        ("/.well-known/rap-toolset", true)
-    );
-    assert!(again.others().await.is_empty());
 
     let twice = Toolset::of(json!([tool("a", json!({})), tool("b", json!({})), tool("a", json!({}))])).await;
     let error = twice.source().await.unwrap_err().to_string();
@@ -350,6 +354,16 @@ async fn rap_r18_tool_of_two_toolsets_is_offered_by_neither() {
     let prefixed = rap::toolsets([one.source().name("a"), two.source().name("b").prefix("b")]).await.unwrap();
     assert_eq!(names(&prefixed[0]), ["one", "shared"]);
     assert_eq!(names(&prefixed[1]), ["b.shared", "b.two"]);
+}
+
+#[tokio::test]
+async fn two_toolsets_of_one_name_are_refused() {
+    let (one, two) = (Toolset::start().await, Toolset::start().await);
+    let error = rap::toolsets([one.source(), two.source()]).await.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "toolset \"builds\": another toolset has this name; give one of them a name of its own"
+    );
 }
 
 #[tokio::test]
@@ -405,6 +419,31 @@ async fn rap_r19_cancelled_call_is_cancelled_at_its_server_and_a_late_result_ign
 }
 
 #[tokio::test]
+async fn rap_r19_cancellations_are_sent_to_all_servers_at_once_and_not_awaited() {
+    let deaf = |request: &Received, _| if request.path == "/cancel_tool_call" { NO_ANSWER } else { 200 };
+    let slow = Toolset::with(json!([tool("t", json!({}))]), deaf).await;
+    let quick = Toolset::start().await;
+    let sources = [slow.source().await.unwrap(), quick.source().name("other").await.unwrap()];
+    // The second time, the slow server has not answered the first cancellation.
+    for _ in 0..2 {
+        let stop = CancellationToken::new();
+        let [first, second] = sources
+            .each_ref()
+            .map(|it| run(it, "t", Value::empty(), context().with_cancellation(stop.clone())));
+        let (first, second, ()) = tokio::join!(first, second, async {
+            slow.invocation().await;
+            quick.invocation().await;
+            stop.cancel();
+        });
+        for outcome in [first, second] {
+            assert_eq!(outcome.unwrap_err().code(), ErrorCode::CANCELLED);
+        }
+        slow.next_of("/cancel_tool_call").await;
+        quick.next_of("/cancel_tool_call").await;
+    }
+}
+
+#[tokio::test]
 async fn rap_r19_closed_source_closes_its_thread_after_the_cancellations() {
     let toolset = Toolset::start().await;
     let tools = toolset.source().bearer_token("hunter2").await.unwrap();
@@ -423,6 +462,38 @@ async fn rap_r19_closed_source_closes_its_thread_after_the_cancellations() {
     }
     let host = open.callback().split('/').nth(2).unwrap().to_owned();
     assert!(tokio::net::TcpStream::connect(host).await.is_err(), "it still listens");
+}
+
+#[tokio::test]
+async fn closed_source_closes_its_thread_at_a_server_that_answers_no_cancellation() {
+    let deaf = |request: &Received, _| if request.path == "/cancel_tool_call" { NO_ANSWER } else { 200 };
+    let toolset = Toolset::with(json!([tool("t", json!({}))]), deaf).await;
+    let tools = toolset.source().await.unwrap();
+    let mut call = Box::pin(run(&tools, "t", Value::empty(), context()));
+    tokio::select! {
+        _ = &mut call => unreachable!(),
+        _ = toolset.invocation() => {}
+    }
+    drop(call);
+    tools.close().await;
+    let paths = [toolset.next().await.path, toolset.next().await.path];
+    assert_eq!(paths, ["/cancel_tool_call", "/close_thread"]);
+}
+
+#[tokio::test]
+async fn rap_r29_callback_address_in_a_text_gives_no_access() {
+    let toolset = Toolset::start().await;
+    let tools = toolset.source().await.unwrap();
+    let (outcome, token) = call_with(&tools, &toolset, context(), async |invocation| {
+        let url = invocation.callback();
+        let echoed = json!({"text": format!("I answer to {url}."), "own": url});
+        assert_eq!(invocation.say("tool_result", echoed).await, 200);
+        url.rsplit('/').next().unwrap().to_owned()
+    })
+    .await;
+    let value = outcome.unwrap();
+    assert!(!value.to_json().to_string().contains(&token), "{value:?}");
+    assert!(model(&Ok(value)).ends_with("/rap/cb/[callback]."));
 }
 
 /// Answers the questions of a call by a function, and collects them.
@@ -450,6 +521,9 @@ async fn rap_r21_sign_in_is_asked_of_the_person_while_the_call_waits() {
             assert_eq!(invocation.say("oauth", json!({"auth_url": bad})).await, 400, "{bad}");
         }
         assert_eq!(invocation.say("oauth", json!({"auth_url": url, "call_id": null})).await, 200);
+        while asked.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
         assert_eq!(invocation.answer("signed in").await, 200);
         assert_eq!(invocation.say("oauth", json!({"auth_url": url})).await, 200);
     })
@@ -457,11 +531,10 @@ async fn rap_r21_sign_in_is_asked_of_the_person_while_the_call_waits() {
     assert_eq!(model(&outcome), "signed in");
     assert_eq!(tools.counts().dropped, 1, "the second one came after the result");
     assert!(toolset.others().await.is_empty(), "the invocation was repeated");
-    // The result may have come before the person was asked.
-    if let Some(Prompt::Authorize(prompt)) = asked.lock().unwrap().first() {
-        assert_eq!((&*prompt.url, prompt.service.as_deref()), (url, Some("builds")));
-        assert!(prompt.text.as_ref().unwrap().starts_with("builds "));
-    }
+    let asked = asked.lock().unwrap();
+    let [Prompt::Authorize(prompt)] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!((&*prompt.url, prompt.service.as_deref()), (url, Some("builds")));
+    assert!(prompt.text.as_ref().unwrap().starts_with("builds "));
 }
 
 #[tokio::test]
@@ -620,7 +693,9 @@ async fn flood_of_messages_is_refused_and_a_call_beside_it_ends() {
     let refused = AtomicUsize::new(0);
     let (first, second, ()) = tokio::join!(first, second, async {
         let (flooding, other) = (toolset.invocation().await, toolset.invocation().await);
-        for _ in 0..25 {
+        let mut rounds = 0;
+        while rounds < 25 || refused.load(Ordering::Relaxed) == 0 {
+            rounds += 1;
             let posts =
                 (0..32).map(|_| flooding.say("view_update", json!({"view_type": "v", "content": {}})));
             let statuses = futures_util::future::join_all(posts).await;
@@ -637,7 +712,7 @@ async fn flood_of_messages_is_refused_and_a_call_beside_it_ends() {
     });
     assert_eq!((model(&first).len() + model(&second).len()), "other".len() + "flooding".len());
     let counts = tools.counts();
-    // The rate allows 400 at once and 200 each second: 800 messages exceed it, unless they take two seconds.
-    assert_eq!(counts.too_many > 0, refused.load(Ordering::Relaxed) > 0, "{counts:?}");
+    // The rate allows 400 at once and 200 each second.
+    assert!(counts.too_many > 0, "{counts:?}");
     assert!(counts.dropped >= 400, "{counts:?}");
 }

@@ -53,6 +53,9 @@ impl Received {
     }
 }
 
+/// In place of a status: the request gets no answer.
+pub(crate) const NO_ANSWER: u16 = 0;
+
 type Status = Arc<dyn Fn(&Received, usize) -> u16 + Send + Sync>;
 
 /// A toolset whose server accepts what it gets, unless the test says otherwise.
@@ -72,7 +75,7 @@ impl Toolset {
         Self::with(tools, |_, _| 200).await
     }
 
-    /// Starts a toolset that answers the n-th invocation, counted from 1, with a status.
+    /// Starts a toolset that answers the n-th invocation, counted from 1, with a status. Notices are number 0.
     pub(crate) async fn with(
         tools: Json,
         status: impl Fn(&Received, usize) -> u16 + Send + Sync + 'static,
@@ -111,9 +114,12 @@ impl Toolset {
                             *count += 1;
                             (status(&received, *count), "")
                         }
-                        _ => (200, ""),
+                        _ => (status(&received, 0), ""),
                     };
                     let _ = to_test.send(received);
+                    if status == NO_ANSWER {
+                        return std::future::pending().await;
+                    }
                     let length = body.len();
                     let head = format!(
                         "HTTP/1.1 {status} X\r\nlocation: /elsewhere\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
