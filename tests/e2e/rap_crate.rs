@@ -6,7 +6,8 @@ use anyhow::{Context as _, ensure};
 use libtest_mimic::Trial;
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, BlockKind, CallError, Client, Event, Events, SourceHealth, ToolResult, adapter::rap,
+    Assistant, BlockKind, CallError, Client, ErrorCode, Event, Events, Prompt, PromptAnswer, PromptRequest,
+    SourceHealth, ToolError, ToolResult, adapter::rap,
 };
 
 use crate::{
@@ -15,6 +16,9 @@ use crate::{
     server::{self, Server, shared},
     soon, trial_with,
 };
+
+/// The address at which the person signs in.
+const SIGN_IN: &str = "https://login.example/authorize?state=x";
 
 pub(crate) fn trials() -> Vec<Trial> {
     type Test = fn() -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
@@ -56,7 +60,12 @@ async fn join(server: &Server, room: &str, url: &str) -> anyhow::Result<(Assista
     let tools = rap::toolset(url).name("published").await?;
     let builder = Assistant::builder().tools(tools).consent(|_| async { true });
     let assistant = assistant(server, room, "assistant", builder).await?;
-    let phone = client(server, room, "phone", Client::builder()).await?;
+    // A person who signs in wherever it is asked.
+    let phone = Client::builder().prompt(|request: PromptRequest| async move {
+        let Prompt::Authorize(question) = request.prompt() else { return Err(ToolError::from("not asked")) };
+        Ok(if question.url == SIGN_IN { PromptAnswer::done() } else { PromptAnswer::declined() })
+    });
+    let phone = client(server, room, "phone", phone).await?;
     assistant.ready("phone").await?;
     Ok((assistant, phone))
 }
@@ -99,6 +108,13 @@ async fn answers() -> anyhow::Result<()> {
 
     let failed = play(&assistant, json!([["result", "Error: the disk is full"]])).await;
     ensure!(matches!(&failed, Err(CallError::Tool(error)) if error.message() == "Error: the disk is full"));
+
+    let signed_in = play(&assistant, json!([["sign-in", SIGN_IN], ["result", "signed in"]])).await?;
+    ensure!(text(&signed_in) == "signed in", "{}", text(&signed_in));
+    let declined = play(&assistant, json!([["sign-in", "https://other.example/"], ["hold"]])).await;
+    ensure!(matches!(&declined, Err(CallError::Tool(error)) if error.code() == ErrorCode::PERMISSION_DENIED));
+    program.event("/cancel_tool_call").await?;
+    program.write("release").await?;
 
     // An event before the result, others after it, and views before and after.
     let steps = json!([

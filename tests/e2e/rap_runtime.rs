@@ -179,6 +179,13 @@ async fn over_the_verb() -> anyhow::Result<()> {
 async fn failing_callback() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "rap-failing");
     let (_phone, _running) = phone(&server, room).await?;
+    // Its listener is known by another name.
+    let public = ["--listen", "127.0.0.1:0", "--public", "https://tools.example.com/home/"];
+    let mut toolset =
+        Program::toolbridge(&server, &[&["rap", "--room", room], &public[..]].concat()).start()?;
+    let line = toolset.line("url: ").await?;
+    ensure!(line.starts_with("url: https://tools.example.com/home/rap/"), "{line}");
+    drop(toolset);
     let arguments = ["rap", "--room", room, "--allow-callback", "127.0.0.1"];
     let mut toolset = Program::toolbridge(&server, &arguments).start()?;
     let line = toolset.line("url: ").await?;
@@ -214,8 +221,8 @@ async fn beside_an_assistant() -> anyhow::Result<()> {
     let mut assistant = Program::toolbridge(&server, &arguments).start()?;
     let url = assistant.event("rap").await?["url"].as_str().context("no URL")?.to_owned();
     let mut runtime = Runtime::start(&server, &url).await?;
-    runtime.program.write(r#"{"listen": null}"#).await?;
-    runtime.call("1", "double", json!({"arguments": {"n": 21}})).await?;
+    let channel = runtime.send(&json!({"channel": null}), "channel").await?["url"].take();
+    runtime.call("1", "double", json!({"arguments": {"n": 21}, "callback_url": channel})).await?;
     ensure!(runtime.callback().await? == json!(["1", "42", null]));
     // The controlling program is told about it.
     let settled = assistant.event("settled").await?;

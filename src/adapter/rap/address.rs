@@ -159,7 +159,7 @@ impl Outgoing {
         Self::with_lookup(named, &lookup)
     }
 
-    fn with_lookup(
+    pub(super) fn with_lookup(
         named: impl IntoIterator<Item = NamedHost>,
         lookup: &Arc<dyn Lookup>,
     ) -> Result<Self, AddressError> {
@@ -263,10 +263,10 @@ fn host(url: &Url) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-type Found = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+pub(super) type Found = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
 /// Finds the addresses of a name.
-trait Lookup: Send + Sync {
+pub(super) trait Lookup: Send + Sync {
     fn lookup(&self, name: String) -> Found;
 }
 
@@ -298,12 +298,33 @@ impl Resolve for Resolver {
     }
 }
 
+/// Gives each of its answers once, and then the last one again.
+#[cfg(test)]
+pub(super) struct Answers(std::sync::Mutex<Vec<&'static [&'static str]>>);
+
+#[cfg(test)]
+impl Answers {
+    /// Returns what sends requests to the addresses in these answers, each a list of a name's addresses.
+    pub(super) fn outgoing(answers: &[&'static [&'static str]], named: &[&str]) -> Outgoing {
+        let named = named.iter().map(|it| it.parse().unwrap());
+        let lookup: Arc<dyn Lookup> = Arc::new(Self(std::sync::Mutex::new(answers.to_vec())));
+        Outgoing::with_lookup(named, &lookup).unwrap()
+    }
+}
+
+#[cfg(test)]
+impl Lookup for Answers {
+    fn lookup(&self, _name: String) -> Found {
+        let mut answers = self.0.lock().unwrap();
+        let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0] };
+        let found = answer.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 0)).collect();
+        Box::pin(async move { Ok(found) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    };
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -313,22 +334,8 @@ mod tests {
 
     use super::*;
 
-    /// Gives each of its answers once, and then the last one again.
-    struct Answers(Mutex<Vec<&'static [&'static str]>>);
-
-    impl Lookup for Answers {
-        fn lookup(&self, _name: String) -> Found {
-            let mut answers = self.0.lock().unwrap();
-            let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0] };
-            let found = answer.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 0)).collect();
-            Box::pin(async move { Ok(found) })
-        }
-    }
-
     fn resolving(answers: &[&'static [&'static str]], named: &[&str]) -> Outgoing {
-        let named = named.iter().map(|it| it.parse().unwrap());
-        let lookup: Arc<dyn Lookup> = Arc::new(Answers(Mutex::new(answers.to_vec())));
-        Outgoing::with_lookup(named, &lookup).unwrap()
+        Answers::outgoing(answers, named)
     }
 
     fn outgoing(named: &[&str]) -> Outgoing {
@@ -500,7 +507,7 @@ mod tests {
     async fn sec_a2_name_that_resolves_anew_to_a_private_address_is_refused_then() {
         let server = Server::start().await;
         let resolver = Resolver {
-            lookup: Arc::new(Answers(Mutex::new(vec![&["1.1.1.1"], &["127.0.0.1"]]))),
+            lookup: Arc::new(Answers(std::sync::Mutex::new(vec![&["1.1.1.1"], &["127.0.0.1"]]))),
             reach: Reach::Public,
         };
         let resolve = async || {

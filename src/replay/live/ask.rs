@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep, sleep_until, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 
 use crate::{
@@ -24,6 +24,10 @@ use crate::{
     transport::Identity,
     value::Value,
 };
+
+/// How long the end of the room is awaited after a client was lost: a room that ends loses its clients, too, and the
+/// assistant may learn that first.
+const ROOM_END: Duration = Duration::from_secs(2);
 
 /// How long to wait until clients offer the required tools: announcements take up to 3 s.
 const OFFERS_WAIT: Duration = Duration::from_secs(5);
@@ -254,7 +258,14 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
         let asked = builder.start();
         self.report.asked += 1;
         self.pace.began(place, call, now());
-        self.open.spawn(async move { (place, ended(asked, stop).await) });
+        let assistant = self.assistant.clone();
+        self.open.spawn(async move {
+            let result = ended(asked, stop).await;
+            if matches!(result, Err(CallError::Lost { .. })) {
+                let _ = timeout(ROOM_END, assistant.closed()).await; // then `ask` ends, and this was no answer
+            }
+            (place, result)
+        });
     }
 
     /// Waits for one outcome; returns false if none is pending.

@@ -215,3 +215,73 @@ fn message(key: &Key, Callback { call_id, .. }: &Callback, result: &RapResult) -
     let size = text.len();
     written(&failed(&format!("the result has {size} bytes; the limit is {MAX_RESULT}. Ask for less."))).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{
+        Assistant, Client, ToolError,
+        adapter::{
+            rap::{address::Answers, server::table::Accepted},
+            sink::Filter,
+        },
+        memory::MemoryRoom,
+    };
+
+    /// Runs a call whose callback is `agent.example`, a name with these addresses, and returns how often its tool ran.
+    async fn runs(addresses: &[&'static [&'static str]]) -> usize {
+        let room = MemoryRoom::new();
+        let ran = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&ran);
+        let ring = move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+            async { Ok::<_, ToolError>("rings") }
+        };
+        let phone =
+            Client::builder().tool("ring", "Rings", ring).join_over(room.client("phone")).await.unwrap();
+        let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
+        assistant.ready("phone").await.unwrap();
+        let calls = Arc::new(Calls {
+            room: Room::new(assistant, Filter::default()),
+            table: Table::default(),
+            outgoing: Answers::outgoing(addresses, &[]),
+            is_closing: AtomicBool::new(false),
+            waiting: Waiting::default(),
+        });
+        let call = json!({
+            "operation": "ring", "arguments": {}, "id": "c", "group_id": "g", "callback_url": "https://agent.example/cb",
+        });
+        let invocation = Invocation::read(&call.to_string(), &calls.outgoing).unwrap();
+        let Accepted::New(cancelled) = calls.table.accept(&invocation.key) else { panic!("it is known") };
+        run(Arc::clone(&calls), invocation, cancelled).await;
+        assert_eq!(calls.waiting.0.load(Ordering::Relaxed), 0);
+        drop(phone);
+        ran.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sec_a2_callback_whose_name_stands_for_a_private_address_runs_no_tool() {
+        assert_eq!(runs(&[&["10.0.0.7"]]).await, 0);
+        assert_eq!(runs(&[&["93.184.216.34", "169.254.169.254"]]).await, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sec_a2_callback_whose_name_changes_to_a_private_address_gets_nothing() {
+        let begun = Instant::now();
+        assert_eq!(runs(&[&["93.184.216.34"], &["127.0.0.1"]]).await, 1);
+        assert!(begun.elapsed() < Duration::from_secs(1), "it was tried again");
+    }
+
+    #[test]
+    fn results_that_wait_are_counted_until_they_are_delivered() {
+        let waiting = Waiting::default();
+        let first = waiting.add(MAX_WAITING);
+        assert!(!waiting.is_full());
+        let second = waiting.add(1);
+        assert!(waiting.is_full());
+        drop((first, second));
+        assert!(!waiting.is_full());
+    }
+}

@@ -1,14 +1,15 @@
 //! A runtime over the published crate: it loads a toolset, and does what the lines of standard input say.
 //!
 //! `{"call": {"operation", "arguments", "id", "group_id", "call_id"}}` calls a tool; with `"callback_url"` the result goes
-//! elsewhere. `{"cancel": [group, id]}` and `{"close": group}` send notices. `{"listen": null}` begins to answer callbacks.
+//! elsewhere. `{"cancel": [group, id]}` and `{"close": group}` send notices. `{"listen": null}` begins to answer callbacks,
+//! and `{"channel": null}` those of another URL, by the crate's channel.
 //! `{"refuse": N}` opens another callback, which answers 503 to N posts and then 200.
 //! Each line of standard output is an event.
 
 use std::{collections::HashMap, error::Error};
 
 use rap_client::{
-    callback_server::{bind_callback_listener, start_callback_server_on},
+    callback_server::{bind_callback_listener, start_callback_channel, start_callback_server_on},
     http::{HttpClient as _, InMemoryToolsetCache, SimpleHttpClient},
     notifier::RapNotifier,
     toolset_loader::ToolsetLoader,
@@ -22,6 +23,17 @@ use tokio::{
 
 fn print(event: Value) {
     println!("{event}");
+}
+
+/// Prints a message that has come. Of an image its length, so that lines stay short.
+fn show(message: &RapCallback) {
+    let mut message = json!(message);
+    for item in message["content"].as_array_mut().into_iter().flatten() {
+        if let Some(data) = item["data"].as_str() {
+            item["data"] = data.len().into();
+        }
+    }
+    print(json!({"event": "callback", "message": message}));
 }
 
 #[tokio::main]
@@ -66,17 +78,17 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
                 }
                 "listen" => {
                     if let Some(listener) = listener.take() {
-                        start_callback_server_on(listener, |message| async move {
-                            let mut message = json!(message);
-                            // Of an image its length, so that lines stay short.
-                            for item in message["content"].as_array_mut().into_iter().flatten() {
-                                if let Some(data) = item["data"].as_str() {
-                                    item["data"] = data.len().into();
-                                }
-                            }
-                            print(json!({"event": "callback", "message": message}));
-                        });
+                        start_callback_server_on(listener, |message| async move { show(&message) });
                     }
+                }
+                "channel" => {
+                    let (url, mut messages) = start_callback_channel().await?;
+                    print(json!({"event": "channel", "url": url}));
+                    tokio::spawn(async move {
+                        while let Some(message) = messages.recv().await {
+                            show(&message);
+                        }
+                    });
                 }
                 "refuse" => {
                     let listener = TcpListener::bind("127.0.0.1:0").await?;

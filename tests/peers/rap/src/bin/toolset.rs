@@ -7,6 +7,7 @@
 //! | `event TEXT FINAL` | sends an event of the subscription |
 //! | `view TYPE CONTENT` | sends the state of a view |
 //! | `image` | sends a result with an image of 1 MiB |
+//! | `sign-in URL` | asks the person to sign in |
 //! | `hold` | waits for the line `release` on standard input |
 //!
 //! The argument is the port, 0 for a free one. Each line of standard output is an event.
@@ -14,7 +15,7 @@
 use std::{error::Error, sync::Arc};
 
 use rap_protocol::{
-    CallbackClient as _, PlainCallbackClient, RapCallback, RapInvocation, RapToolResult,
+    CallbackClient as _, PlainCallbackClient, RapCallback, RapInvocation, RapOAuth, RapToolResult,
     RapToolResultContent, ToolDef, ToolsetManifest, send_subscription_event, send_tool_result,
     send_view_update,
 };
@@ -121,6 +122,16 @@ impl Toolset {
                 "view" => send_view_update(client, url, group(), text, step[2].clone()).await,
                 "image" => {
                     let message = serde_json::to_string(&picture(invocation)).expect("a result is JSON");
+                    client.post_json(url, &message).await.expect("the callback is reached");
+                }
+                "sign-in" => {
+                    let message = RapCallback::OAuth(RapOAuth {
+                        group_id: group(),
+                        id: invocation.id.clone(),
+                        call_id: invocation.call_id.clone(),
+                        auth_url: text.to_owned(),
+                    });
+                    let message = serde_json::to_string(&message).expect("a message is JSON");
                     client.post_json(url, &message).await.expect("the callback is reached");
                 }
                 "hold" => self.release.notified().await,
