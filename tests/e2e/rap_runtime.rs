@@ -17,7 +17,8 @@ use crate::{
 
 pub(crate) fn trials() -> Vec<Trial> {
     type Test = fn() -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
-    let tests: [(&str, Test); 3] = [
+    let tests: [(&str, Test); 4] = [
+        ("public_url_has_the_secret_path", || Box::pin(behind_a_proxy())),
         ("result_is_posted_five_times_to_a_callback_that_fails", || Box::pin(failing_callback())),
         ("runtime_of_the_published_crate_calls_the_tools_of_a_room", || Box::pin(over_the_verb())),
         (
@@ -179,13 +180,6 @@ async fn over_the_verb() -> anyhow::Result<()> {
 async fn failing_callback() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "rap-failing");
     let (_phone, _running) = phone(&server, room).await?;
-    // Its listener is known by another name.
-    let public = ["--listen", "127.0.0.1:0", "--public", "https://tools.example.com/home/"];
-    let mut toolset =
-        Program::toolbridge(&server, &[&["rap", "--room", room], &public[..]].concat()).start()?;
-    let line = toolset.line("url: ").await?;
-    ensure!(line.starts_with("url: https://tools.example.com/home/rap/"), "{line}");
-    drop(toolset);
     let arguments = ["rap", "--room", room, "--allow-callback", "127.0.0.1"];
     let mut toolset = Program::toolbridge(&server, &arguments).start()?;
     let line = toolset.line("url: ").await?;
@@ -201,6 +195,18 @@ async fn failing_callback() -> anyhow::Result<()> {
         ensure!(posted == expected, "{posted}");
     }
     ensure!(runtime.program.finish().await?.code == Some(0));
+    Ok(())
+}
+
+async fn behind_a_proxy() -> anyhow::Result<()> {
+    let server = shared()?;
+    let public = ["--public", "https://tools.example.com/home/"];
+    let arguments = [&["rap", "--room", "rap-public", "--listen", "127.0.0.1:0"], &public[..]].concat();
+    let mut toolset = Program::toolbridge(&server, &arguments).start()?;
+    let line = toolset.line("url: ").await?;
+    ensure!(line.starts_with("url: https://tools.example.com/home/rap/"), "{line}");
+    toolset.signal(Signal::INT)?;
+    ensure!(toolset.finish().await?.code == Some(0));
     Ok(())
 }
 
