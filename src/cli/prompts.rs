@@ -18,7 +18,7 @@ const NAMED: [&str; 4] = ["edit", "delete", "move", "execute"];
 /// The maximum length of the input that a permission shows, in characters.
 const SHOWN_INPUT: usize = 1_000;
 
-/// The maximum number of lines of the texts and diffs that a permission shows.
+/// The maximum number of lines of the texts and diffs that a permission shows, without their headings.
 const SHOWN_LINES: usize = 100;
 
 /// Asks at the terminal. Dropping the future withdraws the question.
@@ -94,13 +94,7 @@ fn changes(call: &PromptedCall) -> Vec<String> {
         return Vec::new();
     };
     let Ok(call) = ToolCall::read(&json!({ "content": content }).to_string()) else { return Vec::new() };
-    let shown = render::screen(&call.result().to_value(), false);
-    let mut lines: Vec<String> = shown.lines().take(SHOWN_LINES).map(str::to_owned).collect();
-    let rest = shown.lines().count() - lines.len();
-    if rest > 0 {
-        lines.push(format!("… and {rest} more lines"));
-    }
-    lines
+    render::excerpt(&call.result().to_value(), SHOWN_LINES)
 }
 
 /// Returns the choice, counted from 0.
@@ -143,9 +137,24 @@ mod tests {
         assert!(!shown.contains('\u{1b}'), "{shown}");
         let text: String = (0..300).map(|n| format!("line {n}\n")).collect();
         let long = changed(diff("", &text));
-        assert_eq!(long.len(), SHOWN_LINES + 1);
-        assert!(long[SHOWN_LINES].ends_with("more lines"), "{:?}", long[SHOWN_LINES]);
+        assert_eq!(long.len(), 1 + SHOWN_LINES + 1);
+        assert!(long[1 + SHOWN_LINES].ends_with("more lines"), "{long:?}");
         assert!(changed(json!([])).is_empty());
         assert!(changes(&PromptedCall::new("edit")).is_empty());
+    }
+
+    #[test]
+    fn permission_shows_each_diff_and_terminal_of_a_call() {
+        let long: String = (0..300).map(|n| format!("line {n}\n")).collect();
+        let shown = changed(json!([
+            {"type": "diff", "path": "/a", "oldText": null, "newText": long},
+            {"type": "terminal", "terminalId": "t1"},
+            {"type": "diff", "path": "/home/me/.bashrc", "oldText": "one\n", "newText": "one\ntwo\n"},
+        ]));
+        for text in ["── /a · new file, +300 −0", "terminal t1", "── /home/me/.bashrc · +1 −0", "+two"]
+        {
+            assert!(shown.iter().any(|line| line.contains(text)), "{text}: {shown:#?}");
+        }
+        assert!(shown.len() < SHOWN_LINES + 10, "{}", shown.len());
     }
 }

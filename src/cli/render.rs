@@ -94,6 +94,23 @@ pub(super) fn summary(value: &Value, colors: bool) -> Vec<String> {
     lines
 }
 
+/// Returns what a result shows, without colors and in about this many lines. Each part has its heading and its share of the
+/// lines, so that a long part hides no other.
+pub(super) fn excerpt(value: &Value, lines: usize) -> Vec<String> {
+    let sections = sections(&ToolResult::of(value), SCREEN);
+    let mut left = lines;
+    let mut shown = Vec::new();
+    for (at, section) in sections.iter().enumerate() {
+        let share = left.div_ceil(sections.len() - at);
+        let kept = section.lines.len().min(share);
+        left -= kept;
+        shown.extend(heading(section));
+        shown.extend(section.lines[..kept].iter().map(|line| Pen { colors: false }.line(line)));
+        shown.extend(rest(section.omitted + section.lines.len() - kept));
+    }
+    shown
+}
+
 /// The most files that a line about a call names.
 const FILES: usize = 5;
 

@@ -43,8 +43,8 @@ pub(crate) fn has_parts(result: &ToolResult) -> bool {
     !result.content().is_empty() || !result.display().is_empty() || result.widget().is_some()
 }
 
-/// Returns what a person sees of a result: the text for the person alone, the best display, media and links, and the
-/// widget. Of a plain value, returns its JSON. Nothing that is for the model alone is in it.
+/// Returns what a person sees of a result: the text for the person alone, the best display, all changes and terminals,
+/// media and links, and the widget. Of a plain value, returns its JSON. Nothing that is for the model alone is in it.
 pub(crate) fn sections(result: &ToolResult, limits: Limits) -> Vec<Section> {
     let mut page = Page::new(limits);
     if !has_parts(result) {
@@ -57,24 +57,34 @@ pub(crate) fn sections(result: &ToolResult, limits: Limits) -> Vec<Section> {
     if let Some(text) = &text {
         page.section("", "").text(Style::Plain, text);
     }
-    let display = result.for_display(&KINDS);
-    match display.as_deref() {
-        Some(display) if is_text(display, text.as_deref()) => {}
-        Some(display) => show(&mut page, display),
-        None => {
-            if let Some(display) = result.display().first() {
-                unknown(&mut page, display.title(), display.raw());
-            }
-        }
+    let best = result.for_display(&KINDS);
+    let shown = displays(result, best.as_deref());
+    for display in shown.iter().filter(|it| !is_text(it, text.as_deref())) {
+        show(&mut page, display);
     }
-    let shown = display.as_deref().map(Display::content);
+    if shown.is_empty()
+        && let Some(display) = result.display().first()
+    {
+        unknown(&mut page, display.title(), display.raw());
+    }
     for block in result.content().iter().filter(|block| block.audience() != Audience::Model) {
-        media(&mut page, block, shown);
+        media(&mut page, block, best.as_deref().map(Display::content));
     }
     if let Some(widget) = result.widget() {
         form::show(&mut page, widget);
     }
     page.sections
+}
+
+/// Returns the displays that are shown, in their order: the best one, and each change and each terminal, because none of
+/// them stands for another.
+fn displays<'a>(result: &'a ToolResult, best: Option<&'a Display>) -> Vec<&'a Display> {
+    let is_best = |display: &Display| best.is_some_and(|best| std::ptr::eq(best, display));
+    let is_shown = |display: &&Display| {
+        is_best(display) || matches!(display.kind(), DisplayKind::Diff | DisplayKind::Terminal)
+    };
+    let shown: Vec<_> = result.display().iter().filter(is_shown).collect();
+    if shown.is_empty() { best.into_iter().collect() } else { shown }
 }
 
 fn is_text(display: &Display, text: Option<&str>) -> bool {
@@ -129,7 +139,11 @@ fn diff_section(page: &mut Page, title: &str, diff: &Diff) {
         _ => "",
     };
     let note = format!("{what}+{added} −{removed}");
-    let path = if title.is_empty() { diff.path.to_string() } else { format!("{title}: {}", diff.path) };
+    let path = if title.is_empty() || *title == *diff.path {
+        diff.path.to_string()
+    } else {
+        format!("{title}: {}", diff.path)
+    };
     page.section(&path, &note).extend(diff::changes(diff), Line::from);
 }
 

@@ -273,6 +273,10 @@ async fn result_is_drawn_as_a_person_sees_it() -> anyhow::Result<()> {
             &[
                 "<div class=\"line removed\">-- cream</div>",
                 "<div class=\"line added\">+- wine</div>",
+                "<span class=\"what\">exit status 0</span>",
+                "<div class=\"line mono\">1 note sorted</div>",
+                "<span class=\"what\">notes/index.md</span>",
+                "<div class=\"line added\">+6 entries</div>",
                 "<a href=\"https://notes.example/shopping\" target=\"_blank\" rel=\"noopener noreferrer\">",
                 "Document of mcp",
             ][..],

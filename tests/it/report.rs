@@ -173,7 +173,9 @@ fn result_with_parts_is_in_the_page_as_a_person_sees_it() {
     let note = with_title("notes/shopping.md");
     assert_eq!(note[0][0][1], "+2 −1");
     assert_eq!(note[0][0][3][0], json!([6, "@@ -2,5 +2,6 @@"]));
-    assert_eq!(note[0][1][3][0], json!([0, "Shopping list <", [4, "https://notes.example/shopping"], ">"]));
+    assert_eq!(note[0][1], json!(["", "exit status 0", false, [[3, "1 note sorted"]], 0]));
+    assert_eq!((&note[0][2][0], &note[0][2][1]), (&json!("notes/index.md"), &json!("+1 −1")));
+    assert_eq!(note[0][3][3][0], json!([0, "Shopping list <", [4, "https://notes.example/shopping"], ">"]));
     let native =
         json!({"content": [{"type": "text", "text": "2 lines changed"}], "structuredContent": {"lines": 2}});
     assert_eq!(note[3], json!(["mcp", native.to_string(), native.to_string().len()]));

@@ -228,7 +228,7 @@ fn recipe() -> Value {
     })
 }
 
-/// A change of a file, and the output of a terminal, with the document of the server that they come from.
+/// Changes of two files, and the output of a terminal, with the document of the server that they come from.
 fn edited_note() -> Value {
     let old = "Shopping\n\n- eggs\n- guanciale\n- cream\n- pepper\n";
     let new = "Shopping\n\n- eggs\n- guanciale\n- pecorino\n- pepper\n- wine\n";
@@ -241,7 +241,11 @@ fn edited_note() -> Value {
             {"type": "text", "text": "2 lines changed"},
             {"type": "resource_link", "uri": "https://notes.example/shopping", "name": "Shopping list"},
         ],
-        "display": [{"type": "diff", "path": "notes/shopping.md", "oldText": old, "newText": new}],
+        "display": [
+            {"type": "diff", "path": "notes/shopping.md", "oldText": old, "newText": new},
+            {"type": "terminal", "terminalId": "t1", "output": "1 note sorted", "exitCode": 0},
+            {"type": "diff", "path": "notes/index.md", "patch": "@@ -1 +1 @@\n-5 entries\n+6 entries"},
+        ],
         "native": {"system": "mcp", "json": native.to_string()},
     })
 }

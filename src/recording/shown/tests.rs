@@ -79,6 +79,31 @@ fn each_kind_of_display_has_its_lines() {
 }
 
 #[test]
+fn each_change_and_each_terminal_is_shown_in_order() {
+    let diff =
+        |path: &str| json!({"type": "diff", "path": path, "patch": format!("@@ -1 +1 @@\n-x\n+{path}")});
+    let terminal = json!({"type": "terminal", "terminalId": "t", "output": "done", "exitCode": 0});
+    let with = |display: Json| written(&read(json!({"bridge.result": 1, "content": [], "display": display})));
+    let part = |path: &str| {
+        [
+            format!("[{path}|+1 −1]"),
+            "Place: @@ -1 +1 @@".into(),
+            "Removed: -x".into(),
+            format!("Added: +{path}"),
+        ]
+    };
+    let end = ["[|exit status 0]".to_owned(), "Mono: done".to_owned()];
+    let all = [part("/a").as_slice(), &end, &part("/b")].concat();
+    assert_eq!(with(json!([diff("/a"), terminal, diff("/b")])), all);
+    // Of other displays the best one stands for all: they say the same in several forms.
+    let text = json!({"type": "text", "text": "1 line"});
+    let json = json!({"type": "json", "text": "{}"});
+    assert_eq!(with(json!([diff("/a"), text, json])), part("/a"));
+    let mixed = [&["Plain: 1 line".to_owned()], &part("/a")[..], &end].concat();
+    assert_eq!(with(json!([text, json, diff("/a"), terminal])), mixed);
+}
+
+#[test]
 fn collapsed_display_says_so() {
     let display = json!({"type": "text", "text": "a", "collapsed": true});
     assert!(sections(&displayed(&display), LIMITS)[0].is_collapsed);
