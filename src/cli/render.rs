@@ -13,14 +13,17 @@ use clap::{
 use serde_json::Value as Json;
 
 use super::text;
-use crate::shown::{Ink, Limits, Line, Section, Style, has_parts, sections};
-use toolbridge::{Audience, Display, DisplayContent, ToolResult, Value};
+use crate::shown::{self, Ink, Limits, Line, Section, Style, has_parts, sections};
+use toolbridge::{Audience, Display, DisplayContent, ToolResult, Value, frame::ViewUpdate};
 
 /// How much of a result fills a screen.
 const SCREEN: Limits = Limits { lines: 400, line: 4_000, text: 128 * 1024 };
 
 /// How much of a result stands below its line in a list.
 const LIST: Limits = Limits { lines: 3, line: 120, text: 1_000 };
+
+/// How much of a view stands below its line in a list.
+const VIEW: Limits = Limits { lines: 10, line: 120, text: 2_000 };
 
 /// The most parts of a result that stand below its line in a list.
 const LIST_SECTIONS: usize = 4;
@@ -114,17 +117,25 @@ pub(super) fn excerpt(value: &Value, lines: usize) -> Vec<String> {
 /// The most files that a line about a call names.
 const FILES: usize = 5;
 
-/// Returns what an agent says of its call in a request, or of its files and its plan in the progress: kind, title and files
-/// as one line. The frame is canonical JSON.
+/// Returns a few lines about the state of a view: its name, and the steps of a plan, its text or its content.
+pub(super) fn view(view: &ViewUpdate, colors: bool) -> Vec<String> {
+    let pen = Pen { colors };
+    let section = shown::view(&view.view, &view.content, view.text.as_deref(), VIEW);
+    let mut lines: Vec<String> = heading(&section).map(|it| pen.title(&it)).into_iter().collect();
+    lines.extend(section.lines.iter().map(|line| pen.line(line)));
+    lines.extend(rest(section.omitted).map(|it| pen.note(&it)));
+    lines
+}
+
+/// Returns what an agent says of its call in a request, or of its files in the progress: kind, title and files as one line.
+/// The frame is canonical JSON.
 pub(super) fn about(frame: &Json) -> Option<String> {
     let meta = |name: &str| &frame["meta"][format!("bridge.acp.{name}")];
-    let content = &frame["body"]["content"];
-    let files = files(meta("locations")).or_else(|| files(&content["locations"]));
+    let files = files(meta("locations")).or_else(|| files(&frame["body"]["content"]["locations"]));
     let parts = [
         meta("kind").as_str().map(|kind| format!("[{kind}]")),
         meta("title").as_str().map(str::to_owned),
         files.map(|files| format!("({files})")),
-        plan(&content["plan"]),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| text::line(&parts.join(" "), LIST.line))
@@ -147,15 +158,6 @@ fn file(location: &Json) -> Option<String> {
         Some(line) => format!("{path}:{line}"),
         None => path.to_owned(),
     })
-}
-
-/// Returns how far a plan is, and the step that is in progress.
-fn plan(entries: &Json) -> Option<String> {
-    let entries = entries.as_array().filter(|it| !it.is_empty())?;
-    let are = |status: &str| entries.iter().filter(|it| it["status"] == status).count();
-    let now = entries.iter().find(|it| it["status"] == "in_progress").and_then(|it| it["content"].as_str());
-    let now = now.map(|now| format!(": {now}")).unwrap_or_default();
-    Some(format!("plan {} of {}{now}", are("completed"), entries.len()))
 }
 
 /// What is said about a result.
@@ -427,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn acp_c21_kind_title_files_and_plan_of_a_call_are_one_line() {
+    fn acp_c21_kind_title_and_files_of_a_call_are_one_line() {
         let list = json!([{"path": "/a.rs", "line": 3}, {"path": "/b.rs"}]);
         for locations in [list.clone(), list.to_string().into()] {
             let meta = json!({"bridge.acp.kind": "edit", "bridge.acp.title": "Edit a\u{1b}[31m", "bridge.acp.locations": locations});
@@ -437,16 +439,53 @@ mod tests {
         let many: Vec<_> = (0..9).map(|n| json!({"path": format!("/{n}")})).collect();
         let progress = json!({"body": {"content": {"locations": many}}});
         assert_eq!(about(&progress).unwrap(), "(/0, /1, /2, /3, /4, … 4 more)");
-        let plan =
-            json!([{"content": "Look", "status": "completed"}, {"content": "Fix", "status": "in_progress"}]);
-        let progress = json!({"body": {"content": {"plan": plan}}});
-        assert_eq!(about(&progress).unwrap(), "plan 1 of 2: Fix");
-        for other in [
-            json!({}),
-            json!({"meta": {"bridge.acp.kind": 7}, "body": {"content": "text"}}),
-            json!({"body": {"content": {"plan": []}}}),
-        ] {
+        for other in [json!({}), json!({"meta": {"bridge.acp.kind": 7}, "body": {"content": "text"}})] {
             assert_eq!(about(&other), None, "{other}");
+        }
+    }
+
+    fn viewed(name: &str, content: Json, text: Option<&str>) -> Vec<String> {
+        let mut state = ViewUpdate::new(name, content.into());
+        state.text = text.map(str::to_owned);
+        view(&state, false)
+    }
+
+    #[test]
+    fn acp_c21_plan_is_shown_by_its_steps() {
+        let step =
+            |content: &str, status: &str| json!({"content": content, "status": status, "priority": "high"});
+        let steps = [step("Look", "completed"), step("Fix", "in_progress"), step("Test", "pending")];
+        let plan = viewed("coder/plan", json!({ "entries": steps }), Some("✓ Look\n→ Fix\n· Test"));
+        assert_eq!(plan, ["── coder/plan · plan, 1 of 3 done", "✓ Look", "→ Fix", "· Test"]);
+        let long: Vec<_> = (0..32).map(|n| step(&format!("Step {n}"), "pending")).collect();
+        let long = viewed("coder/plan", json!({ "entries": long }), None);
+        assert_eq!((long.len(), &*long[11]), (12, "… 22 more lines"));
+    }
+
+    #[test]
+    fn view_is_shown_by_its_text_or_its_content() {
+        assert_eq!(viewed("oven", json!({"c": 180}), Some("180 °C")), ["── oven · view", "180 °C"]);
+        assert_eq!(viewed("oven", json!({"c": 180}), None), ["── oven · view", "{", "  \"c\": 180", "}"]);
+        assert_eq!(viewed("oven", json!(180), None), ["── oven · view", "180"]);
+        assert_eq!(viewed("oven", Json::Null, None), ["── oven · ended"]);
+        let not_a_plan = viewed("oven", json!({"entries": [1]}), Some("one"));
+        assert_eq!(not_a_plan, ["── oven · view", "one"]);
+    }
+
+    #[test]
+    fn rap_r23_view_that_is_shown_cannot_control_the_terminal() {
+        let evil = "a\u{1b}[2J\u{202e}b\u{9b}1m\u{7}\u{1b}]0;title\u{7}\r<script>";
+        let plan = json!({"entries": [{"content": evil, "status": "completed"}]});
+        for (content, text) in [
+            (plan, None),
+            (json!({"n": 1}), Some(evil)),
+            (json!({ evil: evil }), None),
+            (json!(evil), None),
+            (Json::Null, None),
+        ] {
+            let shown = viewed(evil, content, text);
+            assert!(shown[0].contains("a\\u{1b}[2J\\u{202e}b"), "{shown:?}");
+            assert!(!shown.join("").contains(|it: char| it.is_control() || it == '\u{202e}'), "{shown:?}");
         }
     }
 

@@ -156,6 +156,7 @@ fn as_text(event: &TransportEvent) -> Option<String> {
                     json["body"].as_object_mut().map(|body| body.shift_remove("result"));
                     format!("{:<16} {}", frame.kind().name(), json["body"])
                 }
+                Ok((frame, _)) if is_view(&frame, &mut below) => frame.kind().name().to_owned(),
                 // Large frames are not printed as text.
                 Ok((frame, _)) if packet.payload.len() > Capabilities::MAX_PACKET => {
                     format!("{:<16} (use --json to print it)", frame.kind().name())
@@ -184,6 +185,14 @@ fn has_summary(frame: &Frame, lines: &mut Vec<String>) -> bool {
         && let Some(value) = &result.result
     {
         *lines = render::summary(value, render::has_colors());
+    }
+    !lines.is_empty()
+}
+
+/// Returns whether a frame is the state of a view, and a few lines about it.
+fn is_view(frame: &Frame, lines: &mut Vec<String>) -> bool {
+    if let Ok(Message::ViewUpdate(view)) = frame.message() {
+        *lines = render::view(&view, render::has_colors());
     }
     !lines.is_empty()
 }

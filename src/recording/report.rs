@@ -19,10 +19,12 @@ use super::{Entry, RecordedCall};
 /// diffs, forms and the output of terminals. Media are a line with their type and size. Only `http` and `https` links
 /// can be opened. The text that is spoken and the result's native document stand below.
 ///
+/// The states of views stand below the calls: the steps of a plan, otherwise the text or the content of the view.
+///
 /// `calls` must be the calls of these entries; [`RecordedCall::entries`] counts them. The entries are read once, and
 /// only what the page shows is kept. The page has limits and reports what exceeds them: 32 MiB of data, 16 KiB of
 /// JSON for a frame's body, 16 KiB for a result's parts, in at most 32 sections of 200 lines, 16 KiB of a native document,
-/// 200 frames per call, 100,000 calls, 5,000 room events, 1,000 participants, 1,000 tools, and 200 bytes for a name. The
+/// 200 frames per call, 100,000 calls, 5,000 room events, 1,000 states of views of 4 KiB, 1,000 participants, 1,000 tools, and 200 bytes for a name. The
 /// totals count every call.
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! What a person sees of a result, as sections of styled lines. The library and the command line each compile this file.
+//! What a person sees of a result or a view, as sections of styled lines. The library and the command line each compile this file.
 //!
 //! Whoever shows the lines decides on colors or markup. Their texts are safe to show: control, bidi and invisible
 //! characters are escaped, and everything has a limit.
@@ -16,6 +16,8 @@ mod markdown;
 #[cfg(test)]
 #[path = "shown/tests.rs"]
 mod tests;
+#[path = "shown/view.rs"]
+mod view;
 
 use crate::{
     tool::{
@@ -26,6 +28,7 @@ use crate::{
 };
 pub(crate) use lines::{Ink, Limits, Line, Section, Span, Style};
 use lines::{Page, size};
+pub(crate) use view::view;
 
 /// The forms of display that are understood.
 const KINDS: [DisplayKind; 7] = [

@@ -42,6 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         keys_pointer_filter_and_headings_work,
         call_named_in_the_address_is_open_with_its_frames,
         result_is_drawn_as_a_person_sees_it,
+        acp_c21_view_is_drawn_as_a_person_sees_it,
         empty_recording_makes_a_page_that_says_so,
         sec_c3_hostile_text_adds_nothing_to_the_page,
         sec_c3_content_policy_refuses_any_other_script_and_style,
@@ -305,10 +306,29 @@ async fn result_is_drawn_as_a_person_sees_it() -> anyhow::Result<()> {
     Ok(())
 }
 
+async fn acp_c21_view_is_drawn_as_a_person_sees_it() -> anyhow::Result<()> {
+    let seen = open("views", &afternoon().page("Kitchen"), "").await?;
+    seen.has_no_errors()?;
+    let views = seen.body().split_once("id=\"views\"").context("no views")?.1;
+    let views = views.split_once("</section>").context("no end of the views")?.0;
+    ensure!(views.matches("data-view=\"coder/plan\"").count() == 2, "{views}");
+    ensure!(
+        views.contains("plan, 1 of 2 done") && views.contains("plan, 2 of 2 done · assistant"),
+        "{views}"
+    );
+    // The latest state of each is open.
+    ensure!(!views.contains("→ Write it down"), "{views}");
+    for line in ["✓ Find the recipe", "✓ Write it down", "The oven has 180 °C."] {
+        ensure!(views.contains(&format!("<div class=\"line plain\">{line}</div>")), "no {line} in {views}");
+    }
+    Ok(())
+}
+
 async fn empty_recording_makes_a_page_that_says_so() -> anyhow::Result<()> {
     let seen = open("empty", &Sample::default().page("Nothing"), "").await?;
     seen.has_no_errors()?;
     ensure!(seen.count("There are no calls in this recording.") == 1, "{}", seen.body());
+    ensure!(seen.count("id=\"views\"") == 1 && seen.count("data-view") == 0, "{}", seen.body());
     ensure!(seen.count("data-row=\"") == 0 && seen.count("data-call=\"") == 0, "{}", seen.body());
     Ok(())
 }
@@ -394,6 +414,7 @@ async fn times_of_an_observer_are_labelled() -> anyhow::Result<()> {
 async fn sec_c3_hostile_text_adds_nothing_to_the_page() -> anyhow::Result<()> {
     let page = hostile().page(HOSTILE);
     let seen = open("hostile", &page, "").await?;
+    ensure!(seen.count("class=\"line plain\">→ &lt;/script&gt;") == 1, "the step of the plan is not shown");
     seen.has_no_errors()?;
     ensure!(seen.count("data-call=\"") == 1, "{} bars", seen.count("data-call=\""));
     ensure!(seen.count("<img") == 0 && seen.count("<script") == 0, "text of the recording became an element");

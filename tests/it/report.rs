@@ -188,6 +188,36 @@ fn result_with_parts_is_in_the_page_as_a_person_sees_it() {
 }
 
 #[test]
+fn states_of_views_are_in_the_page_once() {
+    let data = data(&afternoon().page("Kitchen"));
+    let views = data["views"].as_array().unwrap();
+    let plan = |note: &str, steps: [&str; 2]| {
+        json!(["assistant", ["coder/plan", note, false, steps.map(|it| json!([0, it])), 0]])
+    };
+    let shown: Vec<Value> = views.iter().map(|view| json!([view[1], view[2]])).collect();
+    assert_eq!(
+        shown,
+        [
+            plan("plan, 1 of 2 done", ["✓ Find the recipe", "→ Write it down"]),
+            plan("plan, 2 of 2 done", ["✓ Find the recipe", "✓ Write it down"]),
+            json!(["assistant", ["oven", "view", false, [[0, "The oven has 180 °C."]], 0]]),
+        ]
+    );
+    let mut sample = Sample::default();
+    for n in 0..3_000 {
+        let state =
+            json!({"type": 1001, "body": {"view": format!("v{n}"), "content": vec!["x".repeat(90); 200]}});
+        let payload = Frame::from_json(&state.to_string()).unwrap().to_bytes();
+        sample.packet(n, "assistant", &[], payload, None);
+    }
+    let data = self::data(&sample.page("many"));
+    let (kept, omitted) =
+        (data["views"].as_array().unwrap().len(), data["omitted"]["views"].as_u64().unwrap());
+    assert!((10..1_000).contains(&kept) && kept as u64 + omitted == 3_000, "{kept} {omitted}");
+    assert!(data["views"].to_string().len() <= 256 << 10);
+}
+
+#[test]
 fn large_result_is_cut_within_the_limits_of_a_frame() {
     let mut sample = long(1);
     let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));

@@ -380,8 +380,26 @@ pub(crate) fn afternoon() -> Sample {
     ] {
         sample.call(&plan);
     }
+    plan_of_an_agent(&mut sample);
     sample.event(174_000, RoomEvent::Closed { reason: "left".to_owned() });
     sample
+}
+
+/// The plan of an agent, as the assistant shows it: two states, the second one also to a client that joins later. Then the
+/// state of an oven.
+fn plan_of_an_agent(sample: &mut Sample) {
+    let step =
+        |content: &str, status: &str| json!({"content": content, "status": status, "priority": "medium"});
+    let plan = |second: &str, text: &str| {
+        let entries = [step("Find the recipe", "completed"), step("Write it down", second)];
+        json!({"view": "coder/plan", "content": {"entries": entries}, "text": text})
+    };
+    let begun = plan("in_progress", "✓ Find the recipe\n→ Write it down");
+    let done = plan("completed", "✓ Find the recipe\n✓ Write it down");
+    let oven = json!({"view": "oven", "content": {"celsius": 180}, "text": "The oven has 180 °C."});
+    for (ms, state) in [(60_000, &begun), (80_000, &done), (96_400, &done), (97_000, &oven)] {
+        sample.frame(BEGUN + ms * MS, ASSISTANT, &["ada-phone"], 1001, state, None);
+    }
 }
 
 /// Every text that a stranger can choose is [`HOSTILE`], and one packet is not a frame.
@@ -398,6 +416,7 @@ pub(crate) fn hostile() -> Sample {
     sample.packet(BEGUN, HOSTILE, &[HOSTILE], payload, Some(0));
     sample.packet(BEGUN + MS, HOSTILE, &[ASSISTANT], HOSTILE.as_bytes().to_vec().into(), Some(0));
     sample.packet(BEGUN + 2 * MS, HOSTILE, &[ASSISTANT], hostile_result(), Some(0));
+    sample.packet(BEGUN + 3 * MS, HOSTILE, &[ASSISTANT], hostile_view(), Some(0));
     let mut call = recorded(HOSTILE, HOSTILE, HOSTILE, BEGUN);
     call.caller = Some(HOSTILE.into());
     call.settled = Some(Moment(BEGUN + 5 * MS));
@@ -424,6 +443,14 @@ fn hostile_result() -> Bytes {
     });
     let body = json!({"id": HOSTILE, "success": true, "result": result});
     let text = json!({"stanzaId": 1, "conversationId": HOSTILE, "type": 7, "meta": {}, "body": body});
+    Frame::from_json(&text.to_string()).unwrap().to_bytes()
+}
+
+/// A plan.
+fn hostile_view() -> Bytes {
+    let steps = [json!({"content": HOSTILE, "status": "in_progress", "priority": HOSTILE})];
+    let body = json!({"view": HOSTILE, "content": {"entries": steps}, "text": HOSTILE});
+    let text = json!({"stanzaId": 2, "conversationId": HOSTILE, "type": 1001, "meta": {}, "body": body});
     Frame::from_json(&text.to_string()).unwrap().to_bytes()
 }
 

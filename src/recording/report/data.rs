@@ -51,6 +51,8 @@ const FRAMES_SHARE: usize = 14 << 20;
 const EVENTS_SHARE: usize = 2 << 20;
 const PEOPLE_SHARE: usize = 1 << 20;
 const TOOLS_SHARE: usize = 1 << 19;
+/// The share of the states of views, which have limits of their own.
+const VIEWS_SHARE: usize = 1 << 18;
 /// The longest row of a frame without body and `meta`, in bytes. So much is reserved for each later frame.
 const FRAME_HEAD: usize = 128;
 
@@ -65,13 +67,13 @@ pub(super) fn block(
     let times = calls.iter().flat_map(moments);
     let base = times.chain(entries.peek().map(|entry| entry.at)).min().unwrap_or_default();
     let mut block = Block::new(base);
-    let mut room = RoomTimeline::new(EVENTS_SHARE);
+    let mut room = RoomTimeline::new(EVENTS_SHARE, VIEWS_SHARE);
     block.calls(calls, &mut room);
     for (place, entry) in entries.enumerate() {
         let at = block.at(entry.at);
         match entry.what {
             Happened::Packet(packet) => {
-                room.packet(&packet);
+                room.packet(at, &packet);
                 block.packet(place, at, &packet);
             }
             Happened::Event(event) => room.event(at, &event),
@@ -87,7 +89,7 @@ fn moments(call: &RecordedCall) -> impl Iterator<Item = Moment> {
 /// The data, in its parts.
 pub(super) struct Data {
     values: [(&'static str, String); 3],
-    rows: [(&'static str, String); 5],
+    rows: [(&'static str, String); 6],
 }
 
 impl Data {
@@ -317,7 +319,7 @@ impl Block {
             "notes": notes,
             "limits": {"body": MAX_BODY, "frames": MAX_CALL_FRAMES, "data": MAX_DATA},
         });
-        let (people, events) = room.rows(PEOPLE_SHARE);
+        let (people, events, views) = room.rows(PEOPLE_SHARE);
         let omitted = json!({
             "calls": self.calls.omitted,
             "frames": self.frames.omitted,
@@ -325,6 +327,7 @@ impl Block {
             "events": events.omitted,
             "participants": people.omitted,
             "tools": tools.omitted,
+            "views": views.omitted,
         });
         Data {
             values: [
@@ -336,6 +339,7 @@ impl Block {
                 ("tools", tools.text),
                 ("participants", people.text),
                 ("events", events.text),
+                ("views", views.text),
                 ("calls", self.calls.text),
                 ("frames", self.frames.text),
             ],

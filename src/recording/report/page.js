@@ -24,7 +24,7 @@ function startHead() {
 }
 
 function startNotices() {
-  const { calls, frames, bodies, events, participants, tools } = data.omitted;
+  const { calls, frames, bodies, events, participants, tools, views } = data.omitted;
   const { malformed, redacted, unsent, unrecorded } = data.head.room;
   const say = (count, one, many) => (count ? grouped(count) + " " + (count === 1 ? one : many) : null);
   const notices = [
@@ -43,6 +43,7 @@ function startNotices() {
       "frames are without their bodies: this page holds no more."),
     say(events, "event of the room was left out.", "events of the room were left out."),
     say(participants, "participant was left out.", "participants, or more, were left out."),
+    say(views, "state of a view was left out.", "states of views were left out."),
     say(tools, "tool was left out of the table of tools.", "tools were left out of the table of tools."),
   ];
   byId("notices").append(...notices.filter((text) => text !== null).map((text) => make("li", {}, text)));
@@ -53,5 +54,6 @@ startNotices();
 startFilter();
 startWaterfall();
 startTables();
+startViews();
 openFromAddress();
 document.documentElement.dataset.ready = "true";

@@ -20,12 +20,16 @@ function resultPart(call) {
 }
 
 function sectionItem([title, note, collapsed, lines, omitted]) {
-  const content = make("div", { class: "lines" }, ...lines.map(lineItem), omitted === 0 ? null
-    : make("p", { class: "note" }, "… " + grouped(omitted) + (omitted === 1 ? " more line" : " more lines")));
+  const content = linesOf(lines, omitted);
   if (title === "" && note === "" && !collapsed) return content;
   return make("details", { class: "part", open: !collapsed },
     make("summary", {}, make("span", { class: "what" }, title || note), make("span", { class: "size" }, title ? note : "")),
     content);
+}
+
+function linesOf(lines, omitted) {
+  return make("div", { class: "lines" }, ...lines.map(lineItem), omitted === 0 ? null
+    : make("p", { class: "note" }, "… " + grouped(omitted) + (omitted === 1 ? " more line" : " more lines")));
 }
 
 function lineItem([style, ...texts]) {
@@ -50,3 +54,24 @@ function nativeItem([system, text, length]) {
   return item;
 }
 
+// The states of views in the order of their times. The latest of each view is open; an earlier one is laid out when somebody
+// looks.
+function startViews() {
+  const latest = new Map(data.views.map(([, from, [view]], at) => [JSON.stringify([from, view]), at]));
+  byId("views").hidden = data.views.length === 0;
+  byId("views").lastElementChild.append(...data.views.map(([at, from, state], place) =>
+    viewItem(at, from, state, latest.get(JSON.stringify([from, state[0]])) === place)));
+}
+
+function viewItem(at, from, [view, note, , lines, omitted], open) {
+  const item = make("details", { class: "part", "data-view": view },
+    make("summary", {}, make("span", { class: "what" }, view),
+      make("span", { class: "size" }, note + " · " + named(from) + " · " + point(at))));
+  const layOut = () => {
+    if (item.open && item.children.length === 1) item.append(linesOf(lines, omitted));
+  };
+  item.addEventListener("toggle", layOut);
+  item.open = open;
+  layOut();
+  return item;
+}

@@ -18,6 +18,7 @@ const ENDINGS = [
 const KINDS = {
   1: "ErrorMessage", 6: "ToolUseRequest", 7: "ToolUseResult", 8: "Acknowledgement", 10: "ControlStop",
   12: "Configuration", 70: "ToolsRegister", 71: "ToolsRegisterAck", 72: "Heartbeat", 1000: "ToolProgress",
+  1001: "ViewUpdate",
 };
 
 const NOBODY = "(nobody)";

@@ -16,6 +16,8 @@ use crate::{
 
 /// How much of a result is shown.
 const LIMITS: Limits = Limits { lines: 200, line: 1_000, text: 16 << 10 };
+/// How much of a view is shown.
+pub(super) const VIEW: Limits = Limits { lines: 64, line: 400, text: 4 << 10 };
 /// The longest native document, in bytes.
 const MAX_NATIVE: usize = 16 << 10;
 
@@ -39,7 +41,8 @@ pub(super) fn row(frame: &Frame) -> Option<Value> {
     Some(json!([sections, spoken, result.needs_model(), native]))
 }
 
-fn section(section: &Section) -> Value {
+/// A section is its title, its note, whether it is collapsed, its lines, and how many are left out.
+pub(super) fn section(section: &Section) -> Value {
     let lines: Vec<Value> = section.lines.iter().map(line).collect();
     json!([section.title, section.note, section.is_collapsed, lines, section.omitted])
 }

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        super::{Direction, REDACTED, Recorded, RecordedCall, RoomEvent},
+        super::{Direction, REDACTED, Recorded, RecordedCall, RoomEvent, decoded::can_be_shown, shown::view},
         text::{MAX_TEXT, shown},
     },
-    Rows,
+    Rows, result,
 };
 use crate::{
-    protocol::frame::Frame,
+    protocol::frame::{Frame, Message, ViewUpdate},
     transport::{Identity, Sid},
 };
 
@@ -22,6 +22,8 @@ const MAX_PEOPLE: usize = 1_000;
 const MAX_JOINS: usize = 100;
 /// The maximum number of events.
 const MAX_EVENTS: usize = 5_000;
+/// The maximum number of states of views.
+const MAX_VIEWS: usize = 1_000;
 
 /// A participant, under all of its sids.
 #[derive(Default)]
@@ -43,6 +45,10 @@ pub(super) struct RoomTimeline {
     people_omitted: BTreeSet<Identity>,
     events: Rows,
     event_count: usize,
+    views: Rows,
+    view_count: usize,
+    /// The last state of each view that is shown, by the sender and the name.
+    latest_views: BTreeMap<(Identity, String), Value>,
     packets: u64,
     bytes: u64,
     malformed: u64,
@@ -52,7 +58,7 @@ pub(super) struct RoomTimeline {
 }
 
 impl RoomTimeline {
-    pub(super) fn new(events_share: usize) -> Self {
+    pub(super) fn new(events_share: usize, views_share: usize) -> Self {
         Self {
             name: None,
             recorder: None,
@@ -60,6 +66,9 @@ impl RoomTimeline {
             people_omitted: BTreeSet::new(),
             events: Rows::within(events_share),
             event_count: 0,
+            views: Rows::within(views_share),
+            view_count: 0,
+            latest_views: BTreeMap::new(),
             packets: 0,
             bytes: 0,
             malformed: 0,
@@ -78,19 +87,45 @@ impl RoomTimeline {
         }
     }
 
-    pub(super) fn packet(&mut self, packet: &Recorded) {
+    /// Adds a packet; `at` is in microseconds.
+    pub(super) fn packet(&mut self, at: i64, packet: &Recorded) {
         let bytes = packet.payload.len() as u64;
         self.packets += 1;
         self.bytes = self.bytes.saturating_add(bytes);
         let frame = Frame::decode(packet.payload.clone()).ok();
-        self.malformed += u64::from(frame.as_ref().is_none_or(|frame| frame.message().is_err()));
+        let message = frame.as_ref().and_then(|frame| frame.message().ok());
+        self.malformed += u64::from(message.is_none());
         self.redacted += u64::from(frame.is_some_and(|frame| frame.meta_bool(REDACTED)));
         let recorder = self.recorder.as_ref().filter(|_| packet.direction == Direction::Sent);
         let from = packet.sender().or(recorder).cloned();
-        if let Some(sender) = from.and_then(|from| self.person(&from)) {
+        if let Some(sender) = from.as_ref().and_then(|from| self.person(from)) {
             sender.frames += 1;
             sender.bytes = sender.bytes.saturating_add(bytes);
         }
+        if let Some(Message::ViewUpdate(state)) = message {
+            self.view(at, from.unwrap_or_else(|| Identity::from("")), state);
+        }
+    }
+
+    /// Adds the state of a view. The same state again is a copy for another participant, and is not added.
+    fn view(&mut self, at: i64, from: Identity, state: ViewUpdate) {
+        if !can_be_shown(state.content.as_bytes()) {
+            self.views.omitted += 1;
+            return;
+        }
+        let section = view(&state.view, &state.content, state.text.as_deref(), result::VIEW);
+        let section = result::section(&section);
+        let key = (from, state.view);
+        if self.latest_views.get(&key) == Some(&section) {
+            return;
+        }
+        self.view_count += 1;
+        if self.view_count > MAX_VIEWS {
+            self.views.omitted += 1;
+            return;
+        }
+        self.views.push(&json!([at, shown(key.0.as_str(), MAX_TEXT), section]), 0, 0);
+        self.latest_views.insert(key, section);
     }
 
     /// Adds an event; `at` is in microseconds.
@@ -152,8 +187,8 @@ impl RoomTimeline {
         })
     }
 
-    /// The rows of participants, within this share, and of events.
-    pub(super) fn rows(self, people_share: usize) -> (Rows, Rows) {
+    /// The rows of participants, within this share, of events, and of views.
+    pub(super) fn rows(self, people_share: usize) -> (Rows, Rows, Rows) {
         let mut rows = Rows::within(people_share);
         rows.omitted = self.people_omitted.len();
         for (identity, person) in &self.people {
@@ -170,7 +205,7 @@ impl RoomTimeline {
             ]);
             rows.push(&row, 0, 0);
         }
-        (rows, self.events)
+        (rows, self.events, self.views)
     }
 
     fn person(&mut self, identity: &Identity) -> Option<&mut Person> {
