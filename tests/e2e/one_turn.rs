@@ -5,7 +5,7 @@ use std::{env, fs};
 
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{process::Command, sync::mpsc};
 use toolbridge::{
     Assistant, CallError, Client, Event, Prompt, PromptAnswer, PromptRequest, ToolError, ToolResult,
@@ -91,7 +91,7 @@ async fn one_turn() -> anyhow::Result<()> {
     ensure!(deployed.for_model(100).text == "Deployed 3 replicas.", "{deployed:?}");
     ensure!(deployed.display().len() == 2, "{deployed:?}");
 
-    let worked = turn.call("coder", json!({"prompt": "call c1\npermit execute\nsay Done."}));
+    let worked = turn.call("coder", json!({"prompt": "call c1\nplan\npermit execute\nsay Done."}));
     let worked = ToolResult::of(&soon("the agent", worked.into_future()).await??);
     ensure!(worked.for_model(1_000).text.contains("permit: o-allow_once"), "{worked:?}");
     let Some(Prompt::Permission(question)) = asked.recv().await else {
@@ -131,9 +131,42 @@ async fn one_turn() -> anyhow::Result<()> {
         soon("the report", report.arg("report").arg(&file).arg("--output").arg(&page).output()).await??;
     ensure!(report.status.success(), "{report:?}");
     let html = fs::read_to_string(&page)?;
-    ensure!(html.contains("replicas = 3") && html.contains("coder"), "the report lacks a call");
+    check(&html)?;
     if let Some(kept) = env::var_os("TOOLBRIDGE_KEEP_TURN") {
         fs::copy(&page, kept)?;
     }
+    Ok(())
+}
+
+/// Checks that the report has the calls of the turn with their outcomes, what a person sees of a result, and the agent's plan.
+fn check(html: &str) -> anyhow::Result<()> {
+    let data = html.split_once("id=\"data\">").and_then(|(_, rest)| rest.split_once("</script>"));
+    let data: Value = serde_json::from_str(data.context("the report has no data")?.0)?;
+    let list = |name: &str| data[name].as_array().cloned().unwrap_or_default();
+    let texts = list("texts");
+    let text =
+        |place: &Value| place.as_u64().and_then(|at| texts.get(at as usize)).unwrap_or(&Value::Null).clone();
+    // A call has its tool in column 1, and the code of its failure in column 10.
+    let calls: Vec<_> = list("calls").iter().map(|call| (text(&call[1]), text(&call[10]))).collect();
+    let ok = Value::Null;
+    for (tool, outcome, count) in [
+        ("get_battery", &ok, 1),
+        ("count_words", &ok, 1),
+        ("echo", &ok, 1),
+        ("deploy", &ok, 1),
+        ("coder", &ok, 1),
+        ("coder", &json!("cancelled"), 1),
+        ("Edit_main.rs", &ok, 2),
+        ("bridge.permission", &ok, 1),
+    ] {
+        let found = calls.iter().filter(|call| call.0 == tool && call.1 == *outcome).count();
+        ensure!(found == count, "{found} calls of {tool} with {outcome}: {calls:?}");
+    }
+    let results: Vec<_> = list("frames").iter().map(|frame| frame[12].to_string()).collect();
+    for text in ["+replicas = 3", "/srv/app/main.rs", "Deployed 3 replicas."] {
+        ensure!(results.iter().any(|result| result.contains(text)), "no {text} in {results:?}");
+    }
+    let views = data["views"].to_string();
+    ensure!(views.contains("coder/plan") && views.contains("→ Look around"), "{views}");
     Ok(())
 }

@@ -16,7 +16,7 @@ use tokio::process::Command;
 use toolbridge::recording::{RecordedCall, RecordedOutcome, RoomEvent};
 
 use crate::{
-    report_sample::{HOSTILE, Sample, afternoon, hostile, long},
+    report_sample::{HOSTILE, REPORTED, Sample, afternoon, hostile, long},
     soon, trial_with,
 };
 
@@ -42,7 +42,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         keys_pointer_filter_and_headings_work,
         call_named_in_the_address_is_open_with_its_frames,
         result_is_drawn_as_a_person_sees_it,
-        acp_c21_view_is_drawn_as_a_person_sees_it,
+        reported_call_shows_its_kind_and_files,
+        view_is_drawn_as_a_person_sees_it,
         empty_recording_makes_a_page_that_says_so,
         sec_c3_hostile_text_adds_nothing_to_the_page,
         sec_c3_content_policy_refuses_any_other_script_and_style,
@@ -306,7 +307,19 @@ async fn result_is_drawn_as_a_person_sees_it() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn acp_c21_view_is_drawn_as_a_person_sees_it() -> anyhow::Result<()> {
+async fn reported_call_shows_its_kind_and_files() -> anyhow::Result<()> {
+    let seen = open("reported", &afternoon().page("Kitchen"), &format!("#call={REPORTED}")).await?;
+    seen.has_no_errors()?;
+    let panel = seen.body().split_once("<aside").context("no panel")?.1;
+    for (name, value) in
+        [("Does", "Edit the recipe"), ("Kind", "edit"), ("Files", "/srv/recipe.md:3, /srv/index.md")]
+    {
+        ensure!(panel.contains(&format!("<dt>{name}</dt><dd>{value}</dd>")), "no {name} in {panel}");
+    }
+    Ok(())
+}
+
+async fn view_is_drawn_as_a_person_sees_it() -> anyhow::Result<()> {
     let seen = open("views", &afternoon().page("Kitchen"), "").await?;
     seen.has_no_errors()?;
     let views = seen.body().split_once("id=\"views\"").context("no views")?.1;

@@ -27,7 +27,7 @@ fn page_is_written_next_to_the_recording_for_its_owner_only() {
     let (folder, path) = recorded();
     let output = run(&["report", &path]);
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
-    assert!(text(&output.stderr).contains("afternoon.html: 63 calls"), "{output:?}");
+    assert!(text(&output.stderr).contains("afternoon.html: 64 calls"), "{output:?}");
     let page = folder.file("afternoon.html");
     assert_eq!(mode(&page), 0o600);
     let page = fs::read_to_string(page).unwrap();

@@ -19,6 +19,9 @@ const MS: u64 = 1_000_000;
 const ROOM: &str = "kitchen";
 const ASSISTANT: &str = "assistant";
 
+/// The id of the call that the assistant reports for an agent.
+pub(crate) const REPORTED: &str = "reported-1";
+
 /// A text that would act as markup, script, terminal control and right-to-left override if it were not escaped.
 pub(crate) const HOSTILE: &str =
     "</script><img src=x onerror=alert(1)>\u{202e}\u{1b}[31m\u{2028}&lt;<!--\u{200b}'\"`{{%DATA%}}";
@@ -93,13 +96,27 @@ impl Sample {
     }
 
     fn frame(&mut self, at: u64, from: &str, to: &[&str], kind: u16, body: &Value, call: Option<usize>) {
-        self.stanza += 1;
-        let stanza = if from == ASSISTANT { -self.stanza } else { self.stanza };
         let meta = if kind == 6 {
             json!({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
         } else {
             json!({})
         };
+        self.frame_with(at, from, to, kind, &meta, body, call);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of a frame, each under its name")]
+    fn frame_with(
+        &mut self,
+        at: u64,
+        from: &str,
+        to: &[&str],
+        kind: u16,
+        meta: &Value,
+        body: &Value,
+        call: Option<usize>,
+    ) {
+        self.stanza += 1;
+        let stanza = if from == ASSISTANT { -self.stanza } else { self.stanza };
         let text =
             json!({"stanzaId": stanza, "conversationId": ROOM, "type": kind, "meta": meta, "body": body});
         let payload = Frame::from_json(&text.to_string()).unwrap().to_bytes();
@@ -381,6 +398,7 @@ pub(crate) fn afternoon() -> Sample {
         sample.call(&plan);
     }
     plan_of_an_agent(&mut sample);
+    edit_of_an_agent(&mut sample);
     sample.event(174_000, RoomEvent::Closed { reason: "left".to_owned() });
     sample
 }
@@ -400,6 +418,26 @@ fn plan_of_an_agent(sample: &mut Sample) {
     for (ms, state) in [(60_000, &begun), (80_000, &done), (96_400, &done), (97_000, &oven)] {
         sample.frame(BEGUN + ms * MS, ASSISTANT, &["ada-phone"], 1001, state, None);
     }
+}
+
+/// A call that the assistant reports for an agent: its metadata say what it does, and its progress names a further file.
+fn edit_of_an_agent(sample: &mut Sample) {
+    let (number, id, at) = (sample.calls.len(), REPORTED, BEGUN + 62_000 * MS);
+    let request = json!({"id": id, "toolName": "Edit_recipe", "parameters": {}, "execution": "server"});
+    let meta = json!({
+        "bridge.acp.kind": "edit", "bridge.acp.title": "Edit the recipe",
+        "bridge.acp.locations": json!([{"path": "/srv/recipe.md", "line": 3}]).to_string(),
+    });
+    let places = json!([{"path": "/srv/recipe.md", "line": 3}, {"path": "/srv/index.md"}]);
+    let progress = json!({"id": id, "status": "in_progress", "content": {"locations": places}});
+    let result = json!({"id": id, "success": true, "result": {}, "requestId": id});
+    sample.frame_with(at, ASSISTANT, &[], 6, &meta, &request, Some(number));
+    sample.frame(at + 40 * MS, ASSISTANT, &[], 1000, &progress, Some(number));
+    sample.frame(at + 90 * MS, ASSISTANT, &[], 7, &result, Some(number));
+    let mut call = recorded(id, "Edit_recipe", ASSISTANT, at);
+    call.settled = Some(Moment(at + 90 * MS));
+    call.outcome = RecordedOutcome::Ok;
+    sample.calls.push(call);
 }
 
 /// Every text that a stranger can choose is [`HOSTILE`], and one packet is not a frame.
