@@ -1,18 +1,22 @@
 //! `toolbridge acp-agent`: serves a room as the agent of an editor that speaks the Agent Client Protocol (ACP).
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use clap::Args;
 use serde_json::{Map, Value as Json};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Failure,
+    Failure, client,
     connect::RoomArguments,
-    connection_state, file,
+    consent::Asked,
+    file, hint,
     interrupt::{interrupted, unless_interrupted},
+    sources::{SourceArguments, with_sources},
+    tool_failed,
 };
 use toolbridge::{
-    Assistant, CallError, Role, ToolError, ToolResult, ToolSource as _,
+    Assistant, CallError, Event, Role, ToolError, ToolResult, ToolSource as _,
     adapter::acp::{self, AgentTurn, Editor, TurnEnd, UserPrompt},
 };
 
@@ -20,9 +24,10 @@ use toolbridge::{
 const AFTERWORD: &str = "\
 Configuration of an editor, here Zed:
   {\"agent_servers\": {\"room\": {\"command\": \"toolbridge\", \"args\": [\"acp-agent\", \"--room\", \"home\"]}}}
-The agent contains no model. A prompt such as `ring {\"times\": 2}` calls a tool, and any other prompt lists the tools.";
+The agent contains no model. A prompt such as `ring {\"times\": 2}` calls a tool, and any other prompt lists the tools.
+The editor asks its user before a tool of this machine runs that needs consent, and what such a tool asks.";
 
-/// How long the first list waits for a tool. LiveKit announces participants up to 3 s late.
+/// How long after joining a list waits for the tools of a client. LiveKit announces participants up to 3 s late.
 const SETTLE: Duration = Duration::from_secs(4);
 
 /// The longest text of a result, in bytes, that the agent says. The call has all of it.
@@ -37,41 +42,84 @@ pub(super) struct Arguments {
     /// Identity of a known client, which can be called before LiveKit announces it (repeatable)
     #[arg(long = "client", value_name = "IDENTITY")]
     clients: Vec<String>,
+
+    #[command(flatten)]
+    sources: SourceArguments,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let target = arguments.room_arguments.target("acp-agent", Role::Assistant)?;
+    let mut sources = unless_interrupted(arguments.sources.start(Asked::Editor)).await?;
+    let agents = sources.agents.clone();
     let editor = Editor::new();
+    let (allowed, consent) = (sources.consent.take(), editor.consent());
     let mut builder = Assistant::builder()
         .connect_options(target.options.clone())
-        .consent(editor.consent())
+        .consent(move |request| {
+            let is_allowed = allowed.as_ref().is_some_and(|it| it.allows(request.tool()));
+            let asking = consent(request);
+            async move { is_allowed || asking.await }
+        })
         .prompt(editor.prompt());
+    builder = with_sources!(builder, sources);
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
     }
     let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
     let assistant = unless_interrupted(joining).await?;
-    let room = assistant.clone();
-    let agent = acp::agent(assistant.clone(), move |prompt, turn| answer(room.clone(), prompt, turn));
+    for agent in &agents {
+        agent.offer_tools(&assistant).await.map_err(Failure::failed)?;
+    }
+    let (room, settled) = (assistant.clone(), Instant::now() + SETTLE);
+    let agent =
+        acp::agent(assistant.clone(), move |prompt, turn| answer(room.clone(), settled, prompt, turn));
     let ended = tokio::select! {
         biased;
         () = interrupted() => Ok(()),
-        () = connection_state::print_changes(&assistant) => Ok(()), // never completes
+        () = print_events(&assistant) => Ok(()), // never completes
         ended = agent.editor(editor).stdio() => ended.map_err(Failure::failed),
     };
     assistant.close().await;
     ended
 }
 
+/// Prints what happens to the connection and to the tools of this machine, on standard error. The future never completes.
+async fn print_events(assistant: &Assistant) {
+    let mut events = assistant.events();
+    while let Some(event) = events.recv().await {
+        let line = match &event {
+            Event::ToolFailed { tool, reason, .. } => {
+                tool_failed(tool, reason);
+                None
+            }
+            Event::ConnectionState(_)
+            | Event::Source(_)
+            | Event::ToolRenamed { .. }
+            | Event::ToolLeftOut { .. }
+            | Event::ToolWarning { .. } => client::line(&event),
+            _ => None,
+        };
+        if let Some(line) = line {
+            hint(&line);
+        }
+    }
+    pending().await
+}
+
 /// Answers one prompt: it calls a tool, or lists the tools.
-async fn answer(assistant: Assistant, prompt: UserPrompt, turn: AgentTurn) -> Result<TurnEnd, ToolError> {
+async fn answer(
+    assistant: Assistant,
+    settled: Instant,
+    prompt: UserPrompt,
+    turn: AgentTurn,
+) -> Result<TurnEnd, ToolError> {
     let text = prompt.text();
     match command(&text) {
         Some((tool, Ok(arguments))) => call(&turn, tool, arguments).await,
         Some((tool, Err(error))) => {
             turn.say(format!("The arguments of `{tool}` are not a JSON object: {error}")).await;
         }
-        None => list(&assistant, &turn).await,
+        None => list(&assistant, settled, &turn).await,
     }
     Ok(TurnEnd::EndTurn)
 }
@@ -99,13 +147,13 @@ async fn call(turn: &AgentTurn, tool: &str, arguments: Map<String, Json>) {
     turn.say(said).await;
 }
 
-async fn list(assistant: &Assistant, turn: &AgentTurn) {
-    let has_tools = async {
-        while assistant.tools().is_empty() {
+async fn list(assistant: &Assistant, settled: Instant, turn: &AgentTurn) {
+    let of_a_client = async {
+        while assistant.tools().iter().all(|offer| offer.owner == *assistant.identity()) {
             assistant.changed().await;
         }
     };
-    let _ = tokio::time::timeout(SETTLE, has_tools).await;
+    let _ = timeout_at(settled, of_a_client).await;
     let offers = assistant.tools();
     if offers.is_empty() {
         turn.say("No participant of the room offers a tool.").await;

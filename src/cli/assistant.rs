@@ -13,6 +13,7 @@ use self::conversation::{Conversation, End};
 use super::{
     Failure,
     connect::RoomArguments,
+    consent::Asked,
     file,
     interrupt::{interrupted, unless_interrupted},
     mcp::ServingOptions,
@@ -109,7 +110,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     arguments.check()?;
     let mut builder = Assistant::builder().drain(DRAIN);
-    let sources = unless_interrupted(arguments.sources.start(false)).await?;
+    let sources = unless_interrupted(arguments.sources.start(Asked::Nobody)).await?;
     let agents = sources.agents.clone();
     builder = with_sources!(builder, sources);
     for client in &arguments.clients {

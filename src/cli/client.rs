@@ -7,7 +7,9 @@ use clap::Args;
 use super::{
     Failure,
     connect::RoomArguments,
-    connection_state, file,
+    connection_state,
+    consent::Asked,
+    file,
     interrupt::{interrupted, unless_interrupted},
     prompts,
     record_option::RecordOption,
@@ -34,7 +36,7 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut builder = Client::builder();
-    let sources = unless_interrupted(arguments.sources.start(true)).await?;
+    let sources = unless_interrupted(arguments.sources.start(Asked::Terminal)).await?;
     if !sources.agents.is_empty() && io::stdin().is_terminal() {
         builder = builder.prompt(prompts::ask);
     }

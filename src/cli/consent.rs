@@ -17,6 +17,16 @@ use toolbridge::{Consent, ConsentRequest, Tool};
 /// The maximum size of the arguments in a question, in bytes.
 const SHOWN_ARGUMENTS: usize = 2 << 10;
 
+/// Who is asked before a tool runs that needs consent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// The person at the terminal, if standard input is one.
+    Terminal,
+    /// The person at the editor, by the command itself.
+    Editor,
+    Nobody,
+}
+
 /// Decides on consent for the tools that need it.
 #[derive(Clone)]
 pub(super) struct ConsentPrompt {
@@ -28,17 +38,17 @@ pub(super) struct ConsentPrompt {
 }
 
 impl ConsentPrompt {
-    /// Returns the consent prompt for the tools of these sources: a tool that `yes` allows runs without asking; for others
-    /// it asks at the terminal if `may_ask` is set and standard input is a terminal. Returns `None` if no tool needs
-    /// consent now, and none that a server offers later could get it.
-    pub(super) fn of(sources: &[Listed], yes: &[String], may_ask: bool) -> Result<Option<Self>, Failure> {
-        Self::at(sources, yes, may_ask, io::stdin().is_terminal())
+    /// Returns the consent prompt for the tools of these sources: a tool that `yes` allows runs without asking, and somebody
+    /// is asked about the others. Returns `None` if no tool needs consent now, and none that a server offers later could
+    /// get it.
+    pub(super) fn of(sources: &[Listed], yes: &[String], asked: Asked) -> Result<Option<Self>, Failure> {
+        Self::at(sources, yes, asked, io::stdin().is_terminal())
     }
 
     fn at(
         sources: &[Listed],
         yes: &[String],
-        may_ask: bool,
+        asked: Asked,
         is_terminal: bool,
     ) -> Result<Option<Self>, Failure> {
         let tools = offered(sources);
@@ -50,12 +60,19 @@ impl ConsentPrompt {
             })
         });
         let always: Arc<[Grant]> = always.collect::<Result<_, _>>()?;
-        let can_ask = may_ask && is_terminal;
+        let can_ask = match asked {
+            Asked::Terminal => is_terminal,
+            Asked::Editor => true,
+            Asked::Nobody => false,
+        };
         let needs = |tool: &&Tool| tool.tool_options().effective_consent() != Consent::Never;
         let mut open = tools.iter().filter(needs).filter(|tool| !always.iter().any(|it| it.allows(tool)));
         if let Some(tool) = open.next().filter(|_| !can_ask) {
             let name = tool.name();
-            let alternative = if may_ask { "run this at a terminal to be asked each time, or " } else { "" };
+            let alternative = match asked {
+                Asked::Terminal => "run this at a terminal to be asked each time, or ",
+                Asked::Editor | Asked::Nobody => "",
+            };
             let of_server =
                 tool.source().map(|server| format!(", or all tools of its server with --yes '{server}.*'"));
             return Err(Failure::Usage(format!(
@@ -70,9 +87,14 @@ impl ConsentPrompt {
         Ok(is_needed.then(|| Self { always, can_ask, terminal: Arc::clone(Terminal::shared()) }))
     }
 
-    /// Asks for consent, unless the tool may always run. Dropping the future withdraws the question.
+    /// Returns whether a tool runs without a question.
+    pub(super) fn allows(&self, tool: &Tool) -> bool {
+        self.always.iter().any(|grant| grant.allows(tool))
+    }
+
+    /// Asks for consent at the terminal, unless the tool may always run. Dropping the future withdraws the question.
     pub(super) async fn ask(self, request: ConsentRequest) -> bool {
-        if self.always.iter().any(|grant| grant.allows(request.tool())) {
+        if self.allows(request.tool()) {
             return true;
         }
         // A server may offer further tools later.
@@ -123,7 +145,9 @@ mod tests {
         let server = || Listed { server: Some("files".to_owned()), tools: Vec::new() };
         let is_set = |sources: &[Listed], yes: &[&str], is_terminal| {
             let yes: Vec<String> = yes.iter().map(|it| (*it).to_owned()).collect();
-            let Ok(prompt) = ConsentPrompt::at(sources, &yes, true, is_terminal) else { panic!("{yes:?}") };
+            let Ok(prompt) = ConsentPrompt::at(sources, &yes, Asked::Terminal, is_terminal) else {
+                panic!("{yes:?}")
+            };
             prompt.is_some()
         };
         assert!(is_set(&[server()], &[], true), "nobody is asked");

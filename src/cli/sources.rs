@@ -1,4 +1,4 @@
-//! `--tools`, `--mcp`, `--rap` and `--acp`: the tools that a client or an assistant runs on this machine.
+//! `--tools`, `--mcp`, `--rap` and `--acp`: the tools that a client, an assistant or an editor's agent runs on this machine.
 
 use std::{
     env,
@@ -7,7 +7,12 @@ use std::{
 
 use clap::Args;
 
-use super::{Failure, consent::ConsentPrompt, grant::Listed, hint};
+use super::{
+    Failure,
+    consent::{Asked, ConsentPrompt},
+    grant::Listed,
+    hint,
+};
 use toolbridge::{
     SourceHealth, ToolSource as _,
     adapter::{
@@ -89,9 +94,8 @@ macro_rules! with_sources {
 pub(super) use with_sources;
 
 impl SourceArguments {
-    /// Loads the programs, and starts the servers. `may_ask` says whether a person can be asked for consent at the
-    /// terminal.
-    pub(super) async fn start(&self, may_ask: bool) -> Result<Sources, Failure> {
+    /// Loads the programs, and starts the servers. `asked` is who is asked for consent.
+    pub(super) async fn start(&self, asked: Asked) -> Result<Sources, Failure> {
         let (mut programs, mut servers, mut toolsets, mut agents) =
             (None, Vec::new(), Vec::new(), Vec::new());
         if let Some(path) = &self.tools {
@@ -128,7 +132,7 @@ impl SourceArguments {
         let of_agents =
             started_agents.iter().map(|it| Listed { server: Some(it.name().to_owned()), tools: it.list() });
         let listed: Vec<_> = of_programs.chain(of_servers).chain(of_toolsets).chain(of_agents).collect();
-        let consent = ConsentPrompt::of(&listed, &self.yes, may_ask)?;
+        let consent = ConsentPrompt::of(&listed, &self.yes, asked)?;
         Ok(Sources { programs, servers: offered, toolsets, agents: started_agents, consent })
     }
 

@@ -2,6 +2,7 @@
 //! the protocol's Rust crate. Also `toolbridge mcp --attach` beside it.
 
 use std::{
+    fs,
     process::{Command as StdCommand, Stdio},
     sync::OnceLock,
 };
@@ -13,15 +14,16 @@ use toolbridge::{Client, ErrorCode, Event, Progress, ToolContext, ToolError, Too
 
 use crate::{
     ends::{client, double, event},
+    mcp::everything,
     mcp_hosts::{listening, peer, stop},
-    program::{Program, script},
+    program::{Program, folder, script, tools_file},
     server::{self, Server, shared},
     trial_with,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
     type Test = fn() -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
-    let tests: [(&str, Missing, Test); 6] = [
+    let tests: [(&str, Missing, Test); 11] = [
         ("acp_c1_client_of_the_node_sdk_sees_the_calls_of_the_room", missing, || {
             Box::pin(calls("acp/client.mjs"))
         }),
@@ -30,6 +32,21 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         ("acp_c12_client_of_the_node_sdk_cancels_a_turn", missing, || Box::pin(cancel("acp/client.mjs"))),
         ("acp_c12_client_of_the_python_sdk_cancels_a_turn", missing, || Box::pin(cancel("acp/client.py"))),
+        ("client_of_the_node_sdk_is_asked_before_a_program_runs", missing, || {
+            Box::pin(permission("acp/client.mjs"))
+        }),
+        ("client_of_the_python_sdk_is_asked_before_a_program_runs", missing, || {
+            Box::pin(permission("acp/client.py"))
+        }),
+        ("acp_c22_client_of_the_node_sdk_fills_in_a_form", missing_host, || Box::pin(form("acp/client.mjs"))),
+        ("acp_c22_client_of_the_python_sdk_fills_in_a_form", missing_host, || {
+            Box::pin(form("acp/client.py"))
+        }),
+        (
+            "stdout_of_the_agent_holds_the_protocol_alone",
+            || server::binary().is_none().then_some("livekit-server"),
+            || Box::pin(protocol_alone()),
+        ),
         ("acp_c1_example_client_of_the_rust_crate_sees_a_call", missing_example, || Box::pin(example())),
         ("mcp_attach_carries_a_host_to_a_running_server", missing_host, || Box::pin(attach())),
     ];
@@ -56,7 +73,7 @@ pub(crate) fn missing() -> Option<&'static str> {
 }
 
 fn missing_host() -> Option<&'static str> {
-    crate::mcp::missing()
+    crate::mcp::missing().or_else(missing)
 }
 
 /// Returns the example client, if it is built.
@@ -96,9 +113,20 @@ async fn phone(server: &Server, room: &str) -> anyhow::Result<Client> {
 }
 
 fn drive(server: &Server, program: &str, script: &Value, room: &str) -> anyhow::Result<Program> {
+    drive_with(server, program, script, room, &["--client", "phone"])
+}
+
+/// Drives the agent with these options.
+fn drive_with(
+    server: &Server,
+    program: &str,
+    script: &Value,
+    room: &str,
+    options: &[&str],
+) -> anyhow::Result<Program> {
     let script = script.to_string();
-    let agent = ["toolbridge", "acp-agent", "--room", room, "--client", "phone"];
-    peer(server, program, &[&[script.as_str()], &agent[..]].concat()).start()
+    let agent = ["toolbridge", "acp-agent", "--room", room];
+    peer(server, program, &[&[script.as_str()], &agent[..], options].concat()).start()
 }
 
 /// Waits for the update of a call with this status.
@@ -171,6 +199,97 @@ async fn cancel(program: &str) -> anyhow::Result<()> {
     ensure!(stopped["result"]["stopReason"] == "cancelled", "{stopped}");
     client.event("ended").await?;
     ensure!(client.finish().await?.code == Some(0));
+    Ok(())
+}
+
+/// A program of the agent's own machine that demands consent runs only if the person at the editor allows it.
+async fn permission(program: &str) -> anyhow::Result<()> {
+    let (server, room) = (shared()?, format!("acp-permission-{}", program.replace(['/', '.'], "-")));
+    let marker = folder(&room)?.join("ran");
+    let file = tools_file(&format!("{room}-tools"), &[("touch", &format!("touch {}", marker.display()))])?;
+    let text = fs::read_to_string(&file)?.replace("command = ", "consent = \"always\"\ncommand = ");
+    fs::write(&file, text)?;
+    let options = ["--tools", file.to_str().context("not UTF-8")?];
+    for (answer, is_allowed) in [("cancelled", false), ("reject_once", false), ("allow_once", true)] {
+        let script = json!({"prompts": ["what can you do?", "touch {}"], "permission": answer});
+        let mut client = drive_with(&server, program, &script, &room, &options)?;
+        said(&mut client, "`touch`").await?;
+        let begun = status(&mut client, "pending").await?;
+        let asked = client.event("permission").await?;
+        ensure!(asked["toolCall"]["toolCallId"] == begun["toolCallId"], "{asked} about {begun}");
+        ensure!(asked["toolCall"]["title"] == "Run touch?", "{asked}");
+        let kinds: Vec<_> = asked["options"].as_array().into_iter().flatten().map(|it| &it["kind"]).collect();
+        ensure!(kinds == ["allow_once", "reject_once"], "{asked}");
+        if is_allowed {
+            status(&mut client, "completed").await?;
+        } else {
+            let failed = status(&mut client, "failed").await?;
+            ensure!(failed["_meta"]["dev.toolbridge/errorCode"] == "permission_denied", "{failed}");
+        }
+        ensure!(marker.exists() == is_allowed, "{answer}");
+        ensure!(client.event("stopped").await?["result"]["stopReason"] == "end_turn");
+        ensure!(client.event("ended").await?["code"] == 0);
+        ensure!(client.finish().await?.code == Some(0));
+    }
+    // What is allowed beforehand is not asked.
+    fs::remove_file(&marker)?;
+    let script = json!({"prompts": ["touch {}"]});
+    let options = [&options[..], &["--yes", "touch"]].concat();
+    let mut client = drive_with(&server, program, &script, &room, &options)?;
+    status(&mut client, "completed").await?;
+    ensure!(marker.exists());
+    client.event("ended").await?;
+    let output = client.finish().await?;
+    ensure!(!output.stdout.contains("\"permission\""), "{output:?}");
+    Ok(())
+}
+
+/// An MCP server of the agent's own machine asks with a form, and gets what the person at the editor has filled in.
+async fn form(program: &str) -> anyhow::Result<()> {
+    let (server, room) = (shared()?, format!("acp-form-{}", program.replace(['/', '.'], "-")));
+    let every = format!("every=node {} stdio", everything()?);
+    let options = ["--mcp", every.as_str(), "--yes", "every.*"];
+    let asks = ["trigger-elicitation-request {}"];
+    let filled = json!({"action": "accept", "content": {"name": "Ada", "check": true}});
+    for (answer, wanted) in [(filled, "Ada"), (json!({"action": "decline"}), "declined")] {
+        let script = json!({"prompts": asks, "elicitation": answer});
+        let mut client = drive_with(&server, program, &script, &room, &options)?;
+        let asked = client.event("elicitation").await?;
+        ensure!(asked["message"].as_str().is_some_and(|it| it.starts_with("every asks: ")), "{asked}");
+        let done = status(&mut client, "completed").await?;
+        ensure!(done["content"].to_string().contains(wanted), "{done}");
+        said(&mut client, wanted).await?;
+        ensure!(client.event("stopped").await?["result"]["stopReason"] == "end_turn");
+        ensure!(client.event("ended").await?["code"] == 0);
+        ensure!(client.finish().await?.code == Some(0));
+    }
+    Ok(())
+}
+
+/// Each line of standard output is a message, also with the fullest log.
+async fn protocol_alone() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "acp-protocol-alone");
+    let agent = Program::toolbridge(&server, &["acp-agent", "--room", room]).env("RUST_LOG", "trace");
+    let mut agent = agent.start()?;
+    for (id, method, params) in [
+        (1, "initialize", json!({"protocolVersion": 1, "clientCapabilities": {}})),
+        (2, "session/new", json!({"cwd": "/", "mcpServers": []})),
+    ] {
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        agent.write(&request.to_string()).await?;
+    }
+    agent.write("no message").await?;
+    let opened = agent.json(json!({"id": 2})).await?;
+    let prompt = json!({"sessionId": opened["result"]["sessionId"], "prompt": [{"type": "text", "text": "nowhere {}"}]});
+    let request = json!({"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params": prompt});
+    agent.write(&request.to_string()).await?;
+    agent.json(json!({"id": 3})).await?;
+    let output = agent.finish().await?;
+    ensure!(output.code == Some(0) && output.stderr.contains("TRACE"), "{output:?}");
+    for line in output.stdout.lines() {
+        let message: Value = serde_json::from_str(line).with_context(|| format!("{line:?}"))?;
+        ensure!(message["jsonrpc"] == "2.0", "{line}");
+    }
     Ok(())
 }
 
