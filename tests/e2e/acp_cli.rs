@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use tokio::task::yield_now;
 use toolbridge::{Assistant, Client, ToolResult, Tools};
 
@@ -27,8 +27,10 @@ use crate::{
 pub(crate) fn trials() -> Vec<Trial> {
     type Test = fn() -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
     type Missing = fn() -> Option<&'static str>;
-    let tests: [(&str, Missing, Test); 5] = [
+    let tests: [(&str, Missing, Test); 7] = [
         ("conversation_at_the_terminal", missing, || Box::pin(conversation())),
+        ("folder_of_allow_fs_is_open_to_the_agent_of_a_conversation", missing, || Box::pin(files_of_acp())),
+        ("folder_of_allow_fs_is_open_to_the_agent_of_a_client", missing, || Box::pin(files_of_a_client())),
         ("agent_of_a_client_works_on_its_machine", missing, || Box::pin(of_a_client())),
         ("agent_of_an_assistant_calls_the_tools_of_a_client", missing, || Box::pin(of_an_assistant())),
         ("published_agent_without_an_account_says_how_to_sign_in", missing_codex, || Box::pin(sign_in())),
@@ -57,6 +59,7 @@ async fn conversation() -> anyhow::Result<()> {
     let _phone = client(&server, room, "phone", Client::builder().tools(tools)).await?;
     let script = script();
     let marker = folder(room)?.join("ran");
+    let mut watch = Program::toolbridge(&server, &["watch", "--room", room]).start()?;
     let arguments = ["acp", "--room", room, "--client", "phone", "--allow-terminal", "--"];
     let agent = [script.to_str().context("not UTF-8")?, "run", NODE];
     let mut terminal = terminal(&server, &[&arguments[..], &agent].concat())?;
@@ -64,6 +67,10 @@ async fn conversation() -> anyhow::Result<()> {
     terminal.line("! peers listens; type a prompt").await?;
     says(terminal, "say hello", &["hello"]).await?;
     says(terminal, "plan", &["! → Look around", "The agent ended its turn and said nothing."]).await?;
+    // Everybody in the room sees the plan as a view of the assistant.
+    watch.line("ViewUpdate").await?;
+    watch.line("    ── peers/plan · plan, 0 of 1 done").await?;
+    watch.line("    → Look around").await?;
     says(terminal, "room double {\"n\": 21}", &["\"value\":42"]).await?;
 
     // A plain yes is not enough to execute something.
@@ -112,6 +119,68 @@ async fn says(terminal: &mut Program, line: &str, wanted: &[&str]) -> anyhow::Re
         missing.is_empty().then_some(())
     };
     terminal.find(&wanted.join(", "), all_are_there).await.with_context(|| format!("after {line:?}"))
+}
+
+/// A folder with a note, the note, and a secret beside the folder.
+fn notes(room: &str) -> anyhow::Result<[PathBuf; 3]> {
+    let outside = folder(room)?;
+    let notes = outside.join("notes");
+    fs::create_dir_all(&notes)?;
+    let [note, secret] = [notes.join("a.txt"), outside.join("secret.txt")];
+    fs::write(&note, "the first line\n")?;
+    fs::write(&secret, "the secret\n")?;
+    Ok([notes, note, secret])
+}
+
+fn request(method: &str, params: &Json) -> String {
+    format!("request {method} {params}")
+}
+
+async fn files_of_acp() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "acp-allow-fs");
+    let [notes, note, secret] = notes(room)?;
+    let script = script();
+    let agent = [script.to_str().context("not UTF-8")?, "run", NODE];
+    let start = async |options: &[&str]| -> anyhow::Result<Program> {
+        let arguments = [&["acp", "--room", room], options, &["--"], &agent[..]].concat();
+        let mut terminal = terminal(&server, &arguments)?;
+        terminal.line("! peers listens; type a prompt").await?;
+        Ok(terminal)
+    };
+    let read = |path: &PathBuf| request("fs/read_text_file", &json!({ "path": path }));
+    let mut open = start(&["--allow-fs", notes.to_str().context("not UTF-8")?]).await?;
+    says(&mut open, &read(&note), &["the first line"]).await?;
+    for path in [&secret, &notes.join("../secret.txt")] {
+        says(&mut open, &read(path), &["request: {\"error\":-"]).await?;
+    }
+    let new = notes.join("b.txt");
+    let written = request("fs/write_text_file", &json!({"path": new, "content": "written"}));
+    says(&mut open, &written, &["request: "]).await?;
+    ensure!(fs::read_to_string(&new)? == "written");
+    open.kill();
+    // Without the option there are no files at all.
+    let mut closed = start(&[]).await?;
+    says(&mut closed, &read(&note), &["request: {\"error\":-32601}"]).await
+}
+
+async fn files_of_a_client() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "acp-allow-fs-client");
+    let [notes, note, secret] = notes(room)?;
+    let coder = coder();
+    let arguments = ["client", "--room", room, "--identity", "laptop", "--acp", &coder, "--yes", "coder"];
+    let options = ["--allow-fs", notes.to_str().context("not UTF-8")?];
+    let _laptop = Program::toolbridge(&server, &[&arguments[..], &options].concat()).start()?;
+    let brain = assistant(&server, room, "assistant", Assistant::builder().client("laptop")).await?;
+    offers(&brain, "laptop").await?;
+    for (path, wanted) in [(&note, "the first line"), (&secret, "request: {\"error\":-")] {
+        let prompt = request("fs/read_text_file", &json!({ "path": path }));
+        let call = brain.call("coder", json!({ "prompt": prompt })).start();
+        let result = ToolResult::of(&soon("the agent", call).await??);
+        let said = result.for_model(1_000).text;
+        ensure!(said.contains(wanted) && !said.contains("the secret"), "{said}");
+    }
+    brain.close().await;
+    Ok(())
 }
 
 /// The agent is a tool of a client: its calls are progress of that tool, and the person at the client is asked.
