@@ -27,6 +27,7 @@ mod dev;
 mod doctor;
 mod export;
 mod file;
+mod forms;
 mod frame;
 mod grant;
 mod info;

@@ -114,7 +114,7 @@ impl ConsentPrompt {
         loop {
             match question.answer().await {
                 Some(Word::Yes) => break true,
-                Some(Word::Option(_)) => {
+                Some(Word::Option(_) | Word::Text(_)) => {
                     hint(&format!("type `yes {number}` or `no {number}`"));
                     question.again();
                 }

@@ -1,9 +1,9 @@
-//! Questions of tools at the terminal of a client: permissions, choices, and addresses to open.
+//! Questions of tools at the terminal of a client: permissions, choices, forms, and addresses to open.
 
 use serde_json::json;
 
 use super::{
-    hint,
+    forms, hint,
     questions::{Open, Terminal, Word},
     render, text,
 };
@@ -48,7 +48,8 @@ pub(super) async fn ask(request: PromptRequest) -> Result<PromptAnswer, ToolErro
                 None => PromptAnswer::cancelled(),
             })
         }
-        _ => Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, "forms cannot be filled in at this terminal")),
+        Prompt::Form(ask) => Ok(forms::fill_in(ask, &mut question).await),
+        _ => Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, "this terminal does not know the question")),
     }
 }
 
@@ -70,7 +71,7 @@ async fn permission(ask: &PermissionPrompt, question: &mut Open) -> PromptAnswer
         let chosen = match question.answer().await {
             Some(Word::Option(at)) => at.checked_sub(1).and_then(|at| ask.options.get(at)),
             Some(Word::Yes) if !must_name => ask.options.iter().find(|it| it.kind == "allow_once"),
-            Some(Word::Yes) => None,
+            Some(Word::Yes | Word::Text(_)) => None,
             Some(Word::No) => match ask.options.iter().find(|it| it.kind == "reject_once") {
                 Some(refusal) => Some(refusal),
                 None => return PromptAnswer::cancelled(),

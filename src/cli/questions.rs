@@ -25,12 +25,14 @@ const LONGEST: usize = 64;
 const LINES: usize = 16;
 
 /// What a person types.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     Yes,
     No,
     /// The option with this number, counted from 1.
     Option(usize),
+    /// A text, if the question takes any.
+    Text(String),
 }
 
 /// The questions at the terminal. Each has a number, so that an answer never applies to a later question.
@@ -42,17 +44,27 @@ pub(super) struct Terminal {
     others: Mutex<Option<mpsc::Sender<String>>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Answer {
     number: u64,
     word: Word,
 }
 
 /// A parsed answer. Without a number it applies to the only open question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     number: Option<u64>,
     word: Word,
+}
+
+/// Where a line goes.
+#[derive(Debug, PartialEq, Eq)]
+enum Routed {
+    To(Answer),
+    /// It is an answer, but several questions could be meant.
+    Unclear,
+    /// It is no answer.
+    Other,
 }
 
 /// The open questions.
@@ -63,6 +75,8 @@ struct Questions {
     /// The questions that were open at any time since the last line was read. An answer without a number could mean any of
     /// them: the question that the person read may have ended, and a new one may have appeared while they typed.
     meant: BTreeSet<u64>,
+    /// The questions that take a text.
+    of_text: BTreeSet<u64>,
 }
 
 impl Questions {
@@ -76,6 +90,34 @@ impl Questions {
 
     fn end(&mut self, number: u64) {
         self.open.remove(&number);
+        self.of_text.remove(&number);
+    }
+
+    /// Decides where a line goes. A question that takes a text gets any line while no other could be meant, except one that
+    /// answers another by its number. It stays open for further lines.
+    fn route(&mut self, line: &str) -> Routed {
+        let takes_text = |number: u64| self.of_text.contains(&number) && self.open.contains(&number);
+        let parsed = read(line);
+        let is_numbered =
+            parsed.as_ref().and_then(|line| line.number).is_some_and(|number| self.open.contains(&number));
+        let only = self.meant.first().copied().filter(|_| self.meant.len() == 1 && !is_numbered);
+        let text = numbered_text(line)
+            .filter(|(number, _)| takes_text(*number))
+            .or_else(|| only.filter(|number| takes_text(*number)).map(|number| (number, line)));
+        if let Some((number, text)) = text {
+            let word = Word::Text(text.to_owned());
+            self.meant.clone_from(&self.open);
+            return Routed::To(Answer { number, word });
+        }
+        let awaits_text = self.meant.iter().any(|number| takes_text(*number));
+        match parsed {
+            Some(line) if !self.meant.is_empty() => self.answer(line).map_or(Routed::Unclear, Routed::To),
+            None if awaits_text && !line.trim().is_empty() => {
+                self.meant.clone_from(&self.open);
+                Routed::Unclear
+            }
+            _ => Routed::Other,
+        }
     }
 
     /// Returns the answer of a line, or `None` if several questions could be meant.
@@ -125,13 +167,24 @@ impl Open {
         loop {
             match self.answers.recv().await {
                 Ok(answer) if answer.number == self.number => {
-                    self.answered = true;
+                    self.answered = !matches!(answer.word, Word::Text(_));
                     return Some(answer.word);
                 }
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return None,
             }
         }
+    }
+
+    /// Takes texts from now on, any number of them, until it is [closed](Self::close) or answered with a word.
+    pub(super) fn take_text(&mut self) {
+        self.terminal.questions().of_text.insert(self.number);
+    }
+
+    /// Ends the question as answered.
+    pub(super) fn close(&mut self) {
+        self.answered = true;
+        self.terminal.questions().end(self.number);
     }
 
     /// Opens the question again, after an answer that does not fit.
@@ -179,9 +232,9 @@ impl Terminal {
     }
 
     /// Passes a line on. Returns whether somebody reads such lines.
-    fn pass_on(&self, line: String) -> bool {
+    fn pass_on(&self, line: &str) -> bool {
         let sender = self.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        sender.is_some_and(|sender| sender.blocking_send(line).is_ok())
+        sender.is_some_and(|sender| sender.blocking_send(line.to_owned()).is_ok())
     }
 
     fn questions(&self) -> MutexGuard<'_, Questions> {
@@ -195,21 +248,20 @@ impl Terminal {
         self.reading.call_once(move || {
             let started = thread::Builder::new().name("consent".to_owned()).spawn(move || {
                 for line in io::stdin().lock().lines().map_while(Result::ok) {
-                    if line.trim().is_empty() {
-                        continue;
-                    }
                     if line.trim() == "forget" {
                         hint(&format!("{} permissions are forgotten", acp::forget_permissions()));
                         continue;
                     }
-                    let answer = read(&line).and_then(|line| {
-                        let mut questions = this.questions();
-                        if questions.meant.is_empty() { None } else { Some(questions.answer(line)) }
-                    });
-                    match answer {
+                    // Whoever reads the other lines may stop what asks.
+                    if line.trim() == "cancel" && this.pass_on(&line) {
+                        continue;
+                    }
+                    let routed = this.questions().route(&line);
+                    match routed {
                         // Sending fails if no question is open.
-                        Some(Some(answer)) => drop(this.answers.send(answer)),
-                        None if this.pass_on(line) => {}
+                        Routed::To(answer) => drop(this.answers.send(answer)),
+                        _ if line.trim().is_empty() => {}
+                        Routed::Other if this.pass_on(&line) => {}
                         _ => hint(
                             "type `yes`, `no` or `option` with its number, and the number of the question",
                         ),
@@ -238,6 +290,13 @@ fn read(line: &str) -> Option<Line> {
     };
     let number = words.next().map(|number| number.parse().ok()).map_or(Some(None), |it| it.map(Some))?;
     words.next().is_none().then_some(Line { number, word })
+}
+
+/// Parses `answer N TEXT`: a text for the question with this number.
+fn numbered_text(line: &str) -> Option<(u64, &str)> {
+    let rest = line.trim().strip_prefix("answer ")?.trim_start();
+    let (number, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    Some((number.parse().ok()?, text.trim_start()))
 }
 
 #[cfg(test)]
@@ -285,6 +344,47 @@ mod tests {
         assert_eq!(questions.answer(line("n 2")), Some(Answer { number: 2, word: Word::No }));
         questions.end(2);
         assert_eq!(questions.answer(line("n")), Some(Answer { number: 3, word: Word::No }));
+    }
+
+    fn text(number: u64, text: &str) -> Routed {
+        Routed::To(Answer { number, word: Word::Text(text.to_owned()) })
+    }
+
+    #[test]
+    fn question_that_takes_a_text_gets_each_line_while_it_is_the_only_one() {
+        let mut questions = Questions::default();
+        assert_eq!(questions.route("Ada"), Routed::Other, "no question is open");
+        let form = questions.ask();
+        assert_eq!(questions.route("Ada"), Routed::Other, "it takes no text yet");
+        questions.of_text.insert(form);
+        for line in ["Ada", "", "-", "yes", "no", "option 2", "yes 7"] {
+            assert_eq!(questions.route(line), text(1, line));
+        }
+        assert_eq!(questions.route("answer 1 no 1"), text(1, "no 1"));
+        assert_eq!(questions.route("no 1"), Routed::To(Answer { number: 1, word: Word::No }));
+        assert_eq!(questions.route("Ada"), Routed::Other, "it was answered");
+    }
+
+    #[test]
+    fn text_needs_a_number_if_another_question_could_be_meant() {
+        let mut questions = Questions::default();
+        let form = questions.ask();
+        questions.of_text.insert(form);
+        let other = questions.ask();
+        assert_eq!(questions.route("Ada"), Routed::Unclear);
+        assert_eq!(questions.route(""), Routed::Other);
+        assert_eq!(questions.route("y"), Routed::Unclear);
+        assert_eq!(questions.route("answer 1  Ada B."), text(1, "Ada B."));
+        assert_eq!(questions.route("answer 1"), text(1, ""));
+        assert_eq!(questions.route("answer 2 Ada"), Routed::Unclear, "it takes no text");
+        assert_eq!(questions.route("yes 2"), Routed::To(Answer { number: 2, word: Word::Yes }));
+        questions.end(other);
+        assert_eq!(questions.route("Ada"), text(1, "Ada"));
+        // The line may be for a question that has ended while it was typed.
+        let third = questions.ask();
+        questions.end(third);
+        assert_eq!(questions.route("y"), Routed::Unclear);
+        assert_eq!(questions.route("y"), text(1, "y"));
     }
 
     #[test]
