@@ -25,6 +25,8 @@ fn protocol_text_is_printed_and_help_names_the_option() {
         "call",
         "cancel",
         "tools",
+        "forget_permissions",
+        "permissions_forgotten",
         "close",
         "result",
         "progress",

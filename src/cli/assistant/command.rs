@@ -18,11 +18,13 @@ pub(super) enum Command {
     /// Interrupts a turn.
     BargeIn(Id),
     Tools(Option<Id>),
+    /// Takes back what was allowed for always.
+    ForgetPermissions,
     Close,
 }
 
 /// The names of the commands, as in the `hello` line.
-pub(super) const COMMANDS: &[&str] = &["call", "cancel", "barge_in", "tools", "close"];
+pub(super) const COMMANDS: &[&str] = &["call", "cancel", "barge_in", "tools", "forget_permissions", "close"];
 
 /// The fields of a `call`.
 #[derive(Debug)]
@@ -106,8 +108,13 @@ pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
             Ok(Command::BargeIn(turn))
         }
         "tools" => fields.end("tools").map_err(bad).map(|()| Command::Tools(id)),
+        "forget_permissions" if id.is_none() => {
+            fields.end("forget_permissions").map_err(bad).map(|()| Command::ForgetPermissions)
+        }
         "close" if id.is_none() => fields.end("close").map_err(bad).map(|()| Command::Close),
-        "barge_in" | "close" => Err(bad(format!("`{name}` does not take the key `id`"))),
+        "barge_in" | "forget_permissions" | "close" => {
+            Err(bad(format!("`{name}` does not take the key `id`")))
+        }
         other => Err(bad(format!("unknown command {other:?}; it must be one of {}", COMMANDS.join(", ")))),
     }
 }
@@ -220,6 +227,7 @@ mod tests {
             (r#"{"type":"call","id":"","tool":"t"}"#, "`id` must be"),
             (r#"{"type":"cancel","id":1,"why":2}"#, "`cancel` does not take the key \"why\""),
             (r#"{"type":"close","id":1}"#, "`close` does not take the key"),
+            (r#"{"type":"forget_permissions","id":1}"#, "`forget_permissions` does not take the key"),
             (r#"{"type":"barge_in"}"#, "needs a `turn`"),
             (r#"{"type":"barge_in","turn":[]}"#, "`turn` must be"),
             (r#"{"type":"tools","x":1}"#, "`tools` does not take the key"),

@@ -12,7 +12,7 @@ use super::{
     messages,
 };
 use crate::cli::{text, tool_failed};
-use toolbridge::{Assistant, CallId, CloseReason, Event, Events, Identity, Peer, Turn};
+use toolbridge::{Assistant, CallId, CloseReason, Event, Events, Identity, Peer, Turn, adapter::acp};
 
 /// The maximum number of open calls, as in a session. While it is reached, no input line is read.
 pub(super) const OPEN_CALLS: usize = 1024;
@@ -180,6 +180,9 @@ impl Conversation {
             Ok(Command::Tools(id)) => {
                 let offers = self.assistant.tools();
                 self.say(&messages::tools(id.as_ref(), &offers, self.assistant.identity())).await?;
+            }
+            Ok(Command::ForgetPermissions) => {
+                self.say(&messages::permissions_forgotten(acp::forget_permissions())).await?;
             }
             Ok(Command::Close) => return Ok(false),
             Err(wrong) => self.say(&messages::wrong(line.number, &wrong)).await?,

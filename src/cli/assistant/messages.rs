@@ -45,6 +45,11 @@ pub(super) fn rap(url: &str) -> Json {
     json!({"type": "event", "event": "rap", "url": url})
 }
 
+/// Returns the answer to `forget_permissions`.
+pub(super) fn permissions_forgotten(count: usize) -> Json {
+    json!({"type": "event", "event": "permissions_forgotten", "count": count})
+}
+
 /// Returns the result line of a call.
 pub(super) fn result(id: &Id, result: &Result<Value, CallError>) -> Json {
     let mut line = json!({"type": "result", "id": id.to_json()});
