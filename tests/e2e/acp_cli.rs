@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 use tokio::task::yield_now;
-use toolbridge::{Assistant, Client, ToolResult, Tools};
+use toolbridge::{Assistant, Client, PromptAnswer, ToolError, ToolResult, Tools};
 
 use crate::{
     acp_agent::missing,
@@ -83,21 +83,29 @@ async fn conversation() -> anyhow::Result<()> {
     says(terminal, "permit execute", &["! peers asks: Run the tests", "! type `option 1 2`"]).await?;
     says(terminal, "no", &["permit: o-reject_once"]).await?;
 
+    // The agent asks with a form, a line for each field.
+    let form = ["! peers asks: Who are you?", "! Your name:"];
+    says(terminal, "ask", &form).await?;
+    says(terminal, "", &["! a value is needed"]).await?;
+    says(terminal, "Ada L.", &["ask: accept Ada L."]).await?;
+    says(terminal, "ask", &form).await?;
+    says(terminal, "no 4", &["ask: decline"]).await?;
+
     // Each command is asked about, with its words and its folder.
     let create = json!({"command": "touch", "args": [marker]});
     let touch = toolbridge::process::Command::find("touch")?;
     let (here, touch) = (std::env::current_dir()?, touch.program().display().to_string());
     let asks = format!("! peers asks to run a command in {}: {touch}", here.display());
     for (number, answer, said) in [
-        (3, "no", r#"{"error":-32600}"#),
-        (4, "option 1 4", r#"{"terminalId":"t1"}"#),
-        (5, "no 5", r#"{"error":-32600}"#),
+        (5, "no", r#"{"error":-32600}"#),
+        (6, "option 1 6", r#"{"terminalId":"t1"}"#),
+        (7, "no 7", r#"{"error":-32600}"#),
     ] {
         let type_it = format!("! type `option 1 {number}`");
         says(terminal, &format!("request terminal/create {create}"), &[&asks, &type_it]).await?;
-        ensure!(marker.exists() == (number > 4), "before answer {number}");
+        ensure!(marker.exists() == (number > 6), "before answer {number}");
         says(terminal, answer, &[&format!("request: {said}")]).await?;
-        if number == 4 {
+        if number == 6 {
             says(terminal, "request terminal/wait_for_exit {\"terminalId\": \"t1\"}", &["\"exitCode\":0"])
                 .await?;
         }
@@ -219,7 +227,8 @@ async fn of_a_client() -> anyhow::Result<()> {
 async fn of_an_assistant() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "acp-of-an-assistant");
     let tools = Tools::new().tool("double", "Doubles a number", double);
-    let _phone = client(&server, room, "phone", Client::builder().tools(tools)).await?;
+    let always = |_| async { Ok::<_, ToolError>(PromptAnswer::selected("o-allow_always")) };
+    let _phone = client(&server, room, "phone", Client::builder().tools(tools).prompt(always)).await?;
     let coder = coder();
     let arguments = ["assistant", "--room", room, "--client", "phone", "--acp", &coder, "--yes", "coder"];
     let mut brain = Program::toolbridge(&server, &arguments).start()?;
@@ -230,6 +239,15 @@ async fn of_an_assistant() -> anyhow::Result<()> {
     let result = brain.json(json!({"type": "result", "id": 1})).await?;
     let said = result["result"].to_string();
     ensure!(result["ok"] == true && said.contains("stdio") && said.contains("42"), "{result}");
+    // What the person has allowed for always is taken back by a command.
+    let permit = json!({"type": "call", "id": 2, "tool": "coder", "arguments": {"prompt": "permit edit"}});
+    brain.write(&permit.to_string()).await?;
+    let result = brain.json(json!({"type": "result", "id": 2})).await?;
+    ensure!(result["result"].to_string().contains("permit: o-allow_always"), "{result}");
+    for count in [1, 0] {
+        brain.write(r#"{"type": "forget_permissions"}"#).await?;
+        brain.json(json!({"type": "event", "event": "permissions_forgotten", "count": count})).await?;
+    }
     Ok(())
 }
 
