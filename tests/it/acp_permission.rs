@@ -76,6 +76,23 @@ async fn acp_c19_person_sees_the_options_and_the_merged_call_and_the_chosen_one_
 }
 
 #[tokio::test]
+async fn acp_c8_request_with_half_a_surrogate_pair_gets_the_answer_of_the_person() {
+    let script = AgentScript::new("acp-half");
+    let body = format!(
+        r#"ask session/request_permission '{{"sessionId":"s1","toolCall":{{"toolCallId":"1","title":"x \ud83d","rawInput":1e400}},"options":{OPTIONS}}}'
+        keep replies "$reply"; ended "$1""#
+    );
+    let agent = script.agent(&body, "").await.unwrap();
+    let (context, asked) = answering(PromptAnswer::selected("y"));
+    prompt(&agent, "Test", context).await.unwrap();
+    assert_eq!(outcome(&script), selected("y"));
+    let asked = asked.lock().unwrap().clone();
+    let [Prompt::Permission(ask)] = &asked[..] else { panic!("{asked:?}") };
+    assert!(ask.text.as_deref().unwrap().ends_with("asks: x \u{fffd}"), "{ask:?}");
+    agent.close().await;
+}
+
+#[tokio::test]
 async fn acp_c11_without_an_answer_the_request_is_rejected() {
     let script = AgentScript::new("acp-c11");
     let agent = script.agent(&asks(OPTIONS), "").await.unwrap();

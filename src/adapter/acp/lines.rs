@@ -20,7 +20,7 @@ use futures_util::{
     stream::{self, Stream},
 };
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
-use serde_json::{Value as Json, value::RawValue};
+use serde_json::{Value as Json, json, value::RawValue};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     sync::Notify,
@@ -51,6 +51,9 @@ const LINES_A_TURN: usize = 64;
 /// The most bytes that are read before what they cause gets its turn.
 const BYTES_A_TURN: usize = 1 << 20;
 
+/// The code of an error that stands for one that cannot be read: an internal error.
+const BAD_ERROR: i32 = -32_603;
+
 /// The shortest time between two reports of lines that are ignored.
 const REPORT_AGAIN: Duration = Duration::from_secs(10);
 
@@ -67,8 +70,17 @@ pub(super) struct Message<'a> {
     pub(super) params: Option<&'a RawValue>,
     #[serde(default, borrow, deserialize_with = "present")]
     result: Option<&'a RawValue>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "present")]
     error: Option<&'a RawValue>,
+}
+
+/// An error as the protocol's crate reads it.
+#[derive(Deserialize)]
+struct Failure {
+    #[serde(rename = "code")]
+    _code: i32,
+    #[serde(rename = "message")]
+    _message: String,
 }
 
 /// Reads a member whose value may be `null`.
@@ -81,6 +93,7 @@ fn present<'a, D: Deserializer<'a>>(value: D) -> Result<Option<&'a RawValue>, D:
 pub(super) struct Traffic {
     junk: AtomicU64,
     too_long: AtomicU64,
+    bad_errors: AtomicU64,
     waiting: Mutex<Vec<Waiting>>,
     answered: Notify,
 }
@@ -100,6 +113,11 @@ impl Traffic {
     /// Returns the number of lines that were skipped because they exceed [`MAX_LINE`].
     pub(super) fn too_long(&self) -> u64 {
         self.too_long.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of answers whose error cannot be read.
+    pub(super) fn bad_errors(&self) -> u64 {
+        self.bad_errors.load(Ordering::Relaxed)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
@@ -238,7 +256,31 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> bool> Incoming<R, F> {
         if let (Some(id), Some(_)) = (id, &message.method) {
             self.traffic.ask(id, line.len());
         }
-        Ok(Some(line))
+        let has_error = message.error.is_some();
+        self.readable(line, has_error).map(Some)
+    }
+
+    /// Returns the line in a form that the crate can read. It drops an answer that it cannot read, and refuses such a request
+    /// without an id: its sender would wait forever.
+    fn readable(&self, line: String, has_error: bool) -> Result<String, NotAMessage> {
+        let strict: Option<Json> = serde_json::from_str(&line).ok();
+        if strict.is_some() && !has_error {
+            return Ok(line);
+        }
+        let mut message = match strict {
+            Some(message) => message,
+            None => json::value(&line).map_err(|_| NotAMessage)?,
+        };
+        if let Some(fields) = message.as_object_mut().filter(|_| has_error) {
+            let is_answered = fields.contains_key("result") || fields.contains_key("method");
+            if is_answered {
+                fields.remove("error"); // it is null
+            } else if Failure::deserialize(&fields["error"]).is_err() {
+                self.traffic.bad_errors.fetch_add(1, Ordering::Relaxed);
+                fields["error"] = json!({"code": BAD_ERROR, "message": "the error cannot be read"});
+            }
+        }
+        Ok(message.to_string())
     }
 
     fn report(&mut self) {
@@ -257,9 +299,11 @@ struct NotAMessage;
 impl Message<'_> {
     /// Checks the parts, and returns the id.
     fn check(&self) -> Result<Option<Json>, NotAMessage> {
-        let is_answer = self.result.is_some() || self.error.is_some();
-        let is_one_kind =
-            self.method.is_some() != is_answer && !(self.result.is_some() && self.error.is_some());
+        // Some programs write `"error": null` beside a result.
+        let has_error = self.error.is_some_and(|error| error.get() != "null");
+        let is_failure = has_error || self.error.is_some() && self.method.is_none() && self.result.is_none();
+        let kinds = [self.method.is_some(), self.result.is_some(), is_failure];
+        let is_one_kind = kinds.into_iter().filter(|is| *is).count() == 1;
         if self.jsonrpc.as_deref() != Some("2.0") || !is_one_kind {
             return Err(NotAMessage);
         }
@@ -278,10 +322,10 @@ impl Message<'_> {
 #[cfg(test)]
 mod tests {
     use agent_client_protocol::{
-        Agent, Builder, Client, ConnectionTo, Dispatch, Error, HandleDispatchFrom, Handled,
+        Agent, Builder, Client, ConnectionTo, Dispatch, Error, HandleDispatchFrom, Handled, UntypedMessage,
     };
-    use serde_json::json;
     use tokio::io::{AsyncBufReadExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+    use tokio::sync::oneshot;
 
     use super::*;
 
@@ -320,6 +364,8 @@ mod tests {
         traffic: Arc<Traffic>,
         taken: Arc<Mutex<Vec<String>>>,
         heard: Arc<Mutex<Vec<String>>>,
+        /// The crate's side of the connection.
+        agent: Option<oneshot::Receiver<ConnectionTo<Agent>>>,
         _task: tokio::task::JoinSet<()>,
     }
 
@@ -339,9 +385,24 @@ mod tests {
         let handler = Handler::default();
         let heard = Arc::clone(&handler.heard);
         let mut task = tokio::task::JoinSet::new();
-        task.spawn(async move { _ = Builder::new_with(Client, handler).connect_to(transport).await });
+        let (opened, agent) = oneshot::channel();
+        task.spawn(async move {
+            let served = Builder::new_with(Client, handler).connect_with(transport, async move |agent| {
+                let _ = opened.send(agent);
+                std::future::pending::<Result<(), Error>>().await
+            });
+            let _ = served.await;
+        });
         let (reader, writer) = split(theirs);
-        Peer { reader: BufReader::new(reader).lines(), writer, traffic, taken, heard, _task: task }
+        Peer {
+            reader: BufReader::new(reader).lines(),
+            writer,
+            traffic,
+            taken,
+            heard,
+            agent: Some(agent),
+            _task: task,
+        }
     }
 
     impl Peer {
@@ -409,6 +470,50 @@ mod tests {
         assert_eq!(peer.read().await["id"], 3);
         assert_eq!(peer.traffic.junk(), 0);
         assert!(peer.traffic.waiting().is_empty());
+    }
+
+    #[tokio::test]
+    async fn acp_c13_text_that_json_values_cannot_hold_reaches_the_crate_with_a_replacement() {
+        let mut peer = connected();
+        for (sent, heard) in [(r#""x \ud83d""#, json!("x \u{fffd}")), ("1e400", json!("1e400"))] {
+            peer.write(format!(
+                "{{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"echo\",\"params\":{{\"it\":{sent}}}}}\n"
+            ))
+            .await;
+            assert_eq!(
+                peer.read().await,
+                json!({"jsonrpc": "2.0", "id": "a", "result": {"it": heard}}),
+                "{sent}"
+            );
+        }
+        assert!(peer.traffic.waiting().is_empty());
+    }
+
+    #[tokio::test]
+    async fn acp_c13_answer_that_the_crate_cannot_read_is_an_error_with_its_id() {
+        let mut peer = connected();
+        let agent = peer.agent.take().unwrap().await.unwrap();
+        let mut ask = async |answer: &str| {
+            let message = UntypedMessage { method: "ask".to_owned(), params: Json::Null };
+            let asked = agent.send_request(message).block_task();
+            let answering = async {
+                let id = peer.read().await["id"].take();
+                peer.write(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{answer}}}\n")).await;
+            };
+            let (answered, ()) = tokio::join!(asked, answering);
+            answered.map_err(|error| (i32::from(error.code), error.message))
+        };
+        let unreadable = Err((BAD_ERROR, "the error cannot be read".to_owned()));
+        for error in
+            ["null", "\"no\"", "{}", r#"{"code":"1","message":"no"}"#, r#"{"code":1.5,"message":"no"}"#]
+        {
+            assert_eq!(ask(&format!("\"error\":{error}")).await, unreadable, "{error}");
+        }
+        let cut = ask(r#""error":{"code":-7,"message":"no \ud83d","data":1e400}"#).await;
+        assert_eq!(cut, Err((-7, "no \u{fffd}".to_owned())));
+        assert_eq!(ask(r#""result":[1e400],"error":null"#).await, Ok(json!(["1e400"])));
+        assert_eq!(ask(r#""result":7,"error":null"#).await, Ok(json!(7)));
+        assert_eq!((peer.traffic.bad_errors(), peer.traffic.junk()), (5, 0));
     }
 
     #[tokio::test]

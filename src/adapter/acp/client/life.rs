@@ -51,6 +51,7 @@ pub(super) async fn run(shared: Arc<Shared>, first: oneshot::Sender<Result<(), A
                     agent = &*shared.name,
                     junk = session.traffic.junk(),
                     too_long = session.traffic.too_long(),
+                    bad_errors = session.traffic.bad_errors(),
                     late = ignored.late,
                     refused = ignored.refused,
                     foreign = session.foreign(),
