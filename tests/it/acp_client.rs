@@ -152,6 +152,28 @@ async fn acp_c13_agent_that_dies_fails_its_prompt_and_is_started_again() {
     agent.close().await;
 }
 
+#[tokio::test]
+async fn acp_c13_agent_whose_connection_fails_is_started_again() {
+    let script = AgentScript::new("acp-broken-pipe");
+    // It reads no more, but does not end: the next prompt cannot be written.
+    let body = r#"case "$2" in *deaf*) exec 0<&-; ended "$1"; sleep 1000 ;; esac; say back; ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    prompt(&agent, "be deaf", context()).await.unwrap();
+    let error = prompt(&agent, "next", context()).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::EXECUTION_ERROR);
+    assert!(
+        error.message().contains("has ended: the connection to it failed: Broken pipe"),
+        "{}",
+        error.message()
+    );
+    while agent.health() == SourceHealth::Up {
+        agent.changed().await;
+    }
+    up(&agent).await;
+    assert_eq!(text(prompt(&agent, "again", context()).await.map(|it| strip(&it))), "back");
+    agent.close().await;
+}
+
 /// Returns the result without its structured data, of which the model reads JSON.
 fn strip(value: &Value) -> Value {
     ToolResult::text(texts(&ToolResult::of(value))).to_value()

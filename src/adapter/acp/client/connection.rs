@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use agent_client_protocol::{Agent, Builder, Client, ConnectionTo, ErrorCode, UntypedMessage};
+use agent_client_protocol::{
+    Agent, Builder, Client, ConnectionTermination, ConnectionTo, ErrorCode, UntypedMessage,
+};
 use serde_json::{Value as Json, json};
 use tokio::{
     sync::{oneshot, watch},
@@ -190,7 +192,8 @@ impl Connection {
         AcpError::Protocol { agent: name.to_owned(), reason, stderr: self.child.stderr() }
     }
 
-    /// Resolves when the agent has ended or closed its output, with the reason. Meanwhile shows the calls that were held.
+    /// Resolves when the agent has ended or closed its output, or when the connection to it has failed, with the reason.
+    /// Meanwhile shows the calls that were held.
     ///
     /// # Cancel safety
     /// Safe.
@@ -201,16 +204,30 @@ impl Connection {
             let due = session.due();
             tokio::select! {
                 exit = self.child.wait() => {
-                    let _ = timeout(DRAIN, agent.incoming_closed()).await; // a child of it may hold the output open
+                    let read = async {
+                        tokio::select! {
+                            () = agent.incoming_closed() => {}
+                            _ = agent.terminated() => {}
+                        }
+                    };
+                    let _ = timeout(DRAIN, read).await; // a child of it may hold the output open
                     break exit.ok();
                 }
                 () = agent.incoming_closed() => break timeout(EXIT_GRACE, self.child.wait()).await.ok().and_then(Result::ok),
+                // A read or write error, or a panic: the output may still be open.
+                _ = agent.terminated() => break timeout(EXIT_GRACE, self.child.wait()).await.ok().and_then(Result::ok),
                 () = kill.cancelled() => return "it did not end its turn within 5 s after it was told to".to_owned(),
                 () = session.held.notified() => {}
                 () = async { match due { Some(due) => sleep_until(due).await, None => std::future::pending().await } } => session.release(),
             }
         };
-        exit.map_or_else(|| "it closed its output".to_owned(), |exit| format!("it ended ({})", exit.status()))
+        match (agent.termination().as_ref().map(failed), exit) {
+            // Perhaps because nobody reads its output any longer.
+            (Some(failure), Some(exit)) => format!("{failure}, then it ended ({})", exit.status()),
+            (Some(failure), None) => failure,
+            (None, Some(exit)) => format!("it ended ({})", exit.status()),
+            (None, None) => "it closed its output".to_owned(),
+        }
     }
 
     /// Ends the agent: closes its input, then sends it `SIGTERM`, then `SIGKILL`. Kills the commands that it runs.
@@ -270,6 +287,16 @@ impl Live {
         *lock() = key;
         Ok(())
     }
+}
+
+/// Describes why a connection has ended. Only errors of the transport are without content of messages.
+fn failed(end: &ConnectionTermination) -> String {
+    let reason = match end {
+        ConnectionTermination::TransportError(error) => error.data.as_ref().and_then(Json::as_str),
+        _ => None,
+    };
+    let reason = reason.map(|reason| format!(": {}", prefix(reason, MAX_REASON))).unwrap_or_default();
+    format!("the connection to it failed{reason}")
 }
 
 fn refused(name: &str, method: &str, error: &agent_client_protocol::Error) -> AcpError {
