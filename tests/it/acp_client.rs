@@ -10,8 +10,8 @@ use std::{
 
 use serde_json::json;
 use toolbridge::{
-    CancellationToken, ErrorCode, Outcome, Progress, SourceHealth, ToolContext, ToolError, ToolResult,
-    ToolSource as _, Value, adapter::acp::AcpTool,
+    Assistant, CancellationToken, ErrorCode, Outcome, Progress, SourceHealth, ToolContext, ToolError,
+    ToolResult, ToolSource as _, Value, adapter::acp::AcpTool, memory::MemoryRoom,
 };
 
 use crate::acp_script::AgentScript;
@@ -240,6 +240,48 @@ async fn acp_c12_stop_cancels_the_turn_and_its_open_calls() {
     agent.close().await;
 }
 
+#[tokio::test]
+async fn acp_c12_prompt_that_is_cancelled_before_it_is_sent_is_never_sent() {
+    let script = AgentScript::new("acp-unsent");
+    let agent = script.agent(r#"keep prompts "$2"; ended "$1""#, "").await.unwrap();
+    let token = CancellationToken::new();
+    token.cancel();
+    let stopped = context().with_cancellation(token);
+    assert_eq!(prompt(&agent, "stopped", stopped).await.unwrap_err().code(), ErrorCode::CANCELLED);
+    {
+        let mut dropped = Box::pin(prompt(&agent, "dropped", context()));
+        assert!(futures_util::poll!(&mut dropped).is_pending());
+    }
+    prompt(&agent, "sent", context()).await.unwrap();
+    agent.close().await;
+    let prompts = script.kept("prompts");
+    assert!(prompts.lines().count() == 1 && prompts.contains("sent"), "{prompts}");
+}
+
+#[tokio::test]
+async fn acp_c12_prompt_is_cancelled_while_its_session_is_opened() {
+    let script = AgentScript::new("acp-slow-session");
+    // It does not answer the second session.
+    let more = r#"new_session() { n=$((${n:-0}+1)); [ "$n" = 2 ] || answer "$1" '{"sessionId":"s1"}'; }"#;
+    let agent = script.agent(r#"keep prompts "$2"; ended "$1""#, more).await.unwrap();
+    let room = MemoryRoom::new();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    agent.offer_tools(&assistant).await.unwrap();
+    let token = CancellationToken::new();
+    let opening = prompt(&agent, "stopped", context().with_cancellation(token.clone()));
+    let stopping = async {
+        while script.kept("session").lines().count() < 2 {
+            tokio::task::yield_now().await;
+        }
+        token.cancel();
+    };
+    let (outcome, ()) = tokio::join!(opening, stopping);
+    assert_eq!(outcome.unwrap_err().code(), ErrorCode::CANCELLED);
+    prompt(&agent, "sent", context()).await.unwrap();
+    agent.close().await;
+    assert_eq!(script.kept("prompts").lines().count(), 1);
+}
+
 /// A context that is cancelled as soon as its call has started.
 struct CancelSoon;
 
@@ -257,7 +299,14 @@ async fn acp_c12_agent_that_ignores_a_cancel_is_killed_after_5_s() {
     let body = r#"say working; sleep 1000 & echo $! > "$0.pid"; wait"#;
     let agent = script.agent(body, "").await.unwrap();
     let begun = tokio::time::Instant::now();
-    let outcome = prompt(&agent, "Work", CancelSoon::context()).await;
+    let token = CancellationToken::new();
+    let cancel = token.clone();
+    let context = context().with_cancellation(token).with_progress(move |it| {
+        if it.message.is_some() {
+            cancel.cancel();
+        }
+    });
+    let outcome = prompt(&agent, "Work", context).await;
     assert_eq!(outcome.unwrap_err().code(), ErrorCode::CANCELLED);
     while agent.health() == SourceHealth::Up {
         agent.changed().await;

@@ -298,7 +298,12 @@ impl ToolSource for AcpTool {
             shared.settings.start_limit,
             live.open_session(&shared.name, &shared.settings, offered.as_ref()),
         );
-        match opened.await {
+        let opened = tokio::select! {
+            biased;
+            () = context.cancelled() => return Err(ToolError::cancelled()),
+            opened = opened => opened,
+        };
+        match opened {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return refuse(ErrorCode::EXECUTION_ERROR, error.without_stderr()),
             Err(_) => {

@@ -37,6 +37,12 @@ impl Prompt {
     /// Runs the turn to its end, also if nobody waits for it any longer.
     pub(super) async fn run(self) {
         let session = &self.live.session;
+        if self.cancel.is_cancelled() {
+            session.end(&calls::cancelled());
+            drop(self.permit);
+            let _ = self.outcome.send(Err(calls::cancelled())); // the caller may have gone
+            return;
+        }
         let params = json!({"sessionId": session.id(), "prompt": [{"type": "text", "text": self.text}]});
         let mut answer = std::pin::pin!(self.live.request("session/prompt", params));
         let answer = tokio::select! {
