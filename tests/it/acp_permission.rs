@@ -2,13 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use serde_json::{Value as Json, json};
-use tokio::sync::Barrier;
 use toolbridge::{
-    CancellationToken, Prompt, PromptAnswer, ToolContext, ToolError, ToolResult, ToolSource as _,
-    adapter::acp::forget_permissions,
+    Assistant, CancellationToken, Client, Prompt, PromptAnswer, PromptRequest, ToolContext, ToolError,
+    ToolResult, ToolSource as _, adapter::acp::forget_permissions, memory::MemoryRoom,
 };
 
 use crate::{
@@ -136,34 +141,63 @@ async fn acp_c8_option_that_was_not_offered_is_never_a_yes() {
 #[tokio::test]
 async fn acp_c8_option_of_another_request_is_never_a_yes() {
     let script = AgentScript::new("acp-other-request");
-    // Both are open at once.
-    let body = r#"
-        for n in 1 2; do
-          options='[{"optionId":"y'$n'","name":"Yes","kind":"allow_once"},{"optionId":"n'$n'","name":"No","kind":"reject_once"}]'
-          printf '{"jsonrpc":"2.0","id":"ask%s","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"%s","title":"Look"},"options":%s}}\n' $n $n "$options"
-        done
-        for n in 1 2; do IFS= read -r reply; keep replies "$reply"; done
-        ended "$1""#;
-    let agent = script.agent(body, "").await.unwrap();
-    let both = Arc::new(Barrier::new(2));
+    let body = format!("{SEVERAL}\nseveral 2; ended \"$1\"");
+    let agent = script.agent(&body, "").await.unwrap();
+    // The answer to one is the option of the other.
     let context = context().with_answers(move |prompt| {
         let Prompt::Permission(ask) = prompt else { panic!("{prompt:?}") };
         let other = if ask.options[0].option_id == "y1" { "y2" } else { "y1" };
-        let both = Arc::clone(&both);
-        async move {
-            both.wait().await;
-            Ok(PromptAnswer::selected(other))
-        }
+        async move { Ok(PromptAnswer::selected(other)) }
     });
     prompt(&agent, "Look", context).await.unwrap();
     agent.close().await;
-    let replies: Vec<Json> =
-        script.kept("replies").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(replies.len(), 2);
-    for reply in replies {
-        let own = reply["id"].as_str().unwrap().replace("ask", "n");
-        assert_eq!(reply["result"]["outcome"], selected(&own));
-    }
+    let refused = [("ask1".to_owned(), selected("n1")), ("ask2".to_owned(), selected("n2"))];
+    assert_eq!(outcomes(&script), BTreeMap::from(refused));
+}
+
+/// Sends this many requests at once, and then keeps the replies.
+const SEVERAL: &str = r#"several() {
+    for n in $(seq "$1"); do
+      options='[{"optionId":"y'$n'","name":"Yes","kind":"allow_once"},{"optionId":"n'$n'","name":"No","kind":"reject_once"}]'
+      printf '{"jsonrpc":"2.0","id":"ask%s","method":"session/request_permission","params":{"sessionId":"s1","toolCall":{"toolCallId":"%s","title":"Look"},"options":%s}}\n' $n $n "$options"
+    done
+    for n in $(seq "$1"); do IFS= read -r reply; keep replies "$reply"; done
+}"#;
+
+/// Returns the outcomes in the replies by the ids of their requests, in the order of these.
+fn outcomes(script: &AgentScript) -> BTreeMap<String, Json> {
+    let replies = script.kept("replies");
+    let replies = replies.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+    replies.map(|it| (it["id"].as_str().unwrap().to_owned(), it["result"]["outcome"].clone())).collect()
+}
+
+#[tokio::test]
+async fn acp_c8_requests_at_once_are_asked_one_after_the_other() {
+    let script = AgentScript::new("acp-several");
+    let body = format!("{SEVERAL}\nseveral 12; ended \"$1\"");
+    let agent = script.agent(&body, "").await.unwrap();
+    let room = MemoryRoom::new();
+    let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let most_open = Arc::clone(&most);
+    let person = move |asked: PromptRequest| {
+        most.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let Prompt::Permission(ask) = asked.prompt() else { panic!("{asked:?}") };
+        let (open, option) = (Arc::clone(&open), ask.options[0].option_id.clone());
+        async move {
+            tokio::task::yield_now().await;
+            open.fetch_sub(1, Ordering::SeqCst);
+            Ok::<_, ToolError>(PromptAnswer::selected(option))
+        }
+    };
+    let phone = Client::builder().prompt(person).join_over(room.client("phone")).await.unwrap();
+    let assistant =
+        Assistant::builder().tools(agent.clone()).join_over(room.assistant("assistant")).await.unwrap();
+    assistant.ready("phone").await.unwrap();
+    assistant.call(&script.name(), json!({"prompt": "Look"})).await.unwrap();
+    let allowed = (1..=12).map(|n| (format!("ask{n}"), selected(&format!("y{n}")))).collect();
+    assert_eq!((outcomes(&script), most_open.load(Ordering::SeqCst)), (allowed, 1));
+    phone.close().await;
+    agent.close().await;
 }
 
 #[tokio::test]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::shown::Place;
+use super::shown::Question;
 use crate::{MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptAnswer, value::prefix};
 
-/// How long a person has to answer.
+/// How long a person has to answer, from when the question is asked.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 /// How often a question is asked if the spoken answer does not name an option.
@@ -20,10 +20,14 @@ const HARMLESS: [&str; 4] = ["fetch", "read", "search", "think"];
 const NEGATIONS: [&str; 8] = ["cannot", "don", "dont", "never", "no", "nope", "not", "without"];
 
 /// Returns the option that the person chooses, if there is one in time and before the end of the turn.
-pub(super) async fn chosen(prompt: &PermissionPrompt, kind: &str, place: &Place) -> Option<PermissionOption> {
+pub(super) async fn chosen(
+    prompt: &PermissionPrompt,
+    kind: &str,
+    question: &Question<'_>,
+) -> Option<PermissionOption> {
     let mut prompt = prompt.clone();
     for _ in 0..MAX_ASKED {
-        let answer = timeout(ANSWER_LIMIT, place.ask(prompt.clone())).await.ok()?.ok()?;
+        let answer = timeout(ANSWER_LIMIT, question.ask(prompt.clone())).await.ok()?.ok()?;
         let option = prompt.chosen(&answer)?.clone();
         if !option.allows() || is_clear(kind, &option, &prompt.options, &answer) {
             return Some(option);

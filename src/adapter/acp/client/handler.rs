@@ -109,7 +109,12 @@ impl Handler {
         }
         let Some(place) = self.session.place() else { return Ok(json!({"action": "cancel"})) };
         let name = &*self.agent.name;
-        let answer = place.while_open(async |call| elicitation::answer(name, params, call).await).await;
+        let answer = match place.question().await {
+            Ok(question) => {
+                question.while_open(async |call| elicitation::answer(name, params, call).await).await
+            }
+            Err(over) => Err(over),
+        };
         match answer {
             Ok(answer) => Ok(answer),
             Err(_) if place.is_over() => Ok(json!({"action": "cancel"})),

@@ -102,17 +102,15 @@ pub(super) async fn answer(agent: &Agent, session: &Session, params: &Json) -> R
     let Some((call, place)) = session.asked(&update) else { return Ok(cancelled()) };
     let prompt = prompt(&agent.name, &call, &request.options);
     let about = Called::of(&call).map(|called| (agent.instance, call.kind(), called));
-    let remembered = about.as_ref().and_then(|about| kept().get(about).copied());
-    if let (Some(allows), Some((_, _, called))) = (remembered, &about) {
-        let option = of_kept(&prompt.options, allows);
-        let verb = if option.is_some_and(PermissionOption::allows) { "allowed" } else { "refused" };
-        session.note(
-            call.id().as_deref(),
-            &format!("{}: {verb}, as answered before for always", called.as_str()),
-        );
-        return Ok(option.map_or_else(cancelled, selected));
+    if let Some(answer) = remembered(about.as_ref(), &call, &prompt.options, session) {
+        return Ok(answer);
     }
-    let chosen = chosen(&prompt, &call.kind(), &place).await;
+    let Ok(question) = place.question().await else { return Ok(cancelled()) };
+    // The question before may have been about the same tool.
+    if let Some(answer) = remembered(about.as_ref(), &call, &prompt.options, session) {
+        return Ok(answer);
+    }
+    let chosen = chosen(&prompt, &call.kind(), &question).await;
     if place.is_over() {
         return Ok(cancelled()); // an answer after the end of the turn is never a yes
     }
@@ -127,6 +125,23 @@ pub(super) async fn answer(agent: &Agent, session: &Session, params: &Json) -> R
         }
     }
     Ok(selected(&option))
+}
+
+/// Answers as the person has answered for always, and tells about it.
+fn remembered(
+    about: Option<&About>,
+    call: &ToolCall,
+    options: &[PermissionOption],
+    session: &Session,
+) -> Option<Json> {
+    let about = about?;
+    let allows = kept().get(about).copied()?;
+    let option = of_kept(options, allows);
+    let verb = if option.is_some_and(PermissionOption::allows) { "allowed" } else { "refused" };
+    let (_, _, called) = about;
+    session
+        .note(call.id().as_deref(), &format!("{}: {verb}, as answered before for always", called.as_str()));
+    Some(option.map_or_else(cancelled, selected))
 }
 
 /// Returns the option for an answer that is kept.

@@ -1,9 +1,10 @@
 //! Where the calls of an agent are seen: in the room, as calls that are reported, or as the progress of the agent's own
 //! call.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use serde_json::{Value as Json, json};
+use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -35,6 +36,14 @@ pub(super) struct Place {
     context: ToolContext,
     /// The turn has ended or was cancelled.
     over: CancellationToken,
+    /// Held by the question that is open.
+    asking: Arc<Mutex<()>>,
+}
+
+/// The right to ask the person: a turn has one question open at a time, because clients refuse more than a few.
+pub(super) struct Question<'a> {
+    place: &'a Place,
+    _asking: MutexGuard<'a, ()>,
 }
 
 /// A call of the agent that is shown. Without a report, the progress of the agent's own call shows it.
@@ -42,7 +51,7 @@ pub(super) struct Shown(Option<Reported>);
 
 impl Place {
     pub(super) fn new(context: ToolContext) -> Self {
-        Self { context, over: CancellationToken::new() }
+        Self { context, over: CancellationToken::new(), asking: Arc::default() }
     }
 
     /// Ends the turn: its open questions are withdrawn.
@@ -55,13 +64,16 @@ impl Place {
         self.over.is_cancelled() || self.context.is_cancelled()
     }
 
-    /// Asks the person. The question ends with the turn.
-    pub(super) async fn ask(&self, prompt: impl Into<Prompt>) -> Result<PromptAnswer, ToolError> {
-        self.while_open(async |context| context.ask(prompt).await).await
+    /// Waits until no other question of the turn is open.
+    ///
+    /// # Errors
+    /// `cancelled`: the turn ends before.
+    pub(super) async fn question(&self) -> Result<Question<'_>, ToolError> {
+        let asking = self.while_open(async |_| Ok(self.asking.lock().await)).await?;
+        Ok(Question { place: self, _asking: asking })
     }
 
-    /// Does something that a person decides about, unless the turn ends before.
-    pub(super) async fn while_open<T>(
+    async fn while_open<T>(
         &self,
         asked: impl AsyncFnOnce(&ToolContext) -> Result<T, ToolError>,
     ) -> Result<T, ToolError> {
@@ -145,6 +157,21 @@ impl Place {
         let content = call.field("content");
         let items = [&locations, &content].into_iter().flatten().filter_map(Json::as_array).flatten();
         items.filter_map(|item| item["path"].as_str()).all(|path| Path::new(path).is_absolute())
+    }
+}
+
+impl Question<'_> {
+    /// Asks the person. The question ends with the turn.
+    pub(super) async fn ask(&self, prompt: impl Into<Prompt>) -> Result<PromptAnswer, ToolError> {
+        self.while_open(async |context| context.ask(prompt).await).await
+    }
+
+    /// Does something that a person decides about, unless the turn ends before.
+    pub(super) async fn while_open<T>(
+        &self,
+        asked: impl AsyncFnOnce(&ToolContext) -> Result<T, ToolError>,
+    ) -> Result<T, ToolError> {
+        self.place.while_open(asked).await
     }
 }
 

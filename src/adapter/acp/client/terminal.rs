@@ -313,7 +313,8 @@ async fn allowed(
         "Do not run it",
         "reject_once",
     );
-    let answer = chosen(&prompt, "execute", place).await;
+    let question = place.question().await.map_err(|_| refuse("the turn is over"))?;
+    let answer = chosen(&prompt, "execute", &question).await;
     match answer {
         Some(option) if option.allows() && !place.is_over() => Ok(()),
         _ => Err(refuse("the person has not allowed the command")),
