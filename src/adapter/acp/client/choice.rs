@@ -29,7 +29,9 @@ pub(super) async fn chosen(
     for _ in 0..MAX_ASKED {
         let answer = timeout(ANSWER_LIMIT, question.ask(prompt.clone())).await.ok()?.ok()?;
         let option = prompt.chosen(&answer)?.clone();
-        if !option.allows() || is_clear(kind, &option, &prompt.options, &answer) {
+        // An option of an unknown kind may allow the call.
+        let refuses = matches!(&*option.kind, "reject_once" | "reject_always");
+        if refuses || is_clear(kind, &option, &prompt.options, &answer) {
             return Some(option);
         }
         let names: Vec<&str> = prompt.options.iter().map(|it| it.name.as_str()).collect();
@@ -76,11 +78,59 @@ fn words(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use tokio::time::Instant;
+
     use super::*;
-    use crate::PromptedCall;
+    use crate::{PromptedCall, ToolContext, ToolError, adapter::acp::client::shown::Place};
+
+    fn context() -> ToolContext {
+        ToolContext::new("caller", Duration::from_secs(600))
+    }
 
     fn option(id: &str, name: &str, kind: &str) -> PermissionOption {
         PermissionPrompt::new(PromptedCall::new("x")).option(id, name, kind).options.remove(0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn acp_c11_person_who_is_silent_for_2_minutes_allows_nothing() {
+        let prompt = PermissionPrompt::new(PromptedCall::new("x")).option("y", "Yes", "allow_once");
+        let silent = context().with_answers(|_| std::future::pending::<Result<_, ToolError>>());
+        let place = Place::new(silent);
+        let begun = Instant::now();
+        let ask = async |kind| {
+            let question = place.question().await.unwrap();
+            (chosen(&prompt, kind, &question).await, begun.elapsed().as_secs())
+        };
+        // The time of the second question begins when the first one is over.
+        let (first, second) = tokio::join!(ask("edit"), ask("read"));
+        assert_eq!((first, second), ((None, 120), (None, 240)));
+    }
+
+    #[tokio::test]
+    async fn acp_c8_spoken_answer_must_name_an_option_of_an_unknown_kind() {
+        let prompt = PermissionPrompt::new(PromptedCall::new("x"))
+            .option("o", "Go ahead", "someday")
+            .option("n", "Stop it", "reject_once")
+            .option("r", "Stop all", "reject_always");
+        for (option, said, times, is_chosen) in
+            [("o", "yes", 2, false), ("o", "go ahead", 1, true), ("n", "hm", 1, true), ("r", "hm", 1, true)]
+        {
+            let asked = Arc::new(AtomicUsize::new(0));
+            let count = Arc::clone(&asked);
+            let answering = context().with_answers(move |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+                async move { Ok(PromptAnswer::selected(option).text(said)) }
+            });
+            let place = Place::new(answering);
+            let chosen = chosen(&prompt, "edit", &place.question().await.unwrap()).await;
+            assert_eq!(chosen.is_some_and(|it| it.option_id == option), is_chosen, "{said}");
+            assert_eq!(asked.load(Ordering::Relaxed), times, "{said}");
+        }
     }
 
     #[test]
