@@ -97,6 +97,23 @@ impl Child {
         self.reap().await
     }
 
+    /// Ends a child that expects no input: sends `SIGTERM` to the group at once, and `SIGKILL` 2 s later.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait).
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills the group.
+    #[cfg(feature = "acp")]
+    pub(crate) async fn terminate(mut self) -> io::Result<Exit> {
+        if self.exit.is_none() {
+            close(&self.stdin);
+            self.group.terminate();
+            let _ = timeout(TERM_GRACE, self.all_ended()).await;
+        }
+        self.reap().await
+    }
+
     /// Returns the end of what the child has written to stderr so far, at most [`MAX_STDERR`](super::MAX_STDERR)
     /// bytes.
     pub fn stderr(&self) -> Vec<u8> {

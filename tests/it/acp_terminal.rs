@@ -13,7 +13,8 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, Client, Prompt, PromptAnswer, PromptRequest, ToolContext, ToolError, ToolSource as _,
+    Assistant, CancellationToken, Client, Prompt, PromptAnswer, PromptRequest, ToolContext, ToolError,
+    ToolSource as _,
     memory::MemoryRoom,
     recording::{Happened, RecordedOutcome, Recording, calls},
 };
@@ -189,12 +190,86 @@ async fn commands_end_with_their_agent_and_are_limited_in_number() {
     let replies = run(&script, body, Path::new("/"), context).await;
     assert_eq!(replies[8], -32_600, "the ninth: {replies:?}");
     assert_eq!(asked.lock().unwrap().len(), 8);
+    let pids = pids(&script);
+    assert_eq!(pids.len(), 8);
+    all_gone(&pids).await;
+}
+
+#[tokio::test]
+async fn commands_that_are_asked_for_at_once_are_limited_in_number() {
+    let script = AgentScript::new("acp-terminal-at-once");
+    let body = r#"
+        for n in $(seq 10); do
+            printf '{"jsonrpc":"2.0","id":%s,"method":"terminal/create","params":{"sessionId":"s1","command":"sleep","args":["1000"]}}\n' $n
+        done
+        say ready
+        for n in $(seq 10); do IFS= read -r reply; keep replies "$reply"; done"#;
+    // The person answers when all of them have come.
+    let (ready, asked) = (CancellationToken::new(), Asked::default());
+    let (announced, answers) = (ready.clone(), Arc::clone(&asked));
+    let context = context()
+        .with_progress(move |it| {
+            if it.message.as_deref() == Some("ready") {
+                announced.cancel();
+            }
+        })
+        .with_answers(move |prompt| {
+            answers.lock().unwrap().push(prompt);
+            let ready = ready.clone();
+            async move {
+                ready.cancelled().await;
+                for _ in 0..100 {
+                    tokio::task::yield_now().await;
+                }
+                Ok(PromptAnswer::selected("run"))
+            }
+        });
+    let replies = run(&script, body, Path::new("/"), context).await;
+    assert_eq!(replies.iter().filter(|it| **it == json!(-32_600)).count(), 2, "{replies:?}");
+    assert_eq!(asked.lock().unwrap().len(), 8, "nobody is asked about a command that cannot run");
+}
+
+#[tokio::test]
+async fn acp_c12_commands_of_a_cancelled_turn_are_killed() {
+    let script = AgentScript::new("acp-terminal-cancelled");
+    // The command of an earlier turn goes on. One turn is cancelled by the person, one by the agent.
+    let body = r#"
+        create 'echo $$; exec sleep 1000'; until_output "t$((n=${n:-0}+1))" '\n'; keep output "$reply"
+        case "$2" in
+        *person*) say ready; IFS= read -r line; answer "$1" '{"stopReason":"cancelled"}' ;;
+        *agent*) answer "$1" '{"stopReason":"cancelled"}' ;;
+        *) ended "$1" ;;
+        esac"#;
+    let agent = script.agent(body, TERMINAL).allow_commands().await.unwrap();
+    prompt(&agent, "begin", allowing().0).await.unwrap();
+    let token = CancellationToken::new();
+    let cancel = token.clone();
+    let context = allowing().0.with_cancellation(token);
+    let context = context.with_progress(move |it| {
+        if it.message.as_deref() == Some("ready") {
+            cancel.cancel();
+        }
+    });
+    prompt(&agent, "by the person", context).await.unwrap_err();
+    prompt(&agent, "by the agent", allowing().0).await.unwrap_err();
+    let pids = pids(&script);
+    assert_eq!(pids.len(), 3);
+    all_gone(&pids[1..]).await;
+    assert!(!is_gone(pids[0]));
+    agent.close().await;
+    all_gone(&pids).await;
+}
+
+/// Returns the processes whose ids the commands wrote.
+fn pids(script: &AgentScript) -> Vec<i32> {
     let pid = |line: &str| {
         let reply: Json = serde_json::from_str(line).unwrap();
-        reply["result"]["output"].as_str().unwrap().trim().parse::<i32>().unwrap()
+        reply["result"]["output"].as_str().unwrap().trim().parse().unwrap()
     };
-    let pids: Vec<i32> = script.kept("output").lines().map(pid).collect();
-    assert_eq!(pids.len(), 8);
+    script.kept("output").lines().map(pid).collect()
+}
+
+async fn all_gone(pids: &[i32]) {
     let gone = async {
         while !pids.iter().all(|pid| is_gone(*pid)) {
             tokio::task::yield_now().await;

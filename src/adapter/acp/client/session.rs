@@ -133,6 +133,7 @@ impl Session {
     /// Begins the turn of a prompt.
     pub(super) fn begin(&self, place: Place) {
         self.end_plan();
+        self.terminals.begin_turn();
         self.state().turn = Some(Turn { place, said: Said::default(), is_cancelled: false });
     }
 
@@ -144,13 +145,14 @@ impl Session {
         }
     }
 
-    /// Marks the turn as cancelled, and ends its open calls as cancelled.
+    /// Marks the turn as cancelled, ends its open calls as cancelled, and kills its commands.
     pub(super) fn cancel(&self) {
         let state = &mut *self.state();
         if let Some(turn) = &mut state.turn {
             turn.is_cancelled = true;
             turn.place.end();
             state.calls.end_all(&turn.place, &calls::cancelled(), &|id| self.terminals.shown(id));
+            self.terminals.kill_turn();
         }
     }
 

@@ -14,7 +14,11 @@ use serde_json::{Value as Json, json};
 use tokio::{io::AsyncReadExt as _, process::ChildStdout, sync::watch, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{choice::chosen, rpc_error::error, shown::Place};
+use super::{
+    choice::chosen,
+    rpc_error::error,
+    shown::{Place, Question},
+};
 use crate::{
     MAX_PROMPT_TEXT, PermissionPrompt, PromptedCall, Value,
     adapter::acp::result::TerminalOutput,
@@ -61,6 +65,8 @@ pub(super) struct Options {
 #[derive(Default)]
 struct State {
     last: u64,
+    /// The last one before the turn.
+    before_turn: u64,
     terminals: BTreeMap<u64, Terminal>,
     tasks: JoinSet<()>,
 }
@@ -118,6 +124,20 @@ impl Terminals {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a turn: its commands are those that are started from now on.
+    pub(super) fn begin_turn(&self) {
+        let state = &mut *self.state();
+        state.before_turn = state.last;
+    }
+
+    /// Kills the commands of a turn that was cancelled. Its place has ended, so that no other one starts.
+    pub(super) fn kill_turn(&self) {
+        let state = self.state();
+        for (_, terminal) in state.terminals.range(state.before_turn + 1..) {
+            terminal.kill.cancel();
+        }
     }
 
     /// Returns what is known of a terminal that a call shows. It stays known after its release.
@@ -205,15 +225,16 @@ impl Terminals {
         if !folder.is_absolute() || !folder.is_dir() {
             return Err(invalid("`cwd` is not the absolute path of a folder"));
         }
-        if self.running() >= MAX_RUNNING {
-            return Err(error(ErrorCode::INVALID_REQUEST, "too many commands are running; release one"));
-        }
-        let place = place.ok_or_else(|| error(ErrorCode::INVALID_REQUEST, "no prompt is open"))?;
+        self.state().has_room()?;
+        let refuse = |text: &str| error(ErrorCode::INVALID_REQUEST, text);
+        let place = place.ok_or_else(|| refuse("no prompt is open"))?;
         let program = program(&create.command, &folder).map_err(invalid)?;
-        allowed(agent, &create, &program, &folder, place).await?;
+        let question = place.question().await.map_err(|_| refuse("the turn is over"))?;
+        self.state().has_room()?; // the question before may have been about a command, too
+        allowed(agent, &create, &program, &folder, &question).await?;
         let command = command(&create, &program, folder, options).map_err(invalid)?;
         let limit = create.output_byte_limit.unwrap_or(MAX_OUTPUT).min(MAX_OUTPUT);
-        self.start(&command, limit).map(|id| json!({"terminalId": format!("t{id}")}))
+        self.start(&command, limit, place).map(|id| json!({"terminalId": format!("t{id}")}))
     }
 
     /// Kills the commands that run.
@@ -222,18 +243,18 @@ impl Terminals {
         tasks.shutdown().await;
     }
 
-    fn running(&self) -> usize {
-        self.state().terminals.values().filter(|it| it.end.borrow().is_none()).count()
-    }
-
-    fn start(&self, command: &Command, limit: usize) -> Result<u64, Error> {
+    fn start(&self, command: &Command, limit: usize, place: &Place) -> Result<u64, Error> {
+        let mut state = self.state();
+        state.has_room()?;
+        if place.is_over() {
+            return Err(error(ErrorCode::INVALID_REQUEST, "the turn is over"));
+        }
         let (child, stdin, stdout) =
             command.spawn().map_err(|_| error(ErrorCode::INTERNAL_ERROR, "the command cannot be started"))?;
         drop(stdin); // nobody types
         let buffer = Arc::new(Mutex::new(Buffer { limit, ..Buffer::default() }));
         let (ended, end) = watch::channel(None);
         let kill = CancellationToken::new();
-        let mut state = self.state();
         state.last += 1;
         let id = state.last;
         while state.terminals.len() >= MAX_KEPT {
@@ -247,6 +268,17 @@ impl Terminals {
         state.tasks.spawn(run(child, stdout, Arc::clone(&buffer), kill.clone(), ended));
         state.terminals.insert(id, Terminal { buffer, end, kill, is_released: false });
         Ok(id)
+    }
+}
+
+impl State {
+    /// Checks that another command may run.
+    fn has_room(&self) -> Result<(), Error> {
+        let running = self.terminals.values().filter(|it| it.end.borrow().is_none()).count();
+        match running < MAX_RUNNING {
+            true => Ok(()),
+            false => Err(error(ErrorCode::INVALID_REQUEST, "too many commands are running; release one")),
+        }
     }
 }
 
@@ -265,7 +297,7 @@ async fn run(
                 exit = child.wait() => return exit.ok(),
                 () = kill.cancelled() => {}
             }
-            child.close().await.ok()
+            child.terminate().await.ok()
         };
         tokio::pin!(ending);
         tokio::select! {
@@ -292,7 +324,7 @@ async fn allowed(
     create: &Create,
     program: &str,
     folder: &Path,
-    place: &Place,
+    question: &Question<'_>,
 ) -> Result<(), Error> {
     let refuse = |text: &str| error(ErrorCode::INVALID_REQUEST, text);
     let shown = |_| refuse("the command cannot be shown");
@@ -313,10 +345,8 @@ async fn allowed(
         "Do not run it",
         "reject_once",
     );
-    let question = place.question().await.map_err(|_| refuse("the turn is over"))?;
-    let answer = chosen(&prompt, "execute", &question).await;
-    match answer {
-        Some(option) if option.allows() && !place.is_over() => Ok(()),
+    match chosen(&prompt, "execute", question).await {
+        Some(option) if option.allows() => Ok(()),
         _ => Err(refuse("the person has not allowed the command")),
     }
 }
@@ -390,6 +420,30 @@ fn lock(buffer: &Mutex<Buffer>) -> MutexGuard<'_, Buffer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ToolContext;
+
+    /// Time passes only while everything waits.
+    #[tokio::test(start_paused = true)]
+    async fn killed_command_that_ignores_sigterm_is_killed_after_2_s() {
+        let options = Options { folder: "/".into(), supervisor: None };
+        let terminals = Terminals::new(Some(options));
+        let place = Place::new(ToolContext::new("caller", Duration::from_secs(60)));
+        let deaf = "trap '' TERM; echo up; while :; do sleep 1000; done";
+        let command = Command::new("/bin/sh").unwrap().arg("-c").arg(deaf);
+        let id = terminals.start(&command, MAX_OUTPUT, &place).unwrap();
+        while terminals.shown(&format!("t{id}")).output.as_deref() != Some("up\n") {
+            tokio::task::yield_now().await;
+        }
+        let begun = tokio::time::Instant::now();
+        let ask = async |method| {
+            let params = json!({"terminalId": format!("t{id}")});
+            terminals.answer("agent", method, &params, None).await.unwrap()
+        };
+        ask("terminal/kill").await;
+        assert_eq!(ask("terminal/wait_for_exit").await, json!({"exitCode": null, "signal": "9"}));
+        // Its input was closed when it began, so it gets no time for that.
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    }
 
     #[test]
     fn program_with_a_slash_is_found_in_the_folder_of_the_command() {

@@ -98,6 +98,7 @@ impl Prompt {
     fn ended(&self, answer: &Json) -> Outcome {
         let reason = answer["stopReason"].as_str().unwrap_or("unknown");
         if reason == "cancelled" {
+            self.live.session.cancel();
             self.live.session.end(&calls::cancelled());
             return Err(ToolError::cancelled());
         }
