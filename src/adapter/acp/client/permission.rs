@@ -1,7 +1,7 @@
 //! Permission requests of an agent: asked of the person, or answered as the person has said before.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -193,13 +193,17 @@ fn prompt(agent: &str, call: &ToolCall, options: &[Choice]) -> PermissionPrompt 
         text = format!("{}{remark}", prefix(&text, room));
     }
     let mut prompt = PermissionPrompt::new(shown).text(prefix(&text, MAX_PROMPT_TEXT));
+    // An answer with an id that two options have could mean either.
+    let mut counts = HashMap::new();
+    for id in options.iter().filter_map(|it| it.option_id.as_deref()) {
+        *counts.entry(id).or_insert(0) += 1;
+    }
     for option in options {
         let (Some(id), Some(name), Some(kind)) = (&option.option_id, &option.name, &option.kind) else {
             continue;
         };
         let fits = !id.is_empty() && id.len() <= MAX_PROMPT_LABEL && kind.len() <= MAX_PROMPT_LABEL;
-        let is_new = prompt.options.iter().all(|it| it.option_id != *id);
-        if fits && is_new && prompt.options.len() < MAX_PROMPT_CHOICES {
+        if fits && counts[id.as_str()] == 1 && prompt.options.len() < MAX_PROMPT_CHOICES {
             let name = if name.is_empty() { kind } else { name };
             prompt = prompt.option(id, prefix(name, MAX_PROMPT_LABEL), kind);
         }
@@ -222,7 +226,10 @@ mod tests {
         );
         let choices: Vec<Choice> = serde_json::from_value(json!([
             {"optionId": "y", "name": "Yes", "kind": "allow_once"},
-            {"optionId": "y", "name": "Twice", "kind": "allow_once"},
+            {"optionId": "t", "name": "Twice", "kind": "reject_once"},
+            {"optionId": "t", "name": "Again", "kind": "allow_once"},
+            {"optionId": "u", "name": "Also twice", "kind": "allow_once"},
+            {"optionId": "u"},
             {"optionId": "x".repeat(300), "name": "Long", "kind": "allow_once"},
             {"name": "No id", "kind": "allow_once"},
             {"optionId": "n", "name": "No", "kind": "reject_once", "_meta": {}},
