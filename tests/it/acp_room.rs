@@ -2,12 +2,17 @@
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, Event, ToolResult, ToolSource as _, Value, memory::MemoryRoom,
+    Assistant, CallError, Client, ErrorCode, Event, PromptAnswer, PromptRequest, ToolError, ToolResult,
+    ToolSource as _, Value,
+    memory::MemoryRoom,
+    recording::{RecorderOptions, Redact},
 };
 
 use crate::{
     acp_script::AgentScript,
     cli::{complaint, feed, run, toolbridge},
+    recording::Folder,
+    secrets::{has, packets},
 };
 
 #[tokio::test]
@@ -117,6 +122,40 @@ async fn acp_c13_open_calls_of_an_agent_that_dies_fail_and_those_of_a_cancelled_
         assistant.close().await;
         agent.close().await;
     }
+}
+
+#[tokio::test]
+async fn acp_c19_input_of_a_permission_request_is_in_the_result_as_the_agent_wrote_it() {
+    let script = AgentScript::new("acp-c19-room");
+    let body = r#"
+        call '"toolCallId":"1","title":"Wipe","kind":"edit","status":"pending"'
+        ask session/request_permission '{"sessionId":"s1","toolCall":{"toolCallId":"1","rawInput":{"b" : 123456789012345678901234567890,"a":[1.0e2,"\ud83d"]}},"options":[{"optionId":"y","name":"Yes \ud83d","kind":"allow_once"}]}'
+        change '"toolCallId":"1","status":"completed"'
+        ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    let (room, folder) = (MemoryRoom::new(), Folder::new());
+    let file = folder.file("room.mcap");
+    let person = |_: PromptRequest| async { Ok::<_, ToolError>(PromptAnswer::selected("y")) };
+    let phone = Client::builder().join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder()
+        .tools(agent.clone())
+        .prompt(person)
+        .record(&file)
+        .record_options(RecorderOptions::default().redact(Redact::nothing()))
+        .join_over(room.assistant("assistant"))
+        .await
+        .unwrap();
+    assistant.ready("phone").await.unwrap();
+    assistant.call(&script.name(), json!({"prompt": "Wipe"})).await.unwrap();
+    let reported: Vec<_> = assistant.calls().into_iter().filter(|it| &*it.tool == "Wipe").collect();
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert_eq!(reported[0].outcome, Some(Ok(())));
+    assistant.close().await;
+    phone.close().await;
+    agent.close().await;
+    // The merged call, as its native document has it.
+    let native = r#"{"toolCallId":"1","title":"Wipe","kind":"edit","status":"completed","rawInput":{"b" : 123456789012345678901234567890,"a":[1.0e2,"\ud83d"]}}"#;
+    assert!(packets(&file).iter().any(|packet| has(&packet.payload, native)), "it is in no frame");
 }
 
 #[test]

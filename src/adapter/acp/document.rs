@@ -12,7 +12,7 @@ use serde::{
 };
 use serde_json::{Value as Json, value::RawValue};
 
-use crate::adapter::json::{DocumentError, measure, object};
+use crate::adapter::json::{DocumentError, measure, object, value};
 
 /// The most fields of a call, those included that no version of the protocol has.
 const MAX_FIELDS: usize = 64;
@@ -148,10 +148,7 @@ impl ToolCall {
     /// Returns a field as JSON. Numbers beyond 64 bits are rounded; [`write`](Self::write) keeps them.
     pub fn field(&self, name: &str) -> Option<Json> {
         let raw = self.raw(name)?;
-        serde_json::from_str(raw).ok().or_else(|| {
-            // A number or half a surrogate pair that JSON values cannot hold.
-            object(&format!("{{\"value\":{raw}}}")).ok()?.remove("value")
-        })
+        value(raw).ok() // a number or half a surrogate pair that JSON values cannot hold is replaced
     }
 
     /// Returns whether the field is there, `null` included.
@@ -174,7 +171,10 @@ impl ToolCall {
     }
 
     fn text(&self, name: &str) -> Option<String> {
-        serde_json::from_str(self.raw(name)?).ok()
+        match value(self.raw(name)?) {
+            Ok(Json::String(text)) => Some(text),
+            _ => None,
+        }
     }
 
     fn set(&mut self, name: String, value: Box<RawValue>) {
@@ -311,6 +311,13 @@ mod tests {
         assert!(!read("{}").has("rawOutput"));
         assert_eq!(merged(&["{}", r#"{"rawOutput":null}"#]), r#"{"rawOutput":null}"#);
         assert_eq!(merged(&[r#"{"rawOutput":1}"#, r#"{"rawOutput":null}"#]), r#"{"rawOutput":1}"#);
+    }
+
+    #[test]
+    fn acp_c4_text_with_half_a_surrogate_pair_is_read_with_a_replacement() {
+        let call = read(r#"{"title":"x \ud83d","toolCallId":"\ude00"}"#);
+        assert_eq!((call.title().as_deref(), call.id().as_deref()), (Some("x \u{fffd}"), Some("\u{fffd}")));
+        assert_eq!(call.write(), r#"{"title":"x \ud83d","toolCallId":"\ude00"}"#);
     }
 
     #[test]

@@ -156,8 +156,17 @@ impl Traffic {
     }
 }
 
-/// Creates the transport of a connection. `inspect` gets each message first, and returns whether it has handled it; then
-/// the message goes no further.
+/// What becomes of a message.
+pub(super) enum Inspected {
+    /// The protocol's crate handles it.
+    Passed,
+    /// The protocol's crate handles it, with these parameters in place of its own.
+    PassedWith(Json),
+    /// It was handled, and goes no further.
+    Handled,
+}
+
+/// Creates the transport of a connection. `inspect` gets each message first.
 ///
 /// `peer` names the other side in the log.
 pub(super) fn lines<R, W, F>(
@@ -173,7 +182,7 @@ pub(super) fn lines<R, W, F>(
 where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
-    F: FnMut(&Message<'_>) -> bool + Send + 'static,
+    F: FnMut(&Message<'_>) -> Inspected + Send + 'static,
 {
     let incoming = Incoming {
         peer: peer.to_owned(),
@@ -208,7 +217,7 @@ struct Incoming<R, F> {
     reported: Option<Instant>,
 }
 
-impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> bool> Incoming<R, F> {
+impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
     /// Returns the next line that the protocol's crate handles, or `None` at the end.
     async fn next(&mut self) -> io::Result<Option<String>> {
         loop {
@@ -250,11 +259,19 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> bool> Incoming<R, F> {
         }
         let message: Message<'_> = serde_json::from_str(&line).map_err(|_| NotAMessage)?;
         let id = message.check()?;
-        if (self.inspect)(&message) {
+        let inspected = (self.inspect)(&message);
+        if matches!(inspected, Inspected::Handled) {
             return Ok(None);
         }
-        if let (Some(id), Some(_)) = (id, &message.method) {
-            self.traffic.ask(id, line.len());
+        if let (Some(id), Some(_)) = (&id, &message.method) {
+            self.traffic.ask(id.clone(), line.len());
+        }
+        if let Inspected::PassedWith(params) = inspected {
+            let mut passed = json!({"jsonrpc": "2.0", "method": message.method, "params": params});
+            if let Some(id) = id {
+                passed["id"] = id;
+            }
+            return Ok(Some(passed.to_string()));
         }
         let has_error = message.error.is_some();
         self.readable(line, has_error).map(Some)
@@ -329,7 +346,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers `echo`, keeps the requests `keep`, and leaves the rest to the crate.
+    /// Answers `echo` and `wrap`, keeps the requests `keep`, and leaves the rest to the crate.
     #[derive(Default)]
     struct Handler {
         kept: Vec<Dispatch>,
@@ -344,7 +361,7 @@ mod tests {
         ) -> Result<Handled<Dispatch>, Error> {
             self.heard.lock().unwrap().push(message.method().to_owned());
             match message {
-                Dispatch::Request(request, responder) if request.method == "echo" => {
+                Dispatch::Request(request, responder) if ["echo", "wrap"].contains(&&*request.method) => {
                     responder.respond(request.params)?;
                 }
                 message if message.method() == "keep" => self.kept.push(message),
@@ -376,11 +393,14 @@ mod tests {
         let (reader, writer) = split(ours);
         let texts = Arc::clone(&taken);
         let transport = lines("peer", reader, writer, Arc::clone(&traffic), move |message| {
-            let is_taken = message.method.as_deref() == Some("take");
-            if is_taken {
-                texts.lock().unwrap().push(message.params.unwrap().get().to_owned());
+            match message.method.as_deref() {
+                Some("take") => {
+                    texts.lock().unwrap().push(message.params.unwrap().get().to_owned());
+                    Inspected::Handled
+                }
+                Some("wrap") => Inspected::PassedWith(json!({"text": message.params.unwrap().get()})),
+                _ => Inspected::Passed,
             }
-            is_taken
         });
         let handler = Handler::default();
         let heard = Arc::clone(&handler.heard);
@@ -524,6 +544,15 @@ mod tests {
         peer.read().await;
         assert_eq!(*peer.taken.lock().unwrap(), ["{ \"n\" : 1.0e2 }"]);
         assert_eq!(*peer.heard.lock().unwrap(), ["echo"]);
+    }
+
+    #[tokio::test]
+    async fn parameters_that_their_owner_replaces_reach_the_crate_in_their_place() {
+        let mut peer = connected();
+        peer.write("{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"wrap\",\"params\":{\"b\":1.0e2 ,\"a\":\"\\ud83d\"}}\n")
+            .await;
+        assert_eq!(peer.read().await["result"]["text"], "{\"b\":1.0e2 ,\"a\":\"\\ud83d\"}");
+        assert!(peer.traffic.waiting().is_empty());
     }
 
     #[tokio::test]

@@ -26,7 +26,11 @@ use super::{
     settings::Settings,
     terminal::{Options, Terminals},
 };
-use crate::{adapter::acp::lines, process::Child, value::prefix};
+use crate::{
+    adapter::acp::lines::{self, Inspected},
+    process::Child,
+    value::prefix,
+};
 
 /// The version of the protocol that is spoken.
 const VERSION: u64 = 1;
@@ -97,14 +101,19 @@ impl Connection {
         let (child, stdin, stdout) = settings.command.spawn().map_err(not_started)?;
         let session = Arc::new(Session::new(Arc::clone(name), Terminals::new(options)));
         let reader = Arc::clone(&session);
-        let transport = lines::lines(name, stdout, stdin, Arc::clone(&session.traffic), move |message| {
-            let params = message.params.filter(|_| message.method.as_deref() == Some("session/update"));
-            if let Some(params) = params.filter(|_| message.id.is_none()) {
-                reader.update(params);
-                return true;
-            }
-            false
-        });
+        let transport =
+            lines::lines(name, stdout, stdin, Arc::clone(&session.traffic), move |message| {
+                match (message.method.as_deref(), message.params, message.id) {
+                    (Some("session/update"), Some(params), None) => {
+                        reader.update(params);
+                        Inspected::Handled
+                    }
+                    (Some(permission::METHOD), Some(params), Some(_)) => {
+                        Inspected::PassedWith(permission::as_text(params))
+                    }
+                    _ => Inspected::Passed,
+                }
+            });
         let handler = Handler {
             agent: permission::Agent { name: Arc::clone(name), instance: settings.instance },
             session: Arc::clone(&session),

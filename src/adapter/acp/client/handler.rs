@@ -74,11 +74,11 @@ impl Handler {
 
     async fn answer(&self, method: &str, params: Json) -> Result<Json, Error> {
         match method {
-            "session/request_permission" => permission::answer(&self.agent, &self.session, &params)
-                .await
-                .map_err(|permission::Invalid| {
+            permission::METHOD => permission::answer(&self.agent, &self.session, &params).await.map_err(
+                |permission::Invalid| {
                     error(ErrorCode::INVALID_PARAMS, "the permission request cannot be read")
-                }),
+                },
+            ),
             "elicitation/create" => self.elicit(params).await,
             "fs/read_text_file" | "fs/write_text_file" => {
                 let folder = self.folder.clone().ok_or_else(|| not_offered(method))?;

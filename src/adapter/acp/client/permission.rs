@@ -11,8 +11,16 @@ use serde_json::{Value as Json, json, value::RawValue};
 use super::{choice::chosen, session::Session};
 use crate::{
     MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptedCall,
-    Value, adapter::acp::ToolCall, value::prefix,
+    Value,
+    adapter::{acp::ToolCall, json::value},
+    value::prefix,
 };
+
+/// The method of a request.
+pub(super) const METHOD: &str = "session/request_permission";
+
+/// The member that holds the parameters of a request as text.
+const TEXT: &str = "text";
 
 /// The largest input, content or locations that a question shows, in bytes each.
 const MAX_SHOWN: usize = 16 << 10;
@@ -61,11 +69,18 @@ pub fn forget_permissions() -> usize {
 /// The parameters of `session/request_permission`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Request {
+struct Request<'a> {
     session_id: String,
-    tool_call: Box<RawValue>,
-    #[serde(default)]
-    options: Vec<Choice>,
+    #[serde(borrow)]
+    tool_call: &'a RawValue,
+    #[serde(default, borrow)]
+    options: Option<&'a RawValue>,
+}
+
+/// Returns the parameters of a request as a text in parameters: JSON values would change the numbers of the call, and the
+/// order of its keys.
+pub(super) fn as_text(params: &RawValue) -> Json {
+    json!({ TEXT: params.get() })
 }
 
 /// An option. One that cannot be read is not offered.
@@ -92,15 +107,23 @@ pub(super) struct Agent {
     pub(super) instance: u64,
 }
 
-/// Answers a request: with the option that the person chooses, or with a refusal.
+/// Answers a request, whose parameters are those of [`as_text`]: with the option that the person chooses, or with a refusal.
 pub(super) async fn answer(agent: &Agent, session: &Session, params: &Json) -> Result<Json, Invalid> {
-    let request: Request = serde_json::from_value(params.clone()).map_err(|_| Invalid)?;
+    let params = params[TEXT].as_str().ok_or(Invalid)?;
+    let request: Request<'_> = serde_json::from_str(params).map_err(|_| Invalid)?;
     if !session.is_own(Some(&request.session_id)) {
         return Err(Invalid);
     }
     let update: ToolCall = serde_json::from_str(request.tool_call.get()).map_err(|_| Invalid)?;
+    let options: Vec<Choice> = match request.options {
+        Some(options) => {
+            let options = value(options.get()).map_err(|_| Invalid)?;
+            serde_json::from_value(options).map_err(|_| Invalid)?
+        }
+        None => Vec::new(),
+    };
     let Some((call, place)) = session.asked(&update) else { return Ok(cancelled()) };
-    let prompt = prompt(&agent.name, &call, &request.options);
+    let prompt = prompt(&agent.name, &call, &options);
     let about = Called::of(&call).map(|called| (agent.instance, call.kind(), called));
     if let Some(answer) = remembered(about.as_ref(), &call, &prompt.options, session) {
         return Ok(answer);
@@ -177,12 +200,12 @@ fn prompt(agent: &str, call: &ToolCall, options: &[Choice]) -> PermissionPrompt 
     shown.kind = Some(prefix(&call.kind(), MAX_PROMPT_LABEL).to_owned());
     let mut hidden = Vec::new();
     let mut field = |name, what| {
-        let value = call.field(name).map(Value::from)?;
-        let size = value.as_bytes().len();
+        let field = call.field(name).map(Value::from)?;
+        let size = field.as_bytes().len();
         if size > MAX_SHOWN {
             hidden.push(format!("its {what} of {size} bytes"));
         }
-        (size <= MAX_SHOWN).then_some(value)
+        (size <= MAX_SHOWN).then_some(field)
     };
     shown.raw_input = field("rawInput", "input");
     shown.locations = field("locations", "list of files");
