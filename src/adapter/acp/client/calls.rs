@@ -1,7 +1,8 @@
 //! The tool calls of an agent in its turn: merged, shown, and ended.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
@@ -49,8 +50,33 @@ pub(super) struct Ignored {
 #[derive(Default)]
 pub(super) struct Calls {
     open: HashMap<String, Open>,
-    ended: VecDeque<String>,
+    /// The bytes in the documents of the open calls.
+    bytes: usize,
+    ended: Ended,
     pub(super) ignored: Ignored,
+}
+
+/// The ids of calls that ended, at most [`MAX_ENDED`].
+#[derive(Default)]
+struct Ended {
+    ids: HashSet<Arc<str>>,
+    /// The same, oldest first.
+    order: VecDeque<Arc<str>>,
+}
+
+impl Ended {
+    fn note(&mut self, id: String) {
+        let id: Arc<str> = id.into();
+        if !self.ids.insert(Arc::clone(&id)) {
+            return;
+        }
+        self.order.push_back(id);
+        if self.order.len() > MAX_ENDED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ids.remove(&oldest);
+        }
+    }
 }
 
 struct Open {
@@ -97,7 +123,7 @@ impl Calls {
             self.ignored.refused += 1;
             return;
         };
-        if self.ended.contains(&id) {
+        if self.ended.ids.contains(&*id) {
             self.ignored.late += 1;
             let mut lasting = Lasting::default();
             lasting.read(update, update);
@@ -115,6 +141,7 @@ impl Calls {
             shown: None,
             lasting: Lasting::default(),
         });
+        let size = open.call.size();
         if is_new && open.held.take().is_some() {
             // The call comes after an update of it, which counts all the same.
             let later = std::mem::replace(&mut open.call, update.clone());
@@ -122,6 +149,7 @@ impl Calls {
         } else {
             open.call.merge(update);
         }
+        self.bytes = self.bytes + open.call.size() - size;
         open.lasting.read(&open.call, update);
         if !place.has_absolute(update) {
             place.warn("a path that the agent names is not absolute");
@@ -131,8 +159,7 @@ impl Calls {
 
     /// Returns whether an update can be merged within the limit of bytes.
     fn has_room(&self, update: &ToolCall) -> bool {
-        let bytes: usize = self.open.values().map(|open| open.call.size()).sum();
-        bytes + update.size() <= MAX_BYTES
+        self.bytes + update.size() <= MAX_BYTES
     }
 
     /// Merges the update in a permission request. Returns the merged call. The update stands for itself if its call is
@@ -150,7 +177,9 @@ impl Calls {
         let Some((id, open)) = update.id().and_then(|id| Some((id.clone(), self.open.get_mut(&id)?))) else {
             return update.clone();
         };
+        let size = open.call.size();
         open.call.merge(update);
+        self.bytes = self.bytes + open.call.size() - size;
         open.lasting.read(&open.call, update);
         open.held = None;
         // Its input is known: a person is to decide about it.
@@ -188,17 +217,18 @@ impl Calls {
         error: &ToolError,
         terminal: &dyn Fn(&str) -> TerminalOutput,
     ) {
+        self.bytes = 0;
         for (id, open) in std::mem::take(&mut self.open) {
             let shown = open.shown.unwrap_or_else(|| place.show(&open.call));
             let partial = open.call.result_with(terminal).to_value();
             shown.finish(Err(ToolError::new(error.code(), error.message()).with_partial(partial)));
-            self.note_end(id);
+            self.ended.note(id);
         }
     }
 
     /// Forgets the ids of ended calls: those of another session.
     pub(super) fn forget_ended(&mut self) {
-        self.ended.clear();
+        self.ended = Ended::default();
     }
 
     /// Tells about a call that was decided without a question.
@@ -219,17 +249,11 @@ impl Calls {
         let progress = progress(&open.call, &open.lasting, "");
         place.progress(progress.clone());
         let Some(outcome) = open.call.outcome_with(terminal) else { return shown.progress(progress) };
-        if let Some(Open { shown: Some(shown), .. }) = self.open.remove(id) {
+        if let Some(Open { shown: Some(shown), call, .. }) = self.open.remove(id) {
+            self.bytes -= call.size();
             shown.finish(outcome);
         }
-        self.note_end(id.to_owned());
-    }
-
-    fn note_end(&mut self, id: String) {
-        if self.ended.len() >= MAX_ENDED {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(id);
+        self.ended.note(id.to_owned());
     }
 }
 
@@ -274,7 +298,7 @@ fn last_text(call: &ToolCall) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use tokio::time::advance;
 
@@ -335,6 +359,37 @@ mod tests {
         }
         assert!(calls.open["1"].call.size() <= MAX_BYTES);
         assert_eq!(calls.ignored, Ignored { late: 0, refused: 5 });
+        assert_eq!(calls.bytes, calls.open["1"].call.size());
+        // The bytes of a call that has ended are free.
+        take(&mut calls, false, r#"{"toolCallId":"1","status":"completed"}"#, Some(&place));
+        assert_eq!(calls.bytes, 0);
+    }
+
+    #[test]
+    fn bytes_and_ended_calls_are_counted_without_looking_at_all_of_them() {
+        let ((place, _), mut calls) = (place(), Calls::default());
+        for n in 0..2 * MAX_ENDED {
+            let new =
+                format!(r#"{{"toolCallId":"{n}","title":"Look","kind":"read","status":"in_progress"}}"#);
+            take(&mut calls, false, &format!(r#"{{"toolCallId":"{n}","kind":"edit"}}"#), Some(&place));
+            take(&mut calls, true, &new, Some(&place));
+            take(&mut calls, false, &format!(r#"{{"toolCallId":"{n}","title":"L"}}"#), Some(&place));
+            assert_eq!(calls.bytes, calls.open.values().map(|it| it.call.size()).sum::<usize>());
+            if n % 2 == 0 {
+                take(
+                    &mut calls,
+                    false,
+                    &format!(r#"{{"toolCallId":"{n}","status":"failed"}}"#),
+                    Some(&place),
+                );
+            } else {
+                calls.end_all(&place, &cancelled(), &no_terminal);
+            }
+            assert_eq!((calls.bytes, calls.open.len()), (0, 0));
+        }
+        let remembered = |n: usize| calls.ended.ids.contains(&*n.to_string());
+        assert_eq!((calls.ended.ids.len(), calls.ended.order.len()), (MAX_ENDED, MAX_ENDED));
+        assert!(!remembered(MAX_ENDED - 1) && remembered(MAX_ENDED) && remembered(2 * MAX_ENDED - 1));
     }
 
     #[test]
