@@ -156,6 +156,11 @@ impl ToolCall {
         self.raw(name).is_some()
     }
 
+    /// Returns whether the field is there, and not `null`.
+    pub(in crate::adapter::acp) fn has_value(&self, name: &str) -> bool {
+        self.raw(name).is_some_and(|raw| raw != "null")
+    }
+
     /// Returns the document, in which each value is as the agent wrote it.
     pub fn write(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()

@@ -241,7 +241,7 @@ impl Calls {
     /// Shows what is known of a call, and ends it if its status is final.
     fn advance(&mut self, id: &str, place: &Place, terminal: &dyn Fn(&str) -> TerminalOutput) {
         let Some(open) = self.open.get_mut(id) else { return };
-        let is_known = open.call.has("rawInput") || open.call.status() != CallStatus::Pending;
+        let is_known = open.call.has_value("rawInput") || open.call.status() != CallStatus::Pending;
         if open.held.is_some() || open.shown.is_none() && !is_known {
             return;
         }
@@ -390,6 +390,15 @@ mod tests {
         let remembered = |n: usize| calls.ended.ids.contains(&*n.to_string());
         assert_eq!((calls.ended.ids.len(), calls.ended.order.len()), (MAX_ENDED, MAX_ENDED));
         assert!(!remembered(MAX_ENDED - 1) && remembered(MAX_ENDED) && remembered(2 * MAX_ENDED - 1));
+    }
+
+    #[test]
+    fn acp_c18_input_that_is_null_is_not_known() {
+        let ((place, seen), mut calls) = (place(), Calls::default());
+        take(&mut calls, true, r#"{"toolCallId":"1","title":"Look","rawInput":null}"#, Some(&place));
+        assert!(drain(&seen).is_empty());
+        take(&mut calls, false, r#"{"toolCallId":"1","rawInput":0}"#, Some(&place));
+        assert_eq!(drain(&seen), ["Look: pending"]);
     }
 
     #[test]
