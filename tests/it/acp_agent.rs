@@ -495,6 +495,32 @@ async fn acp_c12_cancelled_turn_cancels_its_calls_and_is_answered_cancelled() {
     }
 }
 
+#[tokio::test]
+async fn acp_c12_request_of_a_prompt_that_is_cancelled_cancels_its_turn() {
+    let mut editor = Editor::new().await;
+    editor.prompt(json!([["say", "begun"], ["call", "hang"]])).await;
+    assert_eq!(editor.said().await, "begun");
+    editor.update().await;
+    while editor.update().await["status"] != "in_progress" {}
+    let prompt = editor.id;
+    // Other requests, and ids of another type, are others.
+    for id in [json!(prompt - 1), json!(prompt.to_string()), Json::Null, json!(prompt)] {
+        let params = json!({ "requestId": id });
+        editor.send(json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": params})).await;
+        if id != prompt {
+            // This session has no turn to cancel, and its answer comes before any end of the other one.
+            editor.session = editor.open_session().await;
+        }
+    }
+    loop {
+        let message = editor.next().await;
+        if message["id"] == prompt {
+            assert_eq!(message["result"], json!({"stopReason": "cancelled"}));
+            break;
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn acp_c12_loop_that_ignores_the_cancellation_is_ended_after_5_seconds() {
     let mut editor = Editor::new().await;

@@ -46,6 +46,8 @@ struct Session {
     folder: PathBuf,
     /// The last turn.
     turn: Option<Arc<Turn>>,
+    /// The id of its request.
+    prompt: Json,
 }
 
 impl Session {
@@ -181,10 +183,15 @@ where
 
     /// A notification has no answer, and an unknown one no effect.
     fn notification(&mut self, method: &str, params: &Json) {
-        if method == "session/cancel"
-            && let Some(session) = params["sessionId"].as_str().and_then(|id| self.sessions.get(id))
-            && let Some(turn) = &session.turn
-        {
+        let session = match method {
+            "session/cancel" => params["sessionId"].as_str().and_then(|id| self.sessions.get(id)),
+            "$/cancel_request" => {
+                let mut open = self.sessions.values().filter(|session| session.is_busy());
+                open.find(|session| session.prompt == params["requestId"])
+            }
+            _ => None,
+        };
+        if let Some(turn) = session.and_then(|session| session.turn.as_ref()) {
             turn.cancelled.cancel();
         }
     }
@@ -227,7 +234,8 @@ where
             }
         }
         let id: Arc<str> = format!("sess_{}", nanoid::nanoid!(21)).into();
-        self.sessions.insert(Arc::clone(&id), Session { folder: folder.to_owned(), turn: None });
+        self.sessions
+            .insert(Arc::clone(&id), Session { folder: folder.to_owned(), turn: None, prompt: Json::Null });
         self.order.push_back(Arc::clone(&id));
         Ok(json!({"sessionId": &*id}))
     }
@@ -255,6 +263,7 @@ where
             over: CancellationToken::new(),
         });
         session.turn = Some(Arc::clone(&turn));
+        session.prompt = id.clone();
         self.open.begin(&turn);
         let prompt = UserPrompt::new(blocks.iter().map(|it| ContentBlock::from_value(&it.into())).collect());
         let handle = AgentTurn { turn: Arc::clone(&turn), assistant: self.assistant.clone() };
