@@ -83,6 +83,21 @@ async fn stop_reason_other_than_the_end_of_the_turn_is_said() {
 }
 
 #[tokio::test]
+async fn result_says_what_the_agent_said_without_a_text() {
+    let script = AgentScript::new("acp-image");
+    let body = r#"
+        update '{"sessionUpdate":"agent_message_chunk","content":{"type":"image","mimeType":"image/png","data":"aGVsbG8="}}'
+        case "$2" in *fail*) fail "$1" -32603 'no quota left' ;; *) ended "$1" ;; esac"#;
+    let agent = script.agent(body, "").await.unwrap();
+    let remark = "What the agent said is not complete. Left out: 1 part that is not text (5 bytes).";
+    let result = prompt(&agent, "Draw", context()).await.unwrap();
+    assert_eq!(texts(&ToolResult::of(&result)), remark);
+    let error = prompt(&agent, "fail", context()).await.unwrap_err();
+    assert_eq!(texts(&ToolResult::of_error(&error)), remark);
+    agent.close().await;
+}
+
+#[tokio::test]
 async fn prompt_that_is_not_a_text_is_refused() {
     let script = AgentScript::new("acp-no-text");
     let agent = script.agent(r#"ended "$1""#, "").await.unwrap();

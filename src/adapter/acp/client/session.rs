@@ -23,7 +23,7 @@ use crate::{
     value::prefix,
 };
 
-/// The longest text that an agent says in one turn, in bytes. The rest is cut.
+/// The longest text that an agent says in one turn, in bytes. The rest is left out, and the result says so.
 const MAX_SAID: usize = 1 << 20;
 
 /// The most decisions without a question that the result of a turn names.
@@ -67,6 +67,33 @@ pub(super) struct Said {
     pub(super) text: String,
     /// What was decided without a question, because a person had answered for always.
     pub(super) decided: Vec<String>,
+    left_out: LeftOut,
+}
+
+/// What an agent said that is not in the result.
+#[derive(Default)]
+struct LeftOut {
+    /// The text beyond [`MAX_SAID`], in bytes.
+    text: usize,
+    /// The number of images, sounds and other parts without a text.
+    parts: usize,
+    /// The data of these parts, in bytes.
+    data: usize,
+}
+
+impl Said {
+    /// Says what was left out, if anything was.
+    pub(super) fn remark(&self) -> Option<String> {
+        let LeftOut { text, parts, data } = self.left_out;
+        let text = (text > 0).then(|| format!("{text} bytes of text beyond {MAX_SAID}"));
+        let parts = (parts > 0).then(|| {
+            let noun = if parts == 1 { "part that is" } else { "parts that are" };
+            format!("{parts} {noun} not text ({data} bytes)")
+        });
+        let left_out: Vec<String> = text.into_iter().chain(parts).collect();
+        (!left_out.is_empty())
+            .then(|| format!("What the agent said is not complete. Left out: {}.", left_out.join(" and ")))
+    }
 }
 
 /// The parameters of `session/update`.
@@ -240,11 +267,22 @@ impl Session {
         let content = &update["content"];
         let text = content["text"].as_str().or_else(|| content["resource"]["text"].as_str());
         let link = || content["uri"].as_str().map(|uri| format!("<{uri}>"));
-        let Some(text) = text.map(str::to_owned).or_else(link) else { return };
+        let text = text.map(str::to_owned).or_else(link);
         let mut state = self.state();
         let Some(turn) = &mut state.turn else { return self.count_refused(&mut state) };
+        let left_out = &mut turn.said.left_out;
+        let Some(text) = text else {
+            left_out.parts += 1;
+            left_out.data += size(content);
+            return;
+        };
         let said = &mut turn.said.text;
-        said.push_str(prefix(&text, MAX_SAID.saturating_sub(said.len())));
+        let kept = match left_out.text {
+            0 => prefix(&text, MAX_SAID.saturating_sub(said.len())),
+            _ => "", // what follows a cut would seem to belong to what is before it
+        };
+        left_out.text += text.len() - kept.len();
+        said.push_str(kept);
         let start = said.len().saturating_sub(MAX_PROGRESS);
         let start = (start..=said.len()).find(|at| said.is_char_boundary(*at)).unwrap_or(0);
         turn.place.progress(Progress::from(&said[start..]));
@@ -268,6 +306,12 @@ impl Session {
     }
 }
 
+/// Returns the size of the data in a part of a message, which is base64.
+fn size(content: &Json) -> usize {
+    let data = content["data"].as_str().or_else(|| content["resource"]["blob"].as_str());
+    data.map_or(0, |data| data.trim_end_matches('=').len() * 3 / 4)
+}
+
 /// Reads an update. Programs cut texts between the halves of a surrogate pair, which JSON values cannot hold: such a half is
 /// replaced.
 fn read(update: &str) -> Option<Json> {
@@ -283,6 +327,34 @@ mod tests {
 
     fn update(session: &Session, params: &str) {
         session.update(serde_json::from_str(params).unwrap());
+    }
+
+    #[test]
+    fn what_is_left_out_of_a_message_is_counted() {
+        let session = Session::new("agent".into(), Terminals::new(None));
+        session.set_id("s1".to_owned());
+        session.begin(Place::new(ToolContext::new("caller", Duration::from_secs(60))));
+        let said = |content: &str| {
+            let say = format!(r#"{{"sessionUpdate":"agent_message_chunk","content":{content}}}"#);
+            update(&session, &format!(r#"{{"sessionId":"s1","update":{say}}}"#));
+        };
+        let text = |text: &str| said(&format!(r#"{{"type":"text","text":"{text}"}}"#));
+        text(&"x".repeat(MAX_SAID - 1));
+        said(r#"{"type":"resource_link","name":"a","uri":"x"}"#); // 3 bytes: the first is kept
+        text("after");
+        said(r#"{"type":"image","mimeType":"image/png","data":"aGVsbG8="}"#);
+        said(r#"{"type":"resource","resource":{"uri":"file:///a","blob":"aGVsbG8="}}"#);
+        said(r#"{"type":"hologram"}"#);
+        let said = session.end(&calls::cancelled());
+        assert_eq!(said.text.len(), MAX_SAID);
+        assert!(said.text.ends_with("x<"));
+        assert_eq!(
+            said.remark().as_deref(),
+            Some(
+                "What the agent said is not complete. Left out: 7 bytes of text beyond 1048576 and 3 parts that are not text (10 bytes)."
+            )
+        );
+        assert_eq!(Said::default().remark(), None);
     }
 
     #[test]

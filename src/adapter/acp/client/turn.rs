@@ -75,11 +75,13 @@ impl Prompt {
                     format!("the agent {:?} failed: {message} ({})", self.agent, i32::from(error.code))
                 };
                 let failure = ToolError::new(ErrorCode::EXECUTION_ERROR, reason);
-                let said = session.end(&failure).text;
-                Err(if said.is_empty() {
-                    failure
-                } else {
-                    failure.with_partial(ToolResult::text(said).to_value())
+                let said = session.end(&failure);
+                let remark = said.remark();
+                let texts = Some(said.text).filter(|text| !text.is_empty()).into_iter().chain(remark);
+                let partial = texts.fold(ToolResult::default(), ToolResult::with_text);
+                Err(match partial.content().is_empty() {
+                    true => failure,
+                    false => failure.with_partial(partial.to_value()),
                 })
             }
         };
@@ -114,14 +116,15 @@ impl Prompt {
             "refusal" => Some("The agent refused to go on."),
             _ => Some("The agent stopped for a reason that is not known."),
         };
-        let is_empty = said.text.trim().is_empty();
+        let left_out = said.remark();
         let mut result = ToolResult::default();
-        if !is_empty {
+        if !said.text.trim().is_empty() {
             result = result.with_text(said.text);
         }
-        if let Some(remark) = remark {
+        for remark in left_out.into_iter().chain(remark.map(str::to_owned)) {
             result = result.with_text(remark);
-        } else if is_empty {
+        }
+        if result.content().is_empty() {
             result = result.with_text("The agent ended its turn and said nothing.");
         }
         let mut data = json!({ "stopReason": reason });
