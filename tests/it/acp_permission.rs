@@ -13,7 +13,7 @@ use std::{
 use serde_json::{Value as Json, json};
 use toolbridge::{
     Assistant, CancellationToken, Client, Prompt, PromptAnswer, PromptRequest, ToolContext, ToolError,
-    ToolResult, ToolSource as _, adapter::acp::forget_permissions, memory::MemoryRoom,
+    ToolResult, ToolSource as _, memory::MemoryRoom,
 };
 
 use crate::{
@@ -220,7 +220,7 @@ async fn acp_c9_always_is_kept_reported_and_taken_back() {
     assert!(asked.lock().unwrap().is_empty());
     let seen = seen.lock().unwrap().join("\n");
     assert!(seen.contains("shell: allowed, as answered before for always"), "{seen}");
-    assert!(forget_permissions() >= 1);
+    assert_eq!(agent.forget_permissions(), 1);
     prompt(&agent, "Test", context).await.unwrap();
     assert_eq!((outcome(&script), asked.lock().unwrap().len()), (selected("n"), 1));
     agent.close().await;

@@ -193,6 +193,12 @@ impl AcpTool {
         Ok(())
     }
 
+    /// Forgets the permissions that persons gave this agent, or refused it, for always, and returns how many there were. Its
+    /// next request is asked again. [`forget_permissions`] forgets those of all agents.
+    pub fn forget_permissions(&self) -> usize {
+        permission::forget(self.shared.settings.instance)
+    }
+
     /// Returns the name of the agent.
     pub fn name(&self) -> &str {
         &self.shared.name

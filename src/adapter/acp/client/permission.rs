@@ -61,9 +61,17 @@ fn kept() -> MutexGuard<'static, BTreeMap<About, bool>> {
 }
 
 /// Forgets the permissions that persons gave or refused for always, and returns how many there were. The next request of
-/// any agent is asked again.
+/// any agent is asked again. [`AcpTool::forget_permissions`](super::AcpTool::forget_permissions) forgets those of one agent.
 pub fn forget_permissions() -> usize {
     std::mem::take(&mut *kept()).len()
+}
+
+/// Forgets the permissions of one agent, and returns how many there were.
+pub(super) fn forget(instance: u64) -> usize {
+    let mut kept = kept();
+    let before = kept.len();
+    kept.retain(|(agent, ..), _| *agent != instance);
+    before - kept.len()
 }
 
 /// The parameters of `session/request_permission`.
@@ -264,6 +272,14 @@ mod tests {
         let options: Vec<_> =
             prompt.options.iter().map(|it| (it.option_id.as_str(), it.name.as_str())).collect();
         assert_eq!(options, [("y", "Yes"), ("n", "No")]);
+    }
+
+    #[test]
+    fn acp_c9_answers_are_forgotten_for_one_agent_or_for_all() {
+        let about = |agent, name: &str| (agent, "read".to_owned(), Called::Name(name.to_owned()));
+        // No other test of this process keeps answers.
+        kept().extend([(about(1, "a"), true), (about(1, "b"), false), (about(2, "a"), true)]);
+        assert_eq!((forget(1), forget(1), forget_permissions(), forget_permissions()), (2, 0, 1, 0));
     }
 
     #[test]
