@@ -99,6 +99,10 @@ pub(crate) struct AcpEntry {
     pub(crate) allow_fs: Option<Spanned<PathBuf>>,
     #[serde(default)]
     pub(crate) allow_terminal: bool,
+    #[serde(default)]
+    pub(crate) allow_kinds: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) reject_kinds: Vec<Spanned<String>>,
 }
 
 /// One `[[mcp]]`.

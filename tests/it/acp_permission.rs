@@ -13,7 +13,7 @@ use std::{
 use serde_json::{Value as Json, json};
 use toolbridge::{
     Assistant, CancellationToken, Client, Prompt, PromptAnswer, PromptRequest, ToolContext, ToolError,
-    ToolResult, ToolSource as _, memory::MemoryRoom,
+    ToolResult, ToolSource as _, adapter::acp::AcpError, memory::MemoryRoom,
 };
 
 use crate::{
@@ -224,6 +224,54 @@ async fn acp_c9_always_is_kept_reported_and_taken_back() {
     prompt(&agent, "Test", context).await.unwrap();
     assert_eq!((outcome(&script), asked.lock().unwrap().len()), (selected("n"), 1));
     agent.close().await;
+}
+
+#[tokio::test]
+async fn acp_c9_calls_of_a_kind_are_allowed_or_rejected_by_setting() {
+    let script = AgentScript::new("acp-kinds");
+    // The prompt has the kind of the call, then those of the options.
+    let body = r#"n=$((${n:-0}+1)); words=${2#*ASK }; words=${words%% END*}; kind=${words%% *}; options=
+        for offered in ${words#* }; do options="$options,{\"optionId\":\"$offered\",\"name\":\"Do $offered\",\"kind\":\"$offered\"}"; done
+        ask session/request_permission '{"sessionId":"s1","toolCall":{"toolCallId":"'$n'","title":"Work","kind":"'$kind'"},"options":['"${options#,}"']}'
+        keep replies "$reply"; ended "$1""#;
+    let agent = script.agent(body, "").allow_kind("read").allow_kind("delete").allow_kind("think");
+    let agent = agent.reject_kind("delete").reject_kind("move").await.unwrap();
+    let all = "reject_always allow_always reject_once allow_once";
+    let allowed = Some("Work: allowed by the settings");
+    let refused = Some("Work: refused by the settings");
+    let kept = Some("Work: refused, as answered before for always");
+    let none = json!({"outcome": "cancelled"});
+    // The kind, what is offered, what the person answers, the outcome, and what is said of it.
+    let cases = [
+        ("read", all, "-", selected("allow_once"), allowed),
+        ("read", "reject_once allow_always", "-", selected("allow_always"), allowed),
+        ("read", "reject_once someday", "someday", selected("someday"), None),
+        ("edit", all, "allow_once", selected("allow_once"), None),
+        ("delete", all, "-", selected("reject_once"), refused),
+        ("move", "reject_always allow_once", "-", selected("reject_always"), refused),
+        ("move", "allow_always allow_once someday", "-", none, refused),
+        // A setting that allows comes after what a person has answered, one that rejects before it.
+        ("think", "reject_always", "reject_always", selected("reject_always"), None),
+        ("think", all, "-", selected("reject_always"), kept),
+    ];
+    for (kind, offered, answer, expected, said) in cases {
+        let (context, asked) = answering(PromptAnswer::selected(answer));
+        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        let theirs = Arc::clone(&seen);
+        let context = context.with_progress(move |it| theirs.lock().unwrap().extend(it.message));
+        let result = prompt(&agent, &format!("ASK {kind} {offered} END"), context).await.unwrap();
+        assert_eq!(outcome(&script), expected, "{kind}: {offered}");
+        assert_eq!(asked.lock().unwrap().is_empty(), answer == "-", "{kind}: {offered}");
+        let data = ToolResult::of(&result).structured().unwrap().to_json();
+        assert_eq!(data["permissions"][0].as_str(), said, "{kind}: {offered}");
+        assert_eq!(seen.lock().unwrap().iter().any(|it| Some(&**it) == said), said.is_some(), "{seen:?}");
+    }
+    agent.close().await;
+    for agent in [script.agent("", "").allow_kind("sing"), script.agent("", "").reject_kind("Read")] {
+        let error = agent.await.unwrap_err();
+        assert!(matches!(&error, AcpError::Setting { .. }), "{error:?}");
+        assert!(error.to_string().contains("is not a kind of calls; the kinds are read, edit"), "{error}");
+    }
 }
 
 #[tokio::test]

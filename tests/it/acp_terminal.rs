@@ -158,6 +158,18 @@ async fn acp_c9_yes_to_a_command_is_never_kept() {
 }
 
 #[tokio::test]
+async fn acp_c9_command_is_asked_about_whatever_the_settings_allow() {
+    let script = AgentScript::new("acp-terminal-kinds");
+    let body = r#"create true; ended "$1""#;
+    let agent = script.agent(body, TERMINAL).allow_commands().allow_kind("execute").allow_kind("other");
+    let agent = agent.await.unwrap();
+    let (context, asked) = answering(PromptAnswer::declined());
+    prompt(&agent, "Work", context).await.unwrap();
+    agent.close().await;
+    assert_eq!((replies(&script), asked.lock().unwrap().len()), (vec![json!(-32_600)], 1));
+}
+
+#[tokio::test]
 async fn acp_c16_output_over_the_protocol_is_kept_from_its_end_at_a_character_boundary() {
     let script = AgentScript::new("acp-terminal-limit");
     let body = r#"create 'printf abéüöä' '"outputByteLimit":7'; of wait_for_exit t1; of output t1"#;

@@ -100,8 +100,8 @@ fn stem(path: &str) -> &str {
 /// whose time is over, is cancelled at the agent; an agent that goes on for 5 s is killed. An agent that ends is started
 /// again after 1, 2, 4 … 60 s; it then has a new session.
 ///
-/// The result's structured data has the `stopReason`, and in `permissions` what was decided without a question because a
-/// person had answered for always.
+/// The result's structured data has the `stopReason`, and in `permissions` what was decided without a question: because a
+/// person had answered for always, or by [`AcpCommand::allow_kind`] and [`AcpCommand::reject_kind`].
 ///
 /// At an assistant, the calls of the agent's tools are [reported](crate::Reporter) to the room. At a client they are
 /// progress of the one call.

@@ -17,6 +17,10 @@ use crate::adapter::json::{DocumentError, measure, object, value};
 /// The most fields of a call, those included that no version of the protocol has.
 const MAX_FIELDS: usize = 64;
 
+/// The kinds of calls that the protocol knows.
+pub(super) const KINDS: [&str; 10] =
+    ["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"];
+
 /// A tool call of an agent: the merged updates about it.
 ///
 /// ```

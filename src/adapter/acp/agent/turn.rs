@@ -14,6 +14,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     super::{
+        document::KINDS,
         result::write::{self, Fields},
         text,
     },
@@ -23,10 +24,6 @@ use super::{
 use crate::{
     Assistant, CallBuilder, CallError, Identity, Progress, Prompt, PromptAnswer, Tool, ToolError, Value,
 };
-
-/// The kinds of calls that the protocol knows.
-const KINDS: [&str; 10] =
-    ["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"];
 
 /// The turn of an agent: what it says, and the calls that it makes. It is a handle, and clones are the same turn.
 ///

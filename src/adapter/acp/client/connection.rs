@@ -115,7 +115,11 @@ impl Connection {
                 }
             });
         let handler = Handler {
-            agent: permission::Agent { name: Arc::clone(name), instance: settings.instance },
+            agent: permission::Agent {
+                name: Arc::clone(name),
+                instance: settings.instance,
+                kinds: settings.kinds.clone().into(),
+            },
             session: Arc::clone(&session),
             folder: files.map(Arc::new),
             open: Arc::default(),

@@ -4,7 +4,7 @@ use std::{ops::Range, path::Path};
 
 use toml::Spanned;
 
-use super::{AcpCommand, AcpError};
+use super::{AcpCommand, AcpError, settings::check_kind};
 use crate::{
     Consent,
     process::{Command, check_program},
@@ -28,7 +28,11 @@ use crate::{
 /// timeout = "10m"                     # default: 10 min
 /// allow_fs = "/srv/lamp"              # it reads and writes files of this folder through its client; default: none
 /// allow_terminal = true               # it runs commands through its client, after a yes to each; default: none
+/// allow_kinds = ["read", "search"]    # calls of these kinds are allowed without a question; default: none
+/// reject_kinds = ["delete"]           # calls of these kinds are refused without a question; default: none
 /// ```
+///
+/// The kind of a call is what the agent says of it: see [`AcpCommand::allow_kind`].
 ///
 /// # Errors
 /// The file cannot be read, or an entry is invalid.
@@ -95,6 +99,16 @@ fn agent(
         let folder = place.working_folder(Some(files.get_ref())).map_err(|reason| wrong(span, reason))?;
         agent = agent.allow_files(folder);
     }
+    for kind in entry.allow_kinds {
+        check_kind(kind.get_ref())
+            .map_err(|reason| wrong(kind.span(), format!("`allow_kinds`: {reason}")))?;
+        agent = agent.allow_kind(kind.into_inner());
+    }
+    for kind in entry.reject_kinds {
+        check_kind(kind.get_ref())
+            .map_err(|reason| wrong(kind.span(), format!("`reject_kinds`: {reason}")))?;
+        agent = agent.reject_kind(kind.into_inner());
+    }
     Ok(if entry.allow_terminal { agent.allow_commands() } else { agent })
 }
 
@@ -110,7 +124,8 @@ mod tests {
     fn all_keys_are_understood() {
         let agents = read(
             "[[acp]]\nname = \"coder\"\ncommand = [\"/bin/cat\", \"-u\"]\ndescription = \"d\"\nenv = { LANG = \"C\", HOME = true }\n\
-             cwd = \"tmp\"\nconsent = \"always\"\ntimeout = \"2m\"\nallow_fs = \"tmp\"\nallow_terminal = true\n",
+             cwd = \"tmp\"\nconsent = \"always\"\ntimeout = \"2m\"\nallow_fs = \"tmp\"\nallow_terminal = true\n\
+             allow_kinds = [\"read\", \"search\"]\nreject_kinds = [\"delete\"]\n",
         );
         assert_eq!(agents.unwrap().len(), 1);
     }
@@ -122,6 +137,11 @@ mod tests {
             ("command = []", "line 3: "),
             ("command = [\"/bin/cat\"]\ntimeout = \"2\"", "line 4: `timeout` must be"),
             ("command = [\"/bin/cat\"]\nenv = { A = 1 }", "line 4: `env.A` must be"),
+            (
+                "command = [\"/bin/cat\"]\nallow_kinds = [\"read\",\n\"sing\"]",
+                "line 5: `allow_kinds`: \"sing\" is not a kind of calls; the kinds are read, edit",
+            ),
+            ("command = [\"/bin/cat\"]\nreject_kinds = [\"\"]", "line 4: `reject_kinds`: \"\" is not"),
             (
                 "command = [\"/bin/cat\"]\nallow_fs = \"/no/such/folder\"",
                 "line 4: /no/such/folder is not a folder",

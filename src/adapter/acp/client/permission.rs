@@ -8,7 +8,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Value as Json, json, value::RawValue};
 
-use super::{choice::chosen, session::Session};
+use super::{choice::chosen, session::Session, settings::Kinds};
 use crate::{
     MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptedCall,
     Value,
@@ -113,6 +113,7 @@ pub(super) struct Agent {
     pub(super) name: Arc<str>,
     /// Its number in this process: two agents may have one name.
     pub(super) instance: u64,
+    pub(super) kinds: Arc<Kinds>,
 }
 
 /// Answers a request, whose parameters are those of [`as_text`]: with the option that the person chooses, or with a refusal.
@@ -132,9 +133,21 @@ pub(super) async fn answer(agent: &Agent, session: &Session, params: &Json) -> R
     };
     let Some((call, place)) = session.asked(&update) else { return Ok(cancelled()) };
     let prompt = prompt(&agent.name, &call, &options);
+    if agent.kinds.rejected.contains(&call.kind()) {
+        note_settings(session, &call, "refused");
+        return Ok(
+            of_kind(&prompt.options, ["reject_once", "reject_always"]).map_or_else(cancelled, selected)
+        );
+    }
     let about = Called::of(&call).map(|called| (agent.instance, call.kind(), called));
     if let Some(answer) = remembered(about.as_ref(), &call, &prompt.options, session) {
         return Ok(answer);
+    }
+    if agent.kinds.allowed.contains(&call.kind())
+        && let Some(option) = of_kind(&prompt.options, ["allow_once", "allow_always"])
+    {
+        note_settings(session, &call, "allowed");
+        return Ok(selected(option));
     }
     let Ok(question) = place.question().await else { return Ok(cancelled()) };
     // The question before may have been about the same tool.
@@ -175,9 +188,19 @@ fn remembered(
     Some(option.map_or_else(cancelled, selected))
 }
 
+/// Tells about a call that the settings decide.
+fn note_settings(session: &Session, call: &ToolCall, verb: &str) {
+    let called = call.name().or_else(|| call.title()).unwrap_or_else(|| call.kind());
+    session.note(call.id().as_deref(), &format!("{}: {verb} by the settings", prefix(&called, MAX_NAME)));
+}
+
 /// Returns the option for an answer that is kept.
 fn of_kept(options: &[PermissionOption], allows: bool) -> Option<&PermissionOption> {
-    let kinds = if allows { ["allow_always", "allow_once"] } else { ["reject_always", "reject_once"] };
+    of_kind(options, if allows { ["allow_always", "allow_once"] } else { ["reject_always", "reject_once"] })
+}
+
+/// Returns the option of the first of these kinds that is offered.
+fn of_kind<'a>(options: &'a [PermissionOption], kinds: [&str; 2]) -> Option<&'a PermissionOption> {
     kinds.iter().find_map(|kind| options.iter().find(|it| it.kind == *kind))
 }
 

@@ -65,7 +65,7 @@ struct Turn {
 pub(super) struct Said {
     /// What the agent said.
     pub(super) text: String,
-    /// What was decided without a question, because a person had answered for always.
+    /// What was decided without a question, because a person had answered for always or by the settings.
     pub(super) decided: Vec<String>,
     left_out: LeftOut,
 }

@@ -12,6 +12,7 @@ use std::{
 use super::{AcpError, AcpTool};
 use crate::{
     Consent,
+    adapter::acp::document::KINDS,
     process::{Command, CommandError},
 };
 
@@ -38,8 +39,25 @@ pub(super) struct Settings {
     pub(super) files: Option<PathBuf>,
     pub(super) runs_commands: bool,
     pub(super) supervisor: Option<PathBuf>,
+    /// The kinds of calls that need no question.
+    pub(super) kinds: Kinds,
     /// The program whose verb `mcp --attach` serves the room's tools to an agent that knows no MCP over HTTP.
     pub(super) attach: Option<PathBuf>,
+}
+
+/// The kinds of calls for which permission requests are answered by the settings.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Kinds {
+    pub(super) allowed: Vec<String>,
+    pub(super) rejected: Vec<String>,
+}
+
+/// Checks that the protocol knows a kind.
+pub(super) fn check_kind(kind: &str) -> Result<(), String> {
+    match KINDS.contains(&kind) {
+        true => Ok(()),
+        false => Err(format!("{kind:?} is not a kind of calls; the kinds are {}", KINDS.join(", "))),
+    }
 }
 
 /// An agent that is to become a tool. Awaiting it starts the agent, and returns the tool.
@@ -66,6 +84,7 @@ impl AcpCommand {
             files: None,
             runs_commands: false,
             supervisor: None,
+            kinds: Kinds::default(),
             attach: None,
         });
         Self { name, settings, inherits: Vec::new() }
@@ -142,6 +161,23 @@ impl AcpCommand {
         self.with(|settings| settings.runs_commands = true)
     }
 
+    /// Answers permission requests for calls of this kind with a yes, without a question: one of `read`, `edit`, `delete`,
+    /// `move`, `search`, `execute`, `think`, `fetch`, `switch_mode` and `other`. May be called for several. A kind that is not
+    /// one of them is an error when the agent starts. Default: none.
+    ///
+    /// The kind is what the agent itself says of its call; nothing checks it. A call without a kind is `other`. What a person
+    /// has refused for always stays refused, and so do the kinds of [`reject_kind`](Self::reject_kind). A request without an
+    /// option that allows is asked. Commands of [`allow_commands`](Self::allow_commands) are always asked.
+    pub fn allow_kind(self, kind: impl Into<String>) -> Self {
+        self.with(|settings| settings.kinds.allowed.push(kind.into()))
+    }
+
+    /// Answers permission requests for calls of this kind with a no, without a question, whatever a person has answered
+    /// before. The kinds are those of [`allow_kind`](Self::allow_kind). Default: none.
+    pub fn reject_kind(self, kind: impl Into<String>) -> Self {
+        self.with(|settings| settings.kinds.rejected.push(kind.into()))
+    }
+
     /// Sets the `toolbridge` program that an agent without MCP over HTTP starts to reach the tools of
     /// [`AcpTool::offer_tools`], an absolute path. Default: none; such an agent gets no tools.
     pub fn attach_program(self, program: impl AsRef<Path>) -> Self {
@@ -163,6 +199,11 @@ impl AcpCommand {
                 return Err(AcpError::Variable { agent: self.name, variable });
             }
             settings.command = settings.command.clone().inherit(variable);
+        }
+        for kind in settings.kinds.allowed.iter().chain(&settings.kinds.rejected) {
+            if let Err(reason) = check_kind(kind) {
+                return Err(AcpError::Setting { agent: self.name, reason });
+            }
         }
         AcpTool::start(self.name, settings).await
     }
