@@ -10,11 +10,13 @@ use std::{
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, CancellationToken, ErrorCode, Outcome, Progress, SourceHealth, ToolContext, ToolError,
-    ToolResult, ToolSource as _, Value, adapter::acp::AcpTool, memory::MemoryRoom,
+    Assistant, CancellationToken, Consent, ErrorCode, Outcome, Progress, SourceHealth, ToolContext,
+    ToolError, ToolResult, ToolSource as _, Value,
+    adapter::acp::{self, AcpTool},
+    memory::MemoryRoom,
 };
 
-use crate::acp_script::AgentScript;
+use crate::{acp_script::AgentScript, programs};
 
 pub(crate) fn context() -> ToolContext {
     ToolContext::new("caller", Duration::from_secs(60))
@@ -114,15 +116,57 @@ async fn prompt_that_is_not_a_text_is_refused() {
 #[tokio::test]
 async fn acp_c14_agent_of_another_version_is_left_with_a_message() {
     let script = AgentScript::new("acp-version");
-    let more = r#"initialize() { answer "$1" '{"protocolVersion":2}'; }"#;
-    let error = script.agent("", more).await.unwrap_err().to_string();
     let name = script.name();
-    assert_eq!(error, format!("agent \"{name}\": it speaks version 2 of the protocol, and not version 1"));
-    let initialize: serde_json::Value = serde_json::from_str(script.kept("initialize").trim()).unwrap();
+    for (version, shown) in [("2", "2"), ("0", "0"), ("1.0", "1.0"), ("\"1\"", "\"1\"")] {
+        let more = format!("initialize() {{ answer \"$1\" '{{\"protocolVersion\":{version}}}'; }}");
+        let error = script.agent("", &more).await.unwrap_err().to_string();
+        let expected = format!("it speaks version {shown} of the protocol, and not version 1");
+        assert_eq!(error, format!("agent \"{name}\": {expected}"));
+    }
+    let kept = script.kept("initialize");
+    let initialize: serde_json::Value = serde_json::from_str(kept.lines().next().unwrap()).unwrap();
     assert_eq!(initialize["params"]["protocolVersion"], 1);
     let off = json!({"readTextFile": false, "writeTextFile": false});
     assert_eq!(initialize["params"]["clientCapabilities"]["fs"], off);
     assert_eq!(initialize["params"]["clientCapabilities"]["terminal"], false);
+}
+
+#[tokio::test]
+async fn acp_c14_agent_of_a_file_gets_its_folder_environment_and_what_it_may_use() {
+    let script = AgentScript::new("acp-file");
+    let more = r#"env > "$0.env"; pwd > "$0.pwd""#;
+    drop(script.agent(r#"ended "$1""#, more));
+    let command = script.command();
+    let (_, path) = command.split_once(' ').unwrap();
+    let folder = programs::folder("acp-file-settings").canonicalize().unwrap();
+    std::fs::create_dir_all(folder.join("work")).unwrap();
+    let entry = format!(
+        "[[acp]]\nname = \"coder\"\ncommand = [\"/bin/sh\", {path:?}]\ndescription = \"Codes.\"\ncwd = \"work\"\n\
+         env = {{ OWN = \"a b\", PATH = true }}\nconsent = \"always\"\ntimeout = \"2m\"\n"
+    );
+    for (more, may) in [("", false), ("allow_fs = \"work\"\nallow_terminal = true\n", true)] {
+        let file = programs::file(&folder, &format!("{entry}{more}"));
+        let agent = acp::from_file(&file).unwrap().remove(0).await.unwrap();
+        let tool = &agent.list()[0];
+        assert_eq!((tool.name().as_str(), tool.description()), ("coder", "Codes."));
+        let options = tool.tool_options();
+        assert_eq!(
+            (options.consent, options.timeout),
+            (Some(Consent::Always), Some(Duration::from_secs(120)))
+        );
+        agent.close().await;
+        let last = |kept: &str| -> serde_json::Value {
+            serde_json::from_str(script.kept(kept).lines().last().unwrap()).unwrap()
+        };
+        let (session, initialize) = (last("session"), last("initialize"));
+        assert_eq!(session["params"]["cwd"], json!(folder.join("work")));
+        let abilities = &initialize["params"]["clientCapabilities"];
+        assert_eq!(abilities["fs"], json!({"readTextFile": may, "writeTextFile": may}));
+        assert_eq!(abilities["terminal"], may);
+        assert_eq!(script.kept("pwd").trim(), folder.join("work").to_str().unwrap());
+        let env = script.kept("env");
+        assert!(env.contains("OWN=a b") && env.contains("PATH=") && !env.contains("HOME="), "{env}");
+    }
 }
 
 #[tokio::test]
@@ -247,11 +291,8 @@ async fn acp_c12_stop_cancels_the_turn_and_its_open_calls() {
         cancelled.contains(r#""method":"session/cancel""#) && cancelled.contains(r#""sessionId":"s1""#),
         "{cancelled}"
     );
-    assert!(
-        !messages(&seen).iter().any(|it| it.contains("completed") && !it.ends_with("(after its end)")),
-        "{:?}",
-        messages(&seen)
-    );
+    let completed: Vec<_> = messages(&seen).into_iter().filter(|it| it.contains("completed")).collect();
+    assert_eq!(completed, ["other: completed (after its end)"]);
     agent.close().await;
 }
 

@@ -277,7 +277,14 @@ async fn acp_c9_calls_of_a_kind_are_allowed_or_rejected_by_setting() {
 #[tokio::test]
 async fn acp_c10_open_request_of_a_cancelled_turn_is_cancelled() {
     let script = AgentScript::new("acp-c10");
-    let agent = script.agent(&asks(OPTIONS), "").await.unwrap();
+    // The cancel and the reply are two lines, in any order.
+    let body = format!(
+        r#"case "$2" in *next*) ended "$1"; return ;; esac
+        printf '{{"jsonrpc":"2.0","id":"ask","method":"session/request_permission","params":{{"sessionId":"s1","toolCall":{{"toolCallId":"1","title":"Look"}},"options":%s}}}}\n' '{OPTIONS}'
+        for n in 1 2; do IFS= read -r line; keep lines "$line"; done
+        answer "$1" '{{"stopReason":"cancelled"}}'"#
+    );
+    let agent = script.agent(&body, "").await.unwrap();
     let token = CancellationToken::new();
     let cancel = token.clone();
     let context = context().with_cancellation(token).with_answers(move |_| {
@@ -285,12 +292,15 @@ async fn acp_c10_open_request_of_a_cancelled_turn_is_cancelled() {
         async { Ok(PromptAnswer::selected("y")) }
     });
     prompt(&agent, "Test", context).await.unwrap_err();
+    // The next prompt waits for the end of the turn.
+    prompt(&agent, "next", answering(PromptAnswer::selected("y")).0).await.unwrap();
     agent.close().await;
-    let replies = script.kept("replies");
-    let first: Json = serde_json::from_str(replies.lines().next().unwrap_or("{}")).unwrap();
-    // The script reads the answer or the cancel first, and neither is a yes.
-    let is_cancel = first["method"] == "session/cancel";
-    assert!(is_cancel || first["result"]["outcome"]["outcome"] == "cancelled", "{first}");
+    let lines: Vec<Json> =
+        script.kept("lines").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines.iter().filter(|it| it["method"] == "session/cancel").count(), 1, "{lines:?}");
+    let reply = lines.iter().find(|it| it["id"] == "ask").unwrap();
+    assert_eq!(reply["result"]["outcome"], json!({"outcome": "cancelled"}));
 }
 
 #[tokio::test]

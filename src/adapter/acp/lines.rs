@@ -556,6 +556,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn nothing_is_read_while_requests_of_16_mib_wait_for_their_answers() {
+        let mut peer = connected();
+        let text = "x".repeat(6 << 20);
+        for id in 0..3 {
+            let large = json!({"jsonrpc": "2.0", "id": id, "method": "keep", "params": {"text": text}});
+            peer.write(format!("{large}\n")).await;
+        }
+        peer.write(request(3, "echo")).await;
+        // What can run has run when nothing else is left to do.
+        for _ in 0..10_000 {
+            yield_now().await;
+        }
+        assert_eq!(*peer.heard.lock().unwrap(), ["keep", "keep", "keep"]);
+        peer.traffic.written(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        assert_eq!(peer.read().await["id"], 3);
+    }
+
+    #[tokio::test]
     async fn nothing_is_read_while_256_requests_wait_for_their_answers() {
         let mut peer = connected();
         let flood: String = (0..1_000).map(|id| request(id, "keep")).collect();
