@@ -16,6 +16,8 @@ macro_rules! with {
     }};
 }
 
+#[cfg(all(feature = "acp", feature = "mcp", unix))]
+mod acp_abuse;
 #[cfg(all(feature = "acp", unix))]
 mod acp_agent;
 #[cfg(all(feature = "acp", unix))]

@@ -1,5 +1,5 @@
-//! Servers as children that attack: `sec_x1` to `sec_x3` and `sec_i10` for MCP. `process.rs` and `programs.rs` have the same
-//! rows for child processes and programs.
+//! Servers as children that attack: `sec_x1` to `sec_x3` and `sec_i10` for MCP, and `sec_x3` for ACP. `acp_abuse.rs` has the
+//! rest for ACP, `process.rs` and `programs.rs` the same rows for child processes and programs.
 
 use std::{
     fs::{self, Permissions},
@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// What a shell would run or change.
-const SHELL_TEXTS: [&str; 9] = [
+pub(crate) const SHELL_TEXTS: [&str; 9] = [
     "; touch ran",
     "$(touch ran)",
     "`touch ran`",
@@ -87,7 +87,7 @@ async fn sec_x1_words_of_a_command_and_arguments_of_a_call_reach_no_shell() {
 }
 
 /// A server that ignores SIGTERM and the end of its input, with a child that does as well.
-const STUBBORN: &str = "trap '' TERM; trap 'while :; do sleep 1000; done' EXIT
+pub(crate) const STUBBORN: &str = "trap '' TERM; trap 'while :; do sleep 1000; done' EXIT
 (while :; do sleep 1000; done) & echo begun >&3";
 
 #[tokio::test]
@@ -134,9 +134,22 @@ async fn sec_x2_server_with_endless_output_is_killed_with_its_children() {
     pipe.all_processes_ended().await;
 }
 
-/// Returns why the servers of a file are refused.
-fn refused(file: &Path) -> String {
-    mcp::from_file(file).unwrap_err().to_string()
+/// The sections of a file that start children: their name, what their errors begin with, and what reads them.
+type Section = (&'static str, &'static str, fn(&Path) -> Result<usize, String>);
+
+fn sections() -> Vec<Section> {
+    fn mcp(file: &Path) -> Result<usize, String> {
+        mcp::from_file(file).map(|it| it.len()).map_err(|error| error.to_string())
+    }
+    #[cfg(feature = "acp")]
+    fn acp(file: &Path) -> Result<usize, String> {
+        toolbridge::adapter::acp::from_file(file).map(|it| it.len()).map_err(|error| error.to_string())
+    }
+    vec![
+        ("mcp", "MCP server", mcp),
+        #[cfg(feature = "acp")]
+        ("acp", "agent", acp),
+    ]
 }
 
 #[test]
@@ -147,39 +160,48 @@ fn sec_x3_file_or_program_or_folder_that_others_can_write_is_refused() {
     let program = bin.join("server");
     fs::write(&program, "#!/bin/sh\n").unwrap();
     let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-    let file = programs::file(&folder, &format!("[[mcp]]\nname = \"s\"\ncommand = [{program:?}]\n"));
-    for (path, own) in [(&file, 0o600), (&program, 0o755), (&bin, 0o755), (&folder, 0o700)] {
-        mode(&program, 0o755);
-        mode(&bin, 0o755);
-        assert_eq!(mcp::from_file(&file).unwrap().len(), 1);
-        for others in [0o777, 0o722, 0o702, 0o720] {
-            mode(path, others);
-            let error = refused(&file);
-            assert!(
-                error.contains(path.to_str().unwrap()) && error.contains("written by other users"),
-                "{others:o}: {error}"
-            );
+    for (section, _, read) in sections() {
+        let entry = format!("[[{section}]]\nname = \"s\"\ncommand = [{program:?}]\n");
+        let file = programs::file(&folder, &entry);
+        for (path, own) in [(&file, 0o600), (&program, 0o755), (&bin, 0o755), (&folder, 0o700)] {
+            mode(&program, 0o755);
+            mode(&bin, 0o755);
+            assert_eq!(read(&file), Ok(1));
+            for others in [0o777, 0o722, 0o702, 0o720] {
+                mode(path, others);
+                let error = read(&file).unwrap_err();
+                assert!(
+                    error.contains(path.to_str().unwrap()) && error.contains("written by other users"),
+                    "{section}, {others:o}: {error}"
+                );
+            }
+            mode(path, own);
         }
-        mode(path, own);
+        let link = folder.join("link.toml");
+        let _ = fs::remove_file(&link);
+        symlink(&file, &link).unwrap();
+        let error = read(&link).unwrap_err();
+        assert!(error.contains("link.toml"), "{section}: {error}");
     }
-    let link = folder.join("link.toml");
-    let _ = fs::remove_file(&link);
-    symlink(&file, &link).unwrap();
-    assert!(refused(&link).contains("link.toml"), "{}", refused(&link));
 }
 
 #[test]
 fn sec_x3_relative_program_of_a_file_is_refused() {
     let folder = programs::folder("mcp-x3-relative");
-    for program in ["sh", "./server", "bin/server", "../server", "~/server", ""] {
-        let file = programs::file(&folder, &format!("[[mcp]]\nname = \"s\"\ncommand = [{program:?}]\n"));
-        let error = refused(&file);
-        assert!(error.starts_with("MCP server \"s\", line 3: "), "{program}: {error}");
-        assert!(error.ends_with("is not absolute"), "{program}: {error}");
+    for (section, named, read) in sections() {
+        let read = |command: &str| {
+            let entry = format!("[[{section}]]\nname = \"s\"\ncommand = {command}\n");
+            read(&programs::file(&folder, &entry)).unwrap_err()
+        };
+        for program in ["sh", "./server", "bin/server", "../server", "~/server", ""] {
+            let error = read(&format!("[{program:?}]"));
+            assert!(error.starts_with(&format!("{named} \"s\", line 3: ")), "{program}: {error}");
+            assert!(error.ends_with("is not absolute"), "{program}: {error}");
+        }
+        // A line for a shell is for the flag alone.
+        let error = read("\"/bin/cat; touch ran\"");
+        assert!(error.contains("line 3: "), "{error}");
     }
-    // A line for a shell is for the flag alone.
-    let file = programs::file(&folder, "[[mcp]]\nname = \"s\"\ncommand = \"/bin/cat; touch ran\"\n");
-    assert!(refused(&file).contains("line 3: "), "{}", refused(&file));
 }
 
 /// Erases, and counts how often.
