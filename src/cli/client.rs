@@ -37,7 +37,7 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut builder = Client::builder();
     let sources = unless_interrupted(arguments.sources.start(Asked::Terminal)).await?;
-    if !sources.agents.is_empty() && io::stdin().is_terminal() {
+    if sources.may_ask() && io::stdin().is_terminal() {
         builder = builder.prompt(prompts::ask);
     }
     builder = with_sources!(builder, sources);

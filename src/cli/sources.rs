@@ -68,6 +68,13 @@ pub(super) struct Sources {
     pub(super) consent: Option<ConsentPrompt>,
 }
 
+impl Sources {
+    /// Returns whether tools of these sources may ask a person something: to sign in, to choose, or to fill in a form.
+    pub(super) fn may_ask(&self) -> bool {
+        !(self.servers.is_empty() && self.toolsets.is_empty() && self.agents.is_empty())
+    }
+}
+
 /// Returns the builder of a client or of an assistant with these sources. The builders have no common type.
 macro_rules! with_sources {
     ($builder:expr, $sources:expr) => {{

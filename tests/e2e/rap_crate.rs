@@ -22,7 +22,8 @@ const SIGN_IN: &str = "https://login.example/authorize?state=x";
 
 pub(crate) fn trials() -> Vec<Trial> {
     type Test = fn() -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
-    let tests: [(&str, Test); 2] = [
+    let tests: [(&str, Test); 3] = [
+        ("person_at_the_terminal_of_a_client_signs_in", || Box::pin(asked_at_a_terminal())),
         ("tools_of_the_published_crate_answer_in_a_room", || Box::pin(answers())),
         ("toolset_that_starts_later_is_offered_then_and_its_end_fails_calls", || Box::pin(starts_later())),
     ];
@@ -141,6 +142,27 @@ async fn answers() -> anyhow::Result<()> {
     assistant.close().await;
     program.event("/close_thread").await?;
     ensure!(program.finish().await?.code == Some(0));
+    Ok(())
+}
+
+async fn asked_at_a_terminal() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "rap-crate-terminal");
+    let (mut program, url) = start(&server, 0).await?;
+    let command = format!("toolbridge client --room {room} --identity phone --rap published={url} --yes 'published.*'");
+    // It gives the command a terminal.
+    let mut phone = Program::other(&server, "script", &["-qec", &command, "/dev/null"]).start()?;
+    phone.line("joined as phone").await?;
+    let assistant = assistant(&server, room, "assistant", Assistant::builder().client("phone")).await?;
+    assistant.ready("phone").await?;
+    let steps = json!([["sign-in", SIGN_IN], ["hold"], ["result", "signed in"]]);
+    let call = assistant.call("play", json!({ "steps": steps })).start();
+    phone.line("published asks you to sign in").await?;
+    phone.line(&format!("published asks to open {SIGN_IN}")).await?;
+    phone.write("yes").await?;
+    program.write("release").await?;
+    ensure!(text(&soon("the result", call).await??) == "signed in");
+    assistant.close().await;
+    phone.kill();
     Ok(())
 }
 
