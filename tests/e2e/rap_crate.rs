@@ -148,7 +148,8 @@ async fn answers() -> anyhow::Result<()> {
 async fn asked_at_a_terminal() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "rap-crate-terminal");
     let (mut program, url) = start(&server, 0).await?;
-    let command = format!("toolbridge client --room {room} --identity phone --rap published={url} --yes 'published.*'");
+    let command =
+        format!("toolbridge client --room {room} --identity phone --rap published={url} --yes 'published.*'");
     // It gives the command a terminal.
     let mut phone = Program::other(&server, "script", &["-qec", &command, "/dev/null"]).start()?;
     phone.line("joined as phone").await?;
