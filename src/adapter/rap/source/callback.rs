@@ -185,7 +185,7 @@ mod tests {
     };
 
     use bytes::Bytes;
-    use futures_util::{future::join_all, stream};
+    use futures_util::stream;
     use serde_json::{Value as Json, json};
     use tokio::{sync::mpsc, task::JoinSet};
 
@@ -277,15 +277,16 @@ mod tests {
             Ok(())
         }));
         let call = Arc::new(open(&callbacks, "c"));
-        let ask = (0..64).map(|n| {
+        let mut asking = JoinSet::new();
+        for n in 0..64 {
             let (callbacks, call) = (Arc::clone(&callbacks), Arc::clone(&call));
             // Every other message is large, and processed in a thread of its own.
             let prompt = "?".repeat(if n % 2 == 0 { 1 } else { LARGE });
             let choice = json!({"prompt": prompt, "choices": ["a"], "default": 0, "response_url": "https://x.example"});
             let message = message("user_choice", "c", &choice);
-            tokio::spawn(async move { callbacks.receive(&call.token, request(message)).await.is_ok() })
-        });
-        let accepted = join_all(ask.collect::<Vec<_>>()).await.into_iter().filter(|it| *it.as_ref().unwrap());
+            asking.spawn(async move { callbacks.receive(&call.token, request(message)).await.is_ok() });
+        }
+        let accepted = asking.join_all().await.into_iter().filter(|is_accepted| *is_accepted);
         assert_eq!(accepted.count(), 16, "as many questions as one call may ask");
         assert_eq!(most.load(Ordering::SeqCst), 1);
     }
