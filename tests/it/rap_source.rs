@@ -357,6 +357,17 @@ async fn rap_r18_tool_of_two_toolsets_is_offered_by_neither() {
 }
 
 #[tokio::test]
+async fn tools_beyond_the_limit_are_left_out_and_a_manifest_beyond_it_is_refused() {
+    let many: Vec<Json> = (0..1_030).map(|n| tool(&format!("t{n}"), json!({}))).collect();
+    let tools = Toolset::of(many.into()).await.source().await.unwrap();
+    assert_eq!((tools.list().len(), tools.left_out().len()), (1_024, 6));
+    assert!(tools.left_out()[0].1.contains("more than 1024 tools"), "{:?}", tools.left_out());
+    let long = tool("t", json!({"description": "x".repeat(4 << 20)}));
+    let error = Toolset::of(json!([long])).await.source().await.unwrap_err().to_string();
+    assert!(error.contains("answered with more than 4194304 bytes"), "{error}");
+}
+
+#[tokio::test]
 async fn two_toolsets_of_one_name_are_refused() {
     let (one, two) = (Toolset::start().await, Toolset::start().await);
     let error = rap::toolsets([one.source(), two.source()]).await.unwrap_err().to_string();
