@@ -17,7 +17,7 @@ use toolbridge::{Consent, ConsentRequest, Tool};
 /// The maximum size of the arguments in a question, in bytes.
 const SHOWN_ARGUMENTS: usize = 2 << 10;
 
-/// Who is asked before a tool runs that needs consent.
+/// The person whose consent is asked before a tool runs that needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// The person at the terminal, if standard input is one.

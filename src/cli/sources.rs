@@ -101,7 +101,7 @@ macro_rules! with_sources {
 pub(super) use with_sources;
 
 impl SourceArguments {
-    /// Loads the programs, and starts the servers. `asked` is who is asked for consent.
+    /// Loads the programs, and starts the servers. `asked` says whose consent tools need.
     pub(super) async fn start(&self, asked: Asked) -> Result<Sources, Failure> {
         let (mut programs, mut servers, mut toolsets, mut agents) =
             (None, Vec::new(), Vec::new(), Vec::new());
