@@ -257,6 +257,13 @@ fn innermost(error: &dyn Error) -> String {
     error.source().map_or_else(|| error.to_string(), innermost)
 }
 
+/// Returns the host and the port in a text that may not be a URL, without what may be a password or a token.
+pub(super) fn host_in(text: &str) -> &str {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
+}
+
 /// Returns the host of a URL, with its port if the URL names one.
 fn host(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();

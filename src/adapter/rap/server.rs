@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::{
-    address::{NamedHost, Outgoing},
+    address::{NamedHost, Outgoing, host_in},
     secret::random_text,
 };
 use crate::{
@@ -63,7 +63,8 @@ const MAX_NAME: usize = 128;
 /// | the name of its callback stands for such an address | status 200; the tool does not run, and nothing is posted |
 ///
 /// A request has at most 4 MiB, 256 calls are open at once, and 64 run. Beyond that, or while 64 MiB of results wait to be
-/// received, a call is answered with status 503, or its result says that the toolset is busy. An ended call is remembered for 10 min. Progress is not part of the protocol.
+/// received, a call is answered with status 503, or its result says that the toolset is busy. An ended call is remembered
+/// for 10 min. Progress is not part of the protocol.
 pub fn serve(assistant: Assistant) -> RoomToolset {
     RoomToolset {
         assistant,
@@ -196,11 +197,7 @@ impl fmt::Debug for RoomToolset {
 
 /// Returns the public URL without the slash at its end.
 fn public_url(text: &str) -> Result<String, RapServeError> {
-    // Without what may be a password or a token.
-    let host = text.split_once("://").map_or(text, |(_, rest)| rest).split(['/', '?', '#']).next();
-    let host = host.unwrap_or_default();
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    let refused = || RapServeError::PublicUrl { host: host.to_owned() };
+    let refused = || RapServeError::PublicUrl { host: host_in(text).to_owned() };
     let url = Url::parse(text).map_err(|_| refused())?;
     let is_plain = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
     if !matches!(url.scheme(), "http" | "https") || !is_plain || url.password().is_some() {

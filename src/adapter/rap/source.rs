@@ -37,7 +37,7 @@ use self::{
     requests::{Requests, Server},
     settings::is_exposed,
 };
-use super::{listen::Listener, secret::random_text};
+use super::{address::host_in, listen::Listener, secret::random_text};
 use crate::{
     Consent, ErrorCode, NameMap, NameRules, Outcome, Progress, SourceHealth, Tool, ToolContext, ToolError,
     ToolName, ToolOptions, ToolSource, Value,
@@ -61,11 +61,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// followed.
 pub fn toolset(url: impl Into<String>) -> RapToolset {
     let url = url.into();
-    let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host); // a password may stand before it
-    let name = host.to_owned();
-    RapToolset::new(name, url)
+    RapToolset::new(host_in(&url).to_owned(), url)
 }
 
 /// Starts several toolsets of one participant.
