@@ -16,6 +16,7 @@ pub mod memory;
 pub(crate) mod send_queue;
 pub(crate) mod types;
 
+pub(crate) use api::SentObserver;
 #[cfg(feature = "runtime")]
 pub use api::{Background, SendError, Transport};
 pub use event::{Incoming, TransportEvent};

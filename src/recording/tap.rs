@@ -10,7 +10,7 @@ use super::{
 use crate::{
     transport::{
         Background, Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, Role,
-        STREAM_TOPIC, SendError, StreamAssembler, StreamPart, TOPIC, Transport, TransportEvent,
+        STREAM_TOPIC, SendError, SentObserver, StreamAssembler, StreamPart, TOPIC, Transport, TransportEvent,
     },
     value::Limits,
 };
@@ -27,15 +27,19 @@ pub struct Tap<T> {
     local: Peer,
     capabilities: Capabilities,
     streams: StreamAssembler,
+    /// Whether the transport reports what it sends, also after a `send` was dropped.
+    observed: bool,
     closed: bool,
 }
 
 impl<T: Transport> Tap<T> {
-    pub(super) fn new(recorder: Recorder, inner: T) -> Self {
+    pub(super) fn new(recorder: Recorder, mut inner: T) -> Self {
         let local = inner.local();
         let role = local.token_role().or_else(|| local.is_eligible_assistant().then_some(Role::Assistant));
         recorder.know_role(role);
+        let observed = inner.observe_sent(observer(recorder.shared(), inner.capabilities(), local.peer()));
         let tap = Self {
+            observed,
             local: local.peer().clone(),
             capabilities: inner.capabilities(),
             recorder,
@@ -136,7 +140,11 @@ impl<T: Transport> Transport for Tap<T> {
     }
 
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
-        let unsent = Unsent::of(self.recorder.shared(), self.capabilities, &self.local, &packet);
+        let unsent = if self.observed {
+            None
+        } else {
+            Unsent::of(self.recorder.shared(), self.capabilities, &self.local, &packet)
+        };
         let sending = self.inner.send(packet);
         async move {
             let result = sending.await;
@@ -149,15 +157,14 @@ impl<T: Transport> Transport for Tap<T> {
 
     fn take_background(&mut self) -> Option<Background> {
         let background = self.inner.take_background()?;
-        let (shared, capabilities) = (Arc::clone(self.recorder.shared()), self.capabilities);
-        let local = self.local.clone();
-        background.queue.observe(Box::new(move |packet, sid| {
-            let from =
-                sid.map_or_else(|| local.clone(), |sid| Peer::new(local.identity().clone(), sid.clone()));
-            let mut unsent = Unsent::of(&shared, capabilities, &from, packet)?;
-            Some(Box::new(move |error| unsent.ended(error)))
-        }));
+        if !self.observed {
+            background.queue.observe(observer(self.recorder.shared(), self.capabilities, &self.local).0);
+        }
         Some(background)
+    }
+
+    fn observe_sent(&mut self, observer: SentObserver) -> bool {
+        self.inner.observe_sent(observer)
     }
 
     async fn recv(&mut self) -> Option<TransportEvent> {
@@ -177,6 +184,16 @@ impl<T: Transport> Transport for Tap<T> {
         self.over(CloseReason::Closed.to_string());
         self.recorder.finish_if_last().await;
     }
+}
+
+/// Returns what records the packets that a transport sends.
+fn observer(shared: &Arc<Shared>, capabilities: Capabilities, local: &Peer) -> SentObserver {
+    let (shared, local) = (Arc::clone(shared), local.clone());
+    SentObserver(Box::new(move |packet, sid| {
+        let from = sid.map_or_else(|| local.clone(), |sid| Peer::new(local.identity().clone(), sid.clone()));
+        let mut unsent = Unsent::of(&shared, capabilities, &from, packet)?;
+        Some(Box::new(move |error| unsent.ended(error)))
+    }))
 }
 
 /// A packet being sent; records a failure if it is not sent.
@@ -255,5 +272,73 @@ fn joined(participant: &Participant) -> RoomEvent {
         sid: participant.sid().clone(),
         agent: participant.is_agent(),
         role: participant.token_role().map(|role| role.as_str().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        recording::{Happened, RecorderOptions, Recording},
+        transport::send_queue::{Priority, SendQueue},
+    };
+
+    /// A transport that sends from a queue, when the test says so.
+    struct Queued(SendQueue);
+
+    impl Transport for Queued {
+        fn local(&self) -> Participant {
+            Participant::new("phone", "PA_1")
+        }
+
+        fn room(&self) -> String {
+            "kitchen".to_owned()
+        }
+
+        fn present(&self) -> Vec<Participant> {
+            Vec::new()
+        }
+
+        fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
+            self.0.send(packet, &"PA_1".into())
+        }
+
+        fn observe_sent(&mut self, observer: SentObserver) -> bool {
+            self.0.observe(observer.0);
+            true
+        }
+
+        async fn recv(&mut self) -> Option<TransportEvent> {
+            None
+        }
+    }
+
+    #[tokio::test]
+    async fn send_that_was_dropped_is_recorded_as_what_became_of_it() {
+        let path = std::env::temp_dir().join(format!("toolbridge-tap-{}.mcap", std::process::id()));
+        let recorder = Recorder::create(&path, RecorderOptions::default().force(true)).unwrap();
+        let queue = SendQueue::default();
+        let tap = recorder.tap(Queued(queue.clone()));
+        let send = |size: usize| tap.send(Packet::new(["brain".into()], vec![7; size]));
+        drop(send(10));
+        drop(send(20_000)); // is large, and so is not sent
+        let waited = send(30);
+        while let Some(packet) = queue.take(Priority::Ordered) {
+            let is_last = packet.payload.len() == 30;
+            queue.done(Priority::Ordered, if is_last { Err(SendError::Interrupted) } else { Ok(()) });
+        }
+        assert!(waited.await.is_err());
+        drop(tap);
+        recorder.finish().unwrap();
+        let (mut sent, mut unsent) = (Vec::new(), 0);
+        for entry in Recording::open(&path).unwrap().entries() {
+            match entry.what {
+                Happened::Packet(packet) => sent.push(packet.payload.len()),
+                Happened::Event(RoomEvent::Unsent { .. }) => unsent += 1,
+                Happened::Event(_) => {}
+            }
+        }
+        assert_eq!((sent, unsent), (vec![10, 30], 1));
+        std::fs::remove_file(path).unwrap();
     }
 }

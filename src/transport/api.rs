@@ -2,7 +2,10 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use super::{Capabilities, CloseReason, Packet, Participant, TransportEvent, send_queue::SendQueue};
+use super::{
+    Capabilities, CloseReason, Packet, Participant, TransportEvent,
+    send_queue::{Observer, SendQueue},
+};
 
 /// One participant's connection to a room.
 ///
@@ -46,6 +49,14 @@ pub trait Transport: Send + 'static {
         None
     }
 
+    /// Reports each packet that is sent from now on to a recorder, and what became of it. A transport that cannot know this returns
+    /// false; what became of a packet is then what its [`send`](Transport::send) returns. Default: false.
+    #[doc(hidden)]
+    fn observe_sent(&mut self, observer: SentObserver) -> bool {
+        drop(observer);
+        false
+    }
+
     /// Waits for the next event. Returns `None` if the connection ended without a reason.
     ///
     /// # Cancel safety
@@ -72,6 +83,16 @@ pub struct Background {
 impl fmt::Debug for Background {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Background").finish_non_exhaustive()
+    }
+}
+
+/// Receives the packets that a transport sends ([`Transport::observe_sent`]).
+#[doc(hidden)]
+pub struct SentObserver(pub(crate) Observer);
+
+impl fmt::Debug for SentObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SentObserver").finish_non_exhaustive()
     }
 }
 

@@ -25,7 +25,9 @@ use std::{
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::sync::oneshot;
 
-use crate::transport::{Background, Capabilities, Packet, Participant, SendError, Transport, TransportEvent};
+use crate::transport::{
+    Background, Capabilities, Packet, Participant, SendError, SentObserver, Transport, TransportEvent,
+};
 
 pub(crate) mod access_token;
 mod address;
@@ -456,12 +458,18 @@ impl Transport for LiveKitTransport {
     /// stream, when its last part was written. At most 128 KiB are unacknowledged at any time.
     ///
     /// The packet is queued when this method is called. If the queue is full (4,096 packets or 32 MiB), it is queued when there
-    /// is room, and the future must be polled.
+    /// is room, in the order of the calls. Until then the future owns it: dropping the future also drops the packet. Once a packet of
+    /// up to 15,000 B is queued, it is sent even if the future is dropped.
     ///
     /// # Errors
     /// Returns a [`SendError`]. The packet was then not sent, or not completely if it is a byte stream.
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
         self.shared.queue.send(packet, self.snapshot.local().sid())
+    }
+
+    fn observe_sent(&mut self, observer: SentObserver) -> bool {
+        self.shared.queue.observe(observer.0);
+        true
     }
 
     fn take_background(&mut self) -> Option<Background> {

@@ -6,6 +6,10 @@
 //!
 //! Reliable packets are sent in order, except that a small packet that [overtakes](Packet::overtakes) does not wait for larger
 //! ones. Lossy packets wait for each other only.
+//!
+//! A packet of [`SendQueue::send`] that finds the queue full waits in a list, which has the order of the calls. Each change of the
+//! queue moves the first ones into it as far as there is room, or fails those that are not accepted any more. So no sender has to
+//! be woken to try again, and none can overtake another one.
 
 #![cfg_attr(
     not(feature = "livekit"),
@@ -13,15 +17,15 @@
 )]
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, BTreeSet, VecDeque},
     future::{Future, poll_fn},
     mem,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
 };
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::{Capabilities, CloseReason, Lane, Packet, SendError, Sid, Transport};
 
@@ -41,14 +45,7 @@ const RESERVE_BYTES: usize = 1024 * 1024;
 
 /// The queue. Clones refer to the same queue.
 #[derive(Clone, Default)]
-pub(crate) struct SendQueue(Arc<Shared>);
-
-#[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    /// Notified when the queue became shorter.
-    space: Notify,
-}
+pub(crate) struct SendQueue(Arc<Mutex<State>>);
 
 /// A part of the queue. The transport sends at most one packet of each at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +72,7 @@ struct State {
     queued: [VecDeque<Queued>; 3],
     /// Indexed by [`Priority`].
     sending: [Option<Sending>; 3],
+    waiting: Waiting,
     /// The bytes of the queued reliable packets.
     bytes: usize,
     /// The number of large packets that are queued in order.
@@ -83,7 +81,7 @@ struct State {
     unacknowledged: usize,
     owner: OwnerSide,
     transport: TransportSide,
-    observer: Option<Observer>,
+    observers: Vec<Observer>,
 }
 
 /// Which packets the queue accepts.
@@ -136,16 +134,82 @@ struct Queued {
 
 type Reply = oneshot::Sender<Result<(), SendError>>;
 
+/// The packets that wait until the queue has room. Their senders own them: a sender that is dropped takes its packet along, so that
+/// there are never more than senders.
+#[derive(Default)]
+struct Waiting {
+    /// The last ticket. Tickets have the order of the calls.
+    last: u64,
+    /// By ticket. Indexed by [`Priority`]: `Urgent` are small packets that overtake.
+    lists: [BTreeMap<u64, Waiter>; 3],
+    /// The tickets of the large packets.
+    large: BTreeSet<u64>,
+}
+
+struct Waiter {
+    queued: Queued,
+    /// The connection that the packet is meant for.
+    sid: Sid,
+}
+
+impl Waiting {
+    fn add(&mut self, queued: Queued, sid: &Sid) -> u64 {
+        self.last += 1;
+        if is_large(&queued.packet) {
+            self.large.insert(self.last);
+        }
+        let list = Self::list(&queued.packet) as usize;
+        self.lists[list].insert(self.last, Waiter { queued, sid: sid.clone() });
+        self.last
+    }
+
+    fn remove(&mut self, ticket: u64) -> Option<Waiter> {
+        let waiter = self.lists.iter_mut().find_map(|list| list.remove(&ticket))?;
+        self.large.remove(&ticket);
+        Some(waiter)
+    }
+
+    /// The list of a packet. Whether a large packet is ahead of it is known only when it is queued.
+    fn list(packet: &Packet) -> Priority {
+        match packet.lane {
+            Lane::Lossy => Priority::Lossy,
+            Lane::Reliable if may_overtake(packet) => Priority::Urgent,
+            Lane::Reliable => Priority::Ordered,
+        }
+    }
+
+    /// The ticket of the first packet in a list; `u64::MAX` if there is none.
+    fn first(&self, list: Priority) -> u64 {
+        self.lists[list as usize].keys().next().copied().unwrap_or(u64::MAX)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lists.iter().all(BTreeMap::is_empty)
+    }
+}
+
+/// A sender's claim to its waiting packet, which is dropped with it.
+struct Ticket {
+    queue: SendQueue,
+    number: u64,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        drop(self.queue.with(|state| state.waiting.remove(self.number)));
+    }
+}
+
 /// A packet that the transport is sending.
 struct Sending {
     id: u64,
     is_large: bool,
     is_cancelled: bool,
     reply: Option<Reply>,
-    observed: Option<Observed>,
+    observed: Vec<Observed>,
 }
 
-/// Is called with each packet that the transport takes.
+/// Is called with each packet that the transport takes, and with the sid of the connection.
 pub(crate) type Observer = Box<dyn Fn(&Packet, Option<&Sid>) -> Option<Observed> + Send>;
 
 /// Is called with the result of a packet; dropped if the packet was cancelled.
@@ -180,11 +244,11 @@ impl SendQueue {
     /// # Errors
     /// [`Full`]: the packet is dropped, and not reported.
     pub(crate) fn push(&self, packet: Packet, sid: &Sid) -> Result<(), Full> {
-        self.try_push(Queued { packet, reply: None }, sid).map_or(Ok(()), |_| Err(Full))
+        self.with(|state| state.push(Queued { packet, reply: None }, sid)).map_or(Ok(()), |_| Err(Full))
     }
 
-    /// Queues a packet at once, or as soon as the queue has room if the future is polled. The future returns the packet's
-    /// result, which is not reported.
+    /// Queues a packet at once or, if the queue is full, as soon as it has room and all earlier packets of its kind are queued. The
+    /// future returns the packet's result, which is not reported.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the packet if it is large or was not queued.
@@ -194,24 +258,16 @@ impl SendQueue {
         sid: &Sid,
     ) -> impl Future<Output = Result<(), SendError>> + Send + use<> {
         let (reply, result) = oneshot::channel();
-        let (queue, sid) = (self.clone(), sid.clone());
-        let mut refused = queue.try_push(Queued { packet, reply: Some(reply) }, &sid);
+        let waits = self.with(|state| {
+            let refused = state.push(Queued { packet, reply: Some(reply) }, sid)?;
+            Some(state.waiting.add(refused, sid))
+        });
+        let ticket = waits.map(|number| Ticket { queue: self.clone(), number });
         async move {
-            while let Some(waiting) = refused {
-                let mut space = pin!(queue.0.space.notified());
-                space.as_mut().enable();
-                refused = queue.try_push(waiting, &sid);
-                if refused.is_some() {
-                    space.await;
-                }
-            }
-            result.await.unwrap_or(Err(SendError::Interrupted))
+            let result = result.await.unwrap_or(Err(SendError::Interrupted));
+            drop(ticket);
+            result
         }
-    }
-
-    /// Returns the packet if the queue is full.
-    fn try_push(&self, queued: Queued, sid: &Sid) -> Option<Queued> {
-        self.with(|state| state.push(queued, sid))
     }
 
     /// Ready if packets failed or were sent. Without `all`, a lossy packet that was sent does not count unless the queue was
@@ -278,18 +334,18 @@ impl SendQueue {
 impl SendQueue {
     /// Accepts packets that are queued for the connection with this sid.
     pub(crate) fn connect(&self, sid: Sid) {
-        self.lock().access = Access::Connection(sid);
+        self.change_access(Access::Connection(sid));
     }
 
     /// Fails all packets, and those that are queued from now on, with [`SendError::Interrupted`].
     pub(crate) fn interrupt(&self) {
-        self.refuse(Access::Interrupted);
+        self.change_access(Access::Interrupted);
         self.fail_all();
     }
 
-    /// Refuses packets from now on. Those that are already queued can still be sent.
+    /// Refuses packets from now on, and those that wait. Packets that are already queued can still be sent.
     pub(crate) fn close(&self, reason: CloseReason) {
-        self.refuse(Access::Closed(reason));
+        self.change_access(Access::Closed(reason));
     }
 
     /// Refuses packets from now on, and fails all queued ones.
@@ -305,8 +361,11 @@ impl SendQueue {
         }
     }
 
-    fn refuse(&self, access: Access) {
-        self.lock().access = access;
+    fn change_access(&self, access: Access) {
+        self.with(|state| {
+            state.access = access;
+            state.fail_refused();
+        });
     }
 
     fn fail_all(&self) {
@@ -349,9 +408,7 @@ impl SendQueue {
     /// Takes the next packet of this priority, unless one is being sent. The transport must report it with
     /// [`done`](Self::done).
     pub(crate) fn take(&self, priority: Priority) -> Option<Packet> {
-        let packet = self.with(|state| state.take(priority))?;
-        self.0.space.notify_waiters();
-        Some(packet)
+        self.with(|state| state.take(priority))
     }
 
     /// Returns true if the packet that is being sent is not wanted any more.
@@ -365,17 +422,17 @@ impl SendQueue {
     }
 
     /// Calls `observer` with each packet that is taken from now on.
-    #[cfg(feature = "record")]
     pub(crate) fn observe(&self, observer: Observer) {
-        self.lock().observer = Some(observer);
+        self.lock().observers.push(observer);
     }
 }
 
 impl SendQueue {
-    /// Changes the state, and then wakes whoever should see the change.
+    /// Changes the state, queues packets that wait for the room that this made, and then wakes whoever should see the change.
     fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut state);
+        state.admit();
         let wakers = state.take_due_wakers();
         drop(state);
         wakers.into_iter().flatten().for_each(Waker::wake);
@@ -383,7 +440,7 @@ impl SendQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -392,16 +449,60 @@ const ORDERED: usize = Priority::Ordered as usize;
 const LOSSY: usize = Priority::Lossy as usize;
 
 impl State {
+    /// Queues a packet. Returns it if it must wait.
     fn push(&mut self, queued: Queued, sid: &Sid) -> Option<Queued> {
         if let Some(error) = self.access.refusal(sid) {
             self.fail(queued.packet.id, queued.reply, error);
             return None;
         }
-        if self.is_full(&queued.packet) {
+        if !self.may_queue(&queued.packet, u64::MAX) {
             return Some(queued);
         }
+        self.queue(queued);
+        None
+    }
+
+    /// Queues the packets that wait, as far as there is room.
+    fn admit(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        for list in [Priority::Urgent, Priority::Ordered, Priority::Urgent, Priority::Lossy] {
+            while let Some((ticket, waiter)) = self.waiting.lists[list as usize].first_key_value() {
+                let ticket = *ticket;
+                if !self.may_queue(&waiter.queued.packet, ticket) {
+                    break;
+                }
+                if let Some(waiter) = self.waiting.remove(ticket) {
+                    self.queue(waiter.queued);
+                }
+            }
+        }
+    }
+
+    /// Returns true if there is room for a packet, and no earlier one waits that must be sent before it.
+    fn may_queue(&self, packet: &Packet, ticket: u64) -> bool {
+        let first = |list| self.waiting.first(list);
+        let is_next = match Waiting::list(packet) {
+            Priority::Lossy => first(Priority::Lossy) >= ticket,
+            Priority::Ordered => first(Priority::Ordered).min(first(Priority::Urgent)) >= ticket,
+            Priority::Urgent => {
+                let is_large_ahead =
+                    self.has_large() || self.waiting.large.first().is_some_and(|it| *it < ticket);
+                first(Priority::Urgent) >= ticket && (is_large_ahead || first(Priority::Ordered) >= ticket)
+            }
+        };
+        is_next && !self.is_full(packet)
+    }
+
+    /// Returns true if a large packet is queued or being sent.
+    fn has_large(&self) -> bool {
+        self.large > 0 || self.sending[ORDERED].as_ref().is_some_and(|it| it.is_large)
+    }
+
+    fn queue(&mut self, queued: Queued) {
         let packet = &queued.packet;
-        let is_large_ahead = self.large > 0 || self.sending[ORDERED].as_ref().is_some_and(|it| it.is_large);
+        let is_large_ahead = self.has_large();
         let place = match packet.lane {
             Lane::Lossy => LOSSY,
             Lane::Reliable if packet.overtakes && is_large_ahead => URGENT,
@@ -413,14 +514,13 @@ impl State {
         self.large += usize::from(place == ORDERED && is_large(packet));
         self.queued[place].push_back(queued);
         self.transport.has_changed = true;
-        None
     }
 
     fn is_full(&self, packet: &Packet) -> bool {
         if packet.lane == Lane::Lossy {
             return self.queued[LOSSY].len() >= CAP;
         }
-        let (cap, cap_bytes) = match packet.overtakes && !is_large(packet) {
+        let (cap, cap_bytes) = match may_overtake(packet) {
             true => (CAP + RESERVE, CAP_BYTES + RESERVE_BYTES),
             false => (CAP, CAP_BYTES),
         };
@@ -450,7 +550,8 @@ impl State {
                 self.bytes -= packet.payload.len();
             }
             self.large -= usize::from(place == ORDERED && is_large);
-            let mut sending = Sending { id: packet.id, is_large, is_cancelled: false, reply, observed: None };
+            let mut sending =
+                Sending { id: packet.id, is_large, is_cancelled: false, reply, observed: Vec::new() };
             if sending.is_unwanted() {
                 continue;
             }
@@ -458,7 +559,7 @@ impl State {
                 Access::Connection(sid) => Some(sid),
                 _ => None,
             };
-            sending.observed = self.observer.as_ref().and_then(|observer| observer(&packet, sid));
+            sending.observed = self.observers.iter().filter_map(|observer| observer(&packet, sid)).collect();
             self.sending[place] = Some(sending);
             return Some(packet);
         }
@@ -470,7 +571,7 @@ impl State {
         if sending.is_unwanted() {
             return;
         }
-        if let Some(observed) = sending.observed {
+        for observed in sending.observed {
             observed(result.as_ref().err());
         }
         self.owner.sent.is_reliable |= result.is_ok() && priority != Priority::Lossy;
@@ -485,6 +586,17 @@ impl State {
         match reply {
             Some(reply) => drop(reply.send(Err(error))),
             None => self.owner.sent.failed.push(Failure { id, error }),
+        }
+    }
+
+    /// Fails the packets that wait, and that are not accepted any more.
+    fn fail_refused(&mut self) {
+        let lists = self.waiting.lists.iter();
+        let refused = |(ticket, waiter): (&u64, &Waiter)| Some((*ticket, self.access.refusal(&waiter.sid)?));
+        for (ticket, error) in lists.flatten().filter_map(refused).collect::<Vec<_>>() {
+            if let Some(Waiter { queued: Queued { packet, reply }, .. }) = self.waiting.remove(ticket) {
+                self.fail(packet.id, reply, error);
+            }
         }
     }
 
@@ -517,7 +629,7 @@ impl State {
         for sending in self.sending.iter_mut().flatten() {
             if is_meant(sending.id, sending.is_large) {
                 sending.is_cancelled = true;
-                sending.observed = None;
+                sending.observed.clear();
             }
         }
         self.transport.has_changed = true;
@@ -569,6 +681,11 @@ fn is_large(packet: &Packet) -> bool {
     packet.payload.len() > Capabilities::MAX_PACKET
 }
 
+/// Returns true if a packet need not wait for large ones.
+fn may_overtake(packet: &Packet) -> bool {
+    packet.overtakes && !is_large(packet)
+}
+
 /// A packet that [`Transport::send`] sends.
 type SendFuture = Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>>;
 
@@ -613,7 +730,7 @@ impl Pump {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::{collections::HashSet, pin::pin, sync::Mutex};
 
     use tokio::sync::oneshot;
 
@@ -830,6 +947,281 @@ mod tests {
         assert_eq!(queue.backlog(), 10);
         queue.end(CloseReason::Closed);
         assert!(matches!(sending.await, Err(SendError::Closed(_))));
+    }
+
+    /// Records the wake-ups of one sender.
+    #[derive(Default)]
+    struct Flag(std::sync::atomic::AtomicBool);
+
+    impl std::task::Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    /// A sender that is polled only after it was woken.
+    struct Sender {
+        packet: Packet,
+        sending: SendFuture,
+        woken: Arc<Flag>,
+    }
+
+    impl Sender {
+        fn new(queue: &SendQueue, packet: Packet, sid: &Sid) -> Self {
+            let sending = Box::pin(queue.send(packet.clone(), sid));
+            Self { packet, sending, woken: Arc::new(Flag(true.into())) }
+        }
+
+        /// Returns the result, if the sender was woken and is ready.
+        fn poll(&mut self) -> Option<Result<(), SendError>> {
+            if !self.woken.0.swap(false, std::sync::atomic::Ordering::SeqCst) {
+                return None;
+            }
+            match self.sending.as_mut().poll(&mut Context::from_waker(&Arc::clone(&self.woken).into())) {
+                Poll::Ready(result) => Some(result),
+                Poll::Pending => None,
+            }
+        }
+    }
+
+    /// A queue that accepts no further small packets.
+    fn full() -> SendQueue {
+        let queue = SendQueue::default();
+        queue.connect(sid());
+        for id in 0..CAP as u64 {
+            queue.push(packet(id, 0, false), &sid()).unwrap();
+        }
+        queue
+    }
+
+    #[test]
+    fn every_change_of_the_queue_reaches_senders_that_wait() {
+        type Change = fn(&SendQueue);
+        let takes: Change = |queue| drop(queue.take(Priority::Ordered));
+        let (queued, failed) = (Some(11), None);
+        let changes: [(&str, Change, Option<usize>); 9] = [
+            ("take", takes, queued),
+            ("cancel", |queue| queue.cancel(7), queued),
+            ("cancel_queued", |queue| drop(queue.cancel_queued()), queued),
+            ("interrupt", SendQueue::interrupt, failed),
+            ("close", |queue| queue.close(CloseReason::Closed), failed),
+            ("end", |queue| queue.end(CloseReason::Closed), failed),
+            ("end_if_open", |queue| queue.end_if_open(CloseReason::Closed), failed),
+            ("another connection", |queue| queue.connect("PA_2".into()), failed),
+            ("the same connection", |queue| queue.connect(sid()), Some(0)),
+        ];
+        for (name, change, expected) in changes {
+            let queue = full();
+            let mut sender = Sender::new(&queue, packet(9_999, 11, false), &sid());
+            assert!(sender.poll().is_none(), "{name}");
+            change(&queue);
+            match (expected, sender.poll()) {
+                (Some(bytes), None) => assert_eq!(queue.backlog(), bytes, "{name}"),
+                (None, Some(Err(_))) => {}
+                (_, result) => panic!("{name}: {result:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn waiting_packets_are_queued_in_the_order_of_the_calls() {
+        let queue = full();
+        let mut senders: Vec<_> =
+            (0..9).map(|n| Sender::new(&queue, packet(10_000 + n, 1, false), &sid())).collect();
+        // A packet for which there is room now does not overtake the ones that wait.
+        queue.take(Priority::Ordered).unwrap();
+        queue.done(Priority::Ordered, Ok(()));
+        assert_eq!(queue.push(packet(20_000, 0, false), &sid()), Err(Full));
+        drop(senders.remove(3));
+        let mut taken = Vec::new();
+        while let Some(packet) = queue.take(Priority::Ordered) {
+            queue.done(Priority::Ordered, Ok(()));
+            taken.push(packet.id);
+        }
+        let expected: Vec<_> = (1..CAP as u64).chain((10_000..10_009).filter(|id| *id != 10_003)).collect();
+        assert_eq!(taken, expected);
+        assert!(senders.iter_mut().all(|sender| matches!(sender.poll(), Some(Ok(())))));
+    }
+
+    #[test]
+    fn stop_waits_for_no_large_packet_and_passes_no_small_one() {
+        let queue = SendQueue::default();
+        let large = |id| Sender::new(&queue, packet(id, CAP_BYTES, false), &sid());
+        let _senders = [large(1), large(2)];
+        let stop = Sender::new(&queue, packet(3, 10, true), &sid());
+        assert_eq!(queue.take(Priority::Urgent).map(|it| it.id), Some(3));
+        drop(stop);
+        let queue = full();
+        let mut ids = Vec::new();
+        let senders: Vec<_> = [(1, false), (2, true), (3, false)]
+            .map(|(id, overtakes)| Sender::new(&queue, packet(id + 50_000, 10, overtakes), &sid()))
+            .into();
+        while let Some(packet) = queue.take(Priority::Ordered) {
+            queue.done(Priority::Ordered, Ok(()));
+            ids.extend(Some(packet.id).filter(|id| *id > 50_000));
+        }
+        assert_eq!((ids, senders.len()), (vec![50_001, 50_002, 50_003], 3));
+    }
+
+    /// SplitMix64.
+    struct Draw(u64);
+
+    impl Draw {
+        fn below(&mut self, limit: usize) -> usize {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut bits = self.0;
+            bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (((bits ^ (bits >> 31)) >> 11) as usize) % limit
+        }
+    }
+
+    /// A queue near its limits, its senders, and what must hold.
+    struct Brim {
+        queue: SendQueue,
+        draw: Draw,
+        sid: Sid,
+        connections: u32,
+        last: u64,
+        senders: Vec<Sender>,
+        /// The packets that the transport has taken and not reported, by priority.
+        sending: [Option<u64>; 3],
+        sent: HashSet<u64>,
+        /// The last packet taken in each lane; overtaking packets are not in order with others.
+        order: [u64; 3],
+        waited: usize,
+    }
+
+    impl Brim {
+        fn new(seed: u64) -> Self {
+            let (queue, draw, sid) = (full(), Draw(seed), sid());
+            let (senders, sent) = (Vec::new(), HashSet::new());
+            let last = CAP as u64;
+            Self {
+                queue,
+                draw,
+                sid,
+                connections: 1,
+                last,
+                senders,
+                sending: [None; 3],
+                sent,
+                order: [0; 3],
+                waited: 0,
+            }
+        }
+
+        fn step(&mut self) {
+            match self.draw.below(100) {
+                0..40 => self.send(),
+                40..55 => self.take(),
+                55..70 => self.report(),
+                70..88 => self.poll(),
+                88..94 if !self.senders.is_empty() => {
+                    let dropped = self.draw.below(self.senders.len());
+                    self.senders.swap_remove(dropped);
+                }
+                94 => self.queue.cancel(self.last - self.draw.below(20) as u64),
+                95 if self.draw.below(8) == 0 => self.reconnect(),
+                _ => {}
+            }
+        }
+
+        fn send(&mut self) {
+            self.last += 1;
+            let (size, overtakes) = match self.draw.below(12) {
+                0..8 => (0, false),
+                8..11 => (9, true),
+                _ => (CAP_BYTES / 3, false),
+            };
+            let mut packet = packet(self.last, size, overtakes);
+            if self.draw.below(3) == 0 && size == 0 {
+                packet.lane = Lane::Lossy;
+            }
+            let sender = Sender::new(&self.queue, packet, &self.sid);
+            self.waited += usize::from(!self.queue.lock().waiting.is_empty());
+            self.senders.push(sender);
+        }
+
+        fn take(&mut self) {
+            for priority in self.queue.order() {
+                let Some(packet) = self.queue.take(priority) else { continue };
+                self.sending[priority as usize] = Some(packet.id);
+                if !packet.overtakes {
+                    let last = mem::replace(&mut self.order[priority as usize], packet.id);
+                    assert!(last < packet.id || last == 0, "{} before {}", last, packet.id);
+                }
+            }
+        }
+
+        fn report(&mut self) {
+            for priority in [Priority::Urgent, Priority::Ordered, Priority::Lossy] {
+                if let Some(id) = self.sending[priority as usize].take() {
+                    if !self.queue.is_cancelled(priority) {
+                        self.sent.insert(id);
+                    }
+                    self.queue.done(priority, Ok(()));
+                }
+            }
+        }
+
+        fn poll(&mut self) {
+            let sent = &self.sent;
+            self.senders.retain_mut(|sender| match sender.poll() {
+                None => true,
+                Some(result) => {
+                    assert_eq!(result.is_ok(), sent.contains(&sender.packet.id), "{:?}", sender.packet.id);
+                    false
+                }
+            });
+        }
+
+        fn reconnect(&mut self) {
+            self.queue.interrupt();
+            (self.sending, self.order) = ([None; 3], [0; 3]);
+            self.poll();
+            assert!(self.senders.is_empty(), "a sender hangs after an interruption");
+            self.connections += 1;
+            self.sid = format!("PA_{}", self.connections).into();
+            self.queue.connect(self.sid.clone());
+            for _ in 0..CAP {
+                self.last += 1;
+                self.queue.push(packet(self.last, 0, false), &self.sid).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn senders_near_the_limits_keep_their_order_and_none_hangs() {
+        let mut waited = 0;
+        for seed in 0..48 {
+            let mut brim = Brim::new(seed);
+            for _ in 0..1_500 {
+                brim.step();
+            }
+            while !brim.queue.is_empty() {
+                brim.take();
+                brim.report();
+            }
+            brim.poll();
+            assert!(brim.senders.is_empty(), "seed {seed}: {} senders hang", brim.senders.len());
+            let state = brim.queue.lock();
+            assert!(state.waiting.is_empty() && state.waiting.large.is_empty(), "seed {seed}");
+            assert_eq!((state.bytes, state.large), (0, 0), "seed {seed}");
+            waited += brim.waited;
+        }
+        assert!(waited > 10_000, "only {waited} senders had to wait");
+    }
+
+    #[test]
+    fn sender_that_waits_costs_nothing_after_it_was_dropped() {
+        let queue = full();
+        for id in 0..100_000 {
+            drop(Sender::new(&queue, packet(id, 1, false), &sid()));
+        }
+        assert!(queue.lock().waiting.is_empty());
+        queue.take(Priority::Ordered).unwrap();
+        queue.push(packet(1, 0, false), &sid()).unwrap();
     }
 
     #[tokio::test]
