@@ -81,12 +81,28 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     // From here on Ctrl-C starts an orderly shutdown instead of ending the process.
     let server = unless_interrupted(starting).await?;
     let shown = show(&server, origin);
-    if shown.is_ok() {
-        interrupted().await;
-    }
     // Close in an orderly way even if standard output is closed, so that participants are notified.
-    server.close().await;
+    let until = async {
+        if shown.is_ok() {
+            interrupted().await;
+        }
+    };
+    serve(server, until).await?;
     Ok(shown?)
+}
+
+/// Keeps the server running until it is stopped.
+async fn serve(mut server: DevServer, until: impl Future<Output = ()>) -> Result<(), Failure> {
+    tokio::select! {
+        () = until => server.close().await,
+        why = server.failed() => {
+            let why = text::plain(&why);
+            return Err(Failure::failed(format!(
+                "the development server ended because of a bug, and all participants were disconnected: {why}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Prints the connection settings as lines that a shell can evaluate.
@@ -110,4 +126,24 @@ fn show(server: &DevServer, origin: Origin) -> io::Result<()> {
     )?;
     writeln!(stdout, "# Press Ctrl-C to stop it.")?;
     stdout.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn panic_of_the_server_ends_the_command_with_a_message() {
+        let server = DevServer::start(0, Key::new(DEV_KEY[0], DEV_KEY[1]), Vec::new()).await.unwrap();
+        server.fail("planted").await;
+        let ended = serve(server, std::future::pending()).await;
+        let Err(Failure::Failed(message)) = ended else { panic!("{ended:?}") };
+        assert!(message.contains("because of a bug") && message.ends_with("planted"), "{message}");
+    }
+
+    #[tokio::test]
+    async fn running_server_is_closed_when_it_is_stopped() {
+        let server = DevServer::start(0, Key::new(DEV_KEY[0], DEV_KEY[1]), Vec::new()).await.unwrap();
+        assert!(serve(server, std::future::ready(())).await.is_ok());
+    }
 }

@@ -1,10 +1,11 @@
-//! The same tests over the embedded development server, which must behave like LiveKit's for toolbridge participants.
+//! The same tests over the embedded development server, which must behave like LiveKit's for toolbridge participants, and
+//! for data of LiveKit's SDKs.
 
 use libtest_mimic::Trial;
 
 use crate::{
-    assistant, calls, cli, doctor, endings, flat, forged, matrix, network, observe, rejoin, replay, restart,
-    results, resume, room,
+    assistant, calls, cli, doctor, endings, flat, forged, matrix, network, observe, peers, rejoin, replay,
+    restart, results, resume, room,
     server::{self, Kind},
     several, storm, streams, survival, trial,
 };
@@ -13,7 +14,6 @@ use crate::{
 const FILES_NOT_HERE: &[(&str, &str)] = &[
     ("judges", "they check recordings, and the server makes no difference"),
     ("moves", "it serves this machine only, and the participant that moves is on another host"),
-    ("peers", "it supports toolbridge participants only"),
     ("proxy", "they test the path to a server, and the server makes no difference"),
     ("recordings", "they make the fixtures, which need LiveKit's server"),
     ("report", "they show recordings, and the server makes no difference"),
@@ -29,6 +29,9 @@ const FILES_NOT_HERE: &[(&str, &str)] = &[
     ("rap_runtime", "it is about runtimes, whatever the room"),
 ];
 
+/// Why a test with many calls does not run there.
+const SAME: &str = "it is about toolbridge's memory, and would make the run longer";
+
 /// The tests that cannot run there, and why.
 const NOT_HERE: &[(&str, &str)] = &[
     ("room::seventy_idle_seconds_cut_nothing", "it only waits, and would make the run longer"),
@@ -39,15 +42,10 @@ const NOT_HERE: &[(&str, &str)] = &[
         "calls::named_participants_need_no_announcement",
         "it announces participants at once, so no packet arrives earlier",
     ),
-    (
-        "several::plain_clients_are_unaffected_by_frames_between_others",
-        "it supports toolbridge participants only",
-    ),
-    (
-        "streams::client_in_python_receives_and_sends_a_large_frame",
-        "it supports toolbridge participants only",
-    ),
-    ("streams::client_in_node_receives_and_sends_a_large_frame", "it supports toolbridge participants only"),
+    ("peers::five_thousand_calls_to_a_client_in_python", SAME),
+    ("peers::five_thousand_calls_to_a_client_in_node", SAME),
+    ("peers::five_thousand_calls_by_an_assistant_in_python", SAME),
+    ("peers::five_thousand_calls_by_an_assistant_in_node", SAME),
     ("doctor::healthy_server_passes_every_step", "its responses have no date"),
     ("doctor::server_over_tcp_only_is_a_warning", "it cannot be configured to offer TCP only"),
     ("doctor::missing_room_without_auto_create_is_named", "it cannot be configured not to create rooms"),
@@ -81,6 +79,7 @@ pub(crate) fn trials(all: &[Trial]) -> Vec<Trial> {
         observe::trials(),
         replay::trials(),
         forged::trials(),
+        peers::trials(),
         // LiveKit's server ignores this request.
         vec![trial("resume::requested_rejoin_is_performed", resume::requested_rejoin_is_performed)],
     ];

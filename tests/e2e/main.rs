@@ -144,8 +144,7 @@ fn main() -> process::ExitCode {
 
 /// A test with its own runtime that needs the server.
 fn trial<F: Future<Output = anyhow::Result<()>>>(name: &str, test: impl Fn() -> F + Send + 'static) -> Trial {
-    let is_missing = || server::kind() == server::Kind::LiveKit && server::binary().is_none();
-    trial_with(name, move || is_missing().then_some("livekit-server"), test)
+    trial_with(name, server::missing, test)
 }
 
 /// A test with its own runtime that needs parts; a missing part is named.

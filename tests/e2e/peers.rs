@@ -10,7 +10,8 @@ use toolbridge::{Assistant, CallError, Client};
 
 use crate::{
     ends::{assistant, client, double, hang, unhurried},
-    program::{Program, has_peers},
+    program::{Planned, Program, has_peers},
+    report::browser,
     server::{self, Server, shared},
     trial_with,
 };
@@ -24,17 +25,30 @@ const STOPS: usize = 100;
 /// The time limit for this many calls; their speed is measured elsewhere.
 const MANY_TAKE: Duration = Duration::from_secs(300);
 
+/// The programs in browsers: a role of one page, for `/rtc/v1` and for `/rtc`.
+const BROWSERS: [(&str, &str, &str); 2] = [
+    ("a_browser", "browser.mjs client", "browser.mjs assistant"),
+    (
+        "a_browser_with_two_connections",
+        "browser.mjs client --two-connections",
+        "browser.mjs assistant --two-connections",
+    ),
+];
+
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for (language, client, assistant) in
-        [("python", "client.py", "assistant.py"), ("node", "client.mjs", "assistant.mjs")]
-    {
+    let programs = [("python", "client.py", "assistant.py"), ("node", "client.mjs", "assistant.mjs")];
+    for (language, client, assistant) in programs.into_iter().chain(BROWSERS) {
+        let in_browser = client.starts_with("browser");
         let mut add = |name: &str, test: fn(&'static str) -> Test, program: &'static str| {
             let name = format!("peers::{name}_{language}");
+            let missing = if in_browser { browser_missing } else { missing };
             trials.push(trial_with(&name, missing, move || test(program)));
         };
-        add("five_thousand_calls_to_a_client_in", |it| Box::pin(many_calls_to(it)), client);
-        add("five_thousand_calls_by_an_assistant_in", |it| Box::pin(many_calls_by(it)), assistant);
+        if !in_browser {
+            add("five_thousand_calls_to_a_client_in", |it| Box::pin(many_calls_to(it)), client);
+            add("five_thousand_calls_by_an_assistant_in", |it| Box::pin(many_calls_by(it)), assistant);
+        }
         add("toolbridge_assistant_calls_a_client_in", |it| Box::pin(calls_to(it)), client);
         add("toolbridge_client_is_called_by_an_assistant_in", |it| Box::pin(calls_by(it)), assistant);
         add("client_that_joined_first_is_called_in", |it| Box::pin(there_first(it)), client);
@@ -45,16 +59,28 @@ pub(crate) fn trials() -> Vec<Trial> {
 type Test = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
 fn missing() -> Option<&'static str> {
-    if server::binary().is_none() {
-        return Some("livekit-server");
+    server::missing().or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
+}
+
+fn browser_missing() -> Option<&'static str> {
+    missing().or_else(|| browser().is_none().then_some("chromium"))
+}
+
+/// Plans a program and its arguments, separated by spaces, with more arguments.
+fn peer(server: &Server, token: &str, program: &str, arguments: &[&str]) -> Planned {
+    let (program, own) = program.split_once(' ').unwrap_or((program, ""));
+    let all: Vec<_> = own.split_ascii_whitespace().chain(arguments.iter().copied()).collect();
+    let planned = Program::peer(server, token, program, &all);
+    match browser() {
+        Some(path) => planned.env("CHROMIUM", path),
+        None => planned,
     }
-    (!has_peers()).then_some("tests/peers (scripts/peers path)")
 }
 
 /// Starts an SDK client in the room.
 async fn their_client(server: &Server, room: &str, program: &str) -> anyhow::Result<Program> {
     let token = server.key().client(room, "phone").sign()?;
-    let mut peer = Program::peer(server, &token, program, &[]).start()?;
+    let mut peer = peer(server, &token, program, &[]).start()?;
     peer.event("ready").await?;
     Ok(peer)
 }
@@ -67,7 +93,7 @@ async fn their_calls(
     arguments: &[&str],
 ) -> anyhow::Result<Vec<Value>> {
     let token = server.key().assistant(room, "assistant").sign()?;
-    let output = Program::peer(server, &token, program, arguments).start()?.finish_within(MANY_TAKE).await?;
+    let output = peer(server, &token, program, arguments).start()?.finish_within(MANY_TAKE).await?;
     ensure!(output.code == Some(0), "{output:?}");
     let lines = output.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let results: Vec<_> = lines.filter(|line| line["event"] == "result").collect();

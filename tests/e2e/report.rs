@@ -50,8 +50,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Debian's package has the first name; the others are Chromium's names elsewhere.
-fn browser() -> Option<PathBuf> {
+/// Returns the path of Chromium. Debian's package has the first name; the others are its names elsewhere.
+pub(crate) fn browser() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let folders: Vec<PathBuf> = env::split_paths(&env::var_os("PATH")?).collect();
     let mut paths = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));

@@ -39,6 +39,11 @@ pub(crate) fn binary() -> Option<PathBuf> {
     Some(cache.join(format!("toolbridge/livekit-server-{VERSION}/server"))).filter(|path| path.is_file())
 }
 
+/// Returns the part that this thread's server needs and that is missing, if any.
+pub(crate) fn missing() -> Option<&'static str> {
+    (kind() == Kind::LiveKit && binary().is_none()).then_some("livekit-server")
+}
+
 /// The kind of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {

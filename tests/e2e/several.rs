@@ -33,10 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn missing() -> Option<&'static str> {
-    if server::binary().is_none() {
-        return Some("livekit-server");
-    }
-    (!has_peers()).then_some("tests/peers (scripts/peers path)")
+    server::missing().or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
 }
 
 /// Returns the name of the client that runs it.

@@ -39,10 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn missing() -> Option<&'static str> {
-    if server::binary().is_none() {
-        return Some("livekit-server");
-    }
-    (!has_peers()).then_some("tests/peers (scripts/peers path)")
+    server::missing().or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -1,12 +1,15 @@
-//! An embedded LiveKit-compatible server for development and tests with toolbridge participants, on loopback only.
+//! An embedded LiveKit-compatible server for development and tests, on loopback only.
 //!
-//! It supports data channels but no media, implements only the newer signaling (`/rtc/v1`, one peer connection), and stores
-//! nothing. As far as a toolbridge participant can observe, it behaves like livekit-server, with two differences. It
+//! It supports data channels but no media, and stores nothing. Clients that offer media, as LiveKit's SDKs do, get an answer
+//! with inactive media. Each participant has one peer connection. Older SDKs, which join at `/rtc` with two, are told
+//! that theirs is the primary one, and the other is never used.
+//!
+//! As far as a toolbridge participant can observe, it behaves like livekit-server, with two differences. It
 //! announces a new participant at once and a departure after 500 ms, where livekit-server may take 3 s. If 32 MiB are
 //! queued for a slow participant, it asks that participant to rejoin, where livekit-server drops packets.
 //!
 //! `room` holds the state without I/O; `event_loop` is the task around it; `listener`, `http`, `signal` and `twirp` accept
-//! requests; `peer` is the peer connection of one participant.
+//! requests; `peer` is the peer connection of one participant, and `sdp` its offers.
 
 #![expect(clippy::disallowed_methods, reason = "the server has its own clock and ends its tasks itself")]
 
@@ -33,6 +36,7 @@ mod listener;
 mod packet;
 mod peer;
 mod room;
+mod sdp;
 mod signal;
 #[cfg(test)]
 mod tests;
@@ -125,6 +129,20 @@ impl DevServer {
     /// Returns the key that signs tokens for this server.
     pub(crate) fn key(&self) -> &Key {
         &self.key
+    }
+
+    /// Waits until the server ends by itself, which only a bug causes, and returns the reason. Do not call `close` after it.
+    pub(crate) async fn failed(&mut self) -> String {
+        match (&mut self.task).await {
+            Ok(()) => "its task ended".to_owned(),
+            Err(error) => match error.try_into_panic().map(|panic| panic.downcast::<String>()) {
+                Ok(Ok(message)) => *message,
+                Ok(Err(other)) => {
+                    other.downcast_ref::<&str>().map_or_else(|| "a panic".to_owned(), |it| (*it).to_owned())
+                }
+                Err(error) => error.to_string(),
+            },
+        }
     }
 
     /// Disconnects all participants and stops, within about a second.

@@ -210,10 +210,10 @@ async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal
     }
     match (request.method.as_str(), path) {
         ("GET", "/") => Ok(Response::Plain("OK")),
-        ("GET", "/rtc/validate") => check(claims).map(|_| Response::Plain("success")),
-        ("GET", "/rtc/v1/validate") => joining(request, claims).map(|_| Response::Plain("success")),
-        // `/rtc`, with two peer connections per participant, is for older clients and answered with 404.
-        ("GET", "/rtc/v1") if is_upgrade(request) => {
+        ("GET", "/rtc/validate" | "/rtc/v1/validate") => {
+            joining(request, claims).map(|_| Response::Plain("success"))
+        }
+        ("GET", "/rtc" | "/rtc/v1") if is_upgrade(request) => {
             let who = Box::new(joining(request, claims)?);
             let (reply, entry) = oneshot::channel();
             inputs.send(ServerInput::Join(who, reply)).await.map_err(|_| GONE)?;
@@ -254,14 +254,17 @@ fn is_upgrade(request: &Request) -> bool {
     is("upgrade", "websocket") && is("connection", "upgrade") && request.header("sec-websocket-key").is_some()
 }
 
-/// Reads the claims and the join request.
+/// Reads the claims and the join request, which older clients spread over the parameters of `/rtc`.
 fn joining(request: &Request, claims: Option<Claims>) -> Result<(Claims, JoinRequest), Refusal> {
     if claims.is_none() {
         return Err(Refusal(401, "permissions denied"));
     }
-    let text = request.query("join_request").filter(|text| !text.is_empty());
-    let text = text.ok_or(Refusal(400, "join_request is required"))?;
-    let join = signal::join_request(&text).map_err(|why| Refusal(400, why))?;
+    let refused = |why| Refusal(400, why);
+    let join = match request.query("join_request").filter(|text| !text.is_empty()) {
+        Some(text) => signal::join_request(&text).map_err(refused)?,
+        None if request.path().starts_with("/rtc/v1") => return Err(refused("join_request is required")),
+        None => signal::older_join_request(|name| request.query(name)).map_err(refused)?,
+    };
     let mut claims = check(claims)?;
     let own = &join.participant_attributes;
     if !join.metadata.is_empty() || !own.is_empty() {
@@ -339,6 +342,37 @@ mod tests {
         drop(open.remove(1));
         open.push(half_open.enter());
         assert_eq!(open.iter().filter(|it| it.given_up.is_cancelled()).count(), 1);
+    }
+
+    #[tokio::test]
+    async fn older_client_joins_with_parameters_in_place_of_a_join_request() {
+        let claims = || {
+            let video = VideoGrants {
+                room: "kitchen".into(),
+                room_join: true,
+                can_update_own_metadata: Some(true),
+                ..Default::default()
+            };
+            Some(Claims { sub: "one".into(), video, ..Default::default() })
+        };
+        let attributes = URL_SAFE.encode(r#"{"floor": "2"}"#);
+        let text = format!(
+            "GET /rtc?sdk=js&client_protocol=1&reconnect=1&sid=PA_1&attributes={attributes} HTTP/1.1\r\n\r\n"
+        );
+        let request = Request::read(&mut text.as_bytes()).await.unwrap();
+        let (claims_of, join) = joining(&request, claims()).unwrap();
+        assert_eq!((join.reconnect, &*join.participant_sid), (true, "PA_1"));
+        assert_eq!(join.client_info.unwrap().client_protocol, 1);
+        assert_eq!(claims_of.attributes["floor"], "2");
+        for (path, why) in [
+            ("/rtc/v1?sdk=js", "join_request is required"),
+            ("/rtc?attributes=x", "cannot decode attributes"),
+            ("/rtc?join_request=*", "cannot base64 decode wrapped join request"),
+        ] {
+            let text = format!("GET {path} HTTP/1.1\r\n\r\n");
+            let request = Request::read(&mut text.as_bytes()).await.unwrap();
+            assert_eq!(joining(&request, claims()).err(), Some(Refusal(400, why)), "{path}");
+        }
     }
 
     #[tokio::test]

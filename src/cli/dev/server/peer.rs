@@ -15,6 +15,7 @@ use str0m::{
 
 use toolbridge::Lane;
 
+use super::sdp::Offer;
 use crate::crypto;
 
 /// The maximum number of unacknowledged bytes of both channels.
@@ -97,9 +98,10 @@ impl Peer {
         if !self.rtc.is_alive() {
             return Err(RtcError::RemoteSdp("the peer connection has ended".into()));
         }
-        let sdp =
-            SdpOffer::from_sdp_string(&offer.sdp).map_err(|error| RtcError::RemoteSdp(error.to_string()))?;
-        let answer = self.rtc.sdp_api().accept_offer(sdp)?.to_sdp_string();
+        let refused = |error: &dyn std::error::Error| RtcError::RemoteSdp(error.to_string());
+        let whole = Offer::parse(&offer.sdp).map_err(|error| refused(&error))?;
+        let sdp = SdpOffer::from_sdp_string(&whole.data_only()).map_err(|error| refused(&error))?;
+        let answer = whole.answer(&self.rtc.sdp_api().accept_offer(sdp)?.to_sdp_string());
         self.drain();
         let lines = answer.split_inclusive("\r\n");
         let sdp = lines
@@ -451,6 +453,58 @@ mod tests {
         }
         peer.close();
         assert!(peer.answer(Instant::now(), &SessionDescription::default()).is_err());
+    }
+
+    /// An offer of a client with a data channel and one section of audio before it, as LiveKit's SDKs make it.
+    fn offer_with_audio() -> String {
+        let mut rtc =
+            Rtc::builder().set_crypto_provider(crypto::provider()).clear_codecs().build(Instant::now());
+        let mut api = rtc.sdp_api();
+        api.add_channel("_reliable".into());
+        let offer = api.apply().unwrap().0.to_sdp_string();
+        let (session, data) = offer.split_at(offer.find("m=application").unwrap());
+        let session = session.replace("BUNDLE ", "BUNDLE audio ");
+        let transport =
+            data.lines().filter(|line| line.starts_with("a=ice-") || line.starts_with("a=fingerprint"));
+        let transport: String = transport.flat_map(|line| [line, "\r\n"]).collect();
+        let audio = "m=audio 9 UDP/TLS/RTP/SAVPF 111 0\r\nc=IN IP4 0.0.0.0\r\na=setup:actpass\r\na=mid:audio\r\n\
+            a=extmap:14 urn:ietf:params:rtp-hdrext:ssrc-audio-level\r\na=sendrecv\r\na=rtcp-mux\r\n\
+            a=rtpmap:111 opus/48000/2\r\na=fmtp:111 minptime=10;useinbandfec=1\r\n";
+        [&*session, audio, &transport, data].concat()
+    }
+
+    #[test]
+    fn offered_audio_is_answered_as_inactive() {
+        let sdp = offer_with_audio();
+        let mut peer = peer();
+        for _ in 0..2 {
+            let offer = SessionDescription { sdp: sdp.clone(), ..Default::default() };
+            let (answer, candidates) = peer.answer(Instant::now(), &offer).unwrap();
+            assert!(answer.sdp.contains("m=audio 9 UDP/TLS/RTP/SAVPF 111 0\r\n"), "{}", answer.sdp);
+            assert!(answer.sdp.contains("a=mid:audio\r\na=inactive\r\n"), "{}", answer.sdp);
+            assert!(!answer.sdp.contains("a=candidate"), "{}", answer.sdp);
+            assert_eq!(candidates.len(), 2);
+        }
+    }
+
+    #[test]
+    fn damaged_offer_is_an_error_or_answered() {
+        let whole = offer_with_audio();
+        let lines: Vec<_> = whole.split_inclusive("\r\n").collect();
+        for (n, line) in lines.iter().enumerate() {
+            let (before, after) = (lines[..n].concat(), lines[n + 1..].concat());
+            let cut = &line[..line.len() / 2];
+            for damaged in [
+                [&*before, &after].concat(),
+                [&*before, line, line, &after].concat(),
+                [&*before, cut, "\r\n", &after].concat(),
+                [&*before, cut].concat(),
+            ] {
+                let offer = SessionDescription { sdp: damaged, ..Default::default() };
+                // Neither result matters, only that there is one.
+                let _ = peer().answer(Instant::now(), &offer);
+            }
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE};
 use flate2::read::GzDecoder;
 use futures_util::{SinkExt, StreamExt};
 use livekit_protocol::{
-    JoinRequest, SignalRequest, SignalResponse, WrappedJoinRequest, wrapped_join_request::Compression,
+    ClientInfo, JoinRequest, SignalRequest, SignalResponse, WrappedJoinRequest, client_info::Capability,
+    wrapped_join_request::Compression,
 };
 use prost::Message as _;
 use tokio::{net::TcpStream, sync::mpsc, time};
@@ -61,6 +62,44 @@ pub(super) fn join_request(text: &str) -> Result<JoinRequest, &'static str> {
         return Err("join request too large");
     }
     JoinRequest::decode(bytes.as_slice()).map_err(|_| "cannot unmarshal join request")
+}
+
+/// Reads a join request from the query parameters that older clients send to `/rtc`.
+///
+/// # Errors
+/// The attributes are invalid.
+pub(super) fn older_join_request(
+    parameter: impl Fn(&str) -> Option<String>,
+) -> Result<JoinRequest, &'static str> {
+    let is_set = |name: &str| matches!(parameter(name).as_deref(), Some("1" | "true"));
+    let number = |name: &str| parameter(name).and_then(|text| text.parse().ok()).unwrap_or_default();
+    let participant_attributes = match parameter("attributes").filter(|text| !text.is_empty()) {
+        Some(text) => URL_SAFE
+            .decode(text)
+            .ok()
+            .and_then(|json| serde_json::from_slice(&json).ok())
+            .ok_or("cannot decode attributes")?,
+        None => Default::default(),
+    };
+    let capabilities = parameter("capabilities").unwrap_or_default();
+    let client = ClientInfo {
+        protocol: number("protocol"),
+        client_protocol: number("client_protocol"),
+        capabilities: capabilities
+            .split(',')
+            .filter_map(|name| Capability::from_str_name(name.trim()))
+            .map(Into::into)
+            .collect(),
+        ..Default::default()
+    };
+    let reconnect = is_set("reconnect");
+    Ok(JoinRequest {
+        client_info: Some(client),
+        participant_attributes,
+        reconnect,
+        participant_sid: parameter("sid").filter(|_| reconnect).unwrap_or_default(),
+        ..Default::default()
+    })
 }
 
 /// Transfers messages in both directions until one side ends, and reports the end to the server.

@@ -26,6 +26,12 @@ impl DevServer {
         seen.await.unwrap()
     }
 
+    /// Makes the server's task panic.
+    pub(crate) async fn fail(&self, message: &'static str) {
+        let fail = ServerInput::Inspect(Box::new(move |_| panic!("{message}")));
+        assert!(self.inputs.send(fail).await.is_ok());
+    }
+
     fn access(&self) -> AccessKey {
         AccessKey::new(self.key.name(), self.key.secret())
     }
