@@ -170,6 +170,7 @@ mod session_disclosure;
 mod session_handshake;
 mod session_lane;
 mod session_older_peers;
+mod session_progress;
 mod session_prompts;
 mod session_repeats;
 mod session_replay;

@@ -83,7 +83,10 @@ impl Views {
     /// Sends the latest state of a view to all clients.
     pub(super) fn send(&mut self, cx: &mut Context, peers: &Peers, delivery: &mut Delivery, place: usize) {
         let Some(view) = self.shown.get_mut(place) else { return };
-        (view.at, view.is_due) = (Some(cx.now), false);
+        if std::mem::take(&mut view.is_due) {
+            cx.timers.cancel(&Timer::View(place));
+        }
+        view.at = Some(cx.now);
         let message = Message::ViewUpdate(view.latest.clone());
         let to = peers.present().map(|(id, _)| id.clone()).collect();
         post(cx, peers, delivery, to, &message);

@@ -1,0 +1,74 @@
+//! The order and the rate of progress and of views, on virtual time.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::time::Duration;
+
+use toolbridge::{Config, Event, Progress, Value};
+
+use crate::session_world::{MS, SECOND, World, request};
+
+const NS: Duration = Duration::from_nanos(1);
+
+/// Reports this many updates at this interval. Returns their numbers in the order in which the caller reads them.
+fn progress_seen(lossy: bool, every: Duration, count: u32) -> Vec<u32> {
+    let mut world = World::new();
+    world.assistant("a", Config::default().lossy(lossy));
+    world.client("phone", Config::default().lossy(lossy), &["steps"]);
+    world.run(SECOND);
+    world.call("a", request("steps")).unwrap();
+    world.run(world.delay);
+    let job = world.ends["phone"].jobs[0].key;
+    for n in 1..=count {
+        let progress = Progress::started().message(n.to_string());
+        world.with("phone", |session, now| session.progress(now, job, progress));
+        // The next update comes before the timers that are due at the same time.
+        world.run(every.saturating_sub(NS));
+        world.now += every.min(NS);
+    }
+    world.finish("phone", Ok(Value::empty()));
+    world.run(SECOND);
+    let text = |event: &Event| match event {
+        Event::Progress { progress, .. } => progress.message.as_ref()?.parse().ok(),
+        _ => None,
+    };
+    world.ends["a"].events.iter().filter_map(text).collect()
+}
+
+#[test]
+fn progress_arrives_in_order_at_any_interval() {
+    for lossy in [false, true] {
+        for every in [0, 1, 4, 5, 6, 20, 50, 95, 99, 100, 101, 105, 200, 1_000] {
+            let numbers = progress_seen(lossy, every * MS, 6);
+            assert!(numbers.is_sorted(), "every {every} ms: {numbers:?}");
+            assert_eq!(numbers.last(), Some(&6), "every {every} ms: the last is always sent");
+        }
+    }
+}
+
+#[test]
+fn progress_at_the_interval_of_the_limit_is_not_dropped() {
+    for lossy in [false, true] {
+        let numbers = progress_seen(lossy, 100 * MS, 6);
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+    }
+}
+
+#[test]
+fn view_that_is_shown_when_a_held_state_is_due_is_sent_once() {
+    let mut world = World::pair(&["t"]);
+    let show = |world: &mut World, n: i64| {
+        let content = Value::from(serde_json::json!(n));
+        world.with("a", |session, now| session.show_view(now, "load", content, None)).unwrap().unwrap();
+    };
+    for n in 1..=3 {
+        show(&mut world, n);
+    }
+    world.now += 100 * MS; // the held state is due, and its timer is not handled yet
+    show(&mut world, 4);
+    world.run(SECOND);
+    let seen: Vec<_> =
+        world.ends["phone"].events.iter().filter(|event| matches!(event, Event::View { .. })).collect();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert!(matches!(seen[1], Event::View { view, .. } if view.content.to_json() == 4));
+}
