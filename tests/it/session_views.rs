@@ -146,3 +146,24 @@ fn view_of_another_than_the_bound_assistant_has_no_effect() {
         assert_eq!(stats.named("not_permitted") + stats.named("unauthorized"), 1, "{name}: {stats:?}");
     }
 }
+
+#[test]
+fn client_that_returns_learns_that_a_view_has_ended() {
+    let mut world = room();
+    for view in ["load", "plan"] {
+        show(&mut world, view, json!(1)).unwrap();
+    }
+    world.run(SECOND);
+    world.leave("phone");
+    world.run(SECOND);
+    show(&mut world, "load", Json::Null).unwrap();
+    for n in 0..13 {
+        show(&mut world, &format!("v{n}"), json!(n)).unwrap(); // these need no place of an ended view
+    }
+    world.run(SECOND);
+    world.ends.get_mut("phone").unwrap().events.clear();
+    world.rejoin("phone");
+    world.run(SECOND);
+    let states = seen(&world, "phone");
+    assert!(states.contains(&state("load", Json::Null)) && states.contains(&state("plan", 1)), "{states:?}");
+}

@@ -23,7 +23,7 @@ const MAX_VIEWS: usize = ViewUpdate::MAX_OPEN;
 /// The latest state of each view.
 #[derive(Debug, Default)]
 pub(super) struct Views {
-    /// At most [`MAX_VIEWS`] views with content. The place of a view is its timer's.
+    /// At most [`MAX_VIEWS`] views, of which some have ended. The place of a view is its timer's.
     shown: Vec<View>,
 }
 
@@ -103,15 +103,17 @@ impl Views {
         }
     }
 
-    /// Sends all views to a client whose Configuration has arrived.
+    /// Sends all views to a client whose Configuration has arrived. One that has returned may not have heard that a view
+    /// ended, so it gets the ends too.
     pub(super) fn send_all_to(
         &self,
         cx: &mut Context,
         peers: &Peers,
         delivery: &mut Delivery,
         id: &Identity,
+        has_returned: bool,
     ) {
-        for view in self.shown.iter().filter(|view| !view.latest.content.is_nil()) {
+        for view in self.shown.iter().filter(|view| has_returned || !view.latest.content.is_nil()) {
             post(cx, peers, delivery, vec![id.clone()], &Message::ViewUpdate(view.latest.clone()));
         }
     }
@@ -125,15 +127,16 @@ impl Views {
             return Ok(MAX_VIEWS);
         }
         let view = View { latest: latest.clone(), at: None, is_due: false };
-        if let Some(place) = self.shown.iter().position(View::is_free) {
-            self.shown[place] = view;
-            return Ok(place);
+        if self.shown.len() < MAX_VIEWS {
+            self.shown.push(view);
+            return Ok(self.shown.len() - 1);
         }
-        if self.shown.len() == MAX_VIEWS {
+        let free = self.shown.iter().enumerate().filter(|(_, it)| it.is_free());
+        let Some(place) = free.min_by_key(|(_, it)| it.at).map(|(place, _)| place) else {
             return Err(ReportError::TooMany { open: MAX_VIEWS, limit: MAX_VIEWS });
-        }
-        self.shown.push(view);
-        Ok(self.shown.len() - 1)
+        };
+        self.shown[place] = view;
+        Ok(place)
     }
 }
 

@@ -104,7 +104,7 @@ impl Exchange {
                 if before != instance {
                     self.outgoing.stop_plain_calls_again(core, id);
                 }
-                match before {
+                match before.clone() {
                     Some(before) if Some(&before) != instance.as_ref() => {
                         self.replace_instance(core, id, before)
                     }
@@ -114,9 +114,10 @@ impl Exchange {
                         self.incoming.raise_floor(core, id);
                     }
                 }
+                let has_returned = before.is_some() && before == instance;
                 let Core { cx, peers, delivery, .. } = core;
                 peers.complete_handshake(cx, delivery, id, received);
-                self.crossed(core, id);
+                self.crossed(core, id, has_returned);
             }
         }
     }
@@ -225,8 +226,9 @@ impl Exchange {
         core.cx.event(Event::Closed(reason.clone()));
     }
 
-    /// Continues everything that waited for both Configurations to arrive.
-    fn crossed(&mut self, core: &mut Core, id: &Identity) {
+    /// Continues everything that waited for both Configurations to arrive. `has_returned` states whether the peer showed
+    /// the same instance in an earlier join.
+    fn crossed(&mut self, core: &mut Core, id: &Identity, has_returned: bool) {
         let is_client = core.cx.is_client();
         if is_client {
             let Core { cx, peers, delivery, .. } = core;
@@ -247,7 +249,7 @@ impl Exchange {
             self.outgoing.stop_calls_ended_meanwhile(core, id);
             self.outgoing.look_for_owners(core);
             let Core { cx, peers, delivery, .. } = core;
-            self.views.send_all_to(cx, peers, delivery, id);
+            self.views.send_all_to(cx, peers, delivery, id, has_returned);
         }
     }
 
