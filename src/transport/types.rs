@@ -206,6 +206,7 @@ pub struct Participant {
     kind: ParticipantKind,
     attributes: BTreeMap<String, String>,
     can_update_metadata: bool,
+    can_publish_data: bool,
     is_admitted: bool,
     may_stop: bool,
 }
@@ -219,6 +220,7 @@ impl Participant {
             kind: ParticipantKind::Standard,
             attributes: BTreeMap::new(),
             can_update_metadata: true,
+            can_publish_data: true,
             is_admitted: false,
             may_stop: false,
         }
@@ -251,6 +253,14 @@ impl Participant {
     #[must_use]
     pub fn can_update_metadata(mut self, may: bool) -> Self {
         self.can_update_metadata = may;
+        self
+    }
+
+    /// Sets whether its token lets it publish data. Default: yes. A client without that permission runs no calls, because
+    /// its results would not arrive.
+    #[must_use]
+    pub fn can_publish_data(mut self, may: bool) -> Self {
+        self.can_publish_data = may;
         self
     }
 
@@ -319,6 +329,11 @@ impl Participant {
     /// Returns true if it may change its own attributes.
     pub fn may_update_metadata(&self) -> bool {
         self.can_update_metadata
+    }
+
+    /// Returns true if its token lets it publish data, as far as the transport knows.
+    pub fn may_publish_data(&self) -> bool {
+        self.can_publish_data
     }
 
     /// Returns true if the local participant's own rule admits it.

@@ -37,6 +37,8 @@ pub(crate) struct World {
     pub(crate) selections: Vec<(String, Selection)>,
     /// The failure of packets to a participant that is not in the room.
     pub(crate) unsent: SendFailure,
+    /// The participants whose tokens do not let them publish data. Their packets fail.
+    pub(crate) muted: BTreeSet<String>,
     last: BTreeMap<(String, String), Instant>,
     /// The behavior of the lossy lane.
     pub(crate) lossy: Lossy,
@@ -154,6 +156,7 @@ impl World {
             lossy: Lossy::default(),
             packet: 0,
             unsent: SendFailure::Closed,
+            muted: BTreeSet::new(),
             last: BTreeMap::new(),
             executed: Vec::new(),
             queue: BTreeMap::new(),
@@ -251,7 +254,7 @@ impl World {
     }
 
     /// Announces this participant to all after a while, and tells it that it was announced.
-    fn announce(&mut self, name: &str) {
+    pub(crate) fn announce(&mut self, name: &str) {
         let who = self.ends[name].who.clone();
         let others: Vec<_> = self.others(name).map(|end| end.who.identity().to_string()).collect();
         for to in others.into_iter().chain([name.to_owned()]) {
@@ -570,7 +573,8 @@ impl World {
                     end.sent.push((packet.to.clone(), frame.clone()));
                     self.packet = packet.id;
                     end.log.push((self.now, packet.lane, frame.clone()));
-                    let (from, here) = (end.who.peer().clone(), end.here);
+                    let is_muted = self.muted.contains(name);
+                    let (from, here) = (end.who.peer().clone(), end.here && !is_muted);
                     let to: Vec<_> = packet.to.iter().map(Identity::as_str).collect();
                     let lost = self.lossy.lose.as_mut().is_some_and(|lose| lose(name, packet.lane, &frame));
                     if lost {
@@ -589,7 +593,8 @@ impl World {
                         if let Some(notes) = &mut self.notes {
                             notes.push((self.now, name.to_owned(), Noted::Unsent(packet.id)));
                         }
-                        session.handle_send_failed(self.now, packet.id, self.unsent.clone());
+                        let why = if is_muted { SendFailure::NotAllowed } else { self.unsent.clone() };
+                        session.handle_send_failed(self.now, packet.id, why);
                     }
                 }
                 Output::Execute(job) => {

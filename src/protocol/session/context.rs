@@ -49,8 +49,9 @@ pub(super) struct Local {
     pub(super) connection: ConnectionState,
     /// The tools that it offers.
     pub(super) tools: Vec<Tool>,
-    /// Whether the server refused a packet because the token does not allow publishing data.
-    pub(super) is_muted: bool,
+    /// The last used stanza, as an absolute value, when the server refused a packet because the token does not allow
+    /// publishing data. `None` if a later frame has arrived.
+    pub(super) muted_at: Option<u32>,
     /// Until this time other participants may not know the local one, and then cannot attribute its packets.
     pub(super) unannounced_until: Option<Instant>,
 }
@@ -58,6 +59,17 @@ pub(super) struct Local {
 impl Local {
     pub(super) fn identity(&self) -> &Identity {
         self.participant.identity()
+    }
+
+    /// Returns whether the local participant may not send: its token does not allow it, or the server has refused a
+    /// packet for that reason.
+    pub(super) fn cannot_publish(&self) -> bool {
+        self.muted_at.is_some() || !self.participant.may_publish_data()
+    }
+
+    /// Notes that the frame of this stanza has arrived at a peer.
+    pub(super) fn note_arrival(&mut self, stanza: i32) {
+        self.muted_at = self.muted_at.filter(|last| stanza.unsigned_abs() <= *last);
     }
 
     /// Returns the offered tool of this name.
@@ -84,7 +96,7 @@ impl Context {
             participant,
             connection: ConnectionState::Connected,
             tools: Vec::new(),
-            is_muted: false,
+            muted_at: None,
             unannounced_until: None,
         };
         Self {

@@ -88,6 +88,11 @@ impl Delivery {
         self.stanza >= LAST_STANZA
     }
 
+    /// Returns the last used stanza, as an absolute value.
+    pub(super) fn last_stanza(&self) -> u32 {
+        self.stanza
+    }
+
     /// Uses all stanza numbers.
     #[cfg(test)]
     pub(super) fn exhaust(&mut self) {

@@ -327,6 +327,10 @@ impl Incoming {
         if shows_instance && cache.is_below_floor(*stanza) {
             return refuse_304(core, &inbound, "the request is older than what is remembered");
         }
+        if core.cx.local.cannot_publish() {
+            core.cx.count(Counter::Refused);
+            return self.refuse(core, &inbound, &ErrorCode::PERMISSION_DENIED); // no result would arrive, so nothing runs
+        }
         if !self.may_prompt(core, &inbound) || !self.has_room_for(core, &inbound) {
             core.cx.count(Counter::Busy);
             return self.refuse(core, &inbound, &ErrorCode::BUSY);
@@ -539,6 +543,9 @@ fn repeat_refusal(
     let text = match code.as_str() {
         "busy" => "too many calls; nothing ran",
         "cancelled" => "the call was cancelled",
+        _ if core.peers.is_bound(&inbound.caller) => {
+            "the token of this client does not allow it to send data; nothing ran"
+        }
         _ => "this client is bound to another assistant, or to none because there are several",
     };
     let error = ToolError::new(code.clone(), text);

@@ -14,7 +14,7 @@ use super::{
     inbox::Inbox,
     liveness::{End, Liveness, Sign},
     packet,
-    participants::{self, Participants},
+    participants::{self, Participants, can_publish_data},
     peer_connection::{Admit, Error, PeerConnection},
     queues::{Leave, Leaving, Queues},
     rejoin::Policy,
@@ -295,11 +295,6 @@ impl Connection {
 /// While the inbox is full, only keepalives are read, so that senders slow down and the path stays alive.
 fn admit(full: bool) -> Admit {
     if full { Admit::KeepAlive } else { Admit::All }
-}
-
-/// Returns true if the local participant may publish data. Without permission info, the server decides.
-fn can_publish_data(info: &ParticipantInfo) -> bool {
-    info.permission.as_ref().is_none_or(|may| may.can_publish_data)
 }
 
 /// Returns true if the local participant is hidden.

@@ -117,6 +117,12 @@ pub(super) fn participant(info: &ParticipantInfo) -> Participant {
         .kind(kind(info))
         .attributes(info.attributes.clone())
         .can_update_metadata(info.permission.as_ref().is_none_or(|may| may.can_update_metadata))
+        .can_publish_data(can_publish_data(info))
+}
+
+/// Returns true if a participant may publish data. Without permission info, the server decides.
+pub(super) fn can_publish_data(info: &ParticipantInfo) -> bool {
+    info.permission.as_ref().is_none_or(|may| may.can_publish_data)
 }
 
 /// A kind that this crate does not know is not standard: it gets no rights by being ordinary.
@@ -185,6 +191,16 @@ mod tests {
         assert_eq!(participant(&assistant).token_role(), None, "no permission, no belief");
         assistant.permission = Some(ParticipantPermission::default());
         assert_eq!(participant(&assistant).token_role(), Some(Role::Assistant));
+    }
+
+    #[test]
+    fn participant_without_the_permission_may_not_publish_data() {
+        let mut phone = info("phone", "PA_1", State::Active, 1);
+        assert!(participant(&phone).may_publish_data(), "the server decides");
+        phone.permission = Some(ParticipantPermission { can_publish_data: false, ..Default::default() });
+        assert!(!participant(&phone).may_publish_data());
+        phone.permission = Some(ParticipantPermission { can_publish_data: true, ..Default::default() });
+        assert!(participant(&phone).may_publish_data());
     }
 
     #[test]

@@ -25,7 +25,14 @@ impl Exchange {
         let (id, sid) = (who.identity().clone(), who.sid().clone());
         if id == *cx.local.identity() {
             // The server describes the local participant, so it has announced it to the others.
-            if sid == *cx.local.participant.sid() && cx.local.unannounced_until.take().is_some() {
+            if sid != *cx.local.participant.sid() {
+                return;
+            }
+            if who.may_publish_data() && !cx.local.participant.may_publish_data() {
+                cx.local.muted_at = None;
+            }
+            cx.local.participant = who; // its permissions may have changed
+            if cx.local.unannounced_until.take().is_some() {
                 self.outgoing.start_silence_timeouts(core);
             }
             return;

@@ -95,7 +95,7 @@ impl Exchange {
         let Core { cx, delivery, .. } = core;
         cx.count(Counter::SendFailed);
         if *why == SendFailure::NotAllowed {
-            cx.local.is_muted = true;
+            cx.local.muted_at = Some(delivery.last_stanza());
             cx.event(Event::NotAllowed);
         }
         let Some(NotSent { to, stanza, purpose, was_never_sent }) = delivery.unsent(cx, packet, why) else {
@@ -158,6 +158,12 @@ impl Exchange {
         let Core { cx, peers, delivery, .. } = core;
         delivery.lane_received(cx, peers, id, &received);
         let message = std::mem::replace(&mut received.message, Message::Heartbeat);
+        if let Message::Acknowledgement(it) = &message
+            && let Some(stanza) = it.acknowledged_stanza_id
+            && core.peers.has_counterpart(&core.cx, id)
+        {
+            core.cx.local.note_arrival(stanza);
+        }
         if let Message::Error(error) = &message
             && self.stream_refused(core, id, error)
         {

@@ -18,7 +18,7 @@ const COMPARED: usize = 1024;
 impl Outgoing {
     /// Returns the error of a call that found no owner.
     pub(super) fn no_owner_error(&self, core: &Core, call: &Call) -> CallError {
-        if core.cx.local.is_muted {
+        if core.cx.local.cannot_publish() {
             return CallError::NotAllowed;
         }
         let tool = call.tool.clone();

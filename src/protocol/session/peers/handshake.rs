@@ -262,7 +262,7 @@ impl Peers {
         let Some(remote) = self.remotes.get_mut(id) else { return Greeting::Ignored };
         remote.features = Features::of(its);
         remote.standing = remote.standing.speaks();
-        cx.local.is_muted &= !incoming.has_received_configuration();
+        cx.local.muted_at = cx.local.muted_at.filter(|_| !incoming.has_received_configuration());
         if remote.is_configured() && remote.instance == instance {
             return self.handle_repeated(cx, delivery, id, incoming.has_received_configuration());
         }

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use livekit_protocol::{ParticipantInfo, RoomMovedResponse, participant_info};
 
-use super::{Connection, can_publish_data, is_hidden};
+use super::{Connection, is_hidden};
 use crate::transport::{
     CloseReason, ConnectionState, TransportEvent,
     livekit::{
         liveness::End,
-        participants::{self, Participants},
+        participants::{self, Participants, can_publish_data},
         queues::Queues,
         signal::{NotResumed, ServerEvent},
         snapshot::TaskEvent,
