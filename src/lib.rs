@@ -74,7 +74,7 @@
 //!
 //! The guide has a page on each larger subject: [reliability](guide::reliability), [reconnection](guide::reconnection),
 //! [recording and replay](guide::recording), [networks](guide::networks), [tokens](guide::tokens),
-//! [testing](guide::testing), [MCP](guide::mcp), [RAP](guide::rap), [ACP](guide::acp),
+//! [testing](guide::testing), [logging](guide::logging), [MCP](guide::mcp), [RAP](guide::rap), [ACP](guide::acp),
 //! [results between tool systems](guide::systems), and [the command line](guide::command_line).
 //!
 //! # How it fits together
@@ -191,6 +191,7 @@ pub mod guide {
     //! | [`networks`] | What works behind proxies, firewalls and TURN servers, and how are failures found? |
     //! | [`tokens`] | How does a token server set a participant's role? |
     //! | [`testing`] | How are tools and assistants tested without a network? |
+    //! | [`logging`] | What is logged, how is it shown, and what does a panicking tool leave? |
     //! | [`command_line`] | Which verbs has `toolbridge`, and what do its exit codes mean? |
 
     #[doc = include_str!("guide/acp.md")]
@@ -198,6 +199,9 @@ pub mod guide {
 
     #[doc = include_str!("guide/command_line.md")]
     pub mod command_line {}
+
+    #[doc = include_str!("guide/logging.md")]
+    pub mod logging {}
 
     #[cfg(feature = "mcp-server")]
     #[doc = include_str!("guide/mcp.md")]
