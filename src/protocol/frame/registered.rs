@@ -10,6 +10,9 @@ use crate::{
     value::Value,
 };
 
+/// The longest title, and the longest name of a source, of a tool, in bytes. They are labels that people read.
+const MAX_LABEL: usize = 256;
+
 impl From<&Tool> for RegisteredTool {
     fn from(tool: &Tool) -> Self {
         let options = tool.tool_options();
@@ -40,7 +43,7 @@ impl From<&Tool> for RegisteredTool {
 }
 
 impl RegisteredTool {
-    /// Returns the tool's definition. Annotations that are unknown or have another type are left out.
+    /// Returns the tool's definition. Annotations that are unknown, too long or have another type are left out.
     ///
     /// # Errors
     /// The name is invalid.
@@ -48,6 +51,7 @@ impl RegisteredTool {
         let annotations = self.annotations.as_ref().map(Value::to_json).unwrap_or_default();
         let is_set = |key: &str| annotations.get(key).and_then(Json::as_bool).unwrap_or(false);
         let text = |key: &str| annotations.get(key).and_then(Json::as_str);
+        let label = |key: &str| text(key).filter(|label| label.len() <= MAX_LABEL);
         let mut options = ToolOptions::default()
             .barge_in(text("onBargeIn").and_then(BargeIn::from_text).unwrap_or_default());
         options.destructive = is_set("destructive");
@@ -60,13 +64,13 @@ impl RegisteredTool {
         if let Some(schema) = &self.input_schema {
             tool = tool.schema(schema.to_json());
         }
-        if let Some(title) = text("title") {
+        if let Some(title) = label("title") {
             tool = tool.with_title(title);
         }
         if let Some(schema) = annotations.get("outputSchema").filter(|schema| schema.is_object()) {
             tool = tool.with_output_schema(schema.clone());
         }
-        if let Some(source) = text("source") {
+        if let Some(source) = label("source") {
             tool = tool.with_source(source);
         }
         Ok(tool)
@@ -97,6 +101,19 @@ mod tests {
     fn plain_definition_has_no_annotations() {
         let tool = Tool::new("lamp".parse().unwrap(), "");
         assert_eq!(RegisteredTool::from(&tool).annotations, None);
+    }
+
+    #[test]
+    fn title_and_source_have_at_most_256_bytes() {
+        let registered = |label: &str| RegisteredTool {
+            name: "lamp".into(),
+            annotations: Some(Value::from(json!({"title": label, "source": label}))),
+            ..RegisteredTool::default()
+        };
+        let read = registered(&"x".repeat(256)).tool().unwrap();
+        assert_eq!((read.title().map(str::len), read.source().map(str::len)), (Some(256), Some(256)));
+        let read = registered(&"x".repeat(257)).tool().unwrap();
+        assert_eq!((read.title(), read.source()), (None, None));
     }
 
     #[test]
