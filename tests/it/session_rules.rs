@@ -4,7 +4,7 @@
 
 use toolbridge::{
     CallError, CallId, CallKey, Config, ConnectionState, Execution, Participant, Peer, Role, SendFailure,
-    Tool, ToolOptions, TransportEvent, Value,
+    Session, Tool, ToolOptions, TransportEvent, Value,
     frame::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult, ToolsRegisterAck},
 };
 
@@ -518,4 +518,72 @@ fn retransmission_of_stops_and_requests_is_in_stanza_order() {
     let sent = &world.ends["a"].sent[before..];
     let at = |kind: Kind| sent.iter().position(|(_, frame)| frame.kind() == kind).unwrap();
     assert!(at(Kind::CONTROL_STOP) < at(Kind::TOOL_USE_REQUEST));
+}
+
+/// A client's stop of all calls is sent again after a rejoin, because its acknowledgement was lost.
+#[test]
+fn repeated_stop_without_a_target_spares_calls_that_began_since() {
+    let mut world = World::pair(&["hang"]);
+    world.allow_stop("phone");
+    world.run(SECOND);
+    let stop_all = |world: &mut World| {
+        world.with("phone", |session, now| session.ask_to_stop(now, None)).unwrap().unwrap();
+        world.run(SECOND);
+    };
+    let is_cancelled =
+        |world: &World, key| matches!(world.settled("a", key), Some(Err(CallError::Cancelled)));
+    let first = world.call("a", request("hang")).unwrap();
+    world.run(SECOND);
+    world.fate = Some(Box::new(|to, _, frame| match (to, frame.kind()) {
+        ("phone", Kind::ACKNOWLEDGEMENT) => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    stop_all(&mut world);
+    assert!(is_cancelled(&world, first));
+    let second = world.call("a", request("hang")).unwrap();
+    world.run(100 * MS);
+    world.fate = None;
+    world.rejoin("phone");
+    world.run(SECOND);
+    let stops = world.sent("phone", Kind::CONTROL_STOP);
+    assert_eq!((stops.len(), stops[0].1.stanza_id()), (2, stops[1].1.stanza_id()), "the stop was repeated");
+    assert!(world.settled("a", second).is_none());
+    stop_all(&mut world);
+    assert!(is_cancelled(&world, second), "another stop has its effect");
+}
+
+/// Its results would not arrive, so nothing runs.
+#[test]
+fn client_that_may_not_publish_data_runs_no_call() {
+    for is_announced in [true, false] {
+        let mut world = World::new();
+        world.assistant("a", Config::default());
+        world.muted.insert("phone".to_owned());
+        let who = Participant::new("phone", world.sid()).role(Role::Client).can_publish_data(!is_announced);
+        let mut session = Session::client(world.now, who.clone(), Config::default().room("room"), [1; 32]);
+        session.offer(world.now, vec![tool("t")]).unwrap();
+        world.enter(&who, Some(session));
+        world.handle("phone", |_| Some(Ok(value(1))));
+        world.run(SECOND);
+        let silent = world.ask("a", request("t").to("phone").timeout(3 * SECOND));
+        assert!(matches!(silent, Err(CallError::Timeout { .. })), "{silent:?}");
+        assert!(
+            !world.sent("a", Kind::TOOL_USE_REQUEST).is_empty(),
+            "a silent client is called as a plain one"
+        );
+        assert!(world.executed.is_empty());
+        assert!(world.count("phone", "refused") > 0);
+        // The server allows it to publish.
+        world.muted.clear();
+        let end = world.ends.get_mut("phone").unwrap();
+        end.who = end.who.clone().can_publish_data(true);
+        world.announce("phone");
+        world.run(10 * SECOND);
+        if !is_announced {
+            // The acknowledgement of a refusal shows the client that its packets arrive again.
+            assert!(!world.ask("a", request("t")).unwrap_err().may_have_run());
+            world.run(SECOND);
+        }
+        assert!(world.ask("a", request("t")).is_ok(), "{is_announced}");
+    }
 }

@@ -99,7 +99,12 @@ impl Outgoing {
                 .complain(id, if is_counterpart { Counter::NotPermitted } else { Counter::Unauthorized });
         }
         core.acknowledge_always(id, incoming.stanza(), None);
-        let Some(target) = &stop.target_id else { return self.stop_all(core) };
+        let Some(target) = &stop.target_id else {
+            if core.peers.note_stop_of_all(id, incoming.stanza()) {
+                return core.cx.count(Counter::Duplicate); // sent again; it means the calls of its own time
+            }
+            return self.stop_all(core);
+        };
         if let Some(key) = self.calls.key_of(&CallId::known(target.as_str())) {
             let reason = stop.reason.as_deref().and_then(StopReason::from_text);
             self.cancel_call(core, key, reason.unwrap_or(StopReason::Caller));

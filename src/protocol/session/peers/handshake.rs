@@ -266,7 +266,7 @@ impl Peers {
         if remote.is_configured() && remote.instance == instance {
             return self.handle_repeated(cx, delivery, id, incoming.has_received_configuration());
         }
-        let before = std::mem::replace(&mut remote.instance, instance.clone());
+        let before = remote.show_instance(instance.clone());
         if before.is_some() && before != instance {
             remote.pair.signal(Signal::Void); // frames for the old instance must not be sent to the new one
         }
@@ -315,8 +315,13 @@ impl Peers {
         remote.standing = remote.standing.speaks();
         let is_newly_plain = is_plain_speech && !remote.is_configured() && !remote.is_plain();
         // A peer that showed an instance does not use the plain form, so this is another process.
-        let before = if is_newly_plain { remote.instance.take() } else { None };
+        let before = if is_newly_plain { remote.show_instance(None) } else { None };
         Some(PlainSpeech { is_news: is_first || is_newly_plain, is_newly_plain, before })
+    }
+
+    /// Assistant: notes a client's stop without a target. Returns whether the same instance has sent it before.
+    pub(crate) fn note_stop_of_all(&mut self, id: &Identity, stanza: Option<i32>) -> bool {
+        self.remotes.get_mut(id).is_some_and(|remote| remote.note_stop_of_all(stanza))
     }
 
     /// Marks a peer as plain, because it sent a frame without a Configuration.

@@ -40,6 +40,8 @@ pub(crate) struct Remote {
     /// The instances that another one replaced, each with the last stanza received from it.
     former: VecDeque<(Instance, u32)>,
     pub(super) features: Features,
+    /// The highest stanza, as an absolute value, of the present instance's stops without a target.
+    stopped: u32,
     /// Whether the local configuration or a local call names it.
     pub(super) named: bool,
     pub(super) standing: Standing,
@@ -223,6 +225,7 @@ impl Remote {
             instance: None,
             former: VecDeque::new(),
             features: Features::default(),
+            stopped: 0,
             named,
             standing: Standing::default(),
             tools: Vec::new(),
@@ -393,6 +396,24 @@ impl Remote {
 
     pub(super) fn revive(&mut self, sid: &Sid) {
         self.dead.retain(|dead| dead != sid);
+    }
+
+    /// Sets the instance that it shows. Returns the one before.
+    pub(super) fn show_instance(&mut self, instance: Option<Instance>) -> Option<Instance> {
+        if self.instance != instance {
+            self.stopped = 0;
+        }
+        std::mem::replace(&mut self.instance, instance)
+    }
+
+    /// Notes a stop without a target. Returns whether this instance has sent it before, in an earlier join.
+    pub(super) fn note_stop_of_all(&mut self, stanza: Option<i32>) -> bool {
+        let Some(stanza) = stanza.map(i32::unsigned_abs).filter(|_| self.instance.is_some()) else {
+            return false;
+        };
+        let is_repeated = stanza <= self.stopped;
+        self.stopped = self.stopped.max(stanza);
+        is_repeated
     }
 
     /// Remembers an instance that another one has replaced. If it returns, none of its requests up to this stanza runs.
