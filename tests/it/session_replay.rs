@@ -1,11 +1,11 @@
 //! Unacknowledged frames are retransmitted when their peer returns, and nothing runs twice because of it.
 
 use toolbridge::{
-    CallError, CallId, Config, Event, Lane, SendFailure, Tool, ToolOptions, TransportEvent,
+    CallError, CallId, Config, ConnectionState, Event, Lane, SendFailure, Tool, ToolOptions, TransportEvent,
     frame::{Configuration, Frame, Kind, Message, Meta},
 };
 
-use crate::session_world::{MS, SECOND, World, receivers, request, value};
+use crate::session_world::{Fate, MS, SECOND, World, receivers, request, sent_packet, value};
 
 /// The stanzas of the frames of a type that this participant sent.
 fn stanzas(world: &World, name: &str, kind: Kind) -> Vec<i32> {
@@ -225,8 +225,7 @@ fn unsent_request_is_sent_when_the_connection_is_restored_or_never_delivered() {
     world.handle("phone", |_| Some(Ok(value(1))));
     let interrupted = |world: &mut World| {
         world.with("a", |session, now| {
-            session
-                .handle_event(now, TransportEvent::ConnectionState(toolbridge::ConnectionState::Reconnecting))
+            session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting))
         });
         world.ends.get_mut("a").unwrap().here = false;
     };
@@ -238,7 +237,7 @@ fn unsent_request_is_sent_when_the_connection_is_restored_or_never_delivered() {
     // Under the same sid, and under another.
     world.ends.get_mut("a").unwrap().here = true;
     world.with("a", |session, now| {
-        session.handle_event(now, TransportEvent::ConnectionState(toolbridge::ConnectionState::Connected))
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected))
     });
     world.run(SECOND);
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
@@ -405,4 +404,54 @@ fn replaced_instance_runs_nothing_twice_when_it_returns() {
     world.run(SECOND);
     assert_eq!(world.executed.len(), 1);
     assert_eq!(world.count("phone", "refused"), 1);
+}
+
+/// The first packet of the request may have arrived, so the call is still open.
+#[test]
+fn retransmitted_request_that_was_not_sent_is_sent_again() {
+    for why in [SendFailure::QueueFull, SendFailure::Interrupted] {
+        let mut world = World::pair(&["t"]);
+        world.notes = Some(Vec::new());
+        world.handle("phone", |_| Some(Ok(value(1))));
+        world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
+            Kind::TOOL_USE_REQUEST => Fate::IsLost,
+            _ => Fate::Arrives,
+        }));
+        let key = world.call("a", request("t")).unwrap();
+        world.run(100 * MS);
+        world.rejoin("phone");
+        world.run(SECOND);
+        assert_eq!(world.sent("a", Kind::TOOL_USE_REQUEST).len(), 2);
+        world.fate = None;
+        let packet = sent_packet(&world, "a", Kind::TOOL_USE_REQUEST);
+        world.with("a", |session, now| {
+            session.handle_send_failed(now, packet, why.clone());
+            if why == SendFailure::Interrupted {
+                session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting));
+                session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected));
+            }
+        });
+        world.run(2 * SECOND);
+        assert!(matches!(world.settled("a", key), Some(Ok(_))), "{why:?}");
+    }
+}
+
+/// The owner has ended the call, so it needs no stop.
+#[test]
+fn stop_of_an_answered_call_is_not_retransmitted() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
+        Kind::CONTROL_STOP => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    world.with("a", |session, now| session.cancel(now, key));
+    world.finish("phone", Ok(value(1)));
+    world.run(SECOND);
+    assert_eq!(world.count("a", "late"), 1);
+    world.fate = None;
+    world.rejoin("phone");
+    world.run(3 * SECOND);
+    assert_eq!(world.sent("a", Kind::CONTROL_STOP).len(), 1);
 }

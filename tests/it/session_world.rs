@@ -656,6 +656,16 @@ pub(crate) fn seed(name: &str, number: u32) -> [u8; 32] {
     seed
 }
 
+/// The id of the last packet with a frame of this type that a session sent, if its inputs and outputs are captured.
+pub(crate) fn sent_packet(world: &World, name: &str, kind: Kind) -> u64 {
+    let is_it = |packet: &Packet| Frame::decode(packet.payload.clone()).unwrap().kind() == kind;
+    let sent = world.notes.iter().flatten().rev().find_map(|(_, who, noted)| match noted {
+        Noted::Sent(packet) if who == name && is_it(packet) => Some(packet.id),
+        _ => None,
+    });
+    sent.unwrap()
+}
+
 /// The identities to which a session sent frames of this type.
 pub(crate) fn receivers(sent: &[(Vec<Identity>, Frame)]) -> BTreeSet<Identity> {
     sent.iter().flat_map(|(to, _)| to.iter().cloned()).collect()

@@ -76,7 +76,7 @@ impl Exchange {
                 }
             }
             Timer::Queue(id) => {
-                incoming.send_waiting_results(core, &id);
+                incoming.send_refused(core, &id);
                 outgoing.send_refused(core, &id);
             }
             Timer::Lane(id) => delivery.lane_due(cx, peers, &id),

@@ -186,6 +186,14 @@ impl Incoming {
         self.send_waiting_results(core, id);
     }
 
+    /// Sends a caller the claims and results again that it or the transport had no room for.
+    pub(super) fn send_refused(&mut self, core: &mut Core, id: &Identity) {
+        for call in core.delivery.claims_unsent(id) {
+            self.claim_again(core, id, &call);
+        }
+        self.send_waiting_results(core, id);
+    }
+
     /// Refuses all further requests and gives up the claims.
     pub(super) fn drain(&mut self, core: &mut Core) {
         self.is_draining = true;

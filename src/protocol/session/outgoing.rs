@@ -281,9 +281,9 @@ impl Outgoing {
         self.settled.stop_not_sent(call, stanza);
     }
 
-    /// Sends a peer the frames that have not been sent to it in any packet.
+    /// Sends a peer the frames whose last packet was not sent.
     pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity) {
-        for call in core.delivery.requests_never_sent(id) {
+        for call in core.delivery.requests_unsent(id) {
             self.ask_again(core, &call);
         }
         self.grants_again(core, id);

@@ -60,6 +60,8 @@ struct Frame {
     refusals: u32,
     /// Whether its peer refused it, so that it is sent again later.
     must_wait: bool,
+    /// Whether its last packet was not sent, so that it must be sent again.
+    is_unsent: bool,
 }
 
 impl Purpose {
@@ -122,7 +124,7 @@ impl Frames {
             frame.packet = sent.packet;
             frame.is_fast = sent.is_fast || (frame.is_fast && frame.left > 0);
             frame.left += 1;
-            frame.must_wait = false;
+            (frame.must_wait, frame.is_unsent) = (false, false);
             return;
         }
         let frame = Frame {
@@ -132,6 +134,7 @@ impl Frames {
             is_fast: sent.is_fast,
             refusals: 0,
             must_wait: false,
+            is_unsent: false,
         };
         frames.insert(sent.stanza.unsigned_abs(), frame);
     }
@@ -204,9 +207,10 @@ impl Delivery {
         self.release_window(to, stanza)
     }
 
-    /// Forgets a frame, which may still be in transit.
-    pub(crate) fn forget_frame(&mut self, to: &Identity, stanza: i32) {
+    /// Forgets a frame, which may still be in transit. Returns whether its window has room for another one.
+    pub(crate) fn forget_frame(&mut self, to: &Identity, stanza: i32) -> bool {
         self.frames.remove(to, stanza);
+        self.release_window(to, stanza)
     }
 
     /// Forgets all frames to a peer that acknowledges nothing any more.
@@ -229,14 +233,23 @@ impl Delivery {
         self.frames.frame(to, stanza).is_some_and(|frame| self.is_large_to(frame.packet, to))
     }
 
-    /// Returns the requests to this peer of which no packet was sent, in the order of their stanzas.
-    pub(crate) fn requests_never_sent(&self, to: &Identity) -> Vec<CallId> {
-        self.requests_to(to, |frame| frame.left == 0)
+    /// Returns the requests to this peer whose last packet was not sent, in the order of their stanzas.
+    pub(crate) fn requests_unsent(&self, to: &Identity) -> Vec<CallId> {
+        self.requests_to(to, |frame| frame.is_unsent)
     }
 
-    /// Returns the requests that this peer refused for lack of space, in the order of their stanzas.
+    /// Returns the requests that the transport or, for lack of space, this peer refused, in the order of their stanzas.
     pub(crate) fn requests_refused(&self, to: &Identity) -> Vec<CallId> {
-        self.requests_to(to, |frame| frame.must_wait)
+        self.requests_to(to, |frame| frame.must_wait || frame.is_unsent)
+    }
+
+    /// Returns the calls of the claims to this peer whose last packet was not sent, in the order of their stanzas.
+    pub(crate) fn claims_unsent(&self, to: &Identity) -> Vec<CallId> {
+        let claim = |frame: &Frame| match &frame.purpose {
+            Purpose::Claim(call) if frame.is_unsent => Some(call.clone()),
+            _ => None,
+        };
+        self.frames.of_peer(to).filter_map(claim).collect()
     }
 
     /// Returns the purposes of the frames that this peer has not acknowledged, in the order of their stanzas.
@@ -264,6 +277,7 @@ impl Delivery {
         if is_proven && *why == SendFailure::Interrupted {
             frame.left = frame.left.saturating_sub(1);
         }
+        frame.is_unsent = true;
         let purpose = frame.purpose.clone();
         if !matches!(purpose, Purpose::Request(_) | Purpose::Claim(_)) {
             self.frames.remove(&to, stanza);

@@ -106,9 +106,9 @@ impl Exchange {
                 if was_never_sent && *why != SendFailure::Interrupted {
                     self.outgoing.request_unsent(core, &call, why);
                 }
-                return;
             }
-            Purpose::Claim(_) | Purpose::LaneOnly(_) => return,
+            Purpose::Claim(_) => {}
+            Purpose::LaneOnly(_) => return,
             Purpose::Stop(call) => self.outgoing.stop_unsent(&call, stanza),
             Purpose::StopRequest => self.outgoing.stop_request_unsent(stanza),
             Purpose::Result(call) => match why {

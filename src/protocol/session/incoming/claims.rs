@@ -121,7 +121,9 @@ impl Incoming {
     pub(super) fn end_claim(&mut self, core: &mut Core, id: &Identity, call: &CallId, outcome: Outcome) {
         let Some(claim) = self.caches.get_mut(id).and_then(|cache| cache.claims.remove(call)) else { return };
         core.cx.timers.cancel(&Timer::ClaimDeadline(claim.job));
-        core.delivery.forget_frame(id, claim.stanza);
+        if core.delivery.forget_frame(id, claim.stanza) {
+            self.retransmit(core, id);
+        }
         self.answer(core, id, call, outcome, false);
     }
 

@@ -111,9 +111,10 @@ impl Incoming {
             return None;
         }
         let sent = self.caches.get_mut(caller).and_then(|cache| cache.note_sent(call, None));
-        if let Some(stanza) = sent {
-            core.delivery.forget_frame(caller, stanza);
-            self.release_window(core, caller, stanza);
+        if let Some(stanza) = sent
+            && core.delivery.forget_frame(caller, stanza)
+        {
+            self.retransmit(core, caller);
         }
         Some(times)
     }
@@ -182,11 +183,13 @@ impl Incoming {
         let Some(answer) = cache.answer_of(call) else { return };
         let is_second = size_of_answer(&answer.message) <= size_of_answer(&message);
         answer.message = message;
-        if let Some(stanza) = cache.note_sent(call, None) {
-            core.delivery.forget_frame(caller, stanza);
-        }
+        let sent = cache.note_sent(call, None);
+        let has_room = sent.is_some_and(|stanza| core.delivery.forget_frame(caller, stanza));
         if !is_second {
             self.send_result(core, caller, call);
+        }
+        if has_room {
+            self.retransmit(core, caller);
         }
     }
 

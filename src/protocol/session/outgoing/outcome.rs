@@ -40,8 +40,11 @@ impl Outgoing {
         } else if core.peers.get(id).is_some_and(|it| self.settled.is_owned_by(&result.id, id, it)) {
             let repeated = self.settled.answered(&result.id);
             if let Some(stanza) = self.settled.get(&result.id).and_then(Gone::stop_sent_as) {
-                core.delivery.stop_repeating(id, stanza);
-                self.release_window(core, id, stanza); // its stop need not be acknowledged any more
+                // Its stop need not be acknowledged any more.
+                self.settled.stop_known(&result.id, stanza);
+                if core.delivery.withdraw_frame(id, stanza) {
+                    self.retransmit(core, id);
+                }
             }
             core.cx.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
             if result.success {

@@ -74,7 +74,7 @@ pub(super) struct Gone {
 /// Whether the owner has been sent a stop.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// No stop is needed: the owner answered, or its tool may continue.
+    /// No stop is needed: the owner has answered.
     Unwanted,
     /// The stop is sent when the owner is reachable.
     Waiting,
@@ -154,11 +154,16 @@ impl Settled {
         self.calls.get(call).is_some_and(|gone| gone.asked.is_of(id, remote))
     }
 
-    /// Notes an answer of the owner. Returns whether it had answered before.
+    /// Notes an answer of the owner, which needs no stop any more. Returns whether it had answered before.
     pub(super) fn answered(&mut self, call: &CallId) -> bool {
         let before = self.calls.get(call).is_some_and(|gone| gone.answered);
         if !before {
-            self.change(call, |gone| gone.answered = true);
+            self.change(call, |gone| {
+                gone.answered = true;
+                if gone.stop == Stop::Waiting {
+                    gone.stop = Stop::Unwanted;
+                }
+            });
         }
         before
     }
@@ -332,7 +337,9 @@ impl Outgoing {
         if let Some(gone) = self.settled.forget(call)
             && let Some(stanza) = gone.stop_sent_as()
         {
-            core.delivery.forget_frame(&gone.asked.owner, stanza);
+            if core.delivery.forget_frame(&gone.asked.owner, stanza) {
+                self.retransmit(core, &gone.asked.owner);
+            }
         }
     }
 
