@@ -864,3 +864,23 @@ fn patience_applies_to_a_call_that_waited_for_its_owner() {
     while world.settled("a", key).is_none() && world.step() {}
     assert_eq!(world.now.duration_since(began), 90 * SECOND);
 }
+
+/// The tool's own limit is shorter than the time that the call has waited for its owner.
+#[test]
+fn call_without_time_left_for_its_owner_is_not_sent() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.run(200 * MS);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(3 * SECOND);
+    world.client("phone", Config::default(), &[]);
+    let quick = tool("t").options(ToolOptions::default().patience(2 * SECOND));
+    world.with("phone", |session, now| session.offer(now, vec![quick])).unwrap().unwrap();
+    world.run(SECOND);
+    let outcome = world.settled("a", key).unwrap();
+    assert!(
+        matches!(outcome, Err(error @ CallError::NotDelivered { .. }) if !error.may_have_run()),
+        "{outcome:?}"
+    );
+    assert!(world.executed.is_empty() && world.sent("a", Kind::TOOL_USE_REQUEST).is_empty());
+}

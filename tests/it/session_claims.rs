@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use toolbridge::{
     BargeIn, CallError, CallId, CallKey, Config, ConnectionState, Consent, Event, Execution, Identity,
-    Participant, Role, SendFailure, Tool, ToolError, ToolOptions, TransportEvent, Value,
+    Participant, Role, SelectionPolicy, SendFailure, Tool, ToolError, ToolOptions, TransportEvent, Value,
     frame::{
         Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
         ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
@@ -15,7 +15,7 @@ use toolbridge::{
 
 use crate::{
     session_alicia::plain_request,
-    session_world::{Fate, MS, Random, SECOND, World, request, tool, value},
+    session_world::{Fate, MS, Random, SECOND, World, request, sent_packet, tool, value},
 };
 
 /// The assistant's result; a client's is 1.
@@ -985,4 +985,73 @@ fn random_network_faults_never_run_a_call_at_both_ends() {
         assert_eq!(world.session("a").open_calls(), 0);
     }
     assert!(fallbacks > 200 && claimed > 200, "{fallbacks} {claimed}");
+}
+
+/// The call waited for the author's function, so its claim window is short.
+#[test]
+fn claim_window_is_half_of_the_time_that_is_left() {
+    let choose = SelectionPolicy::by(|_, candidates| candidates.first().map(|it| it.identity.clone()));
+    let mut world = home_of(Config::default().choose(choose), &["phone", "tv"]);
+    world.answers_selections = false;
+    let key = world.call("a", request("lookup").timeout(4 * SECOND)).unwrap();
+    world.run(3 * SECOND);
+    world.fate = Some(Box::new(|to, _, _| if to == "a" { Fate::IsLost } else { Fate::Arrives }));
+    let (_, selection) = world.selections.remove(0);
+    world.with("a", |session, now| session.select(now, selection.key, selection.evaluate()));
+    world.run(600 * MS);
+    assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(HERE));
+}
+
+/// Otherwise no time would be left for the tool when no client claims the call.
+#[test]
+fn claim_window_leaves_time_for_the_assistants_own_tool() {
+    let mut world = home(&["phone"]);
+    let own = shared("lookup").options(ToolOptions::default().prefer_client().patience(SECOND));
+    world.with("a", |session, now| session.offer(now, vec![own])).unwrap().unwrap();
+    world.run(SECOND);
+    world.fate = Some(Box::new(|to, _, _| if to == "a" { Fate::IsLost } else { Fate::Arrives }));
+    let key = world.call("a", request("lookup")).unwrap();
+    world.run(600 * MS);
+    assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(HERE));
+}
+
+/// The transport had no room for the claim, and the request is not repeated.
+#[test]
+fn claim_without_room_is_sent_again() {
+    let mut world = home(&["phone"]);
+    world.notes = Some(Vec::new());
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.fate = Some(Box::new(|to, _, _| if to == "a" { Fate::IsLost } else { Fate::Arrives }));
+    let key = world.call("a", request("lookup").timeout(10 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.fate = None;
+    let claim = sent_packet(&world, "phone", Kind::ACKNOWLEDGEMENT);
+    world.with("phone", |session, now| session.handle_send_failed(now, claim, SendFailure::QueueFull));
+    world.run(3 * SECOND);
+    assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(1));
+}
+
+/// A claim that has ended makes room for the next one that is sent again after a rejoin.
+#[test]
+fn ended_claim_leaves_the_retransmission_window() {
+    let mut world = home(&[]);
+    let mut config = Config::default();
+    config.caps.frames.retransmit_frames = 1;
+    world.client("phone", config, &["lookup"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(SECOND);
+    // No answer to a claim arrives.
+    world.fate = Some(Box::new(|to, _, frame| match (to, frame.kind()) {
+        ("phone", Kind::ACKNOWLEDGEMENT) => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    let calls =
+        [3 * SECOND, 60 * SECOND].map(|limit| world.call("a", request("lookup").timeout(limit)).unwrap());
+    world.run(500 * MS);
+    world.rejoin("a");
+    world.run(SECOND);
+    world.fate = None;
+    world.run(3 * SECOND);
+    assert!(world.settled("a", calls[0]).unwrap().is_err());
+    assert_eq!(world.settled("a", calls[1]).unwrap().as_ref().unwrap(), &value(1));
 }

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use toolbridge::{
-    Config, ConnectionState, Event, Lane, Outcome, Request, SendFailure, ToolError, TransportEvent, Value,
-    frame::{Frame, Kind, Message},
+    Config, ConnectionState, Event, Lane, Outcome, Request, SendFailure, ToolError, ToolOptions,
+    TransportEvent, Value,
+    frame::{Frame, Kind, Message, Meta},
 };
 
-use crate::session_world::{Fate, Lossy, MS, Random, SECOND, World, request, value};
+use crate::session_world::{Fate, Lossy, MS, Random, SECOND, World, request, tool, value};
 
 /// An assistant and a phone whose transports have a lossy lane, after their handshake and two calls: the first shows
 /// the assistant that its Configuration arrived, the second measures the round trip.
@@ -654,4 +655,33 @@ fn plain_request_does_not_open_the_fast_lane() {
     world.leave("a");
     world.run(100 * MS);
     assert_eq!(world.session("phone").bound(), None, "the goodbye arrived");
+}
+
+/// A refusal of the request to an earlier instance says nothing about the request to the present one.
+#[test]
+fn request_to_a_second_instance_is_repeated_after_a_refusal_of_the_first() {
+    let mut world = fresh(lossy(), lossy());
+    let idempotent = || vec![tool("t").options(ToolOptions::default().idempotent())];
+    world.with("phone", |session, now| session.offer(now, idempotent())).unwrap().unwrap();
+    world.ends.get_mut("phone").unwrap().handler = None;
+    world.run(SECOND);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(200 * MS);
+    world.leave("phone");
+    world.client("phone", lossy(), &[]);
+    world.handle("phone", |_| Some(Ok(value(2))));
+    world.run(300 * MS);
+    for _ in 0..2 {
+        world.ask("a", request("bridge.echo").to("phone")).unwrap(); // opens the fast lane
+    }
+    lose(&mut world, |name, _, frame| name == "a" && frame.kind() == Kind::TOOL_USE_REQUEST);
+    world.with("phone", |session, now| session.offer(now, idempotent())).unwrap().unwrap();
+    world.run(45 * MS);
+    assert!(world.settled("a", key).is_none());
+    let refusal = Message::Error(world.other_instance(key));
+    world.send("phone", &["a"], &Meta::new(), &refusal);
+    world.run(25 * MS);
+    lose(&mut world, |_, _, _| false);
+    world.run(SECOND);
+    assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(2));
 }

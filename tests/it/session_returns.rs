@@ -555,3 +555,36 @@ fn stop_settled_by_its_result_does_not_block_the_next_one() {
     world.run(SECOND);
     assert_eq!(world.ends["phone"].aborted.len(), 2);
 }
+
+/// Three calls were sent to another client when their owner was replaced. Each that ends is stopped at the first
+/// instance, which has returned, and no other one.
+#[test]
+fn each_ended_call_is_stopped_once_at_the_replaced_instance() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    instance_joins(&mut world, "one");
+    let calls = [(); 3].map(|()| world.call("a", request("look").timeout(60 * SECOND)).unwrap());
+    world.run(50 * MS);
+    world.leave("phone");
+    world.run(200 * MS);
+    world.client("tablet", Config::default(), &["look"]);
+    world.run(200 * MS);
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world.send_bytes("phone", &["a"], &configuration("two")); // it registers nothing
+    world.run(200 * MS);
+    assert_eq!(world.ends["tablet"].jobs.len(), 3, "the tablet runs the calls");
+    let sid = world.sid();
+    world.leave("phone");
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world.send_bytes("phone", &["a"], &configuration("one"));
+    world.run(200 * MS);
+    for key in calls {
+        world.finish("tablet", Ok(value(1)));
+        world.run(100 * MS);
+        assert!(world.settled("a", key).is_some());
+    }
+    assert_eq!(world.received("phone", Kind::CONTROL_STOP).len(), 3);
+}

@@ -415,8 +415,14 @@ impl Outgoing {
         if call.budget.apply(&core.cx, tool_of(core, owner, &call.tool)) {
             core.cx.set_timer(Timer::Deadline(key), time_left(core, &call));
         }
-        let sent = self.send_request(core, &call, owner);
         let waited = call.is_waiting();
+        // The owner's own limit may have passed while the call waited for the owner.
+        let is_over = waited && time_left(core, &call).is_zero();
+        let limit = call.budget.limit;
+        let sent = match is_over {
+            true => Err(CallError::NotDelivered { limit }),
+            false => self.send_request(core, &call, owner),
+        };
         let first = waited && call.earlier.last().is_none();
         self.calls.insert(key, call);
         core.cx.timers.cancel(&Timer::OwnerWait(key));

@@ -3,6 +3,8 @@
 //! This is the assistant's half of a claim. The client that offers the tool is sent the call first. It does not start
 //! the tool before its claim is granted, so until then the assistant may withdraw the call and run it itself.
 
+use std::time::Duration;
+
 use super::{
     Call, CallKey, Choice, Core, Counter, Outgoing, Stage, Timer, settled::Gone, time_left, tool_of,
 };
@@ -175,7 +177,7 @@ impl Outgoing {
         call.fallback = if claims { Fallback::UntilClaimed } else { Fallback::IfUnknown };
         match self.send_request(core, &call, owner) {
             Ok(asked) => {
-                let window = core.cx.config.times.claim.min(call.budget.limit / 2);
+                let window = core.cx.config.times.claim.min(time_for_either(core, &call) / 2);
                 self.calls.insert(key, call.asking(asked));
                 if claims {
                     core.cx.set_timer(Timer::ClaimWindow(key), window);
@@ -228,6 +230,15 @@ impl Outgoing {
         }
         self.run_locally(core, key, &tool);
     }
+}
+
+/// Returns the remaining time of a call that the local participant may run instead of its owner, within the shorter of
+/// their tools' own limits.
+fn time_for_either(core: &Core, call: &Call) -> Duration {
+    let mut own = call.budget;
+    own.apply(&core.cx, core.cx.local.tool(&call.tool));
+    let spent = core.cx.now.saturating_duration_since(call.began);
+    time_left(core, call).min(own.limit.saturating_sub(spent))
 }
 
 /// Returns the local tool of a call that a client may run instead, if the call names no owner.

@@ -81,14 +81,14 @@ impl Outgoing {
     ) {
         let originating = error.originating_id.as_deref().map(CallId::known);
         if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(core, call, id)) {
-            if let Some(asked) = self.calls.get(&key).and_then(Call::asked) {
-                core.delivery.stop_repeating(id, asked.stanza);
-            }
             // The error may answer the request that an earlier instance was sent, even if this instance has
             // acknowledged the new request meanwhile. If it does answer the new request, the owner has been replaced
-            // again, and the Configuration of that instance settles the call.
+            // again, and the Configuration of that instance settles the call. The new request is still sent again.
             if error.code == 304 && self.calls.get(&key).is_some_and(|call| call.earlier.last().is_some()) {
                 return core.cx.count(Counter::Late);
+            }
+            if let Some(asked) = self.calls.get(&key).and_then(Call::asked) {
+                core.delivery.stop_repeating(id, asked.stanza);
             }
             if matches!(error.code, 301 | 304) {
                 let lost = Err(CallError::Lost { owner: id.clone() });
@@ -280,7 +280,7 @@ impl Outgoing {
             let ends = later(call.began, call.budget.limit);
             self.settled.replaced(owner.clone(), instance.clone(), call.id.clone(), ends);
             if core.peers.get(owner).is_some_and(|remote| remote.instance() == Some(instance)) {
-                self.stop_calls_ended_meanwhile(core, owner);
+                self.stop_replaced(core, owner, &call.id);
             }
         }
         for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {

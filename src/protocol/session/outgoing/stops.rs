@@ -58,13 +58,20 @@ impl Outgoing {
         core: &mut Core,
         owner: &Identity,
     ) {
-        let Some(remote) = core.peers.get(owner).filter(|remote| remote.is_crossed()) else { return };
-        let Some(instance) = remote.instance().cloned() else { return };
+        let Some(instance) = core.peers.get(owner).and_then(Remote::instance).cloned() else { return };
         for call in self.settled.may_be_run_by(core.cx.now, owner, &instance) {
-            let message = stop_message(core, owner, &call, StopReason::Caller);
-            if let Some(sent) = core.post_small(owner, &message).filter(|sent| sent.is_fast) {
-                core.delivery.await_acknowledgement(owner, &sent, Purpose::LaneOnly(call));
-            }
+            self.stop_replaced(core, owner, &call);
+        }
+    }
+
+    /// Sends a replaced instance that is present a stop for a call that has ended.
+    pub(super) fn stop_replaced(&self, core: &mut Core, owner: &Identity, call: &CallId) {
+        if !core.peers.get(owner).is_some_and(Remote::is_crossed) {
+            return;
+        }
+        let message = stop_message(core, owner, call, StopReason::Caller);
+        if let Some(sent) = core.post_small(owner, &message).filter(|sent| sent.is_fast) {
+            core.delivery.await_acknowledgement(owner, &sent, Purpose::LaneOnly(call.clone()));
         }
     }
 
