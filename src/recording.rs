@@ -15,6 +15,7 @@
 #![doc = include_str!("recording/json.md")]
 
 mod anonymize;
+mod atomic_file;
 mod calls;
 mod calls_builder;
 mod check;
@@ -44,6 +45,7 @@ mod trace;
 mod writer;
 mod writer_thread;
 
+pub use atomic_file::AtomicFile;
 pub use calls::{RecordedCall, RecordedOutcome};
 pub(crate) use calls_builder::CallUpdate;
 pub use calls_builder::{Calls, CallsBuilder, calls};
@@ -66,7 +68,6 @@ pub use rewrite::{Repaired, redact, repair};
 pub use tap::Tap;
 pub use text::{call_json, entry_json, entry_text};
 pub use trace::write_trace;
-pub use writer::create_file;
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use std::{
 use clap::{Args, ValueEnum};
 
 use super::{Failure, file, hint, text};
-use toolbridge::recording::{CallsBuilder, Moment, create_file, entry_json, write_trace};
+use toolbridge::recording::{CallsBuilder, Moment, entry_json, write_trace};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -42,8 +42,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let damage = match &arguments.output {
         None => write(arguments, &mut BufWriter::new(io::stdout().lock()))?,
         Some(path) => {
-            let out = create_file(path, arguments.force).map_err(|error| file::refused(path, &error))?;
-            write(arguments, &mut BufWriter::new(out))?
+            let mut out = file::create(path, arguments.force)?;
+            let damage = write(arguments, &mut out)?;
+            file::finish(path, out)?;
+            damage
         }
     };
     file::end(&arguments.file, damage)

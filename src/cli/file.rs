@@ -1,14 +1,14 @@
 //! Opens and reads recordings for the subcommands, and reports their errors.
 
 use std::{
-    io::{self, Write as _},
+    io::{self, BufWriter, IntoInnerError, Write as _},
     path::Path,
 };
 
 use super::{Failure, hint};
 use toolbridge::{
     JoinError,
-    recording::{About, Entries, Entry, RecordError, Recording, Repaired},
+    recording::{About, AtomicFile, Entries, Entry, RecordError, Recording, Repaired},
 };
 
 /// Opens a recording. A missing file is a usage error; a file that is not a recording is a failure.
@@ -20,9 +20,21 @@ pub(super) fn refused(path: &Path, error: &RecordError) -> Failure {
     match error {
         // These errors name the file.
         RecordError::Open { .. } | RecordError::Exists { .. } => Failure::usage(error),
-        RecordError::Create { .. } => Failure::failed(error),
+        RecordError::Create { .. } | RecordError::Write(_) => Failure::failed(error),
         _ => Failure::Failed(format!("{}: {error}", path.display())),
     }
+}
+
+/// Starts an output file. It appears under its name only when it is [finished](finish), and an existing file stays
+/// until then.
+pub(super) fn create(path: &Path, force: bool) -> Result<BufWriter<AtomicFile>, Failure> {
+    Ok(BufWriter::new(AtomicFile::create(path, force).map_err(|error| refused(path, &error))?))
+}
+
+/// Gives a complete output file its name.
+pub(super) fn finish(path: &Path, file: BufWriter<AtomicFile>) -> Result<(), Failure> {
+    let file = file.into_inner().map_err(IntoInnerError::into_error)?;
+    file.finish().map_err(|error| refused(path, &error))
 }
 
 /// Rejects an existing output file before a room is joined.

@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 
 use super::{Failure, file, hint};
-use toolbridge::recording::{calls, create_file, write_report};
+use toolbridge::recording::{calls, write_report};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -58,10 +58,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         write_report(entries, &folded.calls, &title, &notes, &mut out)?;
         out.flush()?;
     } else {
-        let file = create_file(&output, arguments.force).map_err(|error| file::refused(&output, &error))?;
-        let mut out = BufWriter::new(file);
+        let mut out = file::create(&output, arguments.force)?;
         write_report(entries, &folded.calls, &title, &notes, &mut out)?;
-        out.flush()?;
+        file::finish(&output, out)?;
         hint(&format!("{}: {} calls", output.display(), folded.calls.len()));
     }
     file::end(&arguments.file, damage)

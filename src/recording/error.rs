@@ -58,9 +58,9 @@ pub enum RecordError {
     /// Reading failed.
     #[error("reading failed: {0}")]
     Read(#[source] io::Error),
-    /// Writing failed, for example because the disk is full.
-    #[error("writing failed: {0}")]
-    Write(#[source] io::Error),
+    /// Writing failed, for example because the disk is full. The error names the file.
+    #[error(transparent)]
+    Write(io::Error),
     /// The recording stopped early.
     #[error("the recording stopped early: {0}")]
     Stopped(#[source] Arc<dyn Error + Send + Sync>),

@@ -3,21 +3,20 @@
 
 use std::{
     collections::HashSet,
-    fs::{self, File},
+    fs::File,
     io::{self, BufReader, BufWriter, Seek, Write},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use bytes::Bytes;
 use mcap::{Compression, McapError, WriteOptions, records::MessageHeader, write::Metadata};
 
 use super::{
-    About, Damage, RecordError, Recording, Redact,
+    About, AtomicFile, Damage, RecordError, Recording, Redact,
     format::{LIBRARY, METADATA, PACKETS_ARE},
     reader::CHANNELS_IN_ALL,
     records::{Allowed, Fault, Record, Records},
     redactor::Redactor,
-    writer,
 };
 
 /// The size of an uncompressed chunk, in bytes: small enough to read for one call, large enough to compress well.
@@ -63,17 +62,7 @@ pub fn redact(
 }
 
 fn make(input: &Path, output: &Path, force: bool, edit: Edit<'_>) -> Result<Repaired, RecordError> {
-    let recording = Recording::open(input)?;
-    match fs::symlink_metadata(output) {
-        Ok(found) if !found.is_file() => {
-            let source =
-                io::Error::other("it is not a regular file, but a folder, a device, a pipe or a link");
-            return Err(RecordError::Create { path: output.to_owned(), source });
-        }
-        Ok(_) if !force => return Err(RecordError::Exists { path: output.to_owned() }),
-        _ => {}
-    }
-    replace(recording, output, edit)
+    replace(Recording::open(input)?, output, force, edit)
 }
 
 /// Transforms the payload of each packet.
@@ -82,46 +71,16 @@ type Edit<'a> = &'a mut dyn FnMut(Bytes) -> Bytes;
 /// Converts a live file to a finished one.
 pub(super) fn finish(mut live: File, path: &Path) -> Result<Repaired, RecordError> {
     live.rewind().map_err(RecordError::Read)?;
-    replace(Recording::read(BufReader::new(live))?, path, &mut |payload| payload)
+    replace(Recording::read(BufReader::new(live))?, path, true, &mut |payload| payload)
 }
 
-/// Writes a recording to a new file and renames it to `path`.
-fn replace(recording: Recording, path: &Path, edit: Edit<'_>) -> Result<Repaired, RecordError> {
-    let temporary = temporary(path)?;
-    match fs::remove_file(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(RecordError::creating(&temporary, error));
-        }
-        _ => {}
-    }
-    let file = writer::create_file(&temporary, false)?;
-    let unfinished = Unfinished(&temporary);
+/// Writes a recording to a new file, which gets its name when it is complete.
+fn replace(recording: Recording, path: &Path, force: bool, edit: Edit<'_>) -> Result<Repaired, RecordError> {
+    let file = AtomicFile::create(path, force)?;
     let (file, repaired) = rewrite(recording, BufWriter::new(file), edit)?;
     let file = file.into_inner().map_err(|error| RecordError::Write(error.into_error()))?;
-    file.sync_all().map_err(RecordError::Write)?;
-    fs::rename(&temporary, path).map_err(RecordError::Write)?;
-    std::mem::forget(unfinished);
+    file.finish()?;
     Ok(repaired)
-}
-
-/// The temporary file's name: hidden, and in the same folder so that a rename suffices.
-fn temporary(path: &Path) -> Result<PathBuf, RecordError> {
-    let Some(name) = path.file_name() else {
-        return Err(RecordError::creating(path, io::Error::other("the path has no file name")));
-    };
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(".tmp");
-    Ok(path.with_file_name(hidden))
-}
-
-/// Removes the temporary file unless it is finished.
-struct Unfinished<'a>(&'a Path);
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(self.0); // a leftover file does no harm
-    }
 }
 
 /// Writes all intact messages and returns their number.

@@ -62,16 +62,16 @@ impl Written<'_> {
     }
 }
 
-/// Creates a file for a recording or a report: readable by its owner alone, and never through a symbolic link. With
-/// `force` it replaces an existing file.
+/// Creates the file of a recording: readable by its owner alone, and never through a symbolic link. With `force` it
+/// replaces an existing file.
 ///
 /// # Errors
 /// [`RecordError::Exists`] if there is a file and `force` is false, else [`RecordError::Create`].
-pub fn create_file(path: &Path, force: bool) -> Result<File, RecordError> {
+pub(super) fn create_file(path: &Path, force: bool) -> Result<File, RecordError> {
     private(path, force).map_err(|error| RecordError::creating(path, error))
 }
 
-fn private(path: &Path, force: bool) -> io::Result<File> {
+pub(super) fn private(path: &Path, force: bool) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).create_new(!force);
     #[cfg(unix)]

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader},
     path::PathBuf,
-    process::Stdio,
+    process::{Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -524,4 +524,37 @@ fn existing_file_is_replaced_with_force_whatever_the_verb() {
     }
     server.kill().unwrap();
     server.wait().unwrap();
+}
+
+/// Runs the program where no file may grow, as on a full disk.
+fn on_full_disk(arguments: &[&str]) -> Output {
+    let script = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
+    let program = toolbridge(arguments);
+    Command::new("/bin/sh").args(["-c", script]).arg(program.get_program()).args(arguments).output().unwrap()
+}
+
+#[test]
+fn full_disk_leaves_the_old_output_file_whatever_the_verb() {
+    let folder = Folder::new();
+    let (file, out) = (folder.recording(session()), folder.path("out"));
+    for verb in [
+        vec!["report", &file, "--output", &out],
+        vec!["export", &file, "--to", "jsonl", "--output", &out],
+        vec!["export", &file, "--to", "trace", "--output", &out],
+        vec!["repair", &file, &out],
+        vec!["redact", &file, &out],
+    ] {
+        for old in [None, Some("old")] {
+            let _ = fs::remove_file(&out);
+            if let Some(old) = old {
+                fs::write(&out, old).unwrap();
+            }
+            let complaint = complaint(&on_full_disk(&[&verb[..], &["--force"]].concat()), 1);
+            assert!(complaint.contains(&format!("cannot write `{out}`")), "{verb:?}: {complaint}");
+            assert_eq!(complaint.lines().count(), 1, "{verb:?}: {complaint}");
+            assert_eq!(fs::read_to_string(&out).ok().as_deref(), old, "{verb:?}");
+            let left = fs::read_dir(&folder.0).unwrap().count();
+            assert_eq!(left, 1 + usize::from(old.is_some()), "{verb:?}: a temporary file is left");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use std::{
     env, fs,
     io::{BufRead as _, BufReader, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
     thread,
 };
@@ -113,6 +113,13 @@ fn frames_of(path: &Path) -> u64 {
     count
 }
 
+/// The new file of a recording that is being finished: its temporary name and size.
+fn unfinished(folder: &Folder) -> Option<(PathBuf, u64)> {
+    let files = fs::read_dir(folder.file("")).unwrap().map(|file| file.unwrap());
+    let mut hidden = files.filter(|file| file.file_name().to_string_lossy().starts_with(".toolbridge-"));
+    hidden.next().map(|file| (file.path(), file.metadata().map_or(0, |found| found.len())))
+}
+
 #[test]
 fn killed_process_leaves_every_recorded_frame() {
     let folder = Folder::new();
@@ -137,18 +144,20 @@ fn process_killed_while_finishing_leaves_the_live_or_the_finished_file() {
     let mut between = 0;
     for part in 0..6_u64 {
         let path = folder.file(&format!("finishing-{part}.mcap"));
-        let unfinished = folder.file(&format!(".finishing-{part}.mcap.tmp"));
         let mut process = Process::start("finishes", &path);
         process.recorded(FRAMES);
-        let size = || fs::metadata(&unfinished).map_or(0, |found| found.len());
+        let size = || unfinished(&folder).map_or(0, |(_, size)| size);
         while size() < part * 800_000 && process.child.try_wait().unwrap().is_none() {
             thread::yield_now();
         }
         process.kill();
-        between += u64::from(unfinished.exists());
+        if let Some((left, _)) = unfinished(&folder) {
+            between += 1;
+            fs::remove_file(left).unwrap();
+        }
         assert_eq!(frames_of(&path), FRAMES);
         repair(&path, &path, true).unwrap();
-        assert_eq!((frames_of(&path), unfinished.exists()), (FRAMES, false));
+        assert_eq!((frames_of(&path), unfinished(&folder)), (FRAMES, None));
         assert!(Recording::open(&path).unwrap().about().finished);
     }
     println!("{between} of 6 were killed with the new file half there");
@@ -168,13 +177,14 @@ fn remains_of_an_unfinished_file_are_no_obstacle() {
     let live = fs::read(&path).unwrap();
     recorder.finish().unwrap();
     let finished = fs::read(&path).unwrap();
-    let unfinished = folder.file(".whole.mcap.tmp");
+    let left = folder.file(".toolbridge-left.tmp");
     for cut in (0..finished.len()).step_by(97) {
         fs::write(&path, &live).unwrap();
-        fs::write(&unfinished, &finished[..cut]).unwrap();
+        fs::write(&left, &finished[..cut]).unwrap();
         assert_eq!(frames_of(&path), STEP);
         repair(&path, &path, true).unwrap();
-        assert_eq!((frames_of(&path), unfinished.exists()), (STEP, false));
+        fs::remove_file(&left).unwrap();
+        assert_eq!((frames_of(&path), unfinished(&folder)), (STEP, None));
     }
 }
 
