@@ -25,6 +25,7 @@ mod error;
 pub(crate) mod escape;
 mod follow;
 mod format;
+mod index;
 mod info;
 mod json_secrets;
 mod original;
@@ -59,7 +60,7 @@ pub use info::{Info, InfoBuilder, Latency, PeerInfo, ToolInfo, Traffic, info};
 pub use queue::RecorderStats;
 pub use reader::{Entries, Recording};
 pub use recorder::{Recorder, RecorderOptions};
-pub use records::Damage;
+pub use records::{Damage, DamageKind};
 pub use redact::Redact;
 pub(crate) use redactor::MARK as REDACTED;
 #[cfg(feature = "report")]

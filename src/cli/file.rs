@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use super::{Failure, hint};
+use super::{Failure, hint, text};
 use toolbridge::{
     JoinError,
     recording::{About, AtomicFile, Entries, Entry, RecordError, Recording, Repaired},
@@ -21,6 +21,10 @@ pub(super) fn refused(path: &Path, error: &RecordError) -> Failure {
         // These errors name the file.
         RecordError::Open { .. } | RecordError::Exists { .. } => Failure::usage(error),
         RecordError::Create { .. } | RecordError::Write(_) => Failure::failed(error),
+        RecordError::Unsupported(_) | RecordError::NothingLeft { .. } => {
+            hint(&format!("toolbridge: {}: {error}", path.display()));
+            Failure::ProblemsFound
+        }
         _ => Failure::Failed(format!("{}: {error}", path.display())),
     }
 }
@@ -81,13 +85,17 @@ pub(super) fn walk(
 
 /// Describes the damage at which the entries end.
 pub(super) fn damage(entries: &Entries) -> Option<String> {
-    entries.damage().map(|damage| format!("damaged at byte {}: {}", damage.at_byte, damage.text))
+    entries.damage().map(ToString::to_string)
 }
 
 /// Prints the summary of a subcommand that wrote a new recording.
 pub(super) fn written(file: &Repaired) -> Result<(), Failure> {
     if let Some(damage) = &file.damage {
         hint(&format!("the data after byte {} is lost: {}", damage.at_byte, damage.text));
+    }
+    if file.skipped > 0 {
+        let lost = text::counted(file.skipped, "message");
+        hint(&format!("{lost} lost: the file does not define their channels"));
     }
     writeln!(io::stdout(), "{} entries", file.entries)?;
     Ok(())

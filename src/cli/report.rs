@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut notes = Vec::new();
     let damage = file::damage(&entries);
     if let Some(damage) = &damage {
-        notes.push(format!("The recording is {damage}. This page shows the entries before the damage."));
+        notes.push(format!("The recording is {damage}. This page shows the entries before that."));
     }
     if folded.dropped > 0 {
         notes.push(format!("{} more calls are omitted from this page and its statistics.", folded.dropped));

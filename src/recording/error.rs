@@ -7,6 +7,8 @@ use std::{
     sync::Arc,
 };
 
+use super::Damage;
+
 /// Why a recording could not be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -55,6 +57,15 @@ pub enum RecordError {
         /// What is wrong there.
         text: String,
     },
+    /// The file may be intact, but cannot be read to its end. A copy would lose the rest, so none is written.
+    #[error("nothing is written: the file is {0}")]
+    Unsupported(Damage),
+    /// The file has entries, and none of them can be read. No copy is written.
+    #[error("nothing can be recovered: {}", why_nothing(damage.as_ref()))]
+    NothingLeft {
+        /// The damage, if any. Without it, the file does not define the channels of its messages.
+        damage: Option<Damage>,
+    },
     /// Reading failed.
     #[error("reading failed: {0}")]
     Read(#[source] io::Error),
@@ -71,6 +82,13 @@ pub enum RecordError {
     /// The writer thread could not be started.
     #[error("cannot start the writer thread: {0}")]
     Thread(#[source] io::Error),
+}
+
+fn why_nothing(damage: Option<&Damage>) -> String {
+    damage.map_or_else(
+        || "the file does not define the channels of its messages".to_owned(),
+        |damage| format!("the file is {damage}"),
+    )
 }
 
 impl RecordError {

@@ -1,15 +1,25 @@
 //! Reads recordings.
 
-use std::{collections::HashMap, fmt, fs::File, io::Read, path::Path};
+use std::{
+    collections::HashMap,
+    fmt,
+    fs::File,
+    io::{Read, Seek as _},
+    path::Path,
+};
 
 use super::{
     About, Entry, Happened, Moment, RecordError, Recorded, RoomEvent,
     format::{Channel, EVENT_LIMIT, EVENTS, EVENTS_ARE, NAME_LIMIT, PACKETS_ARE},
+    index::FileIndex,
     records::{Allowed, ChannelRecord, Damage, Fault, MessageRecord, Record, Records},
 };
 
 /// The maximum memory that the channels of a file may take while it is read, in bytes.
 pub(super) const CHANNELS_IN_ALL: usize = 32 * 1024 * 1024;
+
+/// Why reading ends if they take more.
+pub(super) const CHANNELS_TOO_LARGE: &str = "the channels need too much memory";
 
 /// The cost of each receiver of a packet, in units of [`Records::spend`]: readers iterate over all receivers.
 const WORK_OF_RECEIVER: u64 = 64;
@@ -31,13 +41,14 @@ const WORK_OF_RECEIVER: u64 = 64;
 ///     }
 /// }
 /// if let Some(damage) = entries.damage() {
-///     println!("damaged at byte {}: {}", damage.at_byte, damage.text);
+///     println!("{damage}");
 /// }
 /// # Ok::<(), toolbridge::recording::RecordError>(())
 /// ```
 pub struct Recording {
     about: About,
     records: Records,
+    index: FileIndex,
 }
 
 impl Recording {
@@ -49,22 +60,36 @@ impl Recording {
     /// [`RecordError::NoBeginning`] if it is damaged before its metadata record.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, RecordError> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|error| RecordError::opening(path, error))?;
-        Self::read(file)
+        let mut file = File::open(path).map_err(|error| RecordError::opening(path, error))?;
+        let is_regular = file.metadata().is_ok_and(|found| found.is_file());
+        if !is_regular {
+            return Self::read(file);
+        }
+        let index = FileIndex::read(&mut file);
+        file.rewind().map_err(|error| RecordError::opening(path, error))?;
+        Self::read_indexed(file, index)
     }
 
     /// Reads a recording from any reader. A reader that waits for more instead of ending can follow a file that is
-    /// being written.
+    /// being written. The recording's metadata must precede its messages; [`open`](Recording::open) also finds it by
+    /// the file's index.
     ///
     /// # Errors
     /// As [`open`](Recording::open).
     pub fn read(reader: impl Read + Send + 'static) -> Result<Self, RecordError> {
+        Self::read_indexed(reader, FileIndex::default())
+    }
+
+    fn read_indexed(reader: impl Read + Send + 'static, mut index: FileIndex) -> Result<Self, RecordError> {
         let mut records = Records::new(Box::new(reader));
+        if let Some(texts) = index.about.take() {
+            return Ok(Self { about: About::from_metadata(&texts)?, records, index });
+        }
         loop {
             match records.next() {
                 Ok(Some(Record::About(texts))) => {
                     let about = About::from_metadata(&texts)?;
-                    return Ok(Self { about, records });
+                    return Ok(Self { about, records, index });
                 }
                 // The metadata record precedes all messages, so that another program's messages are not misread.
                 Ok(Some(Record::Message(_) | Record::Channel(_) | Record::Footer)) => {
@@ -76,7 +101,7 @@ impl Recording {
                     return Err(RecordError::NoBeginning { at_byte, text });
                 }
                 Err(Fault::NotMcap) => return Err(RecordError::NotMcap),
-                Err(Fault::Damage(Damage { at_byte, text })) => {
+                Err(Fault::Damage(Damage { at_byte, text, .. })) => {
                     return Err(RecordError::NoBeginning { at_byte, text });
                 }
                 Err(Fault::Io(error)) => return Err(RecordError::Read(error)),
@@ -100,8 +125,8 @@ impl Recording {
         self
     }
 
-    pub(super) fn into_parts(self) -> (About, Records) {
-        (self.about, self.records)
+    pub(super) fn into_parts(self) -> (About, Records, FileIndex) {
+        (self.about, self.records, self.index)
     }
 
     /// Returns the entries in the order in which the recorder received them.
@@ -109,6 +134,7 @@ impl Recording {
         Entries {
             finished: self.about.finished,
             records: self.records,
+            indexed: self.index.channels.into_iter().map(|channel| (channel.id, channel)).collect(),
             channels: HashMap::new(),
             channel_bytes: 0,
             foreign: 0,
@@ -127,6 +153,8 @@ impl fmt::Debug for Recording {
 pub struct Entries {
     finished: bool,
     records: Records,
+    /// The channels in the file's index that no record before it has defined yet.
+    indexed: HashMap<u16, ChannelRecord>,
     channels: HashMap<u16, Kept>,
     channel_bytes: usize,
     foreign: u64,
@@ -162,7 +190,7 @@ impl Entries {
             let at_byte = self.records.at();
             match self.records.next() {
                 Ok(Some(Record::Channel(channel))) => {
-                    self.learn(&channel).map_err(|text| Damage { at_byte, text })?;
+                    self.learn(at_byte, &channel)?;
                 }
                 Ok(Some(Record::Message(message))) => match self.entry(message)? {
                     Some(entry) => return Ok(Some(entry)),
@@ -175,28 +203,27 @@ impl Entries {
                 Ok(None) => return Ok(None),
                 Err(Fault::Damage(damage)) => return Err(damage),
                 Err(Fault::Io(error)) => {
-                    return Err(Damage { at_byte, text: format!("reading failed: {error}") });
+                    return Err(Damage::new(at_byte, format!("reading failed: {error}")));
                 }
-                Err(Fault::NotMcap) => {
-                    return Err(Damage { at_byte, text: "it is not MCAP data".to_owned() });
-                }
+                Err(Fault::NotMcap) => return Err(Damage::new(at_byte, "it is not MCAP data")),
             }
         }
     }
 
-    fn learn(&mut self, record: &ChannelRecord) -> Result<(), String> {
+    fn learn(&mut self, at_byte: u64, record: &ChannelRecord) -> Result<(), Damage> {
+        self.indexed.remove(&record.id);
         let digest = record.digest();
         if let Some(known) = self.channels.get(&record.id) {
             let same = known.digest == digest;
             return if same {
                 Ok(())
             } else {
-                Err(format!("channel {} is defined twice, differently", record.id))
+                Err(Damage::new(at_byte, format!("channel {} is defined twice, differently", record.id)))
             };
         }
         self.channel_bytes += record.cost();
         if self.channel_bytes > CHANNELS_IN_ALL {
-            return Err("the channels need too much memory".to_owned());
+            return Err(Damage::too_costly(at_byte, CHANNELS_TOO_LARGE));
         }
         let what = match &*record.encoding {
             EVENTS_ARE if record.topic == EVENTS => What::Events,
@@ -208,6 +235,9 @@ impl Entries {
     }
 
     fn entry(&mut self, message: MessageRecord) -> Result<Option<Entry>, Damage> {
+        if let Some(channel) = self.indexed.remove(&message.channel) {
+            self.learn(self.records.at(), &channel)?;
+        }
         let Some(kept) = self.channels.get(&message.channel) else { return Ok(None) };
         let what = match &kept.what {
             What::Packets(channel) => {

@@ -1,11 +1,15 @@
 //! Reads the records of an MCAP file, inside chunks and outside, within limits and up to the first damage.
 //!
-//! The mcap crate does framing and decompression. Record fields are parsed here, because the crate's parsers allocate
+//! The mcap crate does framing and decompresses zstd. Its decompressor of lz4 is written in C, so lz4 is unpacked here. Record fields are parsed here, because the crate's parsers allocate
 //! what a length field claims.
 
-use std::io::{self, Read};
+use std::{
+    fmt,
+    io::{self, Read},
+};
 
 use bytes::Bytes;
+use lz4_flex::frame::FrameDecoder;
 use mcap::{
     records::op,
     sans_io::linear_reader::{LinearReadEvent, LinearReader, LinearReaderOptions},
@@ -16,6 +20,12 @@ use super::format::{METADATA, METADATA_ENTRIES, RECORD_LIMIT, Texts};
 
 /// How many bytes are read at once. A record's length field allocates nothing.
 const READ: usize = 64 * 1024;
+
+/// The size of a record's code and length, in bytes.
+const HEAD: usize = 9;
+
+/// How much of the name of an unknown compression is shown, in characters.
+const MAX_COMPRESSION: usize = 32;
 
 /// How much work a file may cause its readers.
 #[derive(Clone, Copy, Debug)]
@@ -46,18 +56,28 @@ const WORK_OF_RECORD: u64 = 256;
 pub(super) enum Record {
     /// The recording's metadata record.
     About(Texts),
-    Schema {
-        id: u16,
-        name: String,
-        encoding: String,
-        data: Vec<u8>,
-    },
+    Schema(SchemaRecord),
     Channel(ChannelRecord),
     Message(MessageRecord),
     /// The last record.
     Footer,
     /// Indexes, statistics, attachments and private records.
     Other,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SchemaRecord {
+    pub(super) id: u16,
+    pub(super) name: String,
+    pub(super) encoding: String,
+    pub(super) data: Vec<u8>,
+}
+
+impl SchemaRecord {
+    /// The memory that it takes at most while a file is read or written, in bytes.
+    pub(super) fn cost(&self) -> usize {
+        256 + self.name.len() + self.encoding.len() + self.data.len()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,20 +130,68 @@ pub(super) enum Fault {
     Io(io::Error),
 }
 
-/// Where a file is damaged. Everything before it was read.
+/// Where reading a file ended early, and why. Everything before it was read.
+///
+/// ```no_run
+/// use toolbridge::recording::{DamageKind, Recording};
+///
+/// let mut entries = Recording::open("session.mcap")?.entries();
+/// let count = entries.by_ref().count();
+/// match entries.damage() {
+///     Some(damage) if damage.kind == DamageKind::Unsupported => println!("{count} entries, then {damage}"),
+///     Some(damage) => println!("{count} entries are left: {damage}"),
+///     None => println!("{count} entries"),
+/// }
+/// # Ok::<(), toolbridge::recording::RecordError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// The first byte of the damaged record or chunk.
+    /// The first byte of the record or chunk that could not be read.
     pub at_byte: u64,
-    /// A description of the damage.
+    /// A description of what is wrong there.
     pub text: String,
+    /// Whether the file is damaged at all.
+    pub kind: DamageKind,
+}
+
+/// Why reading a file ended early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DamageKind {
+    /// The file is damaged or truncated.
+    Damaged,
+    /// The file may be intact, but this version cannot read it, for example because of its compression.
+    Unsupported,
+    /// The file needs more work or memory than a recording of its size.
+    TooCostly,
 }
 
 impl Damage {
+    pub(super) fn new(at_byte: u64, text: impl Into<String>) -> Self {
+        Self { at_byte, text: text.into(), kind: DamageKind::Damaged }
+    }
+
+    pub(super) fn too_costly(at_byte: u64, text: impl Into<String>) -> Self {
+        Self { kind: DamageKind::TooCostly, ..Self::new(at_byte, text) }
+    }
+
     /// A finished file without its footer.
     pub(super) fn no_end(at_byte: u64) -> Self {
-        Self { at_byte, text: "the file is truncated".to_owned() }
+        Self::new(at_byte, "the file is truncated")
+    }
+}
+
+/// `damaged at byte 17: the file is truncated`.
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at_byte, text, kind } = self;
+        match kind {
+            DamageKind::Damaged => write!(f, "damaged at byte {at_byte}: {text}"),
+            DamageKind::Unsupported | DamageKind::TooCostly => {
+                write!(f, "not read beyond byte {at_byte}: {text}")
+            }
+        }
     }
 }
 
@@ -208,7 +276,7 @@ impl Records {
             self.read,
             allowed >> 20
         );
-        Err(Damage { at_byte: self.at, text })
+        Err(Damage::too_costly(self.at, text))
     }
 
     fn read_next(&mut self) -> Result<Option<Record>, Fault> {
@@ -238,7 +306,7 @@ impl Records {
                 }
                 Some(Ok(LinearReadEvent::Record { opcode: op::CHUNK, data })) => {
                     self.chunk_size = 9 + data.len() as u64;
-                    let (chunk, size) = chunk(data).map_err(|text| damage(self.at, text))?;
+                    let (chunk, size) = chunk(data).map_err(|why| Fault::Damage(why.at(self.at)))?;
                     self.chunk = Some(chunk);
                     self.spend(WORK_OF_RECORD + size / 4).map_err(Fault::Damage)?;
                 }
@@ -258,7 +326,7 @@ impl Records {
 }
 
 fn damage(at_byte: u64, text: String) -> Fault {
-    Fault::Damage(Damage { at_byte, text })
+    Fault::Damage(Damage::new(at_byte, text))
 }
 
 /// Reads once, and retries when interrupted.
@@ -271,39 +339,94 @@ fn fill(source: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
+/// Why a chunk cannot be read.
+enum BadChunk {
+    Damaged(String),
+    Unsupported(String),
+}
+
+impl BadChunk {
+    fn at(self, at_byte: u64) -> Damage {
+        match self {
+            Self::Damaged(text) => Damage::new(at_byte, text),
+            Self::Unsupported(text) => Damage { kind: DamageKind::Unsupported, ..Damage::new(at_byte, text) },
+        }
+    }
+}
+
+impl From<String> for BadChunk {
+    fn from(text: String) -> Self {
+        Self::Damaged(text)
+    }
+}
+
 /// Returns a reader of one chunk's records, which verifies the checksum first, and their size.
-fn chunk(data: &[u8]) -> Result<(LinearReader, u64), String> {
+fn chunk(data: &[u8]) -> Result<(LinearReader, u64), BadChunk> {
     let mut fields = Fields(data);
-    fields.skip(16)?; // the times of its messages
-    let size = fields.u64()?;
-    fields.skip(4)?; // the checksum
+    let head = fields.take(28)?; // the times of its messages, its size and the checksum
+    let size = head.get(16..).and_then(|size| size.first_chunk()).map_or(0, |size| u64::from_le_bytes(*size));
     let compression = fields.text()?;
     let compressed = fields.u64()?;
     if size > RECORD_LIMIT as u64 || compressed > fields.0.len() as u64 {
-        return Err(format!("a chunk of {size} bytes, {compressed} compressed, is too large"));
+        return Err(format!("a chunk of {size} bytes, {compressed} compressed, is too large").into());
     }
-    if compression.is_empty() {
-        // The crate assumes that the records of an uncompressed chunk end where the chunk ends.
-        let mut records = Fields(fields.0.get(..compressed as usize).unwrap_or_default());
-        while !records.0.is_empty() {
-            records.skip(1)?;
-            let length = records.u64()?;
-            records.skip(usize::try_from(length).unwrap_or(usize::MAX))?;
+    let packed = fields.0.get(..compressed as usize).unwrap_or_default();
+    let unpacked;
+    let data = match &*compression {
+        "" => {
+            check_records(packed)?;
+            data
         }
-    }
+        "zstd" => data,
+        "lz4" => {
+            let records = unpack_lz4(packed, size)?;
+            check_records(&records)?;
+            // The checksum is of the unpacked records.
+            unpacked = [head, &[0; 4], &size.to_le_bytes(), &records].concat();
+            &unpacked
+        }
+        other => {
+            let other: String = other.chars().take(MAX_COMPRESSION).collect();
+            return Err(BadChunk::Unsupported(format!(
+                "its compression {other:?} is not supported; rewrite the file with zstd or lz4"
+            )));
+        }
+    };
     let options = LinearReaderOptions::default()
         .with_skip_start_magic(true)
         .with_skip_end_magic(true)
         .with_prevalidate_chunk_crcs(true)
         .with_record_length_limit(RECORD_LIMIT);
     let mut reader = LinearReader::new_with_options(options);
-    let length = 9 + data.len();
+    let length = HEAD + data.len();
     let place = reader.insert(length);
     place[0] = op::CHUNK;
-    place[1..9].copy_from_slice(&(data.len() as u64).to_le_bytes());
-    place[9..length].copy_from_slice(data);
+    place[1..HEAD].copy_from_slice(&(data.len() as u64).to_le_bytes());
+    place[HEAD..length].copy_from_slice(data);
     reader.notify_read(length);
     Ok((reader, size))
+}
+
+/// Checks that the records of an uncompressed chunk end where the chunk ends. The crate assumes it.
+fn check_records(records: &[u8]) -> Result<(), String> {
+    let mut records = Fields(records);
+    while !records.0.is_empty() {
+        records.skip(1)?;
+        let length = records.u64()?;
+        records.skip(usize::try_from(length).unwrap_or(usize::MAX))?;
+    }
+    Ok(())
+}
+
+/// Unpacks the records of a chunk, which must have this size.
+fn unpack_lz4(packed: &[u8], size: u64) -> Result<Vec<u8>, String> {
+    let mut records = Vec::new();
+    let unpacked = FrameDecoder::new(packed).take(size + 1).read_to_end(&mut records);
+    match unpacked {
+        Ok(_) if records.len() as u64 == size => Ok(records),
+        Ok(_) => Err(format!("a chunk does not unpack to its size of {size} bytes")),
+        Err(error) => Err(format!("a chunk cannot be unpacked: {error}")),
+    }
 }
 
 /// Returns the next record of a chunk, and its length.
@@ -323,14 +446,14 @@ fn from_chunk(reader: &mut LinearReader) -> Result<Option<(Record, usize)>, Stri
     }
 }
 
-fn parse(code: u8, data: &[u8]) -> Result<Record, String> {
+pub(super) fn parse(code: u8, data: &[u8]) -> Result<Record, String> {
     let mut fields = Fields(data);
     Ok(match code {
         op::METADATA if fields.text()? == METADATA => Record::About(fields.texts()?),
         op::SCHEMA => {
             let (id, name, encoding) = (fields.u16()?, fields.text()?, fields.text()?);
             let length = fields.u32()? as usize;
-            Record::Schema { id, name, encoding, data: fields.take(length)?.to_vec() }
+            Record::Schema(SchemaRecord { id, name, encoding, data: fields.take(length)?.to_vec() })
         }
         op::CHANNEL => Record::Channel(ChannelRecord {
             id: fields.u16()?,
@@ -349,6 +472,12 @@ fn parse(code: u8, data: &[u8]) -> Result<Record, String> {
         op::FOOTER => Record::Footer,
         _ => Record::Other,
     })
+}
+
+/// Returns the place, the size and the name of the metadata record that an index entry describes.
+pub(super) fn parse_metadata_index(data: &[u8]) -> Result<(u64, u64, String), String> {
+    let mut fields = Fields(data);
+    Ok((fields.u64()?, fields.u64()?, fields.text()?))
 }
 
 /// The unread part of a record.

@@ -2,7 +2,7 @@
 //! the live file and replaces it by a rename, so that a complete file always exists.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs::File,
     io::{self, BufReader, BufWriter, Seek, Write},
     path::Path,
@@ -12,10 +12,10 @@ use bytes::Bytes;
 use mcap::{Compression, McapError, WriteOptions, records::MessageHeader, write::Metadata};
 
 use super::{
-    About, AtomicFile, Damage, RecordError, Recording, Redact,
+    About, AtomicFile, Damage, DamageKind, RecordError, Recording, Redact,
     format::{LIBRARY, METADATA, PACKETS_ARE},
-    reader::CHANNELS_IN_ALL,
-    records::{Allowed, Fault, Record, Records},
+    reader::{CHANNELS_IN_ALL, CHANNELS_TOO_LARGE},
+    records::{Allowed, ChannelRecord, Fault, MessageRecord, Record, Records, SchemaRecord},
     redactor::Redactor,
 };
 
@@ -30,14 +30,17 @@ pub struct Repaired {
     pub entries: u64,
     /// The damage in the input, if any; data after it is lost.
     pub damage: Option<Damage>,
+    /// The number of messages that are lost because the input does not define their channels.
+    pub skipped: u64,
 }
 
 /// Writes a finished file with every intact message of a recording, even if its writer crashed or it is damaged.
 /// `force` replaces an existing file; `input` and `output` may be the same.
 ///
 /// # Errors
-/// The errors of [`Recording::open`] for the input, those of [`Recorder::create`](super::Recorder::create) for the
-/// output, and [`RecordError::Write`].
+/// The errors of [`Recording::open`] for the input, [`RecordError::Unsupported`] and [`RecordError::NothingLeft`] if
+/// the output would lack what the input has, those of [`Recorder::create`](super::Recorder::create) for the output,
+/// and [`RecordError::Write`]. With an error the output stays as it was.
 pub fn repair(
     input: impl AsRef<Path>,
     output: impl AsRef<Path>,
@@ -79,6 +82,15 @@ fn replace(recording: Recording, path: &Path, force: bool, edit: Edit<'_>) -> Re
     let file = AtomicFile::create(path, force)?;
     let (file, repaired) = rewrite(recording, BufWriter::new(file), edit)?;
     let file = file.into_inner().map_err(|error| RecordError::Write(error.into_error()))?;
+    match &repaired.damage {
+        Some(damage) if damage.kind == DamageKind::Unsupported => {
+            return Err(RecordError::Unsupported(damage.clone()));
+        }
+        damage if repaired.entries == 0 && (damage.is_some() || repaired.skipped > 0) => {
+            return Err(RecordError::NothingLeft { damage: damage.clone() });
+        }
+        _ => {}
+    }
     file.finish()?;
     Ok(repaired)
 }
@@ -89,97 +101,128 @@ pub(super) fn rewrite<W: Write + Seek>(
     out: W,
     edit: Edit<'_>,
 ) -> Result<(W, Repaired), RecordError> {
-    let (about, mut records) = recording.into_parts();
+    let (about, mut records, index) = recording.into_parts();
     records.allow(Allowed::COPYING);
     let options = WriteOptions::new()
         .compression(Some(Compression::Zstd))
         .compression_threads(0)
         .chunk_size(Some(CHUNK))
         .library(LIBRARY);
-    let mut writer = options.create(out).map_err(failed)?;
-    let copied = copy(&about, records, &mut writer, edit).and_then(|repaired| {
-        writer.finish().map_err(failed)?;
+    let writer = options.create(out).map_err(failed)?;
+    let mut copy = Copy {
+        writer,
+        indexed: index.channels.into_iter().map(|channel| (channel.id, channel)).collect(),
+        indexed_schemas: index.schemas.into_iter().map(|schema| (schema.id, schema)).collect(),
+        packets: HashSet::new(),
+        channels_kept: 0,
+        schemas_kept: 0,
+    };
+    let copied = copy.run(&about, records, edit).and_then(|repaired| {
+        copy.writer.finish().map_err(failed)?;
         Ok(repaired)
     });
     // Taking the writer apart stops it from writing its end again.
-    let out = writer.into_inner();
+    let out = copy.writer.into_inner();
     copied.map(|repaired| (out, repaired))
 }
 
-fn copy<W: Write + Seek>(
-    about: &About,
-    mut records: Records,
-    writer: &mut mcap::Writer<W>,
-    edit: Edit<'_>,
-) -> Result<Repaired, RecordError> {
-    let finished = About { finished: true, ..about.clone() };
-    let metadata = Metadata { name: METADATA.to_owned(), metadata: finished.to_metadata() };
-    writer.write_metadata(&metadata).map_err(failed)?;
-    let (mut entries, mut kept, mut schemas) = (0, 0, 0);
-    let mut packets = HashSet::new();
-    let damage = loop {
-        let at_byte = records.at();
-        let written = match records.next() {
-            Ok(Some(Record::Message(message))) => {
-                let header = MessageHeader {
-                    channel_id: message.channel,
-                    sequence: message.sequence,
-                    log_time: message.log_time,
-                    publish_time: message.publish_time,
-                };
-                let is_packet = packets.contains(&message.channel);
-                let payload = if is_packet { edit(message.payload) } else { message.payload };
-                let written = writer.write_to_known_channel(&header, &payload);
-                entries += u64::from(written.is_ok());
-                written
-            }
-            Ok(Some(Record::Channel(it))) => {
-                kept += it.cost();
-                if it.encoding == PACKETS_ARE {
-                    packets.insert(it.id);
-                }
-                let channel = |schema| {
-                    writer.add_channel_with_id(it.id, schema, &it.topic, &it.encoding, &it.texts).map(drop)
-                };
-                add(channel, it.schema)
-            }
-            // A channel of another program may have a schema.
-            Ok(Some(Record::Schema { id, name, encoding, data })) => {
-                schemas += 256 + name.len() + encoding.len() + data.len();
-                if schemas > CHANNELS_IN_ALL {
-                    continue; // channels without their schema are read as well
-                }
-                writer.add_schema_with_id(id, &name, &encoding, &data).map(drop)
-            }
-            Ok(Some(_)) => Ok(()),
-            Ok(None) if about.finished && !records.has_footer() => break Some(Damage::no_end(at_byte)),
-            Ok(None) => break None,
-            Err(Fault::Damage(damage)) => break Some(damage),
-            Err(Fault::Io(error)) => return Err(RecordError::Read(error)),
-            Err(Fault::NotMcap) => return Err(RecordError::NotMcap),
-        };
-        match written {
-            Err(error @ (McapError::Io(_) | McapError::AttemptedWriteAfterFailure)) => {
-                return Err(failed(error));
-            }
-            // The file lacks the channel; readers skip such messages, too.
-            // An invalid schema is no loss: toolbridge's channels have none.
-            Ok(())
-            | Err(
-                McapError::UnknownChannel(..) | McapError::ConflictingSchemas(_) | McapError::InvalidSchemaId,
-            ) if kept <= CHANNELS_IN_ALL => {}
-            Ok(()) => break Some(Damage { at_byte, text: "the channels need too much memory".to_owned() }),
-            Err(error) => break Some(Damage { at_byte, text: error.to_string() }),
-        }
-    };
-    Ok(Repaired { entries, damage })
+/// A copy in progress.
+struct Copy<W: Write + Seek> {
+    writer: mcap::Writer<W>,
+    /// The channels and schemas in the input's index that no record before it has defined yet.
+    indexed: HashMap<u16, ChannelRecord>,
+    indexed_schemas: HashMap<u16, SchemaRecord>,
+    /// The channels of packets.
+    packets: HashSet<u16>,
+    channels_kept: usize,
+    schemas_kept: usize,
 }
 
-/// Adds a channel, without a schema if the file lacks the schema.
-fn add(mut channel: impl FnMut(u16) -> Result<(), McapError>, schema: u16) -> Result<(), McapError> {
-    match channel(schema) {
-        Err(McapError::UnknownSchema(..)) => channel(0),
-        other => other,
+impl<W: Write + Seek> Copy<W> {
+    fn run(&mut self, about: &About, mut records: Records, edit: Edit<'_>) -> Result<Repaired, RecordError> {
+        let finished = About { finished: true, ..about.clone() };
+        let metadata = Metadata { name: METADATA.to_owned(), metadata: finished.to_metadata() };
+        self.writer.write_metadata(&metadata).map_err(failed)?;
+        let (mut entries, mut skipped) = (0, 0);
+        let damage = loop {
+            let at_byte = records.at();
+            let written = match records.next() {
+                Ok(Some(Record::Message(message))) => match self.message(message, edit) {
+                    // The file lacks the channel; readers skip such messages, too.
+                    Err(McapError::UnknownChannel(..)) => {
+                        skipped += 1;
+                        Ok(())
+                    }
+                    written => {
+                        entries += u64::from(written.is_ok());
+                        written
+                    }
+                },
+                Ok(Some(Record::Channel(channel))) => self.channel(&channel),
+                Ok(Some(Record::Schema(schema))) => self.schema(&schema),
+                Ok(Some(_)) => Ok(()),
+                Ok(None) if about.finished && !records.has_footer() => break Some(Damage::no_end(at_byte)),
+                Ok(None) => break None,
+                Err(Fault::Damage(damage)) => break Some(damage),
+                Err(Fault::Io(error)) => return Err(RecordError::Read(error)),
+                Err(Fault::NotMcap) => return Err(RecordError::NotMcap),
+            };
+            match written {
+                Err(error @ (McapError::Io(_) | McapError::AttemptedWriteAfterFailure)) => {
+                    return Err(failed(error));
+                }
+                // An invalid schema is no loss: toolbridge's channels have none.
+                Ok(()) | Err(McapError::ConflictingSchemas(_) | McapError::InvalidSchemaId)
+                    if self.channels_kept <= CHANNELS_IN_ALL => {}
+                Ok(()) => break Some(Damage::too_costly(at_byte, CHANNELS_TOO_LARGE)),
+                Err(error) => break Some(Damage::new(at_byte, error.to_string())),
+            }
+        };
+        Ok(Repaired { entries, damage, skipped })
+    }
+
+    fn message(&mut self, message: MessageRecord, edit: Edit<'_>) -> Result<(), McapError> {
+        if let Some(channel) = self.indexed.remove(&message.channel) {
+            self.channel(&channel)?;
+        }
+        let header = MessageHeader {
+            channel_id: message.channel,
+            sequence: message.sequence,
+            log_time: message.log_time,
+            publish_time: message.publish_time,
+        };
+        let is_packet = self.packets.contains(&message.channel);
+        let payload = if is_packet { edit(message.payload) } else { message.payload };
+        self.writer.write_to_known_channel(&header, &payload)
+    }
+
+    fn channel(&mut self, it: &ChannelRecord) -> Result<(), McapError> {
+        self.indexed.remove(&it.id);
+        self.channels_kept += it.cost();
+        if it.encoding == PACKETS_ARE {
+            self.packets.insert(it.id);
+        }
+        if let Some(schema) = self.indexed_schemas.remove(&it.schema) {
+            self.schema(&schema)?;
+        }
+        let mut add = |schema| {
+            self.writer.add_channel_with_id(it.id, schema, &it.topic, &it.encoding, &it.texts).map(drop)
+        };
+        match add(it.schema) {
+            Err(McapError::UnknownSchema(..)) => add(0), // the file lacks the schema
+            other => other,
+        }
+    }
+
+    /// Adds a schema: a channel of another program may have one.
+    fn schema(&mut self, schema: &SchemaRecord) -> Result<(), McapError> {
+        self.indexed_schemas.remove(&schema.id);
+        self.schemas_kept += schema.cost();
+        if self.schemas_kept > CHANNELS_IN_ALL {
+            return Ok(()); // channels without their schema are read as well
+        }
+        let SchemaRecord { id, name, encoding, data } = schema;
+        self.writer.add_schema_with_id(*id, name, encoding, data).map(drop)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::io::{self, Cursor};
 
 use super::{
-    About, Direction, Entry, Happened, Moment, RecordError, Recording, Redact, RoomEvent,
+    About, DamageKind, Direction, Entry, Happened, Moment, RecordError, Recording, Redact, RoomEvent,
     format::Channel,
     queue::{Batch, Item, NO_TICKET, Queue, QueuedPacket},
+    redact, repair,
     rewrite::rewrite,
     writer::{Writer, Written},
     writer_thread::WriterThread,
@@ -373,4 +374,189 @@ fn channel_defined_twice_is_damage() {
     let recording = Recording::read(Cursor::new(file)).unwrap();
     let (_, repaired) = rewrite(recording, Cursor::new(Vec::new()), &mut |it| it).unwrap();
     assert_eq!((repaired.entries, repaired.damage.is_some()), (MESSAGES, true));
+}
+
+/// The records of a file, without its magic numbers.
+fn records_of(file: &[u8]) -> Vec<&[u8]> {
+    let mut rest = &file[mcap::MAGIC.len()..];
+    let mut records = Vec::new();
+    while rest.len() > 9 {
+        let length = 9 + u64::from_le_bytes(*rest[1..].first_chunk().unwrap()) as usize;
+        let (record, after) = rest.split_at(length);
+        records.push(record);
+        rest = after;
+    }
+    records
+}
+
+/// Turns a live file to one with a single chunk: its name for the compression, its records as they are packed, and
+/// their size.
+fn packed(live: &[u8], compression: &str, pack: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    let records = records_of(live);
+    let (head, data) = records.split_at(2); // the header, and the recording's metadata
+    let (unpacked, head) = (data.concat(), head.concat());
+    let packed = pack(&unpacked);
+    let chunk = [
+        &[0; 16][..],
+        &(unpacked.len() as u64).to_le_bytes(),
+        &[0; 4],
+        &(compression.len() as u32).to_le_bytes(),
+        compression.as_bytes(),
+        &(packed.len() as u64).to_le_bytes(),
+        &packed,
+    ];
+    [mcap::MAGIC, &head, &record(6, &chunk.concat()), &record(15, &[0; 4]), &record(2, &[0; 20]), mcap::MAGIC]
+        .concat()
+}
+
+fn lz4(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    io::Write::write_all(&mut encoder, bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn file_packed_with_lz4_has_the_same_entries() {
+    let (live, _) = live();
+    let (all, _) = read(&live).unwrap();
+    let file = packed(&live, "lz4", lz4);
+    assert_eq!(read(&file).unwrap(), (all.clone(), false));
+    assert_eq!(read(&finished(&file)).unwrap(), (all.clone(), false));
+    // The chunk's size is what its records have.
+    let longer = packed(&live, "lz4", |records| lz4(&[records, b"x"].concat()));
+    let shorter = packed(&live, "lz4", |records| lz4(&records[1..]));
+    for wrong in [longer, shorter, packed(&live, "lz4", <[u8]>::to_vec)] {
+        assert_eq!(read(&wrong).unwrap(), (Vec::new(), true));
+    }
+    let mut draw = Draw(11);
+    for _ in 0..2_000 {
+        let mut bytes = file.clone();
+        let at = mcap::MAGIC.len() + draw.below(bytes.len() - mcap::MAGIC.len());
+        bytes[at] ^= 1 << draw.below(8);
+        let _ = read(&bytes); // it does not panic
+    }
+}
+
+#[test]
+fn unknown_compression_is_unsupported_and_no_copy_replaces_the_file() {
+    let folder = Folder::new();
+    let file = folder.0.join("session.mcap");
+    let bytes = packed(&live().0, "brotli", <[u8]>::to_vec);
+    std::fs::write(&file, &bytes).unwrap();
+    let mut entries = Recording::open(&file).unwrap().entries();
+    assert_eq!(entries.by_ref().count(), 0);
+    let damage = entries.damage().unwrap();
+    assert_eq!(damage.kind, DamageKind::Unsupported);
+    let text = damage.to_string();
+    assert!(text.contains("\"brotli\" is not supported") && !text.contains("damaged"), "{text}");
+    assert!(matches!(repair(&file, &file, true), Err(RecordError::Unsupported(_))));
+    assert!(matches!(redact(&file, &file, Redact::default(), true), Err(RecordError::Unsupported(_))));
+    assert_eq!(std::fs::read(&file).unwrap(), bytes);
+}
+
+#[test]
+fn copy_without_any_entry_of_a_file_with_entries_is_not_written() {
+    let folder = Folder::new();
+    let (file, out) = (folder.0.join("session.mcap"), folder.0.join("out.mcap"));
+    let (live, sizes) = live();
+    let head = Writer::begin(Vec::new(), &about()).unwrap().into_inner().unwrap().len();
+    // Cut in its first entry; and one whose channels are missing.
+    let without_channels: Vec<_> = records_of(&live).into_iter().filter(|record| record[0] != 4).collect();
+    let without_channels = [mcap::MAGIC, &without_channels.concat()].concat();
+    for (n, bytes) in [&live[..sizes[0] - 1], &without_channels].into_iter().enumerate() {
+        std::fs::write(&file, bytes).unwrap();
+        assert!(matches!(repair(&file, &out, false), Err(RecordError::NothingLeft { .. })), "{n}");
+        assert!(!out.exists());
+    }
+    // A recording without entries is complete.
+    std::fs::write(&file, &live[..head]).unwrap();
+    assert_eq!(repair(&file, &out, false).unwrap().entries, 0);
+}
+
+/// A finished file whose metadata record, schema and channel are where another program may put them: the metadata
+/// behind the messages, and the definitions in the index alone.
+fn rearranged(live: &[u8]) -> Vec<u8> {
+    let records = records_of(live);
+    let is = |code: u8| move |record: &&&[u8]| record[0] == code;
+    let all = |code: u8| records.iter().filter(is(code)).copied().collect::<Vec<_>>().concat();
+    let (header, metadata, channels, messages) = (all(1), all(12), all(4), all(5));
+    let foreign = {
+        let body = [&[99, 0, 7, 0][..], &[1, 0, 0, 0, b't'], &[4, 0, 0, 0], b"json", &[0; 4]].concat();
+        [
+            record(
+                3,
+                &[&[7, 0][..], &[1, 0, 0, 0, b's'], &[1, 0, 0, 0, b'j'], &[2, 0, 0, 0], b"{}"].concat(),
+            ),
+            record(4, &body),
+        ]
+        .concat()
+    };
+    let message = record(5, &[&[99, 0, 0, 0, 0, 0][..], &[0; 16], b"{}"].concat());
+    let data = [mcap::MAGIC, &header, &messages, &message].concat();
+    let metadata_at = data.len() as u64;
+    let name = [&10_u32.to_le_bytes()[..], b"toolbridge"].concat();
+    let entry = [&metadata_at.to_le_bytes()[..], &(metadata.len() as u64).to_le_bytes(), &name].concat();
+    let data = [data, metadata, record(15, &[0; 4])].concat();
+    let summary = [channels, foreign, record(13, &entry)].concat();
+    let footer = record(2, &[&(data.len() as u64).to_le_bytes()[..], &[0; 12]].concat());
+    [&data[..], &summary, &footer, mcap::MAGIC].concat()
+}
+
+#[test]
+fn metadata_channels_and_schemas_are_found_by_the_index() {
+    let folder = Folder::new();
+    let (file, out) = (folder.0.join("session.mcap"), folder.0.join("out.mcap"));
+    let (live, _) = live();
+    let bytes = rearranged(&live);
+    assert!(matches!(read(&bytes), Err(RecordError::Foreign)), "only a file has an index");
+    std::fs::write(&file, &bytes).unwrap();
+    let recording = Recording::open(&file).unwrap();
+    assert_eq!(recording.about(), &about());
+    let mut entries = recording.entries();
+    assert_eq!(entries.by_ref().collect::<Vec<_>>(), read(&live).unwrap().0);
+    assert_eq!((entries.foreign(), entries.damage()), (1, None));
+    let repaired = repair(&file, &out, false).unwrap();
+    assert_eq!((repaired.entries, repaired.skipped, repaired.damage), (MESSAGES + 1, 0, None));
+    let copy = std::fs::read(&out).unwrap();
+    assert_eq!(read(&copy).unwrap().0, read(&live).unwrap().0);
+    let summary = mcap::Summary::read(&copy).unwrap().unwrap();
+    assert_eq!(summary.schemas.values().map(|schema| schema.name.as_str()).collect::<Vec<_>>(), ["s"]);
+}
+
+#[test]
+fn damaged_index_never_panics_and_changes_no_entry_before_it() {
+    let folder = Folder::new();
+    let file = folder.0.join("session.mcap");
+    let finished = finished(&live().0);
+    let (all, _) = read(&finished).unwrap();
+    let mut draw = Draw(3);
+    for _ in 0..500 {
+        let mut bytes = finished.clone();
+        let tail = bytes.len() / 3;
+        for _ in 0..=draw.below(3) {
+            let at = bytes.len() - 1 - draw.below(tail);
+            bytes[at] = [0, 0xff, 0x7f, draw.below(256) as u8][draw.below(4)];
+        }
+        std::fs::write(&file, &bytes).unwrap();
+        let Ok(recording) = Recording::open(&file) else { continue };
+        let entries: Vec<_> = recording.entries().collect();
+        assert!(all.starts_with(&entries));
+    }
+}
+
+/// A temporary folder.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("toolbridge-records-{}", nanoid::nanoid!()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }

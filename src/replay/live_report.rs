@@ -161,7 +161,7 @@ pub enum LiveError {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The recording is damaged.
-    #[error("the recording is damaged at byte {}: {}", .0.at_byte, .0.text)]
+    #[error("the recording is {0}")]
     Damaged(Damage),
     /// The recording has no call to a client.
     #[error("the recording has no call to a client")]
