@@ -35,6 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     in_browser![
         calls_one_after_another_share_a_row,
         many_calls_have_a_density_strip_and_a_latency_chart,
+        calls_at_a_time_do_not_depend_on_the_width_of_the_window,
         chosen_call_has_a_marked_row,
         times_of_an_observer_are_labelled,
         fifty_thousand_calls_are_drawn_as_counts_and_a_window_of_rows,
@@ -105,11 +106,18 @@ impl Drop for Folder {
 
 /// Opens a page with this fragment in its address.
 async fn open(name: &str, page: &str, fragment: &str) -> anyhow::Result<Seen> {
+    open_wide(name, page, fragment, 1_400).await
+}
+
+/// Opens a page in a window of this width.
+async fn open_wide(name: &str, page: &str, fragment: &str, width: u32) -> anyhow::Result<Seen> {
     let folder = Folder::new(name)?;
     let file = folder.0.join("report.html");
     fs::write(&file, page)?;
-    let output =
-        chromium(&folder.0).arg("--dump-dom").arg(format!("file://{}{fragment}", file.display())).output();
+    let output = chromium(&folder.0, width)
+        .arg("--dump-dom")
+        .arg(format!("file://{}{fragment}", file.display()))
+        .output();
     let output = soon("the page", output).await??;
     ensure!(output.status.success(), "chromium: {}", output.status);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -117,7 +125,7 @@ async fn open(name: &str, page: &str, fragment: &str) -> anyhow::Result<Seen> {
     Ok(Seen { document: String::from_utf8(output.stdout)?, console })
 }
 
-fn chromium(profile: &Path) -> Command {
+fn chromium(profile: &Path, width: u32) -> Command {
     let mut command = Command::new(browser().unwrap_or_default());
     command
         .args([
@@ -128,7 +136,8 @@ fn chromium(profile: &Path) -> Command {
             "--no-first-run",
         ])
         // Virtual time: the page is done when its timers are, however slow the machine.
-        .args(["--window-size=1400,1000", "--virtual-time-budget=20000", "--enable-logging=stderr", "--v=0"])
+        .arg(format!("--window-size={width},1000"))
+        .args(["--virtual-time-budget=20000", "--enable-logging=stderr", "--v=0"])
         .arg(format!("--user-data-dir={}", profile.join("profile").display()))
         .stdin(Stdio::null())
         .kill_on_drop(true);
@@ -384,6 +393,38 @@ async fn many_calls_have_a_density_strip_and_a_latency_chart() -> anyhow::Result
     ensure!(many.count("class=\"strip\"") == 1 && many.count("class=\"chart\"") == 1, "{}", many.body());
     ensure!(many.count("class=\"dot run ok\"") > 300, "{} dots", many.count("class=\"dot run ok\""));
     ensure!(many.count("class=\"dot run timeout\"") == 12, "{}", many.count("class=\"dot run timeout\""));
+    Ok(())
+}
+
+/// The most calls that are open at one time.
+fn most_at_a_time(sample: &Sample) -> i64 {
+    let mut changes: Vec<(u64, i64)> = Vec::new();
+    for call in &sample.calls {
+        let (Some(begun), Some(ended)) = (call.requested, call.settled) else { continue };
+        changes.extend([(begun.0, 1), (ended.0, -1)]);
+    }
+    changes.sort_unstable();
+    let (mut open, mut most) = (0, 0);
+    for (_, change) in changes {
+        open += change;
+        most = most.max(open);
+    }
+    most
+}
+
+async fn calls_at_a_time_do_not_depend_on_the_width_of_the_window() -> anyhow::Result<()> {
+    for calls in [600, 9_000] {
+        let most = most_at_a_time(&long(calls));
+        let page = long(calls).page("An hour");
+        for width in [700, 1_400, 2_300] {
+            let seen = open_wide("width", &page, "", width).await?;
+            seen.has_no_errors()?;
+            let strip = seen.body().split("class=\"strip\"").nth(1).context("no strip")?;
+            let label = strip.split("class=\"small most\"").nth(1).context("no number")?;
+            let label = label.split('>').nth(1).and_then(|it| it.split('<').next());
+            ensure!(label == Some(&most.to_string()), "{calls} calls in {width} px: {label:?}, not {most}");
+        }
+    }
     Ok(())
 }
 

@@ -231,26 +231,38 @@ function drawOverview() {
   return overview.replaceChildren(strip(), chart());
 }
 
-// How many calls were in progress in each stretch of time, for a part of it or all of it.
-function strip() {
-  const columns = Math.max(1, Math.ceil((view.width - GUTTER) / COLUMN));
-  const place = (at) => Math.floor((x(at) - GUTTER) / COLUMN);
-  // What begins and ends in each column; a call that is over within one counts there.
-  const changes = new Int32Array(columns + 1);
-  for (const call of filter.calls) {
-    const from = Math.max(0, place(call.begin));
-    const to = Math.min(columns - 1, place(call.end));
-    if (to < 0 || from >= columns) continue;
-    changes[from] += 1;
-    changes[to + 1] -= 1;
+// How many calls were in progress after each begin and each end, in order of time.
+function inProgress(calls) {
+  const changes = [];
+  for (const call of calls) {
+    // An end comes before a begin at the same time, but for a call that took no time.
+    changes.push([call.begin, 1, 1], [call.end, call.end > call.begin ? 0 : 2, -1]);
   }
-  let sum = 0;
-  let most = 1;
-  const counts = Array.from({ length: columns }, (_, column) => {
-    sum += changes[column];
-    most = Math.max(most, sum);
-    return sum;
-  });
+  changes.sort((one, other) => one[0] - other[0] || one[1] - other[1]);
+  let count = 0;
+  return changes.map(([at, , change]) => [at, (count += change)]);
+}
+
+// The most calls that were in progress at one time, in each stretch of time.
+function densities(columns) {
+  const counts = new Array(columns).fill(0);
+  const raise = (column, count) => { counts[column] = Math.max(counts[column], count); };
+  let column = 0;
+  let running = 0;
+  for (const [at, count] of inProgress(filter.calls)) {
+    const place = Math.floor((x(at) - GUTTER) / COLUMN);
+    for (; column < Math.min(place, columns); column += 1) raise(column, running);
+    if (place >= columns) break;
+    if (place >= 0) raise(place, Math.max(running, count));
+    running = count;
+  }
+  for (; column < columns; column += 1) raise(column, running);
+  return counts;
+}
+
+function strip() {
+  const counts = densities(Math.max(1, Math.ceil((view.width - GUTTER) / COLUMN)));
+  const most = counts.reduce((most, count) => Math.max(most, count), 1);
   const group = draw("g", { class: "strip" },
     draw("text", { class: "name", x: 8, y: 16 }, "Density"),
     draw("text", { class: "small", x: 8, y: 31 }, "calls at a time"),
