@@ -145,6 +145,35 @@ fn clients_get_their_part_of_a_result_and_observers_all() {
     recorded(&world);
 }
 
+/// A recorded assistant with nobody else in the room.
+#[cfg(feature = "record")]
+#[test]
+fn result_in_an_empty_room_is_recorded_without_what_is_for_the_model() {
+    use toolbridge::recording::{RecordedOutcome, calls, check};
+    let secret = ContentBlock::text("offer a transfer").with_audience(Audience::Model);
+    let parts = ToolResult::text("The balance is 5 €.").with_block(secret).to_value();
+    let plain = |text: String| Value::encode(&json!({"text": text})).unwrap();
+    for answer in [parts, plain("short".to_owned()), plain("x".repeat(20_000))] {
+        for streams in [false, true] {
+            let mut world = World::new();
+            world.notes = Some(Vec::new());
+            world.assistant("a", Config::default().streams(streams));
+            world.with("a", |session, now| session.offer(now, vec![tool("full")])).unwrap().unwrap();
+            let answer = answer.clone();
+            world.handle("a", move |_| Some(Ok(answer.clone())));
+            world.ask("a", request("full")).unwrap();
+            world.run(SECOND);
+            let file = crate::replay::file(&world, "a");
+            let sent =
+                format!("{:?}", file.iter().map(|entry| format!("{:?}", entry.what)).collect::<Vec<_>>());
+            assert!(!sent.contains("transfer"), "{sent}");
+            let calls = calls(file.clone()).calls;
+            assert_eq!((calls.len(), &calls[0].outcome), (1, &RecordedOutcome::Ok));
+            assert_eq!(check(file).errors, 0);
+        }
+    }
+}
+
 #[test]
 fn large_result_is_a_stream_to_those_who_take_streams() {
     let mut world = room(true);

@@ -71,10 +71,16 @@ impl Discloser<'_> {
     /// to the others what fits. If it has no parts and nobody takes streams, the whole room gets what fits.
     fn show_clients(&mut self, meta: &Meta, message: &Message, has_parts: bool) -> Result<(), Unfit> {
         let all: Vec<_> = self.others().collect();
-        if all.is_empty() {
-            return Ok(());
+        let is_alone = all.is_empty();
+        if is_alone && !self.peers.observers().is_empty() {
+            return Ok(()); // observers have their copy
         }
-        match self.post(all.clone(), meta, message) {
+        // Nobody is in the room: a broadcast reaches the local recorder, and nobody who may not read it.
+        let sent = match is_alone {
+            true => self.delivery.broadcast(self.cx, meta, message),
+            false => self.post(all.clone(), meta, message),
+        };
+        match sent {
             Err(Unfit::TooLarge { .. }) => {}
             sent => return sent,
         }
@@ -83,10 +89,10 @@ impl Discloser<'_> {
         if !streams.is_empty() && self.post(streams.clone(), meta, message).is_err() {
             (streams, packets) = (Vec::new(), all); // it exceeds a stream, too
         }
-        if packets.is_empty() {
+        if packets.is_empty() && !is_alone {
             return Ok(());
         }
-        let is_for_room = streams.is_empty() && !has_parts;
+        let is_for_room = is_alone || streams.is_empty() && !has_parts;
         let most = self.cx.config.caps.frames.max_packet.saturating_sub(FRAME_BYTES) / 2;
         if let Some(texts) = texts_only(message, most) {
             match self.show_reduced(is_for_room, &packets, meta, &texts) {
