@@ -59,7 +59,7 @@ pub(super) struct Driver<T: Transport> {
     consent: Option<AskPerson>,
     /// Receives this participant's tools before they are offered.
     offering: Option<Offering>,
-    unasked: Option<Unasked>,
+    note_end: Option<NoteEnd>,
     questions: Questions,
     queue: SendQueue,
     /// `None` if the transport takes packets from the queue by itself.
@@ -73,11 +73,20 @@ pub(super) struct Driver<T: Transport> {
     _last_word: LastWord,
 }
 
-/// Receives each call that ended before a participant was asked.
-pub(super) type Unasked = Box<dyn Fn(&CallRecord, &CallError) + Send>;
+/// Receives each call whose end no packet shows: no participant was asked, or its owner's answer did not end it.
+pub(super) type NoteEnd = Box<dyn Fn(&CallRecord, &CallError) + Send>;
 
 /// Receives the tools that will be offered.
 pub(super) type Offering = Box<dyn Fn(&[Tool]) + Send>;
+
+/// Whether a call ended otherwise than by its owner's answer, as far as its result shows.
+fn ends_without_answer(record: &CallRecord, result: &Result<Value, CallError>) -> bool {
+    match result {
+        Ok(_) => false,
+        Err(CallError::Tool(_)) => record.owner.is_none(),
+        Err(_) => true,
+    }
+}
 
 /// Ends everything that is open if the driver is dropped: its runtime was shut down, or it panicked.
 struct LastWord(Arc<Shared>);
@@ -141,7 +150,7 @@ impl<T: Transport> Driver<T> {
             rules: Rules::default(),
             consent: None,
             offering: None,
-            unasked: None,
+            note_end: None,
             questions: Questions::new(),
             pump: queue.is_none().then(Pump::default),
             queue: queue.unwrap_or_default(),
@@ -172,8 +181,8 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Sets the function that receives calls that ended before a participant was asked, which no packet shows.
-    pub(super) fn noting_unasked(mut self, unasked: Option<Unasked>) -> Self {
-        self.unasked = unasked;
+    pub(super) fn noting_ends(mut self, note_end: Option<NoteEnd>) -> Self {
+        self.note_end = note_end;
         self
     }
 
@@ -227,8 +236,8 @@ impl<T: Transport> Driver<T> {
                 Work::Ask(question) => self.ask(question),
                 Work::Select(selection) => self.select(&selection),
                 Work::Settle { call, record, result } => {
-                    if let (Some(unasked), Err(error)) = (&self.unasked, &result) {
-                        unasked(&record, error);
+                    if let (Some(note_end), Err(error)) = (&self.note_end, &result) {
+                        note_end(&record, error);
                     }
                     call.settle(result);
                 }
@@ -274,8 +283,8 @@ impl<T: Transport> Driver<T> {
                     if let Some(slot) = inner.calls.remove(&key) {
                         let record = slot.id.as_ref().and_then(|id| inner.session.record(id));
                         spans::ended(&slot.span, record);
-                        match record.filter(|record| record.owner.is_none()) {
-                            Some(record) if self.unasked.is_some() && result.is_err() => {
+                        match record.filter(|record| ends_without_answer(record, &result)) {
+                            Some(record) if self.note_end.is_some() => {
                                 work.push(Work::Settle { call: slot, record: record.clone(), result });
                             }
                             _ => slot.settle(result),

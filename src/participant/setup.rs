@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{
     CallBuilder, DRAIN, Handle, JoinError, Shared,
     consent::AskPerson,
-    driver::{Driver, Offering, Unasked},
+    driver::{Driver, NoteEnd, Offering},
     joint::run_both,
     now, report,
     rules::Rules,
@@ -80,8 +80,8 @@ impl Setup {
             let (outcome, hide) = (recorder.outcome(), recorder.hiding());
             let offering: Offering = Box::new(move |tools| undisclosed(tools).for_each(&hide));
             let note = recorder.noting();
-            let unasked: Unasked = Box::new(move |record, error| note(unasked_event(record, error)));
-            let told = (Some(offering), Some(unasked));
+            let note_end: NoteEnd = Box::new(move |record, error| note(end_event(record, error)));
+            let told = (Some(offering), Some(note_end));
             let handle = self.enter(recorder.tap(transport), role, tools, told)?;
             tell_of_its_end(&handle, outcome);
             return Ok(handle);
@@ -94,7 +94,7 @@ impl Setup {
         mut transport: T,
         role: Role,
         (mut executor, reports): (Executor, Reports),
-        (offering, unasked): (Option<Offering>, Option<Unasked>),
+        (offering, note_end): (Option<Offering>, Option<NoteEnd>),
     ) -> Result<Arc<Handle>, JoinError> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| {
@@ -137,7 +137,7 @@ impl Setup {
             .judging(self.rules)
             .asking(self.consent)
             .offering(offering)
-            .noting_unasked(unasked);
+            .noting_ends(note_end);
         #[expect(
             clippy::disallowed_methods,
             reason = "the participant's one task; it ends when it has left"
@@ -221,17 +221,21 @@ fn recorded_as(
     options
 }
 
-/// Records a call that ended before a participant was asked.
+/// Records a call that ended before a participant was asked, or without its owner's answer.
 #[cfg(feature = "record")]
-fn unasked_event(
+fn end_event(
     record: &crate::protocol::session::CallRecord,
     error: &crate::tool::CallError,
 ) -> crate::recording::RoomEvent {
+    let code = crate::tool::ToolError::code_of(error).to_string();
+    if record.owner.is_some() {
+        return crate::recording::RoomEvent::Ended { call: record.id.to_string(), code };
+    }
     let took = record.settled.map(|settled| settled.saturating_duration_since(record.requested));
     crate::recording::RoomEvent::Unasked {
         call: record.id.to_string(),
         tool: record.tool.clone(),
-        code: crate::tool::ToolError::code_of(error).to_string(),
+        code,
         message: error.to_string(),
         took_ms: took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
     }

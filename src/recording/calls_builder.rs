@@ -200,6 +200,11 @@ impl CallsBuilder {
                 self.note(serial, index);
                 return Some((serial, CallUpdate::Other));
             }
+            Happened::Event(RoomEvent::Ended { call, code }) => {
+                let serial = self.ended(entry.at, &call.parse().ok()?, code)?;
+                self.note(serial, index);
+                return Some((serial, CallUpdate::Other));
+            }
             Happened::Event(event) => {
                 self.handle_event(event);
                 return None;
@@ -249,7 +254,7 @@ impl CallsBuilder {
             }
             Message::ControlStop(stop) => {
                 let serial = self.find(packet, stop.target_id.as_deref()?)?;
-                self.stop(entry.at, serial, packet)?
+                self.stop(entry.at, serial, packet, stop)?
             }
             Message::Error(error) => {
                 let serial = self.find(packet, error.originating_id.as_deref()?)?;
@@ -278,13 +283,14 @@ impl CallsBuilder {
         Some((serial, told))
     }
 
-    /// Adds an entry to a call.
+    /// Adds an entry to a call, and derives the call's outcome again.
     fn note(&mut self, serial: u64, index: usize) {
-        if let Some(tracked_call) = self.tracked.get_mut(&serial)
-            && self.places < MAX_PLACES
-        {
-            tracked_call.call.entries.push(index);
-            self.places += 1;
+        if let Some(tracked_call) = self.tracked.get_mut(&serial) {
+            tracked_call.resolve(self.here.is_some() && tracked_call.call.caller == self.here);
+            if self.places < MAX_PLACES {
+                tracked_call.call.entries.push(index);
+                self.places += 1;
+            }
         }
         self.weigh(serial);
     }
@@ -303,15 +309,28 @@ impl CallsBuilder {
             return None;
         }
         let serial = self.insert(id, caller.as_ref())?;
-        let call = &mut self.tracked.get_mut(&serial)?.call;
-        call.tool = prefix(tool, MAX_WORD).to_owned();
-        call.requested = Some(Moment(at.0.saturating_sub(took_ms.saturating_mul(1_000_000))));
-        call.settled = Some(at);
-        call.outcome = RecordedOutcome::Failed {
+        let tracked_call = self.tracked.get_mut(&serial)?;
+        tracked_call.call.tool = prefix(tool, MAX_WORD).to_owned();
+        tracked_call.call.requested = Some(Moment(at.0.saturating_sub(took_ms.saturating_mul(1_000_000))));
+        tracked_call.answered = Some(at);
+        tracked_call.answer_outcome = RecordedOutcome::Failed {
             code: ErrorCode::from(prefix(code, MAX_WORD).to_owned()),
             message: Some(shortened(message)),
         };
         self.settled.push_back(serial);
+        Some(serial)
+    }
+
+    /// Ends a call of the recorded participant as its caller read it.
+    fn ended(&mut self, at: Moment, id: &CallId, code: &str) -> Option<u64> {
+        let serial = *self.keys.get(&(id.clone(), self.here.clone()))?;
+        let tracked_call = self.tracked.get_mut(&serial)?;
+        if tracked_call.ended_by_caller.is_none() {
+            tracked_call.ended_by_caller = Some((at, ErrorCode::from(prefix(code, MAX_WORD).to_owned())));
+            if tracked_call.answered.is_none() {
+                self.settled.push_back(serial);
+            }
+        }
         Some(serial)
     }
 
@@ -323,6 +342,11 @@ impl CallsBuilder {
     /// Whether the caller stopped the call.
     pub(super) fn is_stopped_by_caller(&self, serial: u64) -> bool {
         self.tracked.get(&serial).is_some_and(|tracked_call| tracked_call.stopped_by_caller)
+    }
+
+    /// What the owner of a call answered, whether or not its caller waited for that.
+    pub(super) fn answer_of(&self, serial: u64) -> Option<&RecordedOutcome> {
+        self.tracked.get(&serial).map(|tracked_call| &tracked_call.answer_outcome)
     }
 
     /// Returns the calls.

@@ -282,7 +282,7 @@ impl Checker {
                 }
             }
             RoomEvent::Closed { .. } => self.is_over = true,
-            RoomEvent::Unasked { .. } | RoomEvent::Other => {}
+            RoomEvent::Unasked { .. } | RoomEvent::Ended { .. } | RoomEvent::Other => {}
         }
     }
 
@@ -416,7 +416,8 @@ impl Checker {
             CallUpdate::Settled | CallUpdate::SettledUncertain | CallUpdate::SettledByOwner => {
                 let impostor =
                     self.builder.wrong_owner(serial).filter(|_| told == CallUpdate::SettledByOwner).cloned();
-                let cancelled = matches!(&call.outcome, RecordedOutcome::Failed { code, .. }
+                let answer = self.builder.answer_of(serial);
+                let cancelled = matches!(answer, Some(RecordedOutcome::Failed { code, .. })
                     if matches!(code.as_str(), "cancelled" | "timeout" | "error 304"));
                 let is_owner = call.caller != place.who;
                 if self.builder.is_stopped_by_caller(serial) && !cancelled && is_owner {

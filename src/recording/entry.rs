@@ -236,6 +236,14 @@ pub enum RoomEvent {
         #[serde(rename = "tookMs")]
         took_ms: u64,
     },
+    /// A call of the recorded participant ended for its caller without an answer, or otherwise than the answer says:
+    /// by its time limit, a cancellation, an interruption of its turn, or the loss of its owner.
+    Ended {
+        /// The call's id.
+        call: String,
+        /// The code of its error.
+        code: String,
+    },
     /// An event that this version does not know.
     #[serde(other)]
     Other,
@@ -276,6 +284,7 @@ mod tests {
             r#"{"event":"unsent","channel":1,"sequence":2,"reason":"x"}"#,
             r#"{"event":"unrecorded","packets":3}"#,
             r#"{"event":"closed","reason":"x"}"#,
+            r#"{"event":"ended","call":"c","code":"timeout"}"#,
             r#"{"event":"unasked","call":"c","tool":"t","code":"lost","message":"m","tookMs":4}"#,
         ] {
             let event: RoomEvent = serde_json::from_str(text).unwrap();

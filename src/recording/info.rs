@@ -242,6 +242,7 @@ impl InfoBuilder {
             | RoomEvent::Link { .. }
             | RoomEvent::Closed { .. }
             | RoomEvent::Unasked { .. }
+            | RoomEvent::Ended { .. }
             | RoomEvent::Other => {}
         }
     }

@@ -228,6 +228,9 @@ fn event_text(line: &mut String, event: &RoomEvent) {
         RoomEvent::Unasked { call, tool, code, .. } => {
             (String::new(), format!("nobody was asked: {} {} {}", word(call), word(tool), word(code)))
         }
+        RoomEvent::Ended { call, code } => {
+            (String::new(), format!("ended for its caller: {} {}", word(call), word(code)))
+        }
         RoomEvent::Other => (String::new(), "an event of a later version".to_owned()),
     };
     let gap = if who.is_empty() { "" } else { "  " };

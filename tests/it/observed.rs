@@ -267,7 +267,7 @@ async fn two_observers_record_each_call_once_without_findings() {
             ("lamp", "phone", "Ok"),
             ("picture", "tv", "Ok"),
             ("ours", "assistant", "Ok"),
-            ("slow", "phone", "cancelled"), // its caller timed out first, and reported it
+            ("slow", "phone", "timeout"), // its owner answered `cancelled`, which its caller did not wait for
             ("slow", "phone", "cancelled"),
             ("slow", "phone", "Open"),
         ];
@@ -415,9 +415,15 @@ fn observer_of_random_sessions_has_no_findings_and_the_callers_outcomes() {
             if same.owner == same.caller && call.owner != same.owner {
                 continue;
             }
+            // An observer that missed the stop sees only the answer that the caller did not wait for.
+            if same.stopped.is_some() && call.stopped.is_none() {
+                continue;
+            }
+            // A stop alone does not show the owner.
+            let owner = call.owner.as_ref().or(same.owner.as_ref());
             assert_eq!(
-                (&call.owner, &call.outcome),
-                (&same.owner, &same.outcome),
+                (owner, call.outcome.as_str()),
+                (same.owner.as_ref(), same.outcome.as_str()),
                 "seed {seed}: {call:#?} {same:#?}"
             );
             settled += 1;

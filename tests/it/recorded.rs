@@ -34,7 +34,7 @@ pub(crate) const SESSIONS: &[Session] = &[
     Session { name: "timeout", calls: &[("hang", "timeout|cancelled"), ("get_battery", "ok")] },
     Session {
         name: "plain-peer",
-        calls: &[("get_battery", "ok"), ("fail", "out_of_range"), ("hang", "stopped")],
+        calls: &[("get_battery", "ok"), ("fail", "out_of_range"), ("hang", "timeout")],
     },
     Session { name: "server-executed", calls: &[("get_battery", "ok"), ("search_web", "ok")] },
     Session { name: "claimed", calls: &[("search_web", "ok")] },

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolbridge::{
     Execution,
-    recording::{Calls, Entry, Moment, RecordedCall, RecordedOutcome, calls},
+    recording::{Calls, Entry, Moment, RecordedCall, RecordedOutcome, RoomEvent, calls},
 };
 
 use crate::recording_said::{
@@ -192,6 +192,94 @@ fn stop_ends_a_call_until_a_result_arrives() {
     );
 }
 
+fn stop_for(stanza: i32, id: &str, reason: &str) -> String {
+    format!(r#"{{"stanzaId": {stanza}, "type": 10, "body": {{"targetId": "{id}", "reason": "{reason}"}}}}"#)
+}
+
+/// The recordings of one call by its caller, its owner and an observer: the caller sends a stop before or after the
+/// owner has sent its answer, and each gets the other's frame later.
+fn three_views(stop: &str, answer: &str) -> [Vec<Entry>; 3] {
+    let asked = request(-1, "a", "client");
+    let caller = vec![
+        here(0, "assistant"),
+        sent(1, "assistant", &["phone"], &asked),
+        sent(3, "assistant", &["phone"], stop),
+        heard(5, "phone", answer),
+    ];
+    let owner = vec![
+        here(0, "phone"),
+        heard(2, "assistant", &asked),
+        sent(4, "phone", &["assistant"], answer),
+        heard(5, "assistant", stop),
+    ];
+    let observer = vec![
+        here(0, "eye"),
+        joined(0, "eye", Some("observer")),
+        heard(2, "assistant", &asked),
+        heard(5, "phone", answer),
+        heard(6, "assistant", stop),
+    ];
+    [caller, owner, observer]
+}
+
+#[test]
+fn stop_ends_a_call_with_its_reason_whatever_the_owner_answers() {
+    for (reason, ended) in [("deadline", "timeout"), ("caller", "cancelled"), ("barge_in", "cancelled")] {
+        for answer in [ok(1, "a"), failed(1, "a", "cancelled"), failed(1, "a", "broken")] {
+            for (who, entries) in
+                ["caller", "owner", "observer"].iter().zip(three_views(&stop_for(-2, "a", reason), &answer))
+            {
+                let call = only(entries);
+                assert_eq!(code(&call), ended, "{who}, stopped by {reason}, {answer}");
+                assert_eq!(call.result, None, "{who}");
+            }
+        }
+    }
+}
+
+#[test]
+fn answer_that_precedes_a_stop_in_the_callers_file_is_the_outcome() {
+    let call = only(vec![
+        here(0, "assistant"),
+        sent(1, "assistant", &["phone"], &request(-1, "a", "client")),
+        heard(2, "phone", &ok(1, "a")),
+        sent(3, "assistant", &["phone"], &stop_for(-2, "a", "caller")), // to an earlier instance
+    ]);
+    assert_eq!(call.outcome, RecordedOutcome::Ok);
+}
+
+#[test]
+fn stop_without_a_reason_at_the_limit_is_a_timeout() {
+    let asked = request(-1, "a", "client"); // with a limit of 5 s
+    for (at, outcome) in [(2_000, "stopped"), (4_950, "timeout"), (5_002, "timeout")] {
+        let call = only(vec![
+            here(0, "assistant"),
+            sent(1, "assistant", &["phone"], &asked),
+            sent(at, "assistant", &["phone"], &stop(-2, "a")),
+        ]);
+        assert_eq!(call.outcome.as_str(), outcome, "{at} ms");
+    }
+}
+
+#[test]
+fn callers_own_record_of_an_end_is_the_outcome() {
+    let ended = |at, code: &str| event(at, RoomEvent::Ended { call: "a".to_owned(), code: code.to_owned() });
+    let asked = vec![here(0, "assistant"), sent(1, "assistant", &["phone"], &request(-1, "a", "client"))];
+    for code_read in ["lost", "detached", "timeout"] {
+        let call = only([asked.clone(), vec![ended(3, code_read), heard(9, "phone", &ok(1, "a"))]].concat());
+        assert_eq!((code(&call), call.settled), (code_read, Some(Moment(3 * MS))));
+        assert_eq!(call.entries.len(), 3);
+    }
+    // The owner's answer says the same, and more.
+    let answered =
+        only([asked, vec![heard(2, "phone", &failed(1, "a", "timeout")), ended(3, "timeout")]].concat());
+    assert_eq!(answered.settled, Some(Moment(2 * MS)));
+    assert!(matches!(answered.outcome, RecordedOutcome::Failed { message: Some(_), .. }));
+    // Nobody else's call is meant.
+    let stray = [here(0, "assistant"), ended(1, "timeout")];
+    assert!(calls(stray.to_vec()).calls.is_empty());
+}
+
 #[test]
 fn error_replaces_a_result() {
     let error = r#"{"type": 1, "body": {"id": "e", "conversationId": "r", "code": 304, "message": "refused",
@@ -225,7 +313,7 @@ fn result_without_its_request_is_a_call_without_a_tool() {
 
 #[test]
 fn other_packets_and_room_events_are_ignored() {
-    let other = toolbridge::recording::RoomEvent::Other;
+    let other = RoomEvent::Other;
     let mut foreign = heard(2, "phone", &ok(1, "a"));
     let toolbridge::recording::Happened::Packet(packet) = &mut foreign.what else { unreachable!() };
     packet.topic = "chat".into();

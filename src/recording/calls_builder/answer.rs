@@ -2,12 +2,12 @@
 
 use super::{
     CallUpdate, CallsBuilder, MAX_WORD,
-    tracked_call::{answer_of, shortened},
+    tracked_call::{Stop, answer_of, shortened},
 };
 use crate::{
-    protocol::frame::{Frame, ToolUseResult},
+    protocol::frame::{ControlStop, Frame, ToolUseResult},
     recording::{Direction, Moment, REDACTED, Recorded, RecordedCall, RecordedOutcome, original::value_size},
-    tool::{ErrorCode, Execution},
+    tool::{ErrorCode, Execution, StopReason},
     transport::Identity,
     value::prefix,
 };
@@ -77,7 +77,7 @@ impl CallsBuilder {
         }
         let update = self.accept_sender(serial, from, Some(&outcome));
         let tracked_call = self.tracked.get_mut(&serial)?;
-        if tracked_call.call.settled.is_some()
+        if tracked_call.answered.is_some()
             && from == tracked_call.call.caller.as_ref()
             && tracked_call.was_declined()
         {
@@ -102,18 +102,26 @@ impl CallsBuilder {
         tracked_call.answer = Some(answer);
         tracked_call.shown_to.clone_from(&packet.to);
         tracked_call.call.owner = from.cloned();
-        tracked_call.call.settled = Some(at);
-        tracked_call.call.outcome = outcome;
-        tracked_call.call.result = size;
+        (tracked_call.answered, tracked_call.answer_size) = (Some(at), size);
+        tracked_call.answer_outcome = outcome;
         self.settled.push_back(serial);
         Some((serial, update))
     }
 
-    pub(super) fn stop(&mut self, at: Moment, serial: u64, packet: &Recorded) -> Option<(u64, CallUpdate)> {
+    pub(super) fn stop(
+        &mut self,
+        at: Moment,
+        serial: u64,
+        packet: &Recorded,
+        stop: &ControlStop,
+    ) -> Option<(u64, CallUpdate)> {
         let from = packet.sender();
         let tracked_call = self.tracked.get_mut(&serial)?;
         let call = &mut tracked_call.call;
-        if from != call.caller.as_ref() {
+        // An observer that missed the request does not know the caller, but only a caller and the owner stop a call.
+        let is_unknown = call.caller.is_none() && tracked_call.asked.is_none();
+        let is_caller = from == call.caller.as_ref() || is_unknown && from != call.owner.as_ref();
+        if !is_caller {
             if from.is_some() && call.owner.as_ref() == from {
                 call.stopped.get_or_insert(at);
             }
@@ -121,8 +129,10 @@ impl CallsBuilder {
         }
         call.stopped.get_or_insert(at);
         tracked_call.stopped_by_caller = true;
-        if call.outcome == RecordedOutcome::Open && !tracked_call.taken_over {
-            call.outcome = RecordedOutcome::Stopped;
+        if !tracked_call.taken_over {
+            let reason = stop.reason.as_deref().and_then(StopReason::from_text);
+            let is_after_answer = tracked_call.answered.is_some();
+            tracked_call.stop.get_or_insert(Stop { at, reason, is_after_answer });
         }
         Some((serial, CallUpdate::Stopped))
     }

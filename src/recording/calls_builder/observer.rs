@@ -107,23 +107,20 @@ impl CallsBuilder {
         let Some(from) = from.filter(|_| self.observes()) else { return CallUpdate::Settled };
         let uncertain = self.is_uncertain(serial, from);
         let Some(tracked_call) = self.tracked.get_mut(&serial) else { return CallUpdate::Settled };
-        let is_decided = tracked_call.call.settled.is_some() && !tracked_call.owner_uncertain;
+        let is_decided = tracked_call.answered.is_some() && !tracked_call.owner_uncertain;
         if tracked_call.taken_over || is_decided || tracked_call.call.owner.as_ref() == Some(from) {
             return tracked_call.word(uncertain, outcome);
         }
         let was_wrong = tracked_call.owner_uncertain
             && tracked_call.answer.is_some()
-            && !is_unknown(&tracked_call.call.outcome);
+            && !is_unknown(&tracked_call.answer_outcome);
         let before = tracked_call.call.owner.replace(from.clone());
         if was_wrong {
             tracked_call.wrong_owner.clone_from(&before);
         }
         if std::mem::replace(&mut tracked_call.owner_uncertain, uncertain) {
-            tracked_call.answer = None;
-            tracked_call.call.outcome =
-                if tracked_call.stopped_by_caller { RecordedOutcome::Stopped } else { RecordedOutcome::Open };
-            (tracked_call.call.started, tracked_call.call.settled, tracked_call.call.result) =
-                (None, None, None);
+            tracked_call.forget_answer();
+            tracked_call.call.started = None;
         } else if tracked_call.before.len() < super::MAX_AGAIN {
             tracked_call.before.extend(before);
         }

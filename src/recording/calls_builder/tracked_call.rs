@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 use super::{MAX_AGAIN, MAX_TEXT};
 use crate::{
     protocol::frame::{ToolUseRequest, ToolUseResult},
-    recording::{Recorded, RecordedCall, RecordedOutcome},
-    tool::{CallId, DEFAULT_TIMEOUT, ErrorCode},
+    recording::{Moment, Recorded, RecordedCall, RecordedOutcome},
+    tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, StopReason},
     transport::Identity,
     value::prefix,
 };
@@ -17,10 +17,25 @@ use crate::{
 /// stanza. Measured with a counting allocator.
 pub(super) const CALL_BYTES: usize = 850;
 
+/// A stop this shortly before the limit, or later, counts as the limit: its sender measures the limit, and packets
+/// take different times.
+const AT_THE_LIMIT: Duration = Duration::from_millis(100);
+
 /// One call, with the state needed to classify its next frame.
 #[derive(Debug)]
 pub(super) struct TrackedCall {
+    /// What is known of it. Its outcome is derived from the fields below by [`resolve`](Self::resolve).
     pub(super) call: RecordedCall,
+    /// When its owner answered.
+    pub(super) answered: Option<Moment>,
+    /// What its owner answered.
+    pub(super) answer_outcome: RecordedOutcome,
+    /// The size of the answer's result.
+    pub(super) answer_size: Option<usize>,
+    /// When and how its caller ended it, from the event of the caller's own recorder.
+    pub(super) ended_by_caller: Option<(Moment, ErrorCode)>,
+    /// The caller's first stop.
+    pub(super) stop: Option<Stop>,
     /// Its memory cost when last measured, in bytes.
     pub(super) weighed: usize,
     /// Digest of tool, execution and parameters of its first request.
@@ -33,7 +48,7 @@ pub(super) struct TrackedCall {
     pub(super) before: Vec<Identity>,
     /// The stanzas of its requests.
     pub(super) stanzas: Vec<i32>,
-    /// The caller stopped it.
+    /// The caller stopped it, there or at an earlier owner.
     pub(super) stopped_by_caller: bool,
     /// Another participant was asked first, and then the caller ran it itself.
     pub(super) taken_over: bool,
@@ -43,10 +58,24 @@ pub(super) struct TrackedCall {
     pub(super) wrong_owner: Option<Identity>,
 }
 
+/// A stop by the caller, who has settled the call by then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stop {
+    pub(super) at: Moment,
+    pub(super) reason: Option<StopReason>,
+    /// The answer precedes it in the file.
+    pub(super) is_after_answer: bool,
+}
+
 impl TrackedCall {
     pub(super) fn new(id: &CallId, caller: Option<&Identity>) -> Self {
         Self {
             call: RecordedCall::new(id.clone(), caller.cloned()),
+            answered: None,
+            answer_outcome: RecordedOutcome::Open,
+            answer_size: None,
+            ended_by_caller: None,
+            stop: None,
             weighed: 0,
             asked: None,
             answer: None,
@@ -69,12 +98,14 @@ impl TrackedCall {
     /// An upper estimate of its memory cost, in bytes.
     pub(super) fn cost(&self) -> usize {
         let call = &self.call;
-        let ended = match &call.outcome {
+        let size_of = |outcome: &RecordedOutcome| match outcome {
             RecordedOutcome::Failed { code, message } => {
                 code.as_str().len() + message.as_ref().map_or(0, String::len)
             }
             _ => 0,
         };
+        let by_caller = self.ended_by_caller.as_ref().map_or(0, |(_, code)| code.as_str().len());
+        let ended = size_of(&call.outcome) + size_of(&self.answer_outcome) + by_caller;
         let lists = 16 * call.entries.len()
             + 16 * (self.before.len() + self.shown_to.len())
             + 64 * self.stanzas.len();
@@ -88,17 +119,58 @@ impl TrackedCall {
         let caller = self.call.caller.clone();
         let before = std::mem::replace(&mut self.call.owner, caller);
         self.before.extend(before.filter(|_| self.before.len() < MAX_AGAIN));
-        if self.call.outcome == RecordedOutcome::Stopped || self.was_declined() {
-            self.answer = None;
-            self.call.outcome = RecordedOutcome::Open;
-            self.call.settled = None;
-            self.call.result = None;
+        self.stop = None;
+        if self.was_declined() {
+            self.forget_answer();
+        }
+    }
+
+    /// Forgets an answer that does not count.
+    pub(super) fn forget_answer(&mut self) {
+        (self.answer, self.answered, self.answer_size) = (None, None, None);
+        self.answer_outcome = RecordedOutcome::Open;
+    }
+
+    /// Derives the outcome from what is known.
+    ///
+    /// A caller that stops a call has settled it without the answer (`wire.md`, section 5.4), so the stop decides,
+    /// although the owner may have answered by then. In the caller's own file what came first decides.
+    pub(super) fn resolve(&mut self, is_callers_file: bool) {
+        let failed = |code: ErrorCode| RecordedOutcome::Failed { code, message: None };
+        let by_answer = (self.answer_outcome.clone(), self.answered, self.answer_size);
+        let by_caller = match (&self.ended_by_caller, &self.stop) {
+            (Some((at, code)), _) => Some((failed(code.clone()), Some(*at), None)),
+            (None, Some(stop)) if !(is_callers_file && stop.is_after_answer) => match self.code_of(stop) {
+                Some(code) => Some((failed(code), Some(stop.at), None)),
+                None if self.answered.is_none() => Some((RecordedOutcome::Stopped, None, None)),
+                None => None,
+            },
+            _ => None,
+        };
+        let (outcome, settled, size) = match by_caller {
+            // The answer says the same, and more.
+            Some((outcome, ..)) if outcome.as_str() == self.answer_outcome.as_str() => by_answer,
+            Some(ended) => ended,
+            None => by_answer,
+        };
+        (self.call.outcome, self.call.settled, self.call.result) = (outcome, settled, size);
+    }
+
+    /// The code with which the caller ended a call that it stopped. Without a reason only the limit shows it.
+    fn code_of(&self, stop: &Stop) -> Option<ErrorCode> {
+        match stop.reason {
+            Some(StopReason::Deadline) => Some(ErrorCode::TIMEOUT),
+            Some(_) => Some(ErrorCode::CANCELLED),
+            None => {
+                let ends = stop.at.since(self.call.requested?).saturating_add(AT_THE_LIMIT);
+                (ends >= self.call.limit?).then_some(ErrorCode::TIMEOUT)
+            }
         }
     }
 
     /// Whether the first participant refused in a way that lets the caller run it.
     pub(super) fn was_declined(&self) -> bool {
-        let RecordedOutcome::Failed { code, .. } = &self.call.outcome else { return false };
+        let RecordedOutcome::Failed { code, .. } = &self.answer_outcome else { return false };
         matches!(code.as_str(), "unknown_tool" | "busy" | "cancelled" | "lost" | "error 301" | "error 304")
     }
 }

@@ -161,7 +161,7 @@ impl RoomTimeline {
                 ("unrecorded", None, packets.to_string())
             }
             RoomEvent::Closed { reason } => ("closed", None, shown(reason, MAX_TEXT)),
-            RoomEvent::Unasked { .. } => return, // it is among the calls
+            RoomEvent::Unasked { .. } | RoomEvent::Ended { .. } => return, // it is among the calls
             RoomEvent::Other => ("other", None, String::new()),
         };
         self.event_count += 1;
