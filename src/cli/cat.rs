@@ -32,6 +32,9 @@ const CODES: [ErrorCode; 9] = [
     ErrorCode::LOST,
 ];
 
+/// The maximum number of names that an error message about `--peer` or `--tool` lists.
+const MAX_NAMED: usize = 20;
+
 /// The maximum number of calls whose outcomes an error message about `--outcome` lists.
 const MAX_OUTCOMES: usize = 1_000;
 
@@ -106,7 +109,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             "--follow cannot be combined with --outcome or --format json, which need the complete recording",
         ));
     }
-    let chosen = arguments.outcome.as_deref().map(|outcome| with_outcome(arguments, outcome)).transpose()?;
+    let chosen = chosen(arguments)?;
     let recording = if arguments.follow {
         Recording::follow(&arguments.file, wait).map_err(|error| file::refused(&arguments.file, &error))?
     } else {
@@ -157,13 +160,75 @@ fn show(
     }
 }
 
-/// Returns the entries of the calls with an outcome, which is known only after reading the whole file.
-fn with_outcome(arguments: &Arguments, outcome: &str) -> Result<HashSet<usize>, Failure> {
-    let mut builder = CallsBuilder::default();
+/// Checks that the file has what the options name, and returns the entries of the calls with the outcome, if one is
+/// given. Both are known only after reading the whole file, so nothing is checked in a file that is followed.
+fn chosen(arguments: &Arguments) -> Result<Option<HashSet<usize>>, Failure> {
+    let Arguments { peer, tool, call, outcome, .. } = arguments;
+    let is_filtered = [peer, tool, call, outcome].into_iter().any(Option::is_some);
+    if arguments.follow || !is_filtered {
+        return Ok(None);
+    }
+    let (mut peers, mut tools) = (Names::of(peer), Names::of(tool));
+    let (mut builder, mut has_call) = (CallsBuilder::default(), false);
     file::each(&arguments.file, |_, _, entry| {
-        builder.push(entry);
+        if let Some(found) = builder.push(entry) {
+            has_call |= call.as_deref() == Some(found.id.as_str());
+            tools.add(&found.tool);
+        }
+        entry.tool_names().iter().for_each(|found| tools.add(found));
+        match &entry.what {
+            Happened::Packet(packet) => {
+                packet.sender().into_iter().chain(&packet.to).for_each(|found| peers.add(found.as_str()));
+            }
+            Happened::Event(
+                RoomEvent::Here { identity, .. }
+                | RoomEvent::Joined { identity, .. }
+                | RoomEvent::Left { identity, .. },
+            ) => peers.add(identity.as_str()),
+            _ => {}
+        }
         Ok(())
     })?;
+    peers.check("--peer", "participant with this identity")?;
+    tools.check("--tool", "tool with this name")?;
+    if let Some(call) = call.as_ref().filter(|_| !has_call) {
+        return Err(Failure::Usage(format!(
+            "--call {call:?}: the recording has no call with this id; `toolbridge calls` lists its calls"
+        )));
+    }
+    outcome.as_deref().map(|outcome| with_outcome(builder, outcome)).transpose()
+}
+
+/// The names in a recording of which an option gives one.
+struct Names<'a> {
+    wanted: Option<&'a str>,
+    is_found: bool,
+    /// Those that an error message lists.
+    listed: BTreeSet<String>,
+}
+
+impl<'a> Names<'a> {
+    fn of(wanted: &'a Option<String>) -> Self {
+        Self { wanted: wanted.as_deref(), is_found: false, listed: BTreeSet::new() }
+    }
+
+    fn add(&mut self, found: &str) {
+        self.is_found |= self.wanted == Some(found);
+        if self.listed.len() < MAX_NAMED && !found.is_empty() && !self.listed.contains(found) {
+            self.listed.insert(found.to_owned());
+        }
+    }
+
+    fn check(&self, option: &str, what: &str) -> Result<(), Failure> {
+        let Some(wanted) = self.wanted.filter(|_| !self.is_found) else { return Ok(()) };
+        let names: Vec<_> = self.listed.iter().map(String::as_str).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        Err(Failure::Usage(format!("{option} {wanted:?}: the recording has no {what}; it has {names}")))
+    }
+}
+
+/// Returns the entries of the calls with an outcome.
+fn with_outcome(builder: CallsBuilder, outcome: &str) -> Result<HashSet<usize>, Failure> {
     let calls = builder.finish().calls;
     let ended_so = |call: &&RecordedCall| call.outcome.as_str() == outcome;
     let known =
