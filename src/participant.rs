@@ -87,6 +87,9 @@ struct Inner {
     renamed: Vec<Renamed>,
     /// The sources that have a name, and their health.
     sources: Vec<SourceStatus>,
+    /// The recorder, if the participant is recorded.
+    #[cfg(feature = "record")]
+    recorder: Option<crate::recording::RecorderWatch>,
     /// `None` once no further event can follow.
     events: Option<broadcast::Sender<Event>>,
 }
@@ -113,6 +116,8 @@ impl Shared {
                 left_out: Vec::new(),
                 renamed: Vec::new(),
                 sources: Vec::new(),
+                #[cfg(feature = "record")]
+                recorder: None,
                 events: Some(broadcast::Sender::new(EVENTS_KEPT)),
             }),
             wake: Notify::new(),
@@ -429,6 +434,15 @@ macro_rules! participant_methods {
             /// [`Event::Source`](crate::Event::Source).
             pub fn sources(&self) -> Vec<crate::tool::SourceStatus> {
                 self.handle.0.lock().sources.clone()
+            }
+
+            /// Returns the counters of this participant's recording, or `None` if it is not recorded. After
+            /// [`close`](Self::close), [`failed`](crate::recording::RecorderStats::failed) says whether the file is
+            /// complete. See also [`Event::RecordingStopped`](crate::Event::RecordingStopped).
+            #[cfg(feature = "record")]
+            pub fn recording(&self) -> Option<crate::recording::RecorderStats> {
+                let inner = self.handle.0.lock();
+                inner.recorder.as_ref().map(crate::recording::RecorderWatch::stats)
             }
 
             /// Returns a stream of the events from now on.

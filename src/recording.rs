@@ -59,6 +59,7 @@ pub use format::About;
 pub use info::{Info, InfoBuilder, Latency, PeerInfo, ToolInfo, Traffic, info};
 pub use queue::RecorderStats;
 pub use reader::{Entries, Recording};
+pub(crate) use recorder::RecorderWatch;
 pub use recorder::{Recorder, RecorderOptions};
 pub use records::{Damage, DamageKind};
 pub use redact::Redact;

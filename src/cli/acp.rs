@@ -82,7 +82,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         ended = converse(&assistant, &agent) => ended,
     };
     assistant.close().await;
-    ended
+    let recorded = arguments.record.outcome(assistant.recording());
+    ended.and(recorded)
 }
 
 /// Sends each line as a prompt, until standard input ends.

@@ -141,7 +141,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     };
     let (out, written) = output::start(io::stdout());
     let input = input::start(io::stdin);
-    let mut conversation = Conversation::new(assistant.clone(), out);
+    let mut conversation = Conversation::new(assistant.clone(), out).recorded(&arguments.record);
     if let Some(listener) = &listener {
         conversation = conversation.announce(messages::mcp(&listener.url(), listener.token()));
     }
@@ -165,6 +165,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         toolset.close().await;
     }
     let reason = assistant.close().await;
+    let recorded = arguments.record.outcome(assistant.recording());
     let finished = conversation.finish(&reason);
     let flushed = async {
         finished.await;
@@ -179,7 +180,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         unless_interrupted(async { Ok(flushed.await?) }).await?;
     }
     match reason {
-        CloseReason::Closed => Ok(()),
+        CloseReason::Closed => recorded,
         reason => Err(Failure::failed(reason)),
     }
 }

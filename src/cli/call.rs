@@ -119,6 +119,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     times.took = call_state.called.get().map(|called| called.elapsed());
     // An interrupted call has been dropped, which cancels it. Closing the assistant delivers the cancellation.
     assistant.close().await;
+    let recorded = arguments.record.outcome(assistant.recording());
     let Some(result) = result else {
         if arguments.json {
             print(&failure("cancelled", "the call was interrupted", times.took.is_some(), &times))?;
@@ -126,9 +127,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         return Err(Failure::Interrupted);
     };
     if arguments.json {
-        return show_json(result, &times);
+        return show_json(result, &times).and(recorded);
     }
-    show(result, arguments.view.unwrap_or_else(View::of_stdout))
+    show(result, arguments.view.unwrap_or_else(View::of_stdout)).and(recorded)
 }
 
 /// The duration of each phase.

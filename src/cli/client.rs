@@ -57,18 +57,19 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let shown = tokio::select! {
         biased;
         () = interrupted() => Ok(CloseReason::Closed),
-        shown = show(&client) => shown,
+        shown = show(&client, &arguments.record) => shown,
     };
     // Leave the room in an orderly way even if standard output is closed.
     client.close().await;
+    let recorded = arguments.record.outcome(client.recording());
     match shown? {
-        CloseReason::Closed => Ok(()),
+        CloseReason::Closed => recorded,
         reason => Err(Failure::failed(reason)),
     }
 }
 
 /// Prints events until the client leaves the room. Returns why it left.
-async fn show(client: &Client) -> io::Result<CloseReason> {
+async fn show(client: &Client, record: &RecordOption) -> io::Result<CloseReason> {
     let mut events = client.events();
     say(&format!("joined as {}", client.identity()))?;
     let mut muted = false;
@@ -77,8 +78,10 @@ async fn show(client: &Client) -> io::Result<CloseReason> {
         if matches!(event, Event::NotAllowed) && std::mem::replace(&mut muted, true) {
             continue;
         }
-        if let Event::ToolFailed { tool, reason, .. } = &event {
-            tool_failed(tool, reason);
+        match &event {
+            Event::ToolFailed { tool, reason, .. } => tool_failed(tool, reason),
+            Event::RecordingStopped { reason } => record.stopped(reason),
+            _ => {}
         }
         if let Some(line) = line(&event) {
             say(&line)?;

@@ -131,7 +131,7 @@ async fn show(arguments: &Arguments) -> Result<(), Failure> {
     demo.assistant.close().await;
     phone.close().await;
     setup.close().await;
-    Ok(())
+    arguments.record.outcome(demo.assistant.recording())
 }
 
 /// The server and the credentials of both participants.

@@ -3,12 +3,13 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use clap::Args;
 
-use super::{Failure, file};
-use toolbridge::recording::RecorderOptions;
+use super::{Failure, file, hint};
+use toolbridge::recording::{RecorderOptions, RecorderStats};
 
 #[derive(Debug, Args)]
 pub(super) struct RecordOption {
@@ -19,6 +20,10 @@ pub(super) struct RecordOption {
     /// Overwrite an existing --record file
     #[arg(long, requires = "record")]
     force: bool,
+
+    /// Whether it was said that the recording stopped.
+    #[arg(skip)]
+    is_stop_said: AtomicBool,
 }
 
 impl RecordOption {
@@ -55,5 +60,29 @@ impl RecordOption {
     /// Returns the arguments of the builder's `record` and `record_options`, if a file was given.
     pub(super) fn target(&self) -> Option<(&Path, RecorderOptions)> {
         Some((self.path()?, RecorderOptions::default().force(self.force)))
+    }
+
+    /// Says once, on stderr, that the recording stopped early.
+    pub(super) fn stopped(&self, reason: &str) {
+        if let Some(path) = &self.record
+            && !self.is_stop_said.swap(true, Ordering::Relaxed)
+        {
+            hint(&format!(
+                "toolbridge: the recording `{}` stopped early: {reason}; the entries written so far can be read, and \
+                 `toolbridge repair` finishes the file",
+                path.display()
+            ));
+        }
+    }
+
+    /// Fails if the recording stopped early, and says so unless it was said. Call it after leaving the room.
+    pub(super) fn outcome(&self, stats: Option<RecorderStats>) -> Result<(), Failure> {
+        match stats.and_then(|stats| stats.failed) {
+            Some(reason) => {
+                self.stopped(&reason);
+                Err(Failure::Reported(Failure::FAILED))
+            }
+            None => Ok(()),
+        }
     }
 }

@@ -77,12 +77,13 @@ impl Setup {
         if let Some(path) = &self.record {
             let options = recorded_as(self.record_options.clone(), role, &tools.0.tools());
             let recorder = crate::recording::Recorder::create(path, options)?;
-            let (outcome, hide) = (recorder.outcome(), recorder.hiding());
+            let (outcome, hide, watch) = (recorder.outcome(), recorder.hiding(), recorder.watch());
             let offering: Offering = Box::new(move |tools| undisclosed(tools).for_each(&hide));
             let note = recorder.noting();
             let note_end: NoteEnd = Box::new(move |record, error| note(end_event(record, error)));
             let told = (Some(offering), Some(note_end));
             let handle = self.enter(recorder.tap(transport), role, tools, told)?;
+            handle.0.lock().recorder = Some(watch);
             tell_of_its_end(&handle, outcome);
             return Ok(handle);
         }

@@ -124,6 +124,21 @@ pub struct Recorder(Arc<Handle>);
 /// Owned by handles only: dropping the last one ends the recording.
 struct Handle(Arc<Shared>);
 
+/// Reads the counters of a recorder without keeping its recording open.
+pub(crate) struct RecorderWatch(Arc<Shared>);
+
+impl RecorderWatch {
+    pub(crate) fn stats(&self) -> RecorderStats {
+        self.0.queue.stats()
+    }
+}
+
+impl fmt::Debug for RecorderWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RecorderWatch").field(&self.0.path).finish()
+    }
+}
+
 /// The state shared by handles and the writer thread.
 pub(super) struct Shared {
     path: PathBuf,
@@ -219,6 +234,11 @@ impl Recorder {
             let _ = shared.done.subscribe().wait_for(|done| *done).await; // `self` keeps the sender alive
             shared.queue.stats().failed
         }
+    }
+
+    /// Returns what reads the counters without keeping the recording open.
+    pub(crate) fn watch(&self) -> RecorderWatch {
+        RecorderWatch(Arc::clone(self.shared()))
     }
 
     /// Returns a function that hides a tool's data from now on, unless redaction is off. It does not keep the

@@ -157,7 +157,7 @@ fn cat_shows_entries_as_text_and_as_json() {
     assert_eq!(array[3]["frame"]["body"]["toolName"], "lamp");
     assert_eq!((&array[3]["entry"], &array[3]["direction"]), (&3.into(), &"sent".into()));
     assert_eq!(array[9]["event"], "closed");
-    let nothing = json(&["cat", &file, "--format", "json", "--call", "none"], 0);
+    let nothing = json(&["cat", &file, "--format", "json", "--from", "1h"], 0);
     assert_eq!(nothing.to_string(), "[]");
 }
 
@@ -416,7 +416,7 @@ fn recorded_demo_has_no_findings() {
 }
 
 #[test]
-fn unknown_outcome_and_tool_filters_are_wrong_usage() {
+fn filters_that_name_nothing_in_the_recording_are_wrong_usage() {
     let folder = Folder::new();
     let file = folder.path("success.mcap");
     let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/recordings/success.mcap");
@@ -430,6 +430,14 @@ fn unknown_outcome_and_tool_filters_are_wrong_usage() {
         (Some(0), 0),
         "an outcome that no call has is not an error: {none:?}"
     );
+    for (option, listed) in [
+        ("--tool", "no tool with this name; it has export_album, get_battery"),
+        ("--peer", "no participant with this identity; it has assistant, phone"),
+        ("--call", "no call with this id"),
+    ] {
+        let typo = complaint(&run(&["cat", &file, option, "no such name"]), 2);
+        assert!(typo.contains("no such name") && typo.contains(listed), "{option}: {typo}");
+    }
     let out = folder.path("out.mcap");
     let typo = run(&["redact", &file, &out, "--keep", "no_such_tool"]);
     assert_eq!(typo.status.code(), Some(2), "{typo:?}");
@@ -526,11 +534,53 @@ fn existing_file_is_replaced_with_force_whatever_the_verb() {
     server.wait().unwrap();
 }
 
-/// Runs the program where no file may grow, as on a full disk.
-fn on_full_disk(arguments: &[&str]) -> Output {
+/// Returns the program as a command for which no file may grow, as on a full disk.
+fn on_full_disk(arguments: &[&str]) -> Command {
     let script = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
-    let program = toolbridge(arguments);
-    Command::new("/bin/sh").args(["-c", script]).arg(program.get_program()).args(arguments).output().unwrap()
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script]).arg(toolbridge(&[]).get_program()).args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// The lines on stderr about a recording that stopped.
+fn stops(output: &Output) -> usize {
+    text(&output.stderr).lines().filter(|line| line.contains("stopped early")).count()
+}
+
+#[test]
+fn full_disk_while_recording_is_reported_once_and_a_failure() {
+    let folder = Folder::new();
+    let file = folder.path("full.mcap");
+    let demo = on_full_disk(&["demo", "--record", &file]).output().unwrap();
+    assert_eq!((demo.status.code(), stops(&demo)), (Some(1), 1), "{demo:?}");
+    assert!(text(&demo.stderr).contains(&file) && text(&demo.stdout).contains("9 outcomes"), "{demo:?}");
+    let (mut server, settings) = dev();
+    let room = ["--room", "r", "--record", &file, "--force"];
+    let on_full_disk = |verb: &[&str]| {
+        let mut command = on_full_disk(&[verb, &room].concat());
+        command.envs(settings.clone());
+        command
+    };
+    // Standard input is at its end.
+    let assistant = on_full_disk(&["assistant"]).output().unwrap();
+    assert_eq!((assistant.status.code(), stops(&assistant)), (Some(1), 1), "{assistant:?}");
+    let lines: Vec<Value> =
+        text(&assistant.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let is_stop = |line: &&Value| line["event"] == "recording_stopped";
+    assert_eq!(lines.iter().filter(is_stop).count(), 1, "{assistant:?}");
+    assert_eq!(lines.last().unwrap()["event"], "closed", "{assistant:?}");
+    // The call itself fails, and its status stays.
+    let call = on_full_disk(&["call", "nothing", "--wait", "0s"]).output().unwrap();
+    assert_eq!((call.status.code(), stops(&call)), (Some(4), 1), "{call:?}");
+    let mut client = on_full_disk(&["client"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_child(&client);
+    let mut stderr = BufReader::new(client.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(stderr.any(|line| line.contains("stopped early")), "the client is silent");
+    kill_process(pid, Signal::INT).unwrap();
+    assert!(!stderr.any(|line| line.contains("stopped early")), "the client says it twice");
+    assert_eq!(client.wait().unwrap().code(), Some(1));
+    server.kill().unwrap();
+    server.wait().unwrap();
 }
 
 #[test]
@@ -549,7 +599,8 @@ fn full_disk_leaves_the_old_output_file_whatever_the_verb() {
             if let Some(old) = old {
                 fs::write(&out, old).unwrap();
             }
-            let complaint = complaint(&on_full_disk(&[&verb[..], &["--force"]].concat()), 1);
+            let complaint =
+                complaint(&on_full_disk(&[&verb[..], &["--force"]].concat()).output().unwrap(), 1);
             assert!(complaint.contains(&format!("cannot write `{out}`")), "{verb:?}: {complaint}");
             assert_eq!(complaint.lines().count(), 1, "{verb:?}: {complaint}");
             assert_eq!(fs::read_to_string(&out).ok().as_deref(), old, "{verb:?}");

@@ -11,7 +11,7 @@ use super::{
     input::{Line, MAX_LINE, Text},
     messages,
 };
-use crate::cli::{text, tool_failed};
+use crate::cli::{record_option::RecordOption, text, tool_failed};
 use toolbridge::{Assistant, CallId, CloseReason, Event, Events, Identity, Peer, Turn, adapter::acp};
 
 /// The maximum number of open calls, as in a session. While it is reached, no input line is read.
@@ -50,8 +50,12 @@ struct CallLine {
 const CALL_LINES: usize = 64;
 
 /// One controlling program and one assistant.
-pub(super) struct Conversation {
+pub(super) struct Conversation<'a> {
     assistant: Assistant,
+    /// The option that the session is recorded with.
+    record: Option<&'a RecordOption>,
+    /// Whether `recording_stopped` was reported.
+    recording_stop_reported: bool,
     events: Events,
     out: mpsc::Sender<String>,
     /// Calls without a result, with the token that cancels each.
@@ -74,12 +78,14 @@ pub(super) struct Conversation {
     announcements: Vec<Json>,
 }
 
-impl Conversation {
+impl<'a> Conversation<'a> {
     pub(super) fn new(assistant: Assistant, out: mpsc::Sender<String>) -> Self {
         let events = assistant.events();
         let (tell, lines) = mpsc::channel(CALL_LINES);
         Self {
             assistant,
+            record: None,
+            recording_stop_reported: false,
             events,
             out,
             open: BTreeMap::new(),
@@ -93,6 +99,12 @@ impl Conversation {
             not_allowed_reported: false,
             announcements: Vec::new(),
         }
+    }
+
+    /// Sets the option that the session is recorded with. A recording that stops is also reported on stderr.
+    pub(super) fn recorded(mut self, record: &'a RecordOption) -> Self {
+        self.record = Some(record);
+        self
     }
 
     /// Reports this event after the first line.
@@ -118,6 +130,11 @@ impl Conversation {
     /// Writes the remaining results and the last line.
     pub(super) async fn finish(mut self, reason: &CloseReason) {
         let _ = self.rest().await;
+        // The recording may have failed after the last event.
+        let failed = self.assistant.recording().and_then(|stats| stats.failed);
+        if let Some(line) = failed.and_then(|reason| self.recording_stopped(&reason)) {
+            let _ = self.say(&line).await;
+        }
         let _ = self.say(&messages::closed(reason)).await;
     }
 
@@ -321,6 +338,7 @@ impl Conversation {
                 tool_failed(&tool, &reason);
                 messages::tool_failed(&call, tool.as_str(), reason.as_str())
             }
+            Event::RecordingStopped { reason } => self.recording_stopped(&reason)?,
             Event::Frame { from, frame } => messages::frame(&from, frame.to_json().ok()?),
             Event::ConnectionState(state) => messages::link(state),
             Event::NotAllowed if std::mem::replace(&mut self.not_allowed_reported, true) => return None,
@@ -332,6 +350,15 @@ impl Conversation {
             }
             _ => return None,
         })
+    }
+
+    /// Reports a recording that stopped, once: on stderr, and as the line that is returned.
+    fn recording_stopped(&mut self, reason: &str) -> Option<Json> {
+        if let Some(record) = self.record {
+            record.stopped(reason);
+        }
+        let is_new = !std::mem::replace(&mut self.recording_stop_reported, true);
+        is_new.then(|| messages::recording_stopped(reason))
     }
 
     async fn say(&self, line: &Json) -> Result<(), OutputClosed> {
@@ -374,7 +401,7 @@ mod tests {
         input: mpsc::Sender<Line>,
         out: mpsc::Receiver<String>,
         number: u64,
-        talk: tokio::task::JoinHandle<(Conversation, End)>,
+        talk: tokio::task::JoinHandle<(Conversation<'static>, End)>,
     }
 
     impl Driver {

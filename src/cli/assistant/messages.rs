@@ -298,6 +298,12 @@ pub(super) fn not_allowed() -> Json {
     line
 }
 
+pub(super) fn recording_stopped(reason: &str) -> Json {
+    let mut line = event("recording_stopped");
+    line["message"] = reason.into();
+    line
+}
+
 pub(super) fn missed(events: u64) -> Json {
     let mut line = event("missed");
     line["events"] = events.into();

@@ -82,7 +82,8 @@ async fn in_room(live: &Live, plan: &Plan, arguments: &Arguments) -> Result<Live
     hint(&format!("live: repeating calls with clients in the room {:?}: {}", assistant.room(), counts(plan)));
     let report = watched(live, &assistant).await;
     assistant.close().await;
-    report
+    let recorded = arguments.record.outcome(assistant.recording());
+    report.and_then(|report| recorded.map(|()| report))
 }
 
 /// Runs the calls and shows the progress.

@@ -50,11 +50,12 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     // Leave the room in an orderly way even if standard output is closed.
     client.close().await;
+    let recorded = arguments.record.outcome(client.recording());
     let reason = shown?;
     summary(&cassette, arguments.json)?;
     match reason {
         CloseReason::Closed if cassette.missed() > 0 || damaged => Err(Failure::ProblemsFound),
-        CloseReason::Closed => Ok(()),
+        CloseReason::Closed => recorded,
         reason => Err(Failure::failed(reason)),
     }
 }
