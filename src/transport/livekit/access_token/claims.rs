@@ -6,6 +6,9 @@ use livekit_token::Claims;
 
 use crate::transport::{ROLE_ATTRIBUTE, Role};
 
+/// The most characters of an unknown role that a message shows.
+const VALUE_SHOWN: usize = 64;
+
 impl TokenClaims {
     /// Reads the claims of a token without verifying its signature. Returns `None` if the token cannot be read.
     pub fn from_unverified(token: &str) -> Option<Self> {
@@ -15,6 +18,9 @@ impl TokenClaims {
         let role = claims.attributes.get(ROLE_ATTRIBUTE).filter(|_| !changeable);
         Some(Self {
             role: role.and_then(|role| Role::from_text(role)),
+            unknown_role: role
+                .filter(|role| Role::from_text(role).is_none())
+                .map(|role| role.as_str().into()),
             is_agent: claims.kind.eq_ignore_ascii_case("agent"),
             is_hidden: claims.video.hidden,
             is_changeable: changeable,
@@ -27,6 +33,8 @@ impl TokenClaims {
 #[derive(Debug)]
 pub struct TokenClaims {
     role: Option<Role>,
+    /// The value of the role attribute, if it is none of the roles.
+    unknown_role: Option<Box<str>>,
     is_agent: bool,
     is_hidden: bool,
     is_changeable: bool,
@@ -34,13 +42,15 @@ pub struct TokenClaims {
 }
 
 /// The role or kind that a token gives its bearer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bearer {
     /// A participant with this role.
     Role(Role),
-    /// A participant of LiveKit's kind `AGENT` without a role.
+    /// A participant of LiveKit's kind `AGENT`, whatever its role.
     Agent,
+    /// A participant whose role attribute has this value, which is none of the roles.
+    UnknownRole(Box<str>),
 }
 
 impl TokenClaims {
@@ -56,21 +66,18 @@ impl TokenClaims {
 
     /// Returns the token's role or kind if it contradicts the wanted role. A token with neither does not contradict it.
     pub fn conflict(&self, wanted: Role) -> Option<Bearer> {
-        let is_it = match wanted {
-            Role::Assistant => self.is_agent || self.role == Some(wanted),
-            Role::Client | Role::Observer => !self.is_agent && self.role == Some(wanted),
-        };
-        match self.role {
-            _ if is_it => None,
-            Some(role) => Some(Bearer::Role(role)),
-            None if self.is_agent => Some(Bearer::Agent),
-            None => None,
+        if let Some(unknown) = &self.unknown_role {
+            return Some(Bearer::UnknownRole(unknown.clone()));
         }
+        if self.is_agent {
+            return (wanted != Role::Assistant).then_some(Bearer::Agent);
+        }
+        self.role.filter(|role| *role != wanted).map(Bearer::Role)
     }
 
     /// Describes the limitations in the wanted role if the token has no role. Returns `None` if there are none.
     pub fn without_role(&self, wanted: Role) -> Option<String> {
-        if self.role.is_some() || self.is_agent {
+        if self.role.is_some() || self.unknown_role.is_some() || self.is_agent {
             return None;
         }
         let identity = &self.identity;
@@ -97,6 +104,10 @@ impl fmt::Display for Bearer {
         match self {
             Self::Role(role) => write!(f, "of role {role}"),
             Self::Agent => f.write_str("of kind agent"),
+            Self::UnknownRole(value) => {
+                let value: String = value.chars().take(VALUE_SHOWN).flat_map(char::escape_debug).collect();
+                write!(f, "of role \"{value}\", which is none of client, assistant and observer")
+            }
         }
     }
 }
@@ -131,8 +142,45 @@ mod tests {
             assert_eq!(agent, (wanted != Role::Assistant).then_some(Bearer::Agent));
         }
         let both = part(key().client("r", "i").agent());
-        assert_eq!(both.conflict(Role::Client), Some(Bearer::Role(Role::Client)), "an agent offers no tools");
+        assert_eq!(both.conflict(Role::Client), Some(Bearer::Agent), "an agent offers no tools");
+        assert_eq!(both.conflict(Role::Observer), Some(Bearer::Agent));
+        assert_eq!(both.conflict(Role::Assistant), None);
         assert!(TokenClaims::from_unverified("no token").is_none());
+    }
+
+    /// A token as a token server may sign it, with this value of the role attribute.
+    fn with_value(value: &str, kind: &str, changeable: bool) -> TokenClaims {
+        let video = livekit_token::VideoGrants {
+            room_join: true,
+            room: "r".into(),
+            can_update_own_metadata: Some(changeable),
+            ..Default::default()
+        };
+        let token =
+            livekit_token::AccessToken::with_api_key("key", "a secret of some length that is long enough")
+                .with_identity("i")
+                .with_kind(kind)
+                .with_attributes([(ROLE_ATTRIBUTE, value)])
+                .with_grants(video);
+        TokenClaims::from_unverified(&token.to_jwt().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn token_with_an_unknown_role_conflicts_with_every_role() {
+        for value in ["admin", "Assistant", "client ", "x\u{1b}[31m"] {
+            for wanted in [Role::Client, Role::Assistant, Role::Observer] {
+                for kind in ["standard", "agent"] {
+                    let read = with_value(value, kind, false);
+                    let bearer = read.conflict(wanted).unwrap();
+                    assert_eq!(bearer, Bearer::UnknownRole(value.into()));
+                    assert!(!bearer.to_string().contains('\u{1b}'), "{bearer}");
+                    assert!(read.without_role(wanted).is_none(), "it is not a token without a role");
+                }
+            }
+            let own = with_value(value, "standard", true);
+            assert_eq!(own.conflict(Role::Client), None, "its role is ignored, whatever it is");
+        }
+        assert_eq!(with_value("client", "standard", false).conflict(Role::Client), None);
     }
 
     #[test]
