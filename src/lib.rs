@@ -145,10 +145,10 @@ pub use tool::{
     Cut, DEFAULT_TIMEOUT, Decision, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource, ErrorCode,
     Execution, FormPrompt, InvalidCallId, InvalidToolName, InvalidTraceContext, Job, JobKey,
     MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, MAX_TOOL_NAME,
-    Media, ModelView, NameMap, NameRules, Native, NotAdmitted, NotOffered, Offer, Outcome, PermissionOption,
-    PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall, RegisterError,
-    ReportError, SourceHealth, SourceStatus, StopReason, Tool, ToolError, ToolName, ToolOptions, ToolResult,
-    ToolSystem, TraceContext, Visibility, Widget,
+    Media, ModelView, NameMap, NameRules, Native, NotAdmitted, NotAssistant, NotOffered, Offer, Outcome,
+    PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall,
+    RegisterError, ReportError, SourceHealth, SourceStatus, StopReason, Tool, ToolError, ToolName,
+    ToolOptions, ToolResult, ToolSystem, TraceContext, Visibility, Widget,
 };
 #[cfg(feature = "runtime")]
 pub use tool::{DataSchema, Report, Reported, Reporter, SchemaError};

@@ -45,7 +45,7 @@ pub use health::{SourceHealth, SourceStatus};
 pub use job::{Job, JobKey};
 pub use name::{CallId, InvalidCallId, InvalidToolName, MAX_TOOL_NAME, ToolName};
 pub use name_map::{NameMap, NameRules};
-pub use not_offered::{NotAdmitted, NotOffered};
+pub use not_offered::{NotAdmitted, NotAssistant, NotOffered};
 pub use progress::{Progress, ProgressStatus};
 pub use prompt::{
     AuthorizePrompt, ChoicePrompt, Decision, FormPrompt, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL,

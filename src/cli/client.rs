@@ -16,7 +16,7 @@ use super::{
     sources::{SourceArguments, with_sources},
     text, tool_failed,
 };
-use toolbridge::{Client, CloseReason, ErrorCode, Event, Identity, Role, ToolName};
+use toolbridge::{Client, CloseReason, ErrorCode, Event, Identity, Role, ToolName, Unaccepted};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -99,6 +99,9 @@ pub(super) fn line(event: &Event) -> Option<String> {
             let names: Vec<_> = candidates.iter().map(Identity::as_str).collect();
             format!("not bound: several participants could be the assistant; choose one of {} with --assistant", names.join(", "))
         }
+        // The event before it says so.
+        Event::Unaccepted { why: Unaccepted::Refused { .. } } => return None,
+        Event::Unaccepted { why } => why.to_string(),
         Event::Registered { by, refused: Some(why), .. } => {
             format!("{by} rejected some of this client's tools: {why}")
         }

@@ -641,6 +641,8 @@ impl Session {
     /// Takes the time of an input or command and returns whether the session is open. The first call greets the
     /// configured peers.
     fn begin(&mut self, now: Instant) -> bool {
+        // A caller may have read the clock before another one, and have waited for its turn.
+        let now = now.max(self.core.cx.now);
         self.core.cx.now = now;
         match self.phase {
             Phase::Open if !self.core.delivery.is_exhausted() => true,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::transport::{Identity, ROLE_ATTRIBUTE, Role};
+use crate::transport::{Identity, Participant, ROLE_ATTRIBUTE, Role};
 
 /// The most names that one message lists.
 pub(crate) const NAMES_SHOWN: usize = 8;
@@ -45,6 +45,16 @@ pub enum NotOffered {
         /// s.
         unannounced: bool,
     },
+    /// Participants in the room may offer tools, but have not answered this assistant, whose own token gives it no role
+    /// that they accept.
+    NotAccepted {
+        /// Those participants; only the one that the call names, if it names one.
+        by: Vec<Identity>,
+        /// The local participant, which made the call.
+        caller: Identity,
+        /// What is wrong with its token.
+        why: NotAssistant,
+    },
     /// The participant is in the room but is not admitted, so that its tools are ignored.
     NotAdmitted {
         /// The participant.
@@ -79,11 +89,36 @@ pub enum NotAdmitted {
         /// That role.
         role: Role,
     },
+    /// The role attribute of its token has a value that is none of the roles.
+    UnknownRole {
+        /// The value.
+        value: Box<str>,
+    },
     /// Its token lets it change its own attributes, so that its role proves nothing.
     ChangeableRole,
     /// LiveKit reports it as an agent, an egress, an ingress or a telephone participant, and its token contains no
     /// role.
     OtherKind,
+}
+
+/// Why a client whose author names no assistant does not accept a participant as one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotAssistant {
+    /// Its token contains no role, and its kind is not `AGENT`.
+    NoRole,
+    /// Its token contains another role.
+    OtherRole {
+        /// That role.
+        role: Role,
+    },
+    /// The role attribute of its token has a value that is none of the roles.
+    UnknownRole {
+        /// The value.
+        value: Box<str>,
+    },
+    /// Its token lets it change its own attributes, so that its role proves nothing.
+    ChangeableRole,
 }
 
 impl NotOffered {
@@ -121,6 +156,11 @@ impl NotOffered {
                 };
                 format!("{who} {has} not registered tools yet: {advice}")
             }
+            Self::NotAccepted { by, caller, why } => {
+                let (who, caller) = (list(by, 0), shown(caller.as_str()));
+                let has = if by.len() == 1 { "has" } else { "have" };
+                format!("{who} {has} not accepted {caller}, the assistant: {}", why.explain(&caller))
+            }
             Self::NotAdmitted { client, offers, why } => {
                 let name = shown(client.as_str());
                 let offers = if *offers { format!(" and offers {tool}") } else { String::new() };
@@ -152,6 +192,11 @@ impl NotAdmitted {
                 "its token has the role {role}: use a token with {ROLE_ATTRIBUTE}=client, or name it with \
                  .client(\"{client}\")"
             ),
+            Self::UnknownRole { value } => format!(
+                "its token has the role \"{}\", which is none of client, assistant and observer: use a token with \
+                 {ROLE_ATTRIBUTE}=client, or name it with .client(\"{client}\")",
+                shown(value)
+            ),
             Self::ChangeableRole => format!(
                 "its token lets it change its own attributes, so that its role proves nothing: remove \
                  canUpdateOwnMetadata from the token and add the attribute {ROLE_ATTRIBUTE}=client, or name it with \
@@ -161,6 +206,35 @@ impl NotAdmitted {
                 "it is not an ordinary participant and its token has no role: add the attribute \
                  {ROLE_ATTRIBUTE}=client, or name it with .client(\"{client}\")"
             ),
+        }
+    }
+}
+
+impl NotAssistant {
+    /// Returns the reason why this participant is not accepted, or `None` if it is.
+    pub(crate) fn of(who: &Participant) -> Option<Self> {
+        if who.is_eligible_assistant() {
+            return None;
+        }
+        Some(match (who.attribute(ROLE_ATTRIBUTE), who.token_role()) {
+            (None, _) => Self::NoRole,
+            (Some(_), _) if who.may_update_metadata() => Self::ChangeableRole,
+            (Some(_), Some(role)) => Self::OtherRole { role },
+            (Some(value), None) => Self::UnknownRole { value: value.into() },
+        })
+    }
+
+    /// Returns what is wrong with the participant's token, and what to do.
+    pub(crate) fn explain(&self, assistant: &str) -> String {
+        let remedy = format!(
+            "use a token with {ROLE_ATTRIBUTE}=assistant or of the kind agent, or name it at the client with \
+             .assistant(\"{assistant}\")"
+        );
+        match self {
+            Self::ChangeableRole => {
+                format!("{self}: remove canUpdateOwnMetadata from the token, or {remedy}")
+            }
+            _ => format!("{self}: {remedy}"),
         }
     }
 }
@@ -221,9 +295,29 @@ impl fmt::Display for NotAdmitted {
                 "its token has no role, and another such participant is admitted"
             }
             Self::OtherRole { .. } => "its token has another role",
+            Self::UnknownRole { .. } => "the role in its token is not a role",
             Self::ChangeableRole => "its token lets it change its own attributes",
             Self::OtherKind => "it is not an ordinary participant, and its token has no role",
         })
+    }
+}
+
+impl fmt::Display for NotAssistant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRole => f.write_str("its token has no role"),
+            Self::OtherRole { role } => write!(f, "its token has the role {role}"),
+            Self::UnknownRole { value } => {
+                let value = shown(value);
+                write!(
+                    f,
+                    "its token has the role \"{value}\", which is none of client, assistant and observer"
+                )
+            }
+            Self::ChangeableRole => {
+                f.write_str("its token lets it change its own attributes, so that its role proves nothing")
+            }
+        }
     }
 }
 

@@ -354,6 +354,12 @@ impl Participant {
         self.attribute(ROLE_ATTRIBUTE).and_then(Role::from_text)
     }
 
+    /// Returns the value of the role attribute if its token sets one that is no role.
+    pub(crate) fn unknown_role(&self) -> Option<&str> {
+        let value = self.attribute(ROLE_ATTRIBUTE).filter(|_| !self.can_update_metadata)?;
+        Role::from_text(value).is_none().then_some(value)
+    }
+
     /// Returns true if it can be an assistant: its kind is `AGENT`, or its token sets the role `assistant`.
     pub fn is_eligible_assistant(&self) -> bool {
         self.is_agent() || self.token_role() == Some(Role::Assistant)

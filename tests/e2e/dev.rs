@@ -4,8 +4,8 @@
 use libtest_mimic::Trial;
 
 use crate::{
-    assistant, calls, cli, doctor, endings, flat, forged, matrix, network, observe, peers, rejoin, replay,
-    restart, results, resume, room,
+    assistant, calls, cli, doctor, endings, flat, forged, joins, matrix, network, observe, peers, rejoin,
+    replay, restart, results, resume, room,
     server::{self, Kind},
     several, storm, streams, survival, trial,
 };
@@ -64,6 +64,7 @@ pub(crate) fn trials(all: &[Trial]) -> Vec<Trial> {
         resume::trials(),
         endings::trials(),
         several::trials(),
+        joins::trials(),
         streams::trials(),
         calls::trials(),
         flat::trials(),

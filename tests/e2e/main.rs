@@ -43,6 +43,7 @@ mod endings;
 mod ends;
 mod flat;
 mod forged;
+mod joins;
 mod judges;
 mod matrix;
 mod mcp;
@@ -110,6 +111,7 @@ fn main() -> process::ExitCode {
         restart::trials(),
         peers::trials(),
         several::trials(),
+        joins::trials(),
         streams::trials(),
         calls::trials(),
         mcp::trials(),

@@ -168,6 +168,7 @@ mod session_claims;
 mod session_corners;
 mod session_disclosure;
 mod session_handshake;
+mod session_joins;
 mod session_lane;
 mod session_older_peers;
 mod session_progress;

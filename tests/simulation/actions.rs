@@ -109,6 +109,7 @@ impl World<'_> {
                     self.drive(process, |session, now| session.offer(now, tools).is_ok());
                 }
             }
+            Action::Impersonated { actor, dice } => self.impersonated(actor, dice),
             Action::Forges { what, to, about, dice } => self.forges(what, to, about, dice),
         }
     }

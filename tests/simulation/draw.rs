@@ -286,6 +286,21 @@ fn special(random: &mut Random, cast: &Cast, actions: &mut Vec<(Ms, Action)>) {
             let after = random.pick(&[30, 100, 800, 3_500]);
             actions.push((at + random.between(10, 2_000), Action::Rejoins { actor, after }));
         }
+        18..21 => {
+            let actor = assistant_or_client(random, cast.clients);
+            let replaced_after = random.pick(&[3_000, 7_000]);
+            actions.push((
+                at,
+                match random.percent(50) {
+                    true => Action::Leaves { actor, replaced_after },
+                    false => Action::Killed { actor, replaced_after },
+                },
+            ));
+            for _ in 0..random.between(1, 4) {
+                let dice = random.next();
+                actions.push((at + random.below(7_000), Action::Impersonated { actor, dice }));
+            }
+        }
         _ => {}
     }
 }

@@ -11,6 +11,7 @@ use toolbridge::{
 
 use crate::{
     random::Random,
+    reach::Reach,
     room::{Load, Scheduled},
     schedule::{Actor, Forgery},
     world::{Program, World},
@@ -49,6 +50,56 @@ impl World<'_> {
         };
         for load in loads {
             self.room.after(5, Scheduled::Arrives { peer: peer.clone(), to: victim, load });
+        }
+    }
+
+    /// A participant whose token has no role greets and calls under the identity of this actor. The room does not announce
+    /// it. Who names the identity in its configuration would accept it.
+    pub(crate) fn impersonated(&mut self, actor: Actor, dice: u64) {
+        if self.schedule.cast.configured {
+            return;
+        }
+        let mut dice = Random::new(dice);
+        let is_assistant = actor == Actor::Assistant;
+        let others = if is_assistant {
+            (1..=self.schedule.cast.clients).map(Actor::Client).collect()
+        } else {
+            vec![Actor::Assistant]
+        };
+        let peer = Peer::new(actor.to_string(), format!("PA_impostor_{}", dice.below(1_000_000)));
+        let sign = if is_assistant { -1 } else { 1 };
+        for other in others {
+            let Some((_, to)) = self.open_join(other).filter(|_| self.has_session(other)) else { continue };
+            let greeting = Meta::new()
+                .with_text("bridge.instance", "00112233445566778899aabbccddeeff")
+                .with_bool("bridge.heard", dice.percent(50));
+            let features = json!({"features": ["tool_use", "tool_register", "tool_ack"]});
+            let id = format!("impostor-{}", dice.below(1_000_000));
+            let mut frames = vec![
+                written("room", sign, &greeting, Kind::CONFIGURATION, &features),
+                match is_assistant {
+                    true => {
+                        let body = json!({"id": id, "toolName": format!("t{other}"), "parameters": {"how": 0},
+                            "execution": "client", "timeoutMs": 9_000});
+                        written("room", 2 * sign, &Meta::new(), Kind::TOOL_USE_REQUEST, &body)
+                    }
+                    false => self.forged(Forgery::Registration, other, 0, &mut dice),
+                },
+            ];
+            if !is_assistant {
+                let about = dice.below(10) as usize;
+                frames.push(self.forged(Forgery::Result, other, about, &mut dice));
+            }
+            if self.room.listed_as(&actor.to_string()).is_none() {
+                self.ledger.reached.note(match is_assistant {
+                    true => Reach::AssistantImpersonated,
+                    false => Reach::ClientImpersonated,
+                });
+            }
+            for (at, bytes) in frames.into_iter().enumerate() {
+                let load = Load::Packet(Lane::Reliable, bytes.into());
+                self.room.after(5 + 40 * at as u64, Scheduled::Arrives { peer: peer.clone(), to, load });
+            }
         }
     }
 

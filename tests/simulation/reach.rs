@@ -50,6 +50,10 @@ pub(crate) enum Reach {
     LateResult,
     /// A person does not answer a consent question.
     ConsentUnanswered,
+    /// An unannounced participant greets a client under the identity of an assistant that has left.
+    AssistantImpersonated,
+    /// An unannounced participant greets an assistant under the identity of a client that has left.
+    ClientImpersonated,
 }
 
 impl Reach {
@@ -75,6 +79,8 @@ impl Reach {
         Self::GoodbyeReceived,
         Self::LateResult,
         Self::ConsentUnanswered,
+        Self::AssistantImpersonated,
+        Self::ClientImpersonated,
     ];
 }
 

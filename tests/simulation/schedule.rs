@@ -227,6 +227,8 @@ pub(crate) enum Action {
     Drains(Actor),
     /// It offers other tools.
     ChangesTools(Actor),
+    /// A participant without rights joins under its identity and acts as it does. It leaves before the room announces it.
+    Impersonated { actor: Actor, dice: u64 },
     /// The stranger sends it a forged frame about the call with this number.
     Forges { what: Forgery, to: Actor, about: usize, dice: u64 },
 }

@@ -14,8 +14,8 @@ use super::{
 use crate::{
     protocol::frame::{Frame, Meta, ViewUpdate},
     tool::{
-        CallError, CallId, ErrorCode, Execution, Job, JobKey, NotAdmitted, Progress, RegisterError,
-        SourceStatus, StopReason, Tool, ToolName,
+        CallError, CallId, ErrorCode, Execution, Job, JobKey, NotAdmitted, NotAssistant, Progress,
+        RegisterError, SourceStatus, StopReason, Tool, ToolName,
     },
     transport::{CloseReason, ConnectionState, Identity, Packet, Participant, Peer},
     value::{EncodeError, Value},
@@ -264,7 +264,8 @@ pub enum Event {
         /// The tools that it refused and its reasons, as it wrote them.
         refused: Option<String>,
     },
-    /// Client: no assistant accepts the registration, so nobody can call the client's tools. It is also logged.
+    /// Client: no assistant accepts the registration, so nobody can call the client's tools, or the client does not accept
+    /// a participant as its assistant. It is also logged.
     Unaccepted {
         /// The reason.
         why: Unaccepted,
@@ -420,6 +421,14 @@ pub enum Unaccepted {
     NoAssistant {
         /// The participants in the room, at most 8.
         here: Vec<Identity>,
+    },
+    /// A participant greeted or called the client like an assistant, but may not be one. Emitted once for each of its
+    /// joins.
+    NotAssistant {
+        /// The participant.
+        from: Identity,
+        /// The reason.
+        why: NotAssistant,
     },
 }
 

@@ -25,6 +25,7 @@ use crate::{
     protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
     tool::{
         CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, StopReason, ToolError, ToolName, Visibility,
+        not_offered::shown,
     },
     transport::{Identity, Sid},
     value::Value,
@@ -84,7 +85,7 @@ impl Incoming {
     /// Handles a request. `may_be_bound` states whether its sender may become the client's assistant.
     pub(super) fn handle_request(&mut self, core: &mut Core, inbound: InboundRequest, may_be_bound: bool) {
         let InboundRequest { caller, request, .. } = &inbound;
-        if !core.peers.is_bound(caller) {
+        if !core.peers.is_bound(&core.cx, caller) {
             if self.knows(caller, &request.id) && !inbound.is_broadcast() {
                 // The request arrived before, while its sender was bound. The answer from then remains valid.
                 return self.take(core, inbound);
@@ -480,7 +481,7 @@ impl Incoming {
                 core.cx.count(Counter::Duplicate);
                 self.withdraw_result(core, id, call);
             }
-            None if core.peers.is_bound(id) => {
+            None if core.peers.is_bound(&core.cx, id) => {
                 let keep = core.cx.config.times.longest_call;
                 let cache = self.caches.entry(id.clone()).or_default();
                 cache.add_tombstone(core.cx.now, call, stanza, keep, &core.cx.config.caps);
@@ -548,13 +549,22 @@ fn repeat_refusal(
     inbound: &InboundRequest,
     code: &ErrorCode,
 ) -> crate::protocol::frame::Message {
+    let caller = &inbound.caller;
     let text = match code.as_str() {
-        "busy" => "too many calls; nothing ran",
-        "cancelled" => "the call was cancelled",
-        _ if core.peers.is_bound(&inbound.caller) => {
-            "the token of this client does not allow it to send data; nothing ran"
+        "busy" => "too many calls; nothing ran".to_owned(),
+        "cancelled" => "the call was cancelled".to_owned(),
+        _ if core.peers.is_bound(&core.cx, caller) => {
+            "the token of this client does not allow it to send data; nothing ran".to_owned()
         }
-        _ => "this client is bound to another assistant, or to none because there are several",
+        _ => match core.peers.why_not_assistant(&core.cx, caller) {
+            Some(why) => {
+                let caller = shown(caller.as_str());
+                format!("this client does not accept {caller} as its assistant: {}", why.explain(&caller))
+            }
+            None => {
+                "this client is bound to another assistant, or to none because there are several".to_owned()
+            }
+        },
     };
     let error = ToolError::new(code.clone(), text);
     let message = result_message(&core.cx.config.room, inbound.id(), Err(error));

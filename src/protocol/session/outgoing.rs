@@ -41,7 +41,7 @@ use super::{
 use crate::{
     protocol::frame::{Message, Meta, ToolUseRequest},
     tool::{BargeIn, CallError, CallId, Execution, NotOffered, Tool, ToolName},
-    transport::{Identity, Sid},
+    transport::{Identity, Peer, Sid},
     value::{EncodeError, Value},
 };
 
@@ -62,8 +62,9 @@ pub(super) struct Outgoing {
     stop_requests: StopRequests,
     /// Participants that are waited for without a call, with the number of waits.
     expected: BTreeMap<Identity, u32>,
-    /// The waiting calls whose owner the author's function selects, with the participants it selects from.
-    selections: BTreeMap<CallKey, Vec<Identity>>,
+    /// The waiting calls whose owner the author's function selects, with the participants it selects from, in the joins
+    /// that it was shown.
+    selections: BTreeMap<CallKey, Vec<Peer>>,
     /// The reported calls of the current second.
     reports: Window,
 }
@@ -181,7 +182,7 @@ impl Asked {
     /// same join.
     pub(super) fn is_of(&self, id: &Identity, remote: &Remote) -> bool {
         let same = match &self.instance {
-            Some(instance) => remote.instance() == Some(instance),
+            Some(instance) => remote.present_instance() == Some(instance),
             None => remote.sid() == Some(&self.sid),
         };
         self.owner == *id && same

@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     protocol::frame::Kind,
-    transport::{Identity, Participant},
+    transport::{Identity, Participant, Peer},
 };
 
 /// The interval between two reports to one peer that it sent a malformed frame: 1 s.
@@ -57,8 +57,9 @@ pub(super) struct Peers {
     bound: Option<Identity>,
     /// Client: the candidates of the last reported ambiguity.
     ambiguous: Vec<Identity>,
-    /// Client: the candidates among which the author's function is selecting. Empty while it is not asked.
-    selecting: Vec<Identity>,
+    /// Client: the candidates among which the author's function is selecting, in the joins that it was shown. Empty while
+    /// it is not asked.
+    selecting: Vec<Peer>,
     /// Client: the participants of the last report that none may be the assistant.
     no_assistant_among: Vec<Identity>,
     /// The last rank given to a peer that registered or sent a frame.
@@ -102,6 +103,11 @@ impl Peers {
         self.remotes.iter()
     }
 
+    /// Returns these participants in their present joins.
+    pub(super) fn joins(&self, ids: &[Identity]) -> Vec<Peer> {
+        ids.iter().filter_map(|id| Some(self.get(id)?.peer(id))).collect()
+    }
+
     pub(super) fn ids(&self) -> Vec<Identity> {
         self.remotes.keys().cloned().collect()
     }
@@ -121,9 +127,11 @@ impl Peers {
         self.bound.as_ref()
     }
 
-    /// Client: returns whether this is the bound assistant.
-    pub(super) fn is_bound(&self, id: &Identity) -> bool {
+    /// Client: returns whether this is the bound assistant. A later join of its identity must have the rights of an
+    /// assistant itself.
+    pub(super) fn is_bound(&self, cx: &Context, id: &Identity) -> bool {
         self.bound.as_ref() == Some(id)
+            && self.get(id).is_some_and(|remote| self.is_candidate(cx, id, remote))
     }
 
     /// Returns the number of changes that may affect which participants can be called.

@@ -41,6 +41,11 @@ impl Exchange {
             return;
         }
         peers.handle_joined(cx, delivery, who);
+        if peers.has_lost_its_role(cx, &id) {
+            self.incoming.stop_jobs_for(core, &id);
+            let Core { cx, peers, delivery, .. } = core;
+            peers.forget_and_unbind(cx, delivery, &id);
+        }
         self.outgoing.expect(core, &id);
         let Core { cx, peers, delivery, .. } = core;
         peers.greet(cx, delivery, &id);
@@ -240,7 +245,7 @@ impl Exchange {
         if is_client {
             let Core { cx, peers, delivery, .. } = core;
             peers.bind_candidate(cx, delivery);
-            if peers.is_bound(id) {
+            if peers.is_bound(cx, id) {
                 peers.register(cx, delivery, id);
             }
             self.incoming.resume(id);

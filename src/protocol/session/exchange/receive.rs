@@ -178,7 +178,7 @@ impl Exchange {
     }
 
     fn dispatch_to_client(&mut self, core: &mut Core, id: &Identity, message: Message, received: &Received) {
-        let is_bound = core.peers.is_bound(id);
+        let is_bound = core.peers.is_bound(&core.cx, id);
         match message {
             Message::ToolUseRequest(request) => {
                 let inbound = InboundRequest::new(id, received, request);
@@ -186,6 +186,8 @@ impl Exchange {
                     core.peers.get(id).is_some_and(|remote| core.peers.is_candidate(&core.cx, id, remote));
                 if may_be_bound {
                     self.note_speech(core, id, inbound.is_plain());
+                } else if !inbound.is_broadcast() {
+                    core.peers.report_not_assistant(&mut core.cx, id);
                 }
                 self.incoming.handle_request(core, inbound, may_be_bound);
             }

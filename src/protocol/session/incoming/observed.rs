@@ -18,7 +18,7 @@ const MAX_OBSERVED: usize = 64;
 
 /// The server-executed calls that were broadcast and have not ended.
 #[derive(Debug, Default)]
-pub(super) struct Observed(VecDeque<(CallId, String, Instant)>);
+pub(super) struct Observed(VecDeque<(Identity, CallId, String, Instant)>);
 
 impl Observed {
     /// Notes the start of a call that the assistant runs itself.
@@ -30,7 +30,7 @@ impl Observed {
             self.0.pop_front();
         }
         let tool = prefix(&request.tool_name, MAX_TOOL_NAME); // a longer name is invalid
-        self.0.push_back((request.id.clone(), tool.to_owned(), core.cx.now));
+        self.0.push_back((id.clone(), request.id.clone(), tool.to_owned(), core.cx.now));
         core.cx.event(Event::Requested {
             call: request.id.clone(),
             tool: request.tool_name.clone(),
@@ -42,8 +42,9 @@ impl Observed {
 
     /// Notes the end of a call that the assistant ran itself.
     pub(super) fn end(&mut self, core: &mut Core, id: &Identity, result: &ToolUseResult) {
-        let found = self.0.iter().position(|(call, ..)| *call == result.id).and_then(|at| self.0.remove(at));
-        let Some((call, tool, since)) = found else {
+        let is_it = |(by, call, ..): &(Identity, CallId, String, Instant)| by == id && *call == result.id;
+        let found = self.0.iter().position(is_it).and_then(|at| self.0.remove(at));
+        let Some((_, call, tool, since)) = found else {
             return core.cx.count(Counter::Late); // it started before the client joined
         };
         let outcome = match result.success {

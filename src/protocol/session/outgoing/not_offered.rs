@@ -6,7 +6,7 @@ use super::{Call, CallKey, Core, Outgoing, Remote, SETTLED};
 use crate::{
     protocol::session::recipients::Feature,
     tool::{
-        CallError, NotAdmitted, NotOffered, ToolName,
+        CallError, NotAdmitted, NotAssistant, NotOffered, ToolName,
         not_offered::{NAMES_SHOWN, most_alike},
     },
     transport::Identity,
@@ -139,9 +139,22 @@ fn why_no_owner(core: &Core, tool: &str) -> NotOffered {
     }
 }
 
+/// Returns the reason why these participants have not registered tools. A client that does not accept the local
+/// participant as an assistant never sends a Configuration.
 fn not_ready(core: &Core, owners: Vec<Identity>) -> NotOffered {
-    let is_known = core.cx.local.unannounced_until.is_none_or(|until| core.cx.now >= until);
-    NotOffered::NotReady { owners, unannounced: !is_known }
+    let unannounced = !is_announced(core);
+    let has_answered = |id: &Identity| core.peers.get(id).is_some_and(Remote::is_crossed);
+    match NotAssistant::of(&core.cx.local.participant) {
+        Some(why) if !unannounced && !owners.iter().any(has_answered) => {
+            NotOffered::NotAccepted { by: owners, caller: core.cx.local.identity().clone(), why }
+        }
+        _ => NotOffered::NotReady { owners, unannounced },
+    }
+}
+
+/// Returns whether the room must have announced the local participant to the others by now.
+fn is_announced(core: &Core) -> bool {
+    core.cx.local.unannounced_until.is_none_or(|until| core.cx.now >= until)
 }
 
 fn not_admitted(tool: &str, id: &Identity, remote: &Remote, why: NotAdmitted) -> NotOffered {

@@ -57,11 +57,12 @@ impl Outgoing {
     pub(super) fn ask_function(&mut self, core: &mut Core, key: CallKey, among: Vec<Identity>) {
         let Some(call) = self.calls.get(&key) else { return };
         core.peers.ask_function(&mut core.cx, Some(key), Some(&call.tool), &among);
+        let among = core.peers.joins(&among);
         self.selections.insert(key, among);
     }
 
-    /// Handles the answer of the author's function. If the owners have changed since and it named none of them, the
-    /// choice is made again.
+    /// Handles the answer of the author's function. If the owners, or their joins, have changed since and it named none
+    /// that it was shown, the choice is made again.
     pub(in crate::protocol::session) fn owner_selected(
         &mut self,
         core: &mut Core,
@@ -71,11 +72,16 @@ impl Outgoing {
         let Some(asked) = self.selections.remove(&key) else { return };
         let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) else { return };
         let choice = match self.choose(core, &call.tool, call.named.as_ref()) {
-            Choice::Select(owners) => match named.filter(|named| owners.contains(named)) {
-                Some(named) => Choice::Ask(named),
-                None if owners != asked => Choice::Select(owners),
-                None => Choice::Fail(CallError::Ambiguous { tool: call.tool.clone(), owners }),
-            },
+            Choice::Select(owners) => {
+                let present = core.peers.joins(&owners);
+                let is_join =
+                    |named: &Identity| present.iter().any(|it| it.identity() == named && asked.contains(it));
+                match named.filter(is_join) {
+                    Some(named) => Choice::Ask(named),
+                    None if present != asked => Choice::Select(owners),
+                    None => Choice::Fail(CallError::Ambiguous { tool: call.tool.clone(), owners }),
+                }
+            }
             other => other,
         };
         if let Some(tool) = preferring_client(core, call) {

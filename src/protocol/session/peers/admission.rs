@@ -8,7 +8,7 @@ use crate::{
         session::{Event, Unaccepted},
     },
     tool::{
-        NotAdmitted, ToolName,
+        NotAdmitted, NotAssistant, ToolName,
         not_offered::{NAMES_SHOWN, list, shown},
     },
     transport::{Identity, Participant, ROLE_ATTRIBUTE, Role},
@@ -78,13 +78,12 @@ impl Peers {
             return None;
         }
         let who = remote.participant.as_ref()?;
-        Some(match who.token_role() {
-            Some(role) => NotAdmitted::OtherRole { role },
-            None if !who.is_standard() => NotAdmitted::OtherKind,
-            None if who.may_update_metadata() || who.attribute(ROLE_ATTRIBUTE).is_some() => {
-                NotAdmitted::ChangeableRole
-            }
-            None => NotAdmitted::NoRole { admitted: self.admission.guest.clone() },
+        Some(match (who.token_role(), who.unknown_role()) {
+            (Some(role), _) => NotAdmitted::OtherRole { role },
+            (None, Some(value)) => NotAdmitted::UnknownRole { value: value.into() },
+            (None, None) if !who.is_standard() => NotAdmitted::OtherKind,
+            (None, None) if who.may_update_metadata() => NotAdmitted::ChangeableRole,
+            (None, None) => NotAdmitted::NoRole { admitted: self.admission.guest.clone() },
         })
     }
 
@@ -100,11 +99,28 @@ impl Peers {
         {
             return;
         }
-        let ordinary = self.remotes.iter().filter(|(_, it)| is_ordinary(it));
+        let is_it = |who: &Participant| who.is_standard() && who.token_role().is_none();
+        let ordinary = self.present().filter(|(_, it)| it.participant.as_ref().is_some_and(is_it));
         let here: Vec<_> = ordinary.map(|(id, _)| id.clone()).take(NAMES_SHOWN).collect();
         if !here.is_empty() && self.no_assistant_among != here {
             self.no_assistant_among.clone_from(&here);
             report_unaccepted(cx, Unaccepted::NoAssistant { here });
+        }
+    }
+
+    /// Client: returns why the server's description of this participant does not make it an assistant. A client that names
+    /// its assistant expects others, and says nothing about them.
+    pub(crate) fn why_not_assistant(&self, cx: &Context, id: &Identity) -> Option<NotAssistant> {
+        let is_open = cx.is_client() && cx.config.assistant.is_none();
+        NotAssistant::of(self.get(id).filter(|_| is_open)?.participant.as_ref()?)
+    }
+
+    /// Client: reports, once in each of its joins, why a participant that acts as an assistant is not accepted.
+    pub(crate) fn report_not_assistant(&mut self, cx: &mut Context, id: &Identity) {
+        let Some(why) = self.why_not_assistant(cx, id) else { return };
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        if !std::mem::replace(&mut remote.join.refusal_reported, true) {
+            report_unaccepted(cx, Unaccepted::NotAssistant { from: id.clone(), why });
         }
     }
 
@@ -118,6 +134,8 @@ impl Peers {
     pub(super) fn check_newcomer(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         self.note_change();
         let Some(remote) = self.get(id).filter(|_| !cx.is_client()) else { return };
+        // The server has withdrawn the role of a client, in the join in which it registered.
+        let has_lost_its_role = remote.is_registered() && !self.is_admitted(cx, id, remote);
         let guest = self.admission.guest.as_ref();
         if remote.has_role(Role::Client) {
             self.admission.roles_seen = true;
@@ -126,6 +144,8 @@ impl Peers {
             }
         } else if guest == Some(id) && !names_no_role(remote) {
             self.admission.guest = None; // its token or its permissions have changed
+            self.dismiss(cx, delivery, id);
+        } else if has_lost_its_role {
             self.dismiss(cx, delivery, id);
         } else if guest.is_some_and(|guest| guest != id) && is_ordinary(remote) {
             self.report_not_admitted(cx, id);
@@ -176,13 +196,17 @@ impl Pair {
 
 /// Client: reports that no assistant accepts its registration.
 pub(super) fn report_unaccepted(cx: &mut Context, why: Unaccepted) {
-    tracing::warn!(tools = cx.local.tools.len(), "no assistant accepts the offered tools: {why}");
+    match &why {
+        Unaccepted::NotAssistant { .. } => tracing::warn!("{why}"),
+        _ => tracing::warn!(tools = cx.local.tools.len(), "no assistant accepts the offered tools: {why}"),
+    }
     cx.event(Event::Unaccepted { why });
 }
 
 /// Returns whether it is an ordinary participant in the room whose token has no role.
 fn is_ordinary(remote: &Remote) -> bool {
-    let is_it = |who: &Participant| who.is_standard() && who.token_role().is_none();
+    let is_it =
+        |who: &Participant| who.is_standard() && who.token_role().is_none() && who.unknown_role().is_none();
     remote.is_here() && remote.participant.as_ref().is_some_and(is_it)
 }
 
@@ -198,6 +222,10 @@ impl std::fmt::Display for Unaccepted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Refused { by, reason } => write!(f, "{} answered: {}", shown(by.as_str()), escaped(reason)),
+            Self::NotAssistant { from, why } => {
+                let from = shown(from.as_str());
+                write!(f, "{from} is not accepted as the assistant: {}", why.explain(&from))
+            }
             Self::NoAssistant { here } => {
                 let name = here.first().map_or_else(String::new, |name| shown(name.as_str()));
                 write!(

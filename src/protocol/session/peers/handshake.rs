@@ -246,6 +246,7 @@ impl Peers {
         if !self.has_counterpart(cx, id) {
             if self.remotes.contains_key(id) {
                 cx.complain(id, Counter::Unauthorized);
+                self.report_not_assistant(cx, id);
                 self.decline(cx, delivery, id, incoming);
                 self.deny_registration(cx, delivery, id);
             }
@@ -267,8 +268,12 @@ impl Peers {
             return self.handle_repeated(cx, delivery, id, incoming.has_received_configuration());
         }
         let before = remote.show_instance(instance.clone());
+        remote.is_proof = instance.is_some();
         if before.is_some() && before != instance {
             remote.pair.signal(Signal::Void); // frames for the old instance must not be sent to the new one
+            if remote.is_unannounced() {
+                remote.participant = None; // it describes the join of the old instance
+            }
         }
         Greeting::New { before, instance }
     }

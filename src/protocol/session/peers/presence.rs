@@ -93,14 +93,18 @@ impl Peers {
         if remote.is_dead(sid) {
             return Place::Dead;
         }
-        if remote.is_at(sid) {
-            return Place::Current;
-        }
         let is_configuration = matches!(incoming.message, Message::Configuration(_));
-        if !is_configuration || !self.has_known_rights(cx, id) {
+        // Nothing that the server announced about another join gives this one a right. It is known by the author's own
+        // word, or as the process of the announced join, which alone knows the instance.
+        let is_known = self.is_named(cx, id) || remote.is_continued_by(incoming.instance());
+        if remote.is_at(sid) {
+            let is_other = is_configuration && remote.is_unannounced() && !is_known;
+            return if is_other { Place::Early } else { Place::Current };
+        }
+        if !is_configuration || !is_known {
             return Place::Early;
         }
-        self.move_provisionally(cx, delivery, id, sid);
+        self.move_provisionally(cx, delivery, id, sid, incoming.instance());
         Place::Moved(self.held.release(id, sid))
     }
 
@@ -298,6 +302,7 @@ impl Peers {
     ) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let before = std::mem::replace(&mut remote.presence, Presence::Here { sid, announced });
+        remote.is_proof &= !announced; // an announced join has its own description, and has not shown an instance yet
         remote.pair = Pair::default();
         remote.heard_at = cx.now;
         remote.join = Join::default();
@@ -315,10 +320,23 @@ impl Peers {
         }
     }
 
-    fn move_provisionally(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, sid: &Sid) {
-        let Some(remote) = self.get(id) else { return };
+    /// Moves an identity to an unannounced sid whose Configuration shows this instance. If it is another process, only
+    /// the author's word gives it rights, so the description of the earlier join does not count.
+    fn move_provisionally(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        sid: &Sid,
+        instance: Option<&str>,
+    ) {
+        let Some(remote) = self.remotes.get_mut(id) else { return };
         let is_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
         let fallback = if is_announced { &remote.participant } else { &remote.fallback }.clone();
+        if !remote.is_continued_by(instance) {
+            remote.participant = None;
+            remote.is_proof = false;
+        }
         self.move_to(cx, delivery, id, sid.clone(), false);
         if let Some(remote) = self.remotes.get_mut(id) {
             if let Some(old) = &fallback {

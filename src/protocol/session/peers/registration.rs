@@ -72,7 +72,7 @@ impl Peers {
         let Some(remote) = self.get(id) else { return };
         let Registration::Sent(times) = remote.pair.registration else { return };
         let takes = if remote.is_configured() {
-            self.is_bound(id) && remote.lists(Feature::Register)
+            self.is_bound(cx, id) && remote.lists(Feature::Register)
         } else {
             let may_bind = self.bound.as_ref().is_none_or(|bound| bound == id);
             times < 5 && self.is_candidate(cx, id, remote) && may_bind
@@ -91,7 +91,7 @@ impl Peers {
         id: &Identity,
         answer: ToolsRegisterAck,
     ) {
-        if !self.is_bound(id) {
+        if !self.is_bound(cx, id) {
             let is_candidate = self.get(id).is_some_and(|remote| self.is_candidate(cx, id, remote));
             // An assistant that does not admit the client sends this answer without a handshake. It is only reported.
             if !is_candidate || answer.success {

@@ -28,7 +28,8 @@ const FORMER: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(super) presence: Presence,
-    /// The server's description of the participant, in this join or the last one.
+    /// The server's description of the participant in this join, in the join that this one continues, or, while it is
+    /// away, in its last one. An unannounced join that continues no other has none.
     pub(super) participant: Option<Participant>,
     /// The announced participant to return to if the server never announces the sid that a Configuration showed.
     pub(super) fallback: Option<Participant>,
@@ -37,6 +38,9 @@ pub(crate) struct Remote {
     pub(super) pair: Pair,
     /// The instance that it showed last.
     pub(super) instance: Option<Instance>,
+    /// Whether the instance was shown in the join that `participant` describes, or in one that continues it. Only then
+    /// does it prove that an unannounced join belongs to the same process, which keeps the rights of that description.
+    pub(super) is_proof: bool,
     /// The instances that another one replaced, each with the last stanza received from it.
     former: VecDeque<(Instance, u32)>,
     pub(super) features: Features,
@@ -223,6 +227,7 @@ impl Remote {
             dead: VecDeque::new(),
             pair: Pair::default(),
             instance: None,
+            is_proof: false,
             former: VecDeque::new(),
             features: Features::default(),
             stopped: 0,
@@ -257,6 +262,24 @@ impl Remote {
     /// Returns the instance that it showed last.
     pub(crate) fn instance(&self) -> Option<&Instance> {
         self.instance.as_ref()
+    }
+
+    /// Returns the instance that it has shown under this pair of sids. The instance of an earlier join says nothing about
+    /// this one.
+    pub(crate) fn present_instance(&self) -> Option<&Instance> {
+        self.instance.as_ref().filter(|_| self.is_configured())
+    }
+
+    /// Returns whether a Configuration with this instance, from a sid that the server has not announced, proves that its
+    /// sender is the process of the described join.
+    pub(super) fn is_continued_by(&self, instance: Option<&str>) -> bool {
+        let known = self.instance.as_ref().filter(|_| self.is_proof).map(Instance::as_str);
+        known.is_some() && known == instance
+    }
+
+    /// Returns whether it is in the room under a sid that the server has not announced.
+    pub(super) fn is_unannounced(&self) -> bool {
+        matches!(self.presence, Presence::Here { announced: false, .. })
     }
 
     /// Returns the time at which its last packet arrived.

@@ -88,13 +88,14 @@ impl Peers {
             Selected::Now(one) => self.bind(cx, delivery, one, candidates),
             Selected::ByFunction if self.selecting.is_empty() => {
                 self.ask_function(cx, None, None, &candidates);
-                self.selecting = candidates;
+                self.selecting = self.joins(&candidates);
             }
             Selected::ByFunction => {} // its answer is due
         }
     }
 
-    /// Client: binds the assistant that the author's function has selected.
+    /// Client: binds the assistant that the author's function has selected. The function knows the joins that it was
+    /// shown, so a candidate that has rejoined since was not selected.
     pub(crate) fn bind_selected(
         &mut self,
         cx: &mut Context,
@@ -103,8 +104,11 @@ impl Peers {
     ) {
         let asked = std::mem::take(&mut self.selecting);
         let candidates = self.candidates(cx);
-        let named = named.filter(|named| candidates.contains(named));
-        if named.is_none() && candidates != asked {
+        let present = self.joins(&candidates);
+        let is_join =
+            |named: &Identity| present.iter().any(|it| it.identity() == named && asked.contains(it));
+        let named = named.filter(is_join);
+        if named.is_none() && present != asked {
             return self.bind_candidate(cx, delivery);
         }
         if self.bound.is_none() && !asked.is_empty() {
@@ -143,6 +147,13 @@ impl Peers {
         }
     }
 
+    /// Client: returns whether this is the bound assistant and the server has withdrawn its rights, in a join that it has
+    /// used as one. Another join of its identity has not.
+    pub(crate) fn has_lost_its_role(&self, cx: &Context, id: &Identity) -> bool {
+        let has_acted = |remote: &Remote| remote.is_configured() || remote.is_plain();
+        self.bound.as_ref() == Some(id) && !self.is_bound(cx, id) && self.get(id).is_some_and(has_acted)
+    }
+
     /// Forgets the tools of a peer that is gone for good, and unbinds it if it is the assistant.
     pub(crate) fn forget_and_unbind(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         self.forget_registration(cx, id);
@@ -154,7 +165,7 @@ impl Peers {
         if let Some(remote) = self.remotes.get_mut(id) {
             remote.standing = Standing::Silent;
         }
-        if self.is_bound(id) {
+        if self.bound.as_ref() == Some(id) {
             self.bound = None;
             cx.event(Event::Bound(None));
             self.bind_candidate(cx, delivery);
@@ -166,13 +177,6 @@ impl Peers {
         if cx.is_client() && self.bound.is_none() && !cx.timers.is_set(&Timer::Unbound) {
             cx.set_timer(Timer::Unbound, cx.config.times.owner_wait);
         }
-    }
-
-    /// Returns whether its rights can be determined: the configuration or a call names it, or the server has announced
-    /// it.
-    pub(super) fn has_known_rights(&self, cx: &Context, id: &Identity) -> bool {
-        let is_known = |remote: &Remote| remote.participant.is_some() || remote.named;
-        self.is_named(cx, id) || self.get(id).is_some_and(is_known)
     }
 
     /// Updates the observers after a participant has joined, moved or left.
