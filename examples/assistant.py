@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """An assistant in Python: drives `toolbridge assistant`, which must be on the path.
 
-python3 examples/assistant.py --room home     # server and key as for every verb, from the environment or by flags
+python3 examples/assistant.py --room home --identity helper    # server and key as for every verb, from the environment or by flags
+
+The identity lets a restarted process take the place of a killed one. Without it, clients wait for the old one first.
 """
 import asyncio
 import itertools

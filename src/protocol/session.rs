@@ -250,7 +250,7 @@ impl Session {
         let Self { core, exchange, .. } = self;
         match event {
             TransportEvent::Joined(who) => exchange.joined(core, who),
-            TransportEvent::Left(who) => core.peers.handle_left(&mut core.cx, &mut core.delivery, &who),
+            TransportEvent::Left(who) => exchange.left(core, &who),
             TransportEvent::ConnectionState(state) => exchange.connection_state_changed(core, state),
             TransportEvent::Packet(Incoming { from, lane, topic, payload }) => {
                 if topic.is_empty() || topic == TOPIC {

@@ -39,7 +39,8 @@ pub enum CallError {
     /// Clients are in the room that have not registered with this assistant, because they are bound to another one,
     /// or to none because there are several. The tool did not run.
     #[error(
-        "tool {tool:?} is unavailable: {} bound to another assistant, or to none because there are several",
+        "tool {tool:?} is unavailable: {} bound to another assistant, or to none because there are several; an \
+         assistant that replaces another one is served sooner under the same identity",
         are(clients)
     )]
     NotBound {

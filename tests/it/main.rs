@@ -166,6 +166,7 @@ mod session_calls;
 mod session_choose;
 mod session_claims;
 mod session_corners;
+mod session_departures;
 mod session_disclosure;
 mod session_handshake;
 mod session_joins;

@@ -241,8 +241,10 @@ fn goodbye_after_the_leave_event_still_ends_the_peer_at_once() {
 #[test]
 fn client_offers_no_tools_to_another_assistant_within_the_grace_period() {
     let mut world = World::pair(&["t"]);
+    world.call("a", request("t")).unwrap();
+    world.run(SECOND);
     world.handle("phone", |_| Some(Ok(value(1))));
-    world.leave("a"); // without a goodbye
+    world.leave("a"); // without a goodbye, and with an open call
     world.run(SECOND);
     world.assistant("b", Config::default());
     let call = world.call("b", request("t").owner_wait(10 * SECOND)).unwrap();

@@ -61,9 +61,10 @@ impl Core {
         self.delivery.acknowledge_always(&mut self.cx, &self.peers, to, stanza, call);
     }
 
-    /// Sends a goodbye to every peer that has completed the handshake.
+    /// Sends a goodbye to every peer that may have received the local Configuration. It may have bound the local
+    /// participant before its own Configuration arrives.
     pub(super) fn say_goodbye(&mut self) {
-        let knows = |remote: &Remote| remote.is_crossed() && !remote.is_plain();
+        let knows = |remote: &Remote| remote.was_greeted() && !remote.is_plain();
         let peers = self.peers.iter().filter(|(_, remote)| knows(remote));
         let known: Vec<_> = peers.map(|(id, _)| id.clone()).collect();
         for id in known {

@@ -211,6 +211,11 @@ impl Incoming {
         self.caches.get(id).is_some_and(|cache| !cache.is_empty())
     }
 
+    /// Returns whether this caller has not answered a claim.
+    pub(super) fn has_claims_for(&self, id: &Identity) -> bool {
+        self.caches.get(id).is_some_and(|cache| !cache.claims.is_empty())
+    }
+
     pub(super) fn forget(&mut self, id: &Identity) {
         self.caches.remove(id);
     }

@@ -1,5 +1,7 @@
 //! The lifecycle of peers (join, handshake, replacement, leave) and the end of the session.
 
+use std::time::Duration;
+
 use super::Exchange;
 use crate::{
     protocol::{
@@ -11,13 +13,19 @@ use crate::{
             delivery::Retransmit,
             ids::Instance,
             peers::{Greeting, Remote},
-            recipients::Recipients,
-            timers::later,
+            recipients::{Feature, Recipients},
+            timers::{Timer, later},
         },
     },
     tool::{CallError, ErrorCode, StopReason, ToolError},
-    transport::{CloseReason, ConnectionState, Identity, Participant},
+    transport::{CloseReason, ConnectionState, Identity, Participant, Peer},
 };
+
+/// The interval between two checks of a bound assistant while another one waits for the client.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+
+/// The number of pings that must go unanswered before a bound assistant is replaced, however short the grace period is.
+const UNANSWERED: u32 = 3;
 
 impl Exchange {
     pub(crate) fn joined(&mut self, core: &mut Core, who: Participant) {
@@ -53,6 +61,46 @@ impl Exchange {
         for (from, received) in core.peers.release(&id, &sid) {
             self.accept(core, &from, received);
         }
+    }
+
+    /// Handles a participant that left this join.
+    pub(crate) fn left(&mut self, core: &mut Core, who: &Peer) {
+        let Core { cx, peers, delivery, .. } = core;
+        peers.handle_left(cx, delivery, who);
+        if peers.bound() == Some(who.identity()) {
+            peers.watch(cx, who.identity());
+        }
+    }
+
+    /// Client: checks the bound assistant while another one waits for the client.
+    ///
+    /// One without open calls that the room reports as gone is replaced. One that is present is pinged when it sends
+    /// nothing, and replaced when nothing has arrived for the grace period: its process may have been killed, which the
+    /// room reports much later.
+    pub(super) fn check_assistant(&mut self, core: &mut Core, id: &Identity) {
+        let Core { cx, peers, delivery, jobs } = core;
+        let Some(remote) = peers.get(id) else { return };
+        if peers.bound() != Some(id) || !peers.has_other_candidates(cx, id) {
+            return;
+        }
+        let times = &cx.config.times;
+        let silence = cx.now.saturating_duration_since(remote.heard_at());
+        let is_replaced = match remote.is_here() {
+            false => jobs.held_by(id).jobs == 0 && !self.incoming.has_claims_for(id),
+            true if !remote.lists(Feature::Ack) => return, // it would not answer a ping
+            true => silence >= times.grace.max(times.silence.saturating_mul(UNANSWERED)),
+        };
+        if is_replaced {
+            tracing::info!(peer = %id, ?silence, "another assistant waits, and the bound one is gone: it is replaced");
+            self.incoming.stop_jobs_for(core, id);
+            self.incoming.abandon(core, id);
+            let Core { cx, peers, delivery, .. } = core;
+            return peers.forget_and_unbind(cx, delivery, id);
+        }
+        if remote.is_reachable() && silence >= times.silence {
+            delivery.ping(cx, peers, id);
+        }
+        cx.set_timer(Timer::Ping(id.clone()), WATCH_EVERY);
     }
 
     pub(crate) fn connection_state_changed(&mut self, core: &mut Core, state: ConnectionState) {

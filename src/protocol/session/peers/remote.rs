@@ -328,6 +328,11 @@ impl Remote {
         self.is_here() && contact.is_configured() && self.pair.greetings > 0 && !contact.has_left()
     }
 
+    /// Returns whether it may have received the local Configuration under this pair of sids.
+    pub(crate) fn was_greeted(&self) -> bool {
+        self.is_here() && self.pair.greetings > 0 && !self.has_left()
+    }
+
     /// Returns whether frames other than a Configuration may be sent to it.
     pub(crate) fn is_reachable(&self) -> bool {
         let contact = self.pair.contact;

@@ -1,5 +1,7 @@
 //! The rights of participants (`wire.md`, section 4), and the binding of a client to an assistant.
 
+use std::time::Duration;
+
 use super::{
     Context, Delivery, Peers, Remote, Selected, Timer,
     remote::{Presence, Standing},
@@ -8,6 +10,10 @@ use crate::{
     protocol::session::Event,
     transport::{Identity, Participant, Role},
 };
+
+/// How long a client stays bound to an assistant without open calls that the room reports as gone, while another one
+/// waits: 500 ms. The server reports a rejoin as a leave and a join at the same time.
+const IDLE_GRACE: Duration = Duration::from_millis(500);
 
 impl Peers {
     /// Returns whether the configuration names this identity.
@@ -75,8 +81,8 @@ impl Peers {
         for id in new {
             self.rank(&id);
         }
-        if self.bound.is_some() {
-            return;
+        if let Some(bound) = self.bound.clone() {
+            return self.watch(cx, &bound);
         }
         let candidates = self.candidates(cx);
         let selected = match candidates.as_slice() {
@@ -113,6 +119,25 @@ impl Peers {
         }
         if self.bound.is_none() && !asked.is_empty() {
             self.bind(cx, delivery, named, candidates);
+        }
+    }
+
+    /// Client: returns whether another participant than this one waits to become the assistant.
+    pub(crate) fn has_other_candidates(&self, cx: &Context, id: &Identity) -> bool {
+        self.candidates(cx).iter().any(|candidate| candidate != id)
+    }
+
+    /// Client: starts to check the bound assistant if another one waits. When it has left, its rejoin may still be
+    /// announced.
+    pub(crate) fn watch(&self, cx: &mut Context, bound: &Identity) {
+        let timer = Timer::Ping(bound.clone());
+        if !self.has_other_candidates(cx, bound) {
+            return;
+        }
+        if !self.get(bound).is_some_and(Remote::is_here) {
+            cx.set_timer(timer, IDLE_GRACE.min(cx.config.times.grace));
+        } else if !cx.timers.is_set(&timer) {
+            cx.set_timer(timer, cx.config.times.silence);
         }
     }
 

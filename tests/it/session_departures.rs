@@ -1,0 +1,119 @@
+//! Assistants that leave, are killed or fall silent, and how soon their client serves the next one.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use toolbridge::{
+    Config, Counter, Participant,
+    frame::{Configuration, Message, Meta},
+};
+
+use crate::session_world::{MS, SECOND, World, request, value};
+
+fn bound(world: &World) -> Option<&str> {
+    world.session("phone").bound().map(|id| id.as_str())
+}
+
+/// A room in which the phone is bound to the assistant `a`, and the assistant `b` waits.
+fn two_assistants() -> World {
+    let mut world = World::pair(&["t"]);
+    world.assistant("b", Config::default());
+    world.run(2 * SECOND);
+    assert_eq!(bound(&world), Some("a"));
+    world
+}
+
+#[test]
+fn assistant_that_leaves_before_the_handshake_is_complete_says_goodbye() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    world.assistant("a", Config::default());
+    // The phone has received the assistant's Configuration, and its own is in transit.
+    while bound(&world).is_none() {
+        assert!(world.step());
+    }
+    assert!(world.ends["a"].inbox.is_empty());
+    world.with("a", |session, now| session.close(now));
+    world.leave("a");
+    world.run(45 * MS);
+    assert_eq!(bound(&world), None);
+}
+
+#[test]
+fn departed_assistant_without_open_calls_makes_room_for_the_next() {
+    let mut world = two_assistants();
+    world.leave("a");
+    world.run(500 * MS);
+    assert_eq!(bound(&world), Some("a"), "a rejoin is announced as a leave and a join");
+    world.run(200 * MS);
+    assert_eq!(bound(&world), Some("b"));
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert_eq!(world.ask("b", request("t")).unwrap(), value(1));
+}
+
+#[test]
+fn departed_assistant_with_an_open_call_is_kept_for_the_grace_period() {
+    let mut world = two_assistants();
+    world.call("a", request("t")).unwrap();
+    world.run(SECOND);
+    world.leave("a");
+    world.run(4_900 * MS);
+    assert_eq!(bound(&world), Some("a"));
+    assert!(world.ends["phone"].aborted.is_empty());
+    world.run(500 * MS);
+    assert_eq!(bound(&world), Some("b"));
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+}
+
+#[test]
+fn assistant_that_rejoins_stays_bound_while_another_one_waits() {
+    let mut world = two_assistants();
+    for announce in [10 * MS, SECOND] {
+        world.announce = announce;
+        world.rejoin("a");
+        world.run(10 * SECOND);
+        assert_eq!(bound(&world), Some("a"));
+    }
+}
+
+#[test]
+fn killed_assistant_is_replaced_by_one_that_waits_before_the_room_reports_it() {
+    let mut world = World::pair(&["t"]);
+    world.call("a", request("t")).unwrap();
+    world.run(SECOND);
+    world.ends.get_mut("a").unwrap().here = false; // the room still lists it
+    world.run(60 * SECOND);
+    assert_eq!(bound(&world), Some("a"), "nobody else waits");
+    world.assistant("b", Config::default());
+    world.run(2 * SECOND);
+    assert_eq!(bound(&world), Some("b"));
+    let mut world = two_assistants();
+    world.ends.get_mut("a").unwrap().here = false;
+    world.run(4 * SECOND);
+    assert_eq!(bound(&world), Some("a"));
+    world.run(3 * SECOND);
+    assert_eq!(bound(&world), Some("b"));
+}
+
+#[test]
+fn assistant_that_answers_pings_stays_bound_however_long_another_one_waits() {
+    let mut world = two_assistants();
+    world.run(300 * SECOND);
+    assert_eq!(bound(&world), Some("a"));
+    let pings = world.session("phone").stats().count(Counter::Pings);
+    assert!((100..400).contains(&pings), "{pings}");
+}
+
+#[test]
+fn plain_assistant_is_not_replaced_because_it_is_silent() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    let who = Participant::new("a", world.sid()).agent(true);
+    world.play(&who);
+    world.run(SECOND);
+    world.send("a", &["phone"], &Meta::new(), &Message::Configuration(Configuration::default()));
+    world.run(SECOND);
+    world.assistant("b", Config::default());
+    world.run(60 * SECOND);
+    assert_eq!(bound(&world), Some("a"), "it acknowledges nothing, so its silence shows nothing");
+}
