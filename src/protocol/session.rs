@@ -62,6 +62,10 @@ use crate::{
     value::Value,
 };
 
+/// A timer firing this late means that the process was suspended: a driver wakes up within milliseconds. Packets that
+/// arrived meanwhile have not been handled, so that interval says nothing about peers.
+const SUSPENDED: Duration = Duration::from_secs(1);
+
 /// The delay after which a result or stop is sent again that exceeded the driver's or the transport's queue.
 const QUEUE_WAIT: Duration = Duration::from_secs(1);
 
@@ -293,6 +297,7 @@ impl Session {
         if !self.begin(now) {
             return;
         }
+        let now = self.core.cx.now;
         while let Some(timer) = self.core.cx.timers.pop(now) {
             self.exchange.timer_due(&mut self.core, timer);
         }
@@ -644,6 +649,14 @@ impl Session {
         // A caller may have read the clock before another one, and have waited for its turn.
         let now = now.max(self.core.cx.now);
         self.core.cx.now = now;
+        let late = self.core.cx.timers.lateness(now);
+        if late >= SUSPENDED {
+            tracing::debug!(?late, "the process was suspended");
+            let Core { cx, peers, delivery, .. } = &mut self.core;
+            cx.timers.postpone(late);
+            delivery.restart_stream_timeouts(now);
+            peers.restart_peer_timeouts(now);
+        }
         match self.phase {
             Phase::Open if !self.core.delivery.is_exhausted() => true,
             Phase::Open => {

@@ -158,6 +158,21 @@ impl Timers {
         self.paused = Some(paused);
     }
 
+    /// Returns how late the earliest timer is.
+    pub(super) fn lateness(&self, now: Instant) -> Duration {
+        self.next().map_or(Duration::ZERO, |due| now.saturating_duration_since(due))
+    }
+
+    /// Postpones the timers that detect absent peers, because the process did not run for this long.
+    pub(super) fn postpone(&mut self, by: Duration) {
+        let pausing: Vec<_> = self.by_timer.iter().filter(|(timer, _)| timer.pauses()).collect();
+        let pausing: Vec<_> = pausing.into_iter().map(|(timer, at)| (timer.clone(), *at)).collect();
+        for (timer, at) in pausing {
+            self.cancel(&timer);
+            self.insert(later(at, by), timer);
+        }
+    }
+
     pub(super) fn resume(&mut self, now: Instant) {
         for (timer, left) in self.paused.take().unwrap_or_default() {
             self.insert(later(now, left), timer);
