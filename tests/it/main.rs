@@ -172,6 +172,7 @@ mod session_handshake;
 mod session_joins;
 mod session_lane;
 mod session_older_peers;
+mod session_peers;
 mod session_progress;
 mod session_prompts;
 mod session_repeats;

@@ -138,6 +138,7 @@ impl Exchange {
             self.send_all_unsent(core);
         }
         let Core { cx, peers, delivery, .. } = core;
+        peers.expect_list();
         for peer in peers.missing_from(&present) {
             peers.handle_left(cx, delivery, &peer);
         }

@@ -307,8 +307,12 @@ impl Peers {
         if let Some(remote) = self.remotes.get_mut(id) {
             remote.pair.crossed_at.get_or_insert(cx.now);
         }
-        for timer in [Timer::Grace, Timer::Silent, Timer::Hold] {
+        for timer in [Timer::Silent, Timer::Hold] {
             cx.timers.cancel(&timer(id.clone()));
+        }
+        // A plain peer shows no instance, so the jobs and calls of its earlier join still end with the grace period.
+        if has_instance {
+            cx.timers.cancel(&Timer::Grace(id.clone()));
         }
     }
 

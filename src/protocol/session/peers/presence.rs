@@ -33,6 +33,13 @@ impl Peers {
     pub(crate) fn handle_joined(&mut self, cx: &mut Context, delivery: &mut Delivery, who: Participant) {
         let (id, sid) = (who.identity().clone(), who.sid().clone());
         let remote = self.known(cx, &id);
+        if remote.is_unannounced() && remote.fallback.as_ref().is_some_and(|old| *old.sid() == sid) {
+            // The server describes the join that an unannounced one has replaced. The news of the latter is on its way.
+            remote.fallback = Some(who.clone());
+            remote.participant = remote.participant.is_some().then_some(who);
+            self.note_observer(&id);
+            return self.check_newcomer(cx, delivery, &id);
+        }
         if let Some(old) = remote.fallback.take() {
             remote.mark_dead(old.sid().clone()); // the server confirms that it was replaced
         }
@@ -210,6 +217,13 @@ impl Peers {
             remote.pair = Pair { contact, ..Pair::default() };
             remote.heard_at = cx.now;
             remote.join.shown = false;
+        }
+    }
+
+    /// Notes that the server is about to list who is present. What it lists is newer than any unannounced join.
+    pub(crate) fn expect_list(&mut self) {
+        for remote in self.remotes.values_mut() {
+            remote.fallback = None;
         }
     }
 
