@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use toolbridge::{
     Assistant, CallError, Client, Event, NotAssistant, ROLE_ATTRIBUTE, State, ToolError, Tools, Unaccepted,
-    livekit::Token,
+    livekit::ConnectOptions,
 };
 
 use crate::{
@@ -88,13 +88,10 @@ async fn second_token(server: &Server, moment: Moment, role: Option<&str>) -> an
             .await?;
         }
     }
-    let token = server.key().participant(&*room, "brain");
-    let token: Token = match role {
-        Some(role) => token.attribute(ROLE_ATTRIBUTE, role),
-        None => token,
-    };
+    let attributes: Vec<_> = role.map(|role| (ROLE_ATTRIBUTE, role)).into_iter().collect();
+    let token = server.token(&room, "brain", &attributes)?;
     // Neither the library nor the command line joins with a token of another role, so the transport does.
-    let transport = toolbridge::livekit::ConnectOptions::new().join(&server.url(), &token.sign()?).await?;
+    let transport = ConnectOptions::new().join(&server.url(), &token).await?;
     let other = Assistant::builder().client("phone").join_over(transport).await?;
     let call = other.call("erase", ()).timeout(Duration::from_secs(9)).owner_wait(Duration::from_secs(8));
     let outcome = call.await;
