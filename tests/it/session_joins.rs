@@ -205,6 +205,32 @@ fn description_of_one_join_gives_no_right_to_the_process_of_another() {
 }
 
 #[test]
+fn unannounced_join_does_not_change_its_instance() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    let who = with_role(&mut world, "a", Role::Assistant);
+    world.play(&who);
+    world.run(SECOND);
+    world.send("a", &["phone"], &shows("I"), &configuration());
+    world.run(SECOND);
+    world.announce = LATE;
+    let who = without_role(&mut world, "a");
+    world.play(&who);
+    world.send("a", &["phone"], &shows("I"), &configuration());
+    let long = with!(plain_request("1", "t"), timeout_ms = Some(60_000));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(long));
+    world.run(100 * MS);
+    assert_eq!(world.ends["phone"].jobs.len(), 1, "it continues the announced join");
+    world.send("a", &["phone"], &shows("J"), &configuration());
+    world.run(SECOND);
+    assert!(world.ends["phone"].aborted.is_empty(), "the other instance has to be announced first");
+    // The announcement says that the process has no role any more.
+    world.run(LATE);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+    assert_eq!(world.session("phone").bound(), None);
+}
+
+#[test]
 fn named_assistants_unannounced_join_keeps_nothing_that_was_announced_of_another() {
     // The client accepts it by name. The role of an observer that its earlier token had is not its own.
     let mut world = World::new();

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 
 use toolbridge::{
-    CallError, Caps, Config, Lane, Participant, Role, SendFailure, TransportEvent, Value,
+    CallError, Caps, Config, Identity, Lane, Participant, Role, SendFailure, ToolOptions, TransportEvent,
+    Value,
     frame::{Configuration, Frame, Kind, Message, Meta},
 };
 
 use crate::{
     session_alicia::plain_request,
-    session_world::{Fate, MS, Noted, Random, SECOND, World, request, value},
+    session_world::{Fate, MS, Noted, Random, SECOND, World, request, tool, value},
 };
 
 #[test]
@@ -302,4 +303,38 @@ fn result_that_the_transport_finds_too_large_does_not_block_the_retransmission_o
     assert!(keys.iter().all(|key| world.settled("a", *key).is_some()));
     let ok = keys.iter().filter(|key| world.settled("a", **key).unwrap().is_ok()).count();
     assert_eq!(ok, 2);
+}
+
+#[test]
+fn claim_that_ends_does_not_block_the_retransmission_of_results() {
+    let mut caps = Caps::default();
+    caps.frames.retransmit_frames = 1;
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let both = tool("t").options(ToolOptions::default().prefer_client());
+    world.with("a", |session, now| session.offer(now, vec![both]).unwrap());
+    world.client("phone", Config::default().caps(caps), &["t", "u"]);
+    world.run(200 * MS);
+    // No claim ever arrives, and no result in this join.
+    let is_claim = |frame: &Frame| frame.body().get("notes").is_some_and(|it| it.as_str() == Some("claim"));
+    let lose = move |results: bool| -> Box<dyn FnMut(&str, &Identity, &Frame) -> Fate> {
+        Box::new(move |to, _, frame| {
+            let is_result = results && frame.kind() == Kind::TOOL_USE_RESULT;
+            if to == "a" && (is_claim(frame) || is_result) { Fate::IsLost } else { Fate::Arrives }
+        })
+    };
+    world.fate = Some(lose(true));
+    world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    let key = world.call("a", request("u").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.finish("phone", Ok(value(1)));
+    world.run(100 * MS);
+    world.fate = Some(lose(false));
+    world.rejoin("phone");
+    world.run(SECOND);
+    assert!(world.settled("a", key).is_none(), "the claim is in the window");
+    // The claim window ends, and the assistant stops the claimed call.
+    world.run(2 * SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
 }
