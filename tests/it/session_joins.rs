@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use toolbridge::{
     CallError, Config, Event, NotAdmitted, NotAssistant, NotOffered, Participant, ROLE_ATTRIBUTE, Role,
-    SelectionPolicy, SendFailure, Session, TransportEvent, Unaccepted,
+    SelectionPolicy, Session, TransportEvent, Unaccepted,
     frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolUseResult, ToolsRegister},
 };
 
