@@ -336,10 +336,9 @@ impl Outgoing {
     fn forget_settled(&mut self, core: &mut Core, call: &CallId) {
         if let Some(gone) = self.settled.forget(call)
             && let Some(stanza) = gone.stop_sent_as()
+            && core.delivery.forget_frame(&gone.asked.owner, stanza)
         {
-            if core.delivery.forget_frame(&gone.asked.owner, stanza) {
-                self.retransmit(core, &gone.asked.owner);
-            }
+            self.retransmit(core, &gone.asked.owner);
         }
     }
 
