@@ -12,8 +12,12 @@ mod event;
 pub mod livekit;
 #[cfg(feature = "runtime")]
 pub mod memory;
+#[cfg(any(feature = "livekit", feature = "mcp", feature = "rap"))]
+pub(crate) mod redirect;
 #[cfg(feature = "runtime")]
 pub(crate) mod send_queue;
+#[cfg(any(feature = "livekit", feature = "mcp", feature = "rap"))]
+pub(crate) mod tls_error;
 pub(crate) mod types;
 
 pub(crate) use api::SentObserver;

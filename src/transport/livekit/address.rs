@@ -23,11 +23,11 @@ impl ServerUrl {
         if let Some(meant) = without_scheme(text.trim()) {
             return Err(refuse(format!("it has no scheme (did you mean {meant}?)")));
         }
-        let url = Url::parse(text.trim()).map_err(|error| ConnectError::Url { source: error.into() })?;
+        let mut url = Url::parse(text.trim()).map_err(|error| ConnectError::Url { source: error.into() })?;
         if !matches!(url.scheme(), "ws" | "wss" | "http" | "https") {
             return Err(refuse(format!("the scheme `{}` is not `ws` or `wss`", url.scheme())));
         }
-        let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {
+        let Some(host) = url.host_str().filter(|host| !host.is_empty()).map(str::to_owned) else {
             return Err(refuse("it has no host".into()));
         };
         if !url.username().is_empty() || url.password().is_some() {
@@ -36,8 +36,11 @@ impl ServerUrl {
         if url.query().is_some() || url.fragment().is_some() {
             return Err(refuse("it contains a query or fragment; pass the token separately".into()));
         }
+        // Otherwise the path of a request would have two slashes in a row, which web servers answer with 404.
+        let path = url.path().trim_end_matches('/').to_owned();
+        url.set_path(&path);
         let port = url.port_or_known_default().unwrap_or(443);
-        Ok(Self { host: host.to_owned(), port, text: url.to_string(), url })
+        Ok(Self { host, port, text: url.to_string(), url })
     }
 
     /// Returns whether the token would leave this machine unencrypted. A proxy can read it too, wherever it runs.
@@ -102,6 +105,19 @@ mod tests {
             "sfu.example.com:443"
         );
         assert_eq!(ServerUrl::parse("ws://[::1]").unwrap().to_string(), "[::1]:80");
+    }
+
+    #[test]
+    fn slashes_at_the_end_of_the_path_make_no_difference() {
+        for (text, url) in [
+            ("wss://sfu.example.com/lk/sfu/", "wss://sfu.example.com/lk/sfu"),
+            ("wss://sfu.example.com/lk//", "wss://sfu.example.com/lk"),
+            ("wss://sfu.example.com/lk", "wss://sfu.example.com/lk"),
+            ("ws://127.0.0.1:7880//", "ws://127.0.0.1:7880/"),
+            ("ws://127.0.0.1:7880", "ws://127.0.0.1:7880/"),
+        ] {
+            assert_eq!(ServerUrl::parse(text).unwrap().as_str(), url);
+        }
     }
 
     #[tokio::test]

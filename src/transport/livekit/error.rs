@@ -2,8 +2,13 @@
 
 use std::{error::Error, fmt, io, net::SocketAddr, time::Duration};
 
+use rustls::CertificateError;
+
 use super::{liveness::End, proxy::ProxyError, refusal::TokenRefusal, turn::RelayFailure};
-use crate::transport::CloseReason;
+use crate::transport::{
+    CloseReason,
+    tls_error::{cause, certificate_fault},
+};
 
 /// The problem and the advice if a port that should speak TLS does not.
 pub(crate) const NO_TLS: [&str; 2] = [
@@ -45,15 +50,15 @@ pub enum ConnectError {
         status: u16,
     },
     /// The server responded with another HTTP status.
-    #[error(
-        "{server} responded with HTTP {status}; 404 means a wrong path, a room that does not exist, or not a LiveKit \
-         server; 5xx is a server error, try again"
-    )]
+    #[error("{server} responded with HTTP {status}{}{}", said(reason), advice_about_status(*status))]
     Refused {
         /// Host and port.
         server: String,
         /// The HTTP status.
         status: u16,
+        /// The server's own words, if it gives any: one line, at most 256 bytes. Empty for a web page, and for a text that
+        /// could repeat the token.
+        reason: String,
     },
     /// No TCP connection to the server could be made, or its name could not be resolved.
     #[error(
@@ -67,8 +72,7 @@ pub enum ConnectError {
     },
     /// The server's certificate is not trusted, or the TLS handshake failed.
     #[error(
-        "TLS connection to {server} failed: {source}; for a private certificate authority, pass its root \
-         certificate (`ConnectOptions::root_certificates`)"
+        "TLS connection to {server} failed: {}{}", cause(&**source), advice_about_tls(&**source)
     )]
     Tls {
         /// Host and port.
@@ -162,6 +166,42 @@ pub enum ConnectError {
     Transport(#[source] Box<dyn Error + Send + Sync>),
 }
 
+/// Returns a server's words as a part of a message.
+fn said(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!(": {reason}") }
+}
+
+/// Returns what to do about an HTTP status.
+fn advice_about_status(status: u16) -> &'static str {
+    match status {
+        400 => "; correct the room name and the identity in the token",
+        404 => "; this means a wrong path, a room that does not exist, or not a LiveKit server",
+        300..400 => "; use the address that it redirects to, or make the web server forward /rtc unchanged",
+        500.. => "; this is an error of the server, try again",
+        _ => "; check the address, and the web server in front of LiveKit",
+    }
+}
+
+/// Returns what to do about an error of TLS, if that is known.
+fn advice_about_tls(error: &(dyn Error + 'static)) -> &'static str {
+    match certificate_fault(error) {
+        Some(CertificateError::UnknownIssuer) => {
+            "; for a private certificate authority, pass its root certificate (`ConnectOptions::root_certificates`)"
+        }
+        Some(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            "; renew it on the server, or correct this machine's clock"
+        }
+        Some(CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }) => {
+            "; correct this machine's clock"
+        }
+        Some(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }) => {
+            "; use a name from the certificate in the address, or get a certificate for this name"
+        }
+        Some(_) => "; give the server another certificate",
+        None => "",
+    }
+}
+
 /// The largest number of addresses in a message.
 const NAMED: usize = 8;
 
@@ -231,6 +271,33 @@ impl From<End> for ConnectError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refusal_has_the_words_of_the_server_and_advice_for_its_status() {
+        let said = |status, reason: &str| {
+            ConnectError::Refused { server: "sfu:7880".into(), status, reason: reason.into() }.to_string()
+        };
+        assert_eq!(
+            said(400, "no room name"),
+            "sfu:7880 responded with HTTP 400: no room name; correct the room name and the identity in the token"
+        );
+        assert!(said(404, "").starts_with("sfu:7880 responded with HTTP 404; this means a wrong path"));
+        assert!(said(503, "busy").contains("503: busy; this is an error of the server"));
+    }
+
+    #[test]
+    fn tls_error_is_described_without_types_and_with_fitting_advice() {
+        let said = |fault: CertificateError| {
+            let source = io::Error::other(rustls::Error::from(fault)).into();
+            ConnectError::Tls { server: "sfu:443".into(), source }.to_string()
+        };
+        let unknown = said(CertificateError::UnknownIssuer);
+        assert!(unknown.contains("unknown authority") && unknown.contains("root_certificates"), "{unknown}");
+        let other = rustls::OtherError(std::sync::Arc::new(io::Error::other("CaUsedAsEndEntity")));
+        let own = said(CertificateError::Other(other));
+        assert!(own.contains("the certificate is a CA certificate"), "{own}");
+        assert!(!own.contains("CaUsed") && !own.contains("root_certificates"), "{own}");
+    }
 
     #[test]
     fn no_network_path_error_names_at_most_eight_addresses() {

@@ -45,6 +45,7 @@ use super::{
     proxy::{Proxy, port_of},
     tls,
 };
+use crate::transport::tls_error::{certificate, in_dns, in_words};
 
 mod certificate;
 mod http;
@@ -442,11 +443,11 @@ fn tls_fault(error: &io::Error) -> TlsFault {
             CertificateError::UnknownIssuer => TlsFault::UnknownIssuer,
             CertificateError::NotValidForName => TlsFault::OtherName(Vec::new()),
             CertificateError::NotValidForNameContext { presented, .. } => {
-                TlsFault::OtherName(presented.clone())
+                TlsFault::OtherName(presented.iter().map(|name| in_dns(name).to_owned()).collect())
             }
-            other => TlsFault::Certificate(other.to_string()),
+            other => TlsFault::Certificate(certificate(other)),
         },
         Error::InvalidMessage(_) => TlsFault::NotTls,
-        other => TlsFault::Ended(other.to_string()),
+        other => TlsFault::Ended(in_words(other)),
     }
 }

@@ -309,7 +309,7 @@ fn join_error(
             let (reason, action) = (reason.into(), action.into());
             end(&LeaveRequest { reason, action, ..Default::default() }).into()
         }
-        (_, Some(DialFailure::Status(status))) => refused(server, status),
+        (_, Some(DialFailure::Status(status, reason))) => refused(server, status, reason),
         (_, Some(DialFailure::Unauthorized(reason))) => {
             ConnectError::Unauthorized { server, status: 401, reason }
         }
@@ -325,7 +325,7 @@ fn join_error(
             | SignalError::Client(status, _)
             | SignalError::Server(status, _),
             None,
-        ) => refused(server, status.as_u16()),
+        ) => refused(server, status.as_u16(), String::new()),
         (SignalError::Connection(text), None) => {
             ConnectError::Unreachable { server, source: io::Error::other(text) }
         }
@@ -341,11 +341,11 @@ fn join_error(
     }
 }
 
-fn refused(server: String, status: u16) -> ConnectError {
+fn refused(server: String, status: u16, reason: String) -> ConnectError {
     match status {
         401 => ConnectError::Unauthorized { server, status, reason: TokenRefusal::Unknown },
         403 => ConnectError::Forbidden { server, status },
-        _ => ConnectError::Refused { server, status },
+        _ => ConnectError::Refused { server, status, reason },
     }
 }
 

@@ -35,6 +35,7 @@ use super::{
     refusal::TokenRefusal,
     tls,
 };
+use crate::transport::tls_error::cause;
 
 mod frames;
 mod limits;
@@ -75,8 +76,8 @@ pub(super) enum DialFailure {
     NotTls,
     /// The configured proxy does not connect to the server.
     Proxy(ProxyError),
-    /// The server responded with this HTTP status.
-    Status(u16),
+    /// The server responded with this HTTP status, and with these words.
+    Status(u16, String),
     /// The server refused the token (status 401).
     Unauthorized(TokenRefusal),
     /// The server opened the socket, but did not accept the join.
@@ -107,10 +108,10 @@ impl fmt::Display for DialFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(error) => write!(f, "{error}"),
-            Self::Tls(error) => write!(f, "TLS: {error}"),
+            Self::Tls(error) => write!(f, "TLS: {}", cause(&**error)),
             Self::NotTls => f.write_str(NO_TLS[0]),
             Self::Proxy(error) => write!(f, "{error}"),
-            Self::Status(status) => write!(f, "status {status}"),
+            Self::Status(status, _) => write!(f, "status {status}"),
             Self::Unauthorized(reason) => write!(f, "status 401: {reason}"),
             Self::Refused(_) => f.write_str("the server ended the join"),
             Self::Unfit(text) => f.write_str(text),
@@ -203,7 +204,7 @@ impl WsClient for ScopedClient {
             }
             Err(failure) => {
                 let error = match &failure {
-                    DialFailure::Status(status) => TransportError::Http { status: *status },
+                    DialFailure::Status(status, _) => TransportError::Http { status: *status },
                     DialFailure::Unauthorized(_) => TransportError::Http { status: 401 },
                     other => TransportError::Connection(other.to_string()),
                 };

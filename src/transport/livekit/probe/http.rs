@@ -12,6 +12,7 @@ use tokio::{
 use url::Url;
 
 use super::Probe;
+use crate::transport::redirect;
 
 /// The longest answer that is read, in bytes: more than LiveKit's, and enough to know a web page.
 const MAX_ANSWER: usize = 16 * 1024;
@@ -27,7 +28,7 @@ pub struct HttpAnswer {
     pub status: u16,
     /// By how many seconds the server's clock is ahead of this machine's, if the answer has a `Date`.
     pub ahead: Option<i64>,
-    /// The host that a redirection names.
+    /// Where a redirection leads to: another host, or how the address differs. It names no path.
     pub elsewhere: Option<String>,
     /// Whether it is an HTML page.
     pub is_page: bool,
@@ -78,7 +79,9 @@ pub(super) async fn get(probe: &Probe, path: &str, token: Option<&str>) -> Resul
         Ok(Ok(bytes)) => bytes,
     };
     let middle = before.midpoint(unix_millis()) / 1000;
-    read(&bytes, i64::try_from(middle).unwrap_or(i64::MAX)).ok_or(HttpFault::NotHttp)
+    let mut asked = probe.url.clone();
+    asked.set_path(&format!("{}{path}", probe.url.path().trim_end_matches('/')));
+    read(&asked, &bytes, i64::try_from(middle).unwrap_or(i64::MAX)).ok_or(HttpFault::NotHttp)
 }
 
 /// Milliseconds since 1970.
@@ -101,7 +104,7 @@ fn request(url: &Url, path: &str, token: Option<&str>) -> String {
     )
 }
 
-fn read(bytes: &[u8], now: i64) -> Option<HttpAnswer> {
+fn read(asked: &Url, bytes: &[u8], now: i64) -> Option<HttpAnswer> {
     let mut config = httparse::ParserConfig::default();
     config.allow_spaces_after_header_name_in_responses(true).ignore_invalid_headers_in_responses(true);
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -110,7 +113,7 @@ fn read(bytes: &[u8], now: i64) -> Option<HttpAnswer> {
     let httparse::Status::Complete(size) = parsed else {
         // A truncated response is read as far as it goes.
         let is_ended = bytes.ends_with(b"\r\n\r\n");
-        return if is_ended { None } else { read(&[bytes, b"\r\n\r\n"].concat(), now) };
+        return if is_ended { None } else { read(asked, &[bytes, b"\r\n\r\n"].concat(), now) };
     };
     let body = String::from_utf8_lossy(&bytes[size..]).into_owned();
     let mut answer = HttpAnswer { status: head.code?, body, ..HttpAnswer::default() };
@@ -121,8 +124,7 @@ fn read(bytes: &[u8], now: i64) -> Option<HttpAnswer> {
             "date" => answer.ahead = date(value).map(|date| date - now),
             "content-type" => answer.is_page = value.to_ascii_lowercase().starts_with("text/html"),
             "location" => {
-                let host = Url::parse(value).ok().and_then(|url| url.host_str().map(str::to_owned));
-                answer.elsewhere = Some(host.unwrap_or_else(|| "another page".to_owned()));
+                answer.elsewhere = Some(redirect::describe(asked, value));
             }
             _ => {}
         }
@@ -164,6 +166,10 @@ pub(super) fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 mod tests {
     use super::*;
 
+    fn url() -> Url {
+        Url::parse("ws://sfu.example.com/rtc/validate").unwrap()
+    }
+
     #[test]
     fn date_is_parsed() {
         assert_eq!(date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
@@ -184,18 +190,19 @@ mod tests {
     #[test]
     fn incomplete_response_is_read_as_far_as_possible() {
         let answer =
-            read(b"HTTP/1.1 401 Unauthorized\r\nDate: Thu, 01 Jan 1970 00:01:40 GMT\r\n\r\nno", 40).unwrap();
+            read(&url(), b"HTTP/1.1 401 Unauthorized\r\nDate: Thu, 01 Jan 1970 00:01:40 GMT\r\n\r\nno", 40)
+                .unwrap();
         assert_eq!((answer.status, answer.ahead, answer.body.as_str()), (401, Some(60), "no"));
-        let page = read(b"HTTP/1.0 302 Found\r\nLOCATION: http://login.hotel.example/?x\r\ncontent-type: Text/HTML; charset=x\r\n\r\n", 0);
+        let page = read(&url(), b"HTTP/1.0 302 Found\r\nLOCATION: http://login.hotel.example/?x\r\ncontent-type: Text/HTML; charset=x\r\n\r\n", 0);
         let page = page.unwrap();
         assert_eq!((page.elsewhere.as_deref(), page.is_page), (Some("login.hotel.example"), true));
         assert_eq!(
-            read(b"HTTP/1.1 302 x\r\nLocation: /login?a=b", 0).unwrap().elsewhere.as_deref(),
-            Some("another page")
+            read(&url(), b"HTTP/1.1 302 x\r\nLocation: /login?a=b", 0).unwrap().elsewhere.as_deref(),
+            Some("another path of the same host")
         );
-        assert_eq!(read(b"HTTP/1.1 200", 0).unwrap().status, 200);
+        assert_eq!(read(&url(), b"HTTP/1.1 200", 0).unwrap().status, 200);
         for wrong in [&b""[..], b"SSH-2.0-x\r\n", b"HTTP/1.1\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\x15\x03\x01"] {
-            assert_eq!(read(wrong, 0), None);
+            assert_eq!(read(&url(), wrong, 0), None);
         }
     }
 

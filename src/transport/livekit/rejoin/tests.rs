@@ -173,7 +173,8 @@ fn server_side_removal_stops_reconnection() {
 #[test]
 fn refusal_stops_reconnection_and_a_server_error_does_not() {
     let server = || "sfu:443".to_owned();
-    let refused = |status| Failure::Join(ConnectError::Refused { server: server(), status });
+    let refused =
+        |status| Failure::Join(ConnectError::Refused { server: server(), status, reason: String::new() });
     for failure in [
         Failure::Join(ConnectError::ServerTooOld { version: "1.9.8".into() }),
         Failure::Join(ConnectError::MalformedToken),
@@ -197,7 +198,9 @@ fn refusal_stops_reconnection_and_a_server_error_does_not() {
 
 #[test]
 fn gateway_refusal_is_final_after_15_s() {
-    let refused = |status| Failure::Join(ConnectError::Refused { server: "sfu:443".into(), status });
+    let refused = |status| {
+        Failure::Join(ConnectError::Refused { server: "sfu:443".into(), status, reason: String::new() })
+    };
     let forbidden = || Failure::Join(ConnectError::Forbidden { server: "sfu:443".into(), status: 403 });
     let (mut rejoin, start) = stable(policy());
     let mut now = start;

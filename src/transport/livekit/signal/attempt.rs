@@ -98,7 +98,7 @@ fn not_resumed(error: SignalError, dialled: Option<DialFailure>) -> NotResumed {
         (error @ SignalError::InvalidState(_), _) => {
             NotResumed::Over(End::Lost(Loss::Signaling(error.to_string())))
         }
-        (_, Some(DialFailure::Status(status))) if !is_passing(status) => refused_to_resume(status),
+        (_, Some(DialFailure::Status(status, _))) if !is_passing(status) => refused_to_resume(status),
         (_, Some(DialFailure::Unauthorized(_))) => refused_to_resume(401),
         (SignalError::Handshake { status }, None) if !is_passing(status.as_u16()) => {
             refused_to_resume(status.as_u16())

@@ -24,6 +24,8 @@ const MAX_HEAD: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
 /// How much of a refusal's body is read, in bytes: it repeats the token and then states the reason.
 const MAX_BODY: usize = 16 * 1024;
+/// The longest reason of a refusal that is repeated, in bytes: LiveKit's are shorter.
+const MAX_WORDS: usize = 256;
 /// The time limit of reading a refusal's body.
 const BODY_LIMIT: Duration = Duration::from_secs(1);
 /// The text that a server appends to the key before hashing it.
@@ -49,8 +51,11 @@ pub(super) async fn upgrade(
         match answered(&read, &key) {
             Ok(Some(size)) => return Ok(read.split_off(size)),
             Ok(None) => {}
-            Err(DialFailure::Status(401)) => {
-                return Err(DialFailure::Unauthorized(reason(stream, read).await));
+            Err(DialFailure::Status(401, _)) => {
+                return Err(DialFailure::Unauthorized(TokenRefusal::read(&body(stream, read).await)));
+            }
+            Err(DialFailure::Status(status, _)) => {
+                return Err(DialFailure::Status(status, words(&body(stream, read).await)));
             }
             Err(failure) => return Err(failure),
         }
@@ -62,11 +67,11 @@ pub(super) async fn upgrade(
     }
 }
 
-/// Returns why the token was refused, from the body of the response, if it arrives soon.
-async fn reason(stream: &mut (impl AsyncRead + Unpin), mut read: BytesMut) -> TokenRefusal {
+/// Returns the body of a refusal, as much of it as arrives soon.
+async fn body(stream: &mut (impl AsyncRead + Unpin), mut read: BytesMut) -> String {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut answer = httparse::Response::new(&mut headers);
-    let Ok(httparse::Status::Complete(size)) = answer.parse(&read) else { return TokenRefusal::Unknown };
+    let Ok(httparse::Status::Complete(size)) = answer.parse(&read) else { return String::new() };
     let length = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
     let length = length.and_then(|header| str::from_utf8(header.value).ok()?.trim().parse().ok());
     let limit = size + length.unwrap_or(MAX_BODY).min(MAX_BODY);
@@ -74,7 +79,18 @@ async fn reason(stream: &mut (impl AsyncRead + Unpin), mut read: BytesMut) -> To
         async { while read.len() < limit && stream.read_buf(&mut read).await.is_ok_and(|it| it > 0) {} };
     // The part that has arrived by then is read.
     let _ = time::timeout(BODY_LIMIT, whole).await;
-    TokenRefusal::read(&String::from_utf8_lossy(&read[size..]))
+    String::from_utf8_lossy(&read[size..read.len().min(limit)]).into_owned()
+}
+
+/// Returns a server's short reason as one line, and nothing of a page or of a text that may repeat the token.
+fn words(body: &str) -> String {
+    let body = body.trim();
+    let is_words = body.len() <= MAX_WORDS && !body.starts_with(['<', '{', '[']) && !body.contains("eyJ");
+    if !is_words || body.is_empty() {
+        return String::new();
+    }
+    let words: Vec<_> = body.split(|it: char| it.is_whitespace() || it.is_control()).collect();
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the request's head. No value can contain a line break.
@@ -110,7 +126,7 @@ fn answered(read: &[u8], key: &str) -> Result<Option<usize>, DialFailure> {
     };
     match answer.code {
         Some(101) => {}
-        Some(status) => return Err(DialFailure::Status(status)),
+        Some(status) => return Err(DialFailure::Status(status, String::new())),
         None => return Err(DialFailure::unreachable("the response has no status")),
     }
     let value = |name: &str| {
@@ -188,7 +204,7 @@ mod tests {
             assert!(matches!(answered(bad.as_bytes(), KEY), Err(DialFailure::Unreachable(_))), "{bad}");
         }
         let refused = answered(b"HTTP/1.1 401 Unauthorized\r\n\r\ninvalid token: eyJhb", KEY);
-        assert!(matches!(refused, Err(DialFailure::Status(401))));
+        assert!(matches!(refused, Err(DialFailure::Status(401, _))));
     }
 
     #[tokio::test(start_paused = true)]
@@ -211,6 +227,25 @@ mod tests {
             let failure = upgrade(&mut client_end, &url, &[]).await.unwrap_err();
             assert!(matches!(failure, DialFailure::Unauthorized(it) if it == reason), "{answer}: {failure}");
             assert!(!format!("{failure} {failure:?}").contains("eyJ"), "{failure:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn short_reason_of_a_refusal_is_kept_and_no_page_or_token() {
+        let url = Url::parse("ws://127.0.0.1").unwrap();
+        let long = "x".repeat(MAX_WORDS + 1);
+        for (answer, kept) in [
+            ("Content-Length: 13\r\n\r\nno room name\n and more", "no room name"),
+            ("\r\nidentity\r\n \u{1b}[31mis too long", "identity [31mis too long"),
+            ("\r\n<html>not found", ""),
+            ("\r\nno room for eyJhb.c.d", ""),
+            (&*format!("\r\n{long}"), ""),
+            ("\r\n", ""),
+        ] {
+            let (mut client_end, mut server_end) = tokio::io::duplex(1024);
+            server_end.write_all(format!("HTTP/1.1 400 Bad Request\r\n{answer}").as_bytes()).await.unwrap();
+            let failure = upgrade(&mut client_end, &url, &[]).await.unwrap_err();
+            assert!(matches!(&failure, DialFailure::Status(400, words) if words == kept), "{failure:?}");
         }
     }
 

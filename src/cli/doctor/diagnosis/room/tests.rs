@@ -63,7 +63,7 @@ fn each_failed_join_has_its_advice() {
         (500, "HTTP 500", "log"),
         (200, "HTTP 200", "/rtc"),
     ] {
-        let error = ConnectError::Refused { server: server(), status };
+        let error = ConnectError::Refused { server: server(), status, reason: String::new() };
         says(&not_joined(&error, TokenRefusal::Unknown, true), failed, wrong, advice);
     }
     for (error, wrong, advice) in [
