@@ -1,13 +1,20 @@
 //! Checks that the role in a token matches the subcommand.
 
 use super::{Failure, hint};
-use toolbridge::{Role, livekit::TokenClaims};
+use toolbridge::{
+    Role,
+    livekit::{Bearer, TokenClaims},
+};
 
 /// Rejects a token of another role, and warns about the limits of a token without a role.
 pub(super) fn check_role(claims: &TokenClaims, verb: &str, wanted: Role) -> Result<(), Failure> {
     if let Some(bearer) = claims.conflict(wanted) {
+        let why = match bearer {
+            Bearer::Agent => ", and an agent can only be an assistant",
+            _ => "",
+        };
         return Err(Failure::Usage(format!(
-            "the token is {bearer}, but `{verb}` needs the role {wanted}; create one with `toolbridge token --role {wanted}`"
+            "the token is {bearer}{why}, but `{verb}` needs the role {wanted}; create one with `toolbridge token --role {wanted}`"
         )));
     }
     if let Some(lacking) = claims.without_role(wanted) {
@@ -58,6 +65,14 @@ mod tests {
             let own = key.participant("r", "i").attribute("a", "b").can_update_own_metadata();
             assert!(fits(own, wanted).is_ok());
             assert_eq!(fits(key.participant("r", "i").agent(), wanted).is_ok(), wanted == Role::Assistant);
+            // The role of an agent's token is the wanted one, and still it is refused.
+            if wanted != Role::Assistant {
+                let token =
+                    if wanted == Role::Client { key.client("r", "i") } else { key.observer("r", "i") };
+                let text = fits(token.agent(), wanted).unwrap_err();
+                assert!(text.contains("kind agent") && text.contains("only be an assistant"), "{text}");
+                assert!(!text.contains("of role"), "{text}");
+            }
         }
         assert!(of("no token").is_none());
         assert!(of(&key.observer("r", "i").sign().unwrap()).unwrap().observes());
