@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf},
+    io::{
+        AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines,
+        ReadHalf, WriteHalf,
+    },
     task::JoinHandle,
 };
 use toolbridge::{
@@ -251,4 +254,87 @@ async fn address_without_https_is_refused_before_anything_is_sent() {
     let refused = attach.over(tokio::io::empty(), tokio::io::sink()).await.unwrap_err();
     assert!(matches!(&refused, AttachError::Address(text) if text.contains("https")), "{refused}");
     assert!(!refused.to_string().contains("hunter2"));
+}
+
+/// A bridge to a server whose sessions and answers are those of a function of the request's method and id.
+async fn bridged(
+    answer: impl Fn(&str, &Json) -> String + Send + 'static,
+) -> (WriteHalf<DuplexStream>, Lines<BufReader<ReadHalf<DuplexStream>>>, JoinHandle<Result<(), AttachError>>)
+{
+    let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", server.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let mut stream = BufReader::new(server.accept().await.unwrap().0);
+            let (mut head, mut body) = (String::new(), Vec::new());
+            while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).await.unwrap() > 0 {}
+            let length = head.to_lowercase();
+            let length =
+                length.lines().find_map(|line| line.strip_prefix("content-length: ")?.trim().parse().ok());
+            body.resize(length.unwrap_or(0), 0);
+            stream.read_exact(&mut body).await.unwrap();
+            let message: Json = serde_json::from_slice(&body).unwrap_or_default();
+            let answer = answer(message["method"].as_str().unwrap_or_default(), &message["id"]);
+            let _ = stream.write_all(answer.as_bytes()).await; // the bridge may have gone
+        }
+    });
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let (output, input) = tokio::io::split(ours);
+    let (read, write) = tokio::io::split(theirs);
+    (input, BufReader::new(output).lines(), tokio::spawn(mcp::attach(url).over(read, write)))
+}
+
+fn http(status: &str, more: &str, body: &Json) -> String {
+    let body = body.to_string();
+    format!(
+        "HTTP/1.1 {status}\r\n{more}content-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[tokio::test]
+async fn bridge_goes_on_after_a_404_that_answers_its_request() {
+    let (mut input, mut output, bridge) = bridged(|method, id| match method {
+        "known" => http("200 OK", "", &json!({"jsonrpc": "2.0", "id": id, "result": {}})),
+        // Also to a notification, which nothing answers.
+        _ => http(
+            "404 Not Found",
+            "",
+            &json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "no such method"}}),
+        ),
+    })
+    .await;
+    for (id, method) in [(1, "unknown"), (2, "known")] {
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": method}).to_string();
+        let notification = json!({"jsonrpc": "2.0", "method": "notifications/unknown"}).to_string();
+        input.write_all(format!("{notification}\n{request}\n").as_bytes()).await.unwrap();
+        let answer: Json = serde_json::from_str(&output.next_line().await.unwrap().unwrap()).unwrap();
+        assert_eq!(answer["id"], id, "{answer}");
+        assert_eq!(answer.get("result").is_some(), method == "known", "{answer}");
+    }
+    input.shutdown().await.unwrap();
+    bridge.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn bridge_ends_with_a_404_that_is_about_its_session() {
+    let (mut input, mut output, bridge) = bridged(|method, id| match method {
+        "initialize" => {
+            http("200 OK", "mcp-session-id: s\r\n", &json!({"jsonrpc": "2.0", "id": id, "result": {}}))
+        }
+        _ => http(
+            "404 Not Found",
+            "",
+            &json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32001, "message": "no session"}}),
+        ),
+    })
+    .await;
+    for (id, method) in [(1, "initialize"), (2, "ping")] {
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": method}).to_string() + "\n";
+        input.write_all(request.as_bytes()).await.unwrap();
+        let answer: Json = serde_json::from_str(&output.next_line().await.unwrap().unwrap()).unwrap();
+        assert_eq!(answer["id"], id, "{answer}");
+    }
+    let gone = bridge.await.unwrap().unwrap_err().to_string();
+    assert!(gone.contains("no such session or path (HTTP 404)"), "{gone}");
 }

@@ -193,10 +193,48 @@ async fn sec_a2_redirect_gets_no_request_and_no_token() {
     let tools = mcp::http(&server.url).bearer_token("hunter2").name("far").await.unwrap();
     tokio::select! {
         _ = target.accept() => panic!("the redirect was followed"),
-        error = error(&tools) => assert!(error.contains("redirects to 127.0.0.1"), "{error}"),
+        error = error(&tools) => assert!(error.contains("redirects to http://127.0.0.1:"), "{error}"),
     }
     tools.close().await;
     assert!(target.accept().now_or_never().is_none(), "the redirect was followed");
+}
+
+#[tokio::test]
+async fn redirect_to_another_path_says_how_it_differs() {
+    let error = refused(status("307 Temporary Redirect", "location: /mcp/\r\n")).await;
+    assert!(error.contains("redirects to the same path with a slash at its end"), "{error}");
+    let error = refused(status("302 Found", "location: /login?token=hunter2\r\n")).await;
+    assert!(error.contains("redirects to another path of the same host"), "{error}");
+    assert!(!error.contains("hunter2"), "{error}");
+}
+
+#[tokio::test]
+async fn server_of_the_older_transport_is_recognized() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/sse", listener.local_addr().unwrap());
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        let mut open = Vec::new();
+        loop {
+            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+            let Some(request) = read(&mut stream).await else { continue };
+            let answer = match &*request.method {
+                "get" => "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nevent: endpoint\ndata: /messages?id=hunter2\n\n".to_owned(),
+                _ => status("405 Method Not Allowed", ""),
+            };
+            let _ = stream.write_all(answer.as_bytes()).await; // the client may have gone
+            open.push(stream); // the stream of events does not end
+        }
+    });
+    let error = mcp::http(&url).name("old").await.unwrap_err().to_string();
+    assert!(error.contains("speaks HTTP+SSE") && error.contains("streamable HTTP"), "{error}");
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let (output, mut input) = tokio::io::split(ours);
+    let (from, to) = tokio::io::split(theirs);
+    let _bridge = tokio::spawn(mcp::attach(&url).over(from, to));
+    input.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\"}\n").await.unwrap();
+    let answer = BufReader::new(output).lines().next_line().await.unwrap().unwrap();
+    assert!(answer.contains("speaks HTTP+SSE") && !answer.contains("hunter2"), "{answer}");
 }
 
 #[tokio::test]
@@ -235,6 +273,22 @@ async fn expired_session_is_opened_again_and_the_call_is_not_repeated() {
         _ => request.answer(&json!({"content": []})),
     });
     check_renewal(&server.await).await;
+}
+
+/// Servers answer a method that they do not know so.
+#[tokio::test]
+async fn error_that_names_its_request_with_404_fails_the_call_alone() {
+    let server = Server::start(|request, _| {
+        let refusal = json!({"jsonrpc": "2.0", "id": request.body["id"], "error": {"code": -32601, "message": "not this method"}});
+        ok("application/json", &refusal.to_string()).replace("200 OK", "404 Not Found")
+    })
+    .await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    for _ in 0..2 {
+        let error = call(&tools).await.unwrap_err();
+        assert!(error.message().contains("not this method"), "{error:?}");
+    }
+    assert_eq!((server.count("initialize"), server.count("tools/call")), (1, 2));
 }
 
 /// Checks that the first call finds its session expired, is not repeated, and the second one has a new session.

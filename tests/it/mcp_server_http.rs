@@ -260,7 +260,7 @@ async fn session_that_was_opened_is_used_until_it_is_deleted() {
         "{called:?}"
     );
     let ended = served.in_session(&session, "DELETE", "").await;
-    assert!(ended.status < 300, "{ended:?}");
+    assert_eq!(ended.status, 204, "{ended:?}");
     assert_eq!(served.in_session(&session, "POST", &call("get_battery")).await.status, 404);
 }
 

@@ -10,7 +10,7 @@
 //! Redirects are not followed. A proxy would resolve names itself, so only hosts that a person named, except those of this
 //! machine, are reached through the proxy of the environment.
 
-use std::{error::Error, fmt, io, net::SocketAddr, pin::Pin, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, io, net::SocketAddr, pin::Pin, str::FromStr, sync::Arc, time::Duration};
 
 use reqwest::{
     Client, Method, RequestBuilder,
@@ -20,7 +20,10 @@ use reqwest::{
 use tokio::time::timeout;
 use url::{Host, Url};
 
-use crate::adapter::public_address::{is_localhost, is_public, tls};
+use crate::{
+    adapter::public_address::{is_localhost, is_public, tls},
+    transport::tls_error::cause,
+};
 
 /// The longest URL, in bytes: common servers refuse longer request lines.
 pub(super) const MAX_URL: usize = 8 * 1024;
@@ -172,7 +175,7 @@ impl Outgoing {
                 .tls_backend_preconfigured(tls.clone())
                 .dns_resolver(Arc::new(Resolver { lookup: Arc::clone(lookup), reach }));
             let builder = if reach == Reach::Named { builder } else { builder.no_proxy() };
-            builder.build().map_err(|error| AddressError::Setup(innermost(&error.without_url())))
+            builder.build().map_err(|error| AddressError::Setup(cause(&error.without_url())))
         };
         Ok(Self {
             named: named.into_iter().collect(),
@@ -250,11 +253,7 @@ impl fmt::Debug for Outgoing {
 
 /// Returns the reason why a request failed, which names no URL.
 pub(super) fn reason(error: reqwest::Error) -> String {
-    innermost(&error.without_url())
-}
-
-fn innermost(error: &dyn Error) -> String {
-    error.source().map_or_else(|| error.to_string(), innermost)
+    cause(&error.without_url())
 }
 
 /// Returns the host and the port in a text that may not be a URL, without what may be a password or a token.

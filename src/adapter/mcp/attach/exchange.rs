@@ -1,7 +1,6 @@
 //! The server: one HTTP request for each message of the host (MCP's "Streamable HTTP").
 
 use std::{
-    error::Error,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -11,6 +10,7 @@ use reqwest::{
     Client, RequestBuilder, Response, StatusCode,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue},
 };
+use serde_json::Value as Json;
 use sse_stream::SseStream;
 use tokio::{
     sync::mpsc,
@@ -19,9 +19,16 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::message::{self, Kind, Message, answers, chosen_version, refusal};
-use crate::adapter::{
-    mcp::source::{address::Address, http::streams::Bounded, requests::MAX_MESSAGE},
-    public_address::tls,
+use crate::{
+    adapter::{
+        mcp::source::{
+            address::Address,
+            http::{is_http_sse, streams::Bounded, target},
+            requests::MAX_MESSAGE,
+        },
+        public_address::tls,
+    },
+    transport::tls_error::cause,
 };
 
 /// How long a connection may take to be made, and a notification to be accepted.
@@ -89,6 +96,7 @@ impl Server {
         given_up: &CancellationToken,
         out: &mpsc::Sender<String>,
     ) -> Result<(), Gone> {
+        let is_opening = matches!(&message.kind, Kind::Request { method, .. } if method == "initialize");
         let failed = |text: &str| refusal(Some(&message.id), message::INTERNAL, text);
         let response = match self.send(self.post(message)).await {
             Ok(response) => response,
@@ -97,8 +105,21 @@ impl Server {
                 return Err(gone);
             }
         };
+        if response.status() == StatusCode::NOT_FOUND {
+            heard.cancel();
+            // A server without a session answers an unknown method so.
+            if let Some(text) = self.answer_to(&message.id, response).await {
+                let _ = out.send(message::line(&text)).await;
+                return Ok(());
+            }
+            let mut gone = self.not_found();
+            if is_opening {
+                gone.0 += &self.hint_about_the_transport().await;
+            }
+            let _ = out.send(failed(&gone.0)).await;
+            return Err(gone);
+        }
         heard.cancel();
-        let is_opening = matches!(&message.kind, Kind::Request { method, .. } if method == "initialize");
         if is_opening && response.status().is_success() {
             *self.session() = Session { id: response.headers().get(SESSION_ID).cloned(), version: None };
         }
@@ -114,6 +135,9 @@ impl Server {
             },
             _ => {
                 failure = format!("{} answered with HTTP {}", self.host, response.status().as_u16());
+                if is_opening && response.status().is_client_error() {
+                    failure += &self.hint_about_the_transport().await;
+                }
                 stream::empty().boxed()
             }
         };
@@ -135,8 +159,17 @@ impl Server {
 
     /// Sends a notification, or the host's answer to a request.
     pub(super) async fn notify(&self, message: &Message) -> Result<(), Gone> {
-        match timeout(LIMIT, self.send(self.post(message))).await {
-            Ok(sent) => sent.map(drop), // nothing answers it
+        let sending = async {
+            let response = self.send(self.post(message)).await?;
+            let is_unknown = response.status() == StatusCode::NOT_FOUND;
+            // Without a session, an error in JSON is about the message: the server does not know it.
+            if is_unknown && (self.has_session() || media_type(&response) != Some(JSON)) {
+                return Err(self.not_found());
+            }
+            Ok(()) // nothing answers it
+        };
+        match timeout(LIMIT, sending).await {
+            Ok(sent) => sent,
             Err(_) => Err(Gone(format!("{} does not answer", self.host))),
         }
     }
@@ -146,6 +179,9 @@ impl Server {
         loop {
             let request = self.with_headers(self.client.get(&self.url).header(ACCEPT, EVENTS), None);
             let response = self.send(request).await?;
+            if response.status() == StatusCode::NOT_FOUND && self.has_session() {
+                return Err(self.not_found());
+            }
             if !response.status().is_success() || media_type(&response) != Some(EVENTS) {
                 return Ok(()); // the server has no such stream
             }
@@ -159,10 +195,38 @@ impl Server {
 
     /// Ends the session.
     pub(super) async fn close(&self) {
-        if self.session().id.is_some() {
+        if self.has_session() {
             let request = self.with_headers(self.client.delete(&self.url), None);
             let _ = timeout(PAUSE, request.send()).await; // a server may not support it
         }
+    }
+
+    fn has_session(&self) -> bool {
+        self.session().id.is_some()
+    }
+
+    /// Says that the address speaks the transport of the oldest hosts, if it does.
+    async fn hint_about_the_transport(&self) -> String {
+        let get = self.with_headers(self.client.get(&self.url), None);
+        match is_http_sse(get).await {
+            true => "; it speaks HTTP+SSE, the transport of MCP before 2025-03-26, which is not supported"
+                .to_owned(),
+            false => String::new(),
+        }
+    }
+
+    fn not_found(&self) -> Gone {
+        Gone(format!("{} has no such session or path (HTTP 404)", self.host))
+    }
+
+    /// Returns the body of a refusal that is an answer to this request.
+    async fn answer_to(&self, id: &Json, response: Response) -> Option<String> {
+        if media_type(&response) != Some(JSON) {
+            return None;
+        }
+        let text = self.body(response).await.ok()?;
+        // An error that names no request is about the session.
+        (answers(&text, id) && message::names(&text, id)).then_some(text)
     }
 
     fn session(&self) -> MutexGuard<'_, Session> {
@@ -202,9 +266,10 @@ impl Server {
         }
     }
 
+    /// Sends a request. What 404 means depends on the request.
     async fn send(&self, request: RequestBuilder) -> Result<Response, Gone> {
         let response = request.send().await.map_err(|error| {
-            let reason = innermost(&error.without_url());
+            let reason = cause(&error.without_url());
             Gone(format!("{} cannot be reached: {reason}", self.host))
         })?;
         let host = &self.host;
@@ -212,9 +277,11 @@ impl Server {
             status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
                 Err(Gone(format!("{host} refuses the bearer token (HTTP {})", status.as_u16())))
             }
-            StatusCode::NOT_FOUND => Err(Gone(format!("{host} has no such session or path (HTTP 404)"))),
             status if status.is_redirection() => {
-                Err(Gone(format!("{host} redirects, and redirects are not followed")))
+                let to = target(&response);
+                Err(Gone(format!(
+                    "{host} redirects to {to}, and redirects are not followed; use that address if you trust it"
+                )))
             }
             _ => Ok(response),
         }
@@ -251,13 +318,4 @@ fn media_type(response: &Response) -> Option<&'static str> {
     let header = response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
     let essence = header.split(';').next().unwrap_or_default().trim();
     [JSON, EVENTS].into_iter().find(|known| essence.eq_ignore_ascii_case(known))
-}
-
-/// Returns the text of the first cause: those above it repeat that something failed.
-fn innermost(error: &dyn Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }

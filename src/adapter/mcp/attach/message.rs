@@ -97,6 +97,16 @@ pub(super) fn answers(text: &str, id: &Json) -> bool {
     answer.method.is_none() && (answer.id == *id || (answer.id.is_null() && answer.error.is_some()))
 }
 
+/// Returns whether a message names this request.
+pub(super) fn names(text: &str, id: &Json) -> bool {
+    #[derive(Deserialize)]
+    struct Named {
+        #[serde(default)]
+        id: Json,
+    }
+    serde_json::from_str::<Named>(text).is_ok_and(|named| !named.id.is_null() && named.id == *id)
+}
+
 /// Returns the protocol version that the server has chosen in its answer to `initialize`.
 pub(super) fn chosen_version(text: &str) -> Option<String> {
     let answer: Json = serde_json::from_str(text).ok()?;

@@ -165,8 +165,16 @@ impl Server {
         if request.uri().path() != PATH {
             return text(StatusCode::NOT_FOUND, "the server's path is /mcp");
         }
+        let ends_session = request.method() == Method::DELETE;
         match read(request).await {
-            Ok(request) => self.mcp.handle(request).await.map(unwrapping),
+            Ok(request) => {
+                let mut answer = self.mcp.handle(request).await.map(unwrapping);
+                // `rmcp` says 202, which the official SDK for Python takes for a failure.
+                if ends_session && answer.status() == StatusCode::ACCEPTED {
+                    *answer.status_mut() = StatusCode::NO_CONTENT;
+                }
+                answer
+            }
             Err(refused) => refused,
         }
     }

@@ -5,7 +5,6 @@
 
 use std::{
     collections::HashMap,
-    error::Error,
     fmt,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
@@ -36,10 +35,19 @@ use super::{
     address::Address,
     requests::{Answer, MAX_MESSAGE, Requests},
 };
-use crate::adapter::public_address::tls;
+use crate::{
+    adapter::public_address::tls,
+    transport::{redirect, tls_error::cause},
+};
 
 /// How long a connection may take to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How many bytes of a stream are read to find out whether it is that of HTTP+SSE.
+const FIRST_EVENT: usize = 1024;
+
+/// How long the first event of such a stream may take.
+const FIRST_EVENT_LIMIT: Duration = Duration::from_secs(2);
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -56,6 +64,11 @@ pub(super) enum HttpError {
     Unreachable { host: Arc<str>, reason: String },
     #[error("{host} requires authorization (HTTP {status}); set a bearer token with `bearer_env`")]
     Unauthorized { host: Arc<str>, status: u16 },
+    #[error(
+        "{host} speaks HTTP+SSE, the transport of MCP before 2025-03-26, which is not supported; use an address at which it \
+         speaks streamable HTTP (often /mcp in place of /sse), or a bridge"
+    )]
+    OldTransport { host: Arc<str> },
     #[error("{host} redirects to {to}, and redirects are not followed; use that address if you trust it")]
     Redirect { host: Arc<str>, to: String },
     #[error("{host} answered with HTTP {status}")]
@@ -126,7 +139,7 @@ impl HttpClient {
     async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
         let response = request.send().await.map_err(|error| {
             let is_connecting = error.is_connect();
-            let reason = innermost(&error.without_url());
+            let reason = cause(&error.without_url());
             let host = Arc::clone(&self.host);
             if is_connecting { HttpError::Unreachable { host, reason } } else { HttpError::Broken { host } }
         });
@@ -166,13 +179,10 @@ impl HttpClient {
         let request = self.with_headers(request, session, headers).body(Body::wrap(announced));
         let response = self.send(request).await?;
         let status = response.status();
-        if status == StatusCode::NOT_FOUND && session.is_some() {
-            return Err(StreamableHttpError::SessionExpired);
-        }
         let answer_session =
             response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok()).map(str::to_owned);
         if !status.is_success() {
-            return self.refused(message, status, response, answer_session, session.is_some()).await;
+            return self.refused(uri, message, status, response, answer_session, session.is_some()).await;
         }
         let Some(id) = id else {
             return Ok(StreamableHttpPostResponse::Accepted); // nothing answers it
@@ -200,6 +210,7 @@ impl HttpClient {
     /// Handles an answer that reports an error: a JSON-RPC error, or only a status.
     async fn refused(
         &self,
+        uri: &str,
         message: &ClientJsonRpcMessage,
         status: StatusCode,
         response: Response,
@@ -225,13 +236,26 @@ impl HttpClient {
             };
             return Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::error(error, Some(id)), None));
         }
-        if status == StatusCode::BAD_REQUEST && is_sent_in_session && names_no_request_but_session(&body) {
+        let is_expired = match status {
+            // An answer to the request itself: the server does not know its method.
+            StatusCode::NOT_FOUND => !is_error_of(message, &body),
+            StatusCode::BAD_REQUEST => names_no_request_but_session(&body),
+            _ => false,
+        };
+        if is_expired && is_sent_in_session {
             return Err(StreamableHttpError::SessionExpired);
         }
         if let Ok(Some(message)) = self.requests.receive(&self.server, &body) {
             return Ok(StreamableHttpPostResponse::Json(message, session));
         }
         let host = Arc::clone(&self.host);
+        let is_opening = matches!(message, JsonRpcMessage::Request(request) if matches!(request.request, ClientRequest::InitializeRequest(_)));
+        if is_opening
+            && status.is_client_error()
+            && is_http_sse(self.with_headers(self.client.get(uri), None, HashMap::new())).await
+        {
+            return Err(StreamableHttpError::Client(HttpError::OldTransport { host }));
+        }
         Err(StreamableHttpError::Client(HttpError::Status { host, status: status.as_u16() }))
     }
 
@@ -407,6 +431,14 @@ fn media_type(response: &Response) -> Option<&'static str> {
     [JSON, EVENTS].into_iter().find(|known| essence.eq_ignore_ascii_case(known))
 }
 
+/// Whether a refusal is a JSON-RPC error that names this request.
+fn is_error_of(message: &ClientJsonRpcMessage, body: &[u8]) -> bool {
+    let JsonRpcMessage::Request(request) = message else { return false };
+    let Ok(refusal) = serde_json::from_slice::<serde_json::Value>(body) else { return false };
+    let id = serde_json::to_value(&request.id).unwrap_or_default();
+    refusal["error"].is_object() && !id.is_null() && refusal["id"] == id
+}
+
 /// Whether a refusal is about the session: some servers answer 400 where the protocol says 404. It is an error that names
 /// no request.
 fn names_no_request_but_session(body: &[u8]) -> bool {
@@ -415,19 +447,27 @@ fn names_no_request_but_session(body: &[u8]) -> bool {
     refusal["id"].is_null() && message.to_ascii_lowercase().contains("session")
 }
 
-/// Returns the host that a redirect leads to.
-fn target(response: &Response) -> String {
+/// Describes where a redirect leads to.
+pub(in crate::adapter) fn target(response: &Response) -> String {
     let location = response.headers().get(reqwest::header::LOCATION).and_then(|it| it.to_str().ok());
-    let host =
-        location.and_then(|it| response.url().join(it).ok()).and_then(|it| it.host_str().map(str::to_owned));
-    host.unwrap_or_else(|| "another address".to_owned())
+    location.map_or_else(|| "another address".to_owned(), |it| redirect::describe(response.url(), it))
 }
 
-/// Returns the text of the first cause: those above it repeat that something failed.
-fn innermost(error: &dyn Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
+/// Returns whether a GET of this address opens the stream of HTTP+SSE: its first event names where to post messages
+/// ([MCP of 2024-11-05](https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-with-sse)).
+pub(in crate::adapter::mcp) async fn is_http_sse(get: RequestBuilder) -> bool {
+    let asked = async {
+        let mut response = get.header(ACCEPT, EVENTS).send().await.ok()?;
+        if !response.status().is_success() || media_type(&response) != Some(EVENTS) {
+            return None;
+        }
+        let mut begun = Vec::new();
+        while begun.len() < FIRST_EVENT && !begun.contains(&b'\n') {
+            begun.extend_from_slice(&response.chunk().await.ok()??);
+        }
+        let line = begun.split(|byte| *byte == b'\n').next()?;
+        let name = str::from_utf8(line).ok()?.trim_start_matches('\u{feff}').strip_prefix("event:")?;
+        Some(name.trim() == "endpoint")
+    };
+    tokio::time::timeout(FIRST_EVENT_LIMIT, asked).await.ok().flatten().unwrap_or(false)
 }

@@ -4,7 +4,7 @@ use std::{net::IpAddr, str::FromStr, time::Duration};
 
 use reqwest::{
     Method, RequestBuilder, StatusCode,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION},
 };
 use serde_json::{Value as Json, json};
 use tokio::{
@@ -13,9 +13,12 @@ use tokio::{
 };
 use url::{Host, Url};
 
-use crate::adapter::{
-    public_address::{is_localhost, is_public},
-    rap::address::{AddressError, NamedHost, Outgoing, Target, reason},
+use crate::{
+    adapter::{
+        public_address::{is_localhost, is_public},
+        rap::address::{AddressError, NamedHost, Outgoing, Target, reason},
+    },
+    transport::redirect,
 };
 
 /// The largest manifest, in bytes: a thousand tools with 4 KiB each.
@@ -50,9 +53,9 @@ pub(super) enum RequestError {
     #[error("{host} requires authorization (HTTP {status}); set a bearer token with `bearer_env`")]
     Unauthorized { host: String, status: u16 },
     #[error(
-        "{host} redirects (HTTP {status}), and redirects are not followed; use the address that it redirects to"
+        "{host} redirects to {to} (HTTP {status}), and redirects are not followed; use that address if you trust it"
     )]
-    Redirect { host: String, status: u16 },
+    Redirect { host: String, status: u16, to: String },
     #[error("{host} answered with HTTP {status}")]
     Status { host: String, status: u16 },
     #[error("{host} answered with more than {limit} bytes")]
@@ -309,7 +312,12 @@ async fn sent(request: RequestBuilder, target: &Target) -> Result<reqwest::Respo
     match response.status() {
         success if success.is_success() => Ok(response),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(RequestError::Unauthorized { host, status }),
-        redirect if redirect.is_redirection() => Err(RequestError::Redirect { host, status }),
+        redirect if redirect.is_redirection() => {
+            let location = response.headers().get(LOCATION).and_then(|it| it.to_str().ok());
+            let to = location
+                .map_or_else(|| "another address".to_owned(), |it| redirect::describe(response.url(), it));
+            Err(RequestError::Redirect { host, status, to })
+        }
         _ => Err(RequestError::Status { host, status }),
     }
 }
