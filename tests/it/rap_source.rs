@@ -119,6 +119,25 @@ async fn rap_r1_callback_must_be_a_post_of_a_json_message() {
 }
 
 #[tokio::test]
+async fn result_that_cannot_be_read_fails_its_call_with_the_reason() {
+    let toolset = Toolset::start().await;
+    let tools = toolset.source().await.unwrap();
+    for more in [json!({}), json!({"text": 5}), json!({"content": [{"type": "hologram"}]})] {
+        let (outcome, ()) = call_with(&tools, &toolset, context(), async |invocation| {
+            assert_eq!(invocation.say("tool_result", more.clone()).await, 400, "{more}");
+            // The call is over, so that a second result has no effect.
+            assert_ne!(invocation.answer("done").await, 400, "{more}");
+        })
+        .await;
+        let error = outcome.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::EXECUTION_ERROR);
+        assert!(error.message().contains("cannot be read"), "{error:?}");
+        assert!(error.message().contains("neither `text` nor `content`"), "{error:?}");
+    }
+    assert_eq!((tools.counts().accepted, tools.counts().malformed), (0, 3));
+}
+
+#[tokio::test]
 async fn rap_r2_result_of_another_group_or_call_is_refused() {
     let toolset = Toolset::start().await;
     let tools = toolset.source().await.unwrap();

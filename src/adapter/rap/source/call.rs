@@ -66,7 +66,13 @@ pub(super) async fn call(
         tokio::select! {
             biased;
             answer = &mut open.open.result => {
-                return answer.map_err(ToolError::internal).and_then(|answer| complete(answer, shared, &id));
+                return match answer.map_err(ToolError::internal)? {
+                    Ok(answer) => complete(answer, shared, &id),
+                    Err(reason) => {
+                        let text = format!("the result of the tool of {:?} cannot be read: {reason}", shared.name);
+                        Err(ToolError::new(ErrorCode::EXECUTION_ERROR, text))
+                    }
+                };
             }
             () = context.cancelled() => return Err(open.stopped()),
             () = sleep_until(deadline) => {
@@ -134,7 +140,7 @@ impl Drop for Guard<'_> {
         };
         if self.open.end(if is_late { End::Late } else { End::Over }) {
             self.shared.inbox.cancel(&self.open.id);
-        } else if let Ok(answer) = self.open.result.try_recv() {
+        } else if let Ok(Ok(answer)) = self.open.result.try_recv() {
             // It came while the call ended.
             self.shared.inbox.cancel_subscription(&self.open.id);
             if is_late {

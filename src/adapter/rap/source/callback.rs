@@ -3,7 +3,7 @@
 //! | status | when |
 //! | --- | --- |
 //! | 200 | the message was accepted, or has no effect because an equal one was |
-//! | 400 | it is malformed, or names another `call_id` than its invocation |
+//! | 400 | it is malformed, or names another `call_id` than its invocation; a result that cannot be read fails its call |
 //! | 404 | there is no such call, or the message names another one |
 //! | 405 | another method than POST |
 //! | 408 | the body did not arrive in time |

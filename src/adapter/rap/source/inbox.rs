@@ -102,7 +102,8 @@ pub(super) struct OpenCall {
     pub(super) id: String,
     /// The secret part of the callback URL.
     pub(super) token: String,
-    pub(super) result: oneshot::Receiver<Answer>,
+    /// The error says why the tool's result cannot be read.
+    pub(super) result: oneshot::Receiver<Result<Answer, String>>,
     pub(super) questions: mpsc::Receiver<Question>,
     inbox: Arc<Inbox>,
     digest: Digest,
@@ -293,8 +294,11 @@ impl Inbox {
                 if entry.is_structured { RapResult::read_structured } else { RapResult::read }
             };
             // Without the lock: it may have 16 MiB.
-            let read = read(text);
-            result = Some(read.map_err(|error: RapResultError| Refusal::Malformed(error.to_string()))?);
+            let read = read(text).map_err(|error: RapResultError| error.to_string());
+            result = Some(read.map_err(|reason| {
+                self.fail(digest, &reason);
+                Refusal::Malformed(reason)
+            })?);
         }
         let mut state = self.state();
         let state = &mut *state;
@@ -363,7 +367,7 @@ impl Inbox {
                     Subscribed::No | Subscribed::Ended => {}
                 }
                 let (reports, origin) = (entry.reports.clone(), entry.origin());
-                let is_awaited = to.send(Answer { result, subscription }).is_ok();
+                let is_awaited = to.send(Ok(Answer { result, subscription })).is_ok();
                 if !is_awaited && subscription == Subscribed::Yes {
                     self.cancel(&origin.id); // the call has just ended
                     self.unsubscribe(state, digest);
@@ -383,6 +387,19 @@ impl Inbox {
                 Taken::Late(entry.reports.clone(), entry.origin(), result)
             }
             Phase::Settled => Taken::Done(Effect::Duplicate),
+        }
+    }
+
+    /// Fails an open call whose tool has sent a result that cannot be read: no other one follows.
+    fn fail(&self, digest: &Digest, reason: &str) {
+        let mut state = self.state();
+        let Some(entry) = state.entries.get_mut(digest) else { return };
+        if !matches!(entry.phase, Phase::Open { .. }) {
+            return;
+        }
+        if let Phase::Open { result, .. } = std::mem::replace(&mut entry.phase, Phase::Settled) {
+            std::mem::take(&mut entry.early).iter().for_each(|_| count(&self.counters.dropped));
+            let _ = result.send(Err(reason.to_owned())); // its caller may have gone
         }
     }
 

@@ -69,7 +69,7 @@ pub(super) struct Entry {
 
 pub(super) enum Phase {
     Open {
-        result: oneshot::Sender<Answer>,
+        result: oneshot::Sender<Result<Answer, String>>,
         questions: mpsc::Sender<Question>,
     },
     /// The time of the call is over, and it has no result.
