@@ -13,12 +13,12 @@ use super::{
     prompts,
     questions::Terminal,
     record_option::RecordOption,
-    sources::{in_current_folder, started_agent},
+    sources::{in_current_folder, started_agent, variable},
     text,
 };
 use toolbridge::{
     Assistant, Call, Consent, ContentBlock, Role, ToolName, ToolResult, ToolSource as _,
-    adapter::acp::{self, AcpTool},
+    adapter::acp::{self, AcpCommand, AcpTool},
 };
 
 /// The notes at the end of `--help`.
@@ -48,6 +48,10 @@ pub(super) struct Arguments {
     #[arg(long)]
     allow_terminal: bool,
 
+    /// Pass this environment variable on to the agent, such as the one with its API key (repeatable)
+    #[arg(long, value_name = "NAME", value_parser = variable)]
+    agent_env: Vec<String>,
+
     #[command(flatten)]
     record: RecordOption,
 
@@ -59,7 +63,7 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let target = arguments.room_arguments.target("acp", Role::Assistant)?;
     arguments.record.check()?;
-    let agent = acp::stdio(arguments.command);
+    let agent = arguments.agent_env.iter().fold(acp::stdio(arguments.command), AcpCommand::inherit);
     let agent = in_current_folder(agent, arguments.allow_fs.as_deref(), arguments.allow_terminal)?;
     // Whoever types the command wants the agent to run.
     let agent = unless_interrupted(started_agent(agent.consent(Consent::Never))).await?;

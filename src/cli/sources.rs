@@ -53,6 +53,10 @@ pub(super) struct SourceArguments {
     #[arg(long, requires = "acp")]
     allow_terminal: bool,
 
+    /// Pass this environment variable on to the agents of --acp, such as the one with their API key (repeatable)
+    #[arg(long, value_name = "NAME", requires = "acp", value_parser = variable)]
+    agent_env: Vec<String>,
+
     /// Run this tool, under the name that it is offered by, without asking for consent (repeatable). `SERVER.*` stands for
     /// all tools of an MCP server or a RAP toolset, and another name that ends in `*` for all tools whose names start with it
     #[arg(long, value_name = "TOOL")]
@@ -69,6 +73,14 @@ pub(super) struct Sources {
 }
 
 impl Sources {
+    /// Returns whether there is no tool in any of them now.
+    pub(super) fn offer_none(&self) -> bool {
+        let of_programs = self.programs.iter().flat_map(|it| it.list());
+        let of_servers = self.servers.iter().flat_map(|it| it.list());
+        let of_toolsets = self.toolsets.iter().flat_map(|it| it.list());
+        of_programs.chain(of_servers).chain(of_toolsets).next().is_none() && self.agents.is_empty()
+    }
+
     /// Returns whether tools of these sources may ask a person something: to sign in, to choose, or to fill in a form.
     pub(super) fn may_ask(&self) -> bool {
         !(self.servers.is_empty() && self.toolsets.is_empty() && self.agents.is_empty())
@@ -147,6 +159,7 @@ impl SourceArguments {
     fn agent(&self, text: &str) -> Result<AcpCommand, Failure> {
         let (name, command) = split(text);
         let agent = in_current_folder(acp::line(command), self.allow_fs.as_deref(), self.allow_terminal)?;
+        let agent = self.agent_env.iter().fold(agent, AcpCommand::inherit);
         Ok(match name {
             Some(name) => agent.name(name),
             None => agent,
@@ -232,6 +245,17 @@ pub(super) async fn started_agent(agent: AcpCommand) -> Result<AcpTool, Failure>
     })
 }
 
+/// Checks an `--agent-env`. A value does not belong on the command line, where other users of this machine can read it.
+pub(super) fn variable(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(['=', '\0']) {
+        return Err("the name of a variable is expected, without a value".to_owned());
+    }
+    if env::var_os(text).is_none() {
+        return Err("this variable is not set".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 /// Checks the form of a `--mcp` or an `--acp`.
 pub(super) fn server(text: &str) -> Result<String, String> {
     if split(text).1.trim().is_empty() {
@@ -313,5 +337,16 @@ mod tests {
         assert_eq!(split("npx -y server --level=3"), (None, "npx -y server --level=3"));
         assert_eq!(split("https://mcp.example.com/?a=b"), (None, "https://mcp.example.com/?a=b"));
         assert!(server("files=").is_err() && server(" ").is_err());
+    }
+
+    #[test]
+    fn agents_get_only_named_variables_that_are_set() {
+        assert_eq!(variable("PATH").as_deref(), Ok("PATH"));
+        for (text, wrong) in
+            [("", "name"), ("KEY=hunter2", "without a value"), ("NO_SUCH_VARIABLE", "not set")]
+        {
+            let error = variable(text).unwrap_err();
+            assert!(error.contains(wrong) && !error.contains("hunter2"), "{error}");
+        }
     }
 }

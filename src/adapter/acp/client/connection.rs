@@ -178,7 +178,7 @@ impl Connection {
             },
             "clientInfo": {"name": "toolbridge", "title": "toolbridge", "version": env!("CARGO_PKG_VERSION")},
         }));
-        let answer = answer.await.map_err(|error| refused(name, "initialize", &error))?;
+        let answer = answer.await.map_err(|error| self.live.refused(name, "initialize", &error))?;
         let version = &answer["protocolVersion"];
         if version.as_u64() != Some(VERSION) {
             let reason =
@@ -271,6 +271,16 @@ impl Live {
         let _ = self.agent.send_notification(UntypedMessage { method: method.to_owned(), params });
     }
 
+    /// Returns the demand for a sign-in that an error of the agent is, whatever it answers.
+    pub(super) fn demand(&self, name: &str, error: &agent_client_protocol::Error) -> Option<AcpError> {
+        (error.code == ErrorCode::AUTH_REQUIRED)
+            .then(|| AcpError::SignInRequired { agent: name.to_owned(), ways: self.ways.to_vec() })
+    }
+
+    fn refused(&self, name: &str, method: &str, error: &agent_client_protocol::Error) -> AcpError {
+        self.demand(name, error).unwrap_or_else(|| refused(name, method, error))
+    }
+
     /// Opens a session, unless there is one with these tools.
     pub(super) async fn open_session(
         &self,
@@ -288,12 +298,8 @@ impl Live {
             .into_iter()
             .collect();
         let params = json!({"cwd": &*self.folder, "mcpServers": servers});
-        let answer = self.request("session/new", params).await.map_err(|error| {
-            if error.code == ErrorCode::AUTH_REQUIRED {
-                return AcpError::SignInRequired { agent: name.to_owned(), ways: self.ways.to_vec() };
-            }
-            refused(name, "session/new", &error)
-        })?;
+        let answer = self.request("session/new", params).await;
+        let answer = answer.map_err(|error| self.refused(name, "session/new", &error))?;
         let id = answer["sessionId"].as_str().filter(|id| !id.is_empty());
         let id = id.ok_or_else(|| AcpError::protocol(name, "it opened a session without an id"))?;
         self.session.set_id(id.to_owned());
@@ -326,7 +332,7 @@ fn way(method: &Json) -> Option<String> {
         return Some(name.to_owned());
     }
     let variables = variables.join(" and ");
-    Some(format!("{name} (pass {} on to the agent with `env`)", prefix(&variables, MAX_WAY)))
+    Some(format!("{name} (pass {} on to the agent)", prefix(&variables, MAX_WAY)))
 }
 
 fn shown(version: &Json) -> String {

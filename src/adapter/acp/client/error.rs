@@ -68,7 +68,11 @@ pub enum AcpError {
         exit: Exit,
     },
     /// The agent demands that a person signs in first.
-    #[error("agent {agent:?} demands a sign-in: sign in with the agent's own program, then start this again{}", offers(.ways))]
+    #[error(
+        "agent {agent:?} demands a sign-in: sign in with the agent's own program, or pass an API key on to it (`env` of a \
+         tools.toml, --agent-env on the command line), then start this again{}",
+        offers(.ways)
+    )]
     SignInRequired {
         /// The agent's name.
         agent: String,

@@ -70,6 +70,8 @@ impl Prompt {
                     || agent_client_protocol::is_connection_terminated(&error)
                 {
                     format!("the agent {:?} has ended: {}", self.agent, self.gone().await)
+                } else if let Some(demand) = self.live.demand(&self.agent, &error) {
+                    demand.to_string()
                 } else {
                     let message = crate::value::prefix(&error.message, MAX_MESSAGE);
                     format!("the agent {:?} failed: {message} ({})", self.agent, i32::from(error.code))
