@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use self::conversation::{Conversation, End};
 use super::{
@@ -172,16 +172,27 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         // An error means that the writer thread ended without a result.
         written.await.unwrap_or(Ok(()))
     };
-    if matches!(ended, End::Interrupted) {
-        if let Ok(written) = timeout(LAST_RESULTS, flushed).await {
-            written?;
-        }
-    } else {
-        unless_interrupted(async { Ok(flushed.await?) }).await?;
-    }
+    last_lines(flushed, interrupted()).await?;
     match reason {
         CloseReason::Closed => recorded,
         reason => Err(Failure::failed(reason)),
+    }
+}
+
+/// Waits until the last lines are written. A reader that does not read delays the end only until a signal arrives, which may
+/// have been long ago, and for [`LAST_RESULTS`] after it.
+async fn last_lines(
+    flushed: impl Future<Output = io::Result<()>>,
+    stopped: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let given_up = async {
+        stopped.await;
+        sleep(LAST_RESULTS).await;
+    };
+    tokio::select! {
+        biased;
+        written = flushed => written,
+        () = given_up => Ok(()),
     }
 }
 
@@ -192,4 +203,30 @@ async fn join(builder: AssistantBuilder, room_arguments: &RoomArguments) -> Resu
         joined.map_err(file::not_joined)
     };
     unless_interrupted(joining).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn last_lines_are_written_after_a_signal_too() {
+        let flushed = async {
+            sleep(LAST_RESULTS / 2).await;
+            Err(io::Error::other("written"))
+        };
+        assert_eq!(last_lines(flushed, ready(())).await.unwrap_err().to_string(), "written");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reader_that_does_not_read_delays_the_end_after_a_signal_for_a_second() {
+        let began = Instant::now();
+        let stopped = sleep(Duration::from_secs(60));
+        assert!(last_lines(pending(), stopped).await.is_ok());
+        assert_eq!(began.elapsed(), Duration::from_secs(61));
+    }
 }
