@@ -47,6 +47,7 @@ mod repair;
 mod replay;
 mod report;
 mod sources;
+mod table;
 mod text;
 mod token;
 mod token_role;
@@ -61,7 +62,8 @@ TIME is a number with a unit: 500ms, 5s, 2m. RUST_LOG=toolbridge=debug prints a 
 
 Exit status: 0 success; 1 failure; 2 usage error; 3 the recording is damaged, violates the
 protocol, or differs from its replay; 4 (`call` only) the call failed and the tool did not run;
-130 interrupted by Ctrl-C.";
+130 interrupted by Ctrl-C before its work was done. Commands that run until they are stopped, such
+as client, assistant, mcp, watch, record and dev, end with 0.";
 
 /// Tool calls between a voice assistant and the apps in its LiveKit room
 #[derive(Debug, Parser)]
@@ -143,7 +145,7 @@ enum Failure {
     Reported(u8),
     /// The command succeeded and found problems in the recording: status 3.
     ProblemsFound,
-    /// Ctrl-C interrupted the command: status 130, as in shells.
+    /// Ctrl-C interrupted the command before its work was done: status 130, as in shells.
     Interrupted,
     /// The reader of standard output closed it: status 0.
     ClosedPipe,
@@ -154,11 +156,11 @@ impl Failure {
     const NOTHING_RAN: u8 = 4;
 
     fn failed(error: impl fmt::Display) -> Self {
-        Self::Failed(error.to_string())
+        Self::Failed(text::with_options(&error.to_string()))
     }
 
     fn usage(error: impl fmt::Display) -> Self {
-        Self::Usage(error.to_string())
+        Self::Usage(text::with_options(&error.to_string()))
     }
 
     fn report(self) -> ExitCode {

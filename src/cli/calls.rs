@@ -7,8 +7,42 @@ use std::{
 
 use clap::Args;
 
-use super::{Failure, file, hint, text};
+use super::{
+    Failure, file, hint,
+    table::{
+        Column::{self, Left, Rest, Right},
+        Table,
+    },
+    text,
+};
 use toolbridge::recording::{CallsBuilder, Moment, RecordedCall, call_json};
+
+const HEADING: [&str; 11] = [
+    "at s",
+    "id",
+    "tool",
+    "runs",
+    "owner",
+    "asked B",
+    "result B",
+    "delivered",
+    "started",
+    "settled ms",
+    " outcome",
+];
+const COLUMNS: [Column; 11] = [
+    Right(10),
+    Left(21),
+    Left(24),
+    Left(7),
+    Left(16),
+    Right(8),
+    Right(8),
+    Right(10),
+    Right(10),
+    Right(10),
+    Rest,
+];
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -35,22 +69,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         writeln!(out, "{}", if calls.calls.is_empty() { "[]" } else { "]" })?;
     } else {
-        writeln!(
-            out,
-            "{:>10} {:<21} {:<24} {:<7} {:<16} {:>8} {:>8} {:>10} {:>10} {:>10}  outcome",
-            "at s",
-            "id",
-            "tool",
-            "runs",
-            "owner",
-            "asked B",
-            "result B",
-            "delivered",
-            "started",
-            "settled ms"
-        )?;
+        let table = Table::new(&COLUMNS);
+        writeln!(out, "{}", table.row(&HEADING))?;
         for call in &calls.calls {
-            writeln!(out, "{}", row(call, about.begun))?;
+            writeln!(out, "{}", row(&table, call, about.begun))?;
         }
     }
     out.flush()?;
@@ -61,7 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Formats a call: the time of its request, and the times from then to delivery, start and settlement.
-fn row(call: &RecordedCall, begun: Moment) -> String {
+fn row(table: &Table, call: &RecordedCall, begun: Moment) -> String {
     let first = call.requested.or(call.settled);
     let at = first.map_or_else(dash, |at| format!("{:.3}", at.since(begun).as_secs_f64()));
     let after = |at: Option<Moment>| match (at, call.requested) {
@@ -75,14 +97,20 @@ fn row(call: &RecordedCall, begun: Moment) -> String {
     let owner = call.owner.as_ref().map_or_else(dash, |it| text::plain(it.as_str()).into_owned());
     let execution = call.execution.map_or("-", |it| it.as_str());
     let (delivered, started, settled) = (after(call.delivered), after(call.started), after(call.settled));
-    format!(
-        "{at:>10} {:<21} {:<24} {execution:<7} {owner:<16} {:>8} {:>8} {delivered:>10} {started:>10} {settled:>10}  {}",
-        text::plain(call.id.as_str()),
-        if call.tool.is_empty() { "-".into() } else { text::plain(&call.tool) },
-        bytes(call.parameters),
-        bytes(call.result),
-        text::plain(call.outcome.as_str()),
-    )
+    let tool = if call.tool.is_empty() { "-".into() } else { text::plain(&call.tool) };
+    table.row(&[
+        &at,
+        &text::plain(call.id.as_str()),
+        &tool,
+        execution,
+        &owner,
+        &bytes(call.parameters),
+        &bytes(call.result),
+        &delivered,
+        &started,
+        &settled,
+        &format!(" {}", text::plain(call.outcome.as_str())),
+    ])
 }
 
 fn dash() -> String {

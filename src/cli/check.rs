@@ -7,11 +7,21 @@ use std::{
 
 use clap::Args;
 
-use super::{Failure, file, text};
+use super::{
+    Failure, file,
+    table::{
+        Column::{self, Left, Rest, Right},
+        Table,
+    },
+    text,
+};
 use toolbridge::{
     Identity,
     recording::{Checker, Level},
 };
+
+/// Time, entry, level, rule, participant and text of a finding.
+const COLUMNS: [Column; 6] = [Right(10), Left(7), Left(5), Left(20), Left(16), Rest];
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -38,6 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         writeln!(out, "{}", text::json(&json))?;
     } else {
+        let table = Table::new(&COLUMNS);
         for found in &checked.findings {
             let level = if found.level == Level::Error { "error" } else { "note " };
             let (at, who) = (
@@ -45,7 +56,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 text::plain(found.who.as_ref().map_or("", Identity::as_str)),
             );
             let what = text::plain(&found.text);
-            writeln!(out, "{at:>10.6} #{:<6} {level} {:<20} {who:<16} {what}", found.entry, found.rule)?;
+            let (at, entry, rule) = (format!("{at:.6}"), format!("#{}", found.entry), found.rule.to_string());
+            writeln!(out, "{}", table.row(&[&at, &entry, level, &rule, &who, &what]))?;
         }
         if checked.left_out > 0 {
             writeln!(out, "{} more findings omitted", checked.left_out)?;

@@ -9,7 +9,7 @@ use super::{
     connect::RoomArguments,
     connection_state,
     consent::Asked,
-    file,
+    file, hint,
     interrupt::{interrupted, unless_interrupted},
     prompts,
     record_option::RecordOption,
@@ -40,6 +40,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     if sources.may_ask() && io::stdin().is_terminal() {
         builder = builder.prompt(prompts::ask);
     }
+    let offers_none = sources.offer_none();
     builder = with_sources!(builder, sources);
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());
@@ -54,6 +55,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         joined.map_err(file::not_joined)
     };
     let client = unless_interrupted(joining).await?;
+    if offers_none {
+        hint("this client offers no tools; name some with --tools, --mcp, --rap or --acp");
+    }
     let shown = tokio::select! {
         biased;
         () = interrupted() => Ok(CloseReason::Closed),

@@ -18,6 +18,10 @@ use super::{
     file,
     interrupt::unless_interrupted,
     record_option::RecordOption,
+    table::{
+        Column::{self, Left, Rest, Right},
+        Table,
+    },
     text,
 };
 use crate::cli::dev::server::{DevServer, Key};
@@ -27,6 +31,11 @@ use toolbridge::{
 };
 
 /// The identities of the client and the assistant.
+/// Time, participant, tool, side, outcome and duration of a call.
+const COLUMNS: [Column; 6] = [Left(13), Left(10), Left(13), Left(9), Left(20), Right(11)];
+/// The same for progress, which has a text instead of the last two.
+const PROGRESS: [Column; 5] = [Left(13), Left(10), Left(13), Left(9), Rest];
+
 const PHONE: &str = "phone";
 const ASSISTANT: &str = "assistant";
 
@@ -107,16 +116,8 @@ async fn show(arguments: &Arguments) -> Result<(), Failure> {
     let setup = Setup::find(&arguments.server).await?;
     let (phone, assistant) = join(&setup, &arguments.record).await?;
     let mut demo = Demo { assistant, began: Instant::now(), ended: Vec::new() };
-    writeln!(
-        io::stdout(),
-        "{:<13} {:<10} {:<13} {:<9} {:<20} {:>11}",
-        "time (UTC)",
-        "who",
-        "tool",
-        "execution",
-        "outcome",
-        "round trip"
-    )?;
+    let heading = ["time (UTC)", "who", "tool", "execution", "outcome", "round trip"];
+    writeln!(io::stdout(), "{}", Table::new(&COLUMNS).row(&heading))?;
     demo.call("get_battery", json!({})).await?;
     demo.call("find_contact", json!({"name": "Ada"})).await?;
     demo.call("set_lamp", json!({"on": true})).await?;
@@ -226,14 +227,9 @@ impl Demo {
         let mut call = self.assistant.call(tool, arguments).timeout(limit).start();
         while let Some(step) = call.progress().await {
             if let Some(message) = &step.message {
-                writeln!(
-                    io::stdout(),
-                    "{:<13} {:<10} {tool:<13} {:<9} … {}",
-                    clock::time_of_day(),
-                    "",
-                    "",
-                    text::plain(message)
-                )?;
+                let (at, message) = (clock::time_of_day(), format!("… {}", text::plain(message)));
+                let row = Table::new(&PROGRESS).row(&[&at, "", tool, "", &message]);
+                writeln!(io::stdout(), "{row}")?;
             }
         }
         let id = call.id().cloned();
@@ -250,7 +246,9 @@ impl Demo {
             }
         }
         let (at, who, ms) = (clock::time_of_day(), text::plain(&who), took.as_secs_f64() * 1e3);
-        writeln!(io::stdout(), "{at:<13} {who:<10} {tool:<13} {execution:<9} {outcome:<20} {ms:>8.2} ms")?;
+        let ms = format!("{ms:.2} ms");
+        let row = Table::new(&COLUMNS).row(&[&at, &who, tool, execution, &outcome, &ms]);
+        writeln!(io::stdout(), "{row}")?;
         self.ended.push((outcome, took));
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::{
 
 use clap::Args;
 
-use super::{Failure, file, text};
+use super::{Failure, file, table::terminal_width, text};
 use toolbridge::recording::InfoBuilder;
 
 #[derive(Debug, Args)]
@@ -36,7 +36,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.json {
         writeln!(out, "{}", text::json(&serde_json::to_value(&info).map_err(Failure::failed)?))?;
     } else {
-        write!(out, "{info}")?;
+        match terminal_width() {
+            Some(width) => write!(out, "{info:width$}")?,
+            None => write!(out, "{info}")?,
+        }
     }
     out.flush()?;
     file::end(&arguments.file, damage)

@@ -2,6 +2,25 @@
 
 pub(super) use crate::escape::{counted, json, plain, write_json};
 
+/// What the library calls a setting, and how a person sets it on the command line.
+const OPTIONS: [(&str, &str); 4] = [
+    (
+        "pass its root certificate (`ConnectOptions::root_certificates`)",
+        "pass its root with --root-certificate FILE",
+    ),
+    ("`ConnectOptions::relay_only`", "--relay-only"),
+    ("try again, or raise `ConnectOptions::join_timeout`", "try again"),
+    (
+        "join again with a new token, or set a token source (`ConnectOptions::token_source`)",
+        "start it again with a new token",
+    ),
+];
+
+/// Returns an error of the library with the options of the command line in place of its own names.
+pub(super) fn with_options(error: &str) -> String {
+    OPTIONS.iter().fold(error.to_owned(), |text, (name, option)| text.replace(name, option))
+}
+
 /// Returns untrusted text as one line of at most `limit` characters, with control characters escaped. A shortened line ends
 /// with `…`.
 pub(super) fn line(text: &str, limit: usize) -> String {
@@ -17,6 +36,25 @@ pub(super) fn line(text: &str, limit: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_the_library_name_options_of_the_command_line() {
+        use toolbridge::{CloseReason, livekit::ConnectError};
+        let limit = std::time::Duration::from_secs(15);
+        let errors = [
+            ConnectError::NoRelay { relays: Vec::new() }.to_string(),
+            ConnectError::Timeout { limit, phase: toolbridge::livekit::JoinPhase::Signaling }.to_string(),
+            CloseReason::TokenExpired.to_string(),
+            format!("x; {}", OPTIONS[0].0),
+        ];
+        for (error, said) in
+            errors.iter().zip(["--relay-only", "; try again", "a new token", "--root-certificate FILE"])
+        {
+            assert!(error.contains("ConnectOptions::"), "{error}");
+            let text = with_options(error);
+            assert!(text.contains(said) && !text.contains("::"), "{text}");
+        }
+    }
 
     #[test]
     fn line_is_escaped_and_cut_to_its_limit() {

@@ -11,7 +11,12 @@ use serde_json::{Value as Json, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Failure, clock, connect::RoomArguments, connection_state, hint, interrupt::unless_interrupted, sources,
+    Failure, clock,
+    connect::RoomArguments,
+    connection_state, hint,
+    interrupt::unless_interrupted,
+    sources,
+    table::{Column, Table},
     text,
 };
 use toolbridge::{
@@ -146,15 +151,16 @@ fn print_json(shown: &Shown) -> Result<(), Failure> {
 
 fn print_text(shown: &Shown) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
+    let table = Table::new(&[Column::Left(16), Column::Left(24), Column::Rest]);
     for (owner, tools) in shown {
         for tool in tools {
             let (owner, name, says) = (owner.as_str(), &tool.name, &tool.description);
             let source = tool.annotations.as_ref().and_then(|it| it.get("source")?.decode::<String>().ok());
             let source = source.filter(|source| source != owner).map(|source| format!(" (of {source})"));
             let says = format!("{says}{}", source.unwrap_or_default());
-            writeln!(out, "{:<16} {:<24} {}", text::plain(owner), text::plain(name), text::plain(&says))?;
+            writeln!(out, "{}", table.row(&[&text::plain(owner), &text::plain(name), &text::plain(&says)]))?;
             if let Some(schema) = &tool.input_schema {
-                writeln!(out, "{:<16} {:<24} {}", "", "", text::json(&schema.to_json()))?;
+                writeln!(out, "{}", table.row(&["", "", &text::json(&schema.to_json())]))?;
             }
         }
     }

@@ -342,10 +342,18 @@ impl Info {
     }
 }
 
+/// The width from which on the tables are printed in full.
+const FULL_WIDTH: usize = 100;
+
+/// With a width, as in `{info:60}`, lists and tables keep to it, down to 60 columns.
 impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = f.width().filter(|width| *width < FULL_WIDTH);
         let out = f;
         let begun = clock(self.begun);
+        // The widths of the columns: of a name, a role and numbers.
+        let [name, role, packets, bytes] = if width.is_some() { [16, 9, 7, 8] } else { [24, 10, 9, 12] };
+        let [calls, time] = if width.is_some() { [6, 8] } else { [7, 10] };
         writeln!(out, "room       {}, recorded by {}", plain(&self.room), plain(&self.identity))?;
         if let Some(hears) = self.observer_hears() {
             writeln!(out, "           {hears}")?;
@@ -366,28 +374,29 @@ impl fmt::Display for Info {
         if self.malformed > 0 {
             writeln!(out, "malformed  {} packets", self.malformed)?;
         }
-        writeln!(out, "frames     {}", counts(&self.frames))?;
-        writeln!(out, "calls      {} ({})", self.calls, counts(&self.outcomes))?;
+        writeln!(out, "frames     {}", listed(&counts(&self.frames), 11, width))?;
+        let outcomes = format!("{} ({})", self.calls, counts(&self.outcomes));
+        writeln!(out, "calls      {}", listed(&outcomes, 11, width))?;
         if self.dropped > 0 {
             writeln!(out, "           {} more are not counted here", self.dropped)?;
         }
-        writeln!(out, "problems   {}", counts(&self.problems))?;
-        writeln!(out, "notes      {}", counts(&self.notes))?;
+        writeln!(out, "problems   {}", listed(&counts(&self.problems), 11, width))?;
+        writeln!(out, "notes      {}", listed(&counts(&self.notes), 11, width))?;
         writeln!(out)?;
         writeln!(
             out,
-            "{:<24} {:<10} {:>9} {:>12} {:>9} {:>12}",
+            "{:<name$} {:<role$} {:>packets$} {:>bytes$} {:>packets$} {:>bytes$}",
             "participant", "role", "sent to", "bytes", "heard", "bytes"
         )?;
         for peer in &self.peers {
             let identity = if peer.identity.is_empty() { "(unnamed)" } else { &peer.identity };
-            let role = peer.role.as_deref().unwrap_or(if peer.agent { "agent" } else { "-" });
+            let of_peer = peer.role.as_deref().unwrap_or(if peer.agent { "agent" } else { "-" });
             let (sent, heard) = (peer.sent, peer.heard);
             writeln!(
                 out,
-                "{:<24} {:<10} {:>9} {:>12} {:>9} {:>12}",
+                "{:<name$} {:<role$} {:>packets$} {:>bytes$} {:>packets$} {:>bytes$}",
                 plain(identity),
-                plain(role),
+                plain(of_peer),
                 sent.packets,
                 sent.bytes,
                 heard.packets,
@@ -400,22 +409,50 @@ impl fmt::Display for Info {
         writeln!(out)?;
         writeln!(
             out,
-            "{:<24} {:>7} {:>10} {:>10} {:>10} {:>10}  ",
+            "{:<name$} {:>calls$} {:>time$} {:>time$} {:>time$} {:>time$}",
             "tool", "calls", "p50 ms", "p90 ms", "p99 ms", "max ms"
         )?;
         for tool in &self.tools {
-            let name = if tool.name.is_empty() { "(unknown)" } else { &tool.name };
-            write!(out, "{:<24} {:>7}", plain(name), tool.calls)?;
-            for time in
+            let of_tool = if tool.name.is_empty() { "(unknown)" } else { &tool.name };
+            write!(out, "{:<name$} {:>calls$}", plain(of_tool), tool.calls)?;
+            for percentile in
                 [|it: Latency| it.p50, |it: Latency| it.p90, |it: Latency| it.p99, |it: Latency| it.max]
             {
-                let shown = tool.latency.map_or_else(|| "-".to_owned(), |it| format!("{:.3}", time(it)));
-                write!(out, " {shown:>10}")?;
+                let shown =
+                    tool.latency.map_or_else(|| "-".to_owned(), |it| format!("{:.3}", percentile(it)));
+                write!(out, " {shown:>time$}")?;
             }
-            writeln!(out, "  {}", counts(&tool.outcomes))?;
+            match width {
+                Some(_) => writeln!(out, "\n    {}", listed(&counts(&tool.outcomes), 4, width))?,
+                None => writeln!(out, "  {}", counts(&tool.outcomes))?,
+            }
         }
         Ok(())
     }
+}
+
+/// Continues a list that is too wide on lines below, indented.
+fn listed(list: &str, indent: usize, width: Option<usize>) -> String {
+    let Some(width) = width else { return list.to_owned() };
+    let (mut out, mut used) = (String::new(), indent);
+    for (n, item) in list.split(", ").enumerate() {
+        let length = item.chars().count();
+        if n > 0 {
+            out.push(',');
+            // With the comma that may follow.
+            if used + 2 + length + 1 > width {
+                out.push('\n');
+                out.push_str(&" ".repeat(indent));
+                used = indent;
+            } else {
+                out.push(' ');
+                used += 2;
+            }
+        }
+        out.push_str(item);
+        used += length;
+    }
+    out
 }
 
 fn counts(map: &BTreeMap<String, u64>) -> String {
@@ -448,6 +485,14 @@ pub(crate) fn clock(at: Moment) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn list_is_continued_on_lines_below() {
+        let list = ["Acknowledgement 5, Configuration 4", "ToolUseRequest 3"].join(", ");
+        assert_eq!(listed(&list, 4, None), list);
+        assert_eq!(listed(&list, 4, Some(40)), "Acknowledgement 5, Configuration 4,\n    ToolUseRequest 3");
+        assert!(listed(&list, 4, Some(30)).lines().all(|line| line.len() <= 30));
+    }
 
     #[test]
     fn moment_is_formatted_as_rfc_3339() {

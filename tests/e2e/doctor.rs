@@ -86,9 +86,9 @@ async fn healthy_server_passes_every_step() -> anyhow::Result<()> {
     let check = Check::of(doctor(&server, &[])).await?;
     check.is(
         "ok",
-        &["name", "connection", "http", "clock", "token", "signalling", "permissions", "udp", "tcp", "echo"],
+        &["name", "connection", "server", "clock", "token", "join", "permissions", "udp", "tcp", "echo"],
     )?;
-    check.is("skipped", &["tls", "relay"])?;
+    check.is("skipped", &["encryption", "relay"])?;
     let echo = check.step("echo")?["found"].as_str().context("nothing")?.to_owned();
     ensure!(echo.starts_with("20 of 20 reliable and "), "{echo}");
     check.ends(true)
@@ -98,7 +98,7 @@ async fn token_is_sufficient_for_all_steps_but_the_echo() -> anyhow::Result<()> 
     let server = shared()?;
     let token = server.key().assistant("doctor-token", "brain").sign()?;
     let check = Check::of(doctor(&server, &["--token", &token]).without_key()).await?;
-    check.is("ok", &["token", "signalling", "permissions", "udp", "tcp"])?;
+    check.is("ok", &["token", "join", "permissions", "udp", "tcp"])?;
     check.is("skipped", &["echo"])?;
     ensure!(
         check.step("token")?["found"]
@@ -111,7 +111,7 @@ async fn token_is_sufficient_for_all_steps_but_the_echo() -> anyhow::Result<()> 
         doctor(&server, &["--token", &token, "--api-secret", "another secret of 32 characters and more"]);
     let check = Check::of(elsewhere).await?;
     check.says("token", "warning", "the token or the secret is wrong", "If the join below works")?;
-    check.is("ok", &["signalling", "udp"])?;
+    check.is("ok", &["join", "udp"])?;
     check.is("skipped", &["echo"])?;
     check.ends(true)?;
     // With key and secret in addition, a second participant can reply.
@@ -124,11 +124,11 @@ async fn wrong_secret_is_named() -> anyhow::Result<()> {
     let server = shared()?;
     let check =
         Check::of(doctor(&server, &["--api-secret", "another secret of at least 32 characters"])).await?;
-    check.says("signalling", "failed", "with another secret", "LIVEKIT_API_SECRET")?;
+    check.says("join", "failed", "with another secret", "LIVEKIT_API_SECRET")?;
     check.is("skipped", &["permissions", "udp", "tcp", "echo"])?;
     check.ends(false)?;
     let check = Check::of(doctor(&server, &["--api-key", "APIunknown"])).await?;
-    check.says("signalling", "failed", "does not know the API key", "keys")?;
+    check.says("join", "failed", "does not know the API key", "keys")?;
     check.ends(false)
 }
 
@@ -138,7 +138,7 @@ async fn token_without_room_access_is_named() -> anyhow::Result<()> {
     let token = AccessToken::with_api_key(KEY, SECRET).with_identity("phone").with_grants(grants).to_jwt()?;
     let check = Check::of(doctor(&server, &["--token", &token])).await?;
     check.says("token", "failed", "`roomJoin`", "grant `roomJoin`")?;
-    check.is("skipped", &["signalling", "udp", "echo"])?;
+    check.is("skipped", &["join", "udp", "echo"])?;
     check.ends(false)
 }
 
@@ -146,7 +146,7 @@ async fn token_without_permission_to_send_is_named() -> anyhow::Result<()> {
     let server = shared()?;
     let token = server.key().client("doctor-mute", "phone").listen_only().sign()?;
     let check = Check::of(doctor(&server, &["--token", &token])).await?;
-    check.is("ok", &["signalling", "udp", "tcp"])?;
+    check.is("ok", &["join", "udp", "tcp"])?;
     check.says("permissions", "failed", "may not send data, as client", "canPublishData")?;
     check.is("skipped", &["echo"])?;
     check.ends(false)?;
@@ -178,7 +178,7 @@ async fn server_over_tcp_only_is_a_warning() -> anyhow::Result<()> {
     let server = Server::start("  force_tcp: true")?;
     let check = Check::of(doctor(&server, &["--limit", "3s"])).await?;
     check.says("udp", "warning", "offers no address for packets over UDP", "force_tcp")?;
-    check.is("ok", &["signalling", "tcp", "echo"])?;
+    check.is("ok", &["join", "tcp", "echo"])?;
     check.ends(true)
 }
 
@@ -194,7 +194,7 @@ async fn blocked_udp_is_a_warning_with_its_port() -> anyhow::Result<()> {
         "is blocked on the path to the server",
     )?;
     check.says("udp", "warning", "", "until then calls use TCP or a relay")?;
-    check.is("ok", &["signalling", "tcp", "echo"])?;
+    check.is("ok", &["join", "tcp", "echo"])?;
     check.ends(true)
 }
 
@@ -203,7 +203,7 @@ async fn blocked_packets_are_a_failure() -> anyhow::Result<()> {
     let relay = Relay::start(&server).await?;
     relay.media().cut();
     let check = Check::of(doctor(&server, &["--url", &relay.url(), "--limit", "2s"])).await?;
-    check.is("ok", &["signalling"])?;
+    check.is("ok", &["join"])?;
     check.says("udp", "failed", "no answer over UDP", "open it")?;
     check.says("tcp", "failed", "no answer over TCP", "open it")?;
     check.is("skipped", &["permissions", "echo"])?;
@@ -213,7 +213,7 @@ async fn blocked_packets_are_a_failure() -> anyhow::Result<()> {
 async fn missing_room_without_auto_create_is_named() -> anyhow::Result<()> {
     let server = Server::start("room: {auto_create: false}")?;
     let check = Check::of(doctor(&server, &[])).await?;
-    check.says("signalling", "failed", "the room does not exist", "--room")?;
+    check.says("join", "failed", "the room does not exist", "--room")?;
     check.ends(false)
 }
 
@@ -229,7 +229,7 @@ async fn failed_relay_is_reported_with_its_reason() -> anyhow::Result<()> {
     let check = Check::of(doctor(&server, &[])).await?;
     check.is("ok", &["udp", "tcp", "relay", "echo"])?;
     let check = Check::of(doctor(&server, &["--relay-only"])).await?;
-    check.is("ok", &["signalling", "relay", "echo"])?;
+    check.is("ok", &["join", "relay", "echo"])?;
     check.is("skipped", &["udp", "tcp"])?;
     check.ends(true)?;
     drop(server);
@@ -249,7 +249,7 @@ async fn own_roots_are_trusted() -> anyhow::Result<()> {
     std::fs::write(&file, &proxy.root)?;
     let root = file.to_str().context("a path")?;
     let check = Check::of(doctor(&server, &["--url", &proxy.url(), "--root-certificate", root])).await?;
-    check.is("ok", &["name", "tls", "http", "signalling", "echo"])?;
+    check.is("ok", &["name", "encryption", "server", "join", "echo"])?;
     check.ends(true)
 }
 

@@ -100,3 +100,41 @@ fn request_with_a_foreign_host_name_is_refused_unless_the_name_is_allowed() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+/// Returns the command of a participant in a server's room.
+fn participant(verb: &str, settings: &[(String, String)]) -> Command {
+    let mut command = toolbridge(&[verb, "--room", "r"]);
+    command.envs(settings.iter().cloned()).env_remove("LIVEKIT_TOKEN");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn client_without_tools_says_that_it_offers_none() {
+    let (mut server, settings) = dev();
+    let mut client = participant("client", &settings).spawn().unwrap();
+    let mut errors = BufReader::new(client.stderr.take().unwrap()).lines();
+    let line = errors.next().unwrap().unwrap();
+    assert!(line.contains("this client offers no tools") && line.contains("--mcp"), "{line}");
+    kill_process(Pid::from_child(&client), Signal::INT).unwrap();
+    assert!(client.wait().unwrap().success(), "a command that runs until it is stopped ends with 0");
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn assistant_that_is_stopped_while_its_input_ends_writes_its_last_line() {
+    let (mut server, settings) = dev();
+    for n in 0..8 {
+        let mut assistant = participant("assistant", &settings).spawn().unwrap();
+        let mut lines = BufReader::new(assistant.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.contains("\"hello\"")), "{n}");
+        drop(assistant.stdin.take());
+        kill_process(Pid::from_child(&assistant), Signal::TERM).unwrap();
+        let last = lines.last().unwrap_or_default();
+        assert!(last.contains("\"closed\"") && last.contains("\"orderly\":true"), "{n}: {last}");
+        assert!(assistant.wait().unwrap().success(), "{n}");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+}

@@ -167,7 +167,7 @@ fn unknown_host_name_fails_the_first_step() {
     check.fails("name", "toolbridge.invalid", "DNS");
     check.is(
         "skipped",
-        &["connection", "tls", "http", "clock", "signalling", "permissions", "udp", "tcp", "echo"],
+        &["connection", "encryption", "server", "clock", "join", "permissions", "udp", "tcp", "echo"],
     );
     check.is("ok", &["token"]);
 }
@@ -182,7 +182,7 @@ fn closed_port_is_reported_with_its_number() {
         &format!("127.0.0.1:{port} refuses the connection"),
         &format!("no server listens on port {port}"),
     );
-    assert_eq!(check.step("http")["found"], "depends on the step `encryption`");
+    assert_eq!(check.step("server")["found"], "depends on the step `encryption`");
 }
 
 #[test]
@@ -202,8 +202,8 @@ fn servers_other_than_livekit_are_recognized() {
         let port = server(|_| answer.to_owned());
         let check = check(&format!("ws://127.0.0.1:{port}"), &[]);
         check.is("ok", &["name", "connection", "token"]);
-        check.fails("http", wrong, advice);
-        check.is("skipped", &["tls", "clock", "signalling", "echo"]);
+        check.fails("server", wrong, advice);
+        check.is("skipped", &["encryption", "clock", "join", "echo"]);
     }
 }
 
@@ -213,7 +213,7 @@ fn silent_server_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let check = check(&format!("ws://127.0.0.1:{port}"), &["--limit", "300ms"]);
-    check.fails("http", "does not answer within 300ms", "hangs");
+    check.fails("server", "does not answer within 300ms", "hangs");
 }
 
 #[test]
@@ -236,8 +236,8 @@ fn refused_join_is_reported_with_its_reason() {
     ] {
         let port = livekit(join, why);
         let check = check(&format!("ws://127.0.0.1:{port}"), &[]);
-        check.is("ok", &["http", "token"]);
-        check.fails("signalling", wrong, advice);
+        check.is("ok", &["server", "token"]);
+        check.fails("join", wrong, advice);
         check.is("skipped", &["permissions", "udp", "tcp", "echo"]);
     }
 }
@@ -265,7 +265,7 @@ fn faulty_token_is_not_sent_to_the_server() {
         "different keys",
     );
     // The server decides whether the token is valid.
-    check.fails("signalling", "HTTP 200", "/rtc");
+    check.fails("join", "HTTP 200", "/rtc");
 }
 
 #[test]
@@ -323,33 +323,33 @@ fn certificate_faults_are_reported() {
     let (port, root) = encrypted("127.0.0.1", 2090);
     let trusted = root.to_str().unwrap();
     let url = format!("wss://127.0.0.1:{port}");
-    check(&url, &[]).fails("tls", "does not trust the issuer", "--root-certificate");
+    check(&url, &[]).fails("encryption", "does not trust the issuer", "--root-certificate");
     let good = check(&url, &["--root-certificate", trusted]);
-    good.is("ok", &["tls", "http"]);
+    good.is("ok", &["encryption", "server"]);
     assert!(
-        good.step("tls")["found"]
+        good.step("encryption")["found"]
             .as_str()
             .unwrap()
             .starts_with("TLS 1.3, with a trusted certificate for 127.0.0.1")
     );
     let name = check(&format!("wss://localhost:{port}"), &["--root-certificate", trusted]);
-    name.fails("tls", "not for localhost", "name");
+    name.fails("encryption", "not for localhost", "name");
     let _ = std::fs::remove_file(&root);
 
     let (port, root) = encrypted("127.0.0.1", 2020);
     let old = check(&format!("wss://127.0.0.1:{port}"), &["--root-certificate", root.to_str().unwrap()]);
-    old.fails("tls", "expired", "renew");
+    old.fails("encryption", "expired", "renew");
     let _ = std::fs::remove_file(&root);
 }
 
 #[test]
 fn encryption_on_one_side_only_is_reported() {
     let port = livekit("200 OK", "");
-    check(&format!("wss://127.0.0.1:{port}"), &[]).fails("tls", "does not speak TLS", "ws://");
+    check(&format!("wss://127.0.0.1:{port}"), &[]).fails("encryption", "does not speak TLS", "ws://");
     let (port, root) = encrypted("127.0.0.1", 2090);
     let check = check(&format!("ws://127.0.0.1:{port}"), &["--limit", "500ms"]);
-    check.is("skipped", &["tls"]);
-    check.fails("http", "answer", "wss://");
+    check.is("skipped", &["encryption"]);
+    check.fails("server", "answer", "wss://");
     let _ = std::fs::remove_file(&root);
 }
 

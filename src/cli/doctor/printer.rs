@@ -11,9 +11,12 @@ use super::{
     diagnosis::verdict::Verdict,
     step::{Step, StepReport},
 };
-use crate::cli::text;
+use crate::cli::{
+    table::{terminal_width, wrapped},
+    text,
+};
 
-/// The maximum width of the text, in columns.
+/// The maximum width of the text, in columns: longer lines are hard to read.
 const WIDTH: usize = 100;
 /// The column at which a step's text begins.
 const INDENT: usize = 34;
@@ -30,7 +33,8 @@ impl Printer {
         if self.json {
             return Ok(());
         }
-        writeln!(io::stdout(), "Checking {} with the connection steps of an app.\n", text::plain(server))
+        let title = format!("Checking {} with the connection steps of an app.", text::plain(server));
+        writeln!(io::stdout(), "{}\n", wrapped(&title, 0, width()))
     }
 
     /// Prints a step and how long it took.
@@ -47,7 +51,7 @@ impl Printer {
             });
             return writeln!(io::stdout(), "{}", text::json(&line));
         }
-        writeln!(io::stdout(), "{}", lines(step, report, took))
+        writeln!(io::stdout(), "{}", lines(step, report, took, width()))
     }
 
     /// Prints the verdict.
@@ -56,11 +60,16 @@ impl Printer {
             let line = json!({"verdict": verdict.text, "works": verdict.works});
             return writeln!(io::stdout(), "{}", text::json(&line));
         }
-        writeln!(io::stdout(), "\n{}", wrapped(&text::plain(&verdict.text), 0))
+        writeln!(io::stdout(), "\n{}", wrapped(&text::plain(&verdict.text), 0, width()))
     }
 }
 
-fn lines(step: Step, report: &StepReport, took: Duration) -> String {
+/// Returns the width of the text.
+fn width() -> Option<usize> {
+    Some(terminal_width().map_or(WIDTH, |width| width.min(WIDTH)))
+}
+
+fn lines(step: Step, report: &StepReport, took: Duration, width: Option<usize>) -> String {
     let mut said = Vec::new();
     said.extend(report.found.clone());
     said.extend(report.wrong.clone());
@@ -71,32 +80,13 @@ fn lines(step: Step, report: &StepReport, took: Duration) -> String {
         seconds => format!("{:.0} ms", seconds * 1e3),
     };
     let mut text = format!("  {:<8} {:<13} {time:>7}  ", report.state, step.title());
-    let said: Vec<_> = said.iter().map(|line| wrapped(&text::plain(line), INDENT)).collect();
+    let said: Vec<_> = said.iter().map(|line| wrapped(&text::plain(line), INDENT, width)).collect();
     let pause = format!("\n{}", " ".repeat(INDENT));
     text.push_str(&said.join(&pause));
     if let Some(advice) = &report.advice {
-        text.push_str(&format!("{pause}→ {}", wrapped(&text::plain(advice), INDENT + 2)));
+        text.push_str(&format!("{pause}→ {}", wrapped(&text::plain(advice), INDENT + 2, width)));
     }
     text
-}
-
-/// Wraps a text between words; the lines after the first are indented.
-fn wrapped(text: &str, indent: usize) -> String {
-    let (mut lines, mut used) = (String::new(), indent);
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if used > indent && used + 1 + length > WIDTH {
-            lines.push('\n');
-            lines.push_str(&" ".repeat(indent));
-            used = indent;
-        } else if used > indent {
-            lines.push(' ');
-            used += 1;
-        }
-        lines.push_str(word);
-        used += length;
-    }
-    lines
 }
 
 #[cfg(test)]
@@ -104,26 +94,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_text_is_wrapped_between_words() {
-        let text = "word ".repeat(60);
-        let lines = wrapped(text.trim(), 30);
-        assert!(lines.lines().count() > 3);
-        for (at, line) in lines.lines().enumerate() {
-            assert!(line.len() <= if at == 0 { WIDTH - 30 } else { WIDTH }, "{line}");
-            assert!(at == 0 || line.starts_with(&format!("{}word", " ".repeat(30))));
-        }
-        assert_eq!(wrapped(&"x".repeat(300), 30), "x".repeat(300));
-    }
-
-    #[test]
     fn step_is_printed_with_its_advice_below() {
         let report = StepReport::failed("it is shut", "open it").found("an address");
-        let text = lines(Step::Udp, &report, Duration::from_millis(8040));
+        let text = lines(Step::Udp, &report, Duration::from_millis(8040), Some(WIDTH));
         let expected = "  failed   packets, UDP    8.0 s  an address\n                                  it is shut\n                                  → open it";
         assert_eq!(text, expected);
-        let skipped = lines(Step::Tls, &StepReport::skipped("no need"), Duration::ZERO);
+        let skipped = lines(Step::Tls, &StepReport::skipped("no need"), Duration::ZERO, None);
         assert_eq!(skipped, "  skipped  encryption             no need");
-        let hostile = lines(Step::Http, &StepReport::ok("a\u{1b}[31mb"), Duration::ZERO);
+        let hostile = lines(Step::Http, &StepReport::ok("a\u{1b}[31mb"), Duration::ZERO, None);
         assert!(!hostile.contains('\u{1b}'));
+        let long = StepReport::failed("it is shut ".repeat(9).trim(), "open it ".repeat(9).trim());
+        let narrow = lines(Step::Udp, &long, Duration::ZERO, Some(60));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
     }
 }

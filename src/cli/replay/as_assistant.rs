@@ -14,6 +14,10 @@ use super::{Arguments, Read, progress_bar::ProgressBar, read};
 use crate::cli::{
     Failure, clock, connection_state, file, hint,
     interrupt::{interrupted, unless_interrupted},
+    table::{
+        Column::{self, Left, Rest, Right},
+        Table,
+    },
     text,
 };
 use toolbridge::{
@@ -33,6 +37,9 @@ const DRAWN_EVERY: Duration = Duration::from_millis(200);
 
 /// The maximum length of displayed parameters, in characters.
 const MAX_SHOWN: usize = 200;
+
+/// Time, entry, decision, tool, owner and parameters of a planned call.
+const COLUMNS: [Column; 6] = [Right(10), Left(7), Left(19), Left(20), Left(16), Rest];
 
 pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Read { what: mut live, about, damaged } = read(&arguments.file, |entries| Replay::live(entries))?;
@@ -140,12 +147,14 @@ fn show_plan(plan: &Plan, begun: Moment, as_json: bool) -> Result<(), Failure> {
         let calls: Vec<_> = plan.calls.iter().map(as_value).collect();
         writeln!(out, "{}", text::json(&json!({ "calls": calls })))?;
     } else {
+        let table = Table::new(&COLUMNS);
         for call in &plan.calls {
             let at = call.at.since(begun).as_secs_f64();
             let what = call.not_asked.map_or_else(|| "would call".to_owned(), |why| why.to_string());
             let (tool, owner) = (text::plain(&call.tool), call.owner.as_ref().map_or("", |it| it.as_str()));
             let (owner, parameters) = (text::plain(owner), shown(call));
-            writeln!(out, "{at:>10.6} #{:<6} {what:<19} {tool:<20} {owner:<16} {parameters}", call.entry)?;
+            let (at, entry) = (format!("{at:.6}"), format!("#{}", call.entry));
+            writeln!(out, "{}", table.row(&[&at, &entry, &what, &tool, &owner, &parameters]))?;
         }
         writeln!(out, "{} of {} calls would be repeated", plan.asked().count(), plan.calls.len())?;
     }
