@@ -14,6 +14,7 @@
 
 #![doc = include_str!("recording/json.md")]
 
+mod allow_list;
 mod anonymize;
 mod atomic_file;
 mod calls;
@@ -25,10 +26,12 @@ mod error;
 pub(crate) mod escape;
 mod follow;
 mod format;
+mod hidden_calls;
 mod index;
 mod info;
 mod json_secrets;
 mod original;
+mod placeholder;
 mod queue;
 mod reader;
 mod recorder;
@@ -38,8 +41,11 @@ mod redactor;
 #[cfg(feature = "report")]
 mod report;
 mod rewrite;
+mod secret_names;
+mod secret_text;
 #[cfg(feature = "report")]
 mod shown;
+mod siblings;
 mod tap;
 mod text;
 mod trace;

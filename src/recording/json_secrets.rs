@@ -1,96 +1,75 @@
-//! Redacts secrets in JSON texts inside frames, for example in the document of another system.
+//! Redacts secrets in texts inside frames: JSON, for example the document of another system, and other texts.
 
-use std::ops::Range;
+use std::{cmp::Reverse, ops::Range};
 
 use serde::de::IgnoredAny;
 
-use super::redactor::PLACEHOLDER;
+use super::{
+    placeholder, secret_names, secret_text,
+    siblings::{Array, Map},
+};
 use crate::value::json_string::{decoded, string_end};
 
-/// How many JSON texts inside strings of JSON texts are opened. A deeper one is redacted whole if it looks suspicious.
-const MAX_NESTED: u8 = 4;
+/// How many texts inside strings of JSON texts are opened. A deeper one is redacted whole if it looks suspicious.
+const MAX_NESTED: u8 = 8;
 
-/// The rule for keys.
+/// How many containers are open at once, in all texts inside one another: the walk is recursive, and serde does not limit the depth
+/// of what it ignores.
+const MAX_DEPTH: usize = 128;
+
+/// The rule for names.
 pub(super) trait Secrets {
     /// Returns whether the value of this key is redacted.
     fn is_secret(&mut self, key: &[u8]) -> bool;
 
     /// Returns whether a text that cannot be read contains the name of a secret.
     fn is_suspect(&self, text: &[u8]) -> bool;
+
+    /// Returns whether a text is the name of a secret whose value stands beside it.
+    fn is_secret_name(&mut self, text: &[u8]) -> bool {
+        secret_names::may_be_name(text) && self.is_secret(text)
+    }
 }
 
 /// Returns whether a text may be a JSON object or array.
 pub(super) fn is_like_json(text: &[u8]) -> bool {
+    let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
     matches!(text.iter().find(|byte| !byte.is_ascii_whitespace()), Some(b'{' | b'['))
 }
 
-/// Returns a JSON text with the values of secret keys redacted, or `None` if nothing in it is secret. The rest is
-/// unchanged.
+/// Returns a text with its secrets redacted, or `None` if nothing in it is secret. The rest is unchanged.
 pub(super) fn redacted(text: &str, rule: &mut impl Secrets) -> Option<String> {
-    redacted_within(text, rule, MAX_NESTED)
+    redacted_within(text, rule, MAX_NESTED, 0)
 }
 
-fn redacted_within(text: &str, rule: &mut impl Secrets, nested: u8) -> Option<String> {
-    if !is_like_json(text.as_bytes()) {
+fn redacted_within(text: &str, rule: &mut impl Secrets, nested: u8, open: usize) -> Option<String> {
+    if placeholder::read(text.as_bytes()).is_some() {
         return None;
     }
+    if !is_like_json(text.as_bytes()) {
+        return secret_text::redacted(text, rule);
+    }
+    let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     // Afterwards only the structure has to be followed.
-    if nested == 0 || serde_json::from_str::<IgnoredAny>(text).is_err() {
-        return rule.is_suspect(text.as_bytes()).then(|| format!("{PLACEHOLDER}text, {} bytes>", text.len()));
+    let is_readable = nested > 0
+        && open + depth(text.as_bytes()) <= MAX_DEPTH
+        && serde_json::from_str::<IgnoredAny>(&text[start..]).is_ok();
+    if !is_readable {
+        let is_suspect = rule.is_suspect(text.as_bytes());
+        return is_suspect.then(|| placeholder::of(placeholder::TEXT, text.len()));
     }
-    let mut changes = Vec::<(Range<usize>, String)>::new();
-    // Whether each open container is an object, and whether a key is next.
-    let mut open = Vec::<(bool, bool)>::new();
-    let bytes = text.as_bytes();
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'{' => open.push((true, true)),
-            b'[' => open.push((false, false)),
-            b'}' | b']' => _ = open.pop(),
-            b',' => {
-                if let Some((is_object, is_key)) = open.last_mut() {
-                    *is_key = *is_object;
-                }
-            }
-            b'"' => {
-                let end = string_end(bytes, at);
-                // A string with half of a surrogate pair is searched as it is written.
-                let quoted = text.get(at..end)?;
-                let string = decoded(quoted).unwrap_or_else(|| quoted.trim_matches('"').into());
-                match open.last_mut() {
-                    Some((true, is_key)) if *is_key => {
-                        *is_key = false;
-                        if rule.is_secret(string.as_bytes()) {
-                            let value = value_after(bytes, end);
-                            at = value.end;
-                            if !text.get(value.clone())?.starts_with(&format!("\"{PLACEHOLDER}")) {
-                                changes.push((
-                                    value.clone(),
-                                    format!("\"{PLACEHOLDER}{} bytes>\"", value.len()),
-                                ));
-                            }
-                            continue;
-                        }
-                    }
-                    _ => {
-                        if let Some(inner) = redacted_within(&string, rule, nested - 1) {
-                            changes.push((at..end, serde_json::Value::from(inner).to_string()));
-                        }
-                    }
-                }
-                at = end;
-                continue;
-            }
-            _ => {}
-        }
-        at += 1;
-    }
+    let mut walk = Walk { text, rule, nested, open, changes: Vec::new() };
+    walk.value(start);
+    let mut changes = walk.changes;
     if changes.is_empty() {
         return None;
     }
+    changes.sort_by_key(|(range, _)| (range.start, Reverse(range.end)));
     let (mut out, mut at) = (String::with_capacity(text.len()), 0);
     for (place, new) in changes {
+        if place.start < at {
+            continue; // a value around it is redacted
+        }
         out.push_str(text.get(at..place.start)?);
         out.push_str(&new);
         at = place.end;
@@ -99,39 +78,174 @@ fn redacted_within(text: &str, rule: &mut impl Secrets, nested: u8) -> Option<St
     Some(out)
 }
 
-/// Returns the value that follows a key.
-fn value_after(bytes: &[u8], key_end: usize) -> Range<usize> {
-    let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
-    let start = key_end + bytes[key_end..].iter().take_while(|byte| is_space(byte)).count();
-    let (mut at, mut depth) = (start, 0_usize);
-    while let Some(byte) = bytes.get(at) {
+/// Returns how many containers are open at once at most.
+fn depth(text: &[u8]) -> usize {
+    let (mut at, mut open, mut most) = (0, 0_usize, 0);
+    while let Some(byte) = text.get(at) {
         match byte {
             b'"' => {
-                at = string_end(bytes, at);
-                if depth == 0 {
-                    return start..at;
-                }
+                at = string_end(text, at);
                 continue;
             }
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth == 0 => return start..trimmed(bytes, start, at),
-            b'}' | b']' => {
-                depth -= 1;
-                if depth == 0 {
-                    return start..at + 1;
-                }
+            b'{' | b'[' => {
+                open += 1;
+                most = most.max(open);
             }
-            b',' if depth == 0 => return start..trimmed(bytes, start, at),
+            b'}' | b']' => open = open.saturating_sub(1),
             _ => {}
         }
         at += 1;
     }
-    start..bytes.len()
+    most
 }
 
-/// Returns the end of a number or word without the space after it.
-fn trimmed(bytes: &[u8], start: usize, end: usize) -> usize {
-    end - bytes[start..end].iter().rev().take_while(|byte| byte.is_ascii_whitespace()).count()
+/// Walks through valid JSON whose depth is limited.
+struct Walk<'a, R> {
+    text: &'a str,
+    rule: &'a mut R,
+    nested: u8,
+    /// How many containers are open.
+    open: usize,
+    changes: Vec<(Range<usize>, String)>,
+}
+
+impl<R: Secrets> Walk<'_, R> {
+    /// Walks through the value that starts here or after spaces, and returns its end.
+    fn value(&mut self, at: usize) -> usize {
+        let at = self.skip_space(at);
+        match self.byte(at) {
+            Some(byte @ (b'{' | b'[')) => {
+                self.open += 1;
+                let end = if byte == b'{' { self.object(at) } else { self.array(at) };
+                self.open -= 1;
+                end
+            }
+            Some(b'"') => {
+                let end = string_end(self.text.as_bytes(), at).min(self.text.len());
+                let string = self.string(at..end);
+                if let Some(inner) = redacted_within(&string, self.rule, self.nested - 1, self.open) {
+                    self.changes.push((at..end, serde_json::Value::from(inner).to_string()));
+                }
+                end
+            }
+            _ => self.end_of_word(at),
+        }
+    }
+
+    fn object(&mut self, start: usize) -> usize {
+        let (mut map, mut has_secret_key) = (Map::default(), false);
+        let mut at = self.skip_space(start + 1);
+        while let Some(b'"') = self.byte(at) {
+            let key_end = string_end(self.text.as_bytes(), at).min(self.text.len());
+            let key = self.string(at..key_end);
+            let value = self.skip_space(self.skip_space(key_end) + 1); // after the colon
+            let end = if self.rule.is_secret(key.as_bytes()) {
+                let end = self.end(value);
+                self.hide(value..end);
+                end
+            } else {
+                has_secret_key |= redacted_within(&key, self.rule, self.nested - 1, self.open).is_some();
+                let name = self.name(value);
+                let is_secret = name.is_some_and(|name| self.rule.is_secret_name(name.as_bytes()));
+                let end = self.value(value);
+                map.add(key.as_bytes(), value..end, is_secret);
+                end
+            };
+            at = self.skip_space(end);
+            if self.byte(at) == Some(b',') {
+                at = self.skip_space(at + 1);
+            }
+        }
+        let end = (at + 1).min(self.text.len());
+        if has_secret_key {
+            self.hide(start..end); // two keys could become equal
+        } else {
+            map.beside().for_each(|value| self.hide(value));
+        }
+        end
+    }
+
+    fn array(&mut self, start: usize) -> usize {
+        let mut array = Array::default();
+        let mut at = self.skip_space(start + 1);
+        while self.byte(at).is_some_and(|byte| byte != b']') {
+            let name = self.name(at);
+            let is_secret = name.as_deref().is_some_and(|name| self.rule.is_secret_name(name.as_bytes()));
+            let is_flag = name.is_some_and(|name| name.starts_with('-'));
+            let end = self.value(at);
+            array.add(at..end, is_secret, is_flag);
+            at = self.skip_space(end);
+            if self.byte(at) == Some(b',') {
+                at = self.skip_space(at + 1);
+            }
+        }
+        array.beside().for_each(|value| self.hide(value));
+        (at + 1).min(self.text.len())
+    }
+
+    /// The string that starts here, if it is one.
+    fn name(&self, at: usize) -> Option<String> {
+        (self.byte(at) == Some(b'"')).then(|| {
+            let end = string_end(self.text.as_bytes(), at).min(self.text.len());
+            self.string(at..end)
+        })
+    }
+
+    /// A string. One with half of a surrogate pair is searched as it is written.
+    fn string(&self, range: Range<usize>) -> String {
+        let quoted = self.text.get(range).unwrap_or_default();
+        decoded(quoted).unwrap_or_else(|| quoted.trim_matches('"').into()).into_owned()
+    }
+
+    fn hide(&mut self, value: Range<usize>) {
+        let Some(shown) = self.text.get(value.clone()) else { return };
+        let inside = shown.strip_prefix('"').and_then(|it| it.strip_suffix('"')).unwrap_or_default();
+        if shown != "null" && placeholder::read(inside.as_bytes()).is_none() {
+            let new = format!("\"{}\"", placeholder::of_part(value.len()));
+            self.changes.push((value, new));
+        }
+    }
+
+    /// The end of the value that starts here.
+    fn end(&self, start: usize) -> usize {
+        let bytes = self.text.as_bytes();
+        let (mut at, mut depth) = (start, 0_usize);
+        while let Some(byte) = bytes.get(at) {
+            at = match byte {
+                b'"' => string_end(bytes, at).min(bytes.len()),
+                b'{' | b'[' => {
+                    depth += 1;
+                    at + 1
+                }
+                b'}' | b']' => {
+                    depth = depth.saturating_sub(1);
+                    at + 1
+                }
+                _ if depth == 0 => return self.end_of_word(at),
+                _ => at + 1,
+            };
+            if depth == 0 {
+                return at;
+            }
+        }
+        bytes.len()
+    }
+
+    /// The end of a number or another word that starts here.
+    fn end_of_word(&self, start: usize) -> usize {
+        let rest = self.text.as_bytes().get(start..).unwrap_or_default();
+        let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
+        start + rest.iter().position(is_end).unwrap_or(rest.len())
+    }
+
+    fn byte(&self, at: usize) -> Option<u8> {
+        self.text.as_bytes().get(at).copied()
+    }
+
+    fn skip_space(&self, at: usize) -> usize {
+        let rest = self.text.as_bytes().get(at..).unwrap_or_default();
+        at + rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count()
+    }
 }
 
 #[cfg(test)]
@@ -145,7 +259,7 @@ mod tests {
 
     impl Secrets for Rule {
         fn is_secret(&mut self, key: &[u8]) -> bool {
-            key == b"token"
+            key == b"token" || key == b"--token"
         }
 
         fn is_suspect(&self, text: &[u8]) -> bool {
@@ -164,18 +278,56 @@ mod tests {
         assert_eq!(of(text).as_deref(), Some(shown));
         assert_eq!(of(shown), None, "redacting twice changes nothing");
         assert_eq!(of(r#"{"a": "token", "b": ["token"]}"#), None);
+        assert_eq!(of(r#"{"token": null, "b": [], "c": {}}"#), None);
         assert_eq!(of("the token is x"), None);
     }
 
     #[test]
-    fn escaped_keys_and_json_in_strings_are_read() {
+    fn values_beside_their_names_are_redacted() {
+        for (text, shown) in [
+            (
+                r#"[{"name":"token","value":"hunter2"},{"name":"a","value":1}]"#,
+                r#"[{"name":"token","value":"<redacted: 9 bytes>"},{"name":"a","value":1}]"#,
+            ),
+            (
+                r#"{"value":{"x":"hunter2"},"key":"token"}"#,
+                r#"{"value":"<redacted: 15 bytes>","key":"token"}"#,
+            ),
+            (
+                r#"{"headerName":"token","headerValue":"hunter2"}"#,
+                r#"{"headerName":"token","headerValue":"<redacted: 9 bytes>"}"#,
+            ),
+            (r#"[["token","hunter2"],["a","b"]]"#, r#"[["token","<redacted: 9 bytes>"],["a","b"]]"#),
+            (r#"["a","b","token","hunter2"]"#, r#"["a","b","token","<redacted: 9 bytes>"]"#),
+            (r#"["run","--token","hunter2"]"#, r#"["run","--token","<redacted: 9 bytes>"]"#),
+            (r#"{"url":"https://x/?token=hunter2"}"#, r#"{"url":"https://x/?token=<redacted: 7 bytes>"}"#),
+            (r#"{"a":{"token=hunter2":1}}"#, r#"{"a":"<redacted: 19 bytes>"}"#),
+        ] {
+            assert_eq!(of(text).as_deref(), Some(shown));
+            assert_eq!(of(shown), None, "redacting twice changes nothing");
+        }
+        for plain in
+            [r#"{"name":"token","size":3}"#, r#"["a","token","b"]"#, r#"{"value":"token","name":"a"}"#]
+        {
+            assert_eq!(of(plain), None);
+        }
+    }
+
+    #[test]
+    fn escaped_keys_and_texts_in_strings_are_read() {
         assert!(!of(r#"{"to\u006ben": "hunter2"}"#).unwrap().contains("hunter2"));
+        let bom = of("\u{feff} {\"token\": \"hunter2\"}").unwrap();
+        assert_eq!(bom, "\u{feff} {\"token\": \"<redacted: 9 bytes>\"}");
         let mut inner = json!({"token": "hunter2"}).to_string();
-        for _ in 0..3 {
-            inner = json!({"text": inner}).to_string();
+        for level in 0..6 {
+            inner = match level % 3 {
+                0 => json!({"text": inner}).to_string(),
+                1 => format!("data: {inner}"),
+                _ => Value::from(inner).to_string(),
+            };
             assert!(!of(&inner).unwrap().contains("hunter2"), "{inner}");
         }
-        for _ in 0..3 {
+        for _ in 0..9 {
             inner = json!([inner]).to_string();
         }
         assert!(!of(&inner).unwrap().contains("hunter2"), "{inner}");
@@ -184,6 +336,7 @@ mod tests {
     #[test]
     fn text_that_is_no_json_is_redacted_whole_if_it_names_a_secret() {
         assert_eq!(of(r#"{"token": "hunter2""#).as_deref(), Some("<redacted: text, 19 bytes>"));
+        assert_eq!(of("<redacted: text, 19 bytes>"), None);
         assert_eq!(of("{unrelated"), None);
         let deep = format!("{}{{\"token\": \"hunter2\"}}{}", "[".repeat(10_000), "]".repeat(10_000));
         assert!(!of(&deep).unwrap().contains("hunter2"));

@@ -1,6 +1,6 @@
 //! Computes the original sizes of redacted values: each placeholder contains the size of its value.
 
-use super::redactor::{MARK, PLACEHOLDER};
+use super::{placeholder, redactor::MARK};
 use crate::{
     protocol::frame::Frame,
     value::{token::Token, walk::Walk},
@@ -22,49 +22,46 @@ pub(super) fn frame_size(frame: &Frame) -> Option<usize> {
 pub(super) fn value_size(bytes: &[u8]) -> usize {
     let mut walk = Walk::value(bytes, 0);
     let (mut size, mut at) = (bytes.len(), 0);
-    // Whether the last two tokens start a map whose only key is `redacted`.
-    let (mut is_map, mut is_stand_in) = (false, false);
+    // Whether the last token is the key `redacted`, and whether that is the first key of a map with one.
+    let (mut is_stand_in, mut is_map) = (None, false);
     while let Ok(Some((token, is_key))) = walk.next() {
         let length = walk.at() - std::mem::replace(&mut at, walk.at());
-        if let (Token::Str(text), false) = (token, is_key)
-            && let Some(was) = size_said(text)
-        {
-            // The map and its key replace the value, too.
-            let taken = length + if is_stand_in { STAND_IN } else { 0 };
-            size = size.saturating_sub(taken).saturating_add(was);
+        if let (Token::Str(text), false) = (token, is_key) {
+            if let Some(stands_for) = placeholder::read(text) {
+                // The key replaces the value, too, and for a value that was no map, so does the map.
+                let is_removed = stands_for.kind == placeholder::FIELDS;
+                let taken = match (is_stand_in, is_removed) {
+                    (Some(_), true) => KEY,
+                    (Some(true), false) => KEY + 1,
+                    _ => 0,
+                };
+                size = size.saturating_sub(length + taken).saturating_add(stands_for.size);
+            } else {
+                size = size.saturating_add_signed(-placeholder::growth(text));
+            }
         }
-        is_stand_in = is_map && is_key && token == Token::Str(b"redacted");
+        is_stand_in = (is_key && token == Token::Str(b"redacted")).then_some(is_map);
         is_map = token == Token::Map(1);
     }
     size
 }
 
-/// The size of a map with the single key `redacted`, without its value.
-const STAND_IN: usize = 1 + 1 + "redacted".len();
+/// The size of the key `redacted`.
+const KEY: usize = 1 + "redacted".len();
 
 /// The original size of a frame that was replaced as a whole and can no longer be decoded.
 pub(super) fn whole(bytes: &[u8]) -> Option<usize> {
     let mut walk = Walk::value(bytes, 0);
     let mut last = None;
     while let Ok(Some((token, is_key))) = walk.next() {
-        if let Token::Str(text) = token
-            && !is_key
-            && text.starts_with(FRAME)
+        if let (Token::Str(text), false) = (token, is_key)
+            && let Some(stands_for) = placeholder::read(text)
+            && stands_for.kind == placeholder::FRAME
         {
-            last = size_said(text);
+            last = Some(stands_for.size);
         }
     }
     last
-}
-
-const FRAME: &[u8] = b"<redacted: frame, ";
-
-/// The size in a placeholder such as `<redacted: string, 8 bytes>`.
-fn size_said(text: &[u8]) -> Option<usize> {
-    let text = std::str::from_utf8(text).ok()?.strip_prefix(PLACEHOLDER)?.strip_suffix(" bytes>")?;
-    let (_, size) = text.rsplit_once(' ')?;
-    // No frame is larger, so a larger number is not trusted.
-    size.parse().ok().filter(|size| *size <= crate::value::Limits::BYTES)
 }
 
 #[cfg(test)]
@@ -73,7 +70,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::recording::{Redact, redactor::Redactor};
+    use crate::recording::{Redact, hidden_calls::Route, redactor::Redactor};
 
     fn request(parameters: &serde_json::Value) -> Bytes {
         let body = json!({"id": "a", "toolName": "sign_in", "parameters": parameters, "execution": "client"});
@@ -83,11 +80,10 @@ mod tests {
 
     #[test]
     fn redacted_frame_has_the_size_of_the_original() {
-        let secrets =
-            json!({"user": "ada", "password": "hunter2", "list": [{"api_key": {"deep": [1, 2, 3]}}]});
-        for rule in [Redact::default(), Redact::default().tool("sign_in")] {
+        let secrets = json!({"user": "ada", "password": "hunter2", "list": [{"api_key": {"deep": [1, 2, 3]}}], "url": "?pin=1"});
+        for rule in [Redact::default(), Redact::default().tool("sign_in"), Redact::everything()] {
             let original = request(&secrets);
-            let redacted = Redactor::new(rule).payload(original.clone());
+            let redacted = Redactor::new(rule).payload(original.clone(), Route::default());
             assert_ne!(redacted, original);
             let size = |payload: &Bytes, original: bool| {
                 let frame = Frame::decode(payload.clone()).unwrap();
@@ -105,7 +101,7 @@ mod tests {
             assert_eq!(size(&redacted, false), size(&original, true));
         }
         let torn = request(&secrets).slice(..40);
-        let replaced = Redactor::new(Redact::everything()).payload(torn);
+        let replaced = Redactor::new(Redact::everything()).payload(torn, Route::default());
         assert_eq!(whole(&replaced), Some(40));
     }
 }

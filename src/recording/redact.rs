@@ -2,21 +2,43 @@
 
 use std::collections::BTreeSet;
 
+use super::secret_names::{self, folded};
+
 /// What is redacted in a recording before it is written.
 ///
-/// By default, two things are redacted: the value of every map key with a secret name, in every frame and at any
-/// depth except in tool definitions; and the parameters, progress and results of the tools named here, which always
-/// include `bridge.authorize`. A participant's builder adds its own tools that do not
-/// [disclose](crate::ToolOptions::disclose) everything.
+/// By default, two things are redacted: the values of secret names, in every frame and at any depth except in tool
+/// definitions; and the data of the tools named here, which always include `bridge.authorize`. A participant's
+/// builder adds its own tools that do not [disclose](crate::ToolOptions::disclose) everything.
 ///
-/// A name is secret if it contains password, passwd, secret, token, apikey, authorization, cookie, credential or
-/// privatekey, ignoring case, `-` and `_`; or if it is, or has as a word, otp, cvv or pin.
+/// # Secret names
 ///
-/// Texts that are JSON objects or lists, such as the document of another system in a result, are searched too; one that
-/// cannot be read and contains a secret name is replaced as a whole.
+/// A name is secret if it contains password, passwd, passphrase, passcode, pincode, secret, token, apikey, accesskey,
+/// privatekey, authorization, bearer, cookie or credential, ignoring case and everything but letters and digits; or if
+/// it is, or has as a word, auth, cvc, cvv, jwt, otp, pin, pwd or totp (`userPINCode`, `cvv2`). [`key`](Redact::key)
+/// adds names. The value of such a name is redacted
+///
+/// - in a map, and in a text that is a JSON object or list; one that cannot be read and contains a secret name is
+///   replaced as a whole;
+/// - beside it: `{"name": "Authorization", "value": …}`, `["Authorization", …]` in a list of an even length, and after
+///   an option in a list of arguments;
+/// - in any other text: parameters of URLs and forms, header lines, `name: value` and `name=value` in configuration
+///   files, options of commands, elements of XML, the password before a URL's host, a token after `Bearer`, and JSON in
+///   the middle of the text; also in texts inside such texts.
+///
+/// In texts rather more than the value is redacted than less. Encodings such as base64 and compression are not opened.
+///
+/// # Hidden tools
+///
+/// Of a hidden tool's requests, progress, results, errors, stops and acknowledgements only ids, names, states and
+/// numbers stay; all other fields are replaced, also in `meta`, and those that the protocol does not define are
+/// removed. The same holds for what refers to such a tool: its events (`bridge.event`), and permissions for its calls.
+/// [`everything`](Redact::everything) treats every frame so, including registrations, Configurations and views.
+///
+/// Calls are told apart by id and caller. Of a session with more than 16,384 calls, the latest are remembered, open
+/// ones longest. What cannot be attributed after that, or after packets were not recorded, counts as hidden.
 ///
 /// A text with its kind and size replaces each value, and the frame gets `bridge.redacted` in its `meta`. Readers
-/// report the original sizes of packets, parameters and results. A payload that is not a frame but contains such a
+/// report the original sizes of packets, parameters and results. A payload that is not a frame but contains a secret
 /// name is replaced as a whole. Everything else is recorded byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redact {
@@ -26,22 +48,6 @@ pub struct Redact {
     all: bool,
     keys: Vec<String>,
 }
-
-/// Substrings of secret keys.
-const PARTS: &[&str] = &[
-    "password",
-    "passwd",
-    "secret",
-    "token",
-    "apikey",
-    "authorization",
-    "cookie",
-    "credential",
-    "privatekey",
-];
-
-/// Secret only as separate words, since these letters are frequent elsewhere.
-const WORDS: &[&str] = &["otp", "cvv", "pin"];
 
 /// Keys of the wire format that most frames contain, most frequent first.
 const HARMLESS: &[&[u8]] = &[
@@ -78,6 +84,7 @@ impl Redact {
     }
 
     /// Redacts the data of all tools except those passed to [`keep`](Redact::keep), in addition to the default rule.
+    /// Messages of other programs in a file are removed.
     pub fn everything() -> Self {
         Self { on: true, tools: BTreeSet::new(), all: true, keys: Vec::new() }
     }
@@ -103,10 +110,10 @@ impl Redact {
         self
     }
 
-    /// Redacts the values of keys that contain this text, ignoring case, `-` and `_`.
+    /// Redacts the values of keys that contain this text, ignoring case, in any script, and everything but letters and digits.
     #[must_use]
     pub fn key(mut self, part: &str) -> Self {
-        self.keys.push(squeezed(part.as_bytes()));
+        self.keys.push(folded(part));
         self
     }
 
@@ -139,13 +146,27 @@ impl Redact {
         self.all
     }
 
+    /// Whether any tool is not hidden although the others are.
+    pub(super) fn keeps_any(&self) -> bool {
+        self.all && !self.tools.is_empty()
+    }
+
+    /// Whether a tool is hidden that the user named. The results of `bridge.authorize` hold no secrets.
+    pub(super) fn hides_named(&self) -> bool {
+        !self.all && self.tools.iter().any(|tool| tool != AUTHORIZE)
+    }
+
     /// Whether the value of this key is redacted.
     pub(super) fn is_secret(&self, key: &[u8]) -> bool {
-        let plain = squeezed(key);
-        let parts = PARTS.iter().copied().filter(|_| self.on).chain(self.keys.iter().map(String::as_str));
-        parts.into_iter().any(|part| !part.is_empty() && plain.contains(part))
-            || (self.on
-                && words(key).any(|word| WORDS.iter().any(|it| word.eq_ignore_ascii_case(it.as_bytes()))))
+        let name = String::from_utf8_lossy(key);
+        if self.on && secret_names::is_secret(&name) {
+            return true;
+        }
+        if self.keys.is_empty() {
+            return false;
+        }
+        let plain = folded(&name);
+        self.keys.iter().any(|part| !part.is_empty() && plain.contains(part))
     }
 
     /// Whether bytes that are not a frame contain the name of a secret.
@@ -155,54 +176,22 @@ impl Redact {
     }
 }
 
-/// A name in lower case without `-`, `_`, space and dot. Other bytes are kept.
-fn squeezed(name: &[u8]) -> String {
-    let kept = name.iter().filter(|byte| !matches!(byte, b'-' | b'_' | b' ' | b'.'));
-    kept.map(|byte| byte.to_ascii_lowercase() as char).collect()
-}
-
-/// The words of a name: `user-pin`, `userPin` and `USER_PIN` have two.
-fn words(name: &[u8]) -> impl Iterator<Item = &[u8]> {
-    name.split(|byte| !byte.is_ascii_alphanumeric())
-        .flat_map(|part| part.chunk_by(|one, two| !(one.is_ascii_lowercase() && two.is_ascii_uppercase())))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn secret_keys_match_by_substring_and_short_ones_by_word() {
+    fn added_keys_are_secret_whatever_their_case() {
         let redact = Redact::default().key("mother_maiden");
-        for secret in [
-            "password",
-            "userPassword",
-            "PASSWD",
-            "client_secret",
-            "accessToken",
-            "api_key",
-            "x-api-key",
-            "apiKey",
-            "Authorization",
-            "Set-Cookie",
-            "credentials",
-            "private_key",
-            "privateKey",
-            "otp",
-            "OTP",
-            "card_cvv",
-            "pin",
-            "pinCode",
-            "user-pin",
-            "motherMaidenName",
-        ] {
+        for secret in ["password", "PINCode", "motherMaidenName"] {
             assert!(redact.is_secret(secret.as_bytes()), "{secret}");
         }
-        for plain in
-            ["", "name", "shipping", "spin", "pinned", "option", "toolName", "traceparent", "pass", "keys"]
-        {
-            assert!(!redact.is_secret(plain.as_bytes()), "{plain}");
+        assert!(!redact.is_secret(b"name") && !redact.is_secret(b""));
+        let own = Redact::nothing().key("schlüssel").key("пароль").key("---");
+        for secret in ["SCHLÜSSEL", "Auto-Schlüssel", "Пароль", "мойПароль"] {
+            assert!(own.is_secret(secret.as_bytes()), "{secret}");
         }
+        assert!(!own.is_secret(b"password"));
         for key in HARMLESS {
             assert!(!redact.is_secret(key) && !redact.is_harmless(key) && Redact::default().is_harmless(key));
         }

@@ -1,18 +1,19 @@
 //! Redacts secrets in frames and leaves the rest byte for byte.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    ops::Range,
-};
+use std::{cmp::Reverse, collections::HashSet, ops::Range};
 
 use bytes::Bytes;
 
 use super::{
-    Redact,
+    Redact, RoomEvent,
+    allow_list::{self, is_placeholder},
+    hidden_calls::{HiddenCalls, Route},
     json_secrets::{Secrets, is_like_json, redacted},
+    placeholder, secret_text,
+    siblings::{Array, Map},
 };
 use crate::{
-    protocol::frame::{Frame, Kind, Message},
+    protocol::frame::{Frame, Kind, Message, ToolUseRequest},
     value::{
         token::{Token, skip},
         walk::Walk,
@@ -23,11 +24,11 @@ use crate::{
 /// The key in `meta` that marks a redacted frame.
 pub(crate) const MARK: &str = "bridge.redacted";
 
-/// The start of a placeholder. A placeholder is not redacted again.
-pub(super) const PLACEHOLDER: &str = "<redacted: ";
+/// The prefix of the reserved tools, whose calls may be about another tool.
+const RESERVED: &str = "bridge.";
 
-/// How many calls of hidden tools await their results: more than are ever open at once.
-const CALLS: usize = 16_384;
+/// How many further calls a question may decide (`wire.md`, section 4.10). One about more is hidden, unless no tool is.
+const MAX_OTHERS: usize = 32;
 
 /// The size of the cache of keys known to be harmless, and the longest key in it, in bytes.
 const PLAIN_KEYS: usize = 1_024;
@@ -37,8 +38,7 @@ const PLAIN_KEY: usize = 64;
 #[derive(Debug)]
 pub(super) struct Redactor {
     rule: Redact,
-    /// Calls of hidden tools or, if all tools are hidden, of the exceptions; oldest first.
-    calls: VecDeque<String>,
+    calls: HiddenCalls,
     plain: HashSet<Box<[u8]>>,
     /// The stack of a walk, reused to avoid allocations.
     open: Vec<(u64, bool)>,
@@ -49,7 +49,7 @@ type Change = (Range<usize>, Vec<u8>);
 
 impl Redactor {
     pub(super) fn new(rule: Redact) -> Self {
-        Self { rule, calls: VecDeque::new(), plain: HashSet::new(), open: Vec::new() }
+        Self { rule, calls: HiddenCalls::default(), plain: HashSet::new(), open: Vec::new() }
     }
 
     /// Hides a tool, unless redaction is off.
@@ -57,34 +57,86 @@ impl Redactor {
         self.rule = std::mem::replace(&mut self.rule, Redact::nothing()).hiding(tool);
     }
 
+    /// Notes that packets are missing. One of them may have been the request of a hidden tool.
+    pub(super) fn miss(&mut self) {
+        if self.rule.hides_named() {
+            self.calls.miss();
+        }
+    }
+
+    /// Returns whether the messages of other programs in a file are removed, since nothing in them is known.
+    pub(super) fn removes_foreign(&self) -> bool {
+        self.rule.hides_all()
+    }
+
     /// Returns the payload to write: the same bytes if nothing is secret.
-    pub(super) fn payload(&mut self, payload: Bytes) -> Bytes {
+    pub(super) fn payload(&mut self, payload: Bytes, route: Route<'_>) -> Bytes {
         if self.rule.is_idle() || self.is_clean(&payload) {
             return payload;
         }
         let Ok(frame) = Frame::decode(payload.clone()) else {
             return self.unreadable(payload, None);
         };
-        let hidden = match self.is_hidden(&frame) {
+        let hidden = match self.is_hidden(&frame, route) {
             Some(hidden) => hidden,
             None => return self.unreadable(payload, Some(frame.kind())),
         };
-        let mut changes = Vec::new();
         // A validated value can be walked; otherwise the payload is replaced as a whole.
-        let walked = self.secrets(&frame, hidden, &mut changes);
-        if walked.is_none() {
-            return whole(&payload, Some(frame.kind()));
+        let redacted = if hidden { self.reduced(&frame) } else { self.without_secrets(&frame) };
+        match redacted {
+            Some(None) => payload,
+            Some(Some(redacted)) => redacted.into(),
+            None => whole(&payload, Some(frame.kind())),
         }
-        if changes.is_empty() {
-            return payload;
-        }
-        marked(&payload, &changes).map_or_else(|| whole(&payload, Some(frame.kind())), Bytes::from)
     }
 
-    /// A quick check without decoding: true if no key is secret, no text names a hidden tool, and no call of a hidden
-    /// tool is known. Most frames pass.
+    /// Returns the event to write: the same if nothing in it is secret.
+    pub(super) fn event(&mut self, event: RoomEvent) -> RoomEvent {
+        match event {
+            RoomEvent::Unasked { call, tool, code, message, took_ms } => {
+                let message = if self.rule.is_hidden(&tool) {
+                    hidden_text(message)
+                } else {
+                    self.text(&message).unwrap_or(message)
+                };
+                RoomEvent::Unasked { call, tool, code, message, took_ms }
+            }
+            RoomEvent::Unrecorded { .. } => {
+                self.miss();
+                event
+            }
+            other => other,
+        }
+    }
+
+    /// Returns the event in a file to write; none for one that is not known, if everything is hidden.
+    pub(super) fn event_json(&mut self, json: Bytes) -> Option<Bytes> {
+        if self.rule.is_idle() {
+            return Some(json);
+        }
+        let event = match serde_json::from_slice::<RoomEvent>(&json) {
+            Ok(RoomEvent::Other) | Err(_) => {
+                let text = String::from_utf8_lossy(&json);
+                let redacted = self.text(&text).map(Bytes::from);
+                return (!self.rule.hides_all()).then(|| redacted.unwrap_or_else(|| json.clone()));
+            }
+            Ok(event) => event,
+        };
+        let redacted = self.event(event.clone());
+        if redacted == event {
+            return Some(json);
+        }
+        serde_json::to_vec(&redacted).ok().map(Bytes::from)
+    }
+
+    fn text(&mut self, text: &str) -> Option<String> {
+        if self.rule.is_idle() { None } else { redacted(text, self) }
+    }
+
+    /// A quick check without decoding: true if nothing in the frame can be secret, and no call of a hidden tool is known. Most
+    /// frames pass.
     fn is_clean(&mut self, bytes: &[u8]) -> bool {
-        if self.rule.hides_all() || !self.calls.is_empty() {
+        if self.rule.hides_all() || !self.calls.is_idle() {
             return false;
         }
         let mut walk = Walk::value_with(bytes, 0, std::mem::take(&mut self.open));
@@ -99,93 +151,229 @@ impl Redactor {
             match walk.next() {
                 Ok(None) => return true,
                 Ok(Some((Token::Str(key), true))) if self.is_secret(key) => return false,
-                Ok(Some((Token::Str(text) | Token::Bin(text), _))) if self.rule.names(text) => return false,
-                Ok(Some((Token::Str(text), false))) if is_like_json(text) => return false,
+                Ok(Some((Token::Str(text) | Token::Bin(text), _))) => {
+                    if self.rule.names(text) || self.may_hold_secret(text) {
+                        return false;
+                    }
+                }
                 Ok(Some(_)) => {}
                 Err(_) => return false,
             }
         }
     }
 
-    /// Whether all data of the frame is redacted; none if its call is unknown.
-    fn is_hidden(&mut self, frame: &Frame) -> Option<bool> {
-        match frame.kind() {
-            Kind::TOOL_USE_REQUEST => {
-                let Ok(Message::ToolUseRequest(request)) = frame.message() else { return None };
-                let hidden = self.rule.is_hidden(&request.tool_name);
-                let listed = hidden != self.rule.hides_all();
-                if listed && !self.calls.iter().any(|id| *id == request.id.as_str()) {
-                    if self.calls.len() == CALLS {
-                        self.calls.pop_front();
-                    }
-                    self.calls.push_back(request.id.as_str().to_owned());
-                }
-                Some(hidden)
-            }
-            Kind::TOOL_USE_RESULT | Kind::TOOL_PROGRESS
-                if !self.calls.is_empty() || self.rule.hides_all() =>
-            {
-                let id = frame.peek_id()?;
-                Some(self.calls.iter().any(|call| call == id) != self.rule.hides_all())
-            }
-            _ => Some(false),
+    /// Whether a key or a text may be redacted in some frames.
+    fn may_hold_secret(&mut self, text: &[u8]) -> bool {
+        if is_like_json(text) {
+            return true;
         }
+        let Ok(text) = std::str::from_utf8(text) else { return false };
+        self.is_secret_name(text.as_bytes()) || secret_text::has_secret(text, self)
     }
 
-    /// Keeps an undecodable payload, unless it contains the name of a secret.
+    /// Whether everything but the allowed fields of the frame is redacted; none if its message cannot be read.
+    fn is_hidden(&mut self, frame: &Frame, route: Route<'_>) -> Option<bool> {
+        let message = match frame.message() {
+            Ok(message) => message,
+            // Whether it is about a hidden call is unknown.
+            Err(_) if self.is_tracking() || self.rule.hides_all() => return None,
+            Err(_) => return if frame.kind() == Kind::TOOL_USE_REQUEST { None } else { Some(false) },
+        };
+        let all = self.rule.hides_all();
+        Some(match message {
+            Message::ToolUseRequest(request) => {
+                let hidden = self.hides_request(&request, route);
+                // Calls of other tools matter only if they must be told apart from those.
+                let is_default = hidden == all;
+                if !is_default || self.is_tracking() || self.rule.keeps_any() {
+                    self.calls.begin(route, request.id.as_str(), hidden);
+                }
+                hidden
+            }
+            Message::ToolUseResult(result) => {
+                let hidden = self.hides_call(result.id.as_str(), route)
+                    || result.result_id.is_some_and(|id| self.calls.is_hidden(route, &id) == Some(true));
+                self.calls.end(route, result.id.as_str());
+                hidden
+            }
+            Message::ToolProgress(progress) => self.hides_call(progress.id.as_str(), route),
+            Message::Error(error) => error.originating_id.map_or(all, |id| self.hides_origin(&id, route)),
+            Message::Acknowledgement(it) => {
+                it.acknowledged_message_id.map_or(all, |id| self.hides_call(&id, route))
+            }
+            Message::ControlStop(stop) => stop.target_id.map_or(all, |id| self.hides_call(&id, route)),
+            _ => all,
+        })
+    }
+
+    /// Whether any call is known, or may be missing.
+    fn is_tracking(&self) -> bool {
+        !self.calls.is_idle()
+    }
+
+    fn hides_request(&self, request: &ToolUseRequest, route: Route<'_>) -> bool {
+        if self.rule.is_hidden(&request.tool_name) {
+            return true;
+        }
+        if !request.tool_name.starts_with(RESERVED) {
+            return false;
+        }
+        // What belongs to an earlier call, and questions about one.
+        let text = |path: &str| request.parameters.get(path).and_then(|it| it.as_str().map(str::to_owned));
+        let is_hidden = |tool: Option<String>| tool.is_some_and(|tool| self.rule.is_hidden(&tool));
+        let named = (0..MAX_OTHERS).map_while(|at| {
+            request.parameters.get(&format!("others/{at}"))?;
+            Some(text(&format!("others/{at}/name")))
+        });
+        is_hidden(text("tool"))
+            || is_hidden(text("toolCall/name"))
+            || named.into_iter().any(is_hidden)
+            || request.parameters.get(&format!("others/{MAX_OTHERS}")).is_some()
+            || text("call").is_some_and(|call| self.calls.is_hidden(route, &call) == Some(true))
+            || text("toolCall/toolCallId")
+                .is_some_and(|call| self.calls.is_hidden(route, &call) == Some(true))
+    }
+
+    fn hides_call(&self, id: &str, route: Route<'_>) -> bool {
+        let unknown = self.rule.hides_all() || self.calls.is_incomplete();
+        self.calls.is_hidden(route, id).unwrap_or(unknown)
+    }
+
+    /// Whether an error is about a hidden call: it names the call, or a byte stream whose id begins with that of the call.
+    fn hides_origin(&self, id: &str, route: Route<'_>) -> bool {
+        let mut parts = id.rsplitn(3, '.');
+        let call = parts.nth(2).filter(|call| self.calls.is_hidden(route, call).is_some());
+        self.hides_call(call.unwrap_or(id), route)
+    }
+
+    /// Keeps an undecodable payload, unless it contains the name of a secret, or may be about a hidden call.
     fn unreadable(&self, payload: Bytes, kind: Option<Kind>) -> Bytes {
-        if self.rule.is_suspect(&payload) { whole(&payload, kind) } else { payload }
+        let is_suspect = self.is_tracking() || self.rule.is_suspect(&payload);
+        if is_suspect { whole(&payload, kind) } else { payload }
     }
 
-    /// Finds the ranges to redact, in order.
-    fn secrets(&mut self, frame: &Frame, hidden: bool, changes: &mut Vec<Change>) -> Option<()> {
+    /// The frame with the allowed fields alone. The outer result is none if that is impossible, the inner if it has no others.
+    fn reduced(&self, frame: &Frame) -> Option<Option<Vec<u8>>> {
+        let is_kept = |tool: &str| !self.rule.is_hidden(tool);
+        let (reduced, has_changed) = allow_list::reduced(frame.as_bytes(), frame.kind(), &is_kept)?;
+        if !has_changed {
+            return Some(None);
+        }
+        let marked = marked(&reduced, &[])?;
+        // Readers must still understand it.
+        let frame = Frame::decode(Bytes::from(marked.clone())).ok()?;
+        frame.message().ok()?;
+        Some(Some(marked))
+    }
+
+    /// The frame without its secrets. The outer result is none if that is impossible, the inner if it has none.
+    fn without_secrets(&mut self, frame: &Frame) -> Option<Option<Vec<u8>>> {
+        let mut changes = Vec::new();
+        self.secrets(frame, &mut changes)?;
+        if changes.is_empty() {
+            return Some(None);
+        }
+        changes.sort_by_key(|(range, _)| (range.start, Reverse(range.end)));
+        let mut end = 0;
+        // A value in which something is redacted may be redacted as a whole.
+        changes.retain(|(range, _)| {
+            let is_outer = range.start >= end;
+            end = end.max(range.end);
+            is_outer
+        });
+        marked(frame.as_bytes(), &changes).map(Some)
+    }
+
+    /// Finds the ranges to redact.
+    fn secrets(&mut self, frame: &Frame, changes: &mut Vec<Change>) -> Option<()> {
         let bytes = frame.as_bytes();
         for (key, value) in pairs(bytes, 0)? {
             let body = text(bytes, key.start) == Some(b"body");
             if body && frame.kind() == Kind::TOOLS_REGISTER {
                 continue; // definitions contain no values
             }
-            if !body || !hidden {
-                self.walk(bytes, key.start..value.end, changes)?;
-                continue;
-            }
-            for (key, value) in pairs(bytes, value.start).unwrap_or_default() {
-                match text(bytes, key.start) {
-                    Some(b"parameters" | b"arguments" | b"result" | b"data" | b"content") => {
-                        change(bytes, &value, true, changes);
-                    }
-                    Some(b"errorMessage" | b"error_message" | b"error" | b"message") => {
-                        change(bytes, &value, false, changes);
-                    }
-                    _ => self.walk(bytes, key.start..value.end, changes)?,
+            let is_map = matches!(Token::read(bytes, value.start).ok()?.0, Token::Map(_));
+            if is_map && (body || text(bytes, key.start) == Some(b"meta")) {
+                // The fields of a frame are no names of each other.
+                for (key, _) in pairs(bytes, value.start)? {
+                    self.pair(bytes, key, changes)?;
                 }
+            } else {
+                self.pair(bytes, key, changes)?;
             }
         }
         Some(())
     }
 
-    /// Searches a key and its value, at any depth.
-    fn walk(&mut self, bytes: &[u8], pair: Range<usize>, changes: &mut Vec<Change>) -> Option<()> {
-        let mut walk = Walk::pair(bytes, pair.start);
-        let mut start = walk.at();
-        while let Some((token, is_key)) = walk.next().ok()? {
-            match token {
-                Token::Str(key) if is_key && self.is_secret(key) => {
-                    change(bytes, &walk.skip_value().ok()?, false, changes);
-                }
-                Token::Str(text) if !is_key && is_like_json(text) => {
-                    let text = std::str::from_utf8(text).ok()?;
-                    if let Some(redacted) = redacted(text, self) {
-                        let mut out = Vec::new();
-                        out.str(&redacted);
-                        changes.push((start..walk.at(), out));
-                    }
-                }
-                _ => {}
-            }
-            start = walk.at();
+    /// Searches the value of this key, at any depth. Returns its end, and whether the key itself holds a secret.
+    fn pair(&mut self, bytes: &[u8], key: Range<usize>, changes: &mut Vec<Change>) -> Option<(usize, bool)> {
+        let name = text(bytes, key.start);
+        if let Some(name) = name
+            && self.is_secret(name)
+        {
+            let end = skip(bytes, key.end).ok()?;
+            change(bytes, &(key.end..end), changes);
+            return Some((end, false));
         }
-        Some(())
+        let end = self.value(bytes, key.end, changes)?;
+        let name = name.and_then(|name| std::str::from_utf8(name).ok());
+        Some((end, name.is_some_and(|name| redacted(name, self).is_some())))
+    }
+
+    /// Searches the value that starts here, and returns its end. The scan has limited the depth.
+    fn value(&mut self, bytes: &[u8], at: usize, changes: &mut Vec<Change>) -> Option<usize> {
+        let (token, inside) = Token::read(bytes, at).ok()?;
+        match token {
+            Token::Map(count) => {
+                let (mut map, mut start, mut has_secret_key) = (Map::default(), inside, false);
+                for _ in 0..count {
+                    let middle = skip(bytes, start).ok()?;
+                    let (end, is_secret_key) = self.pair(bytes, start..middle, changes)?;
+                    has_secret_key |= is_secret_key;
+                    if let Some(key) = text(bytes, start) {
+                        let name = text(bytes, middle);
+                        let is_secret = name.is_some_and(|name| self.is_secret_name(name));
+                        map.add(key, middle..end, is_secret);
+                    }
+                    start = end;
+                }
+                if has_secret_key {
+                    change(bytes, &(at..start), changes); // two keys could become equal
+                } else {
+                    map.beside().for_each(|value| change(bytes, &value, changes));
+                }
+                Some(start)
+            }
+            Token::Array(count) => {
+                let (mut array, mut start) = (Array::default(), inside);
+                for _ in 0..count {
+                    let end = self.value(bytes, start, changes)?;
+                    let name = text(bytes, start);
+                    let is_secret = name.is_some_and(|name| self.is_secret_name(name));
+                    array.add(start..end, is_secret, name.is_some_and(|name| name.starts_with(b"-")));
+                    start = end;
+                }
+                array.beside().for_each(|value| change(bytes, &value, changes));
+                Some(start)
+            }
+            Token::Str(text) => {
+                if let Some(redacted) = redacted(std::str::from_utf8(text).ok()?, self) {
+                    let mut out = Vec::new();
+                    out.str(&redacted);
+                    changes.push((at..inside, out));
+                }
+                Some(inside)
+            }
+            Token::Bin(data) => {
+                if let Ok(text) = std::str::from_utf8(data)
+                    && redacted(text, self).is_some()
+                {
+                    change(bytes, &(at..inside), changes);
+                }
+                Some(inside)
+            }
+            _ => Some(inside),
+        }
     }
 }
 
@@ -207,27 +395,22 @@ impl Secrets for Redactor {
 }
 
 /// Replaces a value by its placeholder, unless it is absent or already redacted.
-fn change(bytes: &[u8], value: &Range<usize>, in_map: bool, changes: &mut Vec<Change>) {
+fn change(bytes: &[u8], value: &Range<usize>, changes: &mut Vec<Change>) {
     let Ok((token, _)) = Token::read(bytes, value.start) else { return };
-    let taken = |token: Token<'_>| token.as_text().is_some_and(|text| text.starts_with(PLACEHOLDER));
-    let again = match token {
-        Token::Map(1) => pairs(bytes, value.start)
-            .and_then(|pairs| Token::read(bytes, pairs.first()?.1.start).ok())
-            .is_some_and(|(token, _)| taken(token)),
-        token => taken(token),
-    };
-    if token.is_absent() || again {
+    if token.is_absent() || is_placeholder(bytes, value.start, &token) {
         return;
     }
     let mut out = Vec::new();
-    if in_map {
-        out.map(1);
-        out.str("redacted");
-    }
-    let kind = token.kind();
-    let kind = kind.trim_start_matches("an ").trim_start_matches("a ");
-    out.str(&format!("{PLACEHOLDER}{kind}, {} bytes>", value.len()));
+    out.str(&placeholder::of(token.kind(), value.len()));
     changes.push((value.clone(), out));
+}
+
+/// The placeholder of a text, unless it is one.
+fn hidden_text(text: String) -> String {
+    match placeholder::read(text.as_bytes()) {
+        Some(_) => text,
+        None => placeholder::of("a string", text.len()),
+    }
 }
 
 /// Returns the frame with the changes, and with the mark in its `meta`.
@@ -292,12 +475,12 @@ fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
     out.str(MARK);
     out.bool(true);
     out.str("redacted");
-    out.str(&format!("{PLACEHOLDER}frame, {} bytes>", payload.len()));
+    out.str(&placeholder::of(placeholder::FRAME, payload.len()));
     out.into()
 }
 
 /// The keys and values of the map at this offset.
-fn pairs(bytes: &[u8], at: usize) -> Option<Vec<(Range<usize>, Range<usize>)>> {
+pub(super) fn pairs(bytes: &[u8], at: usize) -> Option<Vec<(Range<usize>, Range<usize>)>> {
     let (Token::Map(count), mut at) = Token::read(bytes, at).ok()? else { return None };
     let mut pairs = Vec::new();
     for _ in 0..count {
@@ -310,7 +493,7 @@ fn pairs(bytes: &[u8], at: usize) -> Option<Vec<(Range<usize>, Range<usize>)>> {
 }
 
 /// The string at this offset.
-fn text(bytes: &[u8], at: usize) -> Option<&[u8]> {
+pub(super) fn text(bytes: &[u8], at: usize) -> Option<&[u8]> {
     match Token::read(bytes, at).ok()? {
         (Token::Str(text), _) => Some(text),
         _ => None,
@@ -337,6 +520,10 @@ mod tests {
         frame(&json!({"stanzaId": 1, "conversationId": "r", "type": 7, "meta": {}, "body": body}))
     }
 
+    fn pay(redactor: &mut Redactor, payload: Bytes) -> Bytes {
+        redactor.payload(payload, Route::default())
+    }
+
     fn shown(bytes: &Bytes) -> Value {
         Frame::decode(bytes.clone()).unwrap().to_json().unwrap()
     }
@@ -348,7 +535,7 @@ mod tests {
             "user": "ada", "password": "hunter2",
             "list": [{"api_key": {"deep": [1, 2, 3]}, "n": 7}, {"pin": 1234, "token": null}],
         });
-        let redacted = redactor.payload(request("a", "sign_in", &parameters));
+        let redacted = pay(&mut redactor, request("a", "sign_in", &parameters));
         let shown = shown(&redacted);
         assert_eq!(
             shown["body"]["parameters"],
@@ -362,7 +549,7 @@ mod tests {
         );
         assert_eq!(shown["meta"], json!({"a": 1, "bridge.redacted": true}));
         assert!(!redacted.windows(7).any(|it| it == b"hunter2"));
-        assert_eq!(redactor.payload(redacted.clone()), redacted, "redacting twice changes nothing");
+        assert_eq!(pay(&mut redactor, redacted.clone()), redacted, "redacting twice changes nothing");
     }
 
     #[test]
@@ -372,7 +559,7 @@ mod tests {
         let document = json!({"content": [{"type": "text", "text": text}], "_meta": {"apiKey": "hunter2"}});
         let native = Native::new(ToolSystem::MCP, document.to_string());
         let result_value = ToolResult::text(text).with_native(native).to_value();
-        let redacted = Redactor::new(Redact::default()).payload(result("a", &result_value.to_json()));
+        let redacted = pay(&mut Redactor::new(Redact::default()), result("a", &result_value.to_json()));
         assert!(!redacted.windows(7).any(|it| it == b"hunter2"));
         let shown = shown(&redacted);
         assert_eq!(shown["meta"]["bridge.redacted"], true);
@@ -392,10 +579,10 @@ mod tests {
         }));
         for plain in [odd, definitions, request("a", "t", &json!({"n": 1})), Bytes::from_static(b"no frame")]
         {
-            assert_eq!(redactor.payload(plain.clone()), plain);
+            assert_eq!(pay(&mut redactor, plain.clone()), plain);
         }
         let secret = request("a", "t", &json!({"password": "hunter2"}));
-        assert_eq!(Redactor::new(Redact::nothing()).payload(secret.clone()), secret);
+        assert_eq!(pay(&mut Redactor::new(Redact::nothing()), secret.clone()), secret);
     }
 
     #[test]
@@ -417,8 +604,8 @@ mod tests {
                     }
                     let mut once = Redactor::new(Redact::default().tool("read_diary"));
                     let mut closely = Redactor::new(Redact::default().tool("read_diary"));
-                    closely.calls.push_back("another".to_owned());
-                    assert_eq!(once.payload(changed.clone()), closely.payload(changed));
+                    closely.calls.begin(Route::default(), "another", true);
+                    assert_eq!(pay(&mut once, changed.clone()), pay(&mut closely, changed));
                 }
             }
         }
@@ -427,21 +614,21 @@ mod tests {
     #[test]
     fn hidden_tool_keeps_only_name_and_outcome() {
         let mut redactor = Redactor::new(Redact::default().tool("read_diary"));
-        let asked = shown(&redactor.payload(request("a", "read_diary", &json!({"day": "monday"}))));
+        let asked = shown(&pay(&mut redactor, request("a", "read_diary", &json!({"day": "monday"}))));
         assert_eq!(asked["body"]["parameters"], json!({"redacted": "<redacted: map, 12 bytes>"}));
         assert_eq!(asked["body"]["toolName"], "read_diary");
-        let answered = shown(&redactor.payload(result("a", &json!({"text": "dear diary"}))));
+        let answered = shown(&pay(&mut redactor, result("a", &json!({"text": "dear diary"}))));
         assert_eq!(answered["body"]["result"], json!({"redacted": "<redacted: map, 17 bytes>"}));
         assert_eq!(answered["body"]["success"], true);
         let progress = frame(&json!({
             "stanzaId": 3, "conversationId": "r", "type": 1000, "meta": {},
             "body": {"id": "a", "status": "in_progress", "message": "dear"},
         }));
-        assert_eq!(shown(&redactor.payload(progress))["body"]["message"], "<redacted: string, 5 bytes>");
+        assert_eq!(shown(&pay(&mut redactor, progress))["body"]["message"], "<redacted: string, 5 bytes>");
         let other = result("b", &json!({"text": "kept"}));
-        assert_eq!(redactor.payload(other.clone()), other);
+        assert_eq!(pay(&mut redactor, other.clone()), other);
         let sign_in =
-            redactor.payload(request("c", "bridge.authorize", &json!({"url": "https://x/?code=1"})));
+            pay(&mut redactor, request("c", "bridge.authorize", &json!({"url": "https://x/?code=1"})));
         assert_eq!(shown(&sign_in)["body"]["parameters"], json!({"redacted": "<redacted: map, 23 bytes>"}));
     }
 
@@ -449,16 +636,16 @@ mod tests {
     fn undecodable_payload_naming_a_secret_is_redacted_whole() {
         let mut redactor = Redactor::new(Redact::default().tool("read_diary"));
         let secret = request("a", "t", &json!({"password": "hunter2"}));
-        let torn = redactor.payload(secret.slice(..secret.len() - 3));
+        let torn = pay(&mut redactor, secret.slice(..secret.len() - 3));
         let text = format!("<redacted: frame, {} bytes>", secret.len() - 3);
         assert!(torn.ends_with(text.as_bytes()));
         let diary = request("a", "read_diary", &json!({"day": "monday"}));
-        assert!(!redactor.payload(diary.slice(..diary.len() - 1)).windows(6).any(|it| it == b"monday"));
+        assert!(!pay(&mut redactor, diary.slice(..diary.len() - 1)).windows(6).any(|it| it == b"monday"));
         // A frame of a known type with an invalid body.
         let wrong = frame(&json!({"stanzaId": 1, "conversationId": "r", "type": 7, "meta": {}, "body": {}}));
-        assert_eq!(redactor.payload(wrong.clone()), wrong);
+        assert_eq!(pay(&mut redactor, wrong.clone()), wrong);
         let no_meta = Bytes::from_static(b"\x82\xa4type\x63\xa4body\x81\xa6Cookie\xa1x");
-        let shown = shown(&redactor.payload(no_meta));
+        let shown = shown(&pay(&mut redactor, no_meta));
         assert_eq!(
             (&shown["body"]["Cookie"], &shown["type"]),
             (&json!("<redacted: string, 2 bytes>"), &json!(99))

@@ -2,7 +2,7 @@
 //! the live file and replaces it by a rename, so that a complete file always exists.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     fs::File,
     io::{self, BufReader, BufWriter, Seek, Write},
     path::Path,
@@ -13,11 +13,13 @@ use mcap::{Compression, McapError, WriteOptions, records::MessageHeader, write::
 
 use super::{
     About, AtomicFile, Damage, DamageKind, RecordError, Recording, Redact,
-    format::{LIBRARY, METADATA, PACKETS_ARE},
+    format::{Channel, EVENTS, LIBRARY, METADATA, PACKETS_ARE},
+    hidden_calls::Route,
     reader::{CHANNELS_IN_ALL, CHANNELS_TOO_LARGE},
     records::{Allowed, ChannelRecord, Fault, MessageRecord, Record, Records, SchemaRecord},
     redactor::Redactor,
 };
+use crate::transport::Peer;
 
 /// The size of an uncompressed chunk, in bytes: small enough to read for one call, large enough to compress well.
 const CHUNK: u64 = 256 * 1024;
@@ -46,7 +48,7 @@ pub fn repair(
     output: impl AsRef<Path>,
     force: bool,
 ) -> Result<Repaired, RecordError> {
-    make(input.as_ref(), output.as_ref(), force, &mut |payload| payload)
+    make(input.as_ref(), output.as_ref(), force, None)
 }
 
 /// Writes a finished file of any recording, with the secrets that `rule` selects redacted and everything else
@@ -61,20 +63,20 @@ pub fn redact(
     force: bool,
 ) -> Result<Repaired, RecordError> {
     let mut redactor = Redactor::new(rule);
-    make(input.as_ref(), output.as_ref(), force, &mut |payload| redactor.payload(payload))
+    make(input.as_ref(), output.as_ref(), force, Some(&mut redactor))
 }
 
 fn make(input: &Path, output: &Path, force: bool, edit: Edit<'_>) -> Result<Repaired, RecordError> {
     replace(Recording::open(input)?, output, force, edit)
 }
 
-/// Transforms the payload of each packet.
-type Edit<'a> = &'a mut dyn FnMut(Bytes) -> Bytes;
+/// Redacts each message, if at all.
+type Edit<'a> = Option<&'a mut Redactor>;
 
 /// Converts a live file to a finished one.
 pub(super) fn finish(mut live: File, path: &Path) -> Result<Repaired, RecordError> {
     live.rewind().map_err(RecordError::Read)?;
-    replace(Recording::read(BufReader::new(live))?, path, true, &mut |payload| payload)
+    replace(Recording::read(BufReader::new(live))?, path, true, None)
 }
 
 /// Writes a recording to a new file, which gets its name when it is complete.
@@ -113,7 +115,7 @@ pub(super) fn rewrite<W: Write + Seek>(
         writer,
         indexed: index.channels.into_iter().map(|channel| (channel.id, channel)).collect(),
         indexed_schemas: index.schemas.into_iter().map(|schema| (schema.id, schema)).collect(),
-        packets: HashSet::new(),
+        contents: HashMap::new(),
         channels_kept: 0,
         schemas_kept: 0,
     };
@@ -126,20 +128,53 @@ pub(super) fn rewrite<W: Write + Seek>(
     copied.map(|repaired| (out, repaired))
 }
 
+/// What the messages of a channel are.
+enum Content {
+    Packets(Option<Channel>),
+    Events,
+    /// Those of another program.
+    Foreign,
+}
+
+impl Content {
+    fn of(channel: &ChannelRecord) -> Self {
+        match channel.encoding.as_str() {
+            PACKETS_ARE => Self::Packets(Channel::from_metadata(&channel.texts)),
+            _ if channel.topic == EVENTS => Self::Events,
+            _ => Self::Foreign,
+        }
+    }
+
+    /// Returns the payload to write; none if the message is left out.
+    fn edited(&self, payload: Bytes, redactor: Edit<'_>) -> Option<Bytes> {
+        let Some(redactor) = redactor else { return Some(payload) };
+        match self {
+            Self::Packets(channel) => {
+                let channel = channel.as_ref();
+                let from = channel.and_then(|it| it.from.as_ref()).map(Peer::identity);
+                let to = channel.map_or(&[][..], |it| &it.to);
+                Some(redactor.payload(payload, Route { from, to }))
+            }
+            Self::Events => redactor.event_json(payload),
+            Self::Foreign => (!redactor.removes_foreign()).then_some(payload),
+        }
+    }
+}
+
 /// A copy in progress.
 struct Copy<W: Write + Seek> {
     writer: mcap::Writer<W>,
     /// The channels and schemas in the input's index that no record before it has defined yet.
     indexed: HashMap<u16, ChannelRecord>,
     indexed_schemas: HashMap<u16, SchemaRecord>,
-    /// The channels of packets.
-    packets: HashSet<u16>,
+    /// What the messages of each channel are.
+    contents: HashMap<u16, Content>,
     channels_kept: usize,
     schemas_kept: usize,
 }
 
 impl<W: Write + Seek> Copy<W> {
-    fn run(&mut self, about: &About, mut records: Records, edit: Edit<'_>) -> Result<Repaired, RecordError> {
+    fn run(&mut self, about: &About, mut records: Records, mut edit: Edit<'_>) -> Result<Repaired, RecordError> {
         let finished = About { finished: true, ..about.clone() };
         let metadata = Metadata { name: METADATA.to_owned(), metadata: finished.to_metadata() };
         self.writer.write_metadata(&metadata).map_err(failed)?;
@@ -147,15 +182,15 @@ impl<W: Write + Seek> Copy<W> {
         let damage = loop {
             let at_byte = records.at();
             let written = match records.next() {
-                Ok(Some(Record::Message(message))) => match self.message(message, edit) {
+                Ok(Some(Record::Message(message))) => match self.message(message, edit.as_deref_mut()) {
                     // The file lacks the channel; readers skip such messages, too.
                     Err(McapError::UnknownChannel(..)) => {
                         skipped += 1;
                         Ok(())
                     }
                     written => {
-                        entries += u64::from(written.is_ok());
-                        written
+                        entries += u64::from(written.as_ref().is_ok_and(|is_written| *is_written));
+                        written.map(drop)
                     }
                 },
                 Ok(Some(Record::Channel(channel))) => self.channel(&channel),
@@ -181,7 +216,8 @@ impl<W: Write + Seek> Copy<W> {
         Ok(Repaired { entries, damage, skipped })
     }
 
-    fn message(&mut self, message: MessageRecord, edit: Edit<'_>) -> Result<(), McapError> {
+    /// Returns false if the message was left out.
+    fn message(&mut self, message: MessageRecord, edit: Edit<'_>) -> Result<bool, McapError> {
         if let Some(channel) = self.indexed.remove(&message.channel) {
             self.channel(&channel)?;
         }
@@ -191,17 +227,15 @@ impl<W: Write + Seek> Copy<W> {
             log_time: message.log_time,
             publish_time: message.publish_time,
         };
-        let is_packet = self.packets.contains(&message.channel);
-        let payload = if is_packet { edit(message.payload) } else { message.payload };
-        self.writer.write_to_known_channel(&header, &payload)
+        let content = self.contents.get(&message.channel).unwrap_or(&Content::Foreign);
+        let Some(payload) = content.edited(message.payload, edit) else { return Ok(false) };
+        self.writer.write_to_known_channel(&header, &payload).map(|()| true)
     }
 
     fn channel(&mut self, it: &ChannelRecord) -> Result<(), McapError> {
         self.indexed.remove(&it.id);
         self.channels_kept += it.cost();
-        if it.encoding == PACKETS_ARE {
-            self.packets.insert(it.id);
-        }
+        self.contents.insert(it.id, Content::of(it));
         if let Some(schema) = self.indexed_schemas.remove(&it.schema) {
             self.schema(&schema)?;
         }

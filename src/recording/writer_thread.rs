@@ -10,6 +10,7 @@ use std::{
 use super::{
     About, Direction, Happened, Moment, Redact, RoomEvent,
     anonymize::Anonymizer,
+    hidden_calls::Route,
     queue::{Batch, Item, NO_TICKET, Queue, QueuedPacket},
     redactor::Redactor,
     writer::{Writer, Written},
@@ -62,6 +63,10 @@ impl<W: Write> WriterThread<W> {
         loop {
             queue.take(&mut batch, std::mem::take(&mut self.recorded));
             batch.hidden.iter().for_each(|tool| self.redactor.hide(tool));
+            if batch.unrecorded > 0 {
+                // The results of some of them may be in this batch.
+                self.redactor.miss();
+            }
             let mut items = batch.items.drain(..);
             for item in items.by_ref() {
                 let is_packet = matches!(item, Item::Packet(..));
@@ -105,7 +110,8 @@ impl<W: Write> WriterThread<W> {
 
     fn packet(&mut self, at: Moment, packet: &QueuedPacket, queue: &Queue) -> io::Result<()> {
         self.last = at;
-        let payload = self.redactor.payload(self.anonymizer.payload(&packet.payload));
+        let route = Route { from: packet.from.as_ref().map(Peer::identity), to: &packet.to };
+        let payload = self.redactor.payload(self.anonymizer.payload(&packet.payload), route);
         let written = Written {
             direction: packet.direction,
             from: packet.from.as_ref(),
@@ -131,7 +137,8 @@ impl<W: Write> WriterThread<W> {
 
     fn event(&mut self, at: Moment, event: &RoomEvent) -> io::Result<()> {
         self.last = at;
-        self.begun(at, Some(event))?.event(at, event)
+        let event = self.redactor.event(event.clone());
+        self.begun(at, Some(&event))?.event(at, &event)
     }
 
     /// Returns the writer, and starts the file if necessary with what is known by now.

@@ -57,6 +57,7 @@ fn shown(decoded: &DecodedFrame, redacted: bool, leave: Leave) -> Value {
     }
     if redacted {
         frame.remove("body");
+        frame.remove("meta");
     }
     if let Some(body) = frame.get_mut("body").and_then(Value::as_object_mut) {
         if decoded.kind() == Kind::ERROR {

@@ -29,11 +29,6 @@ impl<'a> Walk<'a> {
         Self { bytes, at, open }
     }
 
-    /// Walks through the key that starts here, and its value.
-    pub(crate) fn pair(bytes: &'a [u8], at: usize) -> Self {
-        Self { bytes, at, open: vec![(2, true)] }
-    }
-
     /// Returns the next token, and whether it is a map's key; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<(Token<'a>, bool)>, DecodeError> {
         let is_key = loop {

@@ -145,6 +145,8 @@ mod recording_killed;
 mod recording_said;
 #[cfg(all(feature = "cli", unix))]
 mod recordings;
+#[cfg(all(feature = "cli", unix))]
+mod redaction;
 #[cfg(feature = "record")]
 mod replay;
 #[cfg(feature = "record")]

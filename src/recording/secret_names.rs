@@ -1,0 +1,197 @@
+//! Decides which names are those of secrets.
+
+/// Substrings of secret names, folded.
+pub(super) const PARTS: &[&str] = &[
+    "password",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "pincode",
+    "secret",
+    "token",
+    "apikey",
+    "accesskey",
+    "privatekey",
+    "authorization",
+    "bearer",
+    "cookie",
+    "credential",
+];
+
+/// Secret only as separate words, since these letters are frequent elsewhere.
+const WORDS: &[&str] = &["auth", "cvc", "cvv", "jwt", "otp", "pin", "pwd", "totp"];
+
+/// The longest text that counts as a name beside its value, in bytes, and the most words in it. A longer one is prose.
+const MAX_NAME: usize = 64;
+const MAX_NAME_WORDS: usize = 3;
+
+/// Returns whether a name contains one of [`PARTS`] or one of [`WORDS`] as a word.
+pub(super) fn is_secret(name: &str) -> bool {
+    let plain = folded(name);
+    PARTS.iter().any(|part| plain.contains(part)) || has_secret_word(name)
+}
+
+/// Returns whether a text is short enough for a name.
+pub(super) fn may_be_name(text: &[u8]) -> bool {
+    let words = || text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count();
+    text.len() <= MAX_NAME && (1..=MAX_NAME_WORDS).contains(&words())
+}
+
+/// Returns a name as names are compared: its letters and digits alone, without case and width.
+pub(super) fn folded(name: &str) -> String {
+    // Upper case first: then `ß` equals `SS`, and both forms of the Greek sigma are one.
+    let letters = name.chars().map(narrow).filter(|letter| letter.is_alphanumeric());
+    letters.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+}
+
+/// Returns the ASCII form of a full-width letter.
+fn narrow(letter: char) -> char {
+    const WIDTH: u32 = '！' as u32 - '!' as u32;
+    match letter {
+        '！'..='～' => char::from_u32(letter as u32 - WIDTH).unwrap_or(letter),
+        _ => letter,
+    }
+}
+
+/// Returns whether one of the words of a name is secret: `user-pin`, `userPin`, `USER_PIN`, `userPINCode` and `pin1` have the
+/// word `pin`.
+fn has_secret_word(name: &str) -> bool {
+    let letters: Vec<char> = name.chars().map(narrow).filter(|letter| !is_invisible(*letter)).collect();
+    let parts = letters.chunk_by(|one, two| one.is_alphabetic() == two.is_alphabetic());
+    parts.filter(|part| part[0].is_alphabetic()).flat_map(words).any(|word| {
+        let word = folded(&word.iter().collect::<String>());
+        WORDS.contains(&word.as_str())
+    })
+}
+
+/// Splits letters before an upper-case letter that follows a lower-case one or begins a capitalized word.
+fn words(letters: &[char]) -> impl Iterator<Item = &[char]> {
+    let is_upper = |at: usize| letters.get(at).is_some_and(|letter| letter.is_uppercase());
+    let is_lower = |at: usize| letters.get(at).is_some_and(|letter| !letter.is_uppercase());
+    // The plural of an acronym: `PINs` is not `PI` and `Ns`.
+    let is_plural = move |at: usize| letters.get(at) == Some(&'s') && !is_lower(at + 1);
+    let begins = move |at: usize| {
+        is_upper(at) && (is_lower(at - 1) || (is_lower(at + 1) && !is_plural(at + 1)))
+            || (is_plural(at) && at > 1 && is_upper(at - 1) && is_upper(at - 2))
+    };
+    let mut start = 0;
+    let ends = (1..=letters.len()).filter(move |at| *at == letters.len() || begins(*at));
+    ends.map(move |at| &letters[std::mem::replace(&mut start, at)..at])
+}
+
+/// Returns whether a character has no width, so that a reader does not see it in a name.
+fn is_invisible(letter: char) -> bool {
+    matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secret_names_match_whatever_their_spelling() {
+        let parts = [
+            "password",
+            "userPassword",
+            "PASSWD",
+            "client_secret",
+            "accessToken",
+            "api_key",
+            "x-api-key",
+            "apiKey",
+            "Authorization",
+            "Set-Cookie",
+            "credentials",
+            "private_key",
+            "privateKey",
+            "passphrase",
+            "bearer",
+            "access_key",
+            "AWS_ACCESS_KEY_ID",
+            "api:key",
+            "api/key",
+            "API KEY",
+            "pass\u{200b}word",
+            "ｐａｓｓｗｏｒｄ",
+            "PIN-Code",
+            "pincode",
+        ];
+        let words = [
+            "otp",
+            "OTP",
+            "card_cvv",
+            "pin",
+            "pinCode",
+            "user-pin",
+            "PINCode",
+            "OTPCode",
+            "smsOTPCode",
+            "CVVNumber",
+            "userPINCode",
+            "cvv2",
+            "CVV2Code",
+            "pin1",
+            "otp6",
+            "PINs",
+            "backupOTPs",
+            "PIN",
+            "jwt",
+            "idJWT",
+            "x-auth",
+            "dbPwd",
+            "my.pin",
+            "p\u{200b}in",
+            "ＰＩＮ",
+        ];
+        for secret in parts.into_iter().chain(words) {
+            assert!(is_secret(secret), "{secret}");
+        }
+        for plain in [
+            "",
+            "name",
+            "shipping",
+            "spin",
+            "pinned",
+            "option",
+            "toolName",
+            "traceparent",
+            "pass",
+            "keys",
+            "pins",
+            "SPINE",
+            "opinion",
+            "Pinot",
+            "author",
+            "cvvx",
+            "adopt",
+            "12",
+            "-",
+            "PInG",
+        ] {
+            assert!(!is_secret(plain), "{plain}");
+        }
+    }
+
+    #[test]
+    fn names_are_equal_without_case_and_separators() {
+        for (one, two) in [
+            ("Schlüssel", "SCHLÜSSEL"),
+            ("straße", "STRASSE"),
+            ("пароль", "ПАРОЛЬ"),
+            ("Пароль", "пароль"),
+            ("ΚΩΔΙΚΟΣ", "κωδικος"),
+            ("κωδικός", "ΚΩΔΙΚΌΣ"),
+            ("mother_maiden", "motherMaiden"),
+        ] {
+            assert_eq!(folded(one), folded(two));
+        }
+        assert_ne!(folded("pin1"), folded("pin2"));
+    }
+
+    #[test]
+    fn prose_is_not_a_name() {
+        assert!(may_be_name(b"Authorization") && may_be_name(b"private key"));
+        assert!(!may_be_name(b"") && !may_be_name(b" ") && !may_be_name(b"the token of my bank"));
+        assert!(!may_be_name(&[b'a'; MAX_NAME + 1]));
+    }
+}
