@@ -22,9 +22,12 @@
 //! ```
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -69,6 +72,44 @@ struct Seat {
     inbox: Arc<Inbox>,
     /// The packets that it sent while paused.
     held: Vec<(Packet, Option<StreamPart>)>,
+    /// The turns of its packets that wait until their receivers have room.
+    waiting: BTreeSet<u64>,
+}
+
+/// The place of a reliable packet among those of its sender, in the order of the calls. A packet that has to wait is not overtaken by a
+/// later one, whoever is woken first.
+struct Turn {
+    room: Arc<Shared>,
+    local: Participant,
+    /// None for a packet that overtakes others.
+    number: Option<u64>,
+    is_waiting: bool,
+}
+
+impl Turn {
+    /// Whether an earlier packet waits.
+    fn is_behind(&self, state: &State) -> bool {
+        let waiting = state.seat(&self.local).map(|seat| &seat.waiting);
+        waiting.and_then(BTreeSet::first).is_some_and(|first| self.number.is_some_and(|own| *first < own))
+    }
+
+    fn wait(&mut self, state: &mut State) {
+        if let (Some(number), Some(seat)) = (self.number, state.seat_mut(&self.local)) {
+            seat.waiting.insert(number);
+            self.is_waiting = true;
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(number) = self.number.filter(|_| self.is_waiting) {
+            if let Some(seat) = self.room.lock().seat_mut(&self.local) {
+                seat.waiting.remove(&number);
+            }
+            self.room.space.notify_waiters();
+        }
+    }
 }
 
 /// The events queued for one participant, with their delivery times. The connection shares it, so that it receives
@@ -127,13 +168,19 @@ impl MemoryRoom {
         let identity = participant.identity().clone();
         state.remove(identity.as_str(), CloseReason::DuplicateIdentity);
         let inbox = Arc::new(Inbox::default());
-        let seat = Seat { participant: participant.clone(), inbox: Arc::clone(&inbox), held: Vec::new() };
+        let seat = Seat {
+            participant: participant.clone(),
+            inbox: Arc::clone(&inbox),
+            held: Vec::new(),
+            waiting: BTreeSet::new(),
+        };
         state.seats.insert(identity, seat);
         // The new participant receives its own event, too: it is announced to all at once.
         state.tell_all(&TransportEvent::Joined(participant.clone()));
         drop(state);
         self.0.space.notify_waiters(); // senders no longer wait for the evicted join's queue
-        MemoryTransport { room: Arc::clone(&self.0), local: participant, inbox, ended: false }
+        let turns = AtomicU64::new(0);
+        MemoryTransport { room: Arc::clone(&self.0), local: participant, inbox, ended: false, turns }
     }
 
     /// Removes a participant at once, as if its process had been killed.
@@ -195,9 +242,10 @@ impl Drop for Stream {
 }
 
 impl Shared {
-    /// Waits until the queue of every receiver has room, then delivers the packet or part.
+    /// Waits until it is the packet's turn and the queue of every receiver has room, then delivers the packet or part.
     async fn hand_over(
         &self,
+        turn: &mut Turn,
         from: &Participant,
         packet: &Packet,
         part: Option<StreamPart>,
@@ -205,8 +253,12 @@ impl Shared {
         loop {
             let mut space = std::pin::pin!(self.space.notified());
             space.as_mut().enable();
-            if self.lock().take(from, packet, part.as_ref())? {
-                return Ok(());
+            {
+                let mut state = self.lock();
+                if !turn.is_behind(&state) && state.take(from, packet, part.as_ref())? {
+                    return Ok(());
+                }
+                turn.wait(&mut state);
             }
             space.await;
         }
@@ -223,6 +275,15 @@ fn whole<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
+    /// The seat of this join.
+    fn seat(&self, participant: &Participant) -> Option<&Seat> {
+        self.seats.get(participant.identity()).filter(|seat| seat.is(participant))
+    }
+
+    fn seat_mut(&mut self, participant: &Participant) -> Option<&mut Seat> {
+        self.seats.get_mut(participant.identity()).filter(|seat| seat.is(participant))
+    }
+
     fn remove(&mut self, identity: &str, reason: CloseReason) {
         let Some(seat) = self.seats.remove(identity) else { return };
         self.tell_all(&TransportEvent::Left(seat.participant.peer().clone()));
@@ -357,6 +418,8 @@ pub struct MemoryTransport {
     local: Participant,
     inbox: Arc<Inbox>,
     ended: bool,
+    /// Counts the packets that were sent.
+    turns: AtomicU64,
 }
 
 impl Transport for MemoryTransport {
@@ -384,20 +447,26 @@ impl Transport for MemoryTransport {
 
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
         let (room, local) = (Arc::clone(&self.room), self.local.clone());
+        let is_small = packet.payload.len() <= Capabilities::MAX_PACKET;
+        let number = self.turns.fetch_add(1, Ordering::Relaxed);
+        let is_ordered = packet.lane == Lane::Reliable && !(packet.overtakes && is_small);
+        let (turn_room, turn_local) = (Arc::clone(&room), local.clone());
+        let number = is_ordered.then_some(number);
+        let mut turn = Turn { room: turn_room, local: turn_local, number, is_waiting: false };
         async move {
             if !packet.is_addressed() {
                 return Err(SendError::NoDestination);
             }
             let (size, limit) = (packet.payload.len(), Capabilities::MAX_PACKET);
             if size <= limit {
-                return room.hand_over(&local, &packet, None).await;
+                return room.hand_over(&mut turn, &local, &packet, None).await;
             }
             if packet.lane == Lane::Lossy {
                 return Err(SendError::TooLarge { size, limit });
             }
             let mut stream = Stream { parts: StreamParts::of(&packet), room, local, packet };
             for part in stream.parts.by_ref() {
-                stream.room.hand_over(&stream.local, &stream.packet, Some(part)).await?;
+                stream.room.hand_over(&mut turn, &stream.local, &stream.packet, Some(part)).await?;
                 tokio::task::yield_now().await; // other packets may be sent between the parts
             }
             Ok(())
@@ -488,6 +557,43 @@ mod tests {
                 None => panic!("the connection ended"),
             }
         }
+    }
+
+    #[tokio::test]
+    async fn packets_that_waited_arrive_in_the_order_of_the_calls() {
+        let room = MemoryRoom::new();
+        let (phone, mut brain) = (room.client("phone"), room.assistant("brain"));
+        assert!(matches!(brain.recv().await, Some(TransportEvent::Joined(_))));
+        type Sending = std::pin::Pin<Box<dyn Future<Output = Result<(), SendError>> + Send>>;
+        let send = |number: u32| -> Sending {
+            Box::pin(phone.send(Packet::new(["brain".into()], number.to_be_bytes().to_vec())))
+        };
+        for number in 0..QUEUE_LIMIT as u32 {
+            send(number).await.unwrap();
+        }
+        let mut waiting: Vec<_> = (0..20).map(|more| send(QUEUE_LIMIT as u32 + more)).collect();
+        // In the wrong order, as tasks may run.
+        let poll_all = |waiting: &mut Vec<Sending>| {
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            for at in (0..waiting.len()).rev() {
+                if waiting[at].as_mut().poll(&mut cx).is_ready() {
+                    drop(waiting.remove(at));
+                }
+            }
+        };
+        poll_all(&mut waiting);
+        assert_eq!(waiting.len(), 20);
+        drop(waiting.remove(7)); // a sender that stops waiting holds up nobody
+        let mut numbers = Vec::new();
+        while numbers.len() < QUEUE_LIMIT + 19 {
+            if let Some(TransportEvent::Packet(packet)) = brain.recv().await {
+                numbers.push(u32::from_be_bytes(packet.payload[..4].try_into().unwrap()));
+                poll_all(&mut waiting);
+            }
+        }
+        let expected: Vec<_> =
+            (0..QUEUE_LIMIT as u32 + 20).filter(|it| *it != QUEUE_LIMIT as u32 + 7).collect();
+        assert_eq!(numbers, expected);
     }
 
     #[tokio::test]
