@@ -427,7 +427,10 @@ async fn client_of_another_assistant_is_named_with_what_to_do() {
     let answer = host.ask("tools/call", json!({"name": "greet", "arguments": {"name": "Ada"}})).await;
     let result = &answer["result"];
     let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"));
-    assert!(text.contains("phone is bound to another assistant") && text.contains("--mcp-listen"), "{text}");
+    assert!(
+        text.contains("phone is bound to another assistant") && text.contains("A client obeys one assistant"),
+        "{text}"
+    );
     assert_eq!(result["_meta"], json!({"toolbridge/code": "not_bound", "toolbridge/mayHaveRun": false}));
 }
 

@@ -16,8 +16,8 @@ use crate::{
 };
 
 /// Added to the error of a client that does not obey this assistant.
-const BOUND_ELSEWHERE: &str = "A client obeys one assistant. Serve MCP beside that assistant (`toolbridge assistant --mcp-listen`), \
-     stop it, or give this server's identity to the client (`toolbridge client --assistant`).";
+const BOUND_ELSEWHERE: &str = "A client obeys one assistant. Serve MCP in the process of that assistant, stop it, or name this \
+     server's identity as the client's assistant.";
 
 /// Runs a call and returns its result, or the error of an unknown tool.
 pub(super) async fn call(
