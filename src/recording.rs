@@ -30,6 +30,7 @@ mod hidden_calls;
 mod index;
 mod info;
 mod json_secrets;
+mod live_file;
 mod original;
 mod placeholder;
 mod queue;

@@ -18,8 +18,9 @@ pub(super) fn open(path: &Path) -> Result<Recording, Failure> {
 
 pub(super) fn refused(path: &Path, error: &RecordError) -> Failure {
     match error {
+        RecordError::Exists { path } => exists(path),
         // These errors name the file.
-        RecordError::Open { .. } | RecordError::Exists { .. } => Failure::usage(error),
+        RecordError::Open { .. } => Failure::usage(error),
         RecordError::Create { .. } | RecordError::Write(_) => Failure::failed(error),
         RecordError::Unsupported(_) | RecordError::NothingLeft { .. } => {
             hint(&format!("toolbridge: {}: {error}", path.display()));
@@ -44,12 +45,16 @@ pub(super) fn finish(path: &Path, file: BufWriter<AtomicFile>) -> Result<(), Fai
 /// Rejects an existing output file before a room is joined.
 pub(super) fn is_free(path: &Path) -> Result<(), Failure> {
     match path.symlink_metadata() {
-        Ok(_) => Err(Failure::Usage(format!(
-            "`{}` already exists; choose another name, or overwrite it with --force",
-            path.display()
-        ))),
+        Ok(_) => Err(exists(path)),
         Err(_) => Ok(()), // creating the file reports the error
     }
+}
+
+fn exists(path: &Path) -> Failure {
+    Failure::Usage(format!(
+        "`{}` already exists; choose another name, or overwrite it with --force",
+        path.display()
+    ))
 }
 
 /// Converts a join error. An existing recording file and a tool that cannot be offered are usage errors.

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{RecordError, writer};
+use super::{RecordError, live_file, writer};
 
 /// How many temporary names are tried. One is enough unless the random numbers repeat.
 const ATTEMPTS: usize = 8;
@@ -45,6 +45,8 @@ pub struct AtomicFile {
     temporary: Temporary,
     path: PathBuf,
     force: bool,
+    /// Whether the caller's own recorder writes the file that this one replaces.
+    is_own: bool,
 }
 
 impl AtomicFile {
@@ -56,7 +58,13 @@ impl AtomicFile {
         let path = path.as_ref();
         check_replaceable(path, force)?;
         let (file, temporary) = create_temporary(path).map_err(|error| RecordError::creating(path, error))?;
-        Ok(Self { file, temporary: Temporary(temporary), path: path.to_owned(), force })
+        Ok(Self { file, temporary: Temporary(temporary), path: path.to_owned(), force, is_own: false })
+    }
+
+    /// Like [`create`](Self::create), for a file in place of that of the caller's own recorder.
+    pub(super) fn replacing(path: &Path) -> Result<Self, RecordError> {
+        let (file, temporary) = create_temporary(path).map_err(|error| RecordError::creating(path, error))?;
+        Ok(Self { file, temporary: Temporary(temporary), path: path.to_owned(), force: true, is_own: true })
     }
 
     /// Gives the complete file its name.
@@ -65,8 +73,10 @@ impl AtomicFile {
     /// [`RecordError::Exists`] if another program has created the file meanwhile and `force` was false, else
     /// [`RecordError::Create`].
     pub fn finish(self) -> Result<(), RecordError> {
-        let Self { file, temporary, path, force } = self;
-        check_replaceable(&path, force)?;
+        let Self { file, temporary, path, force, is_own } = self;
+        if !is_own {
+            check_replaceable(&path, force)?;
+        }
         let finished = file.sync_all().and_then(|()| {
             drop(file);
             if force { fs::rename(&temporary.0, &path) } else { rename_new(&temporary.0, &path) }
@@ -125,6 +135,9 @@ impl Drop for Temporary {
 fn check_replaceable(path: &Path, force: bool) -> Result<(), RecordError> {
     match fs::symlink_metadata(path) {
         Ok(_) if !force => Err(RecordError::Exists { path: path.to_owned() }),
+        Ok(_) if live_file::is_being_recorded(path) => {
+            Err(RecordError::Create { path: path.to_owned(), source: live_file::in_use() })
+        }
         Ok(found) if !is_plain(&found) => {
             let source =
                 io::Error::other("it is not a regular file, but a folder, a device, a pipe or a link");
@@ -157,7 +170,7 @@ fn create_temporary(path: &Path) -> io::Result<(File, PathBuf)> {
     loop {
         attempts += 1;
         let temporary = path.with_file_name(format!(".toolbridge-{}.tmp", nanoid::nanoid!(RANDOM)));
-        match writer::private(&temporary, false) {
+        match writer::open(&temporary, true) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempts < ATTEMPTS => {}
             created => return created.map(|file| (file, temporary)),
         }

@@ -14,7 +14,7 @@ use super::Damage;
 #[non_exhaustive]
 pub enum RecordError {
     /// The file exists and was not to be replaced.
-    #[error("`{}` already exists; pass --force to overwrite it", path.display())]
+    #[error("`{}` already exists, and replacing it was not allowed", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
@@ -66,6 +66,24 @@ pub enum RecordError {
         /// The damage, if any. Without it, the file does not define the channels of its messages.
         damage: Option<Damage>,
     },
+    /// Another program has put its own file in place of the recording, which is kept under another name.
+    #[error("another file has replaced `{}` meanwhile; the recording is in `{}`", path.display(), kept.display())]
+    Replaced {
+        /// The name of the recording.
+        path: PathBuf,
+        /// Where it is.
+        kept: PathBuf,
+    },
+    /// The live file does not hold what was written to it. It stays as it is.
+    #[error("it has {found} of {written} messages: {text}")]
+    Incomplete {
+        /// The messages that can be read.
+        found: u64,
+        /// The messages that were written.
+        written: u64,
+        /// What is wrong with the file.
+        text: String,
+    },
     /// Reading failed.
     #[error("reading failed: {0}")]
     Read(#[source] io::Error),
@@ -75,7 +93,7 @@ pub enum RecordError {
     /// The recording stopped early.
     #[error("the recording stopped early: {0}")]
     Stopped(#[source] Arc<dyn Error + Send + Sync>),
-    /// The data is complete, but the file could not be rewritten with an index. The source of
+    /// The file could not be rewritten with an index, and stays as it was written. The source of
     /// [`Stopped`](Self::Stopped).
     #[error("it could not be indexed: {0}")]
     Index(#[source] Box<RecordError>),

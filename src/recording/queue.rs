@@ -101,6 +101,8 @@ struct State {
     /// The writer thread is waiting.
     idle: bool,
     closed: bool,
+    /// The last handle was dropped before anything was queued.
+    is_unused: bool,
     /// Everything that will be written is in the live file.
     drained: bool,
     done: bool,
@@ -203,6 +205,21 @@ impl Queue {
         self.lock().lose(packets);
     }
 
+    /// Closes the queue because its last handle was dropped. Returns true if nothing was ever queued: there is no recording then.
+    pub(super) fn abandon(&self) -> bool {
+        let mut state = self.lock();
+        state.is_unused = !state.closed && state.tickets == 0 && state.unrecorded_in_all == 0;
+        let is_unused = state.is_unused;
+        drop(state);
+        self.close();
+        is_unused
+    }
+
+    /// Returns true if nothing was queued before the last handle was dropped.
+    pub(super) fn is_unused(&self) -> bool {
+        self.lock().is_unused
+    }
+
     /// Closes the queue: nothing more is accepted.
     pub(super) fn close(&self) {
         self.lock().closed = true;
@@ -247,6 +264,12 @@ impl Queue {
     pub(super) fn wait_drained(&self, limit: Duration) {
         let state = self.lock();
         drop(self.ended.wait_timeout_while(state, limit, |state| !state.drained));
+    }
+
+    /// Waits for the end of the writer thread, at most for `limit`.
+    pub(super) fn wait_ended(&self, limit: Duration) {
+        let state = self.lock();
+        drop(self.ended.wait_timeout_while(state, limit, |state| !state.done));
     }
 
     pub(super) fn stats(&self) -> RecorderStats {

@@ -12,8 +12,8 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     Entry, HIDDEN, Moment, RecordError, RecorderStats, Redact, RoomEvent, Tap,
+    live_file::LiveFile,
     queue::{Item, Queue},
-    rewrite, writer,
     writer_thread::WriterThread,
 };
 use crate::transport::{Role, Transport};
@@ -150,14 +150,16 @@ pub(super) struct Shared {
 }
 
 impl Recorder {
-    /// Starts a recording: creates a file that only its owner can read.
+    /// Starts a recording: creates a file that only its owner can read, and locks it. The content of an existing file stays until the
+    /// first entry is written. If the last handle is dropped before that, there is no recording: a new file is removed, and an
+    /// existing one stays as it was.
     ///
     /// # Errors
     /// [`RecordError::Exists`] if the file exists, [`RecordError::Create`] if it cannot be created (a symbolic link
-    /// is not followed), or [`RecordError::Thread`].
+    /// is not followed) or another recorder writes it, or [`RecordError::Thread`].
     pub fn create(path: impl AsRef<Path>, options: RecorderOptions) -> Result<Self, RecordError> {
         let path = path.as_ref();
-        let file = writer::create_file(path, options.force)?;
+        let file = LiveFile::open(path, options.force)?;
         let role = Arc::new(options.role.map_or_else(OnceLock::new, OnceLock::from));
         let queue = Queue::new(options.entries, options.bytes);
         let writer_thread = WriterThread::new(file, options.redact, Arc::clone(&role));
@@ -291,8 +293,11 @@ impl Recorder {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.0.queue.close();
-        self.0.queue.wait_drained(DRAIN);
+        if self.0.queue.abandon() {
+            self.0.queue.wait_ended(DRAIN); // its file is free then
+        } else {
+            self.0.queue.wait_drained(DRAIN);
+        }
     }
 }
 
@@ -323,9 +328,10 @@ impl Shared {
                 tracing::error!(%path, %error, "the recording stopped; the data written so far is kept");
                 self.queue.fail(error);
             }
-            Ok(live) => {
-                if let Err(error) = rewrite::finish(live, &self.path) {
-                    tracing::error!(%path, %error, "the recording could not be indexed; its data is complete");
+            Ok((live, _)) if !live.has_begun() => live.discard(),
+            Ok((live, messages)) => {
+                if let Err(error) = live.finish(messages) {
+                    tracing::error!(%path, %error, "the recording could not be indexed; the data stays as it was written");
                     self.queue.fail(RecordError::Index(error.into()));
                 }
             }

@@ -3,8 +3,7 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
-    io::{self, BufReader, BufWriter, Seek, Write},
+    io::{self, BufWriter, Seek, Write},
     path::Path,
 };
 
@@ -73,10 +72,21 @@ fn make(input: &Path, output: &Path, force: bool, edit: Edit<'_>) -> Result<Repa
 /// Redacts each message, if at all.
 type Edit<'a> = Option<&'a mut Redactor>;
 
-/// Converts a live file to a finished one.
-pub(super) fn finish(mut live: File, path: &Path) -> Result<Repaired, RecordError> {
-    live.rewind().map_err(RecordError::Read)?;
-    replace(Recording::read(BufReader::new(live))?, path, true, None)
+/// Converts a live file with this many messages to a finished one. `replaces` says that it takes the place of the live file.
+///
+/// # Errors
+/// Among others [`RecordError::Incomplete`]. The live file is still there then.
+pub(super) fn finish(live: Recording, messages: u64, path: &Path, replaces: bool) -> Result<(), RecordError> {
+    let file = if replaces { AtomicFile::replacing(path)? } else { AtomicFile::create(path, false)? };
+    let (file, repaired) = rewrite(live, BufWriter::new(file), None)?;
+    if repaired.damage.is_some() || repaired.entries != messages {
+        let text = match repaired.damage {
+            Some(damage) => format!("it is damaged at byte {}: {}", damage.at_byte, damage.text),
+            None => "another program has changed it".to_owned(),
+        };
+        return Err(RecordError::Incomplete { found: repaired.entries, written: messages, text });
+    }
+    file.into_inner().map_err(|error| RecordError::Write(error.into_error()))?.finish()
 }
 
 /// Writes a recording to a new file, which gets its name when it is complete.
@@ -174,7 +184,12 @@ struct Copy<W: Write + Seek> {
 }
 
 impl<W: Write + Seek> Copy<W> {
-    fn run(&mut self, about: &About, mut records: Records, mut edit: Edit<'_>) -> Result<Repaired, RecordError> {
+    fn run(
+        &mut self,
+        about: &About,
+        mut records: Records,
+        mut edit: Edit<'_>,
+    ) -> Result<Repaired, RecordError> {
         let finished = About { finished: true, ..about.clone() };
         let metadata = Metadata { name: METADATA.to_owned(), metadata: finished.to_metadata() };
         self.writer.write_metadata(&metadata).map_err(failed)?;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    About, Direction, Moment, RecordError, RoomEvent,
+    About, Direction, Moment, RoomEvent,
     format::{CHANNEL_BYTES, CHANNELS, Channel, EVENTS, EVENTS_ARE, LIBRARY, METADATA, PACKETS_ARE, Texts},
 };
 use crate::transport::{Identity, Lane, Peer};
@@ -62,21 +62,14 @@ impl Written<'_> {
     }
 }
 
-/// Creates the file of a recording: readable by its owner alone, and never through a symbolic link. With `force` it
-/// replaces an existing file.
-///
-/// # Errors
-/// [`RecordError::Exists`] if there is a file and `force` is false, else [`RecordError::Create`].
-pub(super) fn create_file(path: &Path, force: bool) -> Result<File, RecordError> {
-    private(path, force).map_err(|error| RecordError::creating(path, error))
-}
-
-pub(super) fn private(path: &Path, force: bool) -> io::Result<File> {
+/// Opens a file for writing: a new one that its owner alone can read, or an existing one. A symbolic link is never followed, and the
+/// content stays.
+pub(super) fn open(path: &Path, is_new: bool) -> io::Result<File> {
     let mut options = File::options();
-    options.read(true).write(true).create(true).create_new(!force);
+    options.read(true).write(true).create_new(is_new);
     #[cfg(unix)]
     {
-        use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+        use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
         // Opening a pipe must not block; pipes are rejected below.
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         options.mode(0o600).custom_flags(flags.bits().cast_signed());
@@ -85,15 +78,11 @@ pub(super) fn private(path: &Path, force: bool) -> io::Result<File> {
         if !found.is_file() || found.nlink() > 1 {
             return Err(io::Error::other("it is not a regular file, but a device, a pipe or a link"));
         }
-        file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
-        file.set_len(0)?;
         Ok(file)
     }
     #[cfg(not(unix))]
     {
-        let file = options.open(path)?;
-        file.set_len(0)?;
-        Ok(file)
+        options.open(path)
     }
 }
 
@@ -108,14 +97,22 @@ pub(super) struct Writer<W: Write> {
     /// The index of a channel by the hash of its attributes.
     places: HashMap<u64, u16>,
     events: u32,
+    /// The number of all messages.
+    messages: u64,
 }
 
 impl<W: Write> Writer<W> {
     /// Starts the file with its metadata record.
     pub(super) fn begin(out: W, about: &About) -> io::Result<Self> {
         let out = BufWriter::with_capacity(BUFFER, out);
-        let mut writer =
-            Self { out, record: Vec::new(), channels: Vec::new(), places: HashMap::new(), events: 0 };
+        let mut writer = Self {
+            out,
+            record: Vec::new(),
+            channels: Vec::new(),
+            places: HashMap::new(),
+            events: 0,
+            messages: 0,
+        };
         writer.out.write_all(mcap::MAGIC)?;
         writer.record(mcap::records::op::HEADER, |record| {
             text(record, "");
@@ -179,6 +176,11 @@ impl<W: Write> Writer<W> {
         self.out.into_inner().map_err(io::IntoInnerError::into_error)
     }
 
+    /// The number of messages in the file.
+    pub(super) fn messages(&self) -> u64 {
+        self.messages
+    }
+
     fn message(&mut self, channel: u16, sequence: u32, at: Moment, payload: &[u8]) -> io::Result<()> {
         let mut head = [0; 31];
         head[0] = mcap::records::op::MESSAGE;
@@ -189,7 +191,9 @@ impl<W: Write> Writer<W> {
         head[23..31].copy_from_slice(&at.0.to_le_bytes());
         self.out.write_all(&head)?;
         self.out.write_all(payload)?;
-        self.out.flush()
+        self.out.flush()?;
+        self.messages += 1;
+        Ok(())
     }
 
     fn channel(&mut self, id: u16, topic: &str, encoding: &str, metadata: &Texts) -> io::Result<()> {

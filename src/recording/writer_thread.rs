@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fs::File,
     io::{self, Write},
     sync::{Arc, OnceLock},
 };
@@ -11,6 +10,7 @@ use super::{
     About, Direction, Happened, Moment, Redact, RoomEvent,
     anonymize::Anonymizer,
     hidden_calls::Route,
+    live_file::LiveFile,
     queue::{Batch, Item, NO_TICKET, Queue, QueuedPacket},
     redactor::Redactor,
     writer::{Writer, Written},
@@ -22,7 +22,7 @@ const TICKETS: usize = 16_384;
 
 /// The state of the writer thread: the file, and what is needed to write it.
 #[derive(Debug)]
-pub(super) struct WriterThread<W: Write = File> {
+pub(super) struct WriterThread<W: Write = LiveFile> {
     /// The file is not started before the first entry, because the recorded participant is unknown until then.
     out: Out<W>,
     anonymizer: Anonymizer,
@@ -57,8 +57,9 @@ impl<W: Write> WriterThread<W> {
         }
     }
 
-    /// Writes items until the queue is closed. Stops at the first error; what was written before stays in the file.
-    pub(super) fn run(mut self, queue: &Queue) -> io::Result<W> {
+    /// Writes items until the queue is closed, and returns the file with the number of its messages. Stops at the first error; what
+    /// was written before stays in the file. Nothing is written if there is no recording.
+    pub(super) fn run(mut self, queue: &Queue) -> io::Result<(W, u64)> {
         let mut batch = Batch::default();
         loop {
             queue.take(&mut batch, std::mem::take(&mut self.recorded));
@@ -84,11 +85,17 @@ impl<W: Write> WriterThread<W> {
             }
             if batch.last {
                 let at = self.last;
-                self.begun(at, None)?;
+                if !queue.is_unused() {
+                    self.begun(at, None)?;
+                }
                 queue.drained(self.recorded);
                 return match self.out {
-                    Out::Begun(writer) => writer.into_inner(),
-                    Out::New(_) | Out::Gone => Err(gone()),
+                    Out::Begun(writer) => {
+                        let messages = writer.messages();
+                        Ok((writer.into_inner()?, messages))
+                    }
+                    Out::New(file) => Ok((file, 0)),
+                    Out::Gone => Err(gone()),
                 };
             }
         }

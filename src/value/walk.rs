@@ -1,13 +1,8 @@
 //! Iterates over all tokens of a value without building anything.
 
-use std::ops::Range;
+use super::{DecodeError, Limits, token::Token};
 
-use super::{
-    DecodeError, Limits,
-    token::{Token, skip},
-};
-
-/// A position in a value, or in a key and its value. Only the depth, and what is needed to continue, is checked.
+/// A position in a value. Only the depth, and what is needed to continue, is checked.
 #[derive(Debug)]
 pub(crate) struct Walk<'a> {
     bytes: &'a [u8],
@@ -58,16 +53,6 @@ impl<'a> Walk<'a> {
         Ok(Some((token, is_key)))
     }
 
-    /// Skips the value of the key that was read last, and returns its position.
-    pub(crate) fn skip_value(&mut self) -> Result<Range<usize>, DecodeError> {
-        if let Some((left, _)) = self.open.last_mut() {
-            *left = left.saturating_sub(1);
-        }
-        let start = self.at;
-        self.at = skip(self.bytes, start)?;
-        Ok(start..self.at)
-    }
-
     /// Returns the position after the last token.
     pub(crate) fn at(&self) -> usize {
         self.at
@@ -96,20 +81,6 @@ mod tests {
             }
         }
         assert_eq!((keys.concat().as_str(), others, walk.at()), ("abde", 8, body.as_bytes().len()));
-    }
-
-    #[test]
-    fn value_is_skipped_completely() {
-        let body = Value::from_json(r#"{"a": [1, {"b": 2}], "c": 3}"#).unwrap();
-        let mut walk = Walk::value(body.as_bytes(), 0);
-        let mut seen = Vec::new();
-        while let Some((token, is_key)) = walk.next().unwrap() {
-            if is_key && token.as_text() == Some("a") {
-                assert_eq!(walk.skip_value().unwrap().len(), 6);
-            }
-            seen.push(token);
-        }
-        assert_eq!(seen, [Token::Map(2), Token::Str(b"a"), Token::Str(b"c"), Token::Unsigned(3)]);
     }
 
     #[test]
