@@ -58,17 +58,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         file::is_free(&arguments.output)?;
     }
     let target = arguments.room_arguments.observer_target("record", arguments.hidden)?;
-    let room = target.join().await?;
-    let mut recording_file =
-        match RecordingFile::begin(&arguments.output, arguments.force, target.is_hidden()) {
-            Ok(recording_file) => recording_file,
-            Err(failure) => {
-                let mut room = room;
-                room.close().await;
-                return Err(failure);
-            }
-        };
-    let mut room = recording_file.tap(room);
+    // Without its file there is no reason to join.
+    let mut recording_file = RecordingFile::begin(&arguments.output, arguments.force, target.is_hidden())?;
+    let mut room = recording_file.tap(target.join().await?);
     let (name, identity, path) = (room.room(), room.local(), arguments.output.display());
     let until = arguments.length.map_or_else(
         || "until Ctrl-C".to_owned(),

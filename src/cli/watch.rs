@@ -34,16 +34,14 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     arguments.record.check()?;
     let target = arguments.room_arguments.target("watch", Role::Observer)?;
-    let mut room = target.join().await?;
-    let Some(path) = arguments.record.path() else { return show(&mut room, arguments.json, None).await };
-    let mut recording_file = match RecordingFile::begin(path, arguments.record.force(), target.is_hidden()) {
-        Ok(recording_file) => recording_file,
-        Err(failure) => {
-            room.close().await;
-            return Err(failure);
-        }
+    let Some(path) = arguments.record.path() else {
+        return show(&mut target.join().await?, arguments.json, None).await;
     };
-    let shown = show(&mut recording_file.tap(room), arguments.json, Some(&mut recording_file)).await;
+    // Without its file there is no reason to join.
+    let mut recording_file = RecordingFile::begin(path, arguments.record.force(), target.is_hidden())?;
+    let mut room = recording_file.tap(target.join().await?);
+    let shown = show(&mut room, arguments.json, Some(&mut recording_file)).await;
+    drop(room);
     hint(&recording_file.finish().await?);
     shown
 }

@@ -255,12 +255,17 @@ impl AssistantBuilder {
     /// # Panics
     /// Outside a Tokio runtime, or in one without time.
     pub async fn join_over(self, transport: impl Transport) -> Result<Assistant, JoinError> {
-        let handle = self.setup.join(transport, Role::Assistant)?;
-        let seen = Mutex::new(handle.0.offers.subscribe());
-        Ok(Assistant { handle, seen })
+        let prepared = self.setup.prepare(Role::Assistant, transport.capabilities())?;
+        Ok(Self::joined(prepared.join(transport)?))
     }
 
-    /// Joins a LiveKit room: `url` as `wss://…`, with a token for that room.
+    fn joined(handle: Arc<Handle>) -> Assistant {
+        let seen = Mutex::new(handle.0.offers.subscribe());
+        Assistant { handle, seen }
+    }
+
+    /// Joins a LiveKit room: `url` as `wss://…`, with a token for that room. The tools, the token's role and the file of a recording
+    /// are checked before the server is contacted, so that a participant that cannot join disturbs nobody in the room.
     ///
     /// # Errors
     /// [`JoinError::Register`] if the assistant's own tools cannot be offered, [`JoinError::WrongToken`] if the token
@@ -274,10 +279,11 @@ impl AssistantBuilder {
     /// Outside a Tokio runtime, or in one without time and I/O.
     #[cfg(feature = "livekit")]
     pub async fn join(self, url: &str, token: &str) -> Result<Assistant, JoinError> {
-        self.setup.check()?;
         self.setup.check_token(token, Role::Assistant)?;
-        let room = self.setup.room.clone().join(url, token).await?;
-        self.join_over(room).await
+        crate::transport::livekit::check_url(url)?;
+        let options = self.setup.room.clone();
+        let prepared = self.setup.prepare(Role::Assistant, crate::transport::livekit::capabilities())?;
+        Ok(Self::joined(prepared.join(options.join(url, token).await?)?))
     }
 }
 

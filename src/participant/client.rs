@@ -125,10 +125,16 @@ impl ClientBuilder {
     /// # Panics
     /// Outside a Tokio runtime, or in one without time.
     pub async fn join_over(self, transport: impl Transport) -> Result<Client, JoinError> {
-        Ok(Client { handle: self.setup.join(transport, Role::Client)? })
+        let prepared = self.setup.prepare(Role::Client, transport.capabilities())?;
+        Ok(Self::joined(prepared.join(transport)?))
     }
 
-    /// Joins a LiveKit room: `url` as `wss://…`, with a token for that room.
+    fn joined(handle: Arc<Handle>) -> Client {
+        Client { handle }
+    }
+
+    /// Joins a LiveKit room: `url` as `wss://…`, with a token for that room. The tools, the token's role and the file of a recording
+    /// are checked before the server is contacted, so that a participant that cannot join disturbs nobody in the room.
     ///
     /// # Errors
     /// [`JoinError::Register`] if the tools cannot be offered, [`JoinError::WrongToken`] if the token has another
@@ -142,10 +148,11 @@ impl ClientBuilder {
     /// Outside a Tokio runtime, or in one without time and I/O.
     #[cfg(feature = "livekit")]
     pub async fn join(self, url: &str, token: &str) -> Result<Client, JoinError> {
-        self.setup.check()?;
         self.setup.check_token(token, Role::Client)?;
-        let room = self.setup.room.clone().join(url, token).await?;
-        self.join_over(room).await
+        crate::transport::livekit::check_url(url)?;
+        let options = self.setup.room.clone();
+        let prepared = self.setup.prepare(Role::Client, crate::transport::livekit::capabilities())?;
+        Ok(Self::joined(prepared.join(options.join(url, token).await?)?))
     }
 }
 

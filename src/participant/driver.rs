@@ -2,6 +2,7 @@
 
 use std::{
     future::poll_fn,
+    pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::Poll,
     time::Duration,
@@ -45,6 +46,9 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// The time limit of the transport's close; then it is dropped.
 const LEAVE: Duration = Duration::from_secs(5);
 
+/// The time limit of finishing the recording after the transport's close. 4 GiB are compressed in less, on a slow machine.
+const INDEX: Duration = Duration::from_secs(120);
+
 /// How long tools may clean up when the participant leaves, whatever their own grace period. The default grace period
 /// is 1 s.
 const TIDY: Duration = Duration::from_secs(10);
@@ -60,6 +64,8 @@ pub(super) struct Driver<T: Transport> {
     /// Receives this participant's tools before they are offered.
     offering: Option<Offering>,
     note_end: Option<NoteEnd>,
+    /// Ends when the file of the recording is finished.
+    recorded: Option<Recorded>,
     questions: Questions,
     queue: SendQueue,
     /// `None` if the transport takes packets from the queue by itself.
@@ -75,6 +81,9 @@ pub(super) struct Driver<T: Transport> {
 
 /// Receives each call whose end no packet shows: no participant was asked, or its owner's answer did not end it.
 pub(super) type NoteEnd = Box<dyn Fn(&CallRecord, &CallError) + Send>;
+
+/// Waits until the recording has ended.
+pub(super) type Recorded = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Receives the tools that will be offered.
 pub(super) type Offering = Box<dyn Fn(&[Tool]) + Send>;
@@ -151,6 +160,7 @@ impl<T: Transport> Driver<T> {
             consent: None,
             offering: None,
             note_end: None,
+            recorded: None,
             questions: Questions::new(),
             pump: queue.is_none().then(Pump::default),
             queue: queue.unwrap_or_default(),
@@ -183,6 +193,12 @@ impl<T: Transport> Driver<T> {
     /// Sets the function that receives calls that ended before a participant was asked, which no packet shows.
     pub(super) fn noting_ends(mut self, note_end: Option<NoteEnd>) -> Self {
         self.note_end = note_end;
+        self
+    }
+
+    /// Sets what waits for the end of the recording.
+    pub(super) fn recorded(mut self, recorded: Option<Recorded>) -> Self {
+        self.recorded = recorded;
         self
     }
 
@@ -483,17 +499,25 @@ impl<T: Transport> Driver<T> {
         if reason == CloseReason::Closed {
             // Packets that are not sent by then are dropped: the goodbye is optional.
             let _ = tokio::time::timeout(FLUSH, self.flush()).await;
-            if tokio::time::timeout(LEAVE, self.transport.close()).await.is_err() {
-                tracing::warn!(limit = ?LEAVE, "the transport did not leave in time");
-            }
+        }
+        // Also after another end: a transport may have more to finish than its connection, such as a file.
+        if tokio::time::timeout(LEAVE, self.transport.close()).await.is_err() {
+            tracing::warn!(limit = ?LEAVE, "the transport did not leave in time");
         }
         self.carry_out();
         if tokio::time::timeout(TIDY, self.executor.rest()).await.is_err() {
             tracing::warn!(limit = ?TIDY, "tools did not end in time");
         }
         self.executor.close_sources().await;
-        tracing::debug!(participant = %self.shared.identity, %reason, "left the room");
-        self.shared.finish(&reason);
+        let Self { shared, transport, recorded, _last_word, .. } = self;
+        drop(transport); // nothing is recorded after this
+        if let Some(ended) = recorded
+            && tokio::time::timeout(INDEX, ended).await.is_err()
+        {
+            tracing::warn!(limit = ?INDEX, "the recording was not finished in time");
+        }
+        tracing::debug!(participant = %shared.identity, %reason, "left the room");
+        shared.finish(&reason);
     }
 
     /// Sends the queued packets.

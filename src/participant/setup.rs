@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{
     CallBuilder, DRAIN, Handle, JoinError, Shared,
     consent::AskPerson,
-    driver::{Driver, NoteEnd, Offering},
+    driver::{Driver, NoteEnd, Offering, Recorded},
     joint::run_both,
     now, report,
     rules::Rules,
@@ -19,7 +19,7 @@ use crate::{
         functions::Tools,
         source::{AnySource, Asker},
     },
-    transport::{Role, Transport, TransportEvent},
+    transport::{Capabilities, Participant, Role, Transport, TransportEvent},
 };
 
 pub(super) struct Setup {
@@ -70,90 +70,57 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Starts the participant on a transport that is in its room.
-    pub(super) fn join<T: Transport>(self, transport: T, role: Role) -> Result<Arc<Handle>, JoinError> {
+    /// Checks everything that does not need the room, and then creates the file of the recording: a participant that cannot join
+    /// must not evict an earlier one of its identity, nor replace a file.
+    pub(super) fn prepare(self, role: Role, capabilities: Capabilities) -> Result<Prepared, JoinError> {
         let tools = self.executor()?;
-        #[cfg(feature = "record")]
-        if let Some(path) = &self.record {
-            let options = recorded_as(self.record_options.clone(), role, &tools.0.tools());
-            let recorder = crate::recording::Recorder::create(path, options)?;
-            let (outcome, hide, watch) = (recorder.outcome(), recorder.hiding(), recorder.watch());
-            let offering: Offering = Box::new(move |tools| undisclosed(tools).for_each(&hide));
-            let note = recorder.noting();
-            let note_end: NoteEnd = Box::new(move |record, error| note(end_event(record, error)));
-            let told = (Some(offering), Some(note_end));
-            let handle = self.enter(recorder.tap(transport), role, tools, told)?;
-            handle.0.lock().recorder = Some(watch);
-            tell_of_its_end(&handle, outcome);
-            return Ok(handle);
-        }
-        self.enter(transport, role, tools, (None, None))
-    }
-
-    fn enter<T: Transport>(
-        self,
-        mut transport: T,
-        role: Role,
-        (mut executor, reports): (Executor, Reports),
-        (offering, note_end): (Option<Offering>, Option<NoteEnd>),
-    ) -> Result<Arc<Handle>, JoinError> {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| {
             let system = error.raw_os_error().map(std::io::Error::from_raw_os_error);
             JoinError::Random(system.unwrap_or_else(|| std::io::Error::other(error.to_string())))
         })?;
-        let capabilities = transport.capabilities();
-        let config = self
-            .config
-            .room(transport.room())
-            .max_packet(capabilities.max_packet)
-            .streams(capabilities.streams)
-            .lossy(capabilities.lossy);
-        let config = config.consent_available(self.consent.is_some());
-        let mut session = match role {
-            Role::Assistant => Session::assistant(now(), transport.local(), config, seed),
-            Role::Client | Role::Observer => Session::client(now(), transport.local(), config, seed),
+        // A session for the check alone: the room is not known yet.
+        let mut session =
+            self.session(role, Participant::new("checked", ""), capabilities, String::new(), seed);
+        offer(&mut session, &tools.0)?;
+        #[cfg(feature = "record")]
+        let recorder = match &self.record {
+            Some(path) => {
+                let options = recorded_as(self.record_options.clone(), role, &tools.0.tools());
+                Some(crate::recording::Recorder::create(path, options)?)
+            }
+            None => None,
         };
-        let refused = session.offer_allowed(now(), executor.tools());
-        // A limit that the user has set is an error even if the tool could be left out.
-        let is_fatal = |(tool, why): &&(ToolName, RegisterError)| {
-            !executor.is_optional(tool) || matches!(why, RegisterError::Patience { .. })
-        };
-        if let Some((_, why)) = refused.iter().find(is_fatal) {
-            return Err(why.clone().into());
-        }
-        for participant in transport.present() {
-            session.handle_event(now(), TransportEvent::Joined(self.rules.evaluate(participant)));
-        }
-        let shared = Shared::new(session, self.propagation);
-        shared.set_left_out([executor.left_out(), &refused].concat());
-        shared.set_renamed(executor.renamed());
-        shared.set_sources(executor.statuses());
-        let handle = Arc::new(Handle(Arc::clone(&shared)));
-        executor.ask_with(asker(role, self.prompts, &handle));
-        executor.report_with((role == Role::Assistant).then(|| report::reporter(&shared)));
-        let background = transport.take_background();
-        let queue = background.as_ref().map(|background| background.queue.clone());
-        let driver = Driver::new(Arc::clone(&shared), transport, queue, (executor, reports), self.drain)
-            .judging(self.rules)
-            .asking(self.consent)
-            .offering(offering)
-            .noting_ends(note_end);
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the participant's one task; it ends when it has left"
-        )]
-        match background {
-            Some(background) => tokio::spawn(run_both(background.work, Box::pin(driver.run()))),
-            None => tokio::spawn(driver.run()),
-        };
-        Ok(handle)
+        Ok(Prepared {
+            setup: self,
+            role,
+            tools,
+            seed,
+            #[cfg(feature = "record")]
+            recorder,
+        })
     }
 
-    /// Checks the tools before joining.
-    #[cfg(feature = "livekit")]
-    pub(super) fn check(&self) -> Result<(), RegisterError> {
-        self.executor().map(drop)
+    fn session(
+        &self,
+        role: Role,
+        local: Participant,
+        capabilities: Capabilities,
+        room: String,
+        seed: [u8; 32],
+    ) -> Session {
+        let config = self
+            .config
+            .clone()
+            .room(room)
+            .max_packet(capabilities.max_packet)
+            .streams(capabilities.streams)
+            .lossy(capabilities.lossy)
+            .consent_available(self.consent.is_some());
+        match role {
+            Role::Assistant => Session::assistant(now(), local, config, seed),
+            Role::Client | Role::Observer => Session::client(now(), local, config, seed),
+        }
     }
 
     /// Refuses a token with another role, and logs the consequences of a token without a role.
@@ -184,6 +151,96 @@ impl Setup {
             executor.answer_prompts(prompts);
         }
         Ok((executor, reports))
+    }
+}
+
+/// Offers the tools. Returns those that are left out.
+fn offer(
+    session: &mut Session,
+    executor: &Executor,
+) -> Result<Vec<(ToolName, RegisterError)>, RegisterError> {
+    let refused = session.offer_allowed(now(), executor.tools());
+    // A limit that the user has set is an error even if the tool could be left out.
+    let is_fatal = |(tool, why): &&(ToolName, RegisterError)| {
+        !executor.is_optional(tool) || matches!(why, RegisterError::Patience { .. })
+    };
+    match refused.iter().find(is_fatal) {
+        Some((_, why)) => Err(why.clone()),
+        None => Ok(refused),
+    }
+}
+
+/// A participant that can join: its settings are checked, and the file of its recording exists. Dropping it removes that again.
+pub(super) struct Prepared {
+    setup: Setup,
+    role: Role,
+    tools: (Executor, Reports),
+    seed: [u8; 32],
+    #[cfg(feature = "record")]
+    recorder: Option<crate::recording::Recorder>,
+}
+
+impl Prepared {
+    /// Starts the participant on a transport that is in its room.
+    #[cfg_attr(not(feature = "record"), expect(unused_mut, reason = "only a recorder is taken out"))]
+    pub(super) fn join<T: Transport>(mut self, transport: T) -> Result<Arc<Handle>, JoinError> {
+        #[cfg(feature = "record")]
+        if let Some(recorder) = self.recorder.take() {
+            let (outcome, hide, watch) = (recorder.outcome(), recorder.hiding(), recorder.watch());
+            let offering: Offering = Box::new(move |tools| undisclosed(tools).for_each(&hide));
+            let note = recorder.noting();
+            let note_end: NoteEnd = Box::new(move |record, error| note(end_event(record, error)));
+            let ended = recorder.outcome();
+            let recorded: Recorded = Box::pin(async move { drop(ended.await) });
+            let told = (Some(offering), Some(note_end), Some(recorded));
+            let handle = self.enter(transport, told, |transport| recorder.tap(transport))?;
+            handle.0.lock().recorder = Some(watch);
+            tell_of_its_end(&handle, outcome);
+            return Ok(handle);
+        }
+        self.enter(transport, (None, None, None), |transport| transport)
+    }
+
+    /// `tap` is called when nothing can fail any more.
+    fn enter<T: Transport, U: Transport>(
+        self,
+        transport: T,
+        (offering, note_end, recorded): (Option<Offering>, Option<NoteEnd>, Option<Recorded>),
+        tap: impl FnOnce(T) -> U,
+    ) -> Result<Arc<Handle>, JoinError> {
+        let Self { setup, role, tools: (mut executor, reports), seed, .. } = self;
+        let (local, room) = (transport.local(), transport.room());
+        let mut session = setup.session(role, local, transport.capabilities(), room, seed);
+        // The sources may have changed meanwhile.
+        let refused = offer(&mut session, &executor)?;
+        let mut transport = tap(transport);
+        for participant in transport.present() {
+            session.handle_event(now(), TransportEvent::Joined(setup.rules.evaluate(participant)));
+        }
+        let shared = Shared::new(session, setup.propagation);
+        shared.set_left_out([executor.left_out(), &refused].concat());
+        shared.set_renamed(executor.renamed());
+        shared.set_sources(executor.statuses());
+        let handle = Arc::new(Handle(Arc::clone(&shared)));
+        executor.ask_with(asker(role, setup.prompts, &handle));
+        executor.report_with((role == Role::Assistant).then(|| report::reporter(&shared)));
+        let background = transport.take_background();
+        let queue = background.as_ref().map(|background| background.queue.clone());
+        let driver = Driver::new(Arc::clone(&shared), transport, queue, (executor, reports), setup.drain)
+            .judging(setup.rules)
+            .asking(setup.consent)
+            .offering(offering)
+            .noting_ends(note_end)
+            .recorded(recorded);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the participant's one task; it ends when it has left"
+        )]
+        match background {
+            Some(background) => tokio::spawn(run_both(background.work, Box::pin(driver.run()))),
+            None => tokio::spawn(driver.run()),
+        };
+        Ok(handle)
     }
 }
 

@@ -451,7 +451,7 @@ impl Transport for LiveKitTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { lossy: true, streams: true, ..Capabilities::default() }
+        capabilities()
     }
 
     /// Sends a packet. The future completes when the packet was written to its data channel; for a packet sent as a byte
@@ -493,6 +493,11 @@ impl Transport for LiveKitTransport {
             let _ = done.await;
         }
     }
+}
+
+/// What every LiveKit room can carry.
+pub(crate) fn capabilities() -> Capabilities {
+    Capabilities { lossy: true, streams: true, ..Capabilities::default() }
 }
 
 /// A random number for backoff jitter, so that participants that were disconnected together do not rejoin together.

@@ -609,3 +609,27 @@ fn full_disk_leaves_the_old_output_file_whatever_the_verb() {
         }
     }
 }
+
+#[test]
+fn file_of_a_recording_is_checked_before_the_room_is_joined() {
+    let folder = Folder::new();
+    let fresh = folder.path("fresh.mcap");
+    // Nothing listens there.
+    let room = [
+        "--room",
+        "r",
+        "--url",
+        "ws://127.0.0.1:1",
+        "--api-key",
+        "devkey",
+        "--api-secret",
+        "some secret of 32 characters ....",
+    ];
+    for verb in [&["record"][..], &["watch", "--record"]] {
+        let refused = run(&[verb, &["/nowhere/at/all.mcap"], &room[..]].concat());
+        assert!(text(&refused.stderr).contains("cannot write `/nowhere/at/all.mcap`"), "{refused:?}");
+        let refused = run(&[verb, &[&fresh], &room[..]].concat());
+        assert!(!refused.status.success() && !text(&refused.stderr).contains("cannot write"), "{refused:?}");
+        assert!(!fs::exists(&fresh).unwrap(), "{verb:?}: a file without a recording is left");
+    }
+}

@@ -8,8 +8,9 @@ use std::{
 
 use bytes::Bytes;
 use toolbridge::{
-    Assistant, Client, Identity, JoinError, Lane, Outcome, Packet, Peer, Role, SendError, Sid, Tool,
-    ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Transport, Value, Visibility,
+    Assistant, Client, ClientBuilder, CloseReason, Identity, JoinError, Lane, Outcome, Packet, Peer, Role,
+    SendError, Sid, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Transport, Value,
+    Visibility,
     frame::Frame,
     memory,
     recording::{
@@ -433,6 +434,117 @@ async fn unwritable_file_fails_the_join_and_leaves_the_room() {
     let joined = Client::builder().record("/nowhere/at/all.mcap").join_over(room.client("phone")).await;
     assert!(matches!(joined, Err(JoinError::Record(RecordError::Create { .. }))), "{joined:?}");
     assert!(room.assistant("assistant").present().is_empty());
+}
+
+async fn nothing() -> Result<(), ToolError> {
+    Ok(())
+}
+
+/// A client with more tools than can be offered.
+fn too_many_tools() -> ClientBuilder {
+    (0..200).fold(Client::builder(), |builder, n| builder.tool(&format!("tool{n}"), "One of many", nothing))
+}
+
+#[tokio::test]
+async fn failed_join_leaves_no_new_file_and_an_old_one_as_it_was() {
+    let folder = Folder::new();
+    let (path, room) = (folder.file("kept.mcap"), memory::MemoryRoom::new());
+    let first = Client::builder().record(&path).join_over(room.client("first")).await.unwrap();
+    first.close().await;
+    let before = fs::read(&path).unwrap();
+    let forced = || RecorderOptions::default().force(true);
+    let join = too_many_tools().record(&path).record_options(forced()).join_over(room.client("second"));
+    assert!(matches!(join.await, Err(JoinError::Register(_))));
+    let fresh = folder.file("fresh.mcap");
+    let join = too_many_tools().record(&fresh).join_over(room.client("third"));
+    assert!(matches!(join.await, Err(JoinError::Register(_))));
+    assert_eq!((fs::read(&path).unwrap(), fresh.exists()), (before, false));
+    let again = Client::builder().record(&fresh).join_over(room.client("third")).await.unwrap();
+    again.close().await;
+    assert!(Recording::open(&fresh).unwrap().about().finished);
+}
+
+#[cfg(feature = "livekit")]
+#[tokio::test]
+async fn local_faults_are_found_before_the_server_is_contacted() {
+    use toolbridge::livekit::AccessKey;
+    // Nothing listens there, so that a join that reaches the network fails in another way.
+    let url = "ws://127.0.0.1:1";
+    let key = AccessKey::new("devkey", "a secret of thirty-two characters");
+    let (client, assistant) =
+        (key.client("r", "phone").sign().unwrap(), key.assistant("r", "brain").sign().unwrap());
+    let folder = Folder::new();
+    let (old, fresh) = (folder.file("old.mcap"), folder.file("fresh.mcap"));
+    fs::write(&old, "an old recording").unwrap();
+
+    let exists = |joined: Option<JoinError>| match joined {
+        Some(JoinError::Record(error @ RecordError::Exists { .. })) => {
+            assert!(
+                !error.to_string().contains("--"),
+                "a library's error names no option of a program: {error}"
+            );
+        }
+        other => panic!("{other:?}"),
+    };
+    exists(Client::builder().record(&old).join(url, &client).await.err());
+    exists(Assistant::builder().record(&old).join(url, &assistant).await.err());
+    let registers =
+        |joined: Option<JoinError>| assert!(matches!(joined, Some(JoinError::Register(_))), "{joined:?}");
+    registers(too_many_tools().join(url, &client).await.err());
+    registers(too_many_tools().record(&fresh).join(url, &client).await.err());
+    let twice = || Assistant::builder().tool("a", "", nothing).tool("a", "", nothing);
+    registers(twice().record(&fresh).join(url, &assistant).await.err());
+    assert!(!fresh.exists());
+
+    let forced = || RecorderOptions::default().force(true);
+    for (path, options) in [(&old, forced()), (&fresh, RecorderOptions::default())] {
+        let joined = Client::builder().record(path).record_options(options).join(url, &client).await;
+        assert!(matches!(joined, Err(JoinError::Connect(_))), "{joined:?}");
+    }
+    let unwritable = Client::builder().record("/nowhere/at/all.mcap").join("no address", &client).await;
+    assert!(matches!(unwritable, Err(JoinError::Connect(_))), "{unwritable:?}");
+    assert!(!fresh.exists());
+    assert_eq!(fs::read_to_string(&old).unwrap(), "an old recording");
+}
+
+#[tokio::test]
+async fn close_after_a_removal_finishes_the_recording() {
+    let folder = Folder::new();
+    let room = memory::MemoryRoom::new();
+    type End = fn(&memory::MemoryRoom);
+    let ends: [(&str, End); 2] =
+        [("evicted", |room| drop(room.client("phone"))), ("lost", |room| room.leave("phone"))];
+    // So much that finishing the file takes a while: close has to wait for it.
+    let mut seed = 1_u64;
+    let mut noise = || {
+        let mut next = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed.to_be_bytes()
+        };
+        (0..8 * 1024).flat_map(|_| next()).collect::<Vec<_>>()
+    };
+    let bulk: Vec<_> = (0..64).map(|_| Bytes::from(noise())).collect();
+    for (name, end) in ends {
+        let path = folder.file(&format!("{name}.mcap"));
+        let whole = RecorderOptions::default().redact(Redact::nothing());
+        let recorder = Recorder::create(&path, whole).unwrap();
+        let client = Client::builder().join_over(recorder.tap(room.client("phone"))).await.unwrap();
+        for (at, payload) in bulk.iter().chain(&bulk).enumerate() {
+            let heard = packet(Direction::Heard, &Peer::new("brain", "PA_9"), &[], payload.clone());
+            recorder.record(Entry::new(Moment(at as u64), heard));
+        }
+        drop(recorder);
+        end(&room);
+        let reason = client.closed().await; // the removal comes before `close`
+        assert_ne!(reason, CloseReason::Closed, "{name}");
+        assert_eq!(client.close().await, reason);
+        assert!(Recording::open(&path).unwrap().about().finished, "{name}: {reason:?}");
+        let path = folder.file(&format!("{name}-built.mcap"));
+        let client = Client::builder().record(&path).join_over(room.client("phone")).await.unwrap();
+        end(&room);
+        client.close().await;
+        assert!(Recording::open(&path).unwrap().about().finished, "{name}");
+    }
 }
 
 /// A source that offers a tool only once the test allows it.
