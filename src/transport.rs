@@ -20,6 +20,7 @@ pub(crate) mod send_queue;
 pub(crate) mod tls_error;
 pub(crate) mod types;
 
+#[cfg(any(feature = "livekit", feature = "record"))]
 pub(crate) use api::SentObserver;
 #[cfg(feature = "runtime")]
 pub use api::{Background, SendError, Transport};

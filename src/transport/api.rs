@@ -88,7 +88,13 @@ impl fmt::Debug for Background {
 
 /// Receives the packets that a transport sends ([`Transport::observe_sent`]).
 #[doc(hidden)]
-pub struct SentObserver(pub(crate) Observer);
+pub struct SentObserver(
+    #[cfg_attr(
+        not(any(feature = "livekit", feature = "record")),
+        expect(dead_code, reason = "only a recorder observes, and only LiveKit rooms are observed")
+    )]
+    pub(crate) Observer,
+);
 
 impl fmt::Debug for SentObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
