@@ -122,6 +122,20 @@ fn unannounced_join_under_a_departed_assistants_identity_runs_nothing() {
 }
 
 #[test]
+fn caller_under_a_departed_assistants_identity_reads_that_its_own_token_lacks_the_role() {
+    let mut world = room(&["erase"]);
+    world.leave("a");
+    world.run(SECOND);
+    world.announce = 3 * SECOND;
+    let who = without_role(&mut world, "a");
+    let session = Session::assistant(world.now, who.clone(), Config::default().room("room"), seed("a", 2));
+    world.enter(&who, Some(session));
+    let error = world.ask("a", request("erase").owner_wait(8 * SECOND)).unwrap_err();
+    assert!(error.to_string().contains("its token has no role"), "{error}");
+    assert_eq!(jobs(&world), 0);
+}
+
+#[test]
 fn announced_join_without_a_role_is_not_the_assistant_that_is_bound_under_its_identity() {
     let mut world = room(&["erase"]);
     let who = without_role(&mut world, "a");

@@ -25,7 +25,11 @@ impl Outgoing {
         let wanted = wanted(core, call);
         let clients = if *tool == *ToolName::ECHO { Vec::new() } else { not_bound(core, wanted) };
         if !clients.is_empty() {
-            return CallError::NotBound { tool, clients };
+            // A client asks the bearer of a departed assistant's identity for its Configuration before it knows its token.
+            return match NotAssistant::of(&core.cx.local.participant) {
+                Some(why) => CallError::unknown_tool(&tool, not_accepted(core, clients, why)),
+                None => CallError::NotBound { tool, clients },
+            };
         }
         let why = match wanted {
             Some(owner) => why_not(core, &tool, owner),
@@ -145,11 +149,13 @@ fn not_ready(core: &Core, owners: Vec<Identity>) -> NotOffered {
     let unannounced = !is_announced(core);
     let has_answered = |id: &Identity| core.peers.get(id).is_some_and(Remote::is_crossed);
     match NotAssistant::of(&core.cx.local.participant) {
-        Some(why) if !unannounced && !owners.iter().any(has_answered) => {
-            NotOffered::NotAccepted { by: owners, caller: core.cx.local.identity().clone(), why }
-        }
+        Some(why) if !unannounced && !owners.iter().any(has_answered) => not_accepted(core, owners, why),
         _ => NotOffered::NotReady { owners, unannounced },
     }
+}
+
+fn not_accepted(core: &Core, by: Vec<Identity>, why: NotAssistant) -> NotOffered {
+    NotOffered::NotAccepted { by, caller: core.cx.local.identity().clone(), why }
 }
 
 /// Returns whether the room must have announced the local participant to the others by now.
