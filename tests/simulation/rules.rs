@@ -26,6 +26,8 @@ pub(crate) enum Rule {
     OneStart,
     /// A result comes from a process that ran the call, and `Delivered` only after the request arrived.
     OwnersResult,
+    /// A caller reads the progress of a call in the order in which its tool reported it.
+    ProgressInOrder,
     /// The handler of a stopped call is aborted.
     HandlerAborted,
     /// Frames of an unauthorized participant change counters only.
@@ -163,6 +165,8 @@ pub(crate) struct Ledger {
     pub(crate) denied: BTreeSet<Sid>,
     /// The calls for which a late result was reported.
     pub(crate) late: BTreeSet<CallId>,
+    /// The number of the last update of each call that its caller read.
+    progress: BTreeMap<CallId, u32>,
     /// The calls that an owner refused because they are older than its memory.
     refused: BTreeSet<CallId>,
     /// The calls that each process has answered or refused.
@@ -190,6 +194,15 @@ impl Ledger {
         }
         self.calls.push(call);
         self.calls.len() - 1
+    }
+
+    /// Records that a caller reads the update of this number. A call that may run twice may report it twice.
+    pub(crate) fn progressed(&mut self, call: &CallId, number: u32) {
+        let may_run_twice = self.by_id.get(call).is_some_and(|at| self.calls[*at].idempotent);
+        let last = self.progress.insert(call.clone(), number);
+        if last.is_some_and(|last| last >= number) && !may_run_twice {
+            self.broken(Rule::ProgressInOrder, format!("{call:?}: update {number} is read after {last:?}"));
+        }
     }
 
     /// Records that a process starts a call.

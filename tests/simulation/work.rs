@@ -13,6 +13,9 @@ use crate::{
     world::{Program, World},
 };
 
+/// The number of updates that a tool reports after its first.
+const PROGRESS: u32 = 20;
+
 /// A consent question that waits for its answer.
 #[derive(Debug)]
 pub(crate) struct OpenQuestion {
@@ -123,7 +126,7 @@ impl World<'_> {
             self.room.after(takes, Scheduled::JobEnds { process, key: job.key });
         }
         if behavior == Behavior::Progresses {
-            self.room.after(10, Scheduled::JobProgress { process, key: job.key, left: 20 });
+            self.room.after(10, Scheduled::JobProgress { process, key: job.key, left: PROGRESS });
         }
     }
 
@@ -131,7 +134,12 @@ impl World<'_> {
         if !self.processes[process].jobs.contains_key(&key) {
             return;
         }
-        self.drive(process, |session, now| session.progress(now, key, Progress::started()));
+        // Every third update has no text.
+        let progress = match (PROGRESS - left) % 3 {
+            0 => Progress::started(),
+            _ => Progress::started().message((PROGRESS - left).to_string()),
+        };
+        self.drive(process, |session, now| session.progress(now, key, progress));
         if left > 0 {
             self.room.after(30, Scheduled::JobProgress { process, key, left: left - 1 });
         }
@@ -165,6 +173,11 @@ impl World<'_> {
             && !matches!(event, Event::Frame { .. } | Event::Progress { .. } | Event::Requested { .. })
         {
             trace!(self, "     {}: {event:?}", self.processes[process].actor);
+        }
+        if let Event::Progress { key: Some(_), call, progress } = event
+            && let Some(number) = progress.message.as_ref().and_then(|text| text.parse().ok())
+        {
+            self.ledger.progressed(call, number);
         }
         if let Event::LateResult { call, .. } = event {
             self.ledger.reached.note(Reach::LateResult);
