@@ -2,10 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+use std::str::FromStr as _;
+
 use toolbridge::{
-    CallError, CallId, CallKey, Config, ConnectionState, Execution, Participant, Peer, Role, SendFailure,
-    Session, Tool, ToolOptions, TransportEvent, Value,
-    frame::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult, ToolsRegisterAck},
+    CallError, CallId, CallKey, Config, ConnectionState, Event, Execution, Participant, Peer, Role,
+    SendFailure, Session, Tool, ToolOptions, TransportEvent, Value,
+    frame::{
+        Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult,
+        ToolsRegisterAck,
+    },
 };
 
 use crate::{
@@ -586,4 +591,23 @@ fn client_that_may_not_publish_data_runs_no_call() {
         }
         assert!(world.ask("a", request("t")).is_ok(), "{is_announced}");
     }
+}
+
+#[test]
+fn repeated_broadcast_is_reported_once() {
+    let mut world = World::new();
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    let id = CallId::from_str("one").unwrap();
+    let request = ToolUseRequest::new(id.clone(), "t", Value::empty(), Ok(Execution::Server));
+    for _ in 0..2 {
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request.clone()));
+    }
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseResult(ToolUseResult::new(id, true)));
+    world.run(SECOND);
+    let events = &world.ends["phone"].events;
+    assert_eq!(events.iter().filter(|event| matches!(event, Event::Requested { .. })).count(), 1);
+    assert_eq!(events.iter().filter(|event| matches!(event, Event::Settled { .. })).count(), 1);
 }
