@@ -167,3 +167,47 @@ fn client_that_returns_learns_that_a_view_has_ended() {
     let states = seen(&world, "phone");
     assert!(states.contains(&state("load", Json::Null)) && states.contains(&state("plan", 1)), "{states:?}");
 }
+
+#[test]
+fn views_end_with_their_assistant() {
+    for is_replaced in [true, false] {
+        let mut world = room();
+        show(&mut world, "load", json!(1)).unwrap();
+        show(&mut world, "gone", json!(1)).unwrap();
+        world.run(SECOND);
+        show(&mut world, "gone", Json::Null).unwrap();
+        world.run(SECOND);
+        world.ends.get_mut("phone").unwrap().events.clear();
+        world.leave("a");
+        if is_replaced {
+            world.assistant("a", Config::default());
+            world.run(SECOND);
+        } else {
+            world.run(10 * SECOND);
+        }
+        assert_eq!(seen(&world, "phone"), [state("load", Json::Null)], "{is_replaced}");
+    }
+}
+
+/// An assistant shows at most 16, so the end of one was lost.
+#[test]
+fn client_has_at_most_sixteen_views() {
+    let mut world = World::new();
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "one");
+    world.send("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
+    for n in 0..17 {
+        let view = Message::ViewUpdate(ViewUpdate::new(format!("v{n}"), Value::from(json!(n))));
+        world.send("a", &["phone"], &Meta::new(), &view);
+    }
+    let again = Message::ViewUpdate(ViewUpdate::new("v1", Value::from(json!("later"))));
+    world.send("a", &["phone"], &Meta::new(), &again);
+    let more = Message::ViewUpdate(ViewUpdate::new("v17", Value::from(json!(17))));
+    world.send("a", &["phone"], &Meta::new(), &more);
+    world.run(SECOND);
+    let ended: Vec<_> = seen(&world, "phone").into_iter().filter(|(_, content)| content.is_null()).collect();
+    assert_eq!(ended, [state("v0", Json::Null), state("v2", Json::Null)]);
+}

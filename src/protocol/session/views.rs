@@ -1,9 +1,12 @@
 //! Views: what an assistant shows to its clients and replaces from time to time (`wire.md`, section 4.15).
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use super::{
-    Context, Counter,
+    Context, Counter, Event,
     core::Core,
     delivery::{Delivery, Unfit},
     peers::Peers,
@@ -25,6 +28,8 @@ const MAX_VIEWS: usize = ViewUpdate::MAX_OPEN;
 pub(super) struct Views {
     /// At most [`MAX_VIEWS`] views, of which some have ended. The place of a view is its timer's.
     shown: Vec<View>,
+    /// Client: the views that the bound assistant shows, at most [`MAX_VIEWS`], that with the oldest state first.
+    seen: VecDeque<String>,
 }
 
 #[derive(Debug)]
@@ -118,6 +123,36 @@ impl Views {
         }
     }
 
+    /// Client: reports the state of a view as the assistant sent it, unless it exceeds the limits. One view too many ends
+    /// the one with the oldest state, whose end may have been lost.
+    pub(super) fn observe(&mut self, core: &mut Core, id: &Identity, view: ViewUpdate) {
+        if view.view.is_empty()
+            || view.view.len() > ViewUpdate::MAX_NAME
+            || view.size() > ViewUpdate::MAX_SIZE
+        {
+            return core.cx.complain(id, Counter::Malformed);
+        }
+        self.seen.retain(|name| *name != view.view);
+        if !view.content.is_nil() {
+            if self.seen.len() >= MAX_VIEWS
+                && let Some(oldest) = self.seen.pop_front()
+            {
+                ended(core, id, &oldest);
+            }
+            self.seen.push_back(view.view.clone());
+        }
+        core.cx.event(Event::View { by: id.clone(), view });
+    }
+
+    /// Client: ends the views of the bound assistant, which is gone or was replaced by another instance.
+    pub(super) fn end_seen(&mut self, core: &mut Core, id: &Identity) {
+        if core.peers.is_bound(id) {
+            for name in std::mem::take(&mut self.seen) {
+                ended(core, id, &name);
+            }
+        }
+    }
+
     /// Returns the place of a view, which is beyond the end for a view that ends and is not shown.
     fn place(&mut self, latest: &ViewUpdate) -> Result<usize, ReportError> {
         if let Some(place) = self.shown.iter().position(|view| view.latest.view == latest.view) {
@@ -140,12 +175,9 @@ impl Views {
     }
 }
 
-/// Client: returns the state of a view as the assistant sent it, unless it exceeds the limits.
-pub(super) fn observe(core: &mut Core, id: &Identity, view: ViewUpdate) {
-    if view.view.is_empty() || view.view.len() > ViewUpdate::MAX_NAME || view.size() > ViewUpdate::MAX_SIZE {
-        return core.cx.complain(id, Counter::Malformed);
-    }
-    core.cx.event(super::Event::View { by: id.clone(), view });
+/// Client: reports that a view has ended.
+fn ended(core: &mut Core, id: &Identity, name: &str) {
+    core.cx.event(Event::View { by: id.clone(), view: ViewUpdate::new(name, Value::nil()) });
 }
 
 /// Sends a state to those that list views. Clients without byte streams get only states that fit a packet.

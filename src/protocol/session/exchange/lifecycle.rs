@@ -187,6 +187,7 @@ impl Exchange {
     pub(super) fn replace_instance(&mut self, core: &mut Core, id: &Identity, before: Instance) {
         tracing::debug!(peer = %id, "the peer's instance was replaced");
         core.delivery.forget_pair(id);
+        self.views.end_seen(core, id);
         self.outgoing.reassign_calls(core, id);
         core.peers.forget_registration(&mut core.cx, id);
         self.incoming.stop_jobs_for(core, id);
@@ -226,6 +227,7 @@ impl Exchange {
         self.incoming.stop_jobs_for(core, id);
         self.outgoing.forget_stops(core, id);
         self.incoming.acknowledge_all(core, id);
+        self.views.end_seen(core, id);
         let Core { cx, peers, delivery, .. } = core;
         peers.forget_and_unbind(cx, delivery, id);
     }
@@ -239,6 +241,7 @@ impl Exchange {
         if !is_back {
             self.incoming.stop_jobs_for(core, id);
             self.incoming.abandon(core, id);
+            self.views.end_seen(core, id);
             // Whether or not the identity is in the room: its former instance did not come back.
             let Core { cx, peers, delivery, .. } = core;
             peers.forget_and_unbind(cx, delivery, id);

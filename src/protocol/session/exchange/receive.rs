@@ -16,7 +16,6 @@ use crate::{
             outgoing::{observe_progress, peer_error},
             peers::{Place, Remote},
             timers::Timer,
-            views,
         },
     },
     transport::{Identity, Lane, Peer, STREAM_TOPIC, StreamPart},
@@ -212,7 +211,7 @@ impl Exchange {
                 self.incoming.handle_observed_result(core, id, &result);
             }
             Message::ToolProgress(it) if is_bound => observe_progress(core, it),
-            Message::ViewUpdate(view) if is_bound => views::observe(core, id, view),
+            Message::ViewUpdate(view) if is_bound => self.views.observe(core, id, view),
             Message::Error(error) if is_bound => {
                 let is_recoverable = error.recoverable;
                 peer_error(core, id, error);
