@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use toolbridge::{
-    Config, ConnectionState, Event, Lane, Outcome, Request, SendFailure, ToolError, ToolOptions,
-    TransportEvent, Value,
-    frame::{Frame, Kind, Message, Meta},
+    Config, ConnectionState, Event, Lane, Outcome, Participant, ProgressStatus, Request, Role, SendFailure,
+    ToolError, ToolOptions, TransportEvent, Value,
+    frame::{Frame, Kind, Message, Meta, ToolProgress},
 };
 
 use crate::session_world::{Fate, Lossy, MS, Random, SECOND, World, request, tool, value};
@@ -684,4 +684,31 @@ fn request_to_a_second_instance_is_repeated_after_a_refusal_of_the_first() {
     lose(&mut world, |_, _, _| false);
     world.run(SECOND);
     assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(2));
+}
+
+/// Its Configuration was lost, so the caller does not know that it uses the fast lane.
+#[test]
+fn progress_of_an_owner_called_as_a_plain_peer_is_reported_once() {
+    for lossy_first in [true, false] {
+        let mut world = World::new();
+        world.assistant("a", lossy());
+        let sid = world.sid();
+        world.play(&Participant::new("phone", sid).role(Role::Client));
+        world.run(SECOND);
+        let key = world.call("a", request("t").to("phone").timeout(60 * SECOND)).unwrap();
+        world.run(10 * SECOND);
+        let id = world.session("a").call_id(key).unwrap().clone();
+        let update =
+            with!(ToolProgress::new(id, ProgressStatus::InProgress), message = Some("half".to_owned()));
+        let bytes = Frame::write(9, "room", &Meta::new(), &Message::ToolProgress(update)).unwrap();
+        let peer = world.ends["phone"].who.peer().clone();
+        for is_lossy in [lossy_first, !lossy_first] {
+            match is_lossy {
+                true => world.send_lossy(&peer, "a", &bytes),
+                false => world.send_bytes_as(&peer, &["a"], &bytes),
+            }
+            world.run(100 * MS);
+        }
+        assert_eq!(progress_heard(&world), ["half"], "{lossy_first}");
+    }
 }

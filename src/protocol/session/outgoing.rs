@@ -170,8 +170,10 @@ pub(super) struct Asked {
     /// The latest time at which the owner ends the call itself.
     pub(super) ends: Instant,
     pub(super) delivered: bool,
-    /// The highest stanza, as an absolute value, under which the owner reported progress on the fast lane.
+    /// The highest stanza, as an absolute value, under which the owner reported progress.
     pub(super) progress: u32,
+    /// Whether the owner may send its progress on the fast lane, and so more than once.
+    pub(super) progress_on_lane: bool,
     /// Whether the request was sent before in the plain form. If this packet is not sent, the earlier one may still
     /// have arrived.
     pub(super) again: bool,
@@ -588,6 +590,7 @@ impl Outgoing {
             ends: later(call.began, call.budget.limit),
             delivered: false,
             progress: 0,
+            progress_on_lane: false,
             again: call.asked().is_some(),
         })
     }

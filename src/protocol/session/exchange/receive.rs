@@ -240,7 +240,7 @@ impl Exchange {
             }
             Message::Acknowledgement(it) if is_keepalive(core, id, &it) => {}
             Message::Acknowledgement(it) => self.outgoing.handle_acknowledgement(core, id, &it),
-            Message::ToolProgress(it) => self.outgoing.handle_progress(core, id, received.stanza(), it),
+            Message::ToolProgress(it) => self.outgoing.handle_progress(core, id, received, it),
             Message::ToolsRegister(offered) => {
                 let Core { cx, peers, delivery, .. } = core;
                 if peers.handle_registration(cx, delivery, id, offered) {

@@ -4,10 +4,10 @@ use super::{Call, Core, Counter, Event, Outgoing, Purpose};
 use crate::{
     protocol::{
         frame::{Acknowledgement, ToolProgress},
-        session::{CallKey, jobs::fitted, recipients::Feature},
+        session::{CallKey, codec::Received, jobs::fitted, recipients::Feature},
     },
     tool::{CallId, Progress},
-    transport::Identity,
+    transport::{Identity, Lane},
 };
 
 /// How many more updates of one call are accepted per second than an owner of the same version sends, since its second
@@ -47,7 +47,7 @@ impl Outgoing {
         &mut self,
         core: &mut Core,
         id: &Identity,
-        stanza: Option<i32>,
+        incoming: &Received,
         it: ToolProgress,
     ) {
         let Some(key) = self.call_owned_by(core, &it.id, id) else {
@@ -56,7 +56,7 @@ impl Outgoing {
             }
             return core.cx.complain(id, Counter::NotPermitted);
         };
-        if self.is_old_progress(core, id, key, stanza) {
+        if self.is_old_progress(core, id, key, incoming) {
             return core.cx.count(Counter::Duplicate);
         }
         let Some(call) = self.calls.get_mut(&key) else { return };
@@ -110,15 +110,15 @@ impl Outgoing {
     }
 
     /// Returns whether this progress, or newer progress of its call, has arrived before. On the fast lane an owner
-    /// sends each update twice, and the copies may arrive out of order.
-    fn is_old_progress(&mut self, core: &Core, id: &Identity, key: CallKey, stanza: Option<i32>) -> bool {
-        if !core.peers.get(id).is_some_and(|remote| remote.lists(Feature::FastLane)) {
-            return false;
-        }
-        let stanza = stanza.map(i32::unsigned_abs).filter(|stanza| *stanza != 0);
+    /// sends each update twice, and the copies may arrive out of order. An owner that was called as a plain peer may use
+    /// that lane before its Configuration has arrived.
+    fn is_old_progress(&mut self, core: &Core, id: &Identity, key: CallKey, incoming: &Received) -> bool {
+        let lists_lane = core.peers.get(id).is_some_and(|remote| remote.lists(Feature::FastLane));
+        let stanza = incoming.stanza().map(i32::unsigned_abs).filter(|stanza| *stanza != 0);
         let asked = self.calls.get_mut(&key).and_then(Call::asked_mut);
         let (Some(stanza), Some(asked)) = (stanza, asked) else { return false };
-        let is_old = stanza <= asked.progress;
+        asked.progress_on_lane |= lists_lane || incoming.lane == Lane::Lossy;
+        let is_old = asked.progress_on_lane && stanza <= asked.progress;
         asked.progress = asked.progress.max(stanza);
         is_old
     }
