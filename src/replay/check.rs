@@ -18,13 +18,16 @@ use crate::{
         frame::{Kind, Message},
         session::later,
     },
-    tool::{CallId, ErrorCode},
+    tool::{CallId, ErrorCode, ProgressStatus},
     transport::{Identity, Lane},
 };
 
 /// How much earlier than in the session a timer-driven frame may be in the file: the recorded session started its
 /// timer slightly before the recorder logged the event.
 const EARLY: Duration = Duration::from_millis(150);
+
+/// How much earlier than in the session a frame that an owner holds back may be in the file. The hold is 5 ms.
+const HELD: Duration = Duration::from_millis(5);
 
 /// The fields of a result that hold the outcome.
 const OF_AN_OUTCOME: [&str; 5] =
@@ -42,6 +45,8 @@ pub(super) struct Checked<'a> {
     /// The participants it sent a handshake to.
     greeted: Vec<Vec<Identity>>,
     stanzas: Stanzas,
+    /// When it answered each call.
+    answered: HashMap<CallId, Instant>,
     /// Frames it has not yet received, with the answers that show when it did.
     pub(super) waiting: VecDeque<((Kind, String), Option<u32>, &'a Line)>,
 }
@@ -58,6 +63,7 @@ impl<'a> Checked<'a> {
             lasts: BTreeMap::new(),
             greeted: Vec::new(),
             stanzas: Stanzas::default(),
+            answered: HashMap::new(),
             waiting: VecDeque::new(),
         }
     }
@@ -117,6 +123,9 @@ impl<'a> Checked<'a> {
                     asked.push(stanza);
                 }
             }
+        }
+        if let Message::ToolUseResult(it) = &decoded.message {
+            self.answered.entry(it.id.clone()).or_insert(self.end.clock);
         }
         self.check_order(line, decoded, to, spans, report);
         match self.find(line, decoded, to, later) {
@@ -200,8 +209,12 @@ impl<'a> Checked<'a> {
         }
         self.end.infer(line, decoded, to);
         // A claim window or a silence limit has ended, which the session showed by a stop or a request.
-        let by_clock = matches!(decoded.kind(), Kind::TOOL_USE_REQUEST | Kind::CONTROL_STOP);
-        let most: Instant = later(self.end.clock, if by_clock { EARLY } else { Duration::ZERO });
+        let early = match decoded.kind() {
+            Kind::TOOL_USE_REQUEST | Kind::CONTROL_STOP => EARLY,
+            _ if self.is_held(decoded) => HELD,
+            _ => Duration::ZERO,
+        };
+        let most: Instant = later(self.end.clock, early);
         loop {
             if let Some(at) = self.place(decoded, to) {
                 return self.end.said.remove(at);
@@ -209,6 +222,9 @@ impl<'a> Checked<'a> {
             if !self.end.hurry(most) {
                 break;
             }
+        }
+        if self.is_held(decoded) {
+            return None; // the session may have sent another one, which is about another frame
         }
         // The session sent one of this type that the file does not have later: it must be this one, with a change.
         let is_to_come = |said: &Said| {
@@ -219,6 +235,27 @@ impl<'a> Checked<'a> {
             said.decoded.kind() == decoded.kind() && self.is_to(said, to) && !is_to_come(said)
         })?;
         self.end.said.remove(at)
+    }
+
+    /// Whether a result within 5 ms replaces this frame (`wire.md`, section 5.7): whether it is sent depends on the
+    /// owner's clock.
+    fn is_held(&self, decoded: &DecodedFrame) -> bool {
+        self.end.is_fast
+            && match &decoded.message {
+                Message::Acknowledgement(_) => true,
+                Message::ToolProgress(it) => {
+                    it.status == ProgressStatus::InProgress && it.content.is_none() && it.message.is_none()
+                }
+                _ => false,
+            }
+    }
+
+    /// Whether the owner answered the call of this progress about when it ceased to hold it back.
+    fn is_answered_meanwhile(&self, message: &Message, at: Instant) -> bool {
+        let Message::ToolProgress(progress) = message else { return false };
+        self.answered.get(&progress.id).is_some_and(|answered| {
+            answered.saturating_duration_since(at).max(at.saturating_duration_since(*answered)) < EARLY
+        })
     }
 
     /// The first frame with the same subject and receivers, preferably an equal one.
@@ -305,7 +342,7 @@ impl<'a> Checked<'a> {
             Message::ToolUseRequest(it) if self.was_asked(it.id.as_str(), decoded) => {
                 return Some(Skipped::AskedElsewhere);
             }
-            Message::Acknowledgement(_) if self.end.is_fast => return Some(Skipped::FastLane),
+            _ if self.is_held(decoded) => return Some(Skipped::FastLane),
             Message::ControlStop(it)
                 if !self.end.is_home && it.target_id.as_deref().is_some_and(has_call) =>
             {
@@ -341,6 +378,9 @@ impl<'a> Checked<'a> {
                 return Some(Skipped::Greeting);
             }
             Message::Acknowledgement(_) if self.end.is_fast => return Some(Skipped::FastLane),
+            message if self.is_held(&said.decoded) && self.is_answered_meanwhile(message, said.clock) => {
+                return Some(Skipped::FastLane);
+            }
             Message::ControlStop(it) if !self.end.is_home && it.target_id.is_some() => {
                 return Some(Skipped::Race);
             }

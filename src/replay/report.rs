@@ -111,7 +111,7 @@ pub enum Skipped {
     Repeated,
     /// A Configuration or registration that is repeated until it is answered.
     Greeting,
-    /// An acknowledgement on the fast lane, which an answer may replace.
+    /// An acknowledgement on the fast lane, or the progress that reports a tool's start: an answer may replace both.
     FastLane,
     /// The same call was sent to another participant, too.
     AskedElsewhere,
@@ -137,7 +137,7 @@ impl fmt::Display for Skipped {
             Self::SignOfLife => "signs of life",
             Self::Repeated => "repeated",
             Self::Greeting => "greetings that go again",
-            Self::FastLane => "acknowledgements on the fast lane",
+            Self::FastLane => "what an answer may replace on the fast lane",
             Self::AskedElsewhere => "asked of somebody else too",
             Self::Race => "how a call ended where a deadline and an answer met",
             Self::Unconnected => "around a loss of connection",

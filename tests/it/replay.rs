@@ -743,3 +743,56 @@ async fn live_recordings_of_both_ends_replay_equally() {
         assert!(report.is_same() && report.compared > 100, "{}: {report}", path.display());
     }
 }
+
+/// 192 calls, sixteen of them at the same time, whose tools take about as long as an owner holds its acknowledgements
+/// back (5 ms), or much longer.
+fn in_flight(seed: u64) -> World {
+    let lossy = || Config::default().lossy(true);
+    let mut world = noted(lossy(), lossy(), &["work"]);
+    let (mut random, mut due) = (Random(seed), BTreeMap::new());
+    for burst in 0..12 {
+        for _ in 0..16 {
+            world.call("a", request("work")).unwrap();
+        }
+        // A client begins 50 calls in a second.
+        for _ in 0..1_300 {
+            world.run(Duration::from_micros(100 + random.below(400)));
+            let now = world.now;
+            for job in &world.ends["phone"].jobs {
+                let takes = [random.below(11_000), 4_500 + random.below(1_000), random.below(300_000)];
+                due.entry(job.key).or_insert_with(|| now + Duration::from_micros(random.pick(&takes)));
+            }
+            let jobs = &mut world.ends.get_mut("phone").unwrap().jobs;
+            let (done, open): (Vec<_>, Vec<_>) = jobs.drain(..).partition(|job| due[&job.key] <= now);
+            *jobs = open;
+            for job in done {
+                world.with("phone", |session, now| session.settle(now, job.key, Ok(value(1))));
+            }
+        }
+        let settled = world.ends["a"].settled.iter().filter(|(_, result)| result.is_ok()).count();
+        assert_eq!(settled, 16 * (burst + 1));
+    }
+    ended(world)
+}
+
+#[test]
+fn session_whose_answers_take_as_long_as_their_hold_replays_equally_whatever_the_recorders_delay() {
+    for seed in 1..=3 {
+        let world = in_flight(seed);
+        let mut random = Random(seed);
+        for name in ["a", "phone"] {
+            let mut entries = file(&world, name);
+            // The recorder notes each entry a little later than it happened.
+            for delay in [500, 3_000] {
+                let mut last = 0;
+                for entry in &mut entries {
+                    entry.at.0 = last.max(entry.at.0 + 1_000 * random.below(delay + 1));
+                    last = entry.at.0;
+                }
+                let report = dry(&entries);
+                assert!(report.is_same(), "seed {seed}, {name}, up to {delay} µs: {report}");
+                assert!(report.compared > 300, "seed {seed}, {name}: {report}");
+            }
+        }
+    }
+}
