@@ -36,7 +36,8 @@ pub struct RecordedCall {
     pub started: Option<Moment>,
     /// When a stop was first sent or received.
     pub stopped: Option<Moment>,
-    /// When the result, or the error in its place, was first sent or received.
+    /// When the result, or the error in its place, was first sent or received; or when the caller ended the call without
+    /// it.
     pub settled: Option<Moment>,
     /// How it ended.
     pub outcome: RecordedOutcome,
@@ -83,7 +84,7 @@ pub enum RecordedOutcome {
         /// The error text, if the frame had one.
         message: Option<String>,
     },
-    /// It was stopped, and the file has no answer.
+    /// It was stopped, and the file has neither an answer nor the reason.
     Stopped,
 }
 
