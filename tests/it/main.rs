@@ -141,6 +141,8 @@ mod recording_calls;
 mod recording_check;
 #[cfg(all(feature = "record", unix))]
 mod recording_killed;
+#[cfg(all(feature = "cli", unix))]
+mod recording_outcomes;
 #[cfg(feature = "record")]
 mod recording_said;
 #[cfg(all(feature = "cli", unix))]
