@@ -9,6 +9,9 @@ use toolbridge as value;
 mod cli;
 
 // The library compiles these files as well.
+#[path = "adapter/sink/connections.rs"]
+#[allow(dead_code, reason = "a connection of the development server carries one request")]
+mod connections;
 #[path = "transport/livekit/crypto.rs"]
 mod crypto;
 #[path = "recording/escape.rs"]

@@ -134,6 +134,23 @@ async fn sec_a1_request_without_the_token_is_refused() {
 }
 
 #[tokio::test]
+async fn silent_connections_keep_no_host_out() {
+    let served = Served::new().await;
+    let session = initialize(&served).await.session();
+    let mut stream = served.stream(&session).await;
+    let mut silent = Vec::new();
+    for _ in 0..256 {
+        silent.push(TcpStream::connect(served.listener.address()).await.unwrap());
+    }
+    let answer = served.ask("tools/call", json!({"name": "get_battery", "arguments": {}})).await;
+    assert_eq!(answer["result"]["content"][0]["text"], "0.8", "{answer}");
+    assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap(), 0, "the oldest one gave way");
+    // The open stream of the session still is.
+    let mut rest = [0; 1];
+    assert_eq!(stream.read(&mut rest).await.unwrap(), 1);
+}
+
+#[tokio::test]
 async fn sec_a1_request_of_a_web_page_or_for_another_host_is_refused() {
     let served = Served::new().await;
     let bearer = served.bearer();

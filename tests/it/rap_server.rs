@@ -25,7 +25,7 @@ use toolbridge::{
     recording::{RecorderOptions, Recording, Redact, calls, report},
 };
 
-use crate::{recording::Folder, secrets::assert_free};
+use crate::{rap_source::silent, recording::Folder, secrets::assert_free};
 
 /// What came back of a request.
 #[derive(Debug)]
@@ -267,6 +267,15 @@ async fn manifest_lists_the_tools_of_the_room_under_a_secret_path() {
         415
     );
     assert_eq!(send(&format!("{base}/invoke"), "POST", &JSON, &" ".repeat(5 << 20)).await.status, 413);
+}
+
+#[tokio::test]
+async fn silent_connections_keep_no_runtime_out() {
+    let served = Served::new(phone()).await;
+    let mut silent = silent(served.listener.url()).await;
+    let well_known = format!("{}/.well-known/rap-toolset", served.listener.url());
+    assert_eq!(send(&well_known, "GET", &[], "").await.status, 200);
+    assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap(), 0, "the oldest one gave way");
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use std::{
 };
 
 use serde_json::{Value as Json, json};
+use tokio::{io::AsyncReadExt as _, net::TcpStream};
 use toolbridge::{
     CancellationToken, ErrorCode, Outcome, Prompt, PromptAnswer, ToolContext, ToolError, ToolName,
     ToolResult, ToolSource as _, Value,
@@ -116,6 +117,29 @@ async fn rap_r1_callback_must_be_a_post_of_a_json_message() {
     assert_eq!(model(&outcome), "done");
     assert_eq!(tools.counts().accepted, 1);
     assert_eq!(tools.counts().malformed, 9);
+}
+
+/// Opens connections to the host of a URL that send nothing.
+pub(crate) async fn silent(url: &str) -> Vec<TcpStream> {
+    let host = url.strip_prefix("http://").unwrap().split('/').next().unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..256 {
+        silent.push(TcpStream::connect(host).await.unwrap());
+    }
+    silent
+}
+
+#[tokio::test]
+async fn silent_connections_keep_no_result_out() {
+    let toolset = Toolset::start().await;
+    let tools = toolset.source().await.unwrap();
+    let (outcome, ()) = call_with(&tools, &toolset, context(), async |invocation| {
+        let mut silent = silent(&invocation.callback()).await;
+        assert_eq!(invocation.answer("done").await, 200);
+        assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap(), 0, "the oldest one gave way");
+    })
+    .await;
+    assert_eq!(model(&outcome), "done");
 }
 
 #[tokio::test]
@@ -491,7 +515,7 @@ async fn rap_r19_closed_source_closes_its_thread_after_the_cancellations() {
         assert!(request.head.contains("authorization: bearer hunter2"), "{}", request.path);
     }
     let host = open.callback().split('/').nth(2).unwrap().to_owned();
-    assert!(tokio::net::TcpStream::connect(host).await.is_err(), "it still listens");
+    assert!(TcpStream::connect(host).await.is_err(), "it still listens");
 }
 
 #[tokio::test]

@@ -6,7 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use hyper::{Method, Request, Response, StatusCode, body::Incoming, header};
+use bytes::Bytes;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Body, Incoming},
+    header,
+};
 use rmcp::{
     model::ErrorCode,
     transport::{StreamableHttpServerConfig, StreamableHttpService},
@@ -17,7 +22,7 @@ use super::{
     handler::Handler,
     lines::{MAX_MESSAGE, parsed, refusal},
 };
-use crate::adapter::sink::{READ, Reply, Room, Whole, is_too_long, reachable, serve, text};
+use crate::adapter::sink::{BoxError, READ, Reply, Room, Whole, is_too_long, reachable, serve, text};
 use tokio_util::sync::CancellationToken;
 
 mod body;
@@ -181,7 +186,11 @@ impl Server {
 }
 
 /// Reads the body of a request, and refuses one that is not a message.
-async fn read(request: Request<Incoming>) -> Result<Request<Whole>, Response<Reply>> {
+async fn read<B>(request: Request<B>) -> Result<Request<Whole>, Response<Reply>>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
     let (mut head, body) = request.into_parts();
     // `rmcp` keeps the head with the request, and may log it.
     head.headers.remove(header::AUTHORIZATION);
@@ -220,5 +229,58 @@ mod tests {
         ] {
             assert_eq!(url(address.parse().unwrap()), expected);
         }
+    }
+
+    /// A body without an end.
+    struct Endless;
+
+    impl Body for Endless {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+            std::task::Poll::Pending
+        }
+    }
+
+    async fn body(bytes: Vec<u8>) -> Whole {
+        Whole::read(text(StatusCode::OK, &String::from_utf8(bytes).unwrap()).into_body(), usize::MAX)
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn sec_p3_authorization_does_not_reach_the_protocols_crate() {
+        let message = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#.to_vec();
+        let request =
+            Request::post("/mcp").header("Authorization", "Bearer hunter2").body(body(message).await);
+        let Ok(request) = read(request.unwrap()).await else { panic!("it is a message") };
+        assert!(!request.headers().contains_key("authorization"));
+    }
+
+    #[tokio::test]
+    async fn body_above_4_mib_is_refused() {
+        let request = Request::post("/mcp").body(body(vec![b' '; MAX_MESSAGE + 1]).await).unwrap();
+        let Err(refused) = read(request).await else { panic!("it was read") };
+        assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_that_does_not_arrive_is_given_up() {
+        let reading = read(Request::post("/mcp").body(Endless).unwrap());
+        let Ok(Err(refused)) = tokio::time::timeout(2 * READ, reading).await else {
+            panic!("it waits for ever")
+        };
+        assert_eq!(refused.status(), StatusCode::REQUEST_TIMEOUT);
+    }
+
+    #[test]
+    fn sec_a1_only_names_of_this_machine_are_answered() {
+        let names = |address: &str| allowed_hosts(address.parse().unwrap(), vec!["lamp.lan".to_owned()]);
+        assert_eq!(names("0.0.0.0"), ["lamp.lan", "localhost", "127.0.0.1", "::1"]);
+        assert_eq!(names("192.0.2.7").last().unwrap(), "192.0.2.7");
     }
 }

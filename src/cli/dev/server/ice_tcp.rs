@@ -16,10 +16,16 @@ use tokio::{
     time::{self, Instant},
 };
 
-use crate::host;
+use crate::{
+    connections::{Connection, HalfOpen, WRITE_LIMIT},
+    host,
+};
 
 /// The maximum number of connections; others wait.
 const MAX_CONNECTIONS: usize = 128;
+/// The maximum number of connections without a datagram. Beyond it the oldest is closed, so that idle connections cannot
+/// block others.
+const MAX_HALF_OPEN: usize = 32;
 /// The maximum frame size, in bytes: several DTLS records.
 const MAX_FRAME: usize = 8192;
 /// The maximum number of datagrams queued for a connection.
@@ -45,6 +51,7 @@ pub(super) enum TcpEvent {
 pub(super) struct IceTcp {
     listener: TcpListener,
     writers: HashMap<SocketAddr, mpsc::Sender<Vec<u8>>>,
+    half_open: HalfOpen,
     tasks: JoinSet<()>,
     events: mpsc::Receiver<TcpEvent>,
     sender: mpsc::Sender<TcpEvent>,
@@ -55,7 +62,16 @@ pub(super) struct IceTcp {
 impl IceTcp {
     pub(super) fn new(listener: TcpListener) -> Self {
         let (sender, events) = mpsc::channel(READ_QUEUE);
-        Self { listener, writers: HashMap::new(), tasks: JoinSet::new(), events, sender, pause: None }
+        let half_open = HalfOpen::new(MAX_HALF_OPEN);
+        Self {
+            listener,
+            writers: HashMap::new(),
+            half_open,
+            tasks: JoinSet::new(),
+            events,
+            sender,
+            pause: None,
+        }
     }
 
     /// Returns the next event.
@@ -104,9 +120,13 @@ impl IceTcp {
     fn carry(&mut self, stream: TcpStream, from: SocketAddr) {
         let (writer, queue) = mpsc::channel(WRITE_QUEUE);
         self.writers.insert(from, writer);
-        let sender = self.sender.clone();
+        let (sender, place) = (self.sender.clone(), self.half_open.enter());
         self.tasks.spawn(async move {
-            if let Err(error) = carry(stream, from, queue, &sender).await {
+            let carried = tokio::select! {
+                carried = carry(stream, from, &place, queue, &sender) => carried,
+                () = place.gave_way() => Err(io::Error::other("it sent no datagram, and gave way to another one")),
+            };
+            if let Err(error) = carried {
                 tracing::debug!(%from, %error, "an ICE-TCP connection ended");
             }
             // Sending fails only if the server has ended.
@@ -119,18 +139,24 @@ impl IceTcp {
 async fn carry(
     stream: TcpStream,
     from: SocketAddr,
+    place: &Connection,
     queue: mpsc::Receiver<Vec<u8>>,
     sender: &mpsc::Sender<TcpEvent>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let (reader, writer) = stream.into_split();
     tokio::select! {
-        ended = read(reader, from, sender) => ended,
+        ended = read(reader, from, place, sender) => ended,
         ended = write(writer, queue) => ended,
     }
 }
 
-async fn read(reader: OwnedReadHalf, from: SocketAddr, sender: &mpsc::Sender<TcpEvent>) -> io::Result<()> {
+async fn read(
+    reader: OwnedReadHalf,
+    from: SocketAddr,
+    place: &Connection,
+    sender: &mpsc::Sender<TcpEvent>,
+) -> io::Result<()> {
     let mut reader = BufReader::new(reader);
     loop {
         let size =
@@ -145,6 +171,7 @@ async fn read(reader: OwnedReadHalf, from: SocketAddr, sender: &mpsc::Sender<Tcp
         time::timeout(IDLE_TIMEOUT, reader.read_exact(&mut datagram))
             .await
             .map_err(|_| io::ErrorKind::TimedOut)??;
+        place.leave();
         if sender.send(TcpEvent::Datagram(from, datagram)).await.is_err() {
             return Ok(());
         }
@@ -155,7 +182,8 @@ async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Vec<u8>>) -
     while let Some(datagram) = queue.recv().await {
         // The stack's packets are far smaller than 64 KiB.
         let Ok(size) = u16::try_from(datagram.len()) else { continue };
-        writer.write_all(&[&size.to_be_bytes(), datagram.as_slice()].concat()).await?;
+        let frame = [&size.to_be_bytes(), datagram.as_slice()].concat();
+        time::timeout(WRITE_LIMIT, writer.write_all(&frame)).await.map_err(|_| io::ErrorKind::TimedOut)??;
     }
     Ok(())
 }
@@ -191,6 +219,26 @@ mod tests {
         theirs.write_all(&[0xff, 0xff]).await.unwrap();
         assert!(matches!(tcp.next().await, TcpEvent::Closed(from) if from == theirs.local_addr().unwrap()));
         assert!(tcp.writers.is_empty());
+    }
+
+    #[tokio::test]
+    async fn silent_connections_give_way_to_one_that_sends() {
+        let (mut tcp, oldest) = pair().await;
+        let address = tcp.listener.local_addr().unwrap();
+        let mut silent = vec![oldest];
+        for _ in 0..2 * MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut sends = TcpStream::connect(address).await.unwrap();
+        sends.write_all(b"\0\x01a").await.unwrap();
+        let from = loop {
+            match tcp.next().await {
+                TcpEvent::Datagram(from, _) => break from,
+                TcpEvent::Closed(_) => {}
+            }
+        };
+        assert_eq!(from, sends.local_addr().unwrap());
+        assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap(), 0, "the oldest was closed");
     }
 
     #[tokio::test]

@@ -1,12 +1,6 @@
 //! Accepts TCP connections. Each carries one request, which becomes a WebSocket or is answered and closed.
 
-use std::{
-    collections::VecDeque,
-    io,
-    net::SocketAddr,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use livekit_protocol::JoinRequest;
 use livekit_token::Claims;
@@ -18,7 +12,6 @@ use tokio::{
     time,
 };
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     clock,
@@ -29,7 +22,10 @@ use super::{
     signal,
     twirp::{self, ServiceCall},
 };
-use crate::host;
+use crate::{
+    connections::{Connection, HalfOpen, WRITE_LIMIT, WriteLimited},
+    host,
+};
 
 /// The maximum number of concurrent requests and WebSockets; others are refused.
 const MAX_CONNECTIONS: usize = 256;
@@ -58,31 +54,6 @@ struct Shared {
     slots: Arc<Semaphore>,
 }
 
-/// The connections without a complete request, oldest first.
-#[derive(Default)]
-struct HalfOpen(VecDeque<(CancellationToken, Weak<()>)>);
-
-/// The slot of such a connection. Dropping it frees the slot.
-struct Pending {
-    given_up: CancellationToken,
-    _place: Arc<()>,
-}
-
-impl HalfOpen {
-    /// Adds a connection, and closes the oldest one if there are too many.
-    fn enter(&mut self) -> Pending {
-        self.0.retain(|(_, slot)| slot.strong_count() > 0);
-        if self.0.len() >= MAX_HALF_OPEN
-            && let Some((oldest, _)) = self.0.pop_front()
-        {
-            oldest.cancel();
-        }
-        let (given_up, slot) = (CancellationToken::new(), Arc::new(()));
-        self.0.push_back((given_up.clone(), Arc::downgrade(&slot)));
-        Pending { given_up, _place: slot }
-    }
-}
-
 impl Listener {
     /// Accepts connections while `server` runs, and then lets them deliver its last messages.
     pub(super) async fn run(self, server: impl Future<Output = ()>) {
@@ -90,7 +61,7 @@ impl Listener {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let shared = Arc::new(Shared { key, names, inputs, slots });
         let mut connections = JoinSet::new();
-        let mut half_open = HalfOpen::default();
+        let half_open = HalfOpen::new(MAX_HALF_OPEN);
         let accepting = async {
             loop {
                 match listener.accept().await {
@@ -116,15 +87,16 @@ impl Listener {
     }
 }
 
-async fn serve(mut stream: TcpStream, from: SocketAddr, pending: Pending, shared: Arc<Shared>) {
+async fn serve(stream: TcpStream, from: SocketAddr, pending: Connection, shared: Arc<Shared>) {
     // The listener is bound to loopback, so a remote peer means a misrouted connection.
     if !host::is_own(from.ip()) || stream.set_nodelay(true).is_err() {
         return;
     }
+    let mut stream = WriteLimited::new(stream, WRITE_LIMIT);
     let request = tokio::select! {
         biased;
         request = Request::read(&mut stream) => request,
-        () = pending.given_up.cancelled() => return,
+        () = pending.gave_way() => return,
     };
     drop(pending);
     let slot = shared.slots.clone().try_acquire_owned();
@@ -141,6 +113,8 @@ async fn serve(mut stream: TcpStream, from: SocketAddr, pending: Pending, shared
     }
 }
 
+type Stream = WriteLimited<TcpStream>;
+
 /// Why a request gets no ordinary response.
 enum Served {
     /// The request became a WebSocket.
@@ -155,11 +129,11 @@ impl From<io::Error> for Served {
     }
 }
 
-async fn refuse(stream: &mut TcpStream, Refusal(status, why): &Refusal) -> Result<(), Served> {
+async fn refuse(stream: &mut Stream, Refusal(status, why): &Refusal) -> Result<(), Served> {
     Ok(http::answer(stream, *status, "text/plain", why.as_bytes()).await?)
 }
 
-async fn handle(stream: &mut TcpStream, request: &Request, shared: &Shared) -> Result<(), Served> {
+async fn handle(stream: &mut Stream, request: &Request, shared: &Shared) -> Result<(), Served> {
     let (status, kind, body) = match respond(request, shared).await {
         Ok(Response::Plain(text)) => (200, "text/plain", text.as_bytes().to_vec()),
         Ok(Response::Service(answer)) => (answer.status, answer.kind, answer.body),
@@ -328,20 +302,6 @@ mod tests {
         let claims = Claims { sub: "one".into(), video, attributes, ..Default::default() };
         let (claims, _) = joining(&request, Some(claims))?;
         Ok(claims.attributes.iter().map(|(name, value)| name.len() + value.len()).sum())
-    }
-
-    #[test]
-    fn half_open_connection_above_the_limit_closes_the_oldest() {
-        let mut half_open = HalfOpen::default();
-        let mut open: Vec<_> = (0..MAX_HALF_OPEN).map(|_| half_open.enter()).collect();
-        assert!(open.iter().all(|it| !it.given_up.is_cancelled()));
-        open.push(half_open.enter());
-        let ended: Vec<_> = open.iter().map(|it| it.given_up.is_cancelled()).collect();
-        assert!(ended[0] && !ended[1..].contains(&true), "{ended:?}");
-        // A connection with a complete request no longer counts.
-        drop(open.remove(1));
-        open.push(half_open.enter());
-        assert_eq!(open.iter().filter(|it| it.given_up.is_cancelled()).count(), 1);
     }
 
     #[tokio::test]

@@ -10,7 +10,11 @@ use livekit_protocol::{
     wrapped_join_request::Compression,
 };
 use prost::Message as _;
-use tokio::{net::TcpStream, sync::mpsc, time};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
+    time,
+};
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
@@ -103,7 +107,11 @@ pub(super) fn older_join_request(
 }
 
 /// Transfers messages in both directions until one side ends, and reports the end to the server.
-pub(super) async fn carry(stream: TcpStream, entry: SignalSession, inputs: &mpsc::Sender<ServerInput>) {
+pub(super) async fn carry(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    entry: SignalSession,
+    inputs: &mpsc::Sender<ServerInput>,
+) {
     let SignalSession { connection, mut messages } = entry;
     let config = WebSocketConfig::default().max_message_size(Some(MAX_FRAME)).max_frame_size(Some(MAX_FRAME));
     let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
