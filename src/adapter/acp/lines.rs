@@ -23,7 +23,7 @@ use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::{Value as Json, json, value::RawValue};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
-    sync::Notify,
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
     task::yield_now,
     time::Instant,
 };
@@ -41,6 +41,15 @@ pub(super) const MAX_WAITING: usize = 256;
 
 /// The most bytes in the requests that wait for their answers. Nothing is read while there are as many.
 pub(super) const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// The longest answer, in bytes: as the longest line.
+pub(super) const MAX_ANSWER: usize = MAX_LINE;
+
+/// The most bytes in answers that are made, or wait to be written: an agent may ask for large files and read nothing.
+const MAX_ANSWERS_BYTES: usize = 32 << 20;
+
+/// One unit of a share of [`MAX_ANSWERS_BYTES`], in bytes.
+const SHARE_UNIT: usize = 1 << 10;
 
 /// The longest id of a request, in bytes: programs use numbers and UUIDs.
 const MAX_ID: usize = 256;
@@ -89,19 +98,45 @@ fn present<'a, D: Deserializer<'a>>(value: D) -> Result<Option<&'a RawValue>, D:
 }
 
 /// What a connection has ignored, and what waits for answers.
-#[derive(Default)]
 pub(super) struct Traffic {
     junk: AtomicU64,
     too_long: AtomicU64,
     bad_errors: AtomicU64,
     waiting: Mutex<Vec<Waiting>>,
     answered: Notify,
+    answers: Arc<Semaphore>,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self {
+            junk: AtomicU64::default(),
+            too_long: AtomicU64::default(),
+            bad_errors: AtomicU64::default(),
+            waiting: Mutex::default(),
+            answered: Notify::default(),
+            answers: Arc::new(Semaphore::new(MAX_ANSWERS_BYTES / SHARE_UNIT)),
+        }
+    }
 }
 
 /// A request of the other side without an answer. The answer to a batch has no id.
 struct Waiting {
     id: Json,
     bytes: usize,
+    /// Held until the answer is written.
+    share: Option<Share>,
+}
+
+/// A part of the memory for answers.
+pub(super) struct Share(OwnedSemaphorePermit);
+
+impl Share {
+    /// Gives back all but this many bytes.
+    pub(super) fn shrink(&mut self, bytes: usize) {
+        let surplus = self.0.num_permits().saturating_sub(bytes.div_ceil(SHARE_UNIT));
+        drop(self.0.split(surplus));
+    }
 }
 
 impl Traffic {
@@ -139,7 +174,23 @@ impl Traffic {
     }
 
     fn ask(&self, id: Json, bytes: usize) {
-        self.waiting().push(Waiting { id, bytes });
+        self.waiting().push(Waiting { id, bytes, share: None });
+    }
+
+    /// Returns memory for an answer of at most this many bytes, once there is some.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(super) async fn share(&self, bytes: usize) -> Option<Share> {
+        let units = u32::try_from(bytes.min(MAX_ANSWERS_BYTES).div_ceil(SHARE_UNIT)).ok()?;
+        Arc::clone(&self.answers).acquire_many_owned(units).await.ok().map(Share)
+    }
+
+    /// Keeps the share of an answer until it is written.
+    pub(super) fn hold(&self, id: &Json, share: Share) {
+        if let Some(request) = self.waiting().iter_mut().find(|it| it.id == *id && it.share.is_none()) {
+            request.share = Some(share);
+        }
     }
 
     /// Notes that a line was written.
@@ -590,5 +641,38 @@ mod tests {
             yield_now().await;
         }
         assert_eq!(peer.heard.lock().unwrap().len(), 2 * MAX_WAITING);
+    }
+
+    #[tokio::test]
+    async fn memory_of_an_answer_is_free_once_it_is_written() {
+        let mut peer = connected();
+        let traffic = Arc::clone(&peer.traffic);
+        peer.write((1..=4).map(|id| request(id, "keep")).collect::<String>()).await;
+        for id in 1..=4 {
+            while traffic.waiting().len() < 4 {
+                yield_now().await;
+            }
+            traffic.hold(&json!(id), traffic.share(MAX_ANSWER).await.unwrap());
+        }
+        assert!(futures_util::poll!(std::pin::pin!(traffic.share(1))).is_pending());
+        traffic.written(r#"{"jsonrpc":"2.0","id":3,"result":{}}"#);
+        let mut share = traffic.share(MAX_ANSWER).await.unwrap();
+        share.shrink(MAX_ANSWER / 2);
+        assert!(traffic.share(MAX_ANSWER / 2).await.is_some());
+        traffic.hold(&json!("unknown"), share);
+        assert!(traffic.share(MAX_ANSWER).await.is_some(), "the share of a request that is not open is free");
+    }
+
+    #[tokio::test]
+    async fn request_with_a_long_id_is_ignored() {
+        let mut peer = connected();
+        peer.write(format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":\"{}\",\"method\":\"echo\"}}\n",
+            "x".repeat(MAX_ID)
+        ))
+        .await;
+        peer.write(request(2, "echo")).await;
+        assert_eq!(peer.read().await["id"], 2);
+        assert_eq!(peer.traffic.junk(), 1);
     }
 }

@@ -272,4 +272,26 @@ mod tests {
         fs::write(work.join("large"), vec![b'x'; MAX_FILE as usize + 1]).unwrap();
         assert!(place.read(work.join("large")).unwrap_err().message.contains("bytes"));
     }
+
+    /// Without `openat2`, as on other systems.
+    fn opened(place: &Place, below: &str) -> io::Result<File> {
+        place.folder.open_checked(Path::new(below), OFlags::RDONLY)
+    }
+
+    #[test]
+    fn sec_a3_parent_that_leads_out_of_the_folder_is_refused_without_openat2() {
+        let place = Place::new("parents");
+        symlink("..", place.root.join("work/up")).unwrap();
+        assert!(opened(&place, "a.txt").is_ok() && opened(&place, "sub/../a.txt").is_ok());
+        for out in ["up/secret.txt", "../secret.txt", "sub/../../secret.txt"] {
+            assert_eq!(opened(&place, out).unwrap_err().kind(), io::ErrorKind::PermissionDenied, "{out}");
+        }
+    }
+
+    #[test]
+    fn sec_a3_link_at_the_end_is_not_followed_without_openat2() {
+        let place = Place::new("links");
+        symlink("../secret.txt", place.root.join("work/link")).unwrap();
+        assert!(opened(&place, "link").is_err());
+    }
 }

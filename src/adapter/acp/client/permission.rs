@@ -163,12 +163,16 @@ pub(super) async fn answer(agent: &Agent, session: &Session, params: &Json) -> R
         return Ok(refusal.map_or_else(cancelled, selected));
     };
     if let Some((allows, about)) = always(&option).zip(about) {
-        let mut kept = kept();
-        if kept.len() < MAX_KEPT {
-            kept.insert(about, allows);
-        }
+        keep(&mut kept(), about, allows);
     }
     Ok(selected(&option))
+}
+
+/// Keeps an answer, unless there are too many.
+fn keep(kept: &mut BTreeMap<About, bool>, about: About, allows: bool) {
+    if kept.len() < MAX_KEPT {
+        kept.insert(about, allows);
+    }
 }
 
 /// Answers as the person has answered for always, and tells about it.
@@ -326,5 +330,30 @@ mod tests {
         assert_eq!(id(&once, false).as_deref(), Some("n"));
         assert_eq!(id(&always, true).as_deref(), Some("a"));
         assert_eq!(id(&always, false), None);
+    }
+
+    #[test]
+    fn acp_c9_answers_that_are_kept_are_limited() {
+        let mut answers = BTreeMap::new();
+        for n in 0..2_000 {
+            keep(&mut answers, (n, "read".to_owned(), Called::Name("a".to_owned())), true);
+        }
+        assert_eq!(answers.len(), 1_024);
+    }
+
+    #[tokio::test]
+    async fn permission_request_of_another_session_is_invalid() {
+        use crate::adapter::acp::client::terminal::Terminals;
+
+        let session = Session::new("agent".into(), Terminals::new(None));
+        session.set_id("s1".to_owned());
+        let agent = Agent { name: "agent".into(), instance: 0, kinds: Default::default() };
+        let ask = async |id: &str| {
+            let request = json!({"sessionId": id, "toolCall": {"toolCallId": "1"}, "options": []});
+            let text = RawValue::from_string(request.to_string()).unwrap();
+            answer(&agent, &session, &as_text(&text)).await
+        };
+        assert!(ask("s2").await.is_err() && ask("").await.is_err());
+        assert!(ask("s1").await.is_ok());
     }
 }

@@ -34,6 +34,10 @@ const MAX_KEPT: usize = 64;
 /// The most output that is kept of one command, in bytes, whatever the agent asks for.
 const MAX_OUTPUT: usize = 256 << 10;
 
+/// The longest answer with the output of a command, in bytes: JSON writes a control character with six, and U+FFFD stands with
+/// three for a byte that is not UTF-8.
+pub(super) const MAX_ANSWER: usize = 6 * MAX_OUTPUT + 1_024;
+
 /// The most output that is kept of a released terminal, in bytes: it is only shown.
 const MAX_SHOWN: usize = 16 << 10;
 
@@ -472,5 +476,61 @@ mod tests {
         let mut buffer = Buffer { limit: 4, ..Buffer::default() };
         buffer.add(&[0x80; 9]);
         assert_eq!(buffer.text().0.chars().count(), 1);
+    }
+
+    /// Returns the error of a request for a command.
+    async fn refused(params: Json) -> String {
+        let terminals = Terminals::new(Some(Options { folder: "/".into(), supervisor: None }));
+        terminals.create("agent", &params, None).await.unwrap_err().message
+    }
+
+    #[tokio::test]
+    async fn command_with_too_many_words_is_refused() {
+        let words = vec!["x"; MAX_WORDS + 1];
+        let variables = vec![json!({"name": "A", "value": ""}); MAX_WORDS + 1];
+        for params in [json!({"command": "ls", "args": words}), json!({"command": "ls", "env": variables})] {
+            assert!(refused(params).await.contains("more than 256 arguments or variables"));
+        }
+        assert!(refused(json!({"command": "ls", "args": &words[1..]})).await.contains("no prompt is open"));
+    }
+
+    #[tokio::test]
+    async fn word_or_variable_that_no_program_can_get_is_refused() {
+        for params in [
+            json!({"command": "ls", "args": ["a\0b"]}),
+            json!({"command": "l\0s"}),
+            json!({"command": "ls", "env": [{"name": "A", "value": "\0"}]}),
+        ] {
+            assert!(refused(params).await.contains("that no program can get"));
+        }
+    }
+
+    #[tokio::test]
+    async fn variable_without_a_plain_name_is_refused() {
+        for name in ["", "A=B", "="] {
+            let params = json!({"command": "ls", "env": [{"name": name, "value": ""}]});
+            assert!(refused(params).await.contains("that no program can get"), "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn folder_of_a_command_is_an_absolute_path() {
+        for folder in ["src", "", "/no/such/folder", "/bin/sh"] {
+            let params = json!({"command": "ls", "cwd": folder});
+            assert!(refused(params).await.contains("absolute path of a folder"), "{folder}");
+        }
+    }
+
+    #[tokio::test]
+    async fn agent_runs_8_commands_at_once() {
+        let terminals = Terminals::new(Some(Options { folder: "/".into(), supervisor: None }));
+        let place = Place::new(ToolContext::new("caller", Duration::from_secs(60)));
+        let command = Command::new("/bin/sleep").unwrap().arg("1000");
+        for _ in 0..MAX_RUNNING {
+            terminals.start(&command, MAX_OUTPUT, &place).unwrap();
+        }
+        let refused = terminals.start(&command, MAX_OUTPUT, &place).unwrap_err();
+        assert!(refused.message.contains("too many commands"), "{}", refused.message);
+        terminals.close().await;
     }
 }
