@@ -102,10 +102,12 @@ pub enum CallError {
         open: usize,
     },
     /// The owner is overloaded. The tool did not run.
-    #[error("{owner} is busy; nothing ran")]
+    #[error("{owner} is busy{}; nothing ran", limit.as_ref().map(|limit| format!(": {limit}")).unwrap_or_default())]
     Busy {
         /// The owner.
         owner: Identity,
+        /// Which limit is reached, as the owner says it, such as `the limit is 50 calls a second`.
+        limit: Option<String>,
     },
     /// The call's limit is zero or too long. The tool did not run.
     #[error("the timeout {asked:?} is outside the range from 1 ms to {maximum:?}")]

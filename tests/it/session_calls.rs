@@ -121,12 +121,14 @@ fn calls_above_the_owners_rate_limit_are_busy_and_do_not_run() {
     world.handle("phone", |_| Some(Ok(value(1))));
     let keys: Vec<_> = (0..60).map(|_| world.call("a", request("t")).unwrap()).collect();
     world.run(SECOND);
-    let busy = keys
-        .iter()
-        .filter(|key| matches!(world.settled("a", **key), Some(Err(CallError::Busy { .. }))))
-        .count();
-    assert_eq!((busy, world.count("phone", "jobs")), (10, 50));
-    assert!(!CallError::Busy { owner: "phone".into() }.may_have_run());
+    let busy = keys.iter().filter_map(|key| world.settled("a", *key)?.as_ref().err());
+    let busy: Vec<String> = busy.map(ToString::to_string).collect();
+    assert_eq!((busy.len(), world.count("phone", "jobs")), (10, 50));
+    assert!(
+        busy.iter().all(|it| it == "phone is busy: the limit is 50 calls a second; nothing ran"),
+        "{busy:?}"
+    );
+    assert!(!CallError::Busy { owner: "phone".into(), limit: None }.may_have_run());
     world.run(SECOND);
     assert!(world.ask("a", request("t")).is_ok());
 }
@@ -741,7 +743,8 @@ fn busy_local_executor_is_busy() {
     world.begins = false; // there is no free slot, so nothing starts
     world.handle("a", |_| Some(Err(toolbridge::ToolError::new(ErrorCode::BUSY, "full"))));
     let error = world.ask("a", request("own")).unwrap_err();
-    assert!(matches!(&error, CallError::Busy { owner } if owner == "a"), "{error:?}");
+    assert!(matches!(&error, CallError::Busy { owner, .. } if owner == "a"), "{error:?}");
+    assert_eq!(error.to_string(), "a is busy: full; nothing ran");
 }
 
 #[test]

@@ -247,7 +247,7 @@ impl World<'_> {
         let read = match result.success {
             true => Ok(result.result.clone().unwrap_or_default()),
             false if code == ErrorCode::BUSY && it.behavior != Behavior::FailsAsBusy => {
-                Err(CallError::Busy { owner: from.identity().clone() })
+                Err(CallError::Busy { owner: from.identity().clone(), limit: None })
             }
             false => Err(CallError::Tool(ToolError::new("odd", code.as_str()))),
         };

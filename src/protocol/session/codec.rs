@@ -4,10 +4,13 @@ use bytes::Bytes;
 
 use crate::{
     protocol::frame::{Acknowledgement, Frame, Kind, Message, Meta, ToolUseResult},
-    tool::{CallId, Outcome},
+    tool::{CallId, Outcome, ToolName},
     transport::Lane,
-    value::{EncodeError, Value},
+    value::{EncodeError, Value, prefix},
 };
+
+/// The end of the message of a call that was refused as `busy`.
+pub(super) const NOTHING_RAN: &str = "; nothing ran";
 
 /// Names the sender's instance to the peer that receives it.
 const INSTANCE: &str = "bridge.instance";
@@ -17,11 +20,41 @@ const HEARD: &str = "bridge.heard";
 const TO: &str = "bridge.to";
 /// States that an answer's tool had started, whatever its code implies.
 const BEGAN: &str = "bridge.began";
+/// Names the tools that the sender of a registration has and does not offer, with the reasons.
+const LEFT_OUT: &str = "bridge.leftOut";
 /// Makes a stop a goodbye.
 const BYE: &str = "bridge.bye";
 
 /// The longest instance that is remembered, in bytes. The local one has 32.
 const MAX_INSTANCE: usize = 128;
+
+/// The most tools that a registration names as left out.
+const MAX_LEFT_OUT: usize = 64;
+
+/// The longest reason why a tool is left out, in bytes.
+const MAX_LEFT_OUT_REASON: usize = 200;
+
+/// The most bytes about tools that are left out: a small part of a packet.
+const MAX_LEFT_OUT_BYTES: usize = 4 * 1024;
+
+/// Returns the `meta` of a registration whose sender does not offer these of its tools. Those beyond the limits are not
+/// named.
+pub(super) fn left_out_meta<'a>(left_out: impl Iterator<Item = (&'a ToolName, &'a str)>) -> Meta {
+    let (mut named, mut bytes) = (Vec::new(), 0);
+    for (name, why) in left_out.take(MAX_LEFT_OUT) {
+        let why = prefix(why, MAX_LEFT_OUT_REASON);
+        bytes += name.as_str().len() + why.len();
+        if bytes > MAX_LEFT_OUT_BYTES {
+            break;
+        }
+        named.push([name.as_str(), why]);
+    }
+    let mut meta = Meta::default();
+    if !named.is_empty() {
+        let _ = meta.set(LEFT_OUT, named); // texts can be encoded
+    }
+    meta
+}
 
 /// A received frame with its decoded message.
 #[derive(Clone, Debug)]
@@ -79,6 +112,14 @@ impl Received {
     /// Returns the sender's instance.
     pub(super) fn instance(&self) -> Option<&str> {
         self.frame.meta_str(INSTANCE).filter(|text| !text.is_empty() && text.len() <= MAX_INSTANCE)
+    }
+
+    /// Returns the tools that the sender of a registration has and does not offer, with the reasons.
+    pub(super) fn left_out(&self) -> Vec<(Box<str>, Box<str>)> {
+        let named = self.frame.meta_get(LEFT_OUT).filter(|it| it.as_bytes().len() <= 2 * MAX_LEFT_OUT_BYTES);
+        let named: Vec<(String, String)> = named.and_then(|it| it.decode().ok()).unwrap_or_default();
+        let named = named.into_iter().take(MAX_LEFT_OUT);
+        named.map(|(name, why)| (name.into(), prefix(&why, MAX_LEFT_OUT_REASON).into())).collect()
     }
 
     /// Returns whether the sender has received the local Configuration.

@@ -9,11 +9,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use self::{
     observed::Observed,
-    request_cache::{RequestCache, State, fingerprint},
+    request_cache::{Refusal, RequestCache, State, fingerprint},
 };
 use super::{
     Counter, Event,
-    codec::{self, Malformed, Received, result_message},
+    codec::{self, Malformed, NOTHING_RAN, Received, result_message},
     core::Core,
     delivery::Purpose,
     ids,
@@ -298,9 +298,11 @@ impl Incoming {
     /// refusal is remembered, so that the same request cannot run later.
     fn deny(&mut self, core: &mut Core, inbound: &InboundRequest, may_be_bound: bool) {
         if may_be_bound && inbound.id().as_str().len() <= core.cx.config.caps.frames.id_bytes {
-            self.refuse(core, inbound, &ErrorCode::PERMISSION_DENIED);
+            let refusal = not_bound(core, &inbound.caller);
+            self.refuse(core, inbound, refusal);
         } else {
-            repeat_refusal(core, inbound, &ErrorCode::PERMISSION_DENIED);
+            let refusal = not_bound(core, &inbound.caller);
+            send_refusal(core, inbound, &refusal);
         }
     }
 
@@ -324,10 +326,10 @@ impl Incoming {
                 _ if !is_same => refuse_304(core, &inbound, "another request has used this id"),
                 // The cache entries of the instance that sent the request are gone.
                 _ if !is_present => refuse_304(core, &inbound, "another instance sent this request"),
-                State::Refused(code) => {
-                    let code = code.clone();
+                State::Refused(refusal) => {
+                    let refusal = refusal.clone();
                     core.cx.count(Counter::Duplicate);
-                    repeat_refusal(core, &inbound, &code);
+                    send_refusal(core, &inbound, &refusal);
                 }
                 _ => {
                     core.cx.count(Counter::Duplicate);
@@ -343,11 +345,15 @@ impl Incoming {
         }
         if core.cx.local.cannot_publish() {
             core.cx.count(Counter::Refused);
-            return self.refuse(core, &inbound, &ErrorCode::PERMISSION_DENIED); // no result would arrive, so nothing runs
+            let text = format!("the token of this client does not allow it to send data{NOTHING_RAN}");
+            // No result would arrive, so nothing runs.
+            return self.refuse(core, &inbound, Refusal::new(ErrorCode::PERMISSION_DENIED, text));
         }
-        if !self.may_prompt(core, &inbound) || !self.has_room_for(core, &inbound) {
+        let room = self.may_prompt(core, &inbound).and_then(|()| self.has_room_for(core, &inbound));
+        if let Err(limit) = room {
             core.cx.count(Counter::Busy);
-            return self.refuse(core, &inbound, &ErrorCode::BUSY);
+            let refusal = Refusal::new(ErrorCode::BUSY, format!("{limit}{NOTHING_RAN}"));
+            return self.refuse(core, &inbound, refusal);
         }
         if must_claim(core, &inbound) {
             return self.claim(core, inbound);
@@ -422,51 +428,73 @@ impl Incoming {
     /// Refuses the request of a call that was stopped before the request arrived.
     fn refuse_stopped(&mut self, core: &mut Core, inbound: &InboundRequest) {
         core.acknowledge(&inbound.caller, inbound.stanza, Some(inbound.id()));
-        self.refuse(core, inbound, &ErrorCode::CANCELLED);
+        self.refuse(core, inbound, Refusal::new(ErrorCode::CANCELLED, "the call was cancelled"));
     }
 
     /// Refuses a request and remembers that, so that it never runs.
     ///
     /// The answer is not kept. Until the caller has received it, the request stays unacknowledged, so it is sent and
     /// answered again.
-    fn refuse(&mut self, core: &mut Core, inbound: &InboundRequest, code: &ErrorCode) {
+    fn refuse(&mut self, core: &mut Core, inbound: &InboundRequest, refusal: Refusal) {
         let keep = DEFAULT_TIMEOUT.saturating_add(core.cx.config.times.memory);
         let cache = self.caches.entry(inbound.caller.clone()).or_default();
-        cache.refuse(core.cx.now, &inbound.request, inbound.stanza, keep, code.clone(), &core.cx.config.caps);
+        cache.refuse(
+            core.cx.now,
+            &inbound.request,
+            inbound.stanza,
+            keep,
+            refusal.clone(),
+            &core.cx.config.caps,
+        );
         self.set_expiry(core, &inbound.caller);
-        let message = repeat_refusal(core, inbound, code);
+        let message = send_refusal(core, inbound, &refusal);
         core.copy(&Meta::default(), &message);
     }
 
-    /// Returns whether one more prompt can be shown to a person.
-    fn may_prompt(&self, core: &Core, inbound: &InboundRequest) -> bool {
+    /// Checks that one more prompt can be shown to a person. The error names the limit.
+    fn may_prompt(&self, core: &Core, inbound: &InboundRequest) -> Result<(), String> {
         if !ToolName::PROMPTS.contains(&inbound.request.tool_name.as_str()) {
-            return true;
+            return Ok(());
         }
         let claims = self.caches.get(&inbound.caller).into_iter().flat_map(|cache| cache.claims.values());
         let claimed = claims.filter(|claim| claim.tool.is_prompt()).count();
-        core.jobs.prompts_of(&inbound.caller) + claimed < core.cx.config.caps.requests.open_prompts
+        let limit = core.cx.config.caps.requests.open_prompts;
+        match core.jobs.prompts_of(&inbound.caller) + claimed < limit {
+            true => Ok(()),
+            false => Err(format!("{limit} prompts are open, which is the limit")),
+        }
     }
 
-    /// Returns whether the caller may have one more call. The echo is answered at once and runs nothing, so it has no
-    /// rate limit.
-    fn has_room_for(&mut self, core: &mut Core, inbound: &InboundRequest) -> bool {
+    /// Checks that the caller may have one more call. The error names the limit. The echo is answered at once and runs
+    /// nothing, so it has no rate limit.
+    fn has_room_for(&mut self, core: &mut Core, inbound: &InboundRequest) -> Result<(), String> {
         let (id, request) = (&inbound.caller, &inbound.request);
         let caps = &core.cx.config.caps;
         if self.is_draining || core.peers.get(id).is_none() {
-            return false;
+            return Err("the client is leaving".to_owned());
         }
         let is_echo = request.tool_name == ToolName::ECHO;
-        if !is_echo && !core.peers.admits_request(&core.cx, id, caps.requests.calls_per_second) {
-            return false;
+        let rate = caps.requests.calls_per_second;
+        if !is_echo && !core.peers.admits_request(&core.cx, id, rate) {
+            return Err(format!("the limit is {rate} calls a second"));
         }
         let Held { jobs: running, bytes: held } = core.jobs.held_by(id);
         let cache = self.caches.entry(id.clone()).or_default();
         let held = cache.claims.values().fold(held, |bytes, claim| bytes + claim.bytes());
-        if held > 0 && held + request.parameters.as_bytes().len() > caps.calls.open_bytes {
-            return false; // a single call may exceed the limit
+        let bytes = caps.calls.open_bytes;
+        // A single call may exceed the limit.
+        if held > 0 && held + request.parameters.as_bytes().len() > bytes {
+            return Err(format!("the limit is {bytes} bytes of arguments in open calls"));
         }
-        running + cache.claims.len() < caps.calls.open_per_peer && cache.make_room(caps).is_ok()
+        let open = caps.calls.open_per_peer;
+        if running + cache.claims.len() >= open {
+            return Err(format!("{open} calls are open, which is the limit"));
+        }
+        let remembered = caps.requests.table_entries;
+        let full = |_| {
+            format!("{remembered} calls without an acknowledged result are remembered, which is the limit")
+        };
+        cache.make_room(caps).map_err(full)
     }
 
     /// Handles a caller's stop of one of its calls.
@@ -548,30 +576,25 @@ fn must_claim(core: &Core, inbound: &InboundRequest) -> bool {
         && check_request(core, &inbound.request).is_ok()
 }
 
+/// Returns why a participant that is not the bound assistant is refused.
+fn not_bound(core: &Core, caller: &Identity) -> Refusal {
+    let text = match core.peers.why_not_assistant(&core.cx, caller) {
+        Some(why) => {
+            let caller = shown(caller.as_str());
+            format!("this client does not accept {caller} as its assistant: {}", why.explain(&caller))
+        }
+        None => "this client is bound to another assistant, or to none because there are several".to_owned(),
+    };
+    Refusal::new(ErrorCode::PERMISSION_DENIED, text)
+}
+
 /// Sends the refusal of a request.
-fn repeat_refusal(
+fn send_refusal(
     core: &mut Core,
     inbound: &InboundRequest,
-    code: &ErrorCode,
+    refusal: &Refusal,
 ) -> crate::protocol::frame::Message {
-    let caller = &inbound.caller;
-    let text = match code.as_str() {
-        "busy" => "too many calls; nothing ran".to_owned(),
-        "cancelled" => "the call was cancelled".to_owned(),
-        _ if core.peers.is_bound(&core.cx, caller) => {
-            "the token of this client does not allow it to send data; nothing ran".to_owned()
-        }
-        _ => match core.peers.why_not_assistant(&core.cx, caller) {
-            Some(why) => {
-                let caller = shown(caller.as_str());
-                format!("this client does not accept {caller} as its assistant: {}", why.explain(&caller))
-            }
-            None => {
-                "this client is bound to another assistant, or to none because there are several".to_owned()
-            }
-        },
-    };
-    let error = ToolError::new(code.clone(), text);
+    let error = ToolError::new(refusal.code.clone(), &*refusal.text);
     let message = result_message(&core.cx.config.room, inbound.id(), Err(error));
     core.post_small(&inbound.caller, &message);
     message

@@ -85,7 +85,7 @@ mod tests {
             CallError::Ambiguous { tool: "ring".into(), owners: vec!["planted".into()] },
             CallError::NotBound { tool: "ring".into(), clients: vec!["planted".into()] },
             CallError::Lost { owner: "planted".into() },
-            CallError::Busy { owner: "planted".into() },
+            CallError::Busy { owner: "planted".into(), limit: Some("planted".to_owned()) },
             CallError::Closed(CloseReason::Closed),
         ] {
             let text = text("ring", &error);

@@ -18,6 +18,19 @@ use crate::{
     value::Value,
 };
 
+/// Why a request is refused: a code, and a line for the caller.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub(super) code: ErrorCode,
+    pub(super) text: Box<str>,
+}
+
+impl Refusal {
+    pub(super) fn new(code: ErrorCode, text: impl Into<Box<str>>) -> Self {
+        Self { code, text: text.into() }
+    }
+}
+
 /// The requests of one caller.
 #[derive(Debug, Default)]
 pub(super) struct RequestCache {
@@ -69,7 +82,7 @@ pub(super) enum State {
     /// The caller has received the answer.
     Done,
     /// The request was refused with this answer and never runs.
-    Refused(ErrorCode),
+    Refused(Refusal),
     /// The request was stopped before it arrived.
     Tombstone,
     /// The request was claimed, and the caller has not answered the claim.
@@ -243,7 +256,7 @@ impl RequestCache {
         request: &ToolUseRequest,
         stanza: Option<i32>,
         keep: Duration,
-        code: ErrorCode,
+        refusal: Refusal,
         limits: &Caps,
     ) {
         let stanza = stanza.map_or(0, i32::unsigned_abs);
@@ -259,7 +272,7 @@ impl RequestCache {
             instance: self.instance,
             keep,
             until: None,
-            state: State::Refused(code),
+            state: State::Refused(refusal),
         };
         self.entries.insert(request.id.clone(), entry);
         self.may_drop(now, &request.id);
@@ -511,7 +524,7 @@ mod tests {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_entries = 1);
         table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
-        table.refuse(now, &request("b"), Some(-2), KEEP, ErrorCode::BUSY, &limits);
+        table.refuse(now, &request("b"), Some(-2), KEEP, Refusal::new(ErrorCode::BUSY, ""), &limits);
         assert!(table.find(&CallId::known("b")).is_none() && table.is_below_floor(Some(-2)));
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CallKey, Core, JobKey, Outgoing, Stage, Timer, milliseconds};
+use super::{CallKey, Core, JobKey, Outgoing, Stage, Timer, milliseconds, outcome::reached_limit};
 use crate::{
     protocol::{
         frame::{Message, Meta, ToolUseRequest},
@@ -120,7 +120,11 @@ impl Outgoing {
                         let owner = core.cx.local.identity().clone();
                         CallError::unknown_tool(&tool, NotOffered::Declined { owner })
                     }
-                    "busy" if !began => CallError::Busy { owner: core.cx.local.identity().clone() },
+                    "busy" if !began => {
+                        let (owner, limit) =
+                            (core.cx.local.identity().clone(), reached_limit(Some(error.message())));
+                        CallError::Busy { owner, limit }
+                    }
                     _ => CallError::Tool(error.of_begun(began)),
                 };
                 (Err(shown), Err(result))

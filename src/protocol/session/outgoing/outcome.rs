@@ -8,12 +8,18 @@ use super::{
 use crate::{
     protocol::{
         frame::{ErrorMessage, ToolUseResult},
-        session::{Output, SendFailure, codec::Received},
+        session::{
+            Output, SendFailure,
+            codec::{NOTHING_RAN, Received},
+        },
     },
     tool::{CallError, CallId, ErrorCode, NotOffered, Progress, StopReason, Tool, ToolError, ToolName},
     transport::Identity,
-    value::Value,
+    value::{Value, prefix},
 };
+
+/// The longest name of a limit that an owner has reached, in bytes.
+const MAX_LIMIT_TEXT: usize = 256;
 
 impl Outgoing {
     /// Handles a result, whether or not it belongs to an open call of the sender.
@@ -338,6 +344,12 @@ fn limit_named(message: Option<&str>, own: Duration) -> Duration {
     named.filter(|named| !named.is_zero() && *named < own).unwrap_or(own)
 }
 
+/// Returns which limit a `busy` names (`wire.md`, section 5.7).
+pub(super) fn reached_limit(message: Option<&str>) -> Option<String> {
+    let limit = message.map(|text| text.strip_suffix(NOTHING_RAN).unwrap_or(text));
+    limit.filter(|text| !text.is_empty()).map(|text| prefix(text, MAX_LIMIT_TEXT).to_owned())
+}
+
 /// Converts an owner's answer to the call's result.
 fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<Value, CallError> {
     if result.success {
@@ -353,7 +365,9 @@ fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<
         "unknown_tool" if !began => {
             CallError::unknown_tool(&call.tool, NotOffered::Declined { owner: owner.clone() })
         }
-        "busy" if !began => CallError::Busy { owner: owner.clone() },
+        "busy" if !began => {
+            CallError::Busy { owner: owner.clone(), limit: reached_limit(result.error_message.as_deref()) }
+        }
         "lost" => CallError::Lost { owner: owner.clone() },
         _ => {
             let message = result.error_message.as_deref().unwrap_or(ToolError::LOCAL_MESSAGE);
