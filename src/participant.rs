@@ -31,6 +31,7 @@ mod call;
 pub mod chat;
 mod client;
 mod consent;
+mod descriptions;
 mod driver;
 mod events;
 mod joint;
@@ -54,7 +55,12 @@ pub use ready::{Ready, ReadyError};
 pub use spans::Propagate;
 pub use turn::Turn;
 
+use self::descriptions::CutDescription;
 use call::OpenCall;
+
+fn not_checked((tool, pattern): &(ToolName, String)) -> Event {
+    Event::PatternUnchecked { tool: tool.clone(), pattern: pattern.as_str().into() }
+}
 
 /// The most unread events of a reader; beyond it the oldest are dropped.
 const EVENTS_KEPT: usize = 256;
@@ -85,6 +91,8 @@ struct Inner {
     /// The tools that the sources list and that are not offered, with the reasons.
     left_out: Vec<(ToolName, RegisterError)>,
     renamed: Vec<Renamed>,
+    cut: Vec<CutDescription>,
+    unchecked: Vec<(ToolName, String)>,
     /// The sources that have a name, and their health.
     sources: Vec<SourceStatus>,
     /// The recorder, if the participant is recorded.
@@ -115,6 +123,8 @@ impl Shared {
                 closing: Closing::No,
                 left_out: Vec::new(),
                 renamed: Vec::new(),
+                cut: Vec::new(),
+                unchecked: Vec::new(),
                 sources: Vec::new(),
                 #[cfg(feature = "record")]
                 recorder: None,
@@ -185,6 +195,45 @@ impl Shared {
             }
         }
         inner.renamed = renamed.to_vec();
+    }
+
+    /// Replaces the descriptions that are cut, and reports those that are new.
+    fn set_cut(&self, cut: Vec<CutDescription>) {
+        let mut inner = self.lock();
+        for it in cut.iter().filter(|it| !inner.cut.contains(it)) {
+            tracing::warn!(tool = %it.tool, size = it.size, offered = it.offered, "the description of a tool is cut");
+            if let Some(events) = &inner.events {
+                let _ = events.send(it.event()); // there may be no receiver
+            }
+        }
+        inner.cut = cut;
+    }
+
+    /// Replaces the patterns that are not checked, and reports those that are new.
+    fn set_unchecked(&self, unchecked: Vec<(ToolName, String)>) {
+        let mut inner = self.lock();
+        for it in unchecked.iter().filter(|it| !inner.unchecked.contains(it)) {
+            tracing::warn!(tool = %it.0, pattern = it.1, "a pattern of a schema is not checked");
+            if let Some(events) = &inner.events {
+                let _ = events.send(not_checked(it)); // there may be no receiver
+            }
+        }
+        inner.unchecked = unchecked;
+    }
+
+    /// Returns what the events have said about the tools as they are now.
+    fn tool_notes(&self) -> Vec<Event> {
+        let inner = self.lock();
+        let left_out = inner.left_out.iter();
+        let left_out =
+            left_out.map(|(tool, why)| Event::ToolLeftOut { tool: tool.clone(), why: why.clone() });
+        let renamed = inner.renamed.iter().map(|Renamed { source, tool, offered_as }| Event::ToolRenamed {
+            source: source.as_str().into(),
+            tool: tool.clone(),
+            offered_as: offered_as.clone(),
+        });
+        let cut = inner.cut.iter().map(CutDescription::event);
+        left_out.chain(renamed).chain(cut).chain(inner.unchecked.iter().map(not_checked)).collect()
     }
 
     /// Replaces the health of the sources, and reports changes.
@@ -428,6 +477,13 @@ macro_rules! participant_methods {
             /// for example one over a limit. See [`Event::ToolLeftOut`](crate::Event::ToolLeftOut).
             pub fn left_out(&self) -> Vec<(crate::tool::ToolName, crate::tool::RegisterError)> {
                 self.handle.0.lock().left_out.clone()
+            }
+
+            /// Returns what is to be said about the tools of this participant's sources as they are now: the tools that
+            /// are left out or have another name, the descriptions that are cut, and the patterns that are not checked. The
+            /// events about them may have preceded [`events`](Self::events).
+            pub fn tool_notes(&self) -> Vec<crate::Event> {
+                self.handle.0.tool_notes()
             }
 
             /// Returns this participant's tool sources that have a name, and their health. See

@@ -86,6 +86,9 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 /// Prints what happens to the connection and to the tools of this machine, on standard error. The future never completes.
 async fn print_events(assistant: &Assistant) {
     let mut events = assistant.events();
+    for line in assistant.tool_notes().iter().filter_map(client::line) {
+        hint(&line);
+    }
     while let Some(event) = events.recv().await {
         let line = match &event {
             Event::ToolFailed { tool, reason, .. } => {
@@ -96,6 +99,8 @@ async fn print_events(assistant: &Assistant) {
             | Event::Source(_)
             | Event::ToolRenamed { .. }
             | Event::ToolLeftOut { .. }
+            | Event::DescriptionCut { .. }
+            | Event::PatternUnchecked { .. }
             | Event::ToolWarning { .. } => client::line(&event),
             _ => None,
         };

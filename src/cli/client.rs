@@ -76,6 +76,10 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
 async fn show(client: &Client, record: &RecordOption) -> io::Result<CloseReason> {
     let mut events = client.events();
     say(&format!("joined as {}", client.identity()))?;
+    let mut noted: Vec<String> = client.tool_notes().iter().filter_map(line).collect();
+    for line in &noted {
+        say(line)?;
+    }
     let mut muted = false;
     while let Some(event) = events.recv().await {
         // The event repeats for each packet; it is printed once.
@@ -88,7 +92,11 @@ async fn show(client: &Client, record: &RecordOption) -> io::Result<CloseReason>
             _ => {}
         }
         if let Some(line) = line(&event) {
-            say(&line)?;
+            // It may have happened between the two reads.
+            match noted.iter().position(|it| *it == line) {
+                Some(at) => _ = noted.swap_remove(at),
+                None => say(&line)?,
+            }
         }
     }
     Ok(client.closed().await)
@@ -130,6 +138,12 @@ pub(super) fn line(event: &Event) -> Option<String> {
             format!("{tool} of {source} is offered as {offered_as}: another source offers {tool}")
         }
         Event::ToolLeftOut { tool, why } => format!("{tool} is not offered: {why}"),
+        Event::PatternUnchecked { tool, pattern } => {
+            format!("{tool}: the pattern {pattern:?} of its schema is not checked, because it needs look-around or back-references")
+        }
+        Event::DescriptionCut { tool, size, offered } => {
+            format!("the description of {tool} is cut to {offered} of its {size} bytes")
+        }
         Event::ToolWarning { tool, text, .. } => format!("{tool}: {text}"),
         Event::View { view, .. } if view.content.is_nil() => format!("view {:?} ended", view.view),
         Event::View { view, .. } => format!("view {:?}: {} B", view.view, view.content.as_bytes().len()),

@@ -18,9 +18,11 @@ use super::{
     sources,
     table::{Column, Table},
     text,
+    watch::assemble,
 };
 use toolbridge::{
-    Identity, Incoming, Participant, Role, SourceHealth, ToolSource as _, Transport, TransportEvent,
+    Identity, Incoming, Limits, Participant, Role, SourceHealth, StreamAssembler, ToolSource as _, Transport,
+    TransportEvent,
     frame::{Frame, Message, RegisteredTool},
 };
 
@@ -95,8 +97,17 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
     let mut waiting: BTreeSet<Identity> =
         room.present().iter().filter(|who| may_offer(who)).map(identity).collect();
     let mut shown = Shown::new();
+    let mut streams = StreamAssembler::new(Limits::BYTES);
     while !waiting.is_empty() {
         let Ok(event) = timeout_at(until, room.recv()).await else { break };
+        // A registration that exceeds a packet arrives as a stream.
+        let event = match event {
+            Some(event) => match assemble(&mut streams, event) {
+                Some(event) => Some(event),
+                None => continue,
+            },
+            None => None,
+        };
         match event {
             None => return Err(Failure::failed("the connection ended")),
             Some(TransportEvent::Closed(reason)) => return Err(Failure::failed(reason)),
@@ -168,4 +179,43 @@ fn print_text(shown: &Shown) -> Result<(), Failure> {
         hint("no participant offers a tool");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use toolbridge::{Client, Outcome, Tool, ToolContext, ToolName, ToolSource, Value, memory::MemoryRoom};
+
+    use super::*;
+
+    /// Tools in the size of those of a server that drives a browser: 25 with descriptions and schemas of about 1 KiB.
+    struct Browser;
+
+    impl ToolSource for Browser {
+        fn list(&self) -> Vec<Tool> {
+            let schema = json!({"type": "object", "properties": {"element": {"type": "string", "description": "e".repeat(900)}}});
+            let tool = |n: usize| {
+                let name = format!("browser_{n}").parse().unwrap();
+                Tool::new(name, "d".repeat(300)).schema(schema.clone())
+            };
+            (0..25).map(tool).collect()
+        }
+
+        async fn execute(&self, _: &ToolName, arguments: Value, _: ToolContext) -> Outcome {
+            Ok(arguments)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn registration_that_exceeds_a_packet_is_listed() {
+        let room = MemoryRoom::new();
+        let client =
+            Client::builder().tools(Arc::new(Browser)).join_over(room.client("phone")).await.unwrap();
+        let mut observer = room.observer("tools");
+        let shown = gather(&mut observer, Duration::from_secs(10)).await;
+        let Ok(shown) = shown else { panic!("nothing was gathered") };
+        assert_eq!(shown.values().map(Vec::len).collect::<Vec<_>>(), [25]);
+        client.close().await;
+    }
 }

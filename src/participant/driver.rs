@@ -15,7 +15,7 @@ use super::{
     Closing, Shared,
     call::OpenCall,
     consent::{AskPerson, ConsentRequest},
-    now,
+    descriptions, now,
     rules::Rules,
     spans,
 };
@@ -457,13 +457,20 @@ impl<T: Transport> Driver<T> {
 
     fn offer_again(&mut self) {
         self.executor.refresh();
-        let tools = self.executor.tools();
+        let mut tools = self.executor.tools();
         if let Some(offering) = &self.offering {
             offering(&tools);
         }
-        let refused = self.shared.lock().session.offer_allowed(now(), tools);
+        let (cut, refused) = {
+            let session = &mut self.shared.lock().session;
+            let executor = &self.executor;
+            let cut = descriptions::cut(&mut tools, session.tool_caps(), |tool| executor.is_optional(tool));
+            (cut, session.offer_and_explain(now(), tools, executor.left_out()))
+        };
         self.shared.set_left_out([self.executor.left_out(), &refused].concat());
         self.shared.set_renamed(self.executor.renamed());
+        self.shared.set_cut(cut);
+        self.shared.set_unchecked(self.executor.unchecked());
         self.shared.set_sources(self.executor.statuses());
     }
 

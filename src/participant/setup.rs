@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{
     CallBuilder, DRAIN, Handle, JoinError, Shared,
     consent::AskPerson,
+    descriptions::{self, CutDescription},
     driver::{Driver, NoteEnd, Offering, Recorded},
     joint::run_both,
     now, report,
@@ -154,19 +155,26 @@ impl Setup {
     }
 }
 
-/// Offers the tools. Returns those that are left out.
-fn offer(
-    session: &mut Session,
-    executor: &Executor,
-) -> Result<Vec<(ToolName, RegisterError)>, RegisterError> {
-    let refused = session.offer_allowed(now(), executor.tools());
+/// What a session does not show of the tools that it offers.
+struct Offered {
+    /// The tools that are left out.
+    refused: Vec<(ToolName, RegisterError)>,
+    /// The tools whose descriptions are cut.
+    cut: Vec<CutDescription>,
+}
+
+/// Offers the tools.
+fn offer(session: &mut Session, executor: &Executor) -> Result<Offered, RegisterError> {
+    let mut tools = executor.tools();
+    let cut = descriptions::cut(&mut tools, session.tool_caps(), |tool| executor.is_optional(tool));
+    let refused = session.offer_and_explain(now(), tools, executor.left_out());
     // A limit that the user has set is an error even if the tool could be left out.
     let is_fatal = |(tool, why): &&(ToolName, RegisterError)| {
         !executor.is_optional(tool) || matches!(why, RegisterError::Patience { .. })
     };
     match refused.iter().find(is_fatal) {
         Some((_, why)) => Err(why.clone()),
-        None => Ok(refused),
+        None => Ok(Offered { refused, cut }),
     }
 }
 
@@ -212,7 +220,7 @@ impl Prepared {
         let (local, room) = (transport.local(), transport.room());
         let mut session = setup.session(role, local, transport.capabilities(), room, seed);
         // The sources may have changed meanwhile.
-        let refused = offer(&mut session, &executor)?;
+        let Offered { refused, cut } = offer(&mut session, &executor)?;
         let mut transport = tap(transport);
         for participant in transport.present() {
             session.handle_event(now(), TransportEvent::Joined(setup.rules.evaluate(participant)));
@@ -220,6 +228,8 @@ impl Prepared {
         let shared = Shared::new(session, setup.propagation);
         shared.set_left_out([executor.left_out(), &refused].concat());
         shared.set_renamed(executor.renamed());
+        shared.set_cut(cut);
+        shared.set_unchecked(executor.unchecked());
         shared.set_sources(executor.statuses());
         let handle = Arc::new(Handle(Arc::clone(&shared)));
         executor.ask_with(asker(role, setup.prompts, &handle));

@@ -317,7 +317,7 @@ impl Session {
         match left_out.into_iter().next() {
             Some((_, why)) => Err(why),
             None => {
-                self.set_tools(now, tools);
+                self.set_tools(now, tools, &[]);
                 Ok(())
             }
         }
@@ -326,9 +326,24 @@ impl Session {
     /// Replaces the offered tools, without those that [`offer`](Self::offer) would refuse. Returns these with the
     /// reasons. If there are too many tools, the last ones are left out.
     pub fn offer_allowed(&mut self, now: Instant, tools: Vec<Tool>) -> Vec<(ToolName, RegisterError)> {
+        self.offer_and_explain(now, tools, &[])
+    }
+
+    /// Like [`offer_allowed`](Self::offer_allowed). Assistants are also told why these other tools are not offered.
+    pub(crate) fn offer_and_explain(
+        &mut self,
+        now: Instant,
+        tools: Vec<Tool>,
+        others: &[(ToolName, RegisterError)],
+    ) -> Vec<(ToolName, RegisterError)> {
         let (tools, left_out) = Peers::check_offer(&self.core.cx, tools);
-        self.set_tools(now, tools);
+        self.set_tools(now, tools, &[others, &left_out].concat());
         left_out
+    }
+
+    /// Returns the limits on the tools of one participant.
+    pub(crate) fn tool_caps(&self) -> &ToolCaps {
+        &self.core.cx.config.caps.tools
     }
 
     /// Starts a call. Unless an error is returned, exactly one [`Output::Settled`] follows for the key.
@@ -675,7 +690,9 @@ impl Session {
         }
     }
 
-    fn set_tools(&mut self, now: Instant, tools: Vec<Tool>) {
+    fn set_tools(&mut self, now: Instant, tools: Vec<Tool>, left_out: &[(ToolName, RegisterError)]) {
+        self.core.cx.local.left_out =
+            left_out.iter().map(|(name, why)| (name.clone(), why.to_string())).collect();
         if let Phase::Fresh = self.phase {
             // `begin` greets the configured peers. They may be sent a registration at once, so the tools are set first.
             self.core.cx.local.tools = tools;

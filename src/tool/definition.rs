@@ -67,6 +67,13 @@ impl Tool {
         self
     }
 
+    /// Sets its description.
+    #[must_use]
+    pub(crate) fn with_description(mut self, description: impl Into<String>) -> Self {
+        self.description = description.into().into();
+        self
+    }
+
     /// Sets its name.
     #[must_use]
     pub fn renamed(mut self, name: ToolName) -> Self {

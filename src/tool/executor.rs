@@ -220,6 +220,15 @@ impl Executor {
         &self.left_out
     }
 
+    /// Returns the patterns of schemas that are not checked, with their tools.
+    pub(crate) fn unchecked(&self) -> Vec<(ToolName, String)> {
+        let all = self.offered.iter().flat_map(|offered| {
+            let name = offered.tool.name();
+            offered.check.unchecked().iter().map(|pattern| (name.clone(), pattern.clone()))
+        });
+        all.collect()
+    }
+
     /// Returns the tools that are offered under another name than their source's.
     pub(crate) fn renamed(&self) -> &[Renamed] {
         &self.renamed

@@ -64,6 +64,13 @@ pub enum NotOffered {
         /// Why it is not admitted.
         why: NotAdmitted,
     },
+    /// The participant has the tool and does not offer it, for example because it is over a limit.
+    LeftOut {
+        /// That participant.
+        owner: Identity,
+        /// Why, as the participant says it, or why this assistant has refused the tool.
+        why: Box<str>,
+    },
     /// The participant that got the request replied that it has no such tool.
     Declined {
         /// That participant.
@@ -165,6 +172,10 @@ impl NotOffered {
                 let name = shown(client.as_str());
                 let offers = if *offers { format!(" and offers {tool}") } else { String::new() };
                 format!("{name} is in the room{offers}, but {}", why.explain(&name))
+            }
+            Self::LeftOut { owner, why } => {
+                let why: String = why.chars().flat_map(char::escape_debug).collect();
+                format!("{} has \"{tool}\", but it is not offered: {why}", shown(owner.as_str()))
             }
             Self::Declined { owner } => {
                 format!("{} replied that it has no tool named \"{tool}\"", shown(owner.as_str()))

@@ -25,7 +25,7 @@ fn options_have_their_documented_defaults() {
     let sizes = [
         ("an id", caps.frames.id_bytes, 128),
         ("tools of one participant", caps.tools.count, 128),
-        ("a description", caps.tools.description_bytes, KIB),
+        ("a description", caps.tools.description_bytes, 8 * KIB),
         ("a schema", caps.tools.schema_bytes, 16 * KIB),
         ("all of a registration", caps.tools.registration_bytes, 256 * KIB),
         ("a frame of an owner or assistant", caps.frames.max_frame, 16 * MIB),

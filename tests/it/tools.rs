@@ -287,12 +287,12 @@ fn named(name: &str) -> Tool {
 }
 
 fn too_long(name: &str) -> Tool {
-    Tool::new(name.parse().unwrap(), "x".repeat(1_025))
+    named(name).with_title("x".repeat(257))
 }
 
 /// The reason for leaving out a tool of [`too_long`].
 fn why(tool: &ToolName) -> RegisterError {
-    RegisterError::TooLarge { name: tool.clone(), part: "description", size: 1_025, limit: 1_024 }
+    RegisterError::TooLarge { name: tool.clone(), part: "title", size: 257, limit: 256 }
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,7 +316,12 @@ async fn tool_over_a_limit_alone_is_left_out_of_a_changed_list() {
     for tool in ["kept", "new"] {
         assistant.call(tool, ()).await.unwrap();
     }
-    assert!(matches!(assistant.call("long", ()).await, Err(CallError::UnknownTool { .. })));
+    let refused = assistant.call("long", ()).await.unwrap_err();
+    assert!(matches!(refused, CallError::UnknownTool { .. }));
+    assert_eq!(
+        refused.to_string(),
+        "phone has \"long\", but it is not offered: the title of \"long\" has 257 bytes; the limit is 256"
+    );
     source.set(vec![named("kept")]);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(client.left_out(), []);
@@ -338,6 +343,41 @@ async fn join_leaves_out_tools_only_of_sources_that_validate_arguments() {
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let text: String = assistant.call("kept", ()).await.unwrap().decode().unwrap();
     assert_eq!(text, "mine", "the client's own function precedes its sources");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_out_renamed_or_cut_at_the_start_is_said_to_client_and_caller() {
+    let room = MemoryRoom::new();
+    let mut many: Vec<Tool> = (0..130).map(|n| named(&format!("t{n:03}"))).collect();
+    many[0] = Tool::new("t000".parse().unwrap(), "d".repeat(9_000));
+    let own = Client::builder().tools(Listed::new(true, vec![named("t001")]));
+    let client = own.tools(Listed::new(true, many)).join_over(room.client("phone")).await.unwrap();
+    let notes = client.tool_notes();
+    let said: Vec<String> = notes
+        .iter()
+        .map(|note| match note {
+            Event::ToolLeftOut { tool, why } => format!("{tool}: {why}"),
+            Event::DescriptionCut { tool, size, offered } => format!("{tool}: {offered} of {size}"),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(said.len(), 4, "{said:?}");
+    assert!(said[1].starts_with("t128: ") && said[2].starts_with("t129: "), "{said:?}");
+    assert_eq!(said[3], "t000: 8192 of 9000");
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let refused = assistant.call("t129", ()).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("phone has \"t129\", but it is not offered: ") && refused.contains("128"),
+        "{refused}"
+    );
+    let named = assistant.call("t128", ()).to("phone").await.unwrap_err().to_string();
+    assert!(named.contains("phone has \"t128\", but it is not offered: "), "{named}");
+    let offered = assistant.tools();
+    let long = offered.iter().find(|it| it.tool.name().as_str() == "t000").unwrap();
+    assert_eq!(long.tool.description().len(), 8_192);
+    // A tool that nobody has is another matter.
+    let unknown = assistant.call("nothing", ()).await.unwrap_err().to_string();
+    assert!(!unknown.contains("phone has"), "{unknown}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use super::{
     input::{Line, MAX_LINE, Text},
     messages,
 };
-use crate::cli::{record_option::RecordOption, text, tool_failed};
+use crate::cli::{client, hint, record_option::RecordOption, text, tool_failed};
 use toolbridge::{Assistant, CallId, CloseReason, Event, Events, Identity, Peer, Turn, adapter::acp};
 
 /// The maximum number of open calls, as in a session. While it is reached, no input line is read.
@@ -81,6 +81,9 @@ pub(super) struct Conversation<'a> {
 impl<'a> Conversation<'a> {
     pub(super) fn new(assistant: Assistant, out: mpsc::Sender<String>) -> Self {
         let events = assistant.events();
+        for line in assistant.tool_notes().iter().filter_map(client::line) {
+            hint(&line);
+        }
         let (tell, lines) = mpsc::channel(CALL_LINES);
         Self {
             assistant,
@@ -339,6 +342,15 @@ impl<'a> Conversation<'a> {
                 messages::tool_failed(&call, tool.as_str(), reason.as_str())
             }
             Event::RecordingStopped { reason } => self.recording_stopped(&reason)?,
+            Event::ToolRenamed { .. }
+            | Event::ToolLeftOut { .. }
+            | Event::DescriptionCut { .. }
+            | Event::PatternUnchecked { .. } => {
+                if let Some(line) = client::line(&event) {
+                    hint(&line);
+                }
+                return None;
+            }
             Event::Frame { from, frame } => messages::frame(&from, frame.to_json().ok()?),
             Event::ConnectionState(state) => messages::link(state),
             Event::NotAllowed if std::mem::replace(&mut self.not_allowed_reported, true) => return None,

@@ -434,7 +434,9 @@ impl Default for RequestCaps {
 pub struct ToolCaps {
     /// Tools of one participant. Default: 128.
     pub count: usize,
-    /// A tool's description, in bytes. Its title and the name of its source have a quarter of it each. Default: 1 KiB.
+    /// A tool's description, in bytes. Its title and the name of its source have a quarter of it each, at most 256 bytes.
+    /// Default: 8 KiB. Longer descriptions of servers are cut, and so are others of servers while all tools exceed
+    /// `registration_bytes`.
     pub description_bytes: usize,
     /// A tool's schema, and the schema of its result, in bytes of JSON. Default: 16 KiB each.
     pub schema_bytes: usize,
@@ -445,6 +447,11 @@ pub struct ToolCaps {
 
 impl Default for ToolCaps {
     fn default() -> Self {
-        Self { count: 128, description_bytes: 1024, schema_bytes: 16 * 1024, registration_bytes: 256 * 1024 }
+        Self {
+            count: 128,
+            description_bytes: 8 * 1024,
+            schema_bytes: 16 * 1024,
+            registration_bytes: 256 * 1024,
+        }
     }
 }

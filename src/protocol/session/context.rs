@@ -49,6 +49,8 @@ pub(super) struct Local {
     pub(super) connection: ConnectionState,
     /// The tools that it offers.
     pub(super) tools: Vec<Tool>,
+    /// The tools that it has and does not offer, with the reasons.
+    pub(super) left_out: Vec<(ToolName, String)>,
     /// The last used stanza, as an absolute value, when the server refused a packet because the token does not allow
     /// publishing data. `None` if a later frame has arrived.
     pub(super) muted_at: Option<u32>,
@@ -96,6 +98,7 @@ impl Context {
             participant,
             connection: ConnectionState::Connected,
             tools: Vec::new(),
+            left_out: Vec::new(),
             muted_at: None,
             unannounced_until: None,
         };

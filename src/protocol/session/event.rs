@@ -236,6 +236,24 @@ pub enum Event {
         /// The name that is offered.
         offered_as: ToolName,
     },
+    /// The description of a tool that comes from a server is cut, because it is over the limit, or because all tools are. It
+    /// is also logged.
+    DescriptionCut {
+        /// The tool.
+        tool: ToolName,
+        /// The size of the description, in bytes.
+        size: usize,
+        /// How much of it is offered, in bytes.
+        offered: usize,
+    },
+    /// A pattern in the schema of a tool is not checked, because it needs look-around or back-references. The rest of the
+    /// schema is checked. It is also logged.
+    PatternUnchecked {
+        /// The tool.
+        tool: ToolName,
+        /// The pattern, cut to 200 characters.
+        pattern: Box<str>,
+    },
     /// A tool of the local participant has reported something odd, such as a result that violates the tool's output schema.
     /// The call is not affected. It is also logged.
     ToolWarning {

@@ -1,7 +1,7 @@
 //! Checks a value against a JSON Schema.
 
 use jsonschema::{PatternOptions, error::TypeKind, error::ValidationErrorKind};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use crate::tool::{ErrorCode, ToolError};
 
@@ -10,17 +10,35 @@ const MAX_QUOTED: usize = 200;
 
 /// A compiled schema.
 #[derive(Debug)]
-pub(super) struct Validator(jsonschema::Validator);
+pub(super) struct Validator {
+    compiled: jsonschema::Validator,
+    unchecked: Vec<String>,
+}
 
 impl Validator {
     /// Compiles a schema without fetching references. The error is a text for the author of the tool.
+    ///
+    /// Patterns with look-around or back-references need a search that can take exponential time. They are not checked, and the
+    /// rest of the schema is.
     pub(super) fn compile(schema: &Json) -> Result<Self, String> {
-        jsonschema::options()
-            .offline()
-            .with_pattern_options(PatternOptions::regex())
-            .build(schema)
-            .map(Self)
-            .map_err(|error| quoted(&error.to_string()))
+        let mut unchecked = Vec::new();
+        let compiled = match build(schema) {
+            Ok(compiled) => compiled,
+            Err(error) => {
+                let mut rest = schema.clone();
+                leave_unchecked(&mut rest, &mut unchecked);
+                if unchecked.is_empty() {
+                    return Err(error);
+                }
+                build(&rest)?
+            }
+        };
+        Ok(Self { compiled, unchecked })
+    }
+
+    /// Returns the patterns of the schema that are not checked.
+    pub(super) fn unchecked(&self) -> &[String] {
+        &self.unchecked
     }
 
     /// Checks the arguments of a call.
@@ -39,8 +57,85 @@ impl Validator {
 
     /// Returns the path and the rule of the first violation, without the value.
     pub(super) fn misfit(&self, data: &Json) -> Option<String> {
-        self.0.validate(data).err().map(|error| described(&error))
+        self.compiled.validate(data).err().map(|error| described(&error))
     }
+}
+
+fn build(schema: &Json) -> Result<jsonschema::Validator, String> {
+    let options = jsonschema::options().offline().with_pattern_options(PatternOptions::regex());
+    options.build(schema).map_err(|error| quoted(&error.to_string()))
+}
+
+/// Keywords whose values are data, not schemas.
+const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
+
+/// Keywords whose values are maps of schemas, whose keys are no keywords.
+const MAPS: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
+
+/// Removes the patterns that are valid and cannot be checked in linear time.
+fn leave_unchecked(schema: &mut Json, unchecked: &mut Vec<String>) {
+    let map = match schema {
+        Json::Object(map) => map,
+        Json::Array(list) => return list.iter_mut().for_each(|it| leave_unchecked(it, unchecked)),
+        _ => return,
+    };
+    if let Some(pattern) = map.get("pattern").and_then(Json::as_str).filter(|it| needs_backtracking(it)) {
+        unchecked.push(quoted(pattern));
+        map.shift_remove("pattern");
+    }
+    if let Some(Json::Object(properties)) = map.get_mut("patternProperties") {
+        let before = properties.len();
+        properties.retain(|pattern, _| {
+            let is_kept = !needs_backtracking(pattern);
+            if !is_kept {
+                unchecked.push(quoted(pattern));
+            }
+            is_kept
+        });
+        // They would refuse the properties that the pattern allows.
+        if properties.len() < before {
+            map.shift_remove("additionalProperties");
+            map.shift_remove("unevaluatedProperties");
+        }
+    }
+    for (keyword, value) in map.iter_mut().filter(|(keyword, _)| !DATA.contains(&keyword.as_str())) {
+        match value {
+            Json::Object(schemas) if MAPS.contains(&keyword.as_str()) => {
+                schemas.values_mut().for_each(|it| leave_unchecked(it, unchecked));
+            }
+            value => leave_unchecked(value, unchecked),
+        }
+    }
+}
+
+/// Returns whether a pattern is valid in ECMA-262, and cannot be compiled to a search in linear time.
+fn needs_backtracking(pattern: &str) -> bool {
+    let schema = json!({ "pattern": pattern });
+    let is_valid = |pattern: &str| {
+        let options = jsonschema::options().with_pattern_options(PatternOptions::fancy_regex());
+        options.build(&json!({ "pattern": pattern })).is_ok()
+    };
+    build(&schema).is_err() && (is_valid(pattern) || is_valid(&with_literal_braces(pattern)))
+}
+
+/// Escapes the braces that begin no quantifier: ECMA-262 takes them literally, unless the flag `u` is set.
+fn with_literal_braces(pattern: &str) -> String {
+    let mut escaped = String::with_capacity(pattern.len());
+    let mut is_escaped = false;
+    for (at, letter) in pattern.char_indices() {
+        let is_quantifier = || {
+            let inside = pattern[at + 1..].split('}').next().unwrap_or_default();
+            at > 0
+                && inside.starts_with(|it: char| it.is_ascii_digit())
+                && inside.bytes().all(|it| it.is_ascii_digit() || it == b',')
+        };
+        if letter == '{' && !is_escaped && !is_quantifier() {
+            escaped.push('\\');
+        }
+        escaped.push(letter);
+        is_escaped = letter == '\\' && !is_escaped;
+    }
+    escaped
 }
 
 fn described(error: &jsonschema::ValidationError<'_>) -> String {

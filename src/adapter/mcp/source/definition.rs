@@ -7,9 +7,6 @@ use serde_json::{Map, Value, value::RawValue};
 
 use crate::{Consent, Tool, ToolName, ToolOptions};
 
-/// The longest description, in bytes. A longer one is cut.
-const MAX_DESCRIPTION: usize = 1_024;
-
 /// The longest title, in bytes. A longer one is cut.
 const MAX_TITLE: usize = 256;
 
@@ -74,7 +71,7 @@ impl Definition {
         if let Some(limit) = policy.timeout {
             options = options.timeout(limit).patience(limit);
         }
-        let mut tool = Tool::new(name, cut(text(self.description.as_ref()), MAX_DESCRIPTION))
+        let mut tool = Tool::new(name, text(self.description.as_ref()))
             .schema(self.input_schema.clone().unwrap_or_else(|| Value::Object(Map::new())))
             .options(options)
             .with_source(source);
@@ -134,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn strange_members_are_ignored_and_long_texts_are_cut() {
+    fn strange_members_are_ignored_and_long_titles_are_cut() {
         let tool = tool(
             &json!({"name": "t", "title": 7, "description": "é".repeat(1_000), "annotations": {"title": "Short"}, "outputSchema": false}),
             &Policy::default(),
         );
         assert_eq!(tool.title(), None);
-        assert!(tool.description().len() <= MAX_DESCRIPTION && tool.description().ends_with('…'));
+        assert_eq!(tool.description().len(), 2_000, "the participant cuts it, and says so");
         assert_eq!(tool.output_schema(), None);
         assert_eq!(tool.source(), Some("server"));
     }

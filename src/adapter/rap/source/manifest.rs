@@ -20,9 +20,6 @@ use crate::{
 /// The longest name of a toolset or a tool, in characters. The specification sets it.
 const MAX_NAME: usize = 128;
 
-/// The longest description, in bytes. A longer one is cut.
-const MAX_DESCRIPTION: usize = 1_024;
-
 /// The most tools of a toolset. Others are left out.
 const MAX_TOOLS: usize = 1_024;
 
@@ -230,17 +227,9 @@ impl Definition {
             tracing::debug!(source, tool = self.name, %error, "arguments are left to the tool");
         }
         let is_structured = has("x-structured");
-        let tool =
-            Tool::new(name, cut(&self.description)).schema(self.schema).options(options).with_source(source);
+        let tool = Tool::new(name, self.description).schema(self.schema).options(options).with_source(source);
         Listed { tool, operation: self.name, is_structured, schema: schema.ok() }
     }
-}
-
-fn cut(text: &str) -> String {
-    if text.len() <= MAX_DESCRIPTION {
-        return text.to_owned();
-    }
-    format!("{}…", crate::value::prefix(text, MAX_DESCRIPTION - '…'.len_utf8()))
 }
 
 #[cfg(test)]
@@ -318,7 +307,7 @@ mod tests {
         let names: Vec<_> = offered.keys().map(ToolName::as_str).collect();
         assert_eq!(names, ["p.good", "p.spaced_name"]);
         assert_eq!(offered.values().nth(1).unwrap().operation, "spaced name");
-        assert!(offered.values().nth(1).unwrap().tool.description().len() <= MAX_DESCRIPTION);
+        assert_eq!(offered.values().nth(1).unwrap().tool.description().len(), 2_000);
         assert_eq!(left_out.iter().map(|it| &*it.0).collect::<Vec<_>>(), ["huge", "cancel subscription"]);
         assert!(left_out[0].1.contains("the limit is 262144"), "{left_out:?}");
     }

@@ -243,7 +243,7 @@ impl Exchange {
             Message::ToolProgress(it) => self.outgoing.handle_progress(core, id, received, it),
             Message::ToolsRegister(offered) => {
                 let Core { cx, peers, delivery, .. } = core;
-                if peers.handle_registration(cx, delivery, id, offered) {
+                if peers.handle_registration(cx, delivery, id, offered, received.left_out()) {
                     self.outgoing.look_for_owners(core);
                 }
             }

@@ -84,6 +84,9 @@ pub(in crate::protocol::session) fn why_not(core: &Core, tool: &str, owner: &Ide
     if !remote.is_registered() && !remote.is_plain() {
         return not_ready(core, vec![owner.clone()]);
     }
+    if let Some(why) = remote.why_left_out(tool) {
+        return NotOffered::LeftOut { owner: owner.clone(), why: why.into() };
+    }
     let similar = most_alike(tool, remote.tools().iter().map(|it| it.name().as_str())).map(Into::into);
     NotOffered::NoSuchTool { owner: Some(owner.clone()), similar }
 }
@@ -131,6 +134,11 @@ fn why_no_owner(core: &Core, tool: &str) -> NotOffered {
     let owners: Vec<_> = owners.map(|(id, _)| id.clone()).take(NAMES_SHOWN).collect();
     if !owners.is_empty() {
         return not_ready(core, owners);
+    }
+    let mut clients = core.peers.iter().filter(|(_, it)| it.is_here());
+    let left_out = clients.find_map(|(id, it)| Some((id, it.why_left_out(tool)?)));
+    if let Some((owner, why)) = left_out {
+        return NotOffered::LeftOut { owner: owner.clone(), why: why.into() };
     }
     let known = core.cx.local.tools.iter().chain(core.peers.iter().flat_map(|(_, it)| it.tools()));
     let known = known.take(COMPARED).map(|it| it.name().as_str());

@@ -28,6 +28,15 @@ const REGISTRATIONS_PER_SECOND: u32 = 10;
 /// The number of refused tools that an answer names. It states how many more there are.
 const NAMED_REFUSALS: usize = 8;
 
+/// The longest title, and name of a source, in bytes.
+const MAX_TITLE: usize = 256;
+
+/// The space for annotations beside the schema of the result, in bytes.
+const MAX_TEXTS: usize = 1024;
+
+/// The number of refused tools of one client whose reasons are remembered, for calls of them.
+const MAX_REFUSED: usize = 64;
+
 impl Peers {
     /// Handles a change of the local tools. A client registers them. The assistant withdraws clients' tools whose names
     /// it now uses itself.
@@ -62,7 +71,7 @@ impl Peers {
         let is_sent = is_due && self.send_registration(cx, delivery, id, 1);
         if is_sent {
             let message = registration(&cx.local.tools);
-            delivery.copy(cx, self, &Meta::default(), &message);
+            delivery.copy(cx, self, &left_out_meta(cx), &message);
         }
         is_sent
     }
@@ -130,6 +139,7 @@ impl Peers {
         delivery: &mut Delivery,
         id: &Identity,
         offered: ToolsRegister,
+        left_out: Vec<(Box<str>, Box<str>)>,
     ) -> bool {
         let is_admitted = self.get(id).is_some_and(|remote| self.is_admitted(cx, id, remote));
         if !is_admitted {
@@ -155,6 +165,13 @@ impl Peers {
         remote.pair.offer = OfferState::Registered;
         let has_changed = remote.tools != tools;
         remote.tools = tools;
+        remote.left_out = left_out;
+        // Of a tool that was refused twice, the first reason counts.
+        let refused = refused
+            .into_iter()
+            .take(MAX_REFUSED)
+            .filter_map(|it| it.0.map(|name| (name.into(), it.1.into())));
+        remote.left_out.extend(refused);
         self.rank(id);
         let message = Message::ToolsRegisterAck(answer);
         delivery.post_small(cx, self, id, &message);
@@ -213,6 +230,7 @@ impl Peers {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         remote.pair.offer = OfferState::Unregistered;
         remote.standing = remote.standing.unranked();
+        remote.left_out.clear();
         if !std::mem::take(&mut remote.tools).is_empty() {
             cx.event(Event::ToolsChanged { owner: id.clone() });
         }
@@ -241,7 +259,7 @@ impl Peers {
             }
         }
         while cx.is_client()
-            && let Err(why) = check_registration_fits(cx, &tools)
+            && let Err(why) = check_registration_fits(cx, &tools, &left_out)
             && let Some(last) = tools.pop()
         {
             left_out.push((last.name().clone(), why));
@@ -322,7 +340,7 @@ impl Peers {
         times: u32,
     ) -> bool {
         let message = registration(&cx.local.tools);
-        match delivery.post(cx, self, id, &Meta::default(), &message) {
+        match delivery.post(cx, self, id, &left_out_meta(cx), &message) {
             Ok(_) => {}
             Err(Unfit::TooLarge { size, limit }) => {
                 self.refuse_large_registration(cx, id, size, limit);
@@ -381,8 +399,8 @@ fn check_own_tool(cx: &Context, tool: &Tool) -> Result<(), RegisterError> {
     let text = caps.description_bytes;
     let parts = [
         ("description", tool.description().len(), text),
-        ("title", tool.title().map_or(0, str::len), text / 4),
-        ("source", tool.source().map_or(0, str::len), text / 4),
+        ("title", tool.title().map_or(0, str::len), (text / 4).min(MAX_TITLE)),
+        ("source", tool.source().map_or(0, str::len), (text / 4).min(MAX_TITLE)),
         ("schema", size_of(tool.input_schema()), caps.schema_bytes),
         ("output schema", size_of(tool.output_schema()), caps.schema_bytes),
     ];
@@ -396,12 +414,19 @@ fn registration(tools: &[Tool]) -> Message {
     Message::ToolsRegister(ToolsRegister { tools: tools.iter().map(RegisteredTool::from).collect() })
 }
 
-fn check_registration_fits(cx: &Context, tools: &[Tool]) -> Result<(), RegisterError> {
+/// Returns the `meta` of the local registration.
+fn left_out_meta(cx: &Context) -> Meta {
+    codec::left_out_meta(cx.local.left_out.iter().map(|(name, why)| (name, why.as_str())))
+}
+
+fn check_registration_fits(cx: &Context, tools: &[Tool], left_out: &[LeftOut]) -> Result<(), RegisterError> {
+    let reasons: Vec<_> = left_out.iter().map(|(name, why)| (name, why.to_string())).collect();
+    let meta = codec::left_out_meta(reasons.iter().map(|(name, why)| (*name, why.as_str())));
     let caps = &cx.config.caps;
     let streamed =
         if cx.config.streams { caps.frames.max_frame_of_others.min(caps.frames.max_frame) } else { 0 };
     let limit = caps.frames.max_packet.max(streamed);
-    match codec::encode(i32::MAX, &cx.config.room, &Meta::default(), &registration(tools)) {
+    match codec::encode(i32::MAX, &cx.config.room, &meta, &registration(tools)) {
         Ok(payload) if payload.len() > limit => {
             Err(RegisterError::RegistrationTooLarge { size: payload.len(), limit })
         }
@@ -410,7 +435,7 @@ fn check_registration_fits(cx: &Context, tools: &[Tool]) -> Result<(), RegisterE
 }
 
 /// Returns the tools of a registration that are accepted, and the reasons for refusing the others.
-fn check_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<String>) {
+fn check_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<RefusedTool>) {
     let caps = &cx.config.caps;
     let (mut tools, mut refused, mut bytes) = (Vec::<Tool>::new(), Vec::new(), 0);
     for tool in offered {
@@ -418,16 +443,21 @@ fn check_tools(cx: &Context, offered: Vec<RegisteredTool>) -> (Vec<Tool>, Vec<St
             tool.description.len() + size_of(tool.input_schema.as_ref()) + size_of(tool.annotations.as_ref());
         match check_tool(cx, &tool) {
             Ok(read) if tools.iter().any(|other| other.name() == read.name()) => {
-                refused.push(format!("{}: registered twice", read.name()));
+                refused.push(RefusedTool(None, format!("{}: registered twice", read.name())));
             }
             Ok(read) if tools.len() >= caps.tools.count || bytes + size > caps.tools.registration_bytes => {
-                refused.push(format!("{}: the tools exceed the limit in number or total size", read.name()));
+                let limits = &caps.tools;
+                let why = format!(
+                    "the tools exceed the limit of {} tools or {} bytes in all",
+                    limits.count, limits.registration_bytes
+                );
+                refused.push(RefusedTool::of(read.name().as_str(), &why));
             }
             Ok(read) => {
                 bytes += size;
                 tools.push(read);
             }
-            Err(reason) => refused.push(reason),
+            Err(reason) => refused.push(RefusedTool::of(&tool.name, &reason)),
         }
     }
     (tools, refused)
@@ -455,7 +485,7 @@ fn check_tool(cx: &Context, tool: &RegisteredTool) -> Result<Tool, String> {
     if schema.is_some_and(|schema| !codec::is_map(schema)) {
         return Err(format!("{name}: the schema is not a map"));
     }
-    let limit = caps.tools.schema_bytes + caps.tools.description_bytes;
+    let limit = caps.tools.schema_bytes + caps.tools.description_bytes.min(MAX_TEXTS);
     if size_of(tool.annotations.as_ref()) > limit {
         return Err(format!("{name}: the annotations exceed the limit of {limit} bytes"));
     }
@@ -466,8 +496,18 @@ fn size_of(value: Option<&Value>) -> usize {
     value.map_or(0, |value| value.as_bytes().len())
 }
 
-fn summary(refused: &[String]) -> String {
-    let named = refused.iter().take(NAMED_REFUSALS).map(String::as_str).collect::<Vec<_>>().join("; ");
+/// A tool that the assistant has refused: its name, unless it offers that name anyway, and a line about it.
+struct RefusedTool(Option<String>, String);
+
+impl RefusedTool {
+    fn of(name: &str, line: &str) -> Self {
+        let line = if line.starts_with(name) { line.to_owned() } else { format!("{name}: {line}") };
+        Self(Some(name.to_owned()), line)
+    }
+}
+
+fn summary(refused: &[RefusedTool]) -> String {
+    let named = refused.iter().take(NAMED_REFUSALS).map(|it| it.1.as_str()).collect::<Vec<_>>().join("; ");
     match refused.len().saturating_sub(NAMED_REFUSALS) {
         0 => named,
         more => format!("{named}; and {more} more"),

@@ -51,6 +51,8 @@ pub(crate) struct Remote {
     pub(super) standing: Standing,
     /// The tools that it offers to the assistant.
     pub(super) tools: Vec<Tool>,
+    /// The tools that it has and does not offer, or that the assistant has refused, with the reasons.
+    pub(super) left_out: Vec<(Box<str>, Box<str>)>,
     pub(super) heard_at: Instant,
     pub(super) limits: RateLimits,
     pub(super) join: Join,
@@ -234,6 +236,7 @@ impl Remote {
             named,
             standing: Standing::default(),
             tools: Vec::new(),
+            left_out: Vec::new(),
             heard_at: now,
             limits: RateLimits::default(),
             join: Join::default(),
@@ -252,6 +255,11 @@ impl Remote {
     /// Returns the tools that it offers, in this join or, while it is away, in its last one.
     pub(crate) fn tools(&self) -> &[Tool] {
         &self.tools
+    }
+
+    /// Returns why the participant has this tool and does not offer it, if that is so.
+    pub(crate) fn why_left_out(&self, tool: &str) -> Option<&str> {
+        self.left_out.iter().find(|(name, _)| **name == *tool).map(|(_, why)| &**why)
     }
 
     /// Returns the tool of this name that it offers.
