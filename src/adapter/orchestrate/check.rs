@@ -1,6 +1,6 @@
 //! Checks a value against what its input asks for, beyond the schema.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, collections::HashSet};
 
 use serde_json::Value as Json;
 
@@ -12,16 +12,21 @@ use super::{
 /// Checks a value; the error says what it must be.
 pub(super) fn value(input: &Input, value: &Json, range: &[Option<String>; 2]) -> Result<(), String> {
     let is_one_of = |value: &Json| input.choices().iter().any(|choice| choice.value == *value);
-    let all = |holds: &dyn Fn(&Json) -> bool| value.as_array().is_some_and(|values| values.iter().all(holds));
+    let all_are_choices = || {
+        let Some(values) = value.as_array() else { return false };
+        let choices: HashSet<String> =
+            input.choices().iter().map(|choice| canonical(&choice.value)).collect();
+        values.iter().all(|value| choices.contains(&canonical(value)))
+    };
     let is = |holds: fn(&str) -> bool| value.as_str().is_some_and(holds);
     let (fits, rule) = match &input.kind {
         InputKind::Text | InputKind::TextArea => (value.is_string(), "it must be a text"),
         InputKind::Checkbox => (value.is_boolean(), "it must be true or false"),
         InputKind::Number => (value.is_number(), "it must be a number"),
         InputKind::Radio(_) | InputKind::ComboBox(_) => (is_one_of(value), "it must be one of the choices"),
-        InputKind::Several(_) => (all(&is_one_of), "it must be a list of the choices"),
+        InputKind::Several(_) => (all_are_choices(), "it must be a list of the choices"),
         InputKind::Table { is_selectable: true, .. } => {
-            (all(&is_one_of), "it must be a list of the table's rows")
+            (all_are_choices(), "it must be a list of the table's rows")
         }
         InputKind::Date => (is(is_date), "it must be a date, YYYY-MM-DD"),
         InputKind::Time => (is(is_time), "it must be a time of day, hh:mm"),
@@ -36,6 +41,22 @@ pub(super) fn value(input: &Input, value: &Json, range: &[Option<String>; 2]) ->
     match (&input.kind, value.as_str()) {
         (InputKind::Date | InputKind::Time | InputKind::DateTime, Some(text)) => in_range(text, range),
         _ => Ok(()),
+    }
+}
+
+/// Writes a value so that equal ones have one form: the members of maps are sorted.
+fn canonical(value: &Json) -> String {
+    match value {
+        Json::Object(map) => {
+            let mut members: Vec<String> = map
+                .iter()
+                .map(|(key, value)| format!("{}:{}", Json::from(key.as_str()), canonical(value)))
+                .collect();
+            members.sort_unstable();
+            format!("{{{}}}", members.join(","))
+        }
+        Json::Array(list) => format!("[{}]", list.iter().map(canonical).collect::<Vec<_>>().join(",")),
+        other => other.to_string(),
     }
 }
 
@@ -108,6 +129,20 @@ mod tests {
             ("18:01", None, Some("18:00")),
         ] {
             assert!(!fits(value, first, last), "{value} {first:?} {last:?}");
+        }
+    }
+
+    #[test]
+    fn equal_values_have_one_form() {
+        let (one, two): (Json, Json) = (
+            serde_json::from_str(r#"{"a":[1,{"x":1,"y":2}],"b":"c"}"#).unwrap(),
+            serde_json::from_str(r#"{"b":"c","a":[1,{"y":2,"x":1}]}"#).unwrap(),
+        );
+        assert_eq!(one, two);
+        assert_eq!(canonical(&one), canonical(&two));
+        for (one, other) in [("1", "1.0"), ("\"1\"", "1"), ("[1,2]", "[2,1]"), ("{\"a\":1}", "{\"b\":1}")] {
+            let read = |text: &str| canonical(&serde_json::from_str(text).unwrap());
+            assert_ne!(read(one), read(other));
         }
     }
 }

@@ -12,6 +12,9 @@ use crate::{
     SchemaError, ToolName, Value, Widget, value::prefix,
 };
 
+/// The most values of an answer times values of the form's schema: checking them takes about 0.1 s.
+const MAX_COMPARISONS: usize = 4_000_000;
+
 /// The property that answers a confirmation.
 const CONFIRM: &str = "confirm";
 
@@ -263,6 +266,15 @@ impl Form {
 
     /// Checks the data of an answer.
     fn check(&self, data: &Json) -> Result<(), FormError> {
+        // The schema compares each value with each of the values that it lists.
+        let comparisons = values(&self.schema).saturating_mul(values(data));
+        if comparisons > MAX_COMPARISONS {
+            let input = self.title.clone().unwrap_or_default();
+            return Err(FormError::Answer {
+                input,
+                rule: "it has too many values for its choices".to_owned(),
+            });
+        }
         DataSchema::compile(&self.schema)?.check(data)?;
         for input in &self.inputs {
             match data.get(&input.name).filter(|value| !value.is_null()) {
@@ -341,6 +353,20 @@ fn target(event: &Json) -> Target {
         (Some("message"), _, Some(message)) => Target::Message(message),
         _ => Target::Nothing,
     }
+}
+
+/// Returns the number of values in a value. It does not recurse, because nothing limits the depth here.
+fn values(json: &Json) -> usize {
+    let (mut count, mut rest) = (0, vec![json]);
+    while let Some(value) = rest.pop() {
+        count += 1;
+        match value {
+            Json::Object(map) => rest.extend(map.values()),
+            Json::Array(list) => rest.extend(list),
+            _ => {}
+        }
+    }
+    count
 }
 
 fn text(json: &Json) -> Option<String> {

@@ -1,6 +1,6 @@
 //! Addresses of servers: which may be used, and which a name may stand for.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
@@ -65,9 +65,10 @@ impl Address {
     }
 
     /// Returns what resolves the host's name. Each connection uses it, so a name that first stands for a public address
-    /// and then for a private one (DNS rebinding) is refused as well. An HTTPS proxy resolves names itself.
+    /// and then for a private one (DNS rebinding) is refused as well. An HTTPS proxy resolves names itself; its own name, which
+    /// the user has set, may stand for a private address.
     pub(in crate::adapter::mcp) fn resolver(&self) -> Resolver {
-        Resolver { may_be_private: self.is_literal }
+        Resolver { guarded: (!self.is_literal).then(|| self.host.as_str().into()) }
     }
 }
 
@@ -76,18 +77,18 @@ fn shown(text: &str) -> String {
     text.split(['?', '#']).next().unwrap_or_default().chars().take(100).collect()
 }
 
-/// Resolves names, except to addresses of private networks and of this machine.
-#[derive(Clone, Copy, Debug)]
+/// Resolves names, and one of them never to an address of a private network or of this machine.
+#[derive(Clone, Debug)]
 pub(in crate::adapter::mcp) struct Resolver {
-    may_be_private: bool,
+    guarded: Option<Arc<str>>,
 }
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let may_be_private = self.may_be_private;
+        let is_guarded = self.guarded.as_deref().is_some_and(|host| name.as_str().eq_ignore_ascii_case(host));
         Box::pin(async move {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let allowed = allowed(name.as_str(), found, may_be_private)?;
+            let allowed = allowed(name.as_str(), found, !is_guarded)?;
             Ok(Box::new(allowed.into_iter()) as Addrs)
         })
     }
@@ -123,7 +124,6 @@ mod tests {
         let refused = |text| Address::read(text).unwrap_err().to_string();
         assert!(refused("http://mcp.example.com/?key=hunter2").contains("use https"));
         assert!(refused("http://10.0.0.7/").contains("use https"));
-        assert!(refused("https://me:hunter2@mcp.example.com/").contains("user name"));
         for bad in ["mcp.example.com", "ftp://x", "file:///etc/passwd?hunter2", ""] {
             assert!(refused(bad).contains("is not a URL"), "{bad}");
         }
@@ -152,10 +152,24 @@ mod tests {
 
     #[tokio::test]
     async fn sec_a2_name_of_a_private_address_is_refused() {
-        let resolve =
-            |address: &str| Address::read(address).unwrap().resolver().resolve("localhost".parse().unwrap());
-        let refused = resolve("https://mcp.example.com/").await.err().unwrap().to_string();
+        let resolve = |address: &Address| address.resolver().resolve("localhost".parse().unwrap());
+        let mut address = Address::read("https://mcp.example.com/").unwrap();
+        // Only a proxy can have another name than the server.
+        assert!(resolve(&address).await.is_ok());
+        address.host = "LOCALHOST".to_owned();
+        let refused = resolve(&address).await.err().unwrap().to_string();
         assert!(refused.contains("private network"), "{refused}");
-        assert!(resolve("http://localhost/").await.is_ok());
+        assert!(resolve(&Address::read("http://localhost/").unwrap()).await.is_ok());
+    }
+
+    #[test]
+    fn sec_p3_url_with_a_name_or_a_password_is_refused() {
+        for url in [
+            "https://me@mcp.example.com/",
+            "https://me:hunter2@mcp.example.com/",
+            "https://:hunter2@x.example/",
+        ] {
+            assert!(matches!(Address::read(url), Err(AddressError::Credentials(_))), "{url}");
+        }
     }
 }

@@ -101,12 +101,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Starts the server, and agrees on a version of the protocol.
+    /// Starts the server, and agrees on a version of the protocol before the deadline.
     ///
     /// # Cancel safety
     /// Dropping the future kills the server.
-    pub(super) async fn start(shared: &Arc<Shared>) -> Result<Self, McpError> {
-        let deadline = Instant::now() + shared.settings.start_limit;
+    pub(super) async fn start(shared: &Arc<Shared>, deadline: Instant) -> Result<Self, McpError> {
         match &shared.settings.place {
             Place::Command(command) => Self::start_child(shared, command, deadline).await,
             Place::Url(url) => Self::connect(shared, url, deadline).await,
@@ -245,11 +244,21 @@ impl Connection {
     }
 }
 
-/// Returns the tools of the server.
-pub(super) async fn list(shared: &Shared, live: &Live) -> Result<Toolset, McpError> {
+/// Returns the tools of the server, which lists all of them before the deadline.
+pub(super) async fn list(shared: &Shared, live: &Live, deadline: Instant) -> Result<Toolset, McpError> {
+    match timeout_at(deadline, pages(shared, live)).await {
+        Ok(definitions) => Ok(toolset(shared, &definitions?)),
+        Err(_) => {
+            let limit = shared.settings.start_limit.as_secs();
+            Err(McpError::protocol(&shared.name, format!("it did not list all its tools within {limit} s")))
+        }
+    }
+}
+
+async fn pages(shared: &Shared, live: &Live) -> Result<Vec<Box<RawValue>>, McpError> {
     let mut definitions = Vec::new();
     let (mut cursor, mut size) = (None, 0);
-    for _ in 0..MAX_PAGES {
+    for number in 1..=MAX_PAGES {
         let page = page(shared, live, cursor.take()).await?;
         size += page.tools.iter().map(|text| text.get().len()).sum::<usize>();
         if size > MAX_LIST {
@@ -258,12 +267,23 @@ pub(super) async fn list(shared: &Shared, live: &Live) -> Result<Toolset, McpErr
         }
         definitions.extend(page.tools);
         match page.next_cursor.filter(|next| !next.is_empty()) {
-            Some(next) if definitions.len() < MAX_TOOLS => cursor = Some(next),
-            _ => break,
+            Some(next) if definitions.len() < MAX_TOOLS && number < MAX_PAGES => cursor = Some(next),
+            next => {
+                if next.is_some() || definitions.len() > MAX_TOOLS {
+                    let (server, tools) = (&*shared.name, definitions.len().min(MAX_TOOLS));
+                    tracing::warn!(
+                        server,
+                        tools,
+                        pages = number,
+                        "an MCP server lists more tools than are read"
+                    );
+                }
+                break;
+            }
         }
     }
     definitions.truncate(MAX_TOOLS);
-    Ok(toolset(shared, &definitions))
+    Ok(definitions)
 }
 
 async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Page, McpError> {

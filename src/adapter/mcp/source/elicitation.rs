@@ -150,3 +150,28 @@ pub(super) async fn open_all(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    async fn refused(count: usize, method: &str) -> String {
+        let inputs =
+            (0..count).map(|n| (n.to_string(), Input { method: method.to_owned(), params: Json::Null }));
+        let call = ToolContext::new("caller", Duration::from_secs(60));
+        answer_all("server", inputs.collect(), &call).await.unwrap_err().message().to_owned()
+    }
+
+    #[tokio::test]
+    async fn result_asks_at_most_8_questions() {
+        assert_eq!(refused(9, "x").await, "the MCP server asks 9 questions at once; the limit is 8");
+    }
+
+    #[tokio::test]
+    async fn result_asks_for_nothing_but_forms_and_addresses() {
+        let text = refused(1, "sampling/createMessage").await;
+        assert_eq!(text, "the MCP server asks for sampling/createMessage, which is not offered");
+    }
+}

@@ -40,6 +40,9 @@ use crate::{
     transport::{redirect, tls_error::cause},
 };
 
+/// The shortest and the longest time, in milliseconds, that a server may set before its stream is opened again.
+const RETRY: [u64; 2] = [250, 60_000];
+
 /// How long a connection may take to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -281,6 +284,7 @@ impl HttpClient {
         let mut open = OpenStream::new(Arc::clone(&requests), id);
         let events = SseStream::from_bytes_stream(bytes).map(move |event| {
             let mut event = event?;
+            event.retry = event.retry.map(retry);
             open.note(&event);
             if let Some(data) = event.data.take().filter(|data| !data.is_empty()) {
                 match requests.receive(&server, data.as_bytes()) {
@@ -425,6 +429,11 @@ impl http_body::Body for Announced {
     }
 }
 
+/// Returns the time, in milliseconds, after which a stream is opened again whose server asks for this time.
+fn retry(asked: u64) -> u64 {
+    asked.clamp(RETRY[0], RETRY[1])
+}
+
 fn media_type(response: &Response) -> Option<&'static str> {
     let header = response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
     let essence = header.split(';').next().unwrap_or_default().trim();
@@ -470,4 +479,55 @@ pub(in crate::adapter::mcp) async fn is_http_sse(get: RequestBuilder) -> bool {
         Some(name.trim() == "endpoint")
     };
     tokio::time::timeout(FIRST_EVENT_LIMIT, asked).await.ok().flatten().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::adapter::public_address::{PROXY, passes_with_proxy};
+
+    fn client(url: &str, bearer: Option<&str>) -> HttpClient {
+        let address = Address::read(url).unwrap();
+        HttpClient::new("server".into(), &address, bearer, Arc::default()).unwrap()
+    }
+
+    #[test]
+    fn sec_p3_bearer_token_is_in_no_debug_output() {
+        let client = client("https://mcp.example.com/", Some("hunter2"));
+        assert!(client.bearer.is_some());
+        let request =
+            client.with_headers(client.client.post("https://mcp.example.com/"), None, HashMap::new());
+        let request = request.build().unwrap();
+        assert_eq!(request.headers()["authorization"], "Bearer hunter2");
+        assert!(!format!("{:?} {request:?}", client.bearer).contains("hunter2"));
+    }
+
+    #[test]
+    fn stream_is_not_opened_again_at_once() {
+        for (asked, expected) in [(0, 250), (500, 500), (u64::MAX, 60_000)] {
+            assert_eq!(retry(asked), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn sec_a2_server_of_this_machine_is_reached_through_no_proxy() {
+        if std::env::var_os(PROXY).is_none() {
+            let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}", proxy.local_addr().unwrap());
+            let name = "adapter::mcp::source::http::tests::sec_a2_server_of_this_machine_is_reached_through_no_proxy";
+            let passed = tokio::task::spawn_blocking(move || passes_with_proxy(name, &url)).await.unwrap();
+            assert!(passed, "the request did not reach the server");
+            return;
+        }
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", server.local_addr().unwrap());
+        let client = client(&url, None).client;
+        tokio::select! {
+            accepted = server.accept() => assert!(accepted.is_ok()),
+            () = tokio::time::sleep(Duration::from_secs(10)) => panic!("the proxy got the request"),
+            _ = client.get(&url).send() => panic!("the proxy got the request"),
+        }
+    }
 }

@@ -76,9 +76,10 @@ pub(super) async fn run(
 }
 
 async fn start_and_list(shared: &Arc<Shared>) -> Result<(Connection, Toolset), McpError> {
-    let mut connection = Connection::start(shared).await?;
+    let deadline = Instant::now() + shared.settings.start_limit;
+    let mut connection = Connection::start(shared, deadline).await?;
     connection.subscribe(shared).await;
-    let tools = list(shared, &connection.live).await?;
+    let tools = list(shared, &connection.live, deadline).await?;
     Ok((connection, tools))
 }
 
@@ -104,7 +105,8 @@ async fn serve(
             () = sleep_until(listed + LIST_AGAIN), if has_changed && listing.is_empty() => {
                 (listed, has_changed) = (Instant::now(), false);
                 let (shared, live) = (Arc::clone(shared), connection.live.clone());
-                listing.spawn(async move { list(&shared, &live).await });
+                let deadline = listed + shared.settings.start_limit;
+                listing.spawn(async move { list(&shared, &live, deadline).await });
             }
             Some(Ok(tools)) = listing.join_next() => match tools {
                 Ok(tools) => shared.set(SourceHealth::Up, tools, Some(connection.live.clone())),

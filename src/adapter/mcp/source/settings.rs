@@ -15,7 +15,7 @@ use crate::{
     process::{Command, CommandError},
 };
 
-/// The time in which a server must answer after its start, if none is set. `npx` may download it first.
+/// The time in which a server must start and list its tools, if none is set. `npx` may download it first.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// Where a server is.
@@ -149,7 +149,7 @@ impl McpServer {
         self.with(|settings| settings.policy.timeout = Some(limit))
     }
 
-    /// Sets the time in which the server must answer after its start. Default: 60 s.
+    /// Sets the time in which the server must start and list all its tools. Default: 60 s.
     pub fn start_limit(self, limit: Duration) -> Self {
         self.with(|settings| settings.start_limit = limit)
     }
@@ -217,5 +217,12 @@ mod tests {
         {
             assert_eq!(settings.offers(tool), is_offered, "{tool}");
         }
+    }
+
+    #[tokio::test]
+    async fn sec_x2_variable_that_gives_access_to_the_room_is_not_passed_on() {
+        let server =
+            super::super::stdio(["cat"]).inherit("LIVEKIT_API_SECRET").start_limit(Duration::from_millis(1));
+        assert!(matches!(server.await, Err(McpError::Variable { .. })));
     }
 }
