@@ -114,4 +114,12 @@ mod tests {
         assert!(start.len() <= ENDS && end.len() <= ENDS);
         assert_eq!(lines[1], text("next"));
     }
+
+    #[tokio::test]
+    async fn line_that_does_not_end_is_given_up() {
+        use tokio::io::{AsyncReadExt as _, repeat};
+
+        let endless = repeat(b'x').take((MAX_SKIPPED + (2 << 20)) as u64);
+        assert!(Lines::new(endless, 1_000).next().await.is_err());
+    }
 }

@@ -64,6 +64,20 @@ pub(in crate::adapter) fn tls() -> Result<rustls::ClientConfig, rustls::Error> {
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
+/// Runs a test again, in a process of its own whose variables name this proxy. Returns whether it passed.
+#[cfg(test)]
+pub(in crate::adapter) fn passes_with_proxy(test: &str, proxy: &str) -> bool {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(PROXY, proxy);
+    command.envs(["http_proxy", "https_proxy", "all_proxy"].map(|name| (name, proxy))).env_remove("no_proxy");
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    output.status.success() && String::from_utf8_lossy(&output.stdout).contains("1 passed")
+}
+
+/// The proxy of a test that runs again.
+#[cfg(test)]
+pub(in crate::adapter) const PROXY: &str = "TOOLBRIDGE_TEST_PROXY";
+
 #[cfg(test)]
 mod tests {
     use super::*;

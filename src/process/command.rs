@@ -315,6 +315,46 @@ mod tests {
     }
 
     #[test]
+    fn sec_x1_program_is_an_absolute_path() {
+        let refused = |path: &str| Command::new(path).unwrap_err();
+        assert!(matches!(refused("Cargo.toml"), CommandError::NotAbsolute { .. }));
+        assert!(matches!(refused("/bin"), CommandError::NotFound { .. }));
+        assert!(matches!(refused("/bin/no-such-program"), CommandError::NotFound { .. }));
+    }
+
+    #[test]
+    fn path_with_a_nul_is_refused() {
+        let refused = Command::new("/bin/cat\0").unwrap_err();
+        assert!(matches!(refused, CommandError::NotAbsolute { .. }));
+    }
+
+    #[test]
+    fn sec_x1_batch_script_is_refused() {
+        let folder = env::temp_dir().join(format!("toolbridge-batch-{}", process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for name in ["run.bat", "run.CMD"] {
+            let path = folder.join(name);
+            fs::write(&path, "").unwrap();
+            assert!(matches!(Command::new(path), Err(CommandError::BatchScript { .. })), "{name}");
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn sec_x2_child_has_a_fixed_search_path_and_folder() {
+        let command = Command::new("/bin/cat").unwrap().to_std();
+        assert_eq!(command.get_current_dir(), Some(Path::new("/")));
+        let variables: Vec<_> = command.get_envs().collect();
+        assert_eq!(variables, [("PATH".as_ref(), Some(SEARCH_PATH.as_ref()))]);
+    }
+
+    #[test]
+    fn sec_x2_child_gets_no_other_variable_of_this_process() {
+        let shown = Command::new("/usr/bin/env").unwrap().to_std().output().unwrap();
+        assert!(!String::from_utf8(shown.stdout).unwrap().contains("CARGO"));
+    }
+
+    #[test]
     fn debug_output_has_no_arguments_and_no_values() {
         let command = Command::new("/bin/cat").unwrap().arg("hunter2").env("TOKEN", "hunter2");
         assert_eq!(format!("{command:?}"), "Command { program: \"/bin/cat\", .. }");

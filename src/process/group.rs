@@ -214,3 +214,87 @@ impl Drop for Group {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read as _, time::Duration};
+
+    use tokio::time::timeout;
+
+    use rustix::process::{getpgid, test_kill_process};
+
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(script);
+        command
+    }
+
+    /// Reads the line that a script writes first: a process id.
+    fn pid(pipes: &mut Pipes) -> Pid {
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            let mut byte = [0];
+            pipes.stdout.read_exact(&mut byte).unwrap();
+            line.extend(byte);
+        }
+        Pid::from_raw(str::from_utf8(&line).unwrap().trim().parse().unwrap()).unwrap()
+    }
+
+    /// The longest time that is waited for the end of a process. It takes milliseconds.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Resolves when a process has ended.
+    async fn gone(pid: Pid) {
+        let ending = async {
+            while test_kill_process(pid).is_ok() && !is_zombie(pid) {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, ending).await.expect("the process goes on");
+    }
+
+    /// The process may be a child of a process that reaps nothing.
+    fn is_zombie(pid: Pid) -> bool {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'))
+    }
+
+    #[tokio::test]
+    async fn sec_x2_dropped_group_is_killed_with_its_children() {
+        let (group, mut pipes) = Group::start(sh("sleep 1000 & echo $!; wait")).unwrap();
+        let (leader, child) = (group.id, pid(&mut pipes));
+        drop(group);
+        gone(child).await;
+        gone(leader).await;
+    }
+
+    #[tokio::test]
+    async fn sec_x2_program_leads_a_group_of_its_own() {
+        let (group, mut pipes) = Group::start(sh("sleep 1000 & echo $!; wait")).unwrap();
+        let child = pid(&mut pipes);
+        let _ = &group;
+        assert_eq!(getpgid(Some(child)), Ok(group.id));
+    }
+
+    #[tokio::test]
+    async fn sec_x2_ended_program_takes_its_children_along() {
+        let (mut group, mut pipes) = Group::start(sh("sleep 1000 & echo $!; exit 7")).unwrap();
+        let child = pid(&mut pipes);
+        group.ended().await;
+        assert_eq!(group.kill().await.unwrap().code(), Some(7));
+        gone(child).await;
+        // No signal reaches a process that has got the id since.
+        assert!(group.leader.is_none());
+        assert!(group.kill().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn binary_that_is_no_supervisor_is_noticed() {
+        let (mut group, _pipes) = Group::start_supervised(sh("echo hello; exec sleep 1000")).unwrap();
+        timeout(PATIENCE, group.ended()).await.expect("it is taken for a supervisor");
+        assert!(matches!(&group.supervised, Some(Supervised { end: Some(End::Garbage), .. })));
+    }
+}

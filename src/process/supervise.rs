@@ -219,3 +219,45 @@ fn report(report: HelperReport) {
         let _ = File::from(stdout).write_all(&report.to_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn streams() -> [OwnedFd; STREAMS] {
+        std::array::from_fn(|_| io::pipe().unwrap().0.into())
+    }
+
+    #[test]
+    fn helper_gets_its_streams_once_and_does_not_pass_them_on() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let sent = streams();
+        send_streams(&ours, sent.each_ref().map(|it| it.as_fd())).unwrap();
+        for stream in receive_streams(&theirs).unwrap() {
+            assert!(rustix::io::fcntl_getfd(stream).unwrap().contains(FdFlags::CLOEXEC));
+        }
+    }
+
+    #[test]
+    fn message_of_another_version_or_without_streams_is_refused() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(&[VERSION]).unwrap();
+        assert!(receive_streams(&theirs).is_err(), "there are no streams");
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(STREAMS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let sent = streams();
+        let borrowed = sent.each_ref().map(|it| it.as_fd());
+        assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
+        sendmsg(&ours, &[IoSlice::new(&[VERSION + 1])], &mut control, SendFlags::empty()).unwrap();
+        assert!(receive_streams(&theirs).is_err(), "it has another version");
+    }
+
+    #[test]
+    fn report_of_an_unknown_kind_is_none() {
+        for report in [HelperReport::NotStarted(2), HelperReport::Ended(256)] {
+            assert_eq!(HelperReport::read(&report.to_bytes()), Some(report));
+        }
+        assert_eq!(HelperReport::read(&[3, 0, 0, 0, 0]), None);
+        assert_eq!(HelperReport::read(&[2, 0, 0, 0]), None);
+    }
+}

@@ -8,3 +8,18 @@ pub(crate) fn keep_tail(bytes: &mut Vec<u8>) {
     let excess = bytes.len().saturating_sub(MAX_STDERR);
     bytes.drain(..excess);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_stderr_is_kept() {
+        let mut bytes: Vec<u8> = (0..2 * MAX_STDERR).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        let end = bytes[MAX_STDERR..].to_vec();
+        keep_tail(&mut bytes);
+        assert!(bytes == end);
+        keep_tail(&mut bytes);
+        assert_eq!(bytes.len(), MAX_STDERR);
+    }
+}

@@ -149,3 +149,139 @@ fn ours(stat: &Stat, path: &Path) -> Result<(), TrustError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::{PermissionsExt as _, symlink},
+        process,
+    };
+
+    use super::*;
+
+    /// A folder that only this user can write, with a file.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let root = env::temp_dir().join(format!("toolbridge-trust-{name}-{}", process::id()));
+            let _ = fs::remove_dir_all(&root);
+            fs::create_dir_all(root.join("in")).unwrap();
+            let place = Self(root);
+            fs::write(place.file(), "text").unwrap();
+            place.allow("", 0o755);
+            place.allow("in", 0o755);
+            place.allow("in/file", 0o644);
+            place
+        }
+
+        fn file(&self) -> PathBuf {
+            self.0.join("in/file")
+        }
+
+        fn allow(&self, path: &str, mode: u32) {
+            fs::set_permissions(self.0.join(path), Permissions::from_mode(mode)).unwrap();
+        }
+
+        fn read(&self) -> Result<String, TrustError> {
+            read_trusted(&self.file(), 100).map(|(text, _)| text)
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn is_writable<T>(checked: &Result<T, TrustError>) -> bool {
+        matches!(checked, Err(TrustError::Writable { .. }))
+    }
+
+    #[test]
+    fn sec_x1_file_that_others_could_change_is_not_read() {
+        let place = Place::new("others");
+        assert_eq!(place.read().unwrap(), "text");
+        place.allow("in/file", 0o646);
+        assert!(is_writable(&place.read()) && is_writable(&check_program(&place.file())));
+    }
+
+    #[test]
+    fn sec_x1_file_that_its_group_could_change_is_not_read() {
+        let place = Place::new("group");
+        place.allow("in/file", 0o664);
+        assert!(is_writable(&place.read()) && is_writable(&check_program(&place.file())));
+    }
+
+    #[test]
+    fn sec_x1_folder_of_the_file_may_not_have_the_sticky_bit() {
+        let place = Place::new("sticky");
+        place.allow("in", 0o1757);
+        assert!(is_writable(&place.read()) && is_writable(&check_program(&place.file())));
+    }
+
+    #[test]
+    fn sec_x1_folder_above_that_others_could_change_is_not_trusted() {
+        let place = Place::new("above");
+        place.allow("", 0o757);
+        assert!(is_writable(&place.read()) && is_writable(&check_program(&place.file())));
+        // With the sticky bit it is one such as /tmp.
+        place.allow("", 0o1757);
+        assert_eq!(place.read().unwrap(), "text");
+        assert!(check_program(&place.file()).is_ok());
+    }
+
+    #[test]
+    fn sec_x1_file_of_another_user_is_not_trusted() {
+        let place = Place::new("owner");
+        let mut stat = lstat(&place.file()).unwrap();
+        stat.st_uid = geteuid().as_raw() + 1;
+        assert!(matches!(ours(&stat, &place.0), Err(TrustError::Owner { .. })));
+        stat.st_uid = 0;
+        assert!(ours(&stat, &place.0).is_ok());
+    }
+
+    #[test]
+    fn sec_x1_link_in_place_of_the_file_is_not_read() {
+        let place = Place::new("link");
+        fs::rename(place.file(), place.0.join("in/real")).unwrap();
+        symlink("real", place.file()).unwrap();
+        assert!(matches!(place.read(), Err(TrustError::NotAFile { .. })));
+    }
+
+    #[test]
+    fn pipe_or_folder_in_place_of_the_file_is_not_read() {
+        let place = Place::new("kinds");
+        fs::remove_file(place.file()).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, place.file(), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .unwrap();
+        assert!(matches!(place.read(), Err(TrustError::NotAFile { .. })), "it would wait for a writer");
+        fs::remove_file(place.file()).unwrap();
+        fs::create_dir(place.file()).unwrap();
+        assert!(matches!(place.read(), Err(TrustError::NotAFile { .. })));
+    }
+
+    #[test]
+    fn file_above_the_limit_is_refused() {
+        let place = Place::new("limit");
+        fs::write(place.file(), "x".repeat(100)).unwrap();
+        assert_eq!(place.read().unwrap().len(), 100);
+        fs::write(place.file(), "x".repeat(101)).unwrap();
+        assert!(matches!(place.read(), Err(TrustError::TooLarge { limit: 100, .. })));
+    }
+
+    #[test]
+    fn links_are_followed_and_their_folders_are_checked() {
+        let place = Place::new("links");
+        symlink("loop", place.0.join("in/loop")).unwrap();
+        assert!(matches!(check_program(&place.0.join("in/loop")), Err(TrustError::Read { .. })));
+        fs::create_dir(place.0.join("open")).unwrap();
+        fs::write(place.0.join("open/program"), "").unwrap();
+        place.allow("open/program", 0o755);
+        symlink("../open/program", place.0.join("in/program")).unwrap();
+        assert!(check_program(&place.0.join("in/program")).is_ok());
+        place.allow("open", 0o777);
+        assert!(is_writable(&check_program(&place.0.join("in/program"))));
+    }
+}

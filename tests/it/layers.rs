@@ -62,6 +62,20 @@ const CORE: &[&str] = &["value", "transport/types", "tool", "protocol"];
 const NOT_CORE: &[&str] =
     &["tool/executor", "tool/functions", "tool/programs", "tool/schema", "tool/source", "tool/stop_signal"];
 
+#[test]
+fn mutations_fit_the_sources() {
+    for entry in fs::read_dir("tests/mutations").unwrap() {
+        let path = entry.unwrap().path();
+        let list: toml::Table = fs::read_to_string(&path).unwrap().parse().unwrap();
+        let root = Path::new(list["root"].as_str().unwrap());
+        for mutation in list["mutation"].as_array().unwrap() {
+            let text = |key: &str| mutation[key].as_str().unwrap();
+            let source = fs::read_to_string(root.join(text("file"))).unwrap();
+            assert_eq!(source.matches(text("find")).count(), 1, "{}: {}", path.display(), text("rule"));
+        }
+    }
+}
+
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -347,3 +347,19 @@ fn form_larger_than_a_prompt_is_refused() {
     assert_eq!(form.inputs().len(), 200);
     assert!(matches!(form.prompt(), Err(FormError::TooLarge { part: "schema", limit: 16_384, .. })));
 }
+
+#[test]
+fn answer_with_too_many_values_for_its_choices_is_refused() {
+    let choices: Vec<String> = (0..1_500).map(|n| n.to_string()).collect();
+    let schema = json!({
+        "type": "object",
+        "properties": {"pick": {"type": "array", "items": {"type": "string", "enum": choices}}},
+    });
+    let form =
+        Form::of(&Widget::new(json!({"json_schema": schema, "title": "Pick", "on_event": {"tool": "t"}})))
+            .unwrap();
+    let pick = |count: usize| submit(&form, &json!({"pick": vec!["1"; count]}));
+    assert!(pick(1_500).is_ok());
+    let refused = pick(100_000).unwrap_err();
+    assert_eq!(refused, "the answer does not fit at \"Pick\": it has too many values for its choices");
+}

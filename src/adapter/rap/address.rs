@@ -551,4 +551,26 @@ mod tests {
         }
         assert_eq!(server.connections(), 0);
     }
+
+    #[tokio::test]
+    async fn sec_a2_guarded_request_goes_through_no_proxy() {
+        use crate::adapter::public_address::{PROXY, passes_with_proxy};
+
+        let Some(port) =
+            std::env::var(PROXY).ok().and_then(|proxy| proxy.rsplit_once(':')?.1.parse::<u16>().ok())
+        else {
+            let proxy = Server::start().await;
+            let name = "adapter::rap::address::tests::sec_a2_guarded_request_goes_through_no_proxy";
+            let url = format!("http://127.0.0.1:{}", proxy.port);
+            let passed = tokio::task::spawn_blocking(move || passes_with_proxy(name, &url)).await.unwrap();
+            assert!(passed && proxy.connections() == 0, "{} connections", proxy.connections());
+            return;
+        };
+        // Neither a public address nor this machine is reached through the proxy: it would resolve the name itself.
+        assert_ne!(port, 0);
+        let public = resolving(&[&["127.0.0.1"]], &[]);
+        assert!(post(&public, "https://agent.example/").await.unwrap_err().contains("private network"));
+        let local = outgoing(&["localhost"]);
+        assert!(post(&local, "http://localhost:1/").await.is_err());
+    }
 }

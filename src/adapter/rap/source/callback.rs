@@ -290,4 +290,31 @@ mod tests {
         assert_eq!(accepted.count(), 16, "as many questions as one call may ask");
         assert_eq!(most.load(Ordering::SeqCst), 1);
     }
+
+    async fn status(request: Request) -> StatusCode {
+        let callbacks = callbacks(Box::new(|_| Ok(())));
+        let call = open(&callbacks, "c");
+        let received = timeout(2 * READ, callbacks.receive(&call.token, request)).await;
+        let Ok(Err(Refused(status, _))) = received else { panic!("it was accepted, or waits for ever") };
+        status
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_that_is_declared_too_large_is_not_read() {
+        let length = (MAX_MESSAGE + 1).to_string();
+        let request =
+            Request::post("/").header("content-type", "application/json").header("content-length", length);
+        assert_eq!(status(request.body(endless()).unwrap()).await, StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_that_is_not_declared_as_json_is_not_read() {
+        let request = Request::post("/").header("content-type", "text/plain").body(endless()).unwrap();
+        assert_eq!(status(request).await, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_that_does_not_arrive_is_given_up() {
+        assert_eq!(status(request(endless())).await, StatusCode::REQUEST_TIMEOUT);
+    }
 }
