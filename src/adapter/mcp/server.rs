@@ -142,7 +142,7 @@ impl RoomServer {
     /// Listens for HTTP connections ("Streamable HTTP") at this address, with a random bearer token that each request must
     /// carry. Only programs on this machine reach a loopback address; port 0 selects a free port.
     ///
-    /// At most 64 sessions and 256 connections are open, and a request has at most 4 MiB. Beyond 64 sessions, the one
+    /// At most 64 sessions and 256 requests are open, and a request has at most 4 MiB. Beyond 64 sessions, the one
     /// that has been idle for longest ends. Requests for other hosts, and requests of web pages that are not from this
     /// machine, are refused.
     ///
