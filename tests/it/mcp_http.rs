@@ -62,6 +62,16 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(call: impl Fn(&Request, usize) -> String + Send + Sync + 'static) -> Self {
+        Self::listing(json!({"tools": [{"name": "t"}]}), Duration::ZERO, call).await
+    }
+
+    /// Starts a server that answers each request for its list with this page, after this time.
+    async fn listing(
+        page: Json,
+        after: Duration,
+        call: impl Fn(&Request, usize) -> String + Send + Sync + 'static,
+    ) -> Self {
+        let page = Arc::new(page);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp?key=hunter2", listener.local_addr().unwrap());
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -72,6 +82,7 @@ impl Server {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (requests, call) = (Arc::clone(&requests), Arc::clone(&call));
+                let page = Arc::clone(&page);
                 connections.spawn(async move {
                     let mut stream = BufReader::new(stream);
                     let Some(request) = read(&mut stream).await else { return };
@@ -86,7 +97,10 @@ impl Server {
                             "protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
                             "serverInfo": {"name": "fake", "version": "1"},
                         })),
-                        ("post", "tools/list") => request.answer(&json!({"tools": [{"name": "t"}]})),
+                        ("post", "tools/list") => {
+                            tokio::time::sleep(after).await;
+                            request.answer(&page)
+                        }
                         ("post", "server/discover") => status("400 Bad Request", ""),
                         ("post", _) => status("202 Accepted", ""),
                         _ => status("405 Method Not Allowed", ""),
@@ -144,6 +158,16 @@ async fn refused(answer: String) -> String {
     });
     drop(server);
     mcp::http(url).name("far").await.unwrap_err().to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_limit_covers_all_pages_of_the_list() {
+    let page = json!({"tools": [{"name": "t"}], "nextCursor": "more"});
+    let server = Server::listing(page, Duration::from_secs(25), |_, _| String::new()).await;
+    let start = tokio::time::Instant::now();
+    let error = mcp::http(&server.url).name("slow").await.unwrap_err().to_string();
+    assert_eq!(error, "MCP server \"slow\": it did not list all its tools within 60 s");
+    assert!(start.elapsed() <= Duration::from_secs(61), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
