@@ -174,7 +174,7 @@ impl NotOffered {
                 format!("{name} is in the room{offers}, but {}", why.explain(&name))
             }
             Self::LeftOut { owner, why } => {
-                let why: String = why.chars().flat_map(char::escape_debug).collect();
+                let why: String = why.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
                 format!("{} has \"{tool}\", but it is not offered: {why}", shown(owner.as_str()))
             }
             Self::Declined { owner } => {

@@ -353,6 +353,7 @@ fn answer_with_too_many_values_for_its_choices_is_refused() {
     let choices: Vec<String> = (0..1_500).map(|n| n.to_string()).collect();
     let schema = json!({
         "type": "object",
+        "title": "Pick",
         "properties": {"pick": {"type": "array", "items": {"type": "string", "enum": choices}}},
     });
     let form =

@@ -177,10 +177,10 @@ fn registration_above_the_limit_is_a_typed_error() {
         matches!(error, RegisterError::RegistrationTooLarge { size, limit: 15_000 } if size > 20_000),
         "{error:?}"
     );
-    let wide = toolbridge::Tool::new("t".parse().unwrap(), "x".repeat(1025));
+    let wide = toolbridge::Tool::new("t".parse().unwrap(), "x".repeat(8_193));
     let error = offer(&mut world, vec![wide]).unwrap_err();
     assert!(
-        matches!(error, RegisterError::TooLarge { part: "description", size: 1025, limit: 1024, .. }),
+        matches!(error, RegisterError::TooLarge { part: "description", size: 8_193, limit: 8_192, .. }),
         "{error:?}"
     );
     assert!(matches!(offer(&mut world, vec![tool("a"), tool("a")]), Err(RegisterError::Duplicate { .. })));

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn acp_c9_answers_that_are_kept_are_limited() {
+    fn answers_that_are_kept_are_limited() {
         let mut answers = BTreeMap::new();
         for n in 0..2_000 {
             keep(&mut answers, (n, "read".to_owned(), Called::Name("a".to_owned())), true);

@@ -226,8 +226,20 @@ mod tests {
         let (mut tcp, oldest) = pair().await;
         let address = tcp.listener.local_addr().unwrap();
         let mut silent = vec![oldest];
-        for _ in 0..2 * MAX_CONNECTIONS {
-            silent.push(TcpStream::connect(address).await.unwrap());
+        // They are accepted while they connect: the system keeps few that wait for that.
+        let connecting = async {
+            for _ in 0..2 * MAX_CONNECTIONS {
+                silent.push(TcpStream::connect(address).await.unwrap());
+            }
+        };
+        {
+            tokio::pin!(connecting);
+            loop {
+                tokio::select! {
+                    () = &mut connecting => break,
+                    event = tcp.next() => assert!(matches!(event, TcpEvent::Closed(_)), "{event:?}"),
+                }
+            }
         }
         let mut sends = TcpStream::connect(address).await.unwrap();
         sends.write_all(b"\0\x01a").await.unwrap();
