@@ -146,7 +146,7 @@ impl Views {
 
     /// Client: ends the views of the bound assistant, which is gone or was replaced by another instance.
     pub(super) fn end_seen(&mut self, core: &mut Core, id: &Identity) {
-        if core.peers.is_bound(id) {
+        if core.peers.bound() == Some(id) {
             for name in std::mem::take(&mut self.seen) {
                 ended(core, id, &name);
             }

@@ -51,6 +51,7 @@ impl Exchange {
         peers.handle_joined(cx, delivery, who);
         if peers.has_lost_its_role(cx, &id) {
             self.incoming.stop_jobs_for(core, &id);
+            self.views.end_seen(core, &id);
             let Core { cx, peers, delivery, .. } = core;
             peers.forget_and_unbind(cx, delivery, &id);
         }

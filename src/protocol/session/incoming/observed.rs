@@ -26,7 +26,7 @@ impl Observed {
         if request.id.as_str().len() > core.cx.config.caps.frames.id_bytes {
             return core.cx.complain(id, Counter::Malformed);
         }
-        if self.0.iter().any(|(call, ..)| *call == request.id) {
+        if self.0.iter().any(|(by, call, ..)| by == id && *call == request.id) {
             return core.cx.count(Counter::Duplicate);
         }
         if self.0.len() == MAX_OBSERVED {
