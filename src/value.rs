@@ -17,6 +17,7 @@ mod embed;
 mod error;
 mod json;
 pub(crate) mod json_string;
+mod json_text;
 mod keys;
 mod run;
 pub(crate) mod scan;
@@ -34,6 +35,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 pub use error::{DecodeError, EncodeError};
 pub(crate) use json::{append_text, object, parse, text_of, to_json, write_json};
+pub(crate) use json_text::{TextSize, measured, repaired};
 pub use scan::Limits;
 
 use token::{Token, skip};
@@ -137,6 +139,9 @@ impl Value {
     }
 
     /// Parses canonical JSON. Plain JSON is canonical.
+    ///
+    /// Half of a surrogate pair becomes U+FFFD, and a number that exceeds a 64-bit float becomes a string, because other
+    /// programs write both.
     ///
     /// # Errors
     /// If the text is not JSON, misuses one of the `$` names, or exceeds a limit.

@@ -1,13 +1,31 @@
 //! Reads the JSON documents of other systems, within limits that are checked before anything is built.
 
+#[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
 use std::borrow::Cow;
 
+#[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value as Json};
+
+use crate::value::{TextSize, measured, repaired};
+
+#[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
+pub(super) mod head;
+
+/// The most values of one message: what a protocol's crate builds of them has up to 200 bytes for each.
+#[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
+pub(super) const MAX_MESSAGE_VALUES: usize = 250_000;
 
 /// Why a document of another system cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DocumentError {
+    /// The bytes are not UTF-8.
+    #[error("the document is not UTF-8, from byte {offset} on")]
+    NotUtf8 {
+        /// The first byte that is not.
+        offset: usize,
+    },
     /// The text is not JSON. The reason has no part of the text.
     #[error("the document is not JSON: {reason}")]
     NotJson {
@@ -64,7 +82,7 @@ pub(super) fn object(text: &str) -> Result<Map<String, Json>, DocumentError> {
 pub(super) fn value(text: &str) -> Result<Json, DocumentError> {
     measure(text)?;
     serde_json::from_str(text).or_else(|error| {
-        let repaired = repaired(text).and_then(|text| serde_json::from_str(&text).ok());
+        let repaired = serde_json::from_str(&repaired(text)).ok();
         repaired.ok_or_else(|| DocumentError::NotJson { reason: error.to_string() })
     })
 }
@@ -74,90 +92,34 @@ pub(super) fn value(text: &str) -> Result<Json, DocumentError> {
 /// # Errors
 /// `TooDeep` or `TooManyValues`.
 pub(super) fn measure(text: &str) -> Result<(), DocumentError> {
-    let (mut depth, mut deepest, mut values) = (0_usize, 0, 1_usize);
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'"' => skip_string(&mut bytes),
-            b'{' | b'[' => {
-                depth += 1;
-                values += 1;
-                deepest = deepest.max(depth);
-            }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            b',' | b':' => values += 1,
-            _ => {}
-        }
+    measure_within(text, DocumentError::MAX_VALUES)
+}
+
+fn measure_within(text: &str, limit: usize) -> Result<(), DocumentError> {
+    let TextSize { depth, values } = measured(text);
+    if depth > DocumentError::MAX_DEPTH {
+        return Err(DocumentError::TooDeep { depth, limit: DocumentError::MAX_DEPTH });
     }
-    match (DocumentError::MAX_DEPTH, DocumentError::MAX_VALUES) {
-        (limit, _) if deepest > limit => Err(DocumentError::TooDeep { depth: deepest, limit }),
-        (_, limit) if values > limit => Err(DocumentError::TooManyValues { values, limit }),
-        _ => Ok(()),
+    if values > limit {
+        return Err(DocumentError::TooManyValues { values, limit });
     }
+    Ok(())
 }
 
-/// Skips the rest of a string whose opening quote was read.
-fn skip_string(bytes: &mut impl Iterator<Item = u8>) {
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'\\' => {
-                bytes.next();
-            }
-            b'"' => return,
-            _ => {}
-        }
+/// Returns a message of another program as a text that every JSON reader takes. Nothing is built of it.
+///
+/// # Errors
+/// Any [`DocumentError`] but `NotAnObject`.
+#[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
+pub(super) fn message(bytes: &[u8]) -> Result<Cow<'_, str>, DocumentError> {
+    let text =
+        std::str::from_utf8(bytes).map_err(|error| DocumentError::NotUtf8 { offset: error.valid_up_to() })?;
+    measure_within(text, MAX_MESSAGE_VALUES)?;
+    let text = repaired(text);
+    match serde_json::from_str::<IgnoredAny>(&text) {
+        Ok(_) => Ok(text),
+        Err(error) => Err(DocumentError::NotJson { reason: error.to_string() }),
     }
-}
-
-/// Returns the text with U+FFFD for each half of a surrogate pair, and with strings in place of numbers that are too
-/// large. `None` if it has neither.
-fn repaired(text: &str) -> Option<String> {
-    let mut out = String::with_capacity(text.len());
-    let (mut rest, mut is_in_string, mut has_changed) = (text, false, false);
-    while let Some(first) = rest.chars().next() {
-        let length = match first {
-            '\\' if is_in_string => escape(rest),
-            '-' | '0'..='9' if !is_in_string => number(rest),
-            _ => first.len_utf8(),
-        };
-        is_in_string ^= first == '"';
-        let (part, after) = rest.split_at(length);
-        let replaced = match first {
-            '\\' if is_lone_surrogate(part) => Cow::Borrowed("\\ufffd"),
-            '-' | '0'..='9' if part.parse().is_ok_and(f64::is_infinite) => format!("\"{part}\"").into(),
-            _ => part.into(),
-        };
-        has_changed |= matches!(&replaced, Cow::Owned(_)) || replaced.as_ptr() != part.as_ptr();
-        out.push_str(&replaced);
-        rest = after;
-    }
-    has_changed.then_some(out)
-}
-
-/// Returns the length of the escape that the text starts with; of a whole surrogate pair, the length of both halves.
-fn escape(text: &str) -> usize {
-    let length = match unit(text) {
-        Some(0xd800..=0xdbff) if unit(&text[6..]).is_some_and(|low| (0xdc00..=0xdfff).contains(&low)) => 12,
-        Some(_) => 6,
-        None => 1 + text.chars().nth(1).map_or(0, char::len_utf8),
-    };
-    length.min(text.len())
-}
-
-/// Returns the UTF-16 unit of the escape `\uXXXX` that the text starts with.
-fn unit(text: &str) -> Option<u16> {
-    let digits = text.strip_prefix("\\u")?.get(..4)?;
-    digits.bytes().all(|it| it.is_ascii_hexdigit()).then(|| u16::from_str_radix(digits, 16).ok())?
-}
-
-fn is_lone_surrogate(escape: &str) -> bool {
-    escape.len() == 6 && unit(escape).is_some_and(|unit| (0xd800..=0xdfff).contains(&unit))
-}
-
-/// Returns the length of the number that the text starts with.
-fn number(text: &str) -> usize {
-    let is_part = |it: &u8| matches!(it, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
-    text.bytes().take_while(is_part).count()
 }
 
 #[cfg(test)]
@@ -196,10 +158,24 @@ mod tests {
 
     #[test]
     fn half_of_a_surrogate_pair_and_a_huge_number_are_replaced() {
-        let text = r#"{"\ud83d": "a\ud83d", "b": "\ude00\ud83d\ude00\\ud800\"", "c": [1e999, -1E+400, 5], "d": "1e999"}"#;
-        let json = json!({"\u{fffd}": "a\u{fffd}", "b": "\u{fffd}😀\\ud800\"", "c": ["1e999", "-1E+400", 5], "d": "1e999"});
-        assert_eq!(read(text), Ok(json));
-        assert_eq!(repaired(r#"{"a": ["\ud83d\ude00 \n é", 1e5]}"#), None);
-        assert_eq!(repaired("\"\\"), None);
+        let json = json!({"a": "\u{fffd}", "b": "1e999"});
+        assert_eq!(read(r#"{"a": "\ud83d", "b": 1e999}"#), Ok(json));
+    }
+
+    #[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
+    #[test]
+    fn message_that_cannot_be_read_is_refused_with_its_reason() {
+        let many = format!("[{}0]", "0,".repeat(MAX_MESSAGE_VALUES));
+        let deep = "[".repeat(DocumentError::MAX_DEPTH + 1);
+        for (bytes, says) in [
+            (&b"{\"a\": \"\xff\"}"[..], "is not UTF-8, from byte 7 on"),
+            (b"{\"a\": tru}", "is not JSON"),
+            (deep.as_bytes(), "121 levels deep; the limit is 120"),
+            (many.as_bytes(), "250002 values; the limit is 250000"),
+        ] {
+            let error = message(bytes).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        assert_eq!(message(br#"{"a": ["\ud83d", 1e999]}"#).unwrap(), r#"{"a": ["\ufffd", "1e999"]}"#);
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     protocol::session::LateResult,
     tool::{CallError, ErrorCode, NameMap, NameRules, NotOffered, Offer, ToolError, ToolName, ToolResult},
     transport::Identity,
-    value::Value,
+    value::{self, Value},
 };
 
 /// The longest result that is given to the model, in bytes: a longer one is cut and marked.
@@ -292,8 +292,8 @@ fn arguments(written: &Json) -> Result<Value, ToolError> {
         Json::Null => Ok(Value::empty()),
         Json::String(text) if text.trim().is_empty() => Ok(Value::empty()),
         Json::String(text) => {
-            let value: Json = serde_json::from_str(text)
-                .map_err(|error| bad(format!("the arguments are not JSON: {error}")))?;
+            let value =
+                value::parse(text).map_err(|error| bad(format!("the arguments are not JSON: {error}")))?;
             Ok(Value::from(value))
         }
         map => Ok(Value::from(map.clone())),

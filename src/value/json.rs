@@ -1,5 +1,7 @@
 //! Canonical JSON (`wire.md`, section 9), in both directions.
 
+use std::borrow::Cow;
+
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::Deserialize;
 use serde_json::{Map, Number, Value as Json, json};
@@ -7,6 +9,7 @@ use serde_json::{Map, Number, Value as Json, json};
 use super::{
     DecodeError, Limits,
     json_string::{ShortText, has_escape},
+    json_text::{TextSize, measured, repaired},
     token::{Token, short_text, text_at},
     write::Write,
 };
@@ -35,29 +38,29 @@ pub(crate) fn to_json(bytes: &[u8]) -> Result<Json, DecodeError> {
 /// level, as `{"$map": [[key, value]]}`, and a frame two more.
 const MAX_JSON_DEPTH: usize = 3 * Limits::MAX_DEPTH + 2;
 
+/// The most values that a JSON text may have: a `$map` has up to three brackets and commas for each of its values.
+const MAX_JSON_VALUES: usize = 3 * Limits::VALUES;
+
 /// Parses a JSON text. Canonical JSON may be deeper than a plain parser would allow.
 pub(crate) fn parse(text: &str) -> Result<Json, DecodeError> {
-    let (mut depth, mut deepest, mut quoted, mut escaped) = (0_usize, 0, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b'[' | b'{' if !quoted => depth += 1,
-            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        deepest = deepest.max(depth);
+    let TextSize { depth, values } = measured(text);
+    if depth > MAX_JSON_DEPTH {
+        return Err(DecodeError::json(format!("nesting depth {depth} exceeds the limit of {MAX_JSON_DEPTH}")));
     }
-    if deepest > MAX_JSON_DEPTH {
-        return Err(DecodeError::json(format!(
-            "nesting depth {deepest} exceeds the limit of {MAX_JSON_DEPTH}"
-        )));
+    let limit = if text.contains(MAP) { MAX_JSON_VALUES } else { Limits::VALUES };
+    if values > limit {
+        return Err(DecodeError::json(format!("about {values} values exceed the limit of {limit}")));
     }
+    read(text).or_else(|error| match repaired(text) {
+        Cow::Borrowed(_) => Err(DecodeError::json(error.to_string())),
+        Cow::Owned(text) => read(&text).map_err(|error| DecodeError::json(error.to_string())),
+    })
+}
+
+fn read(text: &str) -> serde_json::Result<Json> {
     let mut reader = serde_json::Deserializer::from_str(text);
     reader.disable_recursion_limit();
-    let json = Json::deserialize(&mut reader).and_then(|json| reader.end().map(|()| json));
-    json.map_err(|error| DecodeError::json(error.to_string()))
+    Json::deserialize(&mut reader).and_then(|json| reader.end().map(|()| json))
 }
 
 /// Appends the canonical JSON text of the value that starts at `at`, and returns the position after it, or `None` if the
@@ -325,6 +328,15 @@ mod tests {
         }
         assert!(parse(&"[".repeat(100_000)).unwrap_err().to_string().contains("nesting depth 100000"));
         assert!(parse(r#""[[[\"[[[""#).is_ok());
+        let many = format!("[{}0]", "0,".repeat(Limits::VALUES));
+        assert!(parse(&many).unwrap_err().to_string().contains("about 1000002 values exceed the limit of 1000000"));
+    }
+
+    #[test]
+    fn text_that_values_cannot_hold_is_replaced() {
+        let read = |text: &str| Value::from_json(text).unwrap().to_json();
+        assert_eq!(read(r#"{"a\ud83d": ["\ude00 x", -1e999]}"#), json!({"a\u{fffd}": ["\u{fffd} x", "-1e999"]}));
+        assert!(Value::from_json(r#"["\ud83d", }"#).unwrap_err().to_string().contains("line 1 column 12"));
     }
 
     #[test]

@@ -80,8 +80,28 @@ async fn failed_program_sends_only_its_last_line() {
     let killed = shell("kill -9 $$", "");
     assert!(failure(&killed).await.1.contains("signal: 9"));
     let no_json = shell("echo hunter2", "");
-    let expected = "the program's output is not JSON";
+    let expected = "the program's output is not JSON that can be used: expected value at line 1 column 1";
     assert_eq!(failure(&no_json).await, (ErrorCode::EXECUTION_ERROR, expected.to_owned()));
+}
+
+#[tokio::test]
+async fn output_that_cannot_be_used_is_told_apart() {
+    for (script, says) in [
+        ("printf '\\377'", "the program's output is not UTF-8, from byte 0 on"),
+        ("printf '{\"a\": tru}'", "is not JSON that can be used: expected ident at line 1"),
+        ("printf '[%.0s' $(seq 70); printf ']%.0s' $(seq 70)", "exceeds a limit: nesting depth 65"),
+    ] {
+        let (code, message) = failure(&shell(script, "")).await;
+        assert_eq!(code, ErrorCode::EXECUTION_ERROR);
+        assert!(message.contains(says), "{script}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn output_with_half_of_a_surrogate_pair_or_a_huge_number_is_delivered() {
+    let tools = shell(r#"printf '{"a": "x\\ud83d", "b": 1e999}'"#, "");
+    let result = run(&tools, &json!({})).await.unwrap();
+    assert_eq!(result.to_json(), json!({"a": "x\u{fffd}", "b": "1e999"}));
 }
 
 #[tokio::test]

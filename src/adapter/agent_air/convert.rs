@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     ContentBlock, Display, DisplayContent, ErrorCode, Native, Outcome, ToolError, ToolResult, ToolSystem,
-    Value, adapter::patch,
+    Value,
+    adapter::{json::value, patch},
 };
 
 /// The longest output that is also offered as structured data, in bytes: the data is a second copy of it on the wire.
@@ -84,7 +85,7 @@ fn structured(output: &str) -> Option<Value> {
     if !is_container || output.len() > MAX_STRUCTURED {
         return None;
     }
-    let json: Json = serde_json::from_str(output).ok()?;
+    let json = value(output).ok()?;
     (levels(&json) <= MAX_LEVELS).then(|| json.into())
 }
 

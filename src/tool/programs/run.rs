@@ -11,7 +11,7 @@ use super::{
 use crate::{
     process::TERM_GRACE,
     tool::{ErrorCode, Outcome, ToolError, source::ToolContext},
-    value::Value,
+    value::{DecodeError, Value},
 };
 
 /// The longest error message that a failed program can send to its caller, in characters.
@@ -86,15 +86,17 @@ fn result(status: ExitStatus, streams: &Streams) -> Outcome {
     if output.trim_ascii().is_empty() {
         return Ok(Value::empty());
     }
-    let body = match str::from_utf8(output) {
-        Ok(text) => Value::from_json(text).map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
+    let why = match str::from_utf8(output) {
+        Ok(text) => match Value::from_json(text) {
+            Ok(value) => return Ok(value),
+            Err(error @ DecodeError::Json { .. }) => format!("is not JSON that can be used: {error}"),
+            Err(error) => format!("exceeds a limit: {error}"),
+        },
+        Err(error) => format!("is not UTF-8, from byte {} on", error.valid_up_to()),
     };
-    body.map_err(|why| {
-        let local = format!("the program's output is not JSON ({why}): {}", excerpt(output));
-        let text = "the program's output is not JSON";
-        ToolError::new(ErrorCode::EXECUTION_ERROR, text).with_source(local)
-    })
+    let text = format!("the program's output {why}");
+    let local = format!("{text}: {}", excerpt(output));
+    Err(ToolError::new(ErrorCode::EXECUTION_ERROR, text).with_source(local))
 }
 
 /// Returns the start of the program's output, for its owner.

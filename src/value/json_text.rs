@@ -1,0 +1,129 @@
+//! Texts of JSON that other programs write: measured before anything is built of them, and repaired.
+
+use std::borrow::Cow;
+
+/// The size of a JSON text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TextSize {
+    /// The deepest nesting, in levels.
+    pub(crate) depth: usize,
+    /// The number of values, keys included. An empty container counts as two.
+    pub(crate) values: usize,
+}
+
+/// Measures a text in one pass, whether it is JSON or not.
+pub(crate) fn measured(text: &str) -> TextSize {
+    let (mut depth, mut deepest, mut values) = (0_usize, 0, 1_usize);
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => skip_string(&mut bytes),
+            b'{' | b'[' => {
+                depth += 1;
+                values += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' | b':' => values += 1,
+            _ => {}
+        }
+    }
+    TextSize { depth: deepest, values }
+}
+
+/// Skips the rest of a string whose opening quote was read.
+fn skip_string(bytes: &mut impl Iterator<Item = u8>) {
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' => {
+                bytes.next();
+            }
+            b'"' => return,
+            _ => {}
+        }
+    }
+}
+
+/// Returns the text with U+FFFD for each half of a surrogate pair, and with strings in place of numbers that are too
+/// large. Programs write both, and neither has a place in a value. A text that has neither is returned as it is.
+pub(crate) fn repaired(text: &str) -> Cow<'_, str> {
+    let bytes = text.as_bytes();
+    let mut out = String::new();
+    // `kept` is where the part begins that is not in `out` yet.
+    let (mut at, mut kept, mut is_in_string) = (0, 0, false);
+    while let Some(first) = bytes.get(at) {
+        let length = match first {
+            b'\\' if is_in_string => escape(&text[at..]),
+            b'-' | b'0'..=b'9' if !is_in_string => number(&text[at..]),
+            _ => 1,
+        };
+        is_in_string ^= *first == b'"';
+        let replaced = match first {
+            b'\\' if is_lone_surrogate(&text[at..at + length]) => Some(Cow::Borrowed("\\ufffd")),
+            b'-' | b'0'..=b'9' if !is_in_string => {
+                let number = &text[at..at + length];
+                number.parse().is_ok_and(f64::is_infinite).then(|| format!("\"{number}\"").into())
+            }
+            _ => None,
+        };
+        if let Some(replaced) = replaced {
+            out.push_str(&text[kept..at]);
+            out.push_str(&replaced);
+            kept = at + length;
+        }
+        at += length;
+    }
+    if kept == 0 {
+        return text.into();
+    }
+    out.push_str(&text[kept..]);
+    out.into()
+}
+
+/// Returns the length of the escape that the text starts with; of a whole surrogate pair, the length of both halves.
+fn escape(text: &str) -> usize {
+    let length = match unit(text) {
+        Some(0xd800..=0xdbff) if unit(&text[6..]).is_some_and(|low| (0xdc00..=0xdfff).contains(&low)) => 12,
+        Some(_) => 6,
+        None => 1 + text.chars().nth(1).map_or(0, char::len_utf8),
+    };
+    length.min(text.len())
+}
+
+/// Returns the UTF-16 unit of the escape `\uXXXX` that the text starts with.
+fn unit(text: &str) -> Option<u16> {
+    let digits = text.strip_prefix("\\u")?.get(..4)?;
+    digits.bytes().all(|it| it.is_ascii_hexdigit()).then(|| u16::from_str_radix(digits, 16).ok())?
+}
+
+fn is_lone_surrogate(escape: &str) -> bool {
+    escape.len() == 6 && unit(escape).is_some_and(|unit| (0xd800..=0xdfff).contains(&unit))
+}
+
+/// Returns the length of the number that the text starts with.
+fn number(text: &str) -> usize {
+    let is_part = |it: &u8| matches!(it, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
+    text.bytes().take_while(is_part).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_a_surrogate_pair_and_a_huge_number_are_replaced() {
+        let text = r#"{"\ud83d": "a\ud83d", "b": "\ude00\ud83d\ude00\\ud800\"", "c": [1e999, -1E+400, 5], "d": "1e999"}"#;
+        let readable = r#"{"\ufffd": "a\ufffd", "b": "\ufffd\ud83d\ude00\\ud800\"", "c": ["1e999", "-1E+400", 5], "d": "1e999"}"#;
+        assert_eq!(repaired(text), readable);
+        assert!(matches!(repaired(r#"{"a": ["\ud83d\ude00 \n é", 1e5]}"#), Cow::Borrowed(_)));
+        for broken in ["\"\\", "\"\\é", "\"\\ud83", "é1e999", ""] {
+            repaired(broken);
+        }
+    }
+
+    #[test]
+    fn nothing_counts_inside_a_string() {
+        assert_eq!(measured(r#"{"a[{": [1, "\"[,:"], "b": {}}"#), TextSize { depth: 2, values: 8 });
+        assert_eq!(measured("]]["), TextSize { depth: 1, values: 2 });
+    }
+}
