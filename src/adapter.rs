@@ -8,7 +8,7 @@ pub mod agent_air;
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 mod elicitation;
 mod json;
-#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+#[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
 mod lines;
 pub mod mcp;
 pub mod orchestrate;
@@ -21,5 +21,7 @@ mod public_address;
 pub mod rap;
 #[cfg(any(feature = "mcp-server", all(feature = "rap", unix)))]
 mod sink;
+#[cfg(all(any(feature = "acp", feature = "mcp", feature = "rap"), unix))]
+mod words;
 
 pub use json::DocumentError;

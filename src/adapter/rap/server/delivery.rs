@@ -5,7 +5,10 @@ use std::{error::Error, time::Duration};
 use bytes::Bytes;
 use reqwest::{Method, StatusCode, header};
 
-use crate::adapter::rap::address::{AddressError, Outgoing, Target, reason};
+use crate::adapter::{
+    rap::address::{AddressError, Outgoing, Target, reason},
+    words,
+};
 
 /// The pauses between posts: five posts in 28 s. The specification asks for a backoff, and names no numbers.
 const PAUSES: [Duration; 4] =
@@ -25,6 +28,21 @@ pub(super) enum Posted {
     Failed(String),
 }
 
+impl Posted {
+    /// Adds what the runtime says to the reason.
+    fn with_words(self, said: Option<String>) -> Self {
+        let with = |reason: String| match &said {
+            Some(said) => format!("{reason}: {said}"),
+            None => reason,
+        };
+        match self {
+            Self::Received => Self::Received,
+            Self::Refused(reason) => Self::Refused(with(reason)),
+            Self::Failed(reason) => Self::Failed(with(reason)),
+        }
+    }
+}
+
 /// Posts until the runtime has answered with something other than a failure, at most five times. Only a failure of the
 /// runtime (status 5xx) and no answer are tried again: a runtime that refuses a result refuses it again.
 pub(super) async fn deliver<F: Future<Output = Posted>>(mut post: impl FnMut() -> F) -> Posted {
@@ -42,7 +60,10 @@ pub(super) async fn deliver<F: Future<Output = Posted>>(mut post: impl FnMut() -
 pub(super) async fn post(outgoing: &Outgoing, target: &Target, body: Bytes) -> Posted {
     let request = outgoing.request(Method::POST, target).timeout(POST);
     match request.header(header::CONTENT_TYPE, "application/json").body(body).send().await {
-        Ok(response) => judged(response.status()),
+        Ok(response) => match judged(response.status()) {
+            Posted::Received => Posted::Received,
+            posted => posted.with_words(words::of_response(response, &[]).await),
+        },
         Err(error) if is_forbidden(&error) => Posted::Refused(reason(error)),
         Err(error) => Posted::Failed(reason(error)),
     }

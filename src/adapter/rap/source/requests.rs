@@ -17,6 +17,7 @@ use crate::{
     adapter::{
         public_address::{is_localhost, is_public},
         rap::address::{AddressError, NamedHost, Outgoing, Target, reason},
+        words,
     },
     transport::redirect,
 };
@@ -50,14 +51,14 @@ pub(super) enum RequestError {
     Unreachable { host: String, reason: String },
     #[error("{host} did not answer within {} s", .limit.as_secs())]
     TooSlow { host: String, limit: Duration },
-    #[error("{host} requires authorization (HTTP {status}); set a bearer token with `bearer_env`")]
-    Unauthorized { host: String, status: u16 },
+    #[error("{host} requires authorization (HTTP {status}{}); set a bearer token with `bearer_env`", after(.said))]
+    Unauthorized { host: String, status: u16, said: Option<String> },
     #[error(
         "{host} redirects to {to} (HTTP {status}), and redirects are not followed; use that address if you trust it"
     )]
     Redirect { host: String, status: u16, to: String },
-    #[error("{host} answered with HTTP {status}")]
-    Status { host: String, status: u16 },
+    #[error("{host} answered with HTTP {status}{}", after(.said))]
+    Status { host: String, status: u16, said: Option<String> },
     #[error("{host} answered with more than {limit} bytes")]
     TooLarge { host: String, limit: usize },
     #[error("the answer of {host} is not UTF-8")]
@@ -311,15 +312,22 @@ async fn sent(request: RequestBuilder, target: &Target) -> Result<reqwest::Respo
     let (host, status) = (target.host(), response.status().as_u16());
     match response.status() {
         success if success.is_success() => Ok(response),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(RequestError::Unauthorized { host, status }),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            Err(RequestError::Unauthorized { host, status, said: words::of_response(response, &[]).await })
+        }
         redirect if redirect.is_redirection() => {
             let location = response.headers().get(LOCATION).and_then(|it| it.to_str().ok());
             let to = location
                 .map_or_else(|| "another address".to_owned(), |it| redirect::describe(response.url(), it));
             Err(RequestError::Redirect { host, status, to })
         }
-        _ => Err(RequestError::Status { host, status }),
+        _ => Err(RequestError::Status { host, status, said: words::of_response(response, &[]).await }),
     }
+}
+
+/// Returns the server's words, for the end of a sentence.
+fn after(said: &Option<String>) -> String {
+    said.as_ref().map(|said| format!(": {said}")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -404,7 +412,7 @@ mod tests {
 
     #[test]
     fn only_what_may_pass_is_sent_again() {
-        let status = |status| RequestError::Status { host: "x".to_owned(), status };
+        let status = |status| RequestError::Status { host: "x".to_owned(), status, said: None };
         for (error, again) in
             [(status(400), false), (status(429), false), (status(500), true), (status(503), true)]
         {

@@ -1,0 +1,173 @@
+//! The words in which another program describes a failure, for an error at this side: bounded, and without characters
+//! that a terminal obeys.
+
+use serde_json::Value as Json;
+
+use crate::value::prefix;
+
+/// The longest description of a failure, in bytes.
+const MAX_WORDS: usize = 1_024;
+
+/// The members in which programs write the reason of a failure, the most precise ones first.
+const REASONS: [&str; 9] =
+    ["details", "detail", "message", "msg", "reason", "error_description", "description", "error", "title"];
+
+/// How many errors inside one another are looked through for their reason.
+const MAX_LEVELS: usize = 4;
+
+/// Returns a text on one line.
+pub(super) fn line(text: &str) -> String {
+    let words = text.split(|it: char| it.is_whitespace() || it.is_control());
+    let words = words.map(|word| word.chars().filter(|it| !is_invisible(*it)).collect::<String>());
+    bounded(&words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" "))
+}
+
+/// Returns what a JSON-RPC error says: its message, and its data. `None` if it says nothing.
+pub(super) fn of_rpc(message: &str, data: Option<&Json>) -> Option<String> {
+    let message = line(message);
+    let data = data.and_then(details).filter(|data| !message.contains(&**data));
+    match (message.is_empty(), data) {
+        (true, None) => None,
+        (true, Some(data)) => Some(data),
+        (false, None) => Some(message),
+        (false, Some(data)) => Some(bounded(&format!("{}: {data}", message.trim_end_matches([':', '.'])))),
+    }
+}
+
+/// Returns what a value says that stands for an error: a text, an error of JSON-RPC, or anything else.
+pub(super) fn of_error(error: &Json) -> String {
+    let said = match error["message"].as_str() {
+        Some(message) => of_rpc(message, error.get("data")),
+        None => details(error),
+    };
+    said.unwrap_or_else(|| "no reason is given".to_owned())
+}
+
+/// Returns the reason in the data of an error: a text, the member that has the reason, or the JSON.
+fn details(data: &Json) -> Option<String> {
+    let mut reason = data;
+    for _ in 0..MAX_LEVELS {
+        match REASONS.iter().find_map(|key| reason.get(*key).filter(|it| it.is_string() || it.is_object())) {
+            Some(inner) => reason = inner,
+            None => break,
+        }
+    }
+    let text = match reason {
+        Json::Null => String::new(),
+        Json::String(text) => line(text),
+        other => line(&other.to_string()),
+    };
+    (!text.is_empty() && text != "{}" && text != "[]").then_some(text)
+}
+
+fn bounded(text: &str) -> String {
+    if text.len() <= MAX_WORDS { text.to_owned() } else { format!("{}…", prefix(text, MAX_WORDS - '…'.len_utf8())) }
+}
+
+/// Returns whether a character is not seen, but changes what is seen.
+fn is_invisible(it: char) -> bool {
+    matches!(it, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+#[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
+pub(super) use http::{of_body, of_response};
+
+#[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
+mod http {
+    use std::time::Duration;
+
+    use reqwest::{Response, header::CONTENT_TYPE};
+    use tokio::time::timeout;
+
+    use super::{details, line};
+    use crate::adapter::json;
+
+    /// The most bytes of a body that are read for its reason.
+    const MAX_BODY: usize = 16 << 10;
+
+    /// How long the body of a refusal is read.
+    const LIMIT: Duration = Duration::from_secs(2);
+
+    /// Returns what the body of a refusal says. The URL's path and query, and the secrets, are not repeated: a server
+    /// may write what it was sent. A page for a browser says nothing.
+    pub(in crate::adapter) async fn of_response(mut response: Response, secrets: &[&str]) -> Option<String> {
+        let header = response.headers().get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+        if header.is_some_and(|it| it.contains("html")) {
+            return None;
+        }
+        let url = response.url().clone();
+        let mut body = Vec::new();
+        let read = async {
+            while let Ok(Some(chunk)) = response.chunk().await {
+                body.extend_from_slice(&chunk[..chunk.len().min(MAX_BODY - body.len())]);
+                if body.len() == MAX_BODY {
+                    break;
+                }
+            }
+        };
+        let _ = timeout(LIMIT, read).await; // what came until then may be all
+        let parts = [Some(url.path()), url.query()].into_iter().flatten();
+        of_body(&body, &parts.chain(secrets.iter().copied()).collect::<Vec<_>>())
+    }
+
+    /// Returns what a body says, without the secrets.
+    pub(in crate::adapter) fn of_body(body: &[u8], secrets: &[&str]) -> Option<String> {
+        let text = String::from_utf8_lossy(body);
+        let text = text.trim();
+        let said = match json::value(text) {
+            Ok(json) => details(&json)?,
+            Err(_) if text.starts_with(['<', '{', '[']) => return None,
+            Err(_) => line(text),
+        };
+        // A short one, such as the path `/`, is no secret.
+        let said = secrets.iter().filter(|it| it.len() > 3).fold(said, |said, it| said.replace(it, "…"));
+        (!said.is_empty()).then_some(said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn data_of_an_error_follows_its_message() {
+        for (data, says) in [
+            (json!("model overloaded"), "Internal error: model overloaded"),
+            (json!({"details": "model overloaded"}), "Internal error: model overloaded"),
+            (json!({"error": {"code": 7, "message": "quota"}}), "Internal error: quota"),
+            (json!({"retry": 30}), "Internal error: {\"retry\":30}"),
+            (json!("Internal error"), "Internal error"),
+            (json!(null), "Internal error"),
+            (json!({}), "Internal error"),
+        ] {
+            assert_eq!(of_rpc("Internal error.", Some(&data)).unwrap().trim_end_matches('.'), says, "{data}");
+        }
+        assert_eq!(of_rpc("", Some(&json!("why"))).as_deref(), Some("why"));
+        assert_eq!(of_rpc(" ", None), None);
+        assert_eq!(of_error(&json!("ENOENT")), "ENOENT");
+        assert_eq!(of_error(&json!({"message": "a", "data": "b"})), "a: b");
+        assert_eq!(of_error(&json!(null)), "no reason is given");
+    }
+
+    #[test]
+    fn words_are_one_line_without_control_characters_and_bounded() {
+        assert_eq!(line("a\r\n\tb\u{1b}[31m\u{202e}c"), "a b [31mc");
+        let long = of_rpc(&"é".repeat(2_000), Some(&json!("x".repeat(5_000)))).unwrap();
+        assert!(long.len() <= MAX_WORDS && long.ends_with('…'), "{}", long.len());
+    }
+
+    #[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
+    #[test]
+    fn body_of_a_refusal_is_repeated_without_its_url_and_without_a_page() {
+        let said = |body: &str| of_body(body.as_bytes(), &["/secret/mcp", "hunter2"]);
+        assert_eq!(said("no room name\n").as_deref(), Some("no room name"));
+        assert_eq!(said(r#"{"detail": "Not Found"}"#).as_deref(), Some("Not Found"));
+        assert_eq!(said(r#"{"error": {"message": "bad hunter2"}}"#).as_deref(), Some("bad …"));
+        assert_eq!(said("Cannot POST /secret/mcp").as_deref(), Some("Cannot POST …"));
+        for nothing in ["", "<!DOCTYPE html><p>x", "{\"detail\": ", "{}"] {
+            assert_eq!(said(nothing), None, "{nothing}");
+        }
+    }
+}
