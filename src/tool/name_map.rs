@@ -22,9 +22,9 @@ pub enum NameRules {
 
 /// Names of one system in the form that another system allows, and back.
 ///
-/// A name that is allowed stays the same. Other characters are replaced with `_`. A name that is too long, or that
-/// would be the same as another one, ends in a hash of the original name. So the result depends only on the set of
-/// names, not on their order.
+/// A name that is allowed stays the same, whatever the others are. Characters that are not allowed are replaced with `_`.
+/// A name that is too long, or that would be the same as another one, ends in a hash of the original name. So the result
+/// depends only on the set of names, not on their order.
 ///
 /// ```
 /// use toolbridge::{NameMap, NameRules};
@@ -45,7 +45,8 @@ impl NameMap {
         let names: BTreeSet<String> = names.into_iter().map(Into::into).collect();
         let mut converted: BTreeMap<String, String> =
             names.into_iter().map(|name| (name.clone(), rules.convert(&name))).collect();
-        // A name may be equal to the hashed form of another, by accident or on purpose: then both get another hash.
+        // A name that is allowed keeps its form: it must not depend on which others there are. Others that would be equal
+        // to it, by accident or on purpose, get a hash, and another one if that is taken.
         for round in 0.. {
             let mut uses = BTreeMap::<String, u32>::new();
             for name in converted.values() {
@@ -55,7 +56,7 @@ impl NameMap {
                 break;
             }
             for (original, name) in &mut converted {
-                if uses.get(name).is_some_and(|uses| *uses > 1) {
+                if original != name && uses.get(name).is_some_and(|uses| *uses > 1) {
                     *name = with_hash(&rules.convert(original), original, round);
                 }
             }
@@ -148,10 +149,11 @@ mod tests {
     }
 
     #[test]
-    fn allowed_name_that_another_becomes_ends_in_a_hash_too() {
-        let map = tool(&["read_file", "read file"]);
-        assert_eq!(map.original("read_file"), None);
-        assert_eq!(map.original(map.converted("read_file").unwrap()), Some("read_file"));
+    fn allowed_name_stays_the_same_beside_another_that_would_become_it() {
+        let map = tool(&["read_file", "read file", "read/file"]);
+        assert_eq!(map.converted("read_file"), Some("read_file"));
+        let others = [map.converted("read file").unwrap(), map.converted("read/file").unwrap()];
+        assert!(others[0] != others[1] && others.iter().all(|it| it.starts_with("read_file_")), "{others:?}");
     }
 
     #[test]
@@ -159,7 +161,7 @@ mod tests {
         let clash = ["read file", "read/file"];
         let imitated = tool(&clash).converted("read file").unwrap().to_owned();
         let map = tool(&[clash[0], clash[1], &imitated]);
-        assert_eq!(map.original(&imitated), None);
+        assert_eq!(map.original(&imitated), Some(&*imitated));
         for name in [clash[0], clash[1], &imitated] {
             assert_eq!(map.original(map.converted(name).unwrap()), Some(name));
         }
@@ -170,7 +172,7 @@ mod tests {
         let map = NameMap::new(NameRules::Model, ["fs.read", "list"]);
         assert_eq!(map.converted("fs.read"), Some("fs__read"));
         let clash = NameMap::new(NameRules::Model, ["fs.read", "fs__read"]);
-        assert_eq!(clash.original("fs__read"), None);
+        assert_eq!(clash.original("fs__read"), Some("fs__read"));
         assert_eq!(clash.iter().count(), 2);
     }
 }
