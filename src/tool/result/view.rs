@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt};
 
 use super::{Audience, BlockKind, ContentBlock, Media, ToolResult, same::any_says, sized};
-use crate::value::{Value, append_text, prefix};
+use crate::value::{Value, append_text, prefix, token::Token};
 
 /// What the model reads of a result. `Debug` shows only sizes.
 #[derive(Clone, Default, PartialEq)]
@@ -35,7 +35,8 @@ impl<'a> ModelView<'a> {
         let structured = result.structured().filter(|value| {
             // Nothing is said by a null that stands next to a text.
             let is_said = value.is_nil() && !texts.is_empty();
-            !is_said && any_says(blocks().filter_map(ContentBlock::as_text), value) != Some(true)
+            let says = |value: &Value| any_says(blocks().filter_map(ContentBlock::as_text), value) == Some(true);
+            !is_said && !says(value) && !wrapped(value).is_some_and(|inner| says(&inner))
         });
         texts.extend(structured.map(json_of));
         let images = blocks().filter_map(|block| match block.kind() {
@@ -44,6 +45,17 @@ impl<'a> ModelView<'a> {
         });
         let (text, cut) = joined(&texts, limit);
         Self { text, images: images.collect(), cut }
+    }
+}
+
+/// The keys under which frameworks put a result that is not a map, because the structured data of MCP is one.
+const WRAPPERS: [&str; 2] = ["result", "value"];
+
+/// Returns the value in a map that only wraps it.
+fn wrapped(value: &Value) -> Option<Value> {
+    match Token::read(value.as_bytes(), 0) {
+        Ok((Token::Map(1), _)) => WRAPPERS.iter().find_map(|key| value.get(key)),
+        _ => None,
     }
 }
 
