@@ -147,7 +147,7 @@ pub use tool::{
     MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, MAX_TOOL_NAME,
     Media, ModelView, NameMap, NameRules, Native, NotAdmitted, NotAssistant, NotOffered, Offer, Outcome,
     PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall,
-    RegisterError, ReportError, SourceHealth, SourceStatus, StopReason, Tool, ToolError, ToolName,
+    RegisterError, ReportError, SourceHealth, SourceStatus, StopReason, Tool, ToolError, ToolHints, ToolName,
     ToolOptions, ToolResult, ToolSystem, TraceContext, Visibility, Widget,
 };
 #[cfg(feature = "runtime")]

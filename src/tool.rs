@@ -38,7 +38,7 @@ mod stop_signal;
 pub(crate) mod trace_context;
 
 pub use barge_in::BargeIn;
-pub use definition::{Consent, Execution, Offer, Tool, ToolOptions, Visibility};
+pub use definition::{Consent, Execution, Offer, Tool, ToolHints, ToolOptions, Visibility};
 pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};
 pub use health::{SourceHealth, SourceStatus};

@@ -23,6 +23,24 @@ struct Details {
     title: Option<String>,
     output_schema: Option<Value>,
     source: Option<String>,
+    /// The hints that are known to be false.
+    denied: ToolHints,
+    short_title: Option<String>,
+    meta: Option<Value>,
+}
+
+/// What is known of a tool's effect. `None`: nothing is known, which is other than no.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ToolHints {
+    /// Whether its effect cannot be undone.
+    pub destructive: Option<bool>,
+    /// Whether a second run has no further effect.
+    pub idempotent: Option<bool>,
+    /// Whether it changes nothing.
+    pub read_only: Option<bool>,
+    /// Whether it reaches systems that its author does not know, such as the web.
+    pub open_world: Option<bool>,
 }
 
 impl Tool {
@@ -74,6 +92,41 @@ impl Tool {
         self
     }
 
+    /// Sets what is known of its effect. What is true is an option, too; what is unknown changes no option.
+    #[must_use]
+    pub fn with_hints(mut self, hints: ToolHints) -> Self {
+        let ToolHints { destructive, idempotent, read_only, open_world } = hints;
+        let options = &mut self.options;
+        let mut denied = ToolHints::default();
+        for (hint, option, denied) in [
+            (destructive, &mut options.destructive, &mut denied.destructive),
+            (idempotent, &mut options.idempotent, &mut denied.idempotent),
+            (read_only, &mut options.read_only, &mut denied.read_only),
+            (open_world, &mut options.open_world, &mut denied.open_world),
+        ] {
+            *option = hint.unwrap_or(*option);
+            *denied = hint.filter(|is_true| !is_true);
+        }
+        if denied != ToolHints::default() || self.details.is_some() {
+            self.details().denied = denied;
+        }
+        self
+    }
+
+    /// Sets the title that the hints of its system have beside its own.
+    #[must_use]
+    pub fn with_short_title(mut self, title: impl Into<String>) -> Self {
+        self.details().short_title = Some(title.into());
+        self
+    }
+
+    /// Sets what its system says of it beyond all this: an object.
+    #[must_use]
+    pub fn with_meta(mut self, meta: Value) -> Self {
+        self.details().meta = Some(meta);
+        self
+    }
+
     /// Sets its name.
     #[must_use]
     pub fn renamed(mut self, name: ToolName) -> Self {
@@ -109,6 +162,28 @@ impl Tool {
     /// Returns the name of the system or server that it comes from, if it is known.
     pub fn source(&self) -> Option<&str> {
         self.details.as_ref()?.source.as_deref()
+    }
+
+    /// Returns what is known of its effect. An option that is not set says nothing.
+    pub fn hints(&self) -> ToolHints {
+        let denied = self.details.as_ref().map(|details| details.denied).unwrap_or_default();
+        let hint = |option: bool, denied: Option<bool>| if option { Some(true) } else { denied };
+        ToolHints {
+            destructive: hint(self.options.destructive, denied.destructive),
+            idempotent: hint(self.options.idempotent, denied.idempotent),
+            read_only: hint(self.options.read_only, denied.read_only),
+            open_world: hint(self.options.open_world, denied.open_world),
+        }
+    }
+
+    /// Returns the title that the hints of its system have, if there is one.
+    pub fn short_title(&self) -> Option<&str> {
+        self.details.as_ref()?.short_title.as_deref()
+    }
+
+    /// Returns what its system says of it beyond all this, if it does.
+    pub fn meta(&self) -> Option<&Value> {
+        self.details.as_ref()?.meta.as_ref()
     }
 
     /// Returns its options.

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::RegisteredTool;
 use crate::{
-    tool::{BargeIn, InvalidToolName, Tool, ToolOptions},
+    tool::{BargeIn, InvalidToolName, Tool, ToolHints, ToolOptions},
     value::Value,
 };
 
@@ -17,20 +17,22 @@ impl From<&Tool> for RegisteredTool {
     fn from(tool: &Tool) -> Self {
         let options = tool.tool_options();
         let mut annotations = BTreeMap::new();
+        let hints = tool.hints();
         let flags = [
-            ("destructive", options.destructive),
-            ("idempotent", options.idempotent),
-            ("readOnly", options.read_only),
-            ("openWorld", options.open_world),
+            ("destructive", hints.destructive),
+            ("idempotent", hints.idempotent),
+            ("readOnly", hints.read_only),
+            ("openWorld", hints.open_world),
         ];
-        annotations
-            .extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| (key, Json::from(true))));
+        annotations.extend(flags.into_iter().filter_map(|(key, hint)| Some((key, Json::from(hint?)))));
         if options.barge_in != BargeIn::default() {
             annotations.insert("onBargeIn", Json::from(options.barge_in.as_str()));
         }
         let patience = options.patience.and_then(|limit| u64::try_from(limit.as_millis()).ok());
         annotations.extend(patience.map(|limit| ("timeoutMs", Json::from(limit))));
         annotations.extend(tool.title().map(|title| ("title", Json::from(title))));
+        annotations.extend(tool.short_title().map(|title| ("shortTitle", Json::from(title))));
+        annotations.extend(tool.meta().map(|meta| ("meta", meta.clone())));
         annotations.extend(tool.output_schema().map(|schema| ("outputSchema", schema.clone())));
         annotations.extend(tool.source().map(|source| ("source", Json::from(source))));
         Self {
@@ -49,18 +51,20 @@ impl RegisteredTool {
     /// The name is invalid.
     pub fn tool(&self) -> Result<Tool, InvalidToolName> {
         let annotations = self.annotations.as_ref().map(Value::to_json).unwrap_or_default();
-        let is_set = |key: &str| annotations.get(key).and_then(Json::as_bool).unwrap_or(false);
+        let hint = |key: &str| annotations.get(key).and_then(Json::as_bool);
         let text = |key: &str| annotations.get(key).and_then(Json::as_str);
         let label = |key: &str| text(key).filter(|label| label.len() <= MAX_LABEL);
         let mut options = ToolOptions::default()
             .barge_in(text("onBargeIn").and_then(BargeIn::from_text).unwrap_or_default());
-        options.destructive = is_set("destructive");
-        options.idempotent = is_set("idempotent");
-        options.read_only = is_set("readOnly");
-        options.open_world = is_set("openWorld");
         let patience = annotations.get("timeoutMs").and_then(Json::as_u64).filter(|limit| *limit > 0);
         options.patience = patience.map(Duration::from_millis);
-        let mut tool = Tool::new(self.name.parse()?, self.description.as_str()).options(options);
+        let mut hints = ToolHints::default();
+        hints.destructive = hint("destructive");
+        hints.idempotent = hint("idempotent");
+        hints.read_only = hint("readOnly");
+        hints.open_world = hint("openWorld");
+        let mut tool =
+            Tool::new(self.name.parse()?, self.description.as_str()).options(options).with_hints(hints);
         if let Some(schema) = &self.input_schema {
             tool = tool.schema(schema.to_json());
         }
@@ -69,6 +73,12 @@ impl RegisteredTool {
         }
         if let Some(schema) = annotations.get("outputSchema").filter(|schema| schema.is_object()) {
             tool = tool.with_output_schema(schema.clone());
+        }
+        if let Some(title) = label("shortTitle") {
+            tool = tool.with_short_title(title);
+        }
+        if let Some(meta) = annotations.get("meta").filter(|meta| meta.is_object()) {
+            tool = tool.with_meta(meta.clone());
         }
         if let Some(source) = label("source") {
             tool = tool.with_source(source);
@@ -95,6 +105,25 @@ mod tests {
             .with_output_schema(json!({"type": "object", "properties": {"on": {}}}))
             .with_source("kitchen");
         assert_eq!(RegisteredTool::from(&tool).tool().unwrap(), tool);
+    }
+
+    #[test]
+    fn hint_that_is_false_is_other_than_one_that_is_unknown() {
+        let mut hints = ToolHints::default();
+        (hints.destructive, hints.open_world, hints.read_only) = (Some(false), Some(false), Some(true));
+        let tool = Tool::new("lamp".parse().unwrap(), "")
+            .with_hints(hints)
+            .with_short_title("Light")
+            .with_meta(json!({"example.com/a": [1]}));
+        let registered = RegisteredTool::from(&tool);
+        let annotations = json!({
+            "destructive": false, "readOnly": true, "openWorld": false, "shortTitle": "Light", "meta": {"example.com/a": [1]},
+        });
+        let written = registered.annotations.as_ref().unwrap().to_json();
+        assert_eq!(written, annotations);
+        let read = registered.tool().unwrap();
+        assert_eq!((&read, read.hints()), (&tool, hints));
+        assert!(!read.tool_options().destructive && read.tool_options().read_only);
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Value as Json, json};
 
-use crate::{Offer, ToolOptions, adapter::sink::Catalog};
+use crate::{Offer, adapter::sink::Catalog};
 
 /// Returns the definitions, sorted by name.
 pub(super) fn definitions(catalog: &Catalog) -> Vec<Tool> {
@@ -14,27 +14,35 @@ pub(super) fn definitions(catalog: &Catalog) -> Vec<Tool> {
 
 /// Returns the definition of a tool under this name.
 pub(super) fn definition(name: &str, offer: &Offer) -> Tool {
-    let (tool, options) = (&offer.tool, offer.tool.tool_options());
+    let tool = &offer.tool;
     let mut listed =
         Tool::new(name.to_owned(), tool.description().to_owned(), input_schema(tool.input_schema()));
     listed.title = tool.title().map(str::to_owned);
-    // Hosts refuse any other output schema, and compare `structuredContent` with it.
-    let output =
-        tool.output_schema().and_then(Json::as_object).filter(|it| it.get("type") == Some(&json!("object")));
-    listed.output_schema = output.cloned().map(Arc::new);
-    listed.annotations = annotations(options);
+    listed.output_schema = output_schema(tool).cloned().map(Arc::new);
+    listed.annotations = annotations(tool);
+    listed.meta = tool.meta().and_then(Json::as_object).cloned().map(MetaObject);
     listed
 }
 
 /// Returns the hints that are known, if any is. An option that is not set says nothing, because most tools set none, and
 /// hosts assume the worst of a tool without hints. A tool that changes nothing destroys nothing either.
-fn annotations(options: &ToolOptions) -> Option<ToolAnnotations> {
-    let set = |option: bool| option.then_some(true);
-    let is_known = options.destructive || options.read_only;
-    let destructive = is_known.then_some(options.destructive);
-    let (idempotent, open_world) = (set(options.idempotent), set(options.open_world));
-    let known = ToolAnnotations::from_raw(None, set(options.read_only), destructive, idempotent, open_world);
+fn annotations(tool: &crate::Tool) -> Option<ToolAnnotations> {
+    let hints = tool.hints();
+    let destructive = hints.destructive.or_else(|| hints.read_only.filter(|it| *it).map(|_| false));
+    let title = tool.short_title().map(str::to_owned);
+    let known =
+        ToolAnnotations::from_raw(title, hints.read_only, destructive, hints.idempotent, hints.open_world);
     (known != ToolAnnotations::default()).then_some(known)
+}
+
+/// Returns whether hosts expect structured data in a result of this tool: they refuse a result without.
+pub(super) fn promises_data(tool: &crate::Tool) -> bool {
+    output_schema(tool).is_some()
+}
+
+/// Returns the schema of results. Hosts refuse any whose type is not `object`.
+fn output_schema(tool: &crate::Tool) -> Option<&JsonObject> {
+    tool.output_schema().and_then(Json::as_object).filter(|it| it.get("type") == Some(&json!("object")))
 }
 
 /// Returns the schema as it was registered. MCP demands that it is an object whose type is `object`.
@@ -49,7 +57,7 @@ fn input_schema(schema: Option<&Json>) -> JsonObject {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Tool;
+    use crate::{Tool, ToolHints, ToolOptions};
 
     #[test]
     fn schema_without_a_type_is_shown_as_an_object() {
@@ -67,6 +75,17 @@ mod tests {
         let shown = |schema| definition("t", &Offer::new(tool(schema), "phone".into()));
         assert!(shown(json!({"type": "number"})).output_schema.is_none());
         assert!(shown(json!({"type": "object"})).output_schema.is_some());
+    }
+
+    #[test]
+    fn hint_that_is_false_a_short_title_and_meta_are_shown() {
+        let mut hints = ToolHints::default();
+        (hints.destructive, hints.open_world) = (Some(false), Some(false));
+        let tool = Tool::new("t".parse().unwrap(), "").with_hints(hints);
+        let tool = tool.with_short_title("T").with_meta(json!({"example.com/a": 1}));
+        let shown = serde_json::to_value(definition("t", &Offer::new(tool, "phone".into()))).unwrap();
+        let annotations = json!({"title": "T", "destructiveHint": false, "openWorldHint": false});
+        assert_eq!((&shown["annotations"], &shown["_meta"]), (&annotations, &json!({"example.com/a": 1})));
     }
 
     #[test]

@@ -5,10 +5,17 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use crate::{Consent, Tool, ToolName, ToolOptions};
+use crate::{Consent, Tool, ToolHints, ToolName, ToolOptions};
 
 /// The longest title, in bytes. A longer one is cut.
 const MAX_TITLE: usize = 256;
+
+/// The largest `_meta` of a tool that is carried, in bytes. A larger one is left out.
+const MAX_META: usize = 2 << 10;
+
+/// The most bytes of a `_meta` and an output schema together: an assistant refuses annotations of more than 17 KiB, which
+/// hold three texts of 256 bytes, too. The schema goes first.
+const MAX_META_AND_SCHEMA: usize = 15 << 10;
 
 /// What the user has set for all tools of a server.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +39,8 @@ pub(super) struct Definition {
     annotations: Option<Value>,
     #[serde(default)]
     execution: Option<Value>,
+    #[serde(default, rename = "_meta")]
+    meta: Option<Value>,
 }
 
 impl Definition {
@@ -49,6 +58,7 @@ impl Definition {
             self.execution.as_ref().and_then(|it| it.get("taskSupport")?.as_str()) == Some("required");
         let is_no_object = self.input_schema.as_ref().is_some_and(|schema| !schema.is_object());
         match (demands_tasks, is_no_object) {
+            _ if self.name.is_empty() => Some("its definition has no name"),
             (true, _) => Some("it runs as a task only"),
             (_, true) => Some("its input schema is not an object"),
             _ => None,
@@ -57,15 +67,15 @@ impl Definition {
 
     /// Returns the tool of the room with this name.
     pub(super) fn tool(&self, name: ToolName, source: &str, policy: &Policy) -> Tool {
-        let hint =
-            |key: &str| self.annotations.as_ref().and_then(|it| it.get(key)?.as_bool()).unwrap_or(false);
+        let hint = |key: &str| self.annotations.as_ref().and_then(|it| it.get(key)?.as_bool());
+        let mut hints = ToolHints::default();
+        (hints.read_only, hints.destructive) = (hint("readOnlyHint"), hint("destructiveHint"));
+        (hints.idempotent, hints.open_world) = (hint("idempotentHint"), hint("openWorldHint"));
         let mut options = ToolOptions::default();
-        (options.read_only, options.destructive) = (hint("readOnlyHint"), hint("destructiveHint"));
-        (options.idempotent, options.open_world) = (hint("idempotentHint"), hint("openWorldHint"));
         options.consent = Some(match policy.consent {
             Some(consent) => consent,
-            None if options.destructive => Consent::Always,
-            None if options.read_only && policy.trusts_hints => Consent::Never,
+            None if hints.destructive == Some(true) => Consent::Always,
+            None if hints.read_only == Some(true) && policy.trusts_hints => Consent::Never,
             None => Consent::OncePerSession,
         });
         if let Some(limit) = policy.timeout {
@@ -74,11 +84,20 @@ impl Definition {
         let mut tool = Tool::new(name, text(self.description.as_ref()))
             .schema(self.input_schema.clone().unwrap_or_else(|| Value::Object(Map::new())))
             .options(options)
+            .with_hints(hints)
             .with_source(source);
         let of_annotations = self.annotations.as_ref().and_then(|it| it.get("title"));
         let title = text(self.title.as_ref().or(of_annotations));
         if !title.is_empty() {
             tool = tool.with_title(cut(title, MAX_TITLE));
+        }
+        if let Some(title) = of_annotations.and_then(Value::as_str).filter(|it| !it.is_empty()) {
+            tool = tool.with_short_title(cut(title, MAX_TITLE));
+        }
+        let size = |value: Option<&Value>| value.map_or(0, |it| it.to_string().len());
+        let space = MAX_META_AND_SCHEMA.saturating_sub(size(self.output_schema.as_ref())).min(MAX_META);
+        if let Some(meta) = self.meta.as_ref().filter(|it| it.is_object() && size(Some(it)) <= space) {
+            tool = tool.with_meta(meta.clone());
         }
         match &self.output_schema {
             Some(schema) if schema.is_object() => tool.with_output_schema(schema.clone()),
@@ -128,6 +147,18 @@ mod tests {
         assert_eq!(consent(&read_only, &always), Consent::Always);
         let never = Policy { consent: Some(Consent::Never), ..own };
         assert_eq!(consent(&destructive, &never), Consent::Never);
+    }
+
+    #[test]
+    fn hints_that_are_false_the_title_of_the_annotations_and_meta_are_kept() {
+        let annotations = json!({"destructiveHint": false, "openWorldHint": false, "readOnlyHint": "no", "title": "Short"});
+        let definition = json!({"name": "t", "title": "Long", "annotations": annotations, "_meta": {"example.com/a": 1}});
+        let tool = tool(&definition, &Policy::default());
+        let hints = tool.hints();
+        assert_eq!((hints.destructive, hints.open_world), (Some(false), Some(false)));
+        assert_eq!((hints.read_only, hints.idempotent), (None, None));
+        assert_eq!((tool.title(), tool.short_title()), (Some("Long"), Some("Short")));
+        assert_eq!(tool.meta(), Some(&json!({"example.com/a": 1})));
     }
 
     #[test]
