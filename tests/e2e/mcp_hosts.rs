@@ -68,7 +68,7 @@ async fn check(
     ensure!(double["result"]["structuredContent"] == json!({"value": 42}), "{double}");
     let wrong = host.event("wrong").await?;
     ensure!(wrong["result"]["isError"] == true, "{wrong}");
-    ensure!(wrong["result"]["_meta"]["toolbridge/code"] == "invalid_parameters", "{wrong}");
+    ensure!(wrong["result"]["_meta"]["dev.toolbridge/errorCode"] == "invalid_parameters", "{wrong}");
     let unknown = host.event("unknown").await?;
     ensure!(unknown["error"] == -32602, "{unknown}");
     let progress = host.event("progress").await?;

@@ -184,6 +184,14 @@ async fn line_that_is_no_message_is_refused_and_the_next_one_carried() {
         let refused = host.next().await;
         assert_eq!(refused["error"]["code"], code, "{line}: {refused}");
     }
+    for (line, code) in [
+        (r#"{"jsonrpc":"2.0","id":7,"method":"ping","params":{"a":tru}}"#, -32700),
+        (&*format!(r#"{{"id":7,"method":"ping","params":"{}"}}"#, "x".repeat(4 << 20)), -32600),
+    ] {
+        host.line(line).await;
+        let refused = host.next().await;
+        assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(7), &json!(code)), "{refused}");
+    }
     host.line("").await;
     host.open().await;
     let long = "x".repeat((4 << 20) + 1);

@@ -183,11 +183,11 @@ async fn failure_is_a_result_with_text_code_and_whether_it_may_have_run() {
     assert_eq!(result["isError"], true);
     assert_eq!(result["content"][0]["text"], "there is no room");
     assert_eq!(result["structuredContent"], json!({"rooms": 0}));
-    assert_eq!(result["_meta"], json!({"toolbridge/code": "no_such_room", "toolbridge/mayHaveRun": true}));
+    assert_eq!(result["_meta"], json!({"dev.toolbridge/errorCode": "no_such_room", "dev.toolbridge/mayHaveRun": true}));
     let result = host.call("greet", json!({"name": 5})).await;
     assert_eq!(
         result["_meta"],
-        json!({"toolbridge/code": "invalid_parameters", "toolbridge/mayHaveRun": false})
+        json!({"dev.toolbridge/errorCode": "invalid_parameters", "dev.toolbridge/mayHaveRun": false})
     );
 }
 
@@ -261,10 +261,14 @@ async fn call_of_a_host_that_is_gone_is_stopped_at_the_client() {
 async fn bad_input_is_refused_and_the_connection_lives() {
     let (_room, _phone, mut host) = with_phone().await;
     assert_eq!(host.tools().await.len(), 5);
+    let deep = format!(r#"{{"id":"d","jsonrpc":"2.0","method":"ping","params":{}{}}}"#, "[".repeat(200), "]".repeat(200));
     for (line, expected, id) in [
         ("{", -32700, None),
         ("nonsense", -32700, None),
         ("\u{fffd}", -32700, None),
+        (r#"{"jsonrpc":"2.0","id":8,"method":"ping","params":{"a":tru}}"#, -32700, Some(json!(8))),
+        (r#"{"jsonrpc":"2.0","id":9,"result":{"a":tru}}"#, -32700, None),
+        (&*deep, -32600, Some(json!("d"))),
         ("[]", -32600, None),
         ("7", -32600, None),
         (r#"{"jsonrpc":"1.0","id":3,"method":"tools/list"}"#, -32600, Some(json!(3))),
@@ -307,6 +311,15 @@ async fn bad_input_is_refused_and_the_connection_lives() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn argument_with_half_of_a_surrogate_pair_is_passed_with_a_replacement() {
+    let (_room, _phone, mut host) = with_phone().await;
+    let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"greet","arguments":{"name":"A\ud83d"}}}"#;
+    host.send(call).await;
+    let answer = host.next().await;
+    assert!(answer["id"] == 7 && answer["result"].to_string().contains("A\u{fffd}"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn method_that_is_not_offered_is_unknown() {
     let (_room, _phone, mut host) = with_phone().await;
     for (method, params) in [
@@ -337,7 +350,7 @@ async fn line_over_the_limit_is_skipped_and_refused() {
     host.send(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{long}"}}}}"#))
         .await;
     let answer = host.next().await;
-    assert_eq!(code(&answer), -32600);
+    assert_eq!((code(&answer), &answer["id"]), (-32600, &json!(1)));
     assert!(answer["error"]["message"].as_str().unwrap().contains("4194304"), "{answer}");
     assert_eq!(host.tools().await.len(), 5);
 }
@@ -410,9 +423,9 @@ async fn common_x7_call_beyond_64_open_ones_is_refused_as_busy() {
     }
     let result = host.call("get_battery", json!({})).await;
     assert!(result["content"][0]["text"].as_str().unwrap().starts_with("busy: 64 calls"), "{result}");
-    assert_eq!(result["_meta"], json!({"toolbridge/code": "busy", "toolbridge/mayHaveRun": false}));
+    assert_eq!(result["_meta"], json!({"dev.toolbridge/errorCode": "busy", "dev.toolbridge/mayHaveRun": false}));
     host.notify("notifications/cancelled", json!({"requestId": 100})).await;
-    while host.call("get_battery", json!({})).await["_meta"]["toolbridge/code"] == "busy" {
+    while host.call("get_battery", json!({})).await["_meta"]["dev.toolbridge/errorCode"] == "busy" {
         tokio::time::sleep(SECOND).await;
     }
 }
@@ -431,7 +444,7 @@ async fn client_of_another_assistant_is_named_with_what_to_do() {
         text.contains("phone is bound to another assistant") && text.contains("A client obeys one assistant"),
         "{text}"
     );
-    assert_eq!(result["_meta"], json!({"toolbridge/code": "not_bound", "toolbridge/mayHaveRun": false}));
+    assert_eq!(result["_meta"], json!({"dev.toolbridge/errorCode": "not_bound", "dev.toolbridge/mayHaveRun": false}));
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,7 +54,7 @@ async fn sec_i10_call_of_a_host_runs_only_with_the_owners_consent() {
         let meta = json!({"bridge.consent": true, "bridge.permission": "allow_always"});
         let params = json!({"name": "erase", "arguments": arguments, "_meta": meta});
         let result = host.ask("tools/call", params).await["result"].take();
-        let denied = json!({"toolbridge/code": "permission_denied", "toolbridge/mayHaveRun": false});
+        let denied = json!({"dev.toolbridge/errorCode": "permission_denied", "dev.toolbridge/mayHaveRun": false});
         assert_eq!(result["isError"] == true, album == "Paris", "{result}");
         assert_eq!(result["_meta"] == denied, album == "Paris", "{result}");
     }
@@ -72,7 +72,7 @@ async fn wxo_w18_server_validates_inputs_and_limits_access() {
     assert_eq!(host.tools().await, ["erase"]);
     for arguments in [json!({}), json!({"album": 5}), json!({"album": null}), json!({"albums": ["Rome"]})] {
         let result = host.call("erase", arguments).await;
-        let invalid = json!({"toolbridge/code": "invalid_parameters", "toolbridge/mayHaveRun": false});
+        let invalid = json!({"dev.toolbridge/errorCode": "invalid_parameters", "dev.toolbridge/mayHaveRun": false});
         assert_eq!((&result["isError"], &result["_meta"]), (&json!(true), &invalid), "{result}");
     }
     for arguments in [json!([]), json!("Rome"), json!(5)] {
@@ -104,7 +104,7 @@ async fn common_x8_failure_of_a_tool_reaches_a_host_without_path_and_stack_trace
     let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
     let mut host = Host::initialized(mcp::serve(assistant)).await;
     let result = host.call("crash", json!({})).await;
-    assert_eq!(result["_meta"]["toolbridge/code"], "execution_error");
+    assert_eq!(result["_meta"]["dev.toolbridge/errorCode"], "execution_error");
     let text = result.to_string();
     assert!(!text.contains("/srv") && !text.contains(".rs") && !text.contains("secret"), "{text}");
 }
@@ -125,7 +125,7 @@ async fn common_x7_calls_of_a_host_beyond_the_rate_are_busy_and_do_not_run() {
     for _ in 0..60 {
         let result = host.next().await["result"].take();
         if result["isError"] == true {
-            let refused = json!({"toolbridge/code": "busy", "toolbridge/mayHaveRun": false});
+            let refused = json!({"dev.toolbridge/errorCode": "busy", "dev.toolbridge/mayHaveRun": false});
             assert_eq!(result["_meta"], refused, "{result}");
             busy += 1;
         }

@@ -20,6 +20,7 @@ use self::{
     message::{Kind, Message, refusal},
 };
 use crate::adapter::{
+    json::head,
     lines::{Line, Lines},
     mcp::source::address::Address,
 };
@@ -179,9 +180,11 @@ impl Bridge {
         let text = match line {
             Line::Text(text) if text.trim_ascii().is_empty() => return Ok(()),
             Line::Text(text) => text,
-            Line::TooLong { size, .. } => {
-                let text = format!("the message has {size} bytes, and {MAX_LINE} are allowed");
-                return self.answer(refusal(None, message::INVALID_REQUEST, &text)).await;
+            Line::TooLong { size, start, end } => {
+                let reason = format!("it has {size} bytes; the limit is {MAX_LINE}");
+                let id = head::id(&start).or_else(|| head::last_id(&end));
+                let refused = Message::unreadable(&start, id, message::INVALID_REQUEST, &reason);
+                return self.answer(refused).await;
             }
         };
         let message = match Message::read(text) {

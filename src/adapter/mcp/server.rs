@@ -33,7 +33,7 @@ mod result;
 pub use http::McpListener;
 
 use handler::Handler;
-use lines::Lines;
+use lines::Connection;
 
 /// Serves the tools of the assistant's room as an MCP server.
 ///
@@ -112,7 +112,7 @@ impl RoomServer {
     ) -> Result<(), McpServeError> {
         let assistant = self.assistant.clone();
         let (stop, closed) = (CancellationToken::new(), CancellationToken::new());
-        let (transport, writer) = Lines::new(read, write, closed.clone());
+        let (transport, writer) = Connection::new(read, write, closed.clone());
         let mut tasks = JoinSet::new(); // aborted with this future
         let writing = tasks.spawn(writer);
         let handler = Handler::new(Arc::new(self.into_shared()), closed);
@@ -170,7 +170,7 @@ impl fmt::Debug for RoomServer {
 /// Serves one connection until it ends.
 async fn connection<R>(
     handler: Handler,
-    transport: Lines<R>,
+    transport: Connection<R>,
     stop: CancellationToken,
 ) -> Result<(), McpServeError>
 where

@@ -212,6 +212,12 @@ impl Whole {
     }
 }
 
+impl From<String> for Whole {
+    fn from(text: String) -> Self {
+        Self(Some(text.into()))
+    }
+}
+
 /// Returns whether a body had more bytes than the limit.
 pub(in crate::adapter) fn is_too_long(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::FileTooLarge

@@ -1,7 +1,11 @@
 //! What HTTP needs to know of a message.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value as Json, json};
+
+use crate::adapter::json::{self, DocumentError, head};
 
 /// The message is not JSON (JSON-RPC 2.0, section 5.1).
 const PARSE_ERROR: i32 = -32700;
@@ -44,8 +48,20 @@ pub(super) enum Kind {
 impl Message {
     /// Reads a message, or returns the error to send.
     pub(super) fn read(text: Vec<u8>) -> Result<Self, String> {
-        let json: Json = serde_json::from_slice(&text)
-            .map_err(|error| refusal(None, PARSE_ERROR, &format!("malformed JSON: {error}")))?;
+        let unreadable = |error: &DocumentError| {
+            let code = match error {
+                DocumentError::NotUtf8 { .. } | DocumentError::NotJson { .. } => PARSE_ERROR,
+                _ => INVALID_REQUEST,
+            };
+            Self::unreadable(&text, head::id(&text), code, &error.to_string())
+        };
+        let readable = json::message(&text).map_err(|error| unreadable(&error))?;
+        let json: Json = serde_json::from_str(&readable)
+            .map_err(|error| unreadable(&DocumentError::NotJson { reason: error.to_string() }))?;
+        let repaired = match readable {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(readable) => Some(readable.into_bytes()),
+        };
         let id = json["id"].clone();
         let kind = match (json["method"].as_str(), &id) {
             (Some(method), Json::String(_) | Json::Number(_)) => {
@@ -58,13 +74,21 @@ impl Message {
             (None, _) if json.get("result").is_some() || json.get("error").is_some() => Kind::Response,
             _ => {
                 let text = "not a JSON-RPC 2.0 request, notification or response";
-                return Err(refusal(None, INVALID_REQUEST, text));
+                let id = Some(&id).filter(|id| id.is_string() || id.is_number());
+                return Err(refusal(id, INVALID_REQUEST, text));
             }
         };
         let params = &json["params"];
         let version = params["_meta"][VERSION].as_str().map(str::to_owned);
         let name = ["name", "uri", "taskId"].iter().find_map(|key| params[*key].as_str()).map(str::to_owned);
-        Ok(Self { text, kind, id, version, name })
+        Ok(Self { text: repaired.unwrap_or(text), kind, id, version, name })
+    }
+
+    /// Returns the error for a message that cannot be read, of which these bytes are known. Only a request gets its id
+    /// back.
+    pub(super) fn unreadable(text: &[u8], id: Option<Json>, code: i32, reason: &str) -> String {
+        let id = id.filter(|_| head::text(text, "method").is_some());
+        refusal(id.as_ref(), code, &format!("the message cannot be read: {reason}"))
     }
 
     pub(super) fn method(&self) -> Option<&str> {
@@ -109,8 +133,17 @@ pub(super) fn names(text: &str, id: &Json) -> bool {
 
 /// Returns the protocol version that the server has chosen in its answer to `initialize`.
 pub(super) fn chosen_version(text: &str) -> Option<String> {
-    let answer: Json = serde_json::from_str(text).ok()?;
-    answer["result"]["protocolVersion"].as_str().map(str::to_owned)
+    #[derive(Deserialize)]
+    struct Answer {
+        result: Chosen,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Chosen {
+        protocol_version: String,
+    }
+    let answer: Answer = serde_json::from_str(text).ok()?;
+    Some(answer.result.protocol_version)
 }
 
 /// Returns a message as one line. Outside of strings, a newline in JSON is a space.

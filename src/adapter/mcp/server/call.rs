@@ -7,7 +7,7 @@ use rmcp::{
 };
 use serde_json::Value as Json;
 
-use super::{progress::Reporter, raw, result};
+use super::{definition::promises_data, progress::Reporter, raw, result};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -44,6 +44,7 @@ pub(super) async fn call(
     };
     let reporter = Reporter::new(&context, closed);
     match run(shared, &entry, request.arguments, &context.ct, reporter).await {
+        Ok(value) if promises_data(&entry.tool) => written(result::of_promised(&value)),
         Ok(value) => written(result::of_value(&value)),
         Err(error @ CallError::UnknownTool { .. }) => Err(unknown(&error.to_string())),
         Err(error) => written(of_error(&error)),

@@ -5,6 +5,8 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use crate::adapter::json::value;
+
 pub(super) type Document = Map<String, Json>;
 
 /// The texts that a block of a known type must have.
@@ -40,7 +42,7 @@ pub(super) fn fit_structured(document: &mut Document) {
         let says_it = |block: &Json| {
             block["text"]
                 .as_str()
-                .is_some_and(|text| serde_json::from_str(text).is_ok_and(|it: Json| it == data))
+                .is_some_and(|text| value(text).is_ok_and(|it| it == data))
         };
         if !blocks.iter().any(says_it) {
             blocks.push(text(&data));

@@ -203,16 +203,24 @@ where
         Ok(Err(_)) => return Err(text(StatusCode::BAD_REQUEST, "the body could not be read")),
         Err(_) => return Err(text(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
     };
-    if head.method == Method::POST
-        && let Err(error) = parsed(body.bytes())
-    {
-        let error = error.unwrap_or_else(|| refusal(ErrorCode::INVALID_REQUEST, None, "not a notification"));
-        let mut refused = text(StatusCode::BAD_REQUEST, &error.to_string());
-        let json = header::HeaderValue::from_static("application/json");
-        refused.headers_mut().insert(header::CONTENT_TYPE, json);
-        return Err(refused);
+    if head.method != Method::POST {
+        return Ok(Request::from_parts(head, body));
     }
-    Ok(Request::from_parts(head, body))
+    match parsed(body.bytes()) {
+        Ok((_, None)) => Ok(Request::from_parts(head, body)),
+        Ok((_, Some(repaired))) => {
+            head.headers.remove(header::CONTENT_LENGTH);
+            Ok(Request::from_parts(head, Whole::from(repaired)))
+        }
+        Err(error) => {
+            let error =
+                error.unwrap_or_else(|| refusal(ErrorCode::INVALID_REQUEST, None, "not a notification"));
+            let mut refused = text(StatusCode::BAD_REQUEST, &error.to_string());
+            let json = header::HeaderValue::from_static("application/json");
+            refused.headers_mut().insert(header::CONTENT_TYPE, json);
+            Err(refused)
+        }
+    }
 }
 
 #[cfg(test)]

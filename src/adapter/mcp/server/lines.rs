@@ -7,14 +7,19 @@ use rmcp::{
     model::{ClientJsonRpcMessage, ErrorCode, JsonRpcMessage, ServerJsonRpcMessage},
     transport::Transport,
 };
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value as Json, json};
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     sync::{mpsc, oneshot},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::raw;
-use tokio_util::sync::CancellationToken;
+use crate::adapter::{
+    json::{DocumentError, head, message},
+    lines::{Line, Lines},
+};
 
 /// The longest line that a host may send, in bytes: as a request over HTTP.
 pub(super) const MAX_MESSAGE: usize = 4 * 1024 * 1024;
@@ -26,24 +31,21 @@ pub(super) const LAST_WRITE: Duration = Duration::from_secs(2);
 const QUEUED: usize = 64;
 
 /// A line to write, and who waits for that.
-type Line = (String, Option<oneshot::Sender<()>>);
+type Written = (String, Option<oneshot::Sender<()>>);
 
 /// The connection to one host.
-pub(super) struct Lines<R> {
-    read: BufReader<R>,
-    line: Vec<u8>,
-    /// The rest of a line that is too long is skipped.
-    is_skipping: bool,
+pub(super) struct Connection<R> {
+    lines: Lines<R>,
     /// The host has sent a request. Before that `rmcp` expects nothing else.
     is_open: bool,
-    out: mpsc::Sender<Line>,
+    out: mpsc::Sender<Written>,
     /// Cancelled when the host sends nothing more.
     closed: CancellationToken,
     /// An error to send before the next line is read.
     refusal: Option<String>,
 }
 
-impl<R: AsyncRead + Unpin + Send> Lines<R> {
+impl<R: AsyncRead + Unpin + Send> Connection<R> {
     /// Returns the transport, and its task, which writes.
     pub(super) fn new<W>(
         read: R,
@@ -54,38 +56,9 @@ impl<R: AsyncRead + Unpin + Send> Lines<R> {
         W: AsyncWrite + Unpin + Send,
     {
         let (out, lines) = mpsc::channel(QUEUED);
-        let read = BufReader::new(read);
-        let lines_in =
-            Self { read, line: Vec::new(), is_skipping: false, is_open: false, out, closed, refusal: None };
-        (lines_in, write_lines(write, lines))
-    }
-
-    /// Reads into `line` until it is complete: `Some(true)`, or too long: `Some(false)`. Cancel-safe: what was read stays in
-    /// `line`.
-    async fn read_line(&mut self) -> Option<bool> {
-        loop {
-            let read = self.read.fill_buf().await.ok()?;
-            if read.is_empty() {
-                return None;
-            }
-            let end = read.iter().position(|byte| *byte == b'\n');
-            let part = end.unwrap_or(read.len());
-            let is_too_long = self.line.len() + part > MAX_MESSAGE;
-            if !self.is_skipping && !is_too_long {
-                self.line.extend_from_slice(&read[..part]);
-            }
-            self.read.consume(end.map_or(part, |end| end + 1));
-            let was_skipping = self.is_skipping;
-            self.is_skipping = (was_skipping || is_too_long) && end.is_none();
-            match (was_skipping, is_too_long, end) {
-                (false, true, _) => {
-                    self.line.clear();
-                    return Some(false);
-                }
-                (false, false, Some(_)) => return Some(true),
-                _ => {}
-            }
-        }
+        let connection =
+            Self { lines: Lines::new(read, MAX_MESSAGE), is_open: false, out, closed, refusal: None };
+        (connection, write_lines(write, lines))
     }
 
     /// Reads the next message; `None` when the host sends nothing more.
@@ -95,50 +68,70 @@ impl<R: AsyncRead + Unpin + Send> Lines<R> {
                 let permit = self.out.reserve().await.ok()?;
                 permit.send((self.refusal.take().unwrap_or_default(), None));
             }
-            if self.read_line().await? {
-                if let Some(message) = self.read_message() {
-                    return Some(message);
+            let refusal = match self.lines.next().await.ok()?? {
+                Line::Text(line) if line.trim_ascii().is_empty() => None,
+                Line::Text(line) => match parsed(&line) {
+                    Ok((message, _)) => {
+                        self.is_open |= matches!(message, JsonRpcMessage::Request(_));
+                        if self.is_open {
+                            return Some(message);
+                        }
+                        None
+                    }
+                    Err(refusal) => refusal,
+                },
+                Line::TooLong { start, end, .. } => {
+                    let text = format!("the message exceeds {MAX_MESSAGE} bytes");
+                    let id = head::id(&start).or_else(|| head::last_id(&end));
+                    Some(unreadable(ErrorCode::INVALID_REQUEST, &start, id, &text))
                 }
-            } else {
-                let text = format!("the message exceeds {MAX_MESSAGE} bytes");
-                self.refusal = Some(refusal(ErrorCode::INVALID_REQUEST, None, &text).to_string());
-            }
-        }
-    }
-
-    /// Returns the message of a line. A line that is none is refused, or skipped if it is a notification.
-    fn read_message(&mut self) -> Option<ClientJsonRpcMessage> {
-        let line = std::mem::take(&mut self.line);
-        if line.trim_ascii().is_empty() {
-            return None;
-        }
-        match parsed(&line) {
-            Ok(message) => {
-                let is_request = matches!(message, JsonRpcMessage::Request(_));
-                self.is_open |= is_request;
-                self.is_open.then_some(message)
-            }
-            Err(refusal) => {
-                self.refusal = refusal.map(|refusal| refusal.to_string());
-                None
-            }
+            };
+            self.refusal = refusal.map(|refusal| refusal.to_string());
         }
     }
 }
 
-/// Parses a message.
+/// The parts that tell a request from a notification and from an answer.
+#[derive(Deserialize)]
+struct Shape {
+    #[serde(default)]
+    id: Option<IgnoredAny>,
+    #[serde(default)]
+    method: Option<IgnoredAny>,
+    #[serde(default)]
+    result: Option<IgnoredAny>,
+    #[serde(default)]
+    error: Option<IgnoredAny>,
+}
+
+/// Parses a message. Returns its text, too, if that had to be repaired.
 ///
 /// # Errors
-/// The JSON-RPC error to send, or `None` for a notification, which gets no response.
-pub(super) fn parsed(bytes: &[u8]) -> Result<ClientJsonRpcMessage, Option<Json>> {
-    let json: Json = serde_json::from_slice(bytes)
-        .map_err(|error| Some(refusal(ErrorCode::PARSE_ERROR, None, &format!("malformed JSON: {error}"))))?;
-    let id = json.get("id").filter(|id| id.is_string() || id.is_number()).cloned();
-    let is_notification = json.get("method").is_some() && json.get("id").is_none();
-    serde_json::from_value(json).map_err(|_| {
+/// The JSON-RPC error to send, or `None` for a notification or an answer, which get no response.
+pub(super) fn parsed(bytes: &[u8]) -> Result<(ClientJsonRpcMessage, Option<String>), Option<Json>> {
+    let text = message(bytes).map_err(|error| {
+        let code = match error {
+            DocumentError::NotUtf8 { .. } | DocumentError::NotJson { .. } => ErrorCode::PARSE_ERROR,
+            _ => ErrorCode::INVALID_REQUEST,
+        };
+        Some(unreadable(code, bytes, head::id(bytes), &format!("the message cannot be read: {error}")))
+    })?;
+    let message = serde_json::from_str(&text).map_err(|_| {
+        let shape = serde_json::from_str::<Shape>(&text).ok();
+        let needs_none = shape.is_some_and(|it| {
+            it.method.is_some() && it.id.is_none()
+                || it.method.is_none() && (it.result.is_some() || it.error.is_some())
+        });
         let text = "not a JSON-RPC 2.0 request, notification or response";
-        (!is_notification).then(|| refusal(ErrorCode::INVALID_REQUEST, id, text))
-    })
+        (!needs_none).then(|| refusal(ErrorCode::INVALID_REQUEST, head::id(bytes), text))
+    })?;
+    Ok((message, matches!(text, Cow::Owned(_)).then(|| text.into_owned())))
+}
+
+/// Returns the error for a message that cannot be read. Only a request gets its id back: the id of an answer may be that
+/// of another request.
+fn unreadable(code: ErrorCode, bytes: &[u8], id: Option<Json>, text: &str) -> Json {
+    refusal(code, id.filter(|_| head::text(bytes, "method").is_some()), text)
 }
 
 /// Returns a JSON-RPC error. If the id is unknown it is left out: MCP does not allow null, as JSON-RPC does.
@@ -150,7 +143,7 @@ pub(super) fn refusal(code: ErrorCode, id: Option<Json>, text: &str) -> Json {
     error
 }
 
-impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Lines<R> {
+impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Connection<R> {
     type Error = io::Error;
 
     fn name() -> Cow<'static, str> {
@@ -186,7 +179,7 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Lines<R> {
 }
 
 /// Writes lines until the transport is dropped.
-async fn write_lines(mut write: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Line>) -> io::Result<()> {
+async fn write_lines(mut write: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Written>) -> io::Result<()> {
     while let Some((mut line, written)) = lines.recv().await {
         line.push('\n');
         write.write_all(line.as_bytes()).await?;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
 /// The key of the text in the metadata of a wrapped result.
-const KEY: &str = "toolbridge/raw";
+const KEY: &str = "dev.toolbridge/raw";
 
 /// Returns a result that stands for this document.
 pub(super) fn wrapped(document: &Map<String, Json>) -> CallToolResponse {
@@ -32,7 +32,7 @@ struct Wrapper {
 
 #[derive(Deserialize)]
 struct Meta {
-    #[serde(rename = "toolbridge/raw")]
+    #[serde(rename = "dev.toolbridge/raw")]
     raw: String,
 }
 
@@ -79,6 +79,6 @@ mod tests {
     #[test]
     fn other_messages_stay_as_they_are() {
         assert_eq!(unwrapped(r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}"#), None);
-        assert_eq!(unwrapped(r#"{"jsonrpc":"2.0","method":"toolbridge/raw"}"#), None);
+        assert_eq!(unwrapped(r#"{"jsonrpc":"2.0","method":"dev.toolbridge/raw"}"#), None);
     }
 }

@@ -9,14 +9,32 @@ use crate::{
 };
 
 /// The error's code, in `_meta`.
-const CODE: &str = "toolbridge/code";
+const CODE: &str = "dev.toolbridge/errorCode";
 
 /// Whether the tool may have run, in `_meta`.
-const MAY_HAVE_RUN: &str = "toolbridge/mayHaveRun";
+const MAY_HAVE_RUN: &str = "dev.toolbridge/mayHaveRun";
+
+/// What the model reads before a result that lacks the data that its tool declares.
+const NO_DATA: &str = "The tool has run, and its result lacks the structured data that it declares. It returned:";
 
 /// Returns the document of a call's value.
 pub(super) fn of_value(value: &Value) -> Document {
     document(&ToolResult::of(value).into())
+}
+
+/// Returns the document of a value of a tool that declares the form of its data. Hosts refuse a result without the data as a
+/// whole, so that their model would read nothing: it becomes an error with the same content.
+pub(super) fn of_promised(value: &Value) -> Document {
+    let mut document = of_value(value);
+    let is_error = document.get("isError") == Some(&json!(true));
+    if is_error || document.get("structuredContent").is_some_and(|data| !data.is_null()) {
+        return document;
+    }
+    if let Some(Json::Array(content)) = document.get_mut("content") {
+        content.insert(0, json!({"type": "text", "text": NO_DATA}));
+    }
+    mark(&mut document, &ErrorCode::EXECUTION_ERROR, true);
+    document
 }
 
 /// Returns the document of a failure that has only a text.
@@ -51,6 +69,12 @@ pub(super) fn finished(mut document: Document, is_modern: bool) -> Document {
 
 fn failed(result: ToolResult, code: &ErrorCode, may_have_run: bool) -> Document {
     let mut document = document(&CallToolResult::failed(result));
+    mark(&mut document, code, may_have_run);
+    document
+}
+
+/// Makes a document that of a failure.
+fn mark(document: &mut Document, code: &ErrorCode, may_have_run: bool) {
     document.insert("isError".to_owned(), json!(true));
     let meta = document.entry("_meta").or_insert_with(|| json!({}));
     if !meta.is_object() {
@@ -58,7 +82,6 @@ fn failed(result: ToolResult, code: &ErrorCode, may_have_run: bool) -> Document 
     }
     meta[CODE] = json!(code.as_str());
     meta[MAY_HAVE_RUN] = json!(may_have_run);
-    document
 }
 
 /// Parses what was written, and makes it valid. A document of another program that is not an object is written as a
