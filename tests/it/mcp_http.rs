@@ -386,3 +386,34 @@ async fn call_that_reaches_no_server_has_not_started() {
     }
     assert!(tools.list().is_empty());
 }
+
+#[tokio::test]
+async fn last_event_needs_no_blank_line_at_the_end_of_its_stream() {
+    let server = Server::start(|request, _| {
+        let answer = json!({"jsonrpc": "2.0", "id": request.body["id"], "result": {"content": [{"type": "text", "text": "ok"}]}});
+        ok("text/event-stream", &format!("event: message\ndata: {answer}\n"))
+    })
+    .await;
+    let tools = mcp::http(&server.url).name("fake").await.unwrap();
+    let outcome = tools.execute(&"t".parse().unwrap(), Value::empty(), ToolContext::new("caller", Duration::from_secs(60)));
+    assert_eq!(ToolResult::of(&outcome.await.unwrap()).for_model(100).text, "ok");
+}
+
+#[tokio::test]
+async fn refusal_over_http_keeps_the_words_of_the_server_without_the_address() {
+    for (kind, body, says) in [
+        ("text/plain", "the quota is used up", "HTTP 429: the quota is used up"),
+        ("application/json", r#"{"detail": "no license"}"#, "HTTP 429: no license"),
+        ("text/plain", "cannot post /mcp?key=hunter2", "HTTP 429: cannot post …?…"),
+        ("text/html", "<p>no", "HTTP 429"),
+    ] {
+        let server = Server::start(move |_, _| {
+            ok(kind, body).replacen("200 OK", "429 Too Many Requests", 1)
+        })
+        .await;
+        let tools = mcp::http(&server.url).name("fake").await.unwrap();
+        let context = ToolContext::new("caller", Duration::from_secs(60));
+        let error = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap_err();
+        assert!(error.message().ends_with(says), "{error}");
+    }
+}

@@ -187,6 +187,112 @@ async fn errors_have_the_code_of_their_cause() {
 }
 
 #[tokio::test]
+async fn error_of_another_form_keeps_the_words_of_the_server() {
+    let script = Script::new("mcp-words");
+    for (error_of_server, says) in [
+        (r#"{"code":"ENOENT","message":"no such file: /srv/a"}"#, "no such file: /srv/a (MCP error ENOENT)"),
+        (r#"{"code":-32000,"message":"failed","data":{"reason":"no quota"}}"#, "failed: no quota (MCP error -32000)"),
+        (r#"{"code":-32000,"message":"failed","data":"\u001b[31mno quota"}"#, "failed: [31mno quota (MCP error -32000)"),
+        (r#"{"message":"half \ud83d"}"#, "half \u{fffd}"),
+        (r#""no quota""#, "no quota"),
+        ("null", "the MCP server gave no reason"),
+    ] {
+        let body = format!(r#"printf '%s\n' '{{"jsonrpc":"2.0","id":'"$1"',"error":{error_of_server}}}'"#);
+        let tools = script.server(&body, "").await.unwrap();
+        assert_eq!(error(&tools).await, (ErrorCode::EXECUTION_ERROR, says.to_owned()));
+        tools.close().await;
+    }
+}
+
+#[tokio::test]
+async fn answer_with_its_id_as_a_text_and_null_as_its_error_is_read() {
+    let script = Script::new("mcp-loose");
+    let more = r#"answer() { printf '{"jsonrpc":"2.0","id":"%s","result":%s,"error":null}\n' "$1" "$2"; }"#;
+    let tools = script.server(r#"text "$1" done"#, more).await.unwrap();
+    let result = ToolResult::of(&call(&tools).await.unwrap());
+    assert_eq!(result.for_model(100).text, "done");
+}
+
+#[tokio::test]
+async fn answer_that_cannot_be_read_ends_its_call_with_the_reason() {
+    let script = Script::new("mcp-unreadable");
+    for (answer, says) in [
+        (r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"a":"\377"}}\n' "$1""#, "it is not UTF-8"),
+        (r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"a":tru}}\n' "$1""#, "it is not a JSON-RPC message"),
+        (r#"printf '{"jsonrpc":"1.0","id":%s,"result":{}}\n' "$1""#, "not a message of JSON-RPC 2.0"),
+    ] {
+        let tools = script.server(answer, "").await.unwrap();
+        let (code, message) = error(&tools).await;
+        assert_eq!(code, ErrorCode::EXECUTION_ERROR);
+        assert!(message.starts_with("the answer of the MCP server \"fake\" cannot be read"), "{message}");
+        assert!(message.contains(says), "{message}");
+        tools.close().await;
+    }
+}
+
+#[tokio::test]
+async fn plain_object_as_a_result_is_a_text_and_reported() {
+    let script = Script::new("mcp-bare");
+    let tools = script.server(r#"answer "$1" '{"temperature":21,"_meta":{"a":1}}'"#, "").await.unwrap();
+    let warned = Arc::new(Mutex::new(Vec::new()));
+    let report = Arc::clone(&warned);
+    let context = context().with_warnings(move |text| report.lock().unwrap().push(text));
+    let result = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
+    assert_eq!(ToolResult::of(&result).for_model(100).text, r#"{"temperature":21}"#);
+    let warned = warned.lock().unwrap();
+    assert!(warned.len() == 1 && warned[0].contains("neither `content` nor `structuredContent`"), "{warned:?}");
+}
+
+#[tokio::test]
+async fn wrong_answer_to_initialize_is_named() {
+    let script = Script::new("mcp-initialize");
+    let answering = |result: &str| {
+        format!(
+            r#"answer() {{ case "$2" in *serverInfo*) printf '{{"jsonrpc":"2.0","id":%s,"result":%s}}\n' "$1" '{result}' ;; esac; }}"#
+        )
+    };
+    for (more, says) in [
+        (
+            answering(r#"{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"fake"}}"#),
+            "its answer to `initialize` lacks `serverInfo.version`",
+        ),
+        (
+            answering(r#"{"protocolVersion":7,"capabilities":{},"serverInfo":{"name":"fake","version":"1"}}"#),
+            "its answer to `initialize` has another type of `protocolVersion`",
+        ),
+        (
+            r#"fail() { :; }; discover() { printf '{"jsonrpc":"2.0","id":99,"result":{}}\n'; }; answer() { printf '{"jsonrpc":"2.0","id":"x","result":{}}\n'; }"#.to_owned(),
+            "it answers with ids that were not asked (\"x\" for ",
+        ),
+        (
+            r#"answer() { fail "$1" -32603 'no license'; }"#.to_owned(),
+            "it refuses `initialize`: no license (MCP error -32603)",
+        ),
+    ] {
+        let error = script.server("", &more).await.unwrap_err().to_string();
+        assert!(error.starts_with("MCP server \"fake\": ") && error.contains(says), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn server_that_does_not_start_is_started_again_if_nobody_waits_for_it() {
+    let script = Script::new("mcp-begin");
+    script.write("echo 'no such module' >&2; exit 7");
+    let tools = script.started().begin().unwrap();
+    assert!(tools.list().is_empty());
+    while !matches!(tools.health(), SourceHealth::Down { .. }) {
+        tools.changed().await;
+    }
+    let failure = tools.last_failure().unwrap();
+    assert!(failure.contains("ended (exit status: 7); it wrote: no such module"), "{failure}");
+    script.serve(r#"text "$1" done"#, "");
+    up(&tools).await;
+    assert_eq!(tools.last_failure(), None);
+    call(&tools).await.unwrap();
+    assert!(mcp::http("ftp://example.com").begin().is_err());
+}
+
+#[tokio::test]
 async fn result_over_the_limit_is_refused_with_both_numbers() {
     let script = Script::new("mcp-large");
     // A line of 17 MiB is read; one of 25 MiB is not, and its call is known by the id at either end.

@@ -36,12 +36,14 @@ pub struct CallToolResult {
     pub result: ToolResult,
     /// Whether the tool reports an error (`isError`). The model reads the result of such a call too.
     pub is_error: bool,
+    /// Whether the document is a plain object, which was read as a text.
+    pub(in crate::adapter::mcp) is_bare: bool,
 }
 
 impl CallToolResult {
     /// Creates the result of a call that failed. [`From`] creates that of a call that did not.
     pub fn failed(result: ToolResult) -> Self {
-        Self { result, is_error: true }
+        Self { result, is_error: true, is_bare: false }
     }
 
     /// Reads a document.
@@ -49,6 +51,8 @@ impl CallToolResult {
     /// What is not understood is kept, and is not an error: unknown blocks and fields, missing content, broken base64. A
     /// string in `content` is a text block, and so is a `content` that is a string. `structuredContent` that is null is
     /// [structured](ToolResult::structured) data; if the key is missing, there is none.
+    ///
+    /// A document that has only keys of its own is the plain result of a handler: its JSON becomes a text.
     ///
     /// The widget is `_meta["com.ibm.orchestrate/widget"]`, otherwise the key `widget` if it is an object. The document
     /// is that of [`ToolSystem::WXO`] if it has one of these, another key of `_meta` that starts with
@@ -60,7 +64,11 @@ impl CallToolResult {
     /// Any [`DocumentError`]. No other document is refused.
     pub fn read(json: &str) -> Result<Self, DocumentError> {
         let document = object(json)?;
-        let mut result = content(document.get("content"));
+        let is_bare = is_bare(&document);
+        let mut result = match is_bare {
+            true => ToolResult::text(said_by(&document)),
+            false => content(document.get("content")),
+        };
         if let Some(structured) = document.get("structuredContent") {
             result = result.with_structured(structured);
         }
@@ -71,6 +79,7 @@ impl CallToolResult {
         Ok(Self {
             result: result.with_native(Native::new(system, json)),
             is_error: document.get("isError") == Some(&Json::Bool(true)),
+            is_bare,
         })
     }
 
@@ -135,7 +144,7 @@ impl CallToolResult {
 
 impl From<ToolResult> for CallToolResult {
     fn from(result: ToolResult) -> Self {
-        Self { result, is_error: false }
+        Self { result, is_error: false, is_bare: false }
     }
 }
 
@@ -150,6 +159,23 @@ pub fn check_output(schema: &DataSchema, result: &CallToolResult) -> Result<(), 
         None if result.is_error => Ok(()),
         None => Err(SchemaError::Data("as a whole: `structuredContent` is required".into())),
     }
+}
+
+/// Returns whether a document has keys of its own, and none that says anything in MCP.
+fn is_bare(document: &Map<String, Json>) -> bool {
+    let says = ["content", "structuredContent"].iter().any(|key| document.get(*key).is_some_and(|it| !it.is_null()));
+    !says && !orchestrate::is_document(document) && document.keys().any(|key| !is_frame(key))
+}
+
+/// Returns whether a key says how a result is to be read, and nothing of what it says.
+fn is_frame(key: &str) -> bool {
+    ["_meta", "isError", "resultType", "content", "structuredContent"].contains(&key)
+}
+
+/// Returns the JSON of a plain result.
+fn said_by(document: &Map<String, Json>) -> String {
+    let own = document.iter().filter(|(key, _)| !is_frame(key));
+    Json::Object(own.map(|(key, value)| (key.clone(), value.clone())).collect()).to_string()
 }
 
 /// Returns whether a document has the form of MCP, which is also that of watsonx Orchestrate.

@@ -145,6 +145,8 @@ struct State {
     health: SourceHealth,
     tools: Toolset,
     live: Option<Live>,
+    /// Why the last start failed.
+    failure: Option<String>,
 }
 
 /// A tool that the server lists.
@@ -181,26 +183,47 @@ impl Listed {
 }
 
 impl McpTools {
+    /// Waits until the first start has succeeded or failed.
     async fn start(name: String, settings: Settings) -> Result<Self, McpError> {
+        let (first, started) = oneshot::channel();
+        let source = Self::begin(name, settings, Some(first));
+        match started.await {
+            Ok(started) => started.map(|()| source),
+            Err(_) => Err(McpError::protocol(&source.shared.name, "its task has ended")),
+        }
+    }
+
+    /// Creates the source, and starts its life. `first` learns of the first start, and a life that failed then ends.
+    fn begin(
+        name: String,
+        settings: Settings,
+        first: Option<oneshot::Sender<Result<(), McpError>>>,
+    ) -> Self {
         let (cancels, to_cancel) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             name: name.into(),
             settings,
-            state: Mutex::new(State { health: SourceHealth::Starting, tools: Toolset::new(), live: None }),
+            state: Mutex::new(State {
+                health: SourceHealth::Starting,
+                tools: Toolset::new(),
+                live: None,
+                failure: None,
+            }),
             changed: Notify::new(),
             list_changed: Notify::new(),
             cancels,
             closing: CancellationToken::new(),
             closed: CancellationToken::new(),
         });
-        let (first, started) = oneshot::channel();
         let mut life = JoinSet::new();
         life.spawn(life::run(Arc::clone(&shared), to_cancel, first));
-        let source = Self { shared, _life: life };
-        match started.await {
-            Ok(started) => started.map(|()| source),
-            Err(_) => Err(McpError::protocol(&source.shared.name, "its task has ended")),
-        }
+        Self { shared, _life: life }
+    }
+
+    /// Returns why the last start of the server failed, for a person at this machine: it has what the server wrote to
+    /// stderr, which may hold secrets. `None` if it did not fail.
+    pub fn last_failure(&self) -> Option<String> {
+        self.shared.state().failure.clone()
     }
 }
 
@@ -211,7 +234,10 @@ impl Shared {
 
     /// Sets the state, and reports the change.
     fn set(&self, health: SourceHealth, tools: Toolset, live: Option<Live>) {
-        *self.state() = State { health, tools, live };
+        let mut state = self.state();
+        let failure = state.failure.take().filter(|_| live.is_none());
+        *state = State { health, tools, live, failure };
+        drop(state);
         self.changed.notify_one();
     }
 }

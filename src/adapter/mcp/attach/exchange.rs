@@ -27,6 +27,7 @@ use crate::{
             requests::MAX_MESSAGE,
         },
         public_address::tls,
+        words,
     },
     transport::tls_error::cause,
 };
@@ -135,7 +136,11 @@ impl Server {
             },
             _ => {
                 failure = format!("{} answered with HTTP {}", self.host, response.status().as_u16());
-                if is_opening && response.status().is_client_error() {
+                let is_refused = is_opening && response.status().is_client_error();
+                if let Some(said) = self.said(response).await {
+                    failure = format!("{failure}: {said}");
+                }
+                if is_refused {
                     failure += &self.hint_about_the_transport().await;
                 }
                 stream::empty().boxed()
@@ -266,6 +271,13 @@ impl Server {
         }
     }
 
+    /// Returns what the body of a refusal says, without the token.
+    async fn said(&self, response: Response) -> Option<String> {
+        let bearer = self.bearer.as_ref().and_then(|it| it.to_str().ok()).and_then(|it| it.split_once(' '));
+        let secrets: Vec<&str> = bearer.into_iter().map(|(_, token)| token).collect();
+        words::of_response(response, &secrets).await
+    }
+
     /// Sends a request. What 404 means depends on the request.
     async fn send(&self, request: RequestBuilder) -> Result<Response, Gone> {
         let response = request.send().await.map_err(|error| {
@@ -306,7 +318,7 @@ impl Server {
 
 /// Returns the data of each event until the stream ends or breaks.
 fn events(response: Response) -> stream::BoxStream<'static, String> {
-    let events = SseStream::from_bytes_stream(Bounded::new(response));
+    let events = SseStream::from_bytes_stream(Bounded::new(response, Arc::default()));
     let data = events.take_while(|event| future::ready(event.is_ok())).filter_map(|event| {
         let data = event.ok().and_then(|event| event.data);
         future::ready(data.filter(|data| !data.trim().is_empty()))

@@ -15,9 +15,12 @@ use super::{
     Listed, Shared,
     connection::Live,
     elicitation::{self, Inputs},
-    requests::{Answer, Handover, MAX_RESULT, Requests},
+    requests::{Answer, Failure, Handover, MAX_RESULT, Requests},
 };
-use crate::{ErrorCode, Outcome, StopReason, ToolContext, ToolError, Value, adapter::mcp::CallToolResult};
+use crate::{
+    ErrorCode, Outcome, StopReason, ToolContext, ToolError, Value,
+    adapter::{json::value, mcp::CallToolResult},
+};
 
 /// How often a server may ask for input during one call.
 const MAX_ROUNDS: usize = 16;
@@ -75,7 +78,7 @@ pub(super) async fn call(
                 Some(needed) => needed,
                 None => return complete(shared, listed, &text, context),
             },
-            Answer::Error { code: OPEN_FIRST, data: Some(data), .. } => {
+            Answer::Error(Failure { code: Some(OPEN_FIRST), data: Some(data), .. }) => {
                 open_all(shared, &data, context).await?;
                 Needed::default()
             }
@@ -159,9 +162,10 @@ fn needed(text: &str, live: &Live) -> Result<Option<Needed>, ToolError> {
     let Ok(Kind { result_type: Some(kind) }) = serde_json::from_str(text) else { return Ok(None) };
     match kind.get() {
         "\"complete\"" => Ok(None),
-        "\"input_required\"" => match serde_json::from_str(text) {
-            Ok(needed) => Ok(Some(needed)),
-            Err(_) => Err(failed("the MCP server asks for input in an unknown form".to_owned())),
+        "\"input_required\"" => match value(text).map(serde_json::from_value) {
+            Ok(Ok(needed)) => Ok(Some(needed)),
+            Ok(Err(_)) => Err(failed("the MCP server asks for input in an unknown form".to_owned())),
+            Err(error) => Err(failed(format!("what the MCP server asks for cannot be read: {error}"))),
         },
         "\"task\"" => Err(failed("the MCP server started a task, which cannot be followed".to_owned())),
         // In earlier versions of the protocol the member has no meaning.
@@ -177,13 +181,19 @@ fn complete(shared: &Shared, listed: &Listed, text: &str, context: &ToolContext)
     if let Some(warning) = listed.warning(&result) {
         context.warn(&warning); // it is delivered all the same: the model may understand it
     }
+    if result.is_bare {
+        context.warn("the result has neither `content` nor `structuredContent`; its JSON is given as a text");
+    }
     result.into_outcome()
 }
 
 /// Returns the error of an answer other than a result.
 fn failure(shared: &Shared, listed: &Listed, answer: Answer) -> ToolError {
     match answer {
-        Answer::Error { code, message, .. } => json_rpc_error(code, &message, &listed.foreign),
+        Answer::Error(error) => json_rpc_error(&error, &listed.foreign),
+        Answer::Unreadable(reason) => {
+            failed(format!("the answer of the MCP server {:?} cannot be read: {reason}", shared.name))
+        }
         Answer::TooLarge(size) => ToolError::new(
             ErrorCode::RESULT_TOO_LARGE,
             format!("the result has {size} bytes; the limit is {MAX_RESULT}"),
@@ -195,19 +205,19 @@ fn failure(shared: &Shared, listed: &Listed, answer: Answer) -> ToolError {
     }
 }
 
-fn json_rpc_error(code: i64, message: &str, tool: &str) -> ToolError {
+fn json_rpc_error(error: &Failure, tool: &str) -> ToolError {
+    let message = &error.message;
     let lower = message.to_ascii_lowercase();
     // Other things than the tool may not be found.
     let names_it =
         || message.split(|it: char| it.is_whitespace() || "\"'`:,".contains(it)).any(|it| it == tool);
     let is_unknown = lower.contains("unknown tool") || lower.contains("not found") && names_it();
-    let kind = match code {
-        INVALID_PARAMS if is_unknown => ErrorCode::UNKNOWN_TOOL,
-        INVALID_PARAMS => ErrorCode::INVALID_PARAMETERS,
+    let kind = match error.code {
+        Some(INVALID_PARAMS) if is_unknown => ErrorCode::UNKNOWN_TOOL,
+        Some(INVALID_PARAMS) => ErrorCode::INVALID_PARAMETERS,
         _ => ErrorCode::EXECUTION_ERROR,
     };
-    let message = if message.is_empty() { "the MCP server gave no reason" } else { message };
-    ToolError::new(kind, format!("{message} (MCP error {code})"))
+    ToolError::new(kind, error.words())
 }
 
 fn not_sent(shared: &Shared) -> ToolError {

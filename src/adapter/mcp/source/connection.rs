@@ -4,7 +4,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     env,
     error::Error,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -15,7 +18,7 @@ use rmcp::{
         SubscriptionFilter,
     },
     service::{
-        ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions, RunningService, ServiceError,
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions, RunningService, ServiceError,
     },
     transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig},
 };
@@ -38,6 +41,7 @@ use super::{
 };
 use crate::{
     DataSchema, NameMap, NameRules, ToolName,
+    adapter::{json, words},
     process::{Child, Exit},
 };
 
@@ -70,6 +74,9 @@ const MAX_DEFINITION: usize = 256 << 10;
 
 /// The largest list of tools, in bytes.
 const MAX_LIST: usize = 16 << 20;
+
+/// The most versions that an error names.
+const MAX_NAMED: usize = 8;
 
 /// The protocol versions, the preferred one first.
 const VERSIONS: [ProtocolVersion; 3] =
@@ -145,8 +152,12 @@ impl Connection {
                 Ok(Self { live, service, child: None, tasks: JoinSet::new() })
             }
             Ok(Err(error)) => {
-                let reason = failed.failure().unwrap_or_else(|| error.to_string());
+                let reason = failed.failure().unwrap_or_else(|| plain(&error));
                 Err(McpError::protocol(&shared.name, reason))
+            }
+            Err(_) if failed.is_within_event.load(Ordering::Relaxed) => {
+                let reason = "its event stream stopped within an event, which a blank line must end";
+                Err(McpError::protocol(&shared.name, format!("{}: {reason}", no_answer(shared))))
             }
             Err(_) => Err(McpError::protocol(&shared.name, no_answer(shared))),
         }
@@ -166,16 +177,20 @@ impl Connection {
         let mut tasks = JoinSet::new();
         tasks.spawn(writing);
         let handler = Handler::new(shared, &requests);
+        let known = Arc::clone(&requests);
         let serving = timeout_at(deadline, handler.serve_with_lifecycle(transport, lifecycle())).await;
         let failure = match serving {
             Ok(Ok(service)) => {
                 let live = Live { peer: service.peer().clone(), requests };
                 return Ok(Self { live, service, child: Some(child), tasks });
             }
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(error)) => known.failure().unwrap_or_else(|| plain(&error)),
             Err(_) => no_answer(shared),
         };
-        if let Ok(Ok(exit)) = timeout(EXIT_GRACE, child.wait()).await {
+        // A server whose input is closed now ends because of that.
+        if known.has_ended()
+            && let Ok(Ok(exit)) = timeout(EXIT_GRACE, child.wait()).await
+        {
             return Err(McpError::Ended { server: server.to_string(), exit });
         }
         let stderr = child.stderr();
@@ -298,19 +313,46 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
     live.requests.forget(&handle.id);
     match answer {
         Ok(Ok(Answer::Result(text))) => {
-            let mut page: Page = serde_json::from_str(&text)
-                .map_err(|error| fail(format!("its tool list cannot be read: {error}")))?;
+            let unreadable = |error: &dyn Error| fail(format!("its tool list cannot be read: {error}"));
+            let text = json::message(text.as_bytes()).map_err(|error| unreadable(&error))?;
+            let mut page: Page = serde_json::from_str(&text).map_err(|error| unreadable(&error))?;
             if text.contains(HEADER_KEY) {
                 page.refuse_wrong_headers(timeout(LIST_LIMIT, handle.await_response()).await.ok());
             }
             Ok(page)
         }
-        Ok(Ok(Answer::Error { code, message, .. })) => {
-            Err(fail(format!("it lists no tools: {message} ({code})")))
+        Ok(Ok(Answer::Error(error))) => Err(fail(format!("it lists no tools: {}", error.words()))),
+        Ok(Ok(Answer::Unreadable(reason))) => {
+            Err(fail(format!("its tool list cannot be read: {reason}")))
         }
         Ok(Ok(Answer::TooLarge(size))) => Err(fail(format!("its tool list has {size} bytes"))),
         Ok(_) => Err(fail("it ended".to_owned())),
         Err(_) => Err(fail(format!("it did not list its tools within {} s", LIST_LIMIT.as_secs()))),
+    }
+}
+
+/// Describes why no connection was made. `rmcp`'s own texts name its types.
+fn plain(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::ConnectionClosed(_) => {
+            "it closed the connection before it answered".to_owned()
+        }
+        ClientInitializeError::TransportError { .. } => "no message could be sent to it".to_owned(),
+        ClientInitializeError::JsonRpcError(error) => {
+            let said = words::of_rpc(&error.message, error.data.as_ref());
+            let said = said.unwrap_or_else(|| "it gave no reason".to_owned());
+            format!("it refuses the connection: {said} ({})", error.code.0)
+        }
+        ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
+            let versions: Vec<_> = server_supported.iter().take(MAX_NAMED).map(|it| words::line(it.as_str())).collect();
+            format!("it speaks no version of the protocol that toolbridge speaks, but {}", versions.join(", "))
+        }
+        ClientInitializeError::ConflictInitResponseId(..)
+        | ClientInitializeError::UncorrelatedErrorResponse { .. } => {
+            "it answers with ids that were not asked".to_owned()
+        }
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => plain(fallback),
+        _ => "its answer to `initialize` is not one".to_owned(),
     }
 }
 

@@ -22,9 +22,12 @@ use serde_json::{Value as Json, json};
 
 use super::{
     Shared,
-    requests::{OWN_METHOD, Requests},
+    requests::{OWN_METHOD, Requests, UNREADABLE},
 };
 use crate::{ToolContext, ToolError, adapter::elicitation::answer};
+
+/// The method of a question to the person.
+pub(super) const ELICITATION: &str = "elicitation/create";
 
 /// The most questions that one server may have open.
 const MAX_QUESTIONS: usize = 8;
@@ -99,8 +102,14 @@ impl ClientHandler for Handler {
         context: RequestContext<RoleClient>,
     ) -> Result<CustomResult, ErrorData> {
         let method = request.method.strip_prefix(OWN_METHOD).unwrap_or(&request.method);
-        if method != "elicitation/create" {
-            return Err(not_offered(method));
+        match method {
+            ELICITATION => {}
+            UNREADABLE => {
+                let reason = request.params.as_ref().and_then(Json::as_str).unwrap_or_default();
+                let text = format!("the message cannot be read: {reason}");
+                return Err(ErrorData::new(McpCode::INVALID_REQUEST, text, None));
+            }
+            _ => return Err(not_offered(method)),
         }
         self.elicit(request.params.unwrap_or_default(), &context).await.map(CustomResult::new)
     }
@@ -123,7 +132,7 @@ pub(super) async fn answer_all(
     }
     let mut answers = InputResponses::new();
     for (name, input) in inputs {
-        if input.method != "elicitation/create" {
+        if input.method != ELICITATION {
             let text = format!("the MCP server asks for {}, which is not offered", input.method);
             return Err(ToolError::new(crate::ErrorCode::EXECUTION_ERROR, text));
         }

@@ -36,7 +36,7 @@ use super::{
     requests::{Answer, MAX_MESSAGE, Requests},
 };
 use crate::{
-    adapter::public_address::tls,
+    adapter::{public_address::tls, words},
     transport::{redirect, tls_error::cause},
 };
 
@@ -52,6 +52,9 @@ const FIRST_EVENT: usize = 1024;
 /// How long the first event of such a stream may take.
 const FIRST_EVENT_LIMIT: Duration = Duration::from_secs(2);
 
+/// The largest body of a refusal that is read for its reason, in bytes.
+const MAX_REFUSAL: usize = 64 << 10;
+
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: &str = "application/json";
@@ -65,8 +68,8 @@ type Failure = StreamableHttpError<HttpError>;
 pub(super) enum HttpError {
     #[error("{host} cannot be reached: {reason}")]
     Unreachable { host: Arc<str>, reason: String },
-    #[error("{host} requires authorization (HTTP {status}); set a bearer token with `bearer_env`")]
-    Unauthorized { host: Arc<str>, status: u16 },
+    #[error("{host} requires authorization (HTTP {status}{}); set a bearer token with `bearer_env`", after(.said))]
+    Unauthorized { host: Arc<str>, status: u16, said: Option<String> },
     #[error(
         "{host} speaks HTTP+SSE, the transport of MCP before 2025-03-26, which is not supported; use an address at which it \
          speaks streamable HTTP (often /mcp in place of /sse), or a bridge"
@@ -74,14 +77,19 @@ pub(super) enum HttpError {
     OldTransport { host: Arc<str> },
     #[error("{host} redirects to {to}, and redirects are not followed; use that address if you trust it")]
     Redirect { host: Arc<str>, to: String },
-    #[error("{host} answered with HTTP {status}")]
-    Status { host: Arc<str>, status: u16 },
+    #[error("{host} answered with HTTP {status}{}", after(.said))]
+    Status { host: Arc<str>, status: u16, said: Option<String> },
     #[error("{host} answered with more than {MAX_MESSAGE} bytes")]
     TooLarge { host: Arc<str> },
     #[error("{host} ended the connection before it answered")]
     Broken { host: Arc<str> },
     #[error("the client cannot be set up: {0}")]
     Setup(String),
+}
+
+/// Returns the server's words, for the end of a sentence.
+fn after(said: &Option<String>) -> String {
+    said.as_ref().map(|said| format!(": {said}")).unwrap_or_default()
 }
 
 /// The HTTP client of one server.
@@ -147,15 +155,22 @@ impl HttpClient {
             if is_connecting { HttpError::Unreachable { host, reason } } else { HttpError::Broken { host } }
         });
         let response = response.map_err(StreamableHttpError::Client)?;
-        self.check(response)
+        self.check(response).await
+    }
+
+    /// Returns what the body of a refusal says, without the token.
+    async fn said(&self, response: Response) -> Option<String> {
+        let bearer = self.bearer.as_ref().and_then(|it| it.to_str().ok()).and_then(|it| it.split_once(' '));
+        let secrets: Vec<&str> = bearer.into_iter().map(|(_, token)| token).collect();
+        words::of_response(response, &secrets).await
     }
 
     /// Refuses redirects, and answers that demand a token.
-    fn check(&self, response: Response) -> Result<Response, Failure> {
+    async fn check(&self, response: Response) -> Result<Response, Failure> {
         let (status, host) = (response.status(), Arc::clone(&self.host));
         let error = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                HttpError::Unauthorized { host, status: status.as_u16() }
+                HttpError::Unauthorized { host, status: status.as_u16(), said: self.said(response).await }
             }
             _ if status.is_redirection() => HttpError::Redirect { host, to: target(&response) },
             _ => return Ok(response),
@@ -220,8 +235,13 @@ impl HttpClient {
         session: Option<String>,
         is_sent_in_session: bool,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        let is_json = media_type(&response) == Some(JSON);
-        let body = if is_json { self.body(response).await? } else { Vec::new() };
+        let (mut body, mut said) = (Vec::new(), None);
+        if media_type(&response) == Some(JSON) {
+            body = self.body(response).await?;
+            said = words::of_body(&body[..body.len().min(MAX_REFUSAL)], &[]);
+        } else if status != StatusCode::NOT_FOUND && status != StatusCode::METHOD_NOT_ALLOWED {
+            said = self.said(response).await;
+        }
         let is_discovery = match message {
             JsonRpcMessage::Request(request)
                 if matches!(request.request, ClientRequest::DiscoverRequest(_)) =>
@@ -233,16 +253,18 @@ impl HttpClient {
         if let Some(id) = is_discovery.filter(|_| status.is_client_error()) {
             // A server without this request refuses it in many ways. It may not name the request, so the id is set here.
             self.requests.forget_own(&id);
+            let is_small = body.len() <= MAX_REFUSAL;
             let error = match serde_json::from_slice(&body) {
-                Ok(ServerJsonRpcMessage::Error(error)) => error.error,
+                Ok(ServerJsonRpcMessage::Error(error)) if is_small => error.error,
                 _ => ErrorData::invalid_request(format!("HTTP {}", status.as_u16()), None),
             };
             return Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::error(error, Some(id)), None));
         }
+        let is_small = body.len() <= MAX_REFUSAL;
         let is_expired = match status {
             // An answer to the request itself: the server does not know its method.
-            StatusCode::NOT_FOUND => !is_error_of(message, &body),
-            StatusCode::BAD_REQUEST => names_no_request_but_session(&body),
+            StatusCode::NOT_FOUND => !(is_small && is_error_of(message, &body)),
+            StatusCode::BAD_REQUEST => is_small && names_no_request_but_session(&body),
             _ => false,
         };
         if is_expired && is_sent_in_session {
@@ -259,7 +281,7 @@ impl HttpClient {
         {
             return Err(StreamableHttpError::Client(HttpError::OldTransport { host }));
         }
-        Err(StreamableHttpError::Client(HttpError::Status { host, status: status.as_u16() }))
+        Err(StreamableHttpError::Client(HttpError::Status { host, status: status.as_u16(), said }))
     }
 
     async fn body(&self, mut response: Response) -> Result<Vec<u8>, Failure> {
@@ -279,7 +301,7 @@ impl HttpClient {
 
     /// Returns the events of a response. `id` is the request that it answers.
     fn events(&self, response: Response, id: Option<RequestId>) -> Events {
-        let bytes = Bounded::new(response);
+        let bytes = Bounded::new(response, Arc::clone(&self.requests.is_within_event));
         let (requests, server) = (Arc::clone(&self.requests), Arc::clone(&self.server));
         let mut open = OpenStream::new(Arc::clone(&requests), id);
         let events = SseStream::from_bytes_stream(bytes).map(move |event| {
@@ -311,8 +333,8 @@ impl HttpClient {
                 Err(StreamableHttpError::UnexpectedContentType(other.map(str::to_owned)))
             }
             _ => {
-                let host = Arc::clone(&self.host);
-                Err(StreamableHttpError::Client(HttpError::Status { host, status: status.as_u16() }))
+                let (host, said) = (Arc::clone(&self.host), self.said(response).await);
+                Err(StreamableHttpError::Client(HttpError::Status { host, status: status.as_u16(), said }))
             }
         }
     }
@@ -324,7 +346,7 @@ impl HttpClient {
         else {
             return;
         };
-        self.requests.complete(id, Answer::Ended(format!("its answer cannot be resumed: {failure}").into()));
+        self.requests.complete(id, Answer::Ended(format!("its answer cannot be resumed: {}", plain(failure)).into()));
         if matches!(failure, StreamableHttpError::Client(HttpError::Unreachable { .. })) {
             self.requests.disconnect();
         }
@@ -332,16 +354,12 @@ impl HttpClient {
 
     /// Completes the request of a message that could not be sent, and notes a server that is gone.
     fn failed(&self, message: &ClientJsonRpcMessage, failure: &Failure) {
-        self.requests.fail(match failure {
-            StreamableHttpError::Client(error) => error.to_string(),
-            other => other.to_string(),
-        });
+        self.requests.fail(plain(failure));
         let (answer, is_gone) = match failure {
             StreamableHttpError::Client(HttpError::Unreachable { .. }) => (Answer::NotSent, true),
             StreamableHttpError::SessionExpired => (Answer::Ended("its session has expired".into()), true),
             StreamableHttpError::Client(HttpError::TooLarge { .. }) => (Answer::TooLarge(MAX_MESSAGE), false),
-            StreamableHttpError::Client(error) => (Answer::Ended(error.to_string().into()), false),
-            other => (Answer::Ended(other.to_string().into()), false),
+            other => (Answer::Ended(plain(other).into()), false),
         };
         if let JsonRpcMessage::Request(request) = message {
             self.requests.complete(&request.id, answer);
@@ -432,6 +450,24 @@ impl http_body::Body for Announced {
 /// Returns the time, in milliseconds, after which a stream is opened again whose server asks for this time.
 fn retry(asked: u64) -> u64 {
     asked.clamp(RETRY[0], RETRY[1])
+}
+
+/// Describes a failure. The texts of `rmcp` name its types.
+fn plain(failure: &Failure) -> String {
+    match failure {
+        StreamableHttpError::Client(error) => error.to_string(),
+        StreamableHttpError::UnexpectedServerResponse(text) => text.to_string(),
+        StreamableHttpError::UnexpectedContentType(Some(found)) => {
+            format!("its answer is {found}, and neither {JSON} nor {EVENTS}")
+        }
+        StreamableHttpError::UnexpectedContentType(None) => {
+            format!("its answer has no content type, or neither {JSON} nor {EVENTS}")
+        }
+        StreamableHttpError::SessionExpired => "its session has expired".to_owned(),
+        StreamableHttpError::Sse(_) => "its event stream broke".to_owned(),
+        StreamableHttpError::Deserialize(error) => format!("its answer cannot be read: {error}"),
+        other => other.to_string(),
+    }
 }
 
 fn media_type(response: &Response) -> Option<&'static str> {

@@ -18,13 +18,12 @@ use crate::SourceHealth;
 /// The shortest time between two reads of a list that changes.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 
-/// Runs until the source is closed, or until the first start has failed.
+/// Runs until the source is closed, or until the first start has failed and somebody has waited for it.
 pub(super) async fn run(
     shared: Arc<Shared>,
     mut to_cancel: mpsc::UnboundedReceiver<Cancel>,
-    first: oneshot::Sender<Result<(), McpError>>,
+    mut first: Option<oneshot::Sender<Result<(), McpError>>>,
 ) {
-    let mut first = Some(first);
     let mut pause = FIRST_PAUSE;
     loop {
         let start = Instant::now();
@@ -56,7 +55,10 @@ pub(super) async fn run(
                     let _ = first.send(Err(error)); // the caller has gone
                     break;
                 }
-                None => error.without_stderr(),
+                None => {
+                    shared.state().failure = Some(error.to_string());
+                    error.without_stderr()
+                }
             },
         };
         if start.elapsed() >= LONGEST_PAUSE {

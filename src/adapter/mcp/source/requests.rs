@@ -9,22 +9,29 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use rmcp::model::{
     ClientJsonRpcMessage, ClientRequest, CustomRequest, ErrorCode as McpCode, ErrorData, GetExtensions as _,
-    GetMeta as _, JsonObject, JsonRpcMessage, ListToolsResult, NumberOrString, ProgressToken, RequestId,
+    GetMeta as _, JsonObject, JsonRpcMessage, ListToolsResult, NumberOrString, PingRequest, ProgressToken, RequestId,
     ServerJsonRpcMessage, ServerRequest, ServerResult, Tool,
 };
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{Value as Json, value::RawValue};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::log;
-use crate::{Progress, ToolContext};
+use super::{elicitation::ELICITATION, log};
+use crate::{
+    Progress, ToolContext,
+    adapter::{
+        json::{self, head},
+        words,
+    },
+    value::prefix,
+};
 
 /// The largest document of a result, in bytes: a call's result has the same limit on the wire.
 pub(super) const MAX_RESULT: usize = 16 << 20;
@@ -38,6 +45,28 @@ pub(in crate::adapter::mcp) const MAX_MESSAGE: usize = 24 << 20;
 /// The largest data of an error, in bytes.
 const MAX_DATA: usize = 64 << 10;
 
+/// The longest code of an error that is a text, in bytes.
+const MAX_CODE: usize = 64;
+
+/// The largest answer to a request of `rmcp`'s own, in bytes: what a server says of itself. `rmcp` builds all of it.
+const MAX_OWN: usize = 1 << 20;
+
+/// The largest parameters of a question to the person, in bytes: a form.
+const MAX_QUESTION: usize = 256 << 10;
+
+/// The largest notification that `rmcp` gets, in bytes: those that it knows are small.
+const MAX_NOTIFICATION: usize = 64 << 10;
+
+/// The longest method of a request that is not offered, in bytes.
+const MAX_METHOD: usize = 128;
+
+/// The method of a request that stands for one that cannot be read. Its parameters are the reason, a text.
+pub(super) const UNREADABLE: &str = "unreadable";
+
+/// The notifications that `rmcp` needs. Others have no effect, and are not read.
+const NOTIFICATIONS: [&str; 3] =
+    ["notifications/cancelled", "notifications/subscriptions/acknowledged", "notifications/tools/list_changed"];
+
 /// The longest id of an event, in bytes. A stream whose events have longer ones counts as one that cannot be resumed.
 const MAX_EVENT_ID: usize = 1 << 10;
 
@@ -46,14 +75,64 @@ const MAX_EVENT_ID: usize = 1 << 10;
 pub(super) enum Answer {
     /// The text of the result.
     Result(String),
-    /// A JSON-RPC error. The text of its data is kept up to [`MAX_DATA`].
-    Error { code: i64, message: String, data: Option<String> },
+    /// A JSON-RPC error.
+    Error(Failure),
+    /// The answer cannot be read, for this reason.
+    Unreadable(String),
     /// The result has this many bytes, more than [`MAX_RESULT`].
     TooLarge(usize),
     /// The request was not written.
     NotSent,
     /// The connection has ended, for this reason.
     Ended(Arc<str>),
+}
+
+/// A JSON-RPC error. Programs write codes that are texts, and errors that are texts as a whole.
+#[derive(Debug, Default)]
+pub(super) struct Failure {
+    /// The code, if it is a number.
+    pub(super) code: Option<i64>,
+    /// The code in the server's form.
+    pub(super) shown_code: String,
+    pub(super) message: String,
+    /// The text of its data, up to [`MAX_DATA`].
+    pub(super) data: Option<String>,
+}
+
+impl Failure {
+    fn read(error: Option<&RawValue>) -> Self {
+        let Some(error) = error else { return Self::default() };
+        let Ok(parts) = serde_json::from_str::<ErrorParts<'_>>(error.get()) else {
+            let message = text_of(error).unwrap_or_else(|| error.get().to_owned());
+            return Self { message, ..Self::default() };
+        };
+        let shown_code = parts.code.map(|code| text_of(code).unwrap_or_else(|| code.get().to_owned()));
+        Self {
+            code: parts.code.and_then(|code| serde_json::from_str(code.get()).ok()),
+            shown_code: words::line(prefix(&shown_code.unwrap_or_default(), MAX_CODE)),
+            message: parts.message.and_then(text_of).unwrap_or_default(),
+            data: parts.data.map(RawValue::get).filter(|it| it.len() <= MAX_DATA).map(str::to_owned),
+        }
+    }
+
+    /// Returns the server's words, and the code.
+    pub(super) fn words(&self) -> String {
+        let data = self.data.as_deref().and_then(|data| json::value(data).ok());
+        let words = words::of_rpc(&self.message, data.as_ref());
+        let words = words.unwrap_or_else(|| "the MCP server gave no reason".to_owned());
+        if self.shown_code.is_empty() { words } else { format!("{words} (MCP error {})", self.shown_code) }
+    }
+
+    /// Returns the error for `rmcp`.
+    fn to_rmcp(&self, id: RequestId) -> ServerJsonRpcMessage {
+        let code = self.code.and_then(|code| i32::try_from(code).ok()).map_or(McpCode::INTERNAL_ERROR, McpCode);
+        JsonRpcMessage::error(ErrorData::new(code, words::line(&self.message), None), Some(id))
+    }
+}
+
+/// Returns the text of a value that is one.
+fn text_of(value: &RawValue) -> Option<String> {
+    json::value(value.get()).ok()?.as_str().map(str::to_owned)
 }
 
 /// What waits for the answer of a request.
@@ -100,6 +179,10 @@ impl Ignored {
 pub(super) struct Requests {
     open: Mutex<Open>,
     disconnected: CancellationToken,
+    /// The server has closed its output.
+    has_ended: AtomicBool,
+    /// An event stream has stopped within an event.
+    pub(super) is_within_event: Arc<AtomicBool>,
     failure: Mutex<Option<String>>,
     pub(super) ignored: Ignored,
 }
@@ -115,6 +198,8 @@ struct Open {
     /// The calls in the order in which they were sent, for questions that name no call.
     calls: Vec<(RequestId, ToolContext)>,
     ended: Option<Arc<str>>,
+    /// An answer has named a request that was open.
+    has_matched: bool,
 }
 
 /// A request of `rmcp`'s own.
@@ -122,6 +207,7 @@ struct Open {
 enum Own {
     /// It asks which versions of the protocol the server knows. Older servers do not know the request.
     Discovery,
+    Initialize,
     Other,
 }
 
@@ -151,12 +237,12 @@ struct ProgressParts {
     message: Option<String>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct ErrorParts<'a> {
-    #[serde(default)]
-    code: i64,
-    #[serde(default)]
-    message: String,
+    #[serde(default, borrow)]
+    code: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    message: Option<&'a RawValue>,
     #[serde(default, borrow)]
     data: Option<&'a RawValue>,
 }
@@ -168,8 +254,12 @@ impl Requests {
         let mut open = lock(&self.open);
         let handover = request.request.extensions().get::<Handover>();
         let Some(expected) = handover.and_then(|it| lock(&it.0).take()) else {
-            let is_discovery = matches!(request.request, ClientRequest::DiscoverRequest(_));
-            open.own.insert(request.id.clone(), if is_discovery { Own::Discovery } else { Own::Other });
+            let own = match request.request {
+                ClientRequest::DiscoverRequest(_) => Own::Discovery,
+                ClientRequest::InitializeRequest(_) => Own::Initialize,
+                _ => Own::Other,
+            };
+            open.own.insert(request.id.clone(), own);
             return;
         };
         if let Some(reason) = &open.ended {
@@ -239,14 +329,24 @@ impl Requests {
         }
     }
 
-    /// Notes why a message could not be sent: `rmcp` reports that it failed, and not why.
+    /// Notes why the server cannot be used: `rmcp` reports that it failed, and not why.
     pub(super) fn fail(&self, reason: String) {
         *lock(&self.failure) = Some(reason);
     }
 
-    /// Returns why the last message could not be sent, if that is known.
+    /// Returns why the server cannot be used, if that is known.
     pub(super) fn failure(&self) -> Option<String> {
         lock(&self.failure).clone()
+    }
+
+    /// Notes that the server has closed its output.
+    pub(super) fn note_end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the server has closed its output, before toolbridge closed the connection.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
 
     /// Notes that nothing more is read from the server.
@@ -267,59 +367,119 @@ impl Requests {
     /// Reads a message of the server. Returns it if `rmcp` handles it; what `rmcp` need not know is handled here.
     ///
     /// # Errors
-    /// If the text is not a JSON-RPC message.
+    /// If the text is not a JSON-RPC message, and has no id that could be answered.
     pub(super) fn receive(
         &self,
         server: &str,
         text: &[u8],
     ) -> Result<Option<ServerJsonRpcMessage>, NotAMessage> {
-        let parts: Parts<'_> = serde_json::from_slice(text).map_err(|_| NotAMessage)?;
+        let unreadable = |reason: String| {
+            let message = self.unreadable(text, head::id(text), Answer::Unreadable(reason));
+            message.map(Some).ok_or(NotAMessage)
+        };
+        let parts: Parts<'_> = match serde_json::from_slice(text) {
+            Ok(parts) => parts,
+            Err(_) if std::str::from_utf8(text).is_err() => return unreadable("it is not UTF-8".to_owned()),
+            Err(error) => return unreadable(format!("it is not a JSON-RPC message: {error}")),
+        };
         if parts.jsonrpc.as_deref() != Some("2.0") {
-            return Err(NotAMessage);
+            return unreadable("it is not a message of JSON-RPC 2.0".to_owned());
         }
         match (&parts.method, &parts.id) {
-            (Some(method), None) => self.notification(server, method, &parts, text),
-            (Some(method), Some(id)) => Ok(Some(request(method, &parts, id.clone(), text)?)),
-            (None, Some(id)) => self.answer(id, &parts, text),
+            (Some(method), None) => Ok(self.notification(server, method, &parts, text)),
+            (Some(method), Some(id)) => Ok(Some(request(method, &parts, id.clone()))),
+            (None, Some(id)) => Ok(self.answer(id, &parts)),
             // An error that names no request, because the server could not read it.
             (None, None) => Ok(self.ignore(&self.ignored.stale)),
         }
     }
 
-    fn answer(
+    /// Ends the request that a message answers which cannot be read, or refuses such a request of the server. Returns the
+    /// message for `rmcp`; `None` if nobody waits for it.
+    pub(super) fn unreadable(
         &self,
-        id: &RequestId,
-        parts: &Parts<'_>,
         text: &[u8],
-    ) -> Result<Option<ServerJsonRpcMessage>, NotAMessage> {
-        if let Some(own) = lock(&self.open).own.remove(id) {
-            let message: ServerJsonRpcMessage = serde_json::from_slice(text).map_err(|_| NotAMessage)?;
-            return Ok(Some(match own {
-                Own::Discovery => discovered(message, id),
-                Own::Other => message,
-            }));
-        }
-        let answer = match (parts.result, parts.error) {
-            (Some(result), _) if result.get().len() > MAX_RESULT => Answer::TooLarge(result.get().len()),
-            (Some(result), _) => Answer::Result(result.get().to_owned()),
-            (None, error) => {
-                let error: ErrorParts<'_> =
-                    error.and_then(|it| serde_json::from_str(it.get()).ok()).unwrap_or_default();
-                let data = error.data.map(RawValue::get).filter(|it| it.len() <= MAX_DATA);
-                Answer::Error { code: error.code, message: error.message, data: data.map(str::to_owned) }
-            }
+        id: Option<Json>,
+        answer: Answer,
+    ) -> Option<ServerJsonRpcMessage> {
+        let id: RequestId = serde_json::from_value(id?).ok()?;
+        let reason = match &answer {
+            Answer::TooLarge(size) => format!("it has {size} bytes; the limit is {MAX_MESSAGE}"),
+            Answer::Unreadable(reason) => reason.clone(),
+            _ => String::new(),
         };
-        let Some(expected) = lock(&self.open).remove(id) else {
-            return Ok(self.ignore(&self.ignored.stale));
+        if head::text(text, "method").is_some() {
+            return Some(own_request(UNREADABLE, Some(reason.into()), id));
+        }
+        let mut open = lock(&self.open);
+        let id = open.asked(&id)?;
+        if open.own.remove(&id).is_none() {
+            drop(open);
+            return self.complete(&id, answer).then(|| stand_in(id, Vec::new()));
+        }
+        self.fail(format!("its answer cannot be read: {reason}"));
+        let failure = Failure { message: reason, ..Failure::default() };
+        Some(failure.to_rmcp(id))
+    }
+
+    fn answer(&self, id: &RequestId, parts: &Parts<'_>) -> Option<ServerJsonRpcMessage> {
+        let mut open = lock(&self.open);
+        let Some(id) = open.asked(id) else {
+            // Nothing else was answered, so nothing will be.
+            let own = open.own.keys().next().filter(|_| !open.has_matched).cloned();
+            let Some(own) = own else { return self.ignore(&self.ignored.stale) };
+            open.own.remove(&own);
+            let message = format!("it answers with ids that were not asked ({} for {own})", shown(id));
+            self.fail(message.clone());
+            return Some(Failure { message, ..Failure::default() }.to_rmcp(own));
+        };
+        open.has_matched = true;
+        if let Some(own) = open.own.remove(&id) {
+            drop(open);
+            return Some(self.own_answer(own, id, parts));
+        }
+        let expected = open.remove(&id)?;
+        drop(open);
+        let answer = match parts.result {
+            Some(result) if result.get().len() > MAX_RESULT => Answer::TooLarge(result.get().len()),
+            Some(result) => Answer::Result(result.get().to_owned()),
+            None => Answer::Error(Failure::read(parts.error)),
         };
         let tools = match &answer {
             Answer::Result(result) if expected.call.is_none() => annotated(result),
             _ => Vec::new(),
         };
         if expected.answer.send(answer).is_err() {
-            return Ok(self.ignore(&self.ignored.stale));
+            return self.ignore(&self.ignored.stale);
         }
-        Ok(Some(stand_in(id.clone(), tools)))
+        Some(stand_in(id, tools))
+    }
+
+    /// Returns the answer to a request of `rmcp`'s own. Of the message, `rmcp` gets no more than the result.
+    fn own_answer(&self, own: Own, id: RequestId, parts: &Parts<'_>) -> ServerJsonRpcMessage {
+        let Some(result) = parts.result else {
+            let failure = Failure::read(parts.error);
+            if own == Own::Initialize {
+                self.fail(format!("it refuses `initialize`: {}", failure.words()));
+            }
+            return failure.to_rmcp(id);
+        };
+        let read = own_result(own, result).and_then(|text| {
+            let number = serde_json::to_string(&id).unwrap_or_default();
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{number},"result":{text}}}"#);
+            serde_json::from_str(&text).map_err(|error| format!("cannot be read: {error}"))
+        });
+        match read {
+            Ok(message) if own == Own::Discovery => discovered(message, &id),
+            Ok(message) => message,
+            Err(_) if own == Own::Discovery => not_discovered(id),
+            Err(reason) => {
+                let method = if own == Own::Initialize { " to `initialize`" } else { "" };
+                let message = words::line(&format!("its answer{method} {reason}"));
+                self.fail(message.clone());
+                Failure { message, ..Failure::default() }.to_rmcp(id)
+            }
+        }
     }
 
     fn notification(
@@ -328,23 +488,26 @@ impl Requests {
         method: &str,
         parts: &Parts<'_>,
         text: &[u8],
-    ) -> Result<Option<ServerJsonRpcMessage>, NotAMessage> {
+    ) -> Option<ServerJsonRpcMessage> {
         match method {
             "notifications/progress" => {
                 let progress = parts.params.and_then(|it| serde_json::from_str(it.get()).ok());
                 if !progress.is_some_and(|progress| self.progress(progress)) {
-                    return Ok(self.ignore(&self.ignored.stale));
+                    return self.ignore(&self.ignored.stale);
                 }
-                Ok(None)
+                None
             }
             "notifications/message" => {
                 if let Some(params) = parts.params {
                     log::forward(server, params.get());
                 }
-                Ok(None)
+                None
             }
             // One that cannot be read, such as of a later version, has no effect.
-            _ => Ok(serde_json::from_slice(text).ok()),
+            _ if NOTIFICATIONS.contains(&method) && text.len() <= MAX_NOTIFICATION => {
+                serde_json::from_slice(text).ok()
+            }
+            _ => None,
         }
     }
 
@@ -376,6 +539,16 @@ impl Requests {
 }
 
 impl Open {
+    /// Returns the open request that an answer names. Some servers write the number of a request as a text.
+    fn asked(&self, id: &RequestId) -> Option<RequestId> {
+        let is_open = |id: &RequestId| self.expected.contains_key(id) || self.own.contains_key(id);
+        let number = match id {
+            NumberOrString::String(text) => text.trim().parse().ok().map(NumberOrString::Number),
+            NumberOrString::Number(_) => None,
+        };
+        [Some(id.clone()), number].into_iter().flatten().find(is_open)
+    }
+
     fn remove(&mut self, id: &RequestId) -> Option<Expected> {
         let expected = self.expected.remove(id)?;
         self.calls.retain(|(other, _)| other != id);
@@ -390,30 +563,79 @@ impl Open {
 pub(super) struct NotAMessage;
 
 /// A request of the server. All but a ping pass `rmcp` as they are: its own types refuse questions whose schemas they do
-/// not know, and answer requests that are not offered.
-fn request(
-    method: &str,
-    parts: &Parts<'_>,
-    id: RequestId,
-    text: &[u8],
-) -> Result<ServerJsonRpcMessage, NotAMessage> {
+/// not know, and answer requests that are not offered. Parameters that nobody reads are dropped.
+fn request(method: &str, parts: &Parts<'_>, id: RequestId) -> ServerJsonRpcMessage {
     if method == "ping" {
-        return serde_json::from_slice(text).map_err(|_| NotAMessage);
+        return JsonRpcMessage::request(ServerRequest::PingRequest(PingRequest::default()), id);
     }
-    let params = parts.params.and_then(|it| serde_json::from_str(it.get()).ok());
+    if method != ELICITATION {
+        return own_request(prefix(method, MAX_METHOD), None, id);
+    }
+    let params = parts.params.map_or("null", RawValue::get);
+    if params.len() > MAX_QUESTION {
+        let reason = format!("its parameters have {} bytes; the limit is {MAX_QUESTION}", params.len());
+        return own_request(UNREADABLE, Some(reason.into()), id);
+    }
+    match json::value(params) {
+        Ok(params) => own_request(method, Some(params), id),
+        Err(error) => own_request(UNREADABLE, Some(error.to_string().into()), id),
+    }
+}
+
+fn own_request(method: &str, params: Option<Json>, id: RequestId) -> ServerJsonRpcMessage {
     let request = CustomRequest::new(format!("{OWN_METHOD}{method}"), params);
-    Ok(JsonRpcMessage::request(ServerRequest::CustomRequest(request), id))
+    JsonRpcMessage::request(ServerRequest::CustomRequest(request), id)
+}
+
+/// Returns the text of a result that `rmcp` reads, or what is wrong with it, as the end of a sentence.
+fn own_result(own: Own, result: &RawValue) -> Result<String, String> {
+    let size = result.get().len();
+    if size > MAX_OWN {
+        return Err(format!("has {size} bytes; the limit is {MAX_OWN}"));
+    }
+    let text = json::message(result.get().as_bytes()).map_err(|error| format!("cannot be read: {error}"))?;
+    if own == Own::Initialize {
+        let result: Json = serde_json::from_str(&text).map_err(|error| format!("cannot be read: {error}"))?;
+        let lacks = INITIALIZE.iter().find(|(pointer, is_right)| !result.pointer(pointer).is_some_and(is_right));
+        if let Some((pointer, _)) = lacks {
+            let name = pointer.trim_start_matches('/').replace('/', ".");
+            let how = if result.pointer(pointer).is_some() { "has another type of" } else { "lacks" };
+            return Err(format!("{how} `{name}`"));
+        }
+    }
+    Ok(text.into_owned())
+}
+
+/// Whether a value has the type that the protocol demands.
+type IsRight = fn(&Json) -> bool;
+
+/// What the answer to `initialize` must have.
+const INITIALIZE: [(&str, IsRight); 5] = [
+    ("/protocolVersion", Json::is_string),
+    ("/capabilities", Json::is_object),
+    ("/serverInfo", Json::is_object),
+    ("/serverInfo/name", Json::is_string),
+    ("/serverInfo/version", Json::is_string),
+];
+
+/// Returns an id as JSON.
+fn shown(id: &RequestId) -> String {
+    words::line(prefix(&serde_json::to_string(id).unwrap_or_default(), MAX_CODE))
 }
 
 /// Returns the answer to the question for versions. A server that does not know the question may answer anything.
 fn discovered(message: ServerJsonRpcMessage, id: &RequestId) -> ServerJsonRpcMessage {
     match message {
         JsonRpcMessage::Response(response) if !matches!(response.result, ServerResult::DiscoverResult(_)) => {
-            let error = ErrorData::new(McpCode::METHOD_NOT_FOUND, "no versions in the answer", None);
-            JsonRpcMessage::error(error, Some(id.clone()))
+            not_discovered(id.clone())
         }
         message => message,
     }
+}
+
+fn not_discovered(id: RequestId) -> ServerJsonRpcMessage {
+    let error = ErrorData::new(McpCode::METHOD_NOT_FOUND, "no versions in the answer", None);
+    JsonRpcMessage::error(error, Some(id))
 }
 
 /// The key of a parameter's schema that names an HTTP header for it.
@@ -434,7 +656,7 @@ struct Annotated {
 
 /// Returns the tools of a list whose parameters are sent as HTTP headers, too. `rmcp` sends these.
 fn annotated(list: &str) -> Vec<Tool> {
-    if !list.contains(HEADER_KEY) {
+    if !list.contains(HEADER_KEY) || json::measure(list).is_err() {
         return Vec::new();
     }
     let tools = serde_json::from_str::<Tools<'_>>(list).map(|it| it.tools).unwrap_or_default();

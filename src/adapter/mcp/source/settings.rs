@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{McpError, McpTools, definition::Policy};
+use super::{McpError, McpTools, address::Address, definition::Policy};
 use crate::{
     Consent,
     adapter::pattern::matches,
@@ -169,7 +169,32 @@ impl McpServer {
         })
     }
 
+    /// Returns the source without waiting for the server. If its start fails, it is started again after 1, 2, 4 … 60 s.
+    /// Its tools are offered as soon as it is up, and [`McpTools::last_failure`] says why it is not.
+    ///
+    /// Starting the server by `.await` waits for it instead, and returns the failure of its start.
+    ///
+    /// # Errors
+    /// [`McpError::Command`], [`McpError::Address`] or [`McpError::Variable`]: no new start would help.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub fn begin(self) -> Result<McpTools, McpError> {
+        let (name, settings) = self.prepared()?;
+        if let Place::Url(url) = &settings.place
+            && let Err(error) = Address::read(url)
+        {
+            return Err(McpError::Address { server: name, reason: error.to_string() });
+        }
+        Ok(McpTools::begin(name, settings, None))
+    }
+
     async fn start(self) -> Result<McpTools, McpError> {
+        let (name, settings) = self.prepared()?;
+        McpTools::start(name, settings).await
+    }
+
+    fn prepared(self) -> Result<(String, Settings), McpError> {
         let not_found = |source| McpError::Command { server: self.name.clone(), source };
         let mut settings = self.settings.map_err(not_found)?;
         if let Place::Command(command) = &mut settings.place {
@@ -180,7 +205,7 @@ impl McpServer {
                 *command = command.clone().inherit(variable);
             }
         }
-        McpTools::start(self.name, settings).await
+        Ok((self.name, settings))
     }
 }
 

@@ -6,7 +6,7 @@ use std::{io, sync::Arc, sync::atomic::Ordering};
 
 use rmcp::{
     RoleClient,
-    model::{ClientJsonRpcMessage, JsonRpcMessage, NumberOrString, RequestId, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, JsonRpcMessage, RequestId, ServerJsonRpcMessage},
     transport::Transport,
 };
 use tokio::{
@@ -15,8 +15,11 @@ use tokio::{
     time::{Duration, Instant},
 };
 
-use super::requests::{Answer, MAX_MESSAGE, Requests, stand_in};
-use crate::adapter::lines::{Line, Lines};
+use super::requests::{Answer, MAX_MESSAGE, Requests};
+use crate::adapter::{
+    json::head,
+    lines::{Line, Lines},
+};
 
 /// The most messages that wait for the server to read them. Then nothing more is read from it.
 const MAX_WAITING: usize = 256;
@@ -70,10 +73,14 @@ impl<R: AsyncRead + Send + Unpin + 'static> StdioTransport<R> {
                             bytes = self.junk,
                             "the program is not an MCP server: it wrote 1 MiB without a message"
                         );
+                        self.requests.fail("it wrote 1 MiB without a message".to_owned());
                         return None;
                     }
                 }
-                Ok(None) => return None,
+                Ok(None) => {
+                    self.requests.note_end();
+                    return None;
+                }
                 Err(error) => {
                     tracing::warn!(server = &*self.server, %error, "the output of an MCP server cannot be read");
                     return None;
@@ -96,13 +103,11 @@ impl<R: AsyncRead + Send + Unpin + 'static> StdioTransport<R> {
             },
             Line::TooLong { size, start, end } => {
                 self.requests.ignored.too_long.fetch_add(1, Ordering::Relaxed);
-                let id = [first_id(&start), last_id(&end)].into_iter().flatten();
-                if let Some(id) = id
-                    .map(NumberOrString::Number)
-                    .find(|id| self.requests.complete(id, Answer::TooLarge(size)))
-                {
+                let id = head::id(&start).or_else(|| head::last_id(&end));
+                let message = self.requests.unreadable(&start, id, Answer::TooLarge(size));
+                if message.is_some() {
                     self.junk = 0;
-                    return Some(stand_in(id, Vec::new()));
+                    return message;
                 }
                 self.junk += MAX_JUNK / 2 + 1; // one is skipped, two in a row are too many
             }
@@ -184,28 +189,6 @@ async fn write(
             return;
         }
     }
-}
-
-/// Returns the number after the first `"id":`, if nothing but other members without text stands before it.
-fn first_id(start: &[u8]) -> Option<i64> {
-    let text = String::from_utf8_lossy(start);
-    let before = text.find("\"result\"").unwrap_or(text.len());
-    let (_, after) = text[..before].split_once("\"id\":")?;
-    number(after)
-}
-
-/// Returns the number after the last `"id":`, if the message ends after it.
-fn last_id(end: &[u8]) -> Option<i64> {
-    let text = String::from_utf8_lossy(end);
-    let (_, after) = text.rsplit_once("\"id\":")?;
-    let rest = after.trim_start().trim_start_matches(|it: char| it.is_ascii_digit());
-    matches!(rest.trim_end(), "}" | ",\"jsonrpc\":\"2.0\"}").then(|| number(after))?
-}
-
-fn number(text: &str) -> Option<i64> {
-    let text = text.trim_start();
-    let end = text.find(|it: char| !it.is_ascii_digit()).unwrap_or(text.len());
-    text[..end].parse().ok()
 }
 
 impl<R> Drop for StdioTransport<R> {

@@ -3,8 +3,11 @@
 use std::{
     io,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
@@ -45,16 +48,21 @@ impl Drop for OpenStream {
     }
 }
 
-/// The bytes of an event stream, with a limit on the size of one event: the bytes between two blank lines.
+/// The bytes of an event stream, with a limit on the size of one event: the bytes between two blank lines. The last event
+/// ends with the stream.
 pub(in crate::adapter::mcp) struct Bounded {
     bytes: stream::BoxStream<'static, Result<Bytes, reqwest::Error>>,
     since_blank: usize,
     at_newline: bool,
+    /// Whether the last event has no end yet, for whoever asks.
+    is_within: Arc<AtomicBool>,
+    has_ended: bool,
 }
 
 impl Bounded {
-    pub(in crate::adapter::mcp) fn new(response: Response) -> Self {
-        Self { bytes: response.bytes_stream().boxed(), since_blank: 0, at_newline: false }
+    pub(in crate::adapter::mcp) fn new(response: Response, is_within: Arc<AtomicBool>) -> Self {
+        let bytes = response.bytes_stream().boxed();
+        Self { bytes, since_blank: 0, at_newline: false, is_within, has_ended: false }
     }
 
     /// Returns whether the event is within the limit.
@@ -68,6 +76,7 @@ impl Bounded {
                 _ => self.at_newline = false,
             }
         }
+        self.is_within.store(self.since_blank > 0, Ordering::Relaxed);
         self.since_blank <= MAX_MESSAGE
     }
 }
@@ -76,7 +85,16 @@ impl Stream for Bounded {
     type Item = Result<Bytes, io::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.bytes.poll_next_unpin(cx).map(|bytes| match bytes? {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let Some(bytes) = ready!(self.bytes.poll_next_unpin(cx)) else {
+            self.has_ended = true;
+            // Some servers end a stream without the blank line that ends its last event.
+            let end = std::mem::take(&mut self.since_blank) > 0;
+            return Poll::Ready(end.then(|| Ok(Bytes::from_static(b"\n\n"))));
+        };
+        Poll::Ready(match bytes {
             Ok(bytes) if self.add(&bytes) => Some(Ok(bytes)),
             Ok(_) => Some(Err(io::Error::other(format!("an event has more than {MAX_MESSAGE} bytes")))),
             Err(error) => Some(Err(io::Error::other(error.without_url()))),
