@@ -133,12 +133,29 @@ struct State {
     offered: Option<Offered>,
     /// A prompt was cancelled, and the agent has not ended its turn.
     is_cancelling: bool,
+    /// Why the last start failed.
+    failure: Option<String>,
     #[cfg(feature = "mcp-server")]
     listener: Option<crate::adapter::mcp::McpListener>,
 }
 
 impl AcpTool {
+    /// Waits until the first start has succeeded or failed.
     async fn start(name: String, settings: Settings) -> Result<Self, AcpError> {
+        let (first, started) = oneshot::channel();
+        let source = Self::begin(name, settings, Some(first))?;
+        match started.await {
+            Ok(started) => started.map(|()| source),
+            Err(_) => Err(AcpError::protocol(&source.shared.name, "its task has ended")),
+        }
+    }
+
+    /// Creates the source, and starts its life. `first` learns of the first start, and a life that failed then ends.
+    fn begin(
+        name: String,
+        settings: Settings,
+        first: Option<oneshot::Sender<Result<(), AcpError>>>,
+    ) -> Result<Self, AcpError> {
         let wrong = |reason: &str| AcpError::Setting { agent: name.clone(), reason: reason.to_owned() };
         let names = NameMap::new(NameRules::Tool, [&*name]);
         let tool: ToolName = names
@@ -155,6 +172,7 @@ impl AcpTool {
                 live: None,
                 offered: None,
                 is_cancelling: false,
+                failure: None,
                 #[cfg(feature = "mcp-server")]
                 listener: None,
             }),
@@ -164,14 +182,15 @@ impl AcpTool {
             closing: CancellationToken::new(),
             closed: CancellationToken::new(),
         });
-        let (first, started) = oneshot::channel();
         let mut life = JoinSet::new();
         life.spawn(life::run(Arc::clone(&shared), first));
-        let source = Self { shared, _life: Arc::new(life) };
-        match started.await {
-            Ok(started) => started.map(|()| source),
-            Err(_) => Err(AcpError::protocol(&source.shared.name, "its task has ended")),
-        }
+        Ok(Self { shared, _life: Arc::new(life) })
+    }
+
+    /// Returns why the last start of the agent failed, for a person at this machine: it has what the agent wrote to
+    /// stderr, which may hold secrets. `None` if it did not fail.
+    pub fn last_failure(&self) -> Option<String> {
+        self.shared.state().failure.clone()
     }
 
     /// Offers the tools of the room to the agent, from its next prompt on: as an MCP server at the loopback address, with
@@ -227,6 +246,7 @@ impl Shared {
 
     fn set(&self, health: SourceHealth, live: Option<Live>) {
         let mut state = self.state();
+        state.failure = state.failure.take().filter(|_| live.is_none());
         (state.health, state.live) = (health, live);
         drop(state);
         self.changed.notify_one();

@@ -19,7 +19,7 @@ use futures_util::{
     sink::{self, Sink},
     stream::{self, Stream},
 };
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value as Json, json, value::RawValue};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
@@ -29,8 +29,9 @@ use tokio::{
 };
 
 use crate::adapter::{
-    json,
+    json::{self, head},
     lines::{Line, Lines},
+    words,
 };
 
 /// The longest line that is read, in bytes. A longer one is skipped.
@@ -207,6 +208,9 @@ impl Traffic {
     }
 }
 
+/// The method of a request that stands for one that cannot be read. Its parameters are the reason, a text.
+pub(super) const UNREADABLE: &str = "dev.toolbridge/unreadable";
+
 /// What becomes of a message.
 pub(super) enum Inspected {
     /// The protocol's crate handles it.
@@ -279,36 +283,59 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
             }
             let Some(line) = self.lines.next().await? else { return Ok(None) };
             self.lines_of_turn += 1;
-            let ignored = match line {
+            let (ignored, stand_in) = match line {
                 Line::Text(text) => {
                     self.bytes_of_turn += text.len();
-                    match self.read(text) {
+                    match self.read(&text) {
                         Ok(Some(line)) => return Ok(Some(line)),
                         Ok(None) => continue,
-                        Err(NotAMessage) => &self.traffic.junk,
+                        Err(NotAMessage(reason)) => {
+                            (&self.traffic.junk, self.stand_in(&text, head::id(&text), &reason))
+                        }
                     }
                 }
-                Line::TooLong { .. } => &self.traffic.too_long,
+                Line::TooLong { size, start, end } => {
+                    let id = head::id(&start).or_else(|| head::last_id(&end));
+                    let reason = format!("it has {size} bytes; the limit is {MAX_LINE}");
+                    (&self.traffic.too_long, self.stand_in(&start, id, &reason))
+                }
             };
             ignored.fetch_add(1, Ordering::Relaxed);
             self.report();
+            if stand_in.is_some() {
+                return Ok(stand_in);
+            }
         }
     }
 
+    /// Returns the message for the crate in place of one that cannot be read, if it has an id: whoever waits for its
+    /// answer, or for it as an answer, gets an error.
+    fn stand_in(&self, text: &[u8], id: Option<Json>, reason: &str) -> Option<String> {
+        let id = id?;
+        let message = if head::text(text, "method").is_some() {
+            self.traffic.ask(id.clone(), 0);
+            json!({"jsonrpc": "2.0", "id": id, "method": UNREADABLE, "params": {"reason": reason}})
+        } else {
+            let error = json!({"code": BAD_ERROR, "message": format!("the answer cannot be read: {reason}")});
+            json!({"jsonrpc": "2.0", "id": id, "error": error})
+        };
+        Some(message.to_string())
+    }
+
     /// Reads a line. Returns it if the crate handles it.
-    fn read(&mut self, text: Vec<u8>) -> Result<Option<String>, NotAMessage> {
-        let line = String::from_utf8(text).map_err(|_| NotAMessage)?;
-        if line.trim().is_empty() {
+    fn read(&mut self, text: &[u8]) -> Result<Option<String>, NotAMessage> {
+        if text.trim_ascii().is_empty() {
             return Ok(None);
         }
-        json::measure(&line).map_err(|_| NotAMessage)?;
+        let line = json::message(text).map_err(|error| NotAMessage(error.to_string()))?;
         if line.trim_start().starts_with('[') {
             // A batch, which the crate refuses. Other programs begin a line of their logs so.
-            let _: Vec<IgnoredAny> = serde_json::from_str(&line).map_err(|_| NotAMessage)?;
             self.traffic.ask(Json::Null, line.len());
-            return Ok(Some(line));
+            return Ok(Some(line.into_owned()));
         }
-        let message: Message<'_> = serde_json::from_str(&line).map_err(|_| NotAMessage)?;
+        // The owner gets the text as it was written.
+        let written: &str = std::str::from_utf8(text).unwrap_or(&line);
+        let message: Message<'_> = serde_json::from_str(written).map_err(|_| NotAMessage::shape())?;
         let id = message.check()?;
         let inspected = (self.inspect)(&message);
         if matches!(inspected, Inspected::Handled) {
@@ -324,28 +351,24 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
             }
             return Ok(Some(passed.to_string()));
         }
-        let has_error = message.error.is_some();
-        self.readable(line, has_error).map(Some)
+        match message.error {
+            None => Ok(Some(line.into_owned())),
+            Some(_) => self.readable(&line).map(Some),
+        }
     }
 
-    /// Returns the line in a form that the crate can read. It drops an answer that it cannot read, and refuses such a request
-    /// without an id: its sender would wait forever.
-    fn readable(&self, line: String, has_error: bool) -> Result<String, NotAMessage> {
-        let strict: Option<Json> = serde_json::from_str(&line).ok();
-        if strict.is_some() && !has_error {
-            return Ok(line);
-        }
-        let mut message = match strict {
-            Some(message) => message,
-            None => json::value(&line).map_err(|_| NotAMessage)?,
-        };
-        if let Some(fields) = message.as_object_mut().filter(|_| has_error) {
+    /// Returns a message with an error in a form that the crate can read. An error of another form becomes one with its
+    /// own words.
+    fn readable(&self, line: &str) -> Result<String, NotAMessage> {
+        let mut message: Json = serde_json::from_str(line).map_err(|_| NotAMessage::shape())?;
+        if let Some(fields) = message.as_object_mut() {
             let is_answered = fields.contains_key("result") || fields.contains_key("method");
             if is_answered {
                 fields.remove("error"); // it is null
             } else if Failure::deserialize(&fields["error"]).is_err() {
                 self.traffic.bad_errors.fetch_add(1, Ordering::Relaxed);
-                fields["error"] = json!({"code": BAD_ERROR, "message": "the error cannot be read"});
+                let words = words::of_error(&fields["error"]);
+                fields["error"] = json!({"code": BAD_ERROR, "message": words});
             }
         }
         Ok(message.to_string())
@@ -361,8 +384,14 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
     }
 }
 
-/// The text is not a JSON-RPC message.
-struct NotAMessage;
+/// The text is not a JSON-RPC message, for this reason.
+struct NotAMessage(String);
+
+impl NotAMessage {
+    fn shape() -> Self {
+        Self("it is not a request, notification or response of JSON-RPC 2.0".to_owned())
+    }
+}
 
 impl Message<'_> {
     /// Checks the parts, and returns the id.
@@ -373,16 +402,16 @@ impl Message<'_> {
         let kinds = [self.method.is_some(), self.result.is_some(), is_failure];
         let is_one_kind = kinds.into_iter().filter(|is| *is).count() == 1;
         if self.jsonrpc.as_deref() != Some("2.0") || !is_one_kind {
-            return Err(NotAMessage);
+            return Err(NotAMessage::shape());
         }
         let Some(id) = self.id else { return Ok(None) };
         if id.get().len() > MAX_ID {
-            return Err(NotAMessage);
+            return Err(NotAMessage::shape());
         }
         match serde_json::from_str(id.get()) {
             Ok(id @ Json::String(_)) => Ok(Some(id)),
             Ok(Json::Number(id)) if id.is_i64() => Ok(Some(Json::Number(id))),
-            _ => Err(NotAMessage),
+            _ => Err(NotAMessage::shape()),
         }
     }
 }
@@ -508,8 +537,32 @@ mod tests {
         for part in line.as_bytes().chunks(5) {
             peer.write(part).await;
         }
-        assert_eq!(peer.read().await, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            answers.push(peer.read().await);
+        }
+        // Two of them have an id. The handler of this test does not know the request that stands for them.
+        let ids: Vec<_> = answers.iter().map(|it| (&it["id"], &it["error"]["code"])).collect();
+        let refused = json!(-32_601);
+        assert_eq!(ids[..2], [(&json!(1), &refused), (&json!(1), &refused)]);
+        assert_eq!(answers[2], json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
         assert_eq!(peer.traffic.junk(), 10);
+    }
+
+    #[tokio::test]
+    async fn request_that_cannot_be_read_reaches_the_crate_as_one_with_its_id() {
+        let mut peer = connected();
+        for (line, id) in [
+            (&b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"echo\",\"params\":\"\xff\"}"[..], json!(1)),
+            (br#"{"jsonrpc":"2.0","id":"a","method":"echo","params":{"b":tru}}"#, json!("a")),
+        ] {
+            peer.write(line).await;
+            peer.write("\n").await;
+            let answer = peer.read().await;
+            assert_eq!((&answer["id"], &answer["error"]["code"]), (&id, &json!(-32_601)));
+        }
+        assert_eq!(*peer.heard.lock().unwrap(), [UNREADABLE, UNREADABLE]);
+        assert!(peer.traffic.waiting().is_empty());
     }
 
     #[tokio::test]
@@ -521,7 +574,7 @@ mod tests {
         ))
         .await;
         peer.write(request(2, "echo")).await;
-        assert_eq!(peer.read().await["id"], 2);
+        assert_eq!((peer.read().await["id"].take(), peer.read().await["id"].take()), (json!(1), json!(2)));
         assert_eq!((peer.traffic.junk(), peer.traffic.too_long()), (0, 1));
     }
 
@@ -574,17 +627,23 @@ mod tests {
             let (answered, ()) = tokio::join!(asked, answering);
             answered.map_err(|error| (i32::from(error.code), error.message))
         };
-        let unreadable = Err((BAD_ERROR, "the error cannot be read".to_owned()));
-        for error in
-            ["null", "\"no\"", "{}", r#"{"code":"1","message":"no"}"#, r#"{"code":1.5,"message":"no"}"#]
-        {
-            assert_eq!(ask(&format!("\"error\":{error}")).await, unreadable, "{error}");
+        for (error, says) in [
+            ("null", "no reason is given"),
+            ("\"no\"", "no"),
+            ("{}", "no reason is given"),
+            (r#"{"code":"1","message":"no"}"#, "no"),
+            (r#"{"code":1.5,"message":"no","data":{"details":"why"}}"#, "no: why"),
+        ] {
+            let expected = Err((BAD_ERROR, says.to_owned()));
+            assert_eq!(ask(&format!("\"error\":{error}")).await, expected, "{error}");
         }
+        let broken = ask(r#""result":{"a":tru}"#).await.unwrap_err();
+        assert!(broken.1.starts_with("the answer cannot be read: the document is not JSON"), "{broken:?}");
         let cut = ask(r#""error":{"code":-7,"message":"no \ud83d","data":1e400}"#).await;
         assert_eq!(cut, Err((-7, "no \u{fffd}".to_owned())));
         assert_eq!(ask(r#""result":[1e400],"error":null"#).await, Ok(json!(["1e400"])));
         assert_eq!(ask(r#""result":7,"error":null"#).await, Ok(json!(7)));
-        assert_eq!((peer.traffic.bad_errors(), peer.traffic.junk()), (5, 0));
+        assert_eq!((peer.traffic.bad_errors(), peer.traffic.junk()), (5, 1));
     }
 
     #[tokio::test]

@@ -30,6 +30,7 @@ pub(super) struct RpcError {
 }
 
 impl RpcError {
+    pub(super) const PARSE: i64 = -32_700;
     pub(super) const INVALID_REQUEST: i64 = -32_600;
     pub(super) const METHOD_NOT_FOUND: i64 = -32_601;
     pub(super) const INVALID_PARAMS: i64 = -32_602;

@@ -27,8 +27,9 @@ use crate::{
     Assistant, ContentBlock, ToolError,
     adapter::{
         acp::lines::MAX_LINE,
-        json::measure,
+        json::{head, message},
         lines::{Line, Lines},
+        words,
     },
 };
 
@@ -106,7 +107,10 @@ where
             tokio::select! {
                 line = lines.next() => match line? {
                     Some(Line::Text(text)) => self.line(&text).await,
-                    Some(Line::TooLong { .. }) => self.ignore(),
+                    Some(Line::TooLong { size, start, end }) => {
+                        let id = head::id(&start).or_else(|| head::last_id(&end));
+                        self.unreadable(&start, id, &format!("it has {size} bytes; the limit is {MAX_LINE}")).await;
+                    }
                     None => return Ok(()),
                 },
                 Some(_) = self.turns.join_next() => {}
@@ -139,29 +143,43 @@ where
         if text.trim_ascii().is_empty() {
             return;
         }
-        let read = std::str::from_utf8(text).ok().filter(|text| measure(text).is_ok());
-        let Some(message) = read.and_then(|text| serde_json::from_str::<Json>(text).ok()) else {
-            return self.ignore();
+        let read = message(text).map_err(|error| error.to_string());
+        let read = read.and_then(|text| serde_json::from_str::<Json>(&text).map_err(|error| error.to_string()));
+        let message = match read {
+            Ok(message) => message,
+            Err(reason) => return self.unreadable(text, head::id(text), &reason).await,
         };
         let id = message.get("id").filter(|id| id.is_string() || id.is_i64() || id.is_u64());
+        let is_answer = message.get("result").or_else(|| message.get("error")).is_some();
         match (&message, message["method"].as_str(), id) {
             (Json::Array(_), ..) => {
                 let error = RpcError::new(RpcError::INVALID_REQUEST, "batches are not supported");
                 self.connection.answer(&Json::Null, Err(error)).await;
             }
-            _ if message["jsonrpc"] != "2.0" => self.ignore(),
-            (_, Some(method), Some(id)) => self.request(id, method, &message["params"]).await,
-            (_, Some(method), None) if message.get("id").is_none() => {
+            (_, Some(method), Some(id)) if message["jsonrpc"] == "2.0" => {
+                self.request(id, method, &message["params"]).await;
+            }
+            (_, Some(method), None) if message["jsonrpc"] == "2.0" && message.get("id").is_none() => {
                 self.notification(method, &message["params"]);
             }
-            (_, None, Some(id)) if message.get("result").is_some() => {
-                self.connection.answered(id, Ok(message["result"].clone()));
-            }
-            (_, None, Some(id)) if message.get("error").is_some() => {
-                let text = message["error"]["message"].as_str().unwrap_or("no reason");
-                self.connection.answered(id, Err(super::super::text::title(text, "no reason")));
+            (_, None, Some(id)) if is_answer => self.connection.answered(id, answer_of(&message)),
+            (_, _, Some(id)) => {
+                let error = RpcError::new(RpcError::INVALID_REQUEST, "not a request of JSON-RPC 2.0");
+                self.connection.answer(id, Err(error)).await;
             }
             _ => self.ignore(),
+        }
+    }
+
+    /// Answers a message that cannot be read, if it is a request with an id: its sender waits.
+    async fn unreadable(&mut self, text: &[u8], id: Option<Json>, reason: &str) {
+        self.ignore();
+        let Some(id) = id else { return };
+        if head::text(text, "method").is_some() {
+            let text = format!("the message cannot be read: {reason}");
+            self.connection.answer(&id, Err(RpcError::new(RpcError::PARSE, text))).await;
+        } else {
+            self.connection.answered(&id, Err(format!("its answer cannot be read: {reason}")));
         }
     }
 
@@ -285,6 +303,14 @@ where
             turn.connection.answer(&id, answer(&turn, outcome)).await;
         });
         Ok(())
+    }
+}
+
+/// Returns what an editor answers to a question. Of an error these are its own words.
+fn answer_of(message: &Json) -> Result<Json, String> {
+    match message.get("result") {
+        Some(result) => Ok(result.clone()),
+        None => Err(words::of_error(&message["error"])),
     }
 }
 

@@ -27,7 +27,10 @@ use super::{
     terminal::{Options, Terminals},
 };
 use crate::{
-    adapter::acp::lines::{self, Inspected},
+    adapter::{
+        acp::lines::{self, Inspected},
+        words,
+    },
     process::Child,
     value::prefix,
 };
@@ -85,15 +88,7 @@ impl Connection {
         offered: Option<&Offered>,
     ) -> Result<Self, AcpError> {
         let deadline = Instant::now() + settings.start_limit;
-        let wrong = |reason: String| AcpError::Setting { agent: name.to_string(), reason };
-        let folder = settings.folder.to_str().filter(|_| settings.folder.is_absolute());
-        let folder = folder.ok_or_else(|| wrong("its folder is not an absolute path in UTF-8".to_owned()))?;
-        let files = match &settings.files {
-            Some(path) => Some(Folder::open(path).map_err(|error| {
-                wrong(format!("the folder {} of its files cannot be used: {error}", path.display()))
-            })?),
-            None => None,
-        };
+        let (folder, files) = folders(name, settings)?;
         let options = settings
             .runs_commands
             .then(|| Options { folder: settings.folder.clone(), supervisor: settings.supervisor.clone() });
@@ -111,6 +106,8 @@ impl Connection {
                     (Some(permission::METHOD), Some(params), Some(_)) => {
                         Inspected::PassedWith(permission::as_text(params))
                     }
+                    // Others have no effect.
+                    (Some(method), _, None) if method != "$/cancel_request" => Inspected::Handled,
                     _ => Inspected::Passed,
                 }
             });
@@ -308,6 +305,26 @@ impl Live {
     }
 }
 
+/// Returns the folder of an agent, and that of its files.
+///
+/// # Errors
+/// [`AcpError::Setting`].
+pub(super) fn folders<'a>(
+    name: &str,
+    settings: &'a Settings,
+) -> Result<(&'a str, Option<Folder>), AcpError> {
+    let wrong = |reason: String| AcpError::Setting { agent: name.to_owned(), reason };
+    let folder = settings.folder.to_str().filter(|_| settings.folder.is_absolute());
+    let folder = folder.ok_or_else(|| wrong("its folder is not an absolute path in UTF-8".to_owned()))?;
+    let files = match &settings.files {
+        Some(path) => Some(Folder::open(path).map_err(|error| {
+            wrong(format!("the folder {} of its files cannot be used: {error}", path.display()))
+        })?),
+        None => None,
+    };
+    Ok((folder, files))
+}
+
 /// Describes why a connection has ended. Only errors of the transport are without content of messages.
 fn failed(end: &ConnectionTermination) -> String {
     let reason = match end {
@@ -320,7 +337,9 @@ fn failed(end: &ConnectionTermination) -> String {
 
 fn refused(name: &str, method: &str, error: &agent_client_protocol::Error) -> AcpError {
     let code = i32::from(error.code);
-    AcpError::protocol(name, format!("it refused {method}: {} ({code})", prefix(&error.message, MAX_REASON)))
+    let said = words::of_rpc(&error.message, error.data.as_ref());
+    let said = said.unwrap_or_else(|| "it gave no reason".to_owned());
+    AcpError::protocol(name, format!("it refused {method}: {said} ({code})"))
 }
 
 /// Describes a way to sign in. A variable of the environment reaches the agent only if a person passes it on.

@@ -15,12 +15,15 @@ use serde_json::{Value as Json, json};
 
 use super::{files::Folder, permission, rpc_error::error, session::Session, terminal};
 use crate::adapter::{
-    acp::lines::{MAX_ANSWER, Share},
+    acp::lines::{MAX_ANSWER, Share, UNREADABLE},
     elicitation,
 };
 
 /// The most requests of an agent that are open.
 const MAX_OPEN: usize = 64;
+
+/// The longest reason why a message cannot be read, in bytes. The agent that wrote it may have written the reason, too.
+const MAX_REASON: usize = 256;
 
 /// Answers the requests of an agent.
 #[derive(Clone)]
@@ -118,6 +121,11 @@ impl Handler {
                 self.check(&params)?;
                 let place = self.session.place();
                 self.session.terminals.answer(&self.agent.name, method, &params, place.as_ref()).await
+            }
+            UNREADABLE => {
+                let reason = params["reason"].as_str().unwrap_or_default();
+                let text = format!("the message cannot be read: {}", crate::value::prefix(reason, MAX_REASON));
+                Err(error(ErrorCode::PARSE_ERROR, text))
             }
             _ => Err(not_offered(method)),
         }

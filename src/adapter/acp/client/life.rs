@@ -16,9 +16,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest time before a new start. An agent that ran this long is started again after the first pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Runs until the source is closed, or until the first start has failed.
-pub(super) async fn run(shared: Arc<Shared>, first: oneshot::Sender<Result<(), AcpError>>) {
-    let mut first = Some(first);
+/// Runs until the source is closed, or until the first start has failed and somebody has waited for it.
+pub(super) async fn run(shared: Arc<Shared>, mut first: Option<oneshot::Sender<Result<(), AcpError>>>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let start = Instant::now();
@@ -67,7 +66,10 @@ pub(super) async fn run(shared: Arc<Shared>, first: oneshot::Sender<Result<(), A
                     let _ = first.send(Err(error)); // the caller has gone
                     break;
                 }
-                None => error.without_stderr(),
+                None => {
+                    shared.state().failure = Some(error.to_string());
+                    error.without_stderr()
+                }
             },
         };
         if start.elapsed() >= LONGEST_PAUSE {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{AcpError, AcpTool};
+use super::{AcpError, AcpTool, connection};
 use crate::{
     Consent,
     adapter::acp::document::KINDS,
@@ -191,7 +191,28 @@ impl AcpCommand {
         self
     }
 
+    /// Returns the tool without waiting for the agent. If its start fails, it is started again after 1, 2, 4 … 60 s, and
+    /// [`AcpTool::last_failure`] says why.
+    ///
+    /// Starting the agent by `.await` waits for it instead, and returns the failure of its start.
+    ///
+    /// # Errors
+    /// [`AcpError::Command`], [`AcpError::Setting`] or [`AcpError::Variable`]: no new start would help.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub fn begin(self) -> Result<AcpTool, AcpError> {
+        let (name, settings) = self.prepared()?;
+        connection::folders(&name, &settings)?;
+        AcpTool::begin(name, settings, None)
+    }
+
     async fn start(self) -> Result<AcpTool, AcpError> {
+        let (name, settings) = self.prepared()?;
+        AcpTool::start(name, settings).await
+    }
+
+    fn prepared(self) -> Result<(String, Settings), AcpError> {
         let not_found = |source| AcpError::Command { agent: self.name.clone(), source };
         let mut settings = self.settings.map_err(not_found)?;
         for variable in self.inherits {
@@ -205,7 +226,7 @@ impl AcpCommand {
                 return Err(AcpError::Setting { agent: self.name, reason });
             }
         }
-        AcpTool::start(self.name, settings).await
+        Ok((self.name, settings))
     }
 }
 

@@ -10,16 +10,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{calls, connection::Live};
-use crate::{ErrorCode, Outcome, ToolError, ToolResult};
+use crate::{ErrorCode, Outcome, ToolError, ToolResult, adapter::words};
 
 /// The time that an agent has to end its turn after a cancel. Then its process group is killed.
 pub(super) const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
 /// How long the reason for the end of an agent is awaited.
 const REASON_GRACE: Duration = Duration::from_secs(2);
-
-/// The longest message of an agent in an error, in bytes.
-const MAX_MESSAGE: usize = 1_024;
 
 /// A prompt whose turn has begun.
 pub(super) struct Prompt {
@@ -73,8 +70,9 @@ impl Prompt {
                 } else if let Some(demand) = self.live.demand(&self.agent, &error) {
                     demand.to_string()
                 } else {
-                    let message = crate::value::prefix(&error.message, MAX_MESSAGE);
-                    format!("the agent {:?} failed: {message} ({})", self.agent, i32::from(error.code))
+                    let said = words::of_rpc(&error.message, error.data.as_ref());
+                    let said = said.unwrap_or_else(|| "it gave no reason".to_owned());
+                    format!("the agent {:?} failed: {said} ({})", self.agent, i32::from(error.code))
                 };
                 let failure = ToolError::new(ErrorCode::EXECUTION_ERROR, reason);
                 let said = session.end(&failure);
