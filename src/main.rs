@@ -16,6 +16,8 @@ mod connections;
 mod crypto;
 #[path = "recording/escape.rs"]
 mod escape;
+#[path = "adapter/json/head.rs"]
+mod head;
 #[path = "transport/livekit/host.rs"]
 mod host;
 #[path = "recording/shown.rs"]

@@ -3,7 +3,6 @@
 use std::{future::pending, time::Duration};
 
 use clap::Args;
-use serde_json::{Map, Value as Json};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -16,7 +15,7 @@ use super::{
     tool_failed,
 };
 use toolbridge::{
-    Assistant, CallError, Event, Role, ToolError, ToolResult, ToolSource as _,
+    Assistant, CallError, DecodeError, Event, Role, ToolError, ToolResult, ToolSource as _, Value,
     adapter::acp::{self, AgentTurn, Editor, TurnEnd, UserPrompt},
 };
 
@@ -130,16 +129,16 @@ async fn answer(
 }
 
 /// The arguments of a call, or what is wrong with them.
-type ParsedArguments = serde_json::Result<Map<String, Json>>;
+type ParsedArguments = Result<Value, DecodeError>;
 
 /// Reads a prompt that calls a tool: its name, and its arguments or what is wrong with them.
 fn command(text: &str) -> Option<(&str, ParsedArguments)> {
     let (tool, arguments) = text.trim().split_once(char::is_whitespace)?;
     let arguments = arguments.trim_start();
-    arguments.starts_with('{').then(|| (tool, serde_json::from_str(arguments)))
+    arguments.starts_with('{').then(|| (tool, Value::from_json(arguments)))
 }
 
-async fn call(turn: &AgentTurn, tool: &str, arguments: Map<String, Json>) {
+async fn call(turn: &AgentTurn, tool: &str, arguments: Value) {
     let said = match turn.call(tool, arguments).await {
         Ok(value) => {
             let result = ToolResult::of(&value);
@@ -177,7 +176,7 @@ mod tests {
 
     #[test]
     fn only_a_name_with_an_object_is_a_call() {
-        let read = |text| command(text).map(|(tool, arguments)| (tool, arguments.ok().map(Json::from)));
+        let read = |text| command(text).map(|(tool, arguments)| (tool, arguments.ok().map(|it| it.to_json())));
         assert_eq!(read(" ring {\"times\": 2}\n"), Some(("ring", Some(serde_json::json!({"times": 2})))));
         assert_eq!(read("ring {\"times\""), Some(("ring", None)));
         for other in ["", "ring", "what can you do?", "{}", "ring [1]"] {

@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn person_can_be_asked_about_tools_that_a_server_offers_later() {
-        let server = || Listed { server: Some("files".to_owned()), tools: Vec::new() };
+        let server = || Listed { server: Some("files".to_owned()), tools: Vec::new(), is_missing: false };
         let is_set = |sources: &[Listed], yes: &[&str], is_terminal| {
             let yes: Vec<String> = yes.iter().map(|it| (*it).to_owned()).collect();
             let Ok(prompt) = ConsentPrompt::at(sources, &yes, Asked::Terminal, is_terminal) else {
@@ -154,7 +154,7 @@ mod tests {
         assert!(is_set(&[server()], &["files.*"], false), "what is allowed does not run");
         // Otherwise the tools are left out, with this reason.
         assert!(!is_set(&[server()], &[], false));
-        assert!(!is_set(&[Listed { server: None, tools: Vec::new() }], &[], true));
+        assert!(!is_set(&[Listed { server: None, tools: Vec::new(), is_missing: false }], &[], true));
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub(super) struct Listed {
     pub(super) server: Option<String>,
     /// Its tools, under its own names for them.
     pub(super) tools: Vec<Tool>,
+    /// It is not up, so that its tools are not known yet.
+    pub(super) is_missing: bool,
 }
 
 /// What one `--yes` allows.
@@ -21,6 +23,8 @@ pub(super) enum Grant {
     Start(String),
     /// The tool with this name, as long as this source offers it: another one that takes the name needs its own.
     Tool { name: ToolName, source: Option<String> },
+    /// The tool with this name of any of these servers, which are not up yet.
+    Later { name: ToolName, servers: Vec<String> },
 }
 
 impl Grant {
@@ -32,9 +36,15 @@ impl Grant {
         }
         if let Some(start) = pattern.strip_suffix('*') {
             let is_used = offered.iter().any(|tool| tool.name().as_str().starts_with(start));
+            let is_used = is_used || sources.iter().any(|source| source.is_missing);
             return is_used.then(|| Self::Start(start.to_owned()));
         }
-        let tool = offered.iter().find(|tool| tool.name().as_str() == pattern)?;
+        let Some(tool) = offered.iter().find(|tool| tool.name().as_str() == pattern) else {
+            let servers = sources.iter().filter(|source| source.is_missing);
+            let servers: Vec<String> = servers.filter_map(|source| source.server.clone()).collect();
+            let name = pattern.parse().ok().filter(|_| !servers.is_empty())?;
+            return Some(Self::Later { name, servers });
+        };
         Some(Self::Tool { name: tool.name().clone(), source: tool.source().map(str::to_owned) })
     }
 
@@ -43,6 +53,9 @@ impl Grant {
             Self::Server(server) => tool.source() == Some(server),
             Self::Start(start) => tool.name().as_str().starts_with(start),
             Self::Tool { name, source } => tool.name() == name && tool.source() == source.as_deref(),
+            Self::Later { name, servers } => {
+                tool.name() == name && tool.source().is_some_and(|source| servers.iter().any(|it| it == source))
+            }
         }
     }
 }
@@ -82,7 +95,7 @@ mod tests {
 
     fn server(name: &str, tools: &[&str]) -> Listed {
         let tools = tools.iter().map(|it| tool(it).with_source(name)).collect();
-        Listed { server: Some(name.to_owned()), tools }
+        Listed { server: Some(name.to_owned()), tools, is_missing: false }
     }
 
     fn allowed<'a>(pattern: &str, sources: &'a [Listed], tools: &'a [Tool]) -> Vec<&'a str> {
@@ -92,7 +105,7 @@ mod tests {
 
     #[test]
     fn sec_yes_for_a_tool_or_server_is_for_no_other_source() {
-        let programs = Listed { server: None, tools: vec![tool("lamp"), tool("files.list")] };
+        let programs = Listed { server: None, tools: vec![tool("lamp"), tool("files.list")], is_missing: false };
         let sources =
             [programs, server("files", &["lamp", "read"]), server("other", &["files.delete", "read"])];
         let tools = offered(&sources);
@@ -112,6 +125,16 @@ mod tests {
         for unknown in ["files.read", "other.delete", "nothing*", "", "files"] {
             assert_eq!(Grant::read(unknown, &sources, &tools), None, "{unknown}");
         }
+    }
+
+    #[test]
+    fn sec_yes_for_a_tool_that_is_not_known_yet_is_for_the_missing_servers_only() {
+        let missing = Listed { is_missing: true, ..server("files", &[]) };
+        let sources = [server("other", &["read"]), missing];
+        let later = [tool("write").with_source("files"), tool("write").with_source("other"), tool("write")];
+        let grant = Grant::read("write", &sources, &offered(&sources)).unwrap();
+        assert_eq!(later.each_ref().map(|tool| grant.allows(tool)), [true, false, false]);
+        assert_eq!(Grant::read("no such name", &sources, &[]), None);
     }
 
     #[test]

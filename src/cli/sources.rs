@@ -3,9 +3,12 @@
 use std::{
     env,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::Args;
+use futures_util::future::{join, join_all};
+use tokio::time::timeout;
 
 use super::{
     Failure,
@@ -14,7 +17,7 @@ use super::{
     hint,
 };
 use toolbridge::{
-    SourceHealth, ToolSource as _,
+    SourceHealth, ToolSource,
     adapter::{
         acp::{self, AcpCommand, AcpError, AcpTool},
         mcp::{self, McpError, McpServer, McpTools},
@@ -131,25 +134,24 @@ impl SourceArguments {
         if has_none && !self.yes.is_empty() {
             return Err(Failure::usage("--yes is for tools of --tools, --mcp, --rap or --acp"));
         }
-        let mut offered = Vec::new();
-        for server in servers {
-            offered.push(started(server).await?);
-        }
+        // All of them start while the toolsets are read.
+        let offered = servers.into_iter().map(begun).collect::<Result<Vec<_>, _>>()?;
+        let started_agents = agents.into_iter().map(begun_agent).collect::<Result<Vec<_>, _>>()?;
         let toolsets = started_toolsets(toolsets).await?;
         for toolset in toolsets.iter().filter(|it| it.health() != SourceHealth::Up) {
             let (name, health) = (toolset.name().unwrap_or_default(), toolset.health());
             hint(&format!("{name} is {health}; it is read again until it answers"));
         }
-        let mut started_agents = Vec::new();
-        for agent in agents {
-            started_agents.push(started_agent(agent).await?);
-        }
+        let is_alone = programs.is_none() && toolsets.is_empty();
+        wait_for(&offered, &started_agents, is_alone).await?;
         // In the order in which the participant gets them: it decides about names that several have.
-        let of_programs = programs.iter().map(|it| Listed { server: None, tools: it.list() });
-        let of_servers = offered.iter().map(|it| Listed { server: it.name(), tools: it.list() });
-        let of_toolsets = toolsets.iter().map(|it| Listed { server: it.name(), tools: it.list() });
-        let of_agents =
-            started_agents.iter().map(|it| Listed { server: Some(it.name().to_owned()), tools: it.list() });
+        let of_programs = programs.iter().map(|it| listed(None, it));
+        let of_servers = offered.iter().map(|it| listed(it.name(), it));
+        let of_toolsets = toolsets.iter().map(|it| listed(it.name(), it));
+        // The tool of an agent is known before the agent is up.
+        let of_agents = started_agents
+            .iter()
+            .map(|it| Listed { is_missing: false, ..listed(Some(it.name().to_owned()), it) });
         let listed: Vec<_> = of_programs.chain(of_servers).chain(of_toolsets).chain(of_agents).collect();
         let consent = ConsentPrompt::of(&listed, &self.yes, asked)?;
         Ok(Sources { programs, servers: offered, toolsets, agents: started_agents, consent })
@@ -167,14 +169,65 @@ impl SourceArguments {
     }
 }
 
-/// Starts a server through this program, which ends it when this process is killed.
+/// Starts a server through this program, which ends it when this process is killed, and waits for it.
 pub(super) async fn started(server: McpServer) -> Result<McpTools, Failure> {
-    server.supervisor(this_program()?).await.map_err(|error| match error {
+    server.supervisor(this_program()?).await.map_err(not_started)
+}
+
+/// Starts a server through this program, without waiting for it.
+fn begun(server: McpServer) -> Result<McpTools, Failure> {
+    server.supervisor(this_program()?).begin().map_err(not_started)
+}
+
+fn not_started(error: McpError) -> Failure {
+    match error {
         McpError::Command { .. } | McpError::Address { .. } | McpError::Variable { .. } => {
             Failure::usage(error)
         }
         other => Failure::failed(other),
-    })
+    }
+}
+
+fn listed(server: Option<String>, source: &impl ToolSource) -> Listed {
+    Listed { server, tools: source.list(), is_missing: source.health() != SourceHealth::Up }
+}
+
+/// How long servers and agents may take to start before the room is joined without them.
+const START_WAIT: Duration = Duration::from_secs(10);
+
+/// Waits for servers and agents, and says which of them are missing. Those are offered when they are up.
+///
+/// # Errors
+/// None of them starts, and there is nothing else to offer.
+async fn wait_for(servers: &[McpTools], agents: &[AcpTool], is_alone: bool) -> Result<(), Failure> {
+    let of_servers = join_all(servers.iter().map(has_begun));
+    let of_agents = join_all(agents.iter().map(has_begun));
+    let _ = timeout(START_WAIT, join(of_servers, of_agents)).await; // the others are missing
+    let of_servers = servers.iter().map(|it| (it.name(), it.health(), it.last_failure()));
+    let of_agents = agents.iter().map(|it| (Some(it.name().to_owned()), it.health(), it.last_failure()));
+    let all: Vec<_> = of_servers.chain(of_agents).collect();
+    let is_down = |health: &SourceHealth| matches!(health, SourceHealth::Down { .. });
+    if is_alone && all.iter().all(|(_, health, _)| is_down(health)) {
+        return match all.into_iter().next() {
+            Some((name, health, failure)) => Err(Failure::failed(
+                failure.unwrap_or_else(|| format!("{} is {health}", name.unwrap_or_default())),
+            )),
+            None => Ok(()),
+        };
+    }
+    for (name, health, failure) in all.into_iter().filter(|(_, health, _)| *health != SourceHealth::Up) {
+        let what = failure.unwrap_or_else(|| format!("{} is {health}", name.unwrap_or_default()));
+        let then = if is_down(&health) { "started again until it works" } else { "waited for" };
+        hint(&format!("{what}; it is missing now, is {then}, and is offered then"));
+    }
+    Ok(())
+}
+
+/// Resolves when a source is up, or its first start has failed.
+async fn has_begun(source: &impl ToolSource) {
+    while source.health() == SourceHealth::Starting {
+        source.changed().await;
+    }
 }
 
 /// Reads toolsets, and says which of their tools are not offered.
@@ -231,18 +284,31 @@ pub(super) fn in_current_folder(
     Ok(if runs_commands { agent.allow_commands() } else { agent })
 }
 
-/// Starts an agent through this program, which ends it when this process is killed.
+/// Starts an agent through this program, which ends it when this process is killed, and waits for it.
 pub(super) async fn started_agent(agent: AcpCommand) -> Result<AcpTool, Failure> {
-    let mut agent = agent.supervisor(this_program()?);
-    if let Ok(program) = env::current_exe() {
-        agent = agent.attach_program(program);
-    }
-    agent.await.map_err(|error| match error {
+    supervised(agent)?.await.map_err(agent_not_started)
+}
+
+/// Starts an agent through this program, without waiting for it.
+fn begun_agent(agent: AcpCommand) -> Result<AcpTool, Failure> {
+    supervised(agent)?.begin().map_err(agent_not_started)
+}
+
+fn supervised(agent: AcpCommand) -> Result<AcpCommand, Failure> {
+    let agent = agent.supervisor(this_program()?);
+    Ok(match env::current_exe() {
+        Ok(program) => agent.attach_program(program),
+        Err(_) => agent,
+    })
+}
+
+fn agent_not_started(error: AcpError) -> Failure {
+    match error {
         AcpError::Command { .. } | AcpError::Setting { .. } | AcpError::Variable { .. } => {
             Failure::usage(error)
         }
         other => Failure::failed(other),
-    })
+    }
 }
 
 /// Checks an `--agent-env`. A value does not belong on the command line, where other users of this machine can read it.

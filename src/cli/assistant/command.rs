@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde_json::Value as Json;
 
+use crate::head;
 use toolbridge::Value;
 
 /// The maximum length of a call id, in bytes: the same as on the wire.
@@ -67,18 +68,45 @@ pub(super) struct CommandError {
     pub(super) code: &'static str,
     /// The message for a person.
     pub(super) message: String,
+    /// The id in the line, if it can be read.
+    pub(super) id: Option<Id>,
 }
 
 impl CommandError {
     pub(super) fn new(code: &'static str, message: impl fmt::Display) -> Self {
-        Self { code, message: message.to_string() }
+        Self { code, message: message.to_string(), id: None }
     }
 }
 
+/// Reads a line. The error has the id of its command, if that can be read.
 pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
+    match Value::from_json(text) {
+        Ok(body) => read(&body).map_err(|wrong| CommandError { id: id_of(text.as_bytes(), &[]), ..wrong }),
+        Err(error) => {
+            let wrong = CommandError::new("not_json", format!("not valid JSON: {error}"));
+            unreadable(text.as_bytes(), &[], wrong)
+        }
+    }
+}
+
+/// Returns what becomes of a line that cannot be read, of which the start and the end are known: a call whose id can be
+/// read gets a result.
+pub(super) fn unreadable(start: &[u8], end: &[u8], wrong: CommandError) -> Result<Command, CommandError> {
+    match id_of(start, end) {
+        Some(id) if head::text(start, "type").as_deref() == Some("call") => {
+            Ok(Command::Call(id, Err(wrong.message)))
+        }
+        id => Err(CommandError { id, ..wrong }),
+    }
+}
+
+fn id_of(start: &[u8], end: &[u8]) -> Option<Id> {
+    let id = head::id(start).or_else(|| head::last_id(end))?;
+    Id::read(&Value::from(id))
+}
+
+fn read(body: &Value) -> Result<Command, CommandError> {
     let bad = |message: String| CommandError::new("bad_command", message);
-    let body = Value::from_json(text)
-        .map_err(|error| CommandError::new("not_json", format!("not valid JSON: {error}")))?;
     let fields = match body.decode() {
         Ok(fields) if body.is_map() => fields,
         _ => return Err(bad("a command must be a JSON object".to_owned())),
@@ -208,7 +236,7 @@ mod tests {
 
     #[test]
     fn invalid_command_is_reported_with_its_reason() {
-        for text in ["", "{", "nonsense", "{} {}", &"[".repeat(100_000), r#"{"type":"call","a":{"$bin":1}}"#]
+        for text in ["", "{", "nonsense", "{} {}", &"[".repeat(100_000), r#"{"type":"call","a":{"$bin":1}}"#, "[1e"]
         {
             assert_eq!(wrong(text).0, "not_json", "{text:.20}");
         }
@@ -235,6 +263,27 @@ mod tests {
             let (code, message) = wrong(text);
             assert!(code == "bad_command" && message.contains(says), "{text}: {message}");
         }
+    }
+
+    #[test]
+    fn call_that_cannot_be_read_gets_its_result_if_its_id_can() {
+        let deep = format!(r#"{{"type":"call","id":7,"arguments":{}"#, "[".repeat(1_000));
+        for (text, says) in [
+            (r#"{"type":"call","id":7,"tool":"t","arguments":{"$bin":1}}"#, "$bin"),
+            (r#"{"type":"call","id":7,"tool":"t","arguments":{"a":tru}}"#, "line 1 column"),
+            (r#"{"id":7,"type":"call","tool":"t""#, "EOF"),
+            (&deep, "nesting depth 1001 exceeds the limit"),
+        ] {
+            let Ok(Command::Call(id, Err(message))) = parse(text) else { panic!("{text:.80}") };
+            assert!(id.to_json() == 7 && message.contains(says), "{text:.80}: {message}");
+        }
+        let error = parse(r#"{"type":"tools","id":"a","x""#).unwrap_err();
+        assert_eq!((error.code, error.id.unwrap().to_json()), ("not_json", Json::from("a")));
+        let error = parse(r#"{"type":"dance","id":7}"#).unwrap_err();
+        assert_eq!((error.code, error.id.unwrap().to_json()), ("bad_command", Json::from(7)));
+        let half = parse(r#"{"type":"call","id":7,"tool":"t","arguments":{"a":"\ud83d","b":1e999}}"#);
+        let Ok(Command::Call(_, Ok(call))) = half else { panic!("{half:?}") };
+        assert_eq!(call.arguments.to_json(), serde_json::json!({"a": "\u{fffd}", "b": "1e999"}));
     }
 
     #[test]

@@ -173,10 +173,13 @@ impl<'a> Conversation<'a> {
         let command = match &line.text {
             Text::Plain(text) if text.trim().is_empty() => return Ok(true),
             Text::Plain(text) => command::parse(text),
-            Text::TooLong => {
-                Err(CommandError::new("too_long", format!("the line is longer than {MAX_LINE} bytes")))
+            Text::TooLong { start, end } => {
+                let wrong = CommandError::new("too_long", format!("the line is longer than {MAX_LINE} bytes"));
+                command::unreadable(start, end, wrong)
             }
-            Text::NotUtf8 => Err(CommandError::new("not_utf8", "the line is not UTF-8")),
+            Text::NotUtf8(line) => {
+                command::unreadable(line, &[], CommandError::new("not_utf8", "the line is not UTF-8"))
+            }
         };
         match command {
             Ok(Command::Call(id, _)) if self.open.contains_key(&id) => {
@@ -548,8 +551,15 @@ mod tests {
             assert!(result["id"] == 1 && result["error"]["code"] == "cancelled", "{result}");
         }
         driver.write(&json!({"type": "cancel", "id": 1})).await; // it has ended: no effect
-        driver.text(Text::TooLong).await;
-        driver.text(Text::NotUtf8).await;
+        let start = br#"{"type":"call","id":70,"arguments":{"a":"xx"#.to_vec();
+        driver.text(Text::TooLong { start: start.clone(), end: Vec::new() }).await;
+        let result = driver.until(json!({"type": "result", "id": 70})).await;
+        assert_eq!(result["error"]["code"], "bad_command", "{result}");
+        driver.text(Text::NotUtf8([&start[..], b"\xff"].concat())).await;
+        let result = driver.until(json!({"type": "result", "id": 70})).await;
+        assert_eq!(result["error"]["message"], "the line is not UTF-8", "{result}");
+        driver.text(Text::TooLong { start: b"{".to_vec(), end: Vec::new() }).await;
+        driver.text(Text::NotUtf8(b"\xff".to_vec())).await;
         let last = driver.number;
         let error = driver.until(json!({"type": "error"})).await;
         assert_eq!((&error["line"], &error["code"]), (&json!(last - 1), &json!("too_long")), "{error}");

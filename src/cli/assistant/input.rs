@@ -10,6 +10,9 @@ use tokio::sync::mpsc;
 /// The maximum length of a line, in bytes: the largest frame of 16 MiB as base64, plus the rest of the command.
 pub(super) const MAX_LINE: usize = 24 * 1024 * 1024;
 
+/// The bytes that are kept of the start and of the end of a line that is too long.
+const ENDS: usize = 256;
+
 /// One input line.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -23,10 +26,10 @@ pub(super) struct Line {
 pub(super) enum Text {
     /// The text without its line end.
     Plain(String),
-    /// The line is longer than [`MAX_LINE`] and was skipped.
-    TooLong,
+    /// The line is longer than [`MAX_LINE`] and was skipped. The id of its command is in its start or its end.
+    TooLong { start: Vec<u8>, end: Vec<u8> },
     /// The line is not valid UTF-8.
-    NotUtf8,
+    NotUtf8(Vec<u8>),
 }
 
 /// Starts reading. The thread ends when the input ends, when nobody receives the lines, or with the process: a blocking
@@ -54,7 +57,7 @@ pub(super) fn start<R: Read>(open: impl FnOnce() -> R + Send + 'static) -> mpsc:
 
 /// Reads the next line; `None` at the end. The last line needs no line end.
 fn next(from: &mut impl BufRead, limit: usize) -> io::Result<Option<Text>> {
-    let (mut line, mut too_long, mut any) = (Vec::new(), false, false);
+    let (mut line, mut start, mut any) = (Vec::new(), None::<Vec<u8>>, false);
     loop {
         let chunk = match from.fill_buf() {
             Ok(chunk) => chunk,
@@ -65,11 +68,13 @@ fn next(from: &mut impl BufRead, limit: usize) -> io::Result<Option<Text>> {
         let part = &chunk[..end.unwrap_or(chunk.len())];
         let over = part.is_empty() && end.is_none();
         any |= !over;
-        too_long |= line.len() + part.len() > limit;
-        if too_long {
-            line = Vec::new();
-        } else {
-            line.extend_from_slice(part);
+        if start.is_none() && line.len() + part.len() > limit {
+            start = Some(line.iter().chain(part).copied().take(ENDS).collect());
+            line = line.split_off(line.len().saturating_sub(ENDS));
+        }
+        line.extend_from_slice(part);
+        if start.is_some() {
+            line.drain(..line.len().saturating_sub(ENDS));
         }
         let taken = part.len() + usize::from(end.is_some());
         from.consume(taken);
@@ -77,10 +82,12 @@ fn next(from: &mut impl BufRead, limit: usize) -> io::Result<Option<Text>> {
             break;
         }
     }
+    if let Some(start) = start {
+        return Ok(Some(Text::TooLong { start, end: line }));
+    }
     Ok(any.then(|| match String::from_utf8(line) {
-        _ if too_long => Text::TooLong,
         Ok(text) => Text::Plain(text),
-        Err(_) => Text::NotUtf8,
+        Err(error) => Text::NotUtf8(error.into_bytes()),
     }))
 }
 
@@ -105,8 +112,11 @@ mod tests {
     #[test]
     fn line_above_the_limit_is_skipped_and_the_next_is_read() {
         let lines = all(b"123456\n1234567\nx\n\xff\xfe\n", 6);
-        let expected = [Text::Plain("123456".into()), Text::TooLong, Text::Plain("x".into()), Text::NotUtf8];
-        assert_eq!(lines, expected);
-        assert_eq!(all(b"1234567", 6), [Text::TooLong]);
+        let too_long = || Text::TooLong { start: b"1234567".to_vec(), end: b"1234567".to_vec() };
+        let not_utf8 = Text::NotUtf8(b"\xff\xfe".to_vec());
+        assert_eq!(lines, [Text::Plain("123456".into()), too_long(), Text::Plain("x".into()), not_utf8]);
+        assert_eq!(all(b"1234567", 6), [too_long()]);
+        let [Text::TooLong { start, end }] = &all(&[&[b'a'; 600][..], &[b'b'; 600]].concat(), 6)[..] else { panic!() };
+        assert_eq!((&start[..], &end[..]), (&[b'a'; ENDS][..start.len()], &[b'b'; ENDS][..]));
     }
 }

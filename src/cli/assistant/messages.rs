@@ -76,16 +76,20 @@ fn outcome(line: &mut Json, result: &Result<Value, CallError>) {
         Ok(body) => line["result"] = json!({"value": body.to_json()}),
         Err(error) => line["error"] = failure(error),
     }
+    // A plain value is what the model reads.
     if let Ok(body) = result {
-        views(line, &ToolResult::of(body));
+        let read = ToolResult::of(body);
+        if has_parts(&read) || body.get(RESULT).is_some() {
+            views(line, &read);
+        }
     }
 }
 
-/// Adds what the model reads of a result with parts, and what is spoken exactly.
+/// The key of a result that is more than a plain value (`wire.md`, section 3.3).
+const RESULT: &str = "bridge.result";
+
+/// Adds what the model reads of a result, and what is spoken exactly.
 fn views(line: &mut Json, result: &ToolResult) {
-    if !has_parts(result) {
-        return;
-    }
     line["forModel"] = result.for_model(ToolResult::MAX_TEXT).text.into();
     line["needsModel"] = result.needs_model().into();
     if let Some(spoken) = result.spoken() {
@@ -176,8 +180,12 @@ pub(super) fn tools(id: Option<&Id>, offers: &[Offer], local: &Identity) -> Json
 }
 
 /// Returns the error line for an invalid command.
-pub(super) fn wrong(line: u64, wrong: &CommandError) -> Json {
-    json!({"type": "error", "line": line, "code": wrong.code, "message": wrong.message})
+pub(super) fn wrong(number: u64, wrong: &CommandError) -> Json {
+    let mut line = json!({"type": "error", "line": number, "code": wrong.code, "message": wrong.message});
+    if let Some(id) = &wrong.id {
+        line["id"] = id.to_json();
+    }
+    line
 }
 
 fn event(name: &str) -> Json {
