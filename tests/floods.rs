@@ -226,3 +226,119 @@ fn sec_r1_flood_from_many_unannounced_senders_is_capped_and_forgotten() {
         }
     }
 }
+
+/// The bytes of the line that a server or a host writes: almost as many as are read.
+#[cfg(all(feature = "mcp", feature = "mcp-server", unix))]
+mod lines {
+    use std::{fs, path::PathBuf, time::Duration};
+
+    use allocation_counter::measure;
+    use tokio::{
+        io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+        runtime::Runtime,
+    };
+    use toolbridge::{Assistant, ToolContext, ToolSource as _, Value, adapter::mcp, memory::MemoryRoom};
+
+    /// The zeros of a line from a server: almost 24 MiB.
+    const FROM_SERVER: usize = 24_000_000;
+
+    /// What everything else may take, in bytes: the runtime and its buffers.
+    const MORE: u64 = 1 << 20;
+
+    fn runtime() -> Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    /// A server that writes a long line before it answers a call.
+    struct Script(PathBuf);
+
+    impl Script {
+        fn new(name: &str, before: &str, after: &str) -> Self {
+            let file = std::env::temp_dir().join(format!("toolbridge-{}-{name}.sh", std::process::id()));
+            let text = format!(
+                r#"
+answer() {{ printf '{{"jsonrpc":"2.0","id":%s,"result":%s}}\n' "$1" "$2"; }}
+while IFS= read -r line; do
+  id=${{line#*'"id":'}}; id=${{id%%,*}}; id=${{id%%\}}*}}
+  case "$line" in
+    *'"server/discover"'*) printf '{{"jsonrpc":"2.0","id":%s,"error":{{"code":-32601,"message":"no"}}}}\n' "$id" ;;
+    *'"initialize"'*) answer "$id" '{{"protocolVersion":"2025-11-25","capabilities":{{"tools":{{}}}},"serverInfo":{{"name":"x","version":"1"}}}}' ;;
+    *'"tools/list"'*) answer "$id" '{{"tools":[{{"name":"t","inputSchema":{{"type":"object"}}}}]}}' ;;
+    *'"tools/call"'*)
+      printf '%s' '{before}'; yes 0, | tr -d '\n' | head -c {FROM_SERVER}; printf '%s\n' '{after}'
+      answer "$id" '{{"content":[]}}' ;;
+  esac
+done
+"#
+            );
+            fs::write(&file, text).unwrap();
+            Self(file)
+        }
+    }
+
+    impl Drop for Script {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn sec_c2_line_of_24_mib_from_an_mcp_server_costs_at_most_three_times_its_bytes() {
+        for (name, before, after) in [
+            ("notification", r#"{"jsonrpc":"2.0","method":"notifications/x","params":{"a":["#, "0]}}"),
+            (
+                "changed",
+                r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"a":["#,
+                "0]}}",
+            ),
+            (
+                "log",
+                r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":["#,
+                "0]}}",
+            ),
+            ("request", r#"{"jsonrpc":"2.0","id":1,"method":"x/y","params":{"a":["#, "0]}}"),
+            ("ping", r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":["#, "0]}}"),
+            ("question", r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"a":["#, "0]}}"),
+            ("unknown-answer", r#"{"jsonrpc":"2.0","id":77,"result":{"a":["#, "0]}}"),
+        ] {
+            let script = Script::new(name, before, after);
+            let cost = measure(|| {
+                runtime().block_on(async {
+                    let tools = mcp::stdio(["sh", script.0.to_str().unwrap()]).await.unwrap();
+                    let context = ToolContext::new("caller", Duration::from_secs(60));
+                    tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
+                });
+            });
+            assert!(cost.bytes_max <= 3 * FROM_SERVER as u64 + MORE, "{name}: {} bytes", cost.bytes_max);
+        }
+    }
+
+    #[test]
+    fn sec_c2_message_of_4_mib_to_an_mcp_server_costs_at_most_three_times_its_bytes() {
+        let zeros = "0,".repeat((4 << 20) / 2 - 200);
+        let message = format!(
+            r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"t","arguments":{{"a":[{zeros}0]}}}}}}"#
+        ) + "\n";
+        let mut answer = String::new();
+        let cost = measure(|| {
+            runtime().block_on(async {
+                let room = MemoryRoom::new();
+                let assistant = Assistant::builder().join_over(room.assistant("a")).await.unwrap();
+                let (ours, theirs) = tokio::io::duplex(64 << 10);
+                let (read, write) = tokio::io::split(theirs);
+                let serving = mcp::serve(assistant).over(read, write);
+                let (read, mut write) = tokio::io::split(ours);
+                let talk = async {
+                    write.write_all(message.as_bytes()).await.unwrap();
+                    BufReader::new(read).read_line(&mut answer).await.unwrap();
+                };
+                tokio::select! {
+                    _ = serving => {}
+                    () = talk => {}
+                }
+            });
+        });
+        assert!(answer.contains(r#""id":7"#) && answer.contains("values; the limit is 250000"), "{answer}");
+        assert!(cost.bytes_max <= 3 * message.len() as u64 + MORE, "{} bytes", cost.bytes_max);
+    }
+}

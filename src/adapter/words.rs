@@ -61,7 +61,11 @@ fn details(data: &Json) -> Option<String> {
 }
 
 fn bounded(text: &str) -> String {
-    if text.len() <= MAX_WORDS { text.to_owned() } else { format!("{}…", prefix(text, MAX_WORDS - '…'.len_utf8())) }
+    if text.len() <= MAX_WORDS {
+        text.to_owned()
+    } else {
+        format!("{}…", prefix(text, MAX_WORDS - '…'.len_utf8()))
+    }
 }
 
 /// Returns whether a character is not seen, but changes what is seen.

@@ -176,7 +176,8 @@ mod tests {
 
     #[test]
     fn only_a_name_with_an_object_is_a_call() {
-        let read = |text| command(text).map(|(tool, arguments)| (tool, arguments.ok().map(|it| it.to_json())));
+        let read =
+            |text| command(text).map(|(tool, arguments)| (tool, arguments.ok().map(|it| it.to_json())));
         assert_eq!(read(" ring {\"times\": 2}\n"), Some(("ring", Some(serde_json::json!({"times": 2})))));
         assert_eq!(read("ring {\"times\""), Some(("ring", None)));
         for other in ["", "ring", "what can you do?", "{}", "ring [1]"] {

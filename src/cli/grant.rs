@@ -54,7 +54,8 @@ impl Grant {
             Self::Start(start) => tool.name().as_str().starts_with(start),
             Self::Tool { name, source } => tool.name() == name && tool.source() == source.as_deref(),
             Self::Later { name, servers } => {
-                tool.name() == name && tool.source().is_some_and(|source| servers.iter().any(|it| it == source))
+                tool.name() == name
+                    && tool.source().is_some_and(|source| servers.iter().any(|it| it == source))
             }
         }
     }
@@ -105,7 +106,8 @@ mod tests {
 
     #[test]
     fn sec_yes_for_a_tool_or_server_is_for_no_other_source() {
-        let programs = Listed { server: None, tools: vec![tool("lamp"), tool("files.list")], is_missing: false };
+        let programs =
+            Listed { server: None, tools: vec![tool("lamp"), tool("files.list")], is_missing: false };
         let sources =
             [programs, server("files", &["lamp", "read"]), server("other", &["files.delete", "read"])];
         let tools = offered(&sources);

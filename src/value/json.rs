@@ -45,7 +45,9 @@ const MAX_JSON_VALUES: usize = 3 * Limits::VALUES;
 pub(crate) fn parse(text: &str) -> Result<Json, DecodeError> {
     let TextSize { depth, values } = measured(text);
     if depth > MAX_JSON_DEPTH {
-        return Err(DecodeError::json(format!("nesting depth {depth} exceeds the limit of {MAX_JSON_DEPTH}")));
+        return Err(DecodeError::json(format!(
+            "nesting depth {depth} exceeds the limit of {MAX_JSON_DEPTH}"
+        )));
     }
     let limit = if text.contains(MAP) { MAX_JSON_VALUES } else { Limits::VALUES };
     if values > limit {
@@ -329,13 +331,21 @@ mod tests {
         assert!(parse(&"[".repeat(100_000)).unwrap_err().to_string().contains("nesting depth 100000"));
         assert!(parse(r#""[[[\"[[[""#).is_ok());
         let many = format!("[{}0]", "0,".repeat(Limits::VALUES));
-        assert!(parse(&many).unwrap_err().to_string().contains("about 1000002 values exceed the limit of 1000000"));
+        assert!(
+            parse(&many)
+                .unwrap_err()
+                .to_string()
+                .contains("about 1000002 values exceed the limit of 1000000")
+        );
     }
 
     #[test]
     fn text_that_values_cannot_hold_is_replaced() {
         let read = |text: &str| Value::from_json(text).unwrap().to_json();
-        assert_eq!(read(r#"{"a\ud83d": ["\ude00 x", -1e999]}"#), json!({"a\u{fffd}": ["\u{fffd} x", "-1e999"]}));
+        assert_eq!(
+            read(r#"{"a\ud83d": ["\ude00 x", -1e999]}"#),
+            json!({"a\u{fffd}": ["\u{fffd} x", "-1e999"]})
+        );
         assert!(Value::from_json(r#"["\ud83d", }"#).unwrap_err().to_string().contains("line 1 column 12"));
     }
 

@@ -1,6 +1,10 @@
 //! `--mcp` of the command line: what is started, what is printed, and what is refused. The server is a shell script.
 
-use std::{net::TcpListener, process::Stdio};
+use std::{
+    io::{BufRead as _, BufReader},
+    net::TcpListener,
+    process::Stdio,
+};
 
 use crate::{
     cli::{complaint, feed, run, text, toolbridge},
@@ -82,6 +86,29 @@ fn tool_of_a_server_needs_consent_or_a_yes() {
     }
     let useless = complaint(&feed(&["client", "--yes", "lamp"], b""), 2);
     assert!(useless.contains("--rap or --acp"), "{useless}");
+}
+
+#[test]
+fn server_that_does_not_start_is_missing_at_first_and_offered_later() {
+    let (script, other) = (Script::new("cli-missing"), offering("cli-present", "ring"));
+    script.write("echo 'no such module' >&2; exit 4");
+    let (mut server, settings) = dev();
+    let servers = ["--mcp", &script.command(), "--mcp", &format!("other={}", other.command())];
+    let arguments = [&["client", "--room", "r", "--yes", "lamp", "--yes", "other.*"][..], &servers].concat();
+    let mut client =
+        toolbridge(&arguments).envs(settings).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(client.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut until = |what: &str| said.find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what}"));
+    until("joined as");
+    script.serve(":", r#"tools='{"tools":[{"name":"lamp"}]}'"#);
+    until("lamps is up");
+    client.kill().unwrap();
+    let output = client.wait_with_output().unwrap();
+    let warned = text(&output.stderr);
+    assert!(warned.contains("\"lamps\" ended (exit status: 4); it wrote: no such module"), "{warned}");
+    assert!(warned.contains("it is missing now, is started again until it works"), "{warned}");
+    server.kill().unwrap();
+    server.wait().unwrap();
 }
 
 #[tokio::test]

@@ -395,8 +395,9 @@ async fn last_event_needs_no_blank_line_at_the_end_of_its_stream() {
     })
     .await;
     let tools = mcp::http(&server.url).name("fake").await.unwrap();
-    let outcome = tools.execute(&"t".parse().unwrap(), Value::empty(), ToolContext::new("caller", Duration::from_secs(60)));
-    assert_eq!(ToolResult::of(&outcome.await.unwrap()).for_model(100).text, "ok");
+    let context = ToolContext::new("caller", Duration::from_secs(60));
+    let value = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
+    assert_eq!(ToolResult::of(&value).for_model(100).text, "ok");
 }
 
 #[tokio::test]
@@ -407,10 +408,8 @@ async fn refusal_over_http_keeps_the_words_of_the_server_without_the_address() {
         ("text/plain", "cannot post /mcp?key=hunter2", "HTTP 429: cannot post …?…"),
         ("text/html", "<p>no", "HTTP 429"),
     ] {
-        let server = Server::start(move |_, _| {
-            ok(kind, body).replacen("200 OK", "429 Too Many Requests", 1)
-        })
-        .await;
+        let server =
+            Server::start(move |_, _| ok(kind, body).replacen("200 OK", "429 Too Many Requests", 1)).await;
         let tools = mcp::http(&server.url).name("fake").await.unwrap();
         let context = ToolContext::new("caller", Duration::from_secs(60));
         let error = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap_err();

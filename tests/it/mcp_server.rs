@@ -183,7 +183,10 @@ async fn failure_is_a_result_with_text_code_and_whether_it_may_have_run() {
     assert_eq!(result["isError"], true);
     assert_eq!(result["content"][0]["text"], "there is no room");
     assert_eq!(result["structuredContent"], json!({"rooms": 0}));
-    assert_eq!(result["_meta"], json!({"dev.toolbridge/errorCode": "no_such_room", "dev.toolbridge/mayHaveRun": true}));
+    assert_eq!(
+        result["_meta"],
+        json!({"dev.toolbridge/errorCode": "no_such_room", "dev.toolbridge/mayHaveRun": true})
+    );
     let result = host.call("greet", json!({"name": 5})).await;
     assert_eq!(
         result["_meta"],
@@ -261,7 +264,11 @@ async fn call_of_a_host_that_is_gone_is_stopped_at_the_client() {
 async fn bad_input_is_refused_and_the_connection_lives() {
     let (_room, _phone, mut host) = with_phone().await;
     assert_eq!(host.tools().await.len(), 5);
-    let deep = format!(r#"{{"id":"d","jsonrpc":"2.0","method":"ping","params":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+    let deep = format!(
+        r#"{{"id":"d","jsonrpc":"2.0","method":"ping","params":{}{}}}"#,
+        "[".repeat(200),
+        "]".repeat(200)
+    );
     for (line, expected, id) in [
         ("{", -32700, None),
         ("nonsense", -32700, None),
@@ -423,7 +430,10 @@ async fn common_x7_call_beyond_64_open_ones_is_refused_as_busy() {
     }
     let result = host.call("get_battery", json!({})).await;
     assert!(result["content"][0]["text"].as_str().unwrap().starts_with("busy: 64 calls"), "{result}");
-    assert_eq!(result["_meta"], json!({"dev.toolbridge/errorCode": "busy", "dev.toolbridge/mayHaveRun": false}));
+    assert_eq!(
+        result["_meta"],
+        json!({"dev.toolbridge/errorCode": "busy", "dev.toolbridge/mayHaveRun": false})
+    );
     host.notify("notifications/cancelled", json!({"requestId": 100})).await;
     while host.call("get_battery", json!({})).await["_meta"]["dev.toolbridge/errorCode"] == "busy" {
         tokio::time::sleep(SECOND).await;
@@ -444,7 +454,10 @@ async fn client_of_another_assistant_is_named_with_what_to_do() {
         text.contains("phone is bound to another assistant") && text.contains("A client obeys one assistant"),
         "{text}"
     );
-    assert_eq!(result["_meta"], json!({"dev.toolbridge/errorCode": "not_bound", "dev.toolbridge/mayHaveRun": false}));
+    assert_eq!(
+        result["_meta"],
+        json!({"dev.toolbridge/errorCode": "not_bound", "dev.toolbridge/mayHaveRun": false})
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -79,7 +79,10 @@ async fn tool_that_fails_as_if_it_were_unknown_is_a_failed_call() {
     let answer = host.ask("tools/call", json!({"name": "show"})).await;
     let result = &answer["result"];
     assert_eq!(result["isError"], true, "{answer}");
-    assert_eq!(result["_meta"], json!({"dev.toolbridge/errorCode": "unknown_tool", "dev.toolbridge/mayHaveRun": true}));
+    assert_eq!(
+        result["_meta"],
+        json!({"dev.toolbridge/errorCode": "unknown_tool", "dev.toolbridge/mayHaveRun": true})
+    );
 }
 
 /// Reports progress twice, with a second before each and one after.

@@ -54,7 +54,8 @@ async fn sec_i10_call_of_a_host_runs_only_with_the_owners_consent() {
         let meta = json!({"bridge.consent": true, "bridge.permission": "allow_always"});
         let params = json!({"name": "erase", "arguments": arguments, "_meta": meta});
         let result = host.ask("tools/call", params).await["result"].take();
-        let denied = json!({"dev.toolbridge/errorCode": "permission_denied", "dev.toolbridge/mayHaveRun": false});
+        let denied =
+            json!({"dev.toolbridge/errorCode": "permission_denied", "dev.toolbridge/mayHaveRun": false});
         assert_eq!(result["isError"] == true, album == "Paris", "{result}");
         assert_eq!(result["_meta"] == denied, album == "Paris", "{result}");
     }
@@ -72,7 +73,8 @@ async fn wxo_w18_server_validates_inputs_and_limits_access() {
     assert_eq!(host.tools().await, ["erase"]);
     for arguments in [json!({}), json!({"album": 5}), json!({"album": null}), json!({"albums": ["Rome"]})] {
         let result = host.call("erase", arguments).await;
-        let invalid = json!({"dev.toolbridge/errorCode": "invalid_parameters", "dev.toolbridge/mayHaveRun": false});
+        let invalid =
+            json!({"dev.toolbridge/errorCode": "invalid_parameters", "dev.toolbridge/mayHaveRun": false});
         assert_eq!((&result["isError"], &result["_meta"]), (&json!(true), &invalid), "{result}");
     }
     for arguments in [json!([]), json!("Rome"), json!(5)] {

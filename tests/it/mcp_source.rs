@@ -191,8 +191,14 @@ async fn error_of_another_form_keeps_the_words_of_the_server() {
     let script = Script::new("mcp-words");
     for (error_of_server, says) in [
         (r#"{"code":"ENOENT","message":"no such file: /srv/a"}"#, "no such file: /srv/a (MCP error ENOENT)"),
-        (r#"{"code":-32000,"message":"failed","data":{"reason":"no quota"}}"#, "failed: no quota (MCP error -32000)"),
-        (r#"{"code":-32000,"message":"failed","data":"\u001b[31mno quota"}"#, "failed: [31mno quota (MCP error -32000)"),
+        (
+            r#"{"code":-32000,"message":"failed","data":{"reason":"no quota"}}"#,
+            "failed: no quota (MCP error -32000)",
+        ),
+        (
+            r#"{"code":-32000,"message":"failed","data":"\u001b[31mno quota"}"#,
+            "failed: [31mno quota (MCP error -32000)",
+        ),
         (r#"{"message":"half \ud83d"}"#, "half \u{fffd}"),
         (r#""no quota""#, "no quota"),
         ("null", "the MCP server gave no reason"),
@@ -240,7 +246,10 @@ async fn plain_object_as_a_result_is_a_text_and_reported() {
     let result = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
     assert_eq!(ToolResult::of(&result).for_model(100).text, r#"{"temperature":21}"#);
     let warned = warned.lock().unwrap();
-    assert!(warned.len() == 1 && warned[0].contains("neither `content` nor `structuredContent`"), "{warned:?}");
+    assert!(
+        warned.len() == 1 && warned[0].contains("neither `content` nor `structuredContent`"),
+        "{warned:?}"
+    );
 }
 
 #[tokio::test]

@@ -23,7 +23,8 @@ pub(crate) fn last_id(end: &[u8]) -> Option<Json> {
 
 /// Returns the text of a member.
 pub(crate) fn text(message: &[u8], key: &str) -> Option<String> {
-    let (_, value) = members(message).find(|(member, value)| *member == key.as_bytes() && value.is_complete)?;
+    let (_, value) =
+        members(message).find(|(member, value)| *member == key.as_bytes() && value.is_complete)?;
     serde_json::from_slice(value.bytes).ok()
 }
 
@@ -118,8 +119,22 @@ mod tests {
     fn id_that_is_cut_or_not_one_is_not_found() {
         let long = format!(r#"{{"id":"{}"}}"#, "x".repeat(MAX_ID));
         for message in [
-            "", "{", "[", "7", r#"{"id"#, r#"{"id":"#, r#"{"id": 12"#, r#"{"id":"a"#, r#"{"id":null}"#, r#"{"id":1.5}"#,
-            r#"{"id":[1]}"#, r#"{"id":{"id":1}}"#, r#"{"params":{"id":1}}"#, r#"{"a":"\"id\":1,"}"#, r#"{,,"id":1}"#, &long,
+            "",
+            "{",
+            "[",
+            "7",
+            r#"{"id"#,
+            r#"{"id":"#,
+            r#"{"id": 12"#,
+            r#"{"id":"a"#,
+            r#"{"id":null}"#,
+            r#"{"id":1.5}"#,
+            r#"{"id":[1]}"#,
+            r#"{"id":{"id":1}}"#,
+            r#"{"params":{"id":1}}"#,
+            r#"{"a":"\"id\":1,"}"#,
+            r#"{,,"id":1}"#,
+            &long,
         ] {
             assert_eq!(id(message.as_bytes()), None, "{message}");
         }

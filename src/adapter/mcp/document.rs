@@ -163,7 +163,8 @@ pub fn check_output(schema: &DataSchema, result: &CallToolResult) -> Result<(), 
 
 /// Returns whether a document has keys of its own, and none that says anything in MCP.
 fn is_bare(document: &Map<String, Json>) -> bool {
-    let says = ["content", "structuredContent"].iter().any(|key| document.get(*key).is_some_and(|it| !it.is_null()));
+    let says =
+        ["content", "structuredContent"].iter().any(|key| document.get(*key).is_some_and(|it| !it.is_null()));
     !says && !orchestrate::is_document(document) && document.keys().any(|key| !is_frame(key))
 }
 

@@ -194,11 +194,7 @@ impl McpTools {
     }
 
     /// Creates the source, and starts its life. `first` learns of the first start, and a life that failed then ends.
-    fn begin(
-        name: String,
-        settings: Settings,
-        first: Option<oneshot::Sender<Result<(), McpError>>>,
-    ) -> Self {
+    fn begin(name: String, settings: Settings, first: Option<oneshot::Sender<Result<(), McpError>>>) -> Self {
         let (cancels, to_cancel) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             name: name.into(),

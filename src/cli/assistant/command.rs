@@ -236,7 +236,8 @@ mod tests {
 
     #[test]
     fn invalid_command_is_reported_with_its_reason() {
-        for text in ["", "{", "nonsense", "{} {}", &"[".repeat(100_000), r#"{"type":"call","a":{"$bin":1}}"#, "[1e"]
+        for text in
+            ["", "{", "nonsense", "{} {}", &"[".repeat(100_000), r#"{"type":"call","a":{"$bin":1}}"#, "[1e"]
         {
             assert_eq!(wrong(text).0, "not_json", "{text:.20}");
         }

@@ -174,7 +174,8 @@ impl<'a> Conversation<'a> {
             Text::Plain(text) if text.trim().is_empty() => return Ok(true),
             Text::Plain(text) => command::parse(text),
             Text::TooLong { start, end } => {
-                let wrong = CommandError::new("too_long", format!("the line is longer than {MAX_LINE} bytes"));
+                let wrong =
+                    CommandError::new("too_long", format!("the line is longer than {MAX_LINE} bytes"));
                 command::unreadable(start, end, wrong)
             }
             Text::NotUtf8(line) => {

@@ -116,7 +116,9 @@ mod tests {
         let not_utf8 = Text::NotUtf8(b"\xff\xfe".to_vec());
         assert_eq!(lines, [Text::Plain("123456".into()), too_long(), Text::Plain("x".into()), not_utf8]);
         assert_eq!(all(b"1234567", 6), [too_long()]);
-        let [Text::TooLong { start, end }] = &all(&[&[b'a'; 600][..], &[b'b'; 600]].concat(), 6)[..] else { panic!() };
+        let [Text::TooLong { start, end }] = &all(&[&[b'a'; 600][..], &[b'b'; 600]].concat(), 6)[..] else {
+            panic!()
+        };
         assert_eq!((&start[..], &end[..]), (&[b'a'; ENDS][..start.len()], &[b'b'; ENDS][..]));
     }
 }

@@ -325,3 +325,24 @@ pub(super) fn closed(reason: &CloseReason) -> Json {
     line["reason"] = reason.to_string().into();
     line
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::assistant::command::{Command, parse};
+
+    #[test]
+    fn every_result_of_its_own_form_says_what_the_model_reads() {
+        let Ok(Command::Cancel(id)) = parse(r#"{"type":"cancel","id":1}"#) else { panic!("no id") };
+        let line = |value: Json| result(&id, &Ok(Value::from(value)));
+        let data = line(json!({"bridge.result": 1, "text": "", "structured": {"latitude": 52}}));
+        assert_eq!(
+            (&data["forModel"], &data["needsModel"]),
+            (&json!(r#"{"latitude":52}"#), &json!(true)),
+            "{data}"
+        );
+        let nothing = line(json!({"bridge.result": 1, "text": "", "content": []}));
+        assert!(nothing["forModel"].is_string() && nothing["needsModel"].is_boolean(), "{nothing}");
+        assert_eq!(line(json!({"latitude": 52})).get("forModel"), None);
+    }
+}

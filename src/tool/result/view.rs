@@ -35,7 +35,8 @@ impl<'a> ModelView<'a> {
         let structured = result.structured().filter(|value| {
             // Nothing is said by a null that stands next to a text.
             let is_said = value.is_nil() && !texts.is_empty();
-            let says = |value: &Value| any_says(blocks().filter_map(ContentBlock::as_text), value) == Some(true);
+            let says =
+                |value: &Value| any_says(blocks().filter_map(ContentBlock::as_text), value) == Some(true);
             !is_said && !says(value) && !wrapped(value).is_some_and(|inner| says(&inner))
         });
         texts.extend(structured.map(json_of));

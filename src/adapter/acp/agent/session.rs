@@ -144,7 +144,8 @@ where
             return;
         }
         let read = message(text).map_err(|error| error.to_string());
-        let read = read.and_then(|text| serde_json::from_str::<Json>(&text).map_err(|error| error.to_string()));
+        let read =
+            read.and_then(|text| serde_json::from_str::<Json>(&text).map_err(|error| error.to_string()));
         let message = match read {
             Ok(message) => message,
             Err(reason) => return self.unreadable(text, head::id(text), &reason).await,

@@ -96,21 +96,20 @@ impl Connection {
         let (child, stdin, stdout) = settings.command.spawn().map_err(not_started)?;
         let session = Arc::new(Session::new(Arc::clone(name), Terminals::new(options)));
         let reader = Arc::clone(&session);
-        let transport =
-            lines::lines(name, stdout, stdin, Arc::clone(&session.traffic), move |message| {
-                match (message.method.as_deref(), message.params, message.id) {
-                    (Some("session/update"), Some(params), None) => {
-                        reader.update(params);
-                        Inspected::Handled
-                    }
-                    (Some(permission::METHOD), Some(params), Some(_)) => {
-                        Inspected::PassedWith(permission::as_text(params))
-                    }
-                    // Others have no effect.
-                    (Some(method), _, None) if method != "$/cancel_request" => Inspected::Handled,
-                    _ => Inspected::Passed,
+        let transport = lines::lines(name, stdout, stdin, Arc::clone(&session.traffic), move |message| {
+            match (message.method.as_deref(), message.params, message.id) {
+                (Some("session/update"), Some(params), None) => {
+                    reader.update(params);
+                    Inspected::Handled
                 }
-            });
+                (Some(permission::METHOD), Some(params), Some(_)) => {
+                    Inspected::PassedWith(permission::as_text(params))
+                }
+                // Others have no effect.
+                (Some(method), _, None) if method != "$/cancel_request" => Inspected::Handled,
+                _ => Inspected::Passed,
+            }
+        });
         let handler = Handler {
             agent: permission::Agent {
                 name: Arc::clone(name),
@@ -309,10 +308,7 @@ impl Live {
 ///
 /// # Errors
 /// [`AcpError::Setting`].
-pub(super) fn folders<'a>(
-    name: &str,
-    settings: &'a Settings,
-) -> Result<(&'a str, Option<Folder>), AcpError> {
+pub(super) fn folders<'a>(name: &str, settings: &'a Settings) -> Result<(&'a str, Option<Folder>), AcpError> {
     let wrong = |reason: String| AcpError::Setting { agent: name.to_owned(), reason };
     let folder = settings.folder.to_str().filter(|_| settings.folder.is_absolute());
     let folder = folder.ok_or_else(|| wrong("its folder is not an absolute path in UTF-8".to_owned()))?;

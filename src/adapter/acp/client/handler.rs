@@ -124,7 +124,8 @@ impl Handler {
             }
             UNREADABLE => {
                 let reason = params["reason"].as_str().unwrap_or_default();
-                let text = format!("the message cannot be read: {}", crate::value::prefix(reason, MAX_REASON));
+                let text =
+                    format!("the message cannot be read: {}", crate::value::prefix(reason, MAX_REASON));
                 Err(error(ErrorCode::PARSE_ERROR, text))
             }
             _ => Err(not_offered(method)),

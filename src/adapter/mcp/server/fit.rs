@@ -39,11 +39,8 @@ pub(super) fn fit_structured(document: &mut Document) {
         return;
     };
     if let Some(Json::Array(blocks)) = document.get_mut("content") {
-        let says_it = |block: &Json| {
-            block["text"]
-                .as_str()
-                .is_some_and(|text| value(text).is_ok_and(|it| it == data))
-        };
+        let says_it =
+            |block: &Json| block["text"].as_str().is_some_and(|text| value(text).is_ok_and(|it| it == data));
         if !blocks.iter().any(says_it) {
             blocks.push(text(&data));
         }

@@ -179,7 +179,10 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Connection<R> {
 }
 
 /// Writes lines until the transport is dropped.
-async fn write_lines(mut write: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Written>) -> io::Result<()> {
+async fn write_lines(
+    mut write: impl AsyncWrite + Unpin,
+    mut lines: mpsc::Receiver<Written>,
+) -> io::Result<()> {
     while let Some((mut line, written)) = lines.recv().await {
         line.push('\n');
         write.write_all(line.as_bytes()).await?;

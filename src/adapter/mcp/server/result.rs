@@ -15,7 +15,8 @@ const CODE: &str = "dev.toolbridge/errorCode";
 const MAY_HAVE_RUN: &str = "dev.toolbridge/mayHaveRun";
 
 /// What the model reads before a result that lacks the data that its tool declares.
-const NO_DATA: &str = "The tool has run, and its result lacks the structured data that it declares. It returned:";
+const NO_DATA: &str =
+    "The tool has run, and its result lacks the structured data that it declares. It returned:";
 
 /// Returns the document of a call's value.
 pub(super) fn of_value(value: &Value) -> Document {
@@ -102,4 +103,26 @@ fn document(written: &CallToolResult) -> Document {
 fn content(written: &CallToolResult) -> Json {
     let result = CallToolResult::from(written.result.clone().without_native(&[""]));
     object(&result.write()).ok().and_then(|mut it| it.shift_remove("content")).unwrap_or_else(|| json!([]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_without_the_data_that_its_tool_declares_is_an_error_with_its_content() {
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let document = of_promised(
+            &CallToolResult::read(&json!({"content": [text("21")]}).to_string())
+                .unwrap()
+                .into_outcome()
+                .unwrap(),
+        );
+        assert_eq!(document["isError"], true);
+        assert_eq!(document["content"], json!([text(NO_DATA), text("21")]));
+        assert_eq!(document["_meta"], json!({(CODE): "execution_error", (MAY_HAVE_RUN): true}));
+        let with_data = json!({"content": [text("21")], "structuredContent": {"n": 21}});
+        let value = CallToolResult::read(&with_data.to_string()).unwrap().into_outcome().unwrap();
+        assert_eq!(Json::Object(of_promised(&value)), with_data);
+    }
 }

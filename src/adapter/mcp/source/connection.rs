@@ -18,7 +18,8 @@ use rmcp::{
         SubscriptionFilter,
     },
     service::{
-        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions, RunningService, ServiceError,
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, Peer, PeerRequestOptions,
+        RunningService, ServiceError,
     },
     transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig},
 };
@@ -322,9 +323,7 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
             Ok(page)
         }
         Ok(Ok(Answer::Error(error))) => Err(fail(format!("it lists no tools: {}", error.words()))),
-        Ok(Ok(Answer::Unreadable(reason))) => {
-            Err(fail(format!("its tool list cannot be read: {reason}")))
-        }
+        Ok(Ok(Answer::Unreadable(reason))) => Err(fail(format!("its tool list cannot be read: {reason}"))),
         Ok(Ok(Answer::TooLarge(size))) => Err(fail(format!("its tool list has {size} bytes"))),
         Ok(_) => Err(fail("it ended".to_owned())),
         Err(_) => Err(fail(format!("it did not list its tools within {} s", LIST_LIMIT.as_secs()))),
@@ -344,8 +343,12 @@ fn plain(error: &ClientInitializeError) -> String {
             format!("it refuses the connection: {said} ({})", error.code.0)
         }
         ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
-            let versions: Vec<_> = server_supported.iter().take(MAX_NAMED).map(|it| words::line(it.as_str())).collect();
-            format!("it speaks no version of the protocol that toolbridge speaks, but {}", versions.join(", "))
+            let versions: Vec<_> =
+                server_supported.iter().take(MAX_NAMED).map(|it| words::line(it.as_str())).collect();
+            format!(
+                "it speaks no version of the protocol that toolbridge speaks, but {}",
+                versions.join(", ")
+            )
         }
         ClientInitializeError::ConflictInitResponseId(..)
         | ClientInitializeError::UncorrelatedErrorResponse { .. } => {

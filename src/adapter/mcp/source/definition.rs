@@ -151,8 +151,10 @@ mod tests {
 
     #[test]
     fn hints_that_are_false_the_title_of_the_annotations_and_meta_are_kept() {
-        let annotations = json!({"destructiveHint": false, "openWorldHint": false, "readOnlyHint": "no", "title": "Short"});
-        let definition = json!({"name": "t", "title": "Long", "annotations": annotations, "_meta": {"example.com/a": 1}});
+        let annotations =
+            json!({"destructiveHint": false, "openWorldHint": false, "readOnlyHint": "no", "title": "Short"});
+        let definition =
+            json!({"name": "t", "title": "Long", "annotations": annotations, "_meta": {"example.com/a": 1}});
         let tool = tool(&definition, &Policy::default());
         let hints = tool.hints();
         assert_eq!((hints.destructive, hints.open_world), (Some(false), Some(false)));

@@ -160,9 +160,14 @@ impl HttpClient {
 
     /// Returns what the body of a refusal says, without the token.
     async fn said(&self, response: Response) -> Option<String> {
-        let bearer = self.bearer.as_ref().and_then(|it| it.to_str().ok()).and_then(|it| it.split_once(' '));
-        let secrets: Vec<&str> = bearer.into_iter().map(|(_, token)| token).collect();
+        let secrets: Vec<&str> = self.token().into_iter().collect();
         words::of_response(response, &secrets).await
+    }
+
+    /// Returns the bearer token.
+    fn token(&self) -> Option<&str> {
+        let (_, token) = self.bearer.as_ref()?.to_str().ok()?.split_once(' ')?;
+        Some(token)
     }
 
     /// Refuses redirects, and answers that demand a token.
@@ -237,8 +242,11 @@ impl HttpClient {
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let (mut body, mut said) = (Vec::new(), None);
         if media_type(&response) == Some(JSON) {
+            let url = response.url().clone();
             body = self.body(response).await?;
-            said = words::of_body(&body[..body.len().min(MAX_REFUSAL)], &[]);
+            let secrets: Vec<&str> =
+                [Some(url.path()), url.query(), self.token()].into_iter().flatten().collect();
+            said = words::of_body(&body[..body.len().min(MAX_REFUSAL)], &secrets);
         } else if status != StatusCode::NOT_FOUND && status != StatusCode::METHOD_NOT_ALLOWED {
             said = self.said(response).await;
         }
@@ -346,7 +354,8 @@ impl HttpClient {
         else {
             return;
         };
-        self.requests.complete(id, Answer::Ended(format!("its answer cannot be resumed: {}", plain(failure)).into()));
+        self.requests
+            .complete(id, Answer::Ended(format!("its answer cannot be resumed: {}", plain(failure)).into()));
         if matches!(failure, StreamableHttpError::Client(HttpError::Unreachable { .. })) {
             self.requests.disconnect();
         }

@@ -15,8 +15,8 @@ use std::{
 
 use rmcp::model::{
     ClientJsonRpcMessage, ClientRequest, CustomRequest, ErrorCode as McpCode, ErrorData, GetExtensions as _,
-    GetMeta as _, JsonObject, JsonRpcMessage, ListToolsResult, NumberOrString, PingRequest, ProgressToken, RequestId,
-    ServerJsonRpcMessage, ServerRequest, ServerResult, Tool,
+    GetMeta as _, JsonObject, JsonRpcMessage, ListToolsResult, NumberOrString, PingRequest, ProgressToken,
+    RequestId, ServerJsonRpcMessage, ServerRequest, ServerResult, Tool,
 };
 use serde::Deserialize;
 use serde_json::{Value as Json, value::RawValue};
@@ -64,8 +64,11 @@ const MAX_METHOD: usize = 128;
 pub(super) const UNREADABLE: &str = "unreadable";
 
 /// The notifications that `rmcp` needs. Others have no effect, and are not read.
-const NOTIFICATIONS: [&str; 3] =
-    ["notifications/cancelled", "notifications/subscriptions/acknowledged", "notifications/tools/list_changed"];
+const NOTIFICATIONS: [&str; 3] = [
+    "notifications/cancelled",
+    "notifications/subscriptions/acknowledged",
+    "notifications/tools/list_changed",
+];
 
 /// The longest id of an event, in bytes. A stream whose events have longer ones counts as one that cannot be resumed.
 const MAX_EVENT_ID: usize = 1 << 10;
@@ -125,7 +128,8 @@ impl Failure {
 
     /// Returns the error for `rmcp`.
     fn to_rmcp(&self, id: RequestId) -> ServerJsonRpcMessage {
-        let code = self.code.and_then(|code| i32::try_from(code).ok()).map_or(McpCode::INTERNAL_ERROR, McpCode);
+        let code =
+            self.code.and_then(|code| i32::try_from(code).ok()).map_or(McpCode::INTERNAL_ERROR, McpCode);
         JsonRpcMessage::error(ErrorData::new(code, words::line(&self.message), None), Some(id))
     }
 }
@@ -596,7 +600,8 @@ fn own_result(own: Own, result: &RawValue) -> Result<String, String> {
     let text = json::message(result.get().as_bytes()).map_err(|error| format!("cannot be read: {error}"))?;
     if own == Own::Initialize {
         let result: Json = serde_json::from_str(&text).map_err(|error| format!("cannot be read: {error}"))?;
-        let lacks = INITIALIZE.iter().find(|(pointer, is_right)| !result.pointer(pointer).is_some_and(is_right));
+        let lacks =
+            INITIALIZE.iter().find(|(pointer, is_right)| !result.pointer(pointer).is_some_and(is_right));
         if let Some((pointer, _)) = lacks {
             let name = pointer.trim_start_matches('/').replace('/', ".");
             let how = if result.pointer(pointer).is_some() { "has another type of" } else { "lacks" };
