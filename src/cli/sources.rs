@@ -147,8 +147,8 @@ impl SourceArguments {
         // In the order in which the participant gets them: it decides about names that several have.
         let of_programs = programs.iter().map(|it| listed(None, it));
         let of_servers = offered.iter().map(|it| listed(it.name(), it));
-        let of_toolsets = toolsets.iter().map(|it| listed(it.name(), it));
-        // The tool of an agent is known before the agent is up.
+        // A toolset that is down can be allowed as a whole. The tool of an agent is known before the agent is up.
+        let of_toolsets = toolsets.iter().map(|it| Listed { is_missing: false, ..listed(it.name(), it) });
         let of_agents = started_agents
             .iter()
             .map(|it| Listed { is_missing: false, ..listed(Some(it.name().to_owned()), it) });

@@ -572,8 +572,17 @@ async fn acp_c13_junk_is_skipped_and_half_lines_are_joined() {
         .line(&format!(r#"{{"jsonrpc":"2.0","id":2,"method":"x","params":["{}"]}}"#, "x".repeat(8 << 20)))
         .await;
     editor.line(r#"[{"jsonrpc":"2.0","id":1,"method":"initialize"}]"#).await;
-    let refused = editor.next().await;
-    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(null), &json!(-32600)));
+    // Whoever sent a request with an id that can be read waits for an answer.
+    for (id, code, says) in [
+        (json!(1), -32600, "not a request of JSON-RPC 2.0"),
+        (json!(1), -32700, "200001 levels deep; the limit is 120"),
+        (json!(2), -32700, "the limit is 8388608"),
+        (json!(null), -32600, "batches are not supported"),
+    ] {
+        let refused = editor.next().await;
+        assert_eq!((&refused["id"], &refused["error"]["code"]), (&id, &json!(code)), "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains(says), "{refused}");
+    }
     let request = json!({"jsonrpc": "2.0", "id": "half", "method": "no/such"}).to_string();
     let (first, second) = request.split_at(20);
     editor.input.write_all(first.as_bytes()).await.unwrap();

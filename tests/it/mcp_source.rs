@@ -278,7 +278,7 @@ async fn wrong_answer_to_initialize_is_named() {
             "it refuses `initialize`: no license (MCP error -32603)",
         ),
     ] {
-        let error = script.server("", &more).await.unwrap_err().to_string();
+        let error = script.server(":", &more).await.unwrap_err().to_string();
         assert!(error.starts_with("MCP server \"fake\": ") && error.contains(says), "{error}");
     }
 }

@@ -183,7 +183,7 @@ impl Ignored {
 pub(super) struct Requests {
     open: Mutex<Open>,
     disconnected: CancellationToken,
-    /// The server has closed its output.
+    /// The server has closed its output or its input.
     has_ended: AtomicBool,
     /// An event stream has stopped within an event.
     pub(super) is_within_event: Arc<AtomicBool>,
@@ -343,12 +343,12 @@ impl Requests {
         lock(&self.failure).clone()
     }
 
-    /// Notes that the server has closed its output.
+    /// Notes that the server has closed its output or its input.
     pub(super) fn note_end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the server has closed its output, before toolbridge closed the connection.
+    /// Returns whether the server has closed its output or its input, before toolbridge closed the connection.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }

@@ -186,6 +186,7 @@ async fn write(
         let has_failed = result.is_err();
         let _ = written.send(result); // rmcp may have stopped
         if has_failed {
+            requests.note_end(); // it has closed its input
             return;
         }
     }
