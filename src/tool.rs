@@ -55,6 +55,7 @@ pub use prompt::{
 pub use report_error::ReportError;
 #[cfg(feature = "runtime")]
 pub use reporter::{Report, Reported, Reporter};
+pub(crate) use result::public;
 pub use result::{
     Audience, BlockKind, ContentBlock, Cut, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource,
     Media, ModelView, Native, ToolResult, ToolSystem, Widget,

@@ -5,6 +5,7 @@ use std::{fmt, future::Future, time::Instant};
 use crate::{
     tool::{
         CallId, Outcome, Prompt, PromptAnswer, Tool, ToolError, ToolName,
+        public::stripped,
         source::{ToolContext, ToolSource},
     },
     transport::Identity,
@@ -71,6 +72,7 @@ where
     async fn execute(&self, tool: &ToolName, parameters: Value, context: ToolContext) -> Outcome {
         let prompt = Prompt::read(tool, &parameters)?;
         let asked = prompt.clone();
+        let parameters = stripped(&parameters);
         let answer = (self.0)(PromptRequest { prompt, parameters, context }).await?;
         asked.answered(&answer)
     }

@@ -67,12 +67,12 @@ impl Entry {
 /// How many values a frame shown as JSON may have: each takes about 200 bytes during conversion.
 const MAX_SHOWN: usize = 200_000;
 
-/// Returns the frame as canonical JSON, or why it cannot be shown.
+/// Returns the frame as canonical JSON without what is for the model alone, or why it cannot be shown.
 pub(super) fn frame_json(frame: &Frame) -> Result<Value, String> {
     if !can_be_shown(frame.as_bytes()) {
         return Err(format!("it has more than {MAX_SHOWN} values, too many to show as JSON"));
     }
-    frame.to_json().map_err(|error| error.to_string())
+    frame.to_public_json().map_err(|error| error.to_string())
 }
 
 /// Whether the value is small enough to be shown as JSON.

@@ -21,8 +21,8 @@ mod view;
 
 use crate::{
     tool::{
-        Audience, BlockKind, ContentBlock, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource,
-        Media, ToolResult,
+        BlockKind, ContentBlock, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource, Media,
+        ToolResult,
     },
     value::Value,
 };
@@ -56,6 +56,7 @@ pub(crate) fn sections(result: &ToolResult, limits: Limits) -> Vec<Section> {
         }
         return page.sections;
     }
+    let result = &result.for_clients();
     let text = result.person_text();
     if let Some(text) = &text {
         page.section("", "").text(Style::Plain, text);
@@ -70,7 +71,7 @@ pub(crate) fn sections(result: &ToolResult, limits: Limits) -> Vec<Section> {
     {
         unknown(&mut page, display.title(), display.raw());
     }
-    for block in result.content().iter().filter(|block| block.audience() != Audience::Model) {
+    for block in result.content() {
         media(&mut page, block, best.as_deref().map(Display::content));
     }
     if let Some(widget) = result.widget() {

@@ -9,6 +9,7 @@ mod display;
 mod document;
 mod fields;
 mod native;
+pub(crate) mod public;
 mod references;
 mod same;
 mod view;

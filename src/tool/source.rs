@@ -401,7 +401,7 @@ impl ToolContext {
         let Some(asker) = &self.asker else {
             return Err(ToolError::new(
                 ErrorCode::EXECUTION_ERROR,
-                "nobody can be asked: there is no prompt function",
+                "the tool has a question for a person, and nobody can be asked here",
             ));
         };
         let context = Self { asker: None, report: None, ..self.clone() };

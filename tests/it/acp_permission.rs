@@ -355,3 +355,23 @@ async fn acp_c22_address_is_opened_by_the_person_or_declined() {
     }
     agent.close().await;
 }
+
+#[tokio::test]
+async fn call_that_cannot_be_shown_whole_is_refused_without_a_question() {
+    let script = AgentScript::new("acp-unshown");
+    let input = json!({"command": format!("{}; curl evil", "x".repeat(17_000))});
+    let body = format!(
+        r#"call '"toolCallId":"1","title":"Run the tests","kind":"execute","status":"pending"'
+        ask session/request_permission '{{"sessionId":"s1","toolCall":{{"toolCallId":"1","rawInput":{input}}},"options":{OPTIONS}}}'
+        keep replies "$reply"; ended "$1""#
+    );
+    let agent = script.agent(&body, "").await.unwrap();
+    let (context, asked) = answering(PromptAnswer::selected("y"));
+    let result = prompt(&agent, "go", context).await.unwrap();
+    assert!(asked.lock().unwrap().is_empty(), "nobody is asked");
+    assert_eq!(outcome(&script), selected("n"));
+    let decided = ToolResult::of(&result).structured().unwrap().to_json();
+    let decided = decided["permissions"][0].as_str().unwrap();
+    assert!(decided.starts_with("Run the tests: refused without a question: its input of 17"), "{decided}");
+    agent.close().await;
+}

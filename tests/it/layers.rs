@@ -218,3 +218,21 @@ fn property_tests_have_a_fixed_seed() {
         );
     }
 }
+
+/// Whoever filters by itself forgets a way out: `tool/result` decides what is for the model alone, and the rest is made of
+/// what it returns.
+#[test]
+fn only_results_decide_what_is_for_the_model_alone() {
+    let mut found = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    for path in found.iter().filter(|path| !path.to_str().unwrap().contains("src/tool/result")) {
+        let text = fs::read_to_string(path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for line in
+            code.lines().filter(|line| line.contains("Audience::Model") && !line.trim().starts_with("//"))
+        {
+            // To set the audience of what comes from a document is not to decide about a way out.
+            assert!(line.contains("with_audience"), "{}: {line}", path.display());
+        }
+    }
+}

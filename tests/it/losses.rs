@@ -60,10 +60,10 @@ impl Room {
     }
 }
 
-type Sent = Vec<Outcome>;
+pub(crate) type Sent = Vec<Outcome>;
 
 /// Sends outcomes to a host of MCP, and returns what it gets.
-async fn by_mcp(outcomes: Sent) -> Vec<Json> {
+pub(crate) async fn by_mcp(outcomes: Sent) -> Vec<Json> {
     let room = Room::new().await;
     let mut host = Host::initialized(mcp::serve(room.assistant.clone())).await;
     let mut got = Vec::new();
@@ -75,7 +75,7 @@ async fn by_mcp(outcomes: Sent) -> Vec<Json> {
 }
 
 /// Sends outcomes to a runtime of RAP.
-async fn by_rap(outcomes: Sent) -> Vec<Json> {
+pub(crate) async fn by_rap(outcomes: Sent) -> Vec<Json> {
     let room = Room::new().await;
     let toolset = rap::serve(room.assistant.clone()).allow_callback("127.0.0.1".parse().unwrap());
     let listener = toolset.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
@@ -103,7 +103,7 @@ async fn once(_: UserPrompt, turn: AgentTurn) -> Result<TurnEnd, ToolError> {
 }
 
 /// Sends outcomes to an editor of ACP.
-async fn by_acp(outcomes: Sent) -> Vec<Json> {
+pub(crate) async fn by_acp(outcomes: Sent) -> Vec<Json> {
     let room = Room::new().await;
     let (ours, theirs) = tokio::io::duplex(1 << 20);
     let (read, write) = tokio::io::split(theirs);
@@ -137,7 +137,7 @@ async fn by_acp(outcomes: Sent) -> Vec<Json> {
 }
 
 /// Gives outcomes to a runtime of agent-air.
-async fn by_agent_air(outcomes: Sent) -> Vec<Json> {
+pub(crate) async fn by_agent_air(outcomes: Sent) -> Vec<Json> {
     let room = Room::new().await;
     let mut got = Vec::new();
     for outcome in outcomes {

@@ -106,6 +106,8 @@ mod mcp_server_http;
 mod mcp_server_rules;
 #[cfg(all(feature = "mcp", unix))]
 mod mcp_source;
+#[cfg(all(feature = "cli", unix))]
+mod model_only;
 #[cfg(feature = "record")]
 mod observed;
 mod options;

@@ -12,7 +12,10 @@ use serde::{
 };
 use serde_json::{Value as Json, value::RawValue};
 
-use crate::adapter::json::{DocumentError, measure, object, value};
+use crate::{
+    adapter::json::{DocumentError, measure, object, value},
+    tool::public::strip,
+};
 
 /// The most fields of a call, those included that no version of the protocol has.
 const MAX_FIELDS: usize = 64;
@@ -191,6 +194,61 @@ impl ToolCall {
             Some((_, own)) => *own = value,
             None => self.fields.push((name, value)),
         }
+    }
+}
+
+/// What anyone but the model may see of a call. What is shown of a call in progress, and what a person is asked about it, is
+/// made of this.
+#[derive(Clone, Copy)]
+pub(super) struct PublicCall<'a>(&'a ToolCall);
+
+impl<'a> From<&'a ToolCall> for PublicCall<'a> {
+    fn from(call: &'a ToolCall) -> Self {
+        Self(call)
+    }
+}
+
+impl PublicCall<'_> {
+    /// As [`ToolCall::id`].
+    pub(super) fn id(self) -> Option<String> {
+        self.0.id()
+    }
+
+    /// As [`ToolCall::title`].
+    pub(super) fn title(self) -> Option<String> {
+        self.0.title()
+    }
+
+    /// As [`ToolCall::name`].
+    pub(super) fn name(self) -> Option<String> {
+        self.0.name()
+    }
+
+    /// As [`ToolCall::kind`].
+    pub(super) fn kind(self) -> String {
+        self.0.kind()
+    }
+
+    /// As [`ToolCall::status`].
+    pub(super) fn status(self) -> CallStatus {
+        self.0.status()
+    }
+
+    /// As [`ToolCall::field`], without the blocks for the model alone.
+    pub(super) fn field(self, name: &str) -> Option<Json> {
+        let mut field = self.0.field(name)?;
+        strip(&mut field);
+        Some(field)
+    }
+
+    /// Returns the input as it is: a person decides about all of it.
+    pub(super) fn input(self) -> Option<Json> {
+        self.0.field("rawInput")
+    }
+
+    /// Returns how many blocks of the content are for the model alone.
+    pub(super) fn hidden_blocks(self) -> usize {
+        self.0.field("content").map_or(0, |mut content| strip(&mut content))
     }
 }
 

@@ -9,9 +9,9 @@ use super::{
     document::Document,
 };
 use crate::{
-    ContentBlock, Display, DisplayContent, ErrorCode, Native, Outcome, ToolError, ToolResult, ToolSystem,
-    Value,
+    ContentBlock, Display, DisplayContent, Native, Outcome, ToolError, ToolResult, ToolSystem, Value,
     adapter::{json::value, patch},
+    tool::public::Public,
 };
 
 /// The longest output that is also offered as structured data, in bytes: the data is a second copy of it on the wire.
@@ -19,6 +19,9 @@ const MAX_STRUCTURED: usize = 256 * 1024;
 
 /// The deepest nesting of a value that becomes a part of a result. A deeper one stays in the native document alone.
 const MAX_LEVELS: usize = 32;
+
+/// What is shown in place of an output that is for the model alone.
+const FOR_THE_MODEL: &str = "(this result is for the model alone)";
 
 /// The fields of a display in toolbridge's form, which an unknown field must not repeat.
 const DISPLAY_FIELDS: [&str; 3] = ["type", "text", "language"];
@@ -44,13 +47,13 @@ impl Document {
     /// Returns it as the outcome of a tool, for a [`ToolSource`](crate::ToolSource).
     ///
     /// # Errors
-    /// A failed tool's output is the message of the error, whose code is `execution_error` and whose partial result is the
-    /// whole result.
+    /// The beginning of a failed tool's output, at most 2 KiB, is the message of the error. Its code is `execution_error`, and
+    /// its partial result is the whole result.
     pub fn to_outcome(&self) -> Outcome {
-        let value = self.to_result().to_value();
+        let result = self.to_result();
         match self.is_error() {
-            false => Ok(value),
-            true => Err(ToolError::new(ErrorCode::EXECUTION_ERROR, self.output()).with_partial(value)),
+            false => Ok(result.to_value()),
+            true => Err(ToolError::of_result(&result, Public::text, ToolError::LOCAL_MESSAGE)),
         }
     }
 
@@ -126,7 +129,11 @@ fn shown(display: &DisplayConfig, output: &str) -> Display {
 fn display_of(result: &ToolResult, output: &str) -> Option<DisplayConfig> {
     // The first form that a document can hold, otherwise the text for people.
     let known = result.display().iter().find(|it| form_of(it.content()).is_some()).map(Cow::Borrowed);
-    let shown = known.or_else(|| result.for_display(&[]))?;
+    let Some(shown) = known.or_else(|| result.for_display(&[])) else {
+        // Without a display, the output would be shown.
+        let hidden = || DisplayConfig::default().with_field("content", FOR_THE_MODEL);
+        return (!result.hides_nothing()).then(hidden);
+    };
     let (content_type, text) = form_of(shown.content())?;
     let title = shown.title().unwrap_or_default();
     if content_type == ContentType::Text && text == output && title.is_empty() && !shown.is_collapsed() {

@@ -3,17 +3,14 @@
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    Audience, BlockKind, ContentBlock, DataSchema, ErrorCode, Media, Native, Outcome, SchemaError, ToolError,
-    ToolResult, ToolSystem, Value,
+    BlockKind, ContentBlock, DataSchema, Media, Native, Outcome, SchemaError, ToolError, ToolResult,
+    ToolSystem, Value,
     adapter::{
         json::{DocumentError, object},
         orchestrate,
     },
-    value::prefix,
+    tool::public::Public,
 };
-
-/// The longest error message, in bytes. The partial result of the failure has all of the text.
-const MAX_MESSAGE: usize = 2 * 1024;
 
 /// The result of a call in MCP: its content, and whether the tool reports it as an error.
 ///
@@ -91,11 +88,10 @@ impl CallToolResult {
     /// # Errors
     /// The document reports an error.
     pub fn into_outcome(self) -> Outcome {
-        let value = self.result.to_value();
         if !self.is_error {
-            return Ok(value);
+            return Ok(self.result.to_value());
         }
-        Err(ToolError::new(ErrorCode::EXECUTION_ERROR, message(&self.result)).with_partial(value))
+        Err(ToolError::of_result(&self.result, Public::text, "the tool reports an error without a text"))
     }
 
     /// Returns the document.
@@ -204,16 +200,6 @@ fn read(block: &Json, place: String) -> ContentBlock {
     let read = ContentBlock::from_value(&block.into());
     // Other values are carried without fields.
     if block.is_object() || block.is_string() { read.with_native_pointer(place) } else { read }
-}
-
-/// Returns the texts that a person may read.
-fn message(result: &ToolResult) -> String {
-    let blocks = result.content().iter().filter(|block| block.audience() != Audience::Model);
-    let text = blocks.filter_map(ContentBlock::as_text).collect::<Vec<_>>().join("\n");
-    match prefix(&text, MAX_MESSAGE) {
-        "" => "the tool reports an error without a text".into(),
-        text => text.to_owned(),
-    }
 }
 
 /// Returns a block in MCP's form. One without a type becomes a text.

@@ -1,15 +1,12 @@
 //! The result of a call: a `tool_result` message.
 
-use crate::{ErrorCode, Outcome, ToolError, ToolResult, adapter::json::DocumentError, value::prefix};
+use crate::{Outcome, ToolError, ToolResult, adapter::json::DocumentError, tool::public::Public};
 
 mod read;
 mod write;
 
 /// What the text of a failure begins with.
 const ERROR_PREFIX: &str = "Error: ";
-
-/// The longest error message, in bytes. The partial result of the failure has all of the text.
-const MAX_MESSAGE: usize = 2 * 1024;
 
 /// The result of a call in RAP: a `tool_result` message.
 ///
@@ -89,11 +86,9 @@ impl RapResult {
     /// # Errors
     /// The result is a failure.
     pub fn into_outcome(self) -> Outcome {
-        let value = self.result.to_value();
         if !self.is_error {
-            return Ok(value);
+            return Ok(self.result.to_value());
         }
-        let text = read::text_of(&self.result);
-        Err(ToolError::new(ErrorCode::EXECUTION_ERROR, prefix(&text, MAX_MESSAGE)).with_partial(value))
+        Err(ToolError::of_result(&self.result, Public::text, "the tool reports an error without a text"))
     }
 }

@@ -4,17 +4,23 @@ use bytes::Bytes;
 use serde_json::{Map, Number, Value};
 
 use super::{
-    Frame, Kind, dialect,
+    Frame, Kind, Message, ToolUseResult, dialect,
     dialect::{Entry, Fields},
     read::{Failure, ResultIds, list},
 };
-use crate::value::{
-    DecodeError, object, parse,
-    scan::Span,
-    to_json,
-    token::{Token, skip},
-    write::Write,
-    write_json,
+use crate::{
+    tool::{
+        ToolResult,
+        public::{public_message, public_value, strip},
+    },
+    value::{
+        DecodeError, object, parse,
+        scan::Span,
+        to_json,
+        token::{Token, skip},
+        write::Write,
+        write_json,
+    },
 };
 
 impl Frame {
@@ -36,6 +42,29 @@ impl Frame {
             json.insert("extra".into(), object(extra));
         }
         Ok(json.into())
+    }
+
+    /// Returns the frame as canonical JSON, without what is for the model alone (`wire.md`, section 3.3): for everybody
+    /// who is not the model.
+    ///
+    /// Blocks for the model alone are removed wherever they are. The result of a call loses what else says the same, as
+    /// [`ToolResult::for_clients`](crate::ToolResult::for_clients) does, and so does the message of its failure.
+    ///
+    /// # Errors
+    /// If the body is malformed; see [`message`](Frame::message).
+    pub fn to_public_json(&self) -> Result<Value, DecodeError> {
+        let message = self.message()?;
+        let mut json = self.to_json()?;
+        if let Message::ToolUseResult(ToolUseResult { result: Some(result), error_message, .. }) = message
+            && !ToolResult::of(&result).hides_nothing()
+        {
+            json["body"]["result"] = public_value(&result).to_json();
+            if let Some(text) = error_message {
+                json["body"]["errorMessage"] = public_message(&text, Some(&result)).into();
+            }
+        }
+        strip(&mut json);
+        Ok(json)
     }
 
     /// Parses a frame from canonical JSON and adds nothing.

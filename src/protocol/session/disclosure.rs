@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     protocol::frame::{Message, Meta, ToolProgress, ToolUseRequest},
-    tool::{ToolError, ToolName, ToolResult, Visibility},
+    tool::{ToolError, ToolName, ToolResult, Visibility, public::public_message},
     transport::Identity,
     value::Value,
 };
@@ -133,6 +133,7 @@ fn for_clients(message: &Message) -> Option<Message> {
     let shown = result.for_clients();
     let mut it = it.clone();
     if shown != result {
+        it.error_message = it.error_message.map(|text| public_message(&text, it.result.as_ref()).to_owned());
         it.result = Some(shown.to_value());
     }
     Some(Message::ToolUseResult(it))

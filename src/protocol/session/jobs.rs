@@ -23,7 +23,7 @@ use crate::{
     protocol::frame::{Message, Meta, ToolProgress},
     tool::{
         BargeIn, CallId, Consent, ErrorCode, Job, Outcome, Progress, StopReason, Tool, ToolError, ToolName,
-        Visibility,
+        Visibility, public::stripped,
     },
     transport::{Identity, Sid},
     value::{Value, floor_char},
@@ -371,8 +371,10 @@ fn is_bare(progress: &Progress) -> bool {
     progress.message.is_none() && progress.content.is_none()
 }
 
-/// Cuts progress to the allowed size: first the structured content is dropped, then the end of the text.
+/// Removes what is for the model alone, and cuts progress to the allowed size: first the structured content is dropped, then
+/// the end of the text.
 pub(super) fn fitted(mut progress: Progress, limit: usize) -> Progress {
+    progress.content = progress.content.map(|content| stripped(&content));
     let text = progress.message.as_ref().map_or(0, String::len);
     if text + progress.content.as_ref().map_or(0, |content| content.as_bytes().len()) > limit {
         progress.content = None;

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     protocol::frame::{Message, Meta, ViewUpdate},
-    tool::ReportError,
+    tool::{ReportError, public::stripped},
     transport::Identity,
     value::Value,
 };
@@ -200,7 +200,7 @@ fn post(cx: &mut Context, peers: &Peers, delivery: &mut Delivery, mut to: Vec<Id
 
 /// A state whose content is nil ends its view.
 pub(super) fn update(view: &str, content: Value, text: Option<String>) -> ViewUpdate {
-    let mut update = ViewUpdate::new(view, content);
+    let mut update = ViewUpdate::new(view, stripped(&content));
     update.text = text;
     update
 }

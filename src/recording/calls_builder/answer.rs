@@ -7,7 +7,7 @@ use super::{
 use crate::{
     protocol::frame::{ControlStop, Frame, ToolUseResult},
     recording::{Direction, Moment, REDACTED, Recorded, RecordedCall, RecordedOutcome, original::value_size},
-    tool::{ErrorCode, Execution, StopReason},
+    tool::{ErrorCode, Execution, StopReason, public::public_message},
     transport::Identity,
     value::prefix,
 };
@@ -30,7 +30,10 @@ impl CallsBuilder {
                         prefix(code.as_str(), MAX_WORD).into()
                     }
                 }),
-                message: result.error_message.as_deref().map(shortened),
+                message: result
+                    .error_message
+                    .as_deref()
+                    .map(|text| shortened(public_message(text, result.result.as_ref()))),
             },
         };
         let serial = match self.find(packet, result.id.as_str()) {

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{
     Decision, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL,
     PromptAnswer,
 };
-use crate::value::Value;
+use crate::{tool::public::stripped, value::Value};
 
 /// `bridge.permission`: asks whether calls may be made.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -50,8 +50,13 @@ pub struct PromptedCall {
     /// The files that it affects: a list of {`path`, `line`?}, unchecked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locations: Option<Value>,
-    /// Content to show, for example a diff, unchecked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Content to show, for example a diff, unchecked. Blocks for the model alone are neither written nor read.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "write_shown",
+        deserialize_with = "read_shown"
+    )]
     pub content: Option<Value>,
 }
 
@@ -116,6 +121,14 @@ pub struct FormPrompt {
     /// The initial data: a map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
+}
+
+fn write_shown<S: Serializer>(content: &Option<Value>, serializer: S) -> Result<S::Ok, S::Error> {
+    content.as_ref().map(stripped).serialize(serializer)
+}
+
+fn read_shown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Ok(Option::<Value>::deserialize(deserializer)?.as_ref().map(stripped))
 }
 
 impl PermissionPrompt {

@@ -8,14 +8,19 @@ use base64::{
     engine::DecodePaddingMode,
     engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig},
 };
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::{
     fields::{Fields, Map, elements, pairs, without},
+    native::MIN_CONTAINED,
     references::{Reader, Writer},
     sized,
 };
-use crate::value::{Value, write::Write};
+use crate::value::{
+    Value,
+    token::{Token, skip},
+    write::Write,
+};
 
 /// The field that names the block's place in the native document.
 const PLACE: &str = "bridge.at";
@@ -183,18 +188,24 @@ impl ContentBlock {
         }
     }
 
-    /// Returns the texts that carry what it says.
+    /// Returns the texts that carry what it says. Other fields, such as a title or the content of an unknown type, count
+    /// if they are long enough not to be a common word.
     pub(super) fn texts(&self) -> Vec<&str> {
-        match &self.kind {
-            BlockKind::Text(text) => vec![text],
+        let mut texts = match &self.kind {
+            BlockKind::Text(text) => vec![&**text],
             BlockKind::Image(media) | BlockKind::Audio(media) => vec![media.data()],
-            BlockKind::Link { uri, .. } => vec![uri],
+            BlockKind::Link { uri, name } => {
+                let name = name.as_deref().filter(|name| name.len() >= MIN_CONTAINED);
+                name.into_iter().chain([&**uri]).collect()
+            }
             BlockKind::Resource(resource) => {
                 let content = resource.text.as_deref().into_iter().chain(resource.blob.as_deref());
                 content.chain([&*resource.uri]).collect()
             }
             BlockKind::Other => Vec::new(),
-        }
+        };
+        texts.extend(long_texts(&self.raw).unwrap_or_default());
+        texts
     }
 
     pub(super) fn without_place(mut self) -> Self {
@@ -289,6 +300,33 @@ fn kind_of(block: &Value, texts: &Reader<'_>) -> (BlockKind, Value) {
     }
 }
 
+/// Returns the long texts in the fields of a block that say something.
+fn long_texts(raw: &Value) -> Option<Vec<&str>> {
+    let bytes = raw.as_bytes();
+    let mut found = Vec::new();
+    let mut add_between = |mut at: usize, end: usize| {
+        while at < end {
+            let (token, next) = Token::read(bytes, at).ok()?;
+            found.extend(token.as_text().filter(|text| text.len() >= MIN_CONTAINED));
+            at = next;
+        }
+        Some(())
+    };
+    match Token::read(bytes, 0).ok()? {
+        (Token::Map(count), mut at) => {
+            for _ in 0..count {
+                let (key, start) = Token::read(bytes, at).ok()?;
+                at = skip(bytes, start).ok()?;
+                if !key.as_text().is_some_and(|key| ["type", "annotations", "_meta"].contains(&key)) {
+                    add_between(start, at)?;
+                }
+            }
+        }
+        _ => add_between(0, bytes.len())?,
+    }
+    Some(found)
+}
+
 /// Returns the map with this audience in its annotations. Another value becomes a field of a map.
 fn annotated(raw: &Value, audience: Audience) -> Value {
     let audience = match audience {
@@ -321,10 +359,26 @@ fn audience_of(raw: &Value) -> Audience {
         Some(mut roles) => roles.any(|it| it.as_str() == Some(role)),
         None => audience.as_str() == Some(role),
     };
-    match (names("user"), names("assistant")) {
-        (true, false) => Audience::Person,
-        (false, true) => Audience::Model,
-        _ => Audience::Both,
+    Audience::of(names("user"), names("assistant"))
+}
+
+/// Reads the audience of a block that is JSON.
+pub(super) fn audience_of_json(block: &Json) -> Audience {
+    let audience = &block["annotations"]["audience"];
+    let names = |role: &str| match audience {
+        Json::Array(roles) => roles.iter().any(|it| it == role),
+        other => other == role,
+    };
+    Audience::of(names("user"), names("assistant"))
+}
+
+impl Audience {
+    fn of(is_person: bool, is_model: bool) -> Self {
+        match (is_person, is_model) {
+            (true, false) => Self::Person,
+            (false, true) => Self::Model,
+            _ => Self::Both,
+        }
     }
 }
 
@@ -449,7 +503,6 @@ impl fmt::Debug for EmbeddedResource {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value as Json;
 
     use super::*;
 

@@ -13,7 +13,7 @@ use crate::value::{Value, write::Write};
 const MAX_CUTS: usize = 256;
 
 /// A text of at least this many bytes is also looked for inside other texts.
-const MIN_CONTAINED: usize = 16;
+pub(super) const MIN_CONTAINED: usize = 16;
 
 /// The most work of looking for texts inside a part, in bytes: their number times the part's size. More of it takes the
 /// whole part along.

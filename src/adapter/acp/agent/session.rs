@@ -324,7 +324,7 @@ fn answer(turn: &Turn, outcome: Outcome) -> Result<Json, RpcError> {
     }
     match outcome {
         Some(Ok(Ok(end))) => Ok(json!({"stopReason": end.as_str()})),
-        Some(Ok(Err(error))) => Err(RpcError::new(RpcError::INTERNAL, error.message())),
+        Some(Ok(Err(error))) => Err(RpcError::new(RpcError::INTERNAL, error.for_clients().message())),
         _ => Err(RpcError::new(RpcError::INTERNAL, "the agent failed")), // it panicked, and its text stays here
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::shown::{Place, Shown};
 use crate::{
     ErrorCode, Progress, ToolError, Value,
-    adapter::acp::{CallStatus, ToolCall, result::TerminalOutput},
+    adapter::acp::{CallStatus, ToolCall, document::PublicCall, result::TerminalOutput},
     value::prefix,
 };
 
@@ -98,6 +98,7 @@ struct Lasting {
 impl Lasting {
     /// Reads the fields that an update has.
     fn read(&mut self, call: &ToolCall, update: &ToolCall) {
+        let call = PublicCall::from(call);
         if update.has("locations") {
             let locations = call.field("locations");
             let locations = locations.iter().filter_map(Json::as_array).flatten();
@@ -263,7 +264,8 @@ pub(super) fn cancelled() -> ToolError {
 }
 
 /// Describes the state of a call in one line, with its kind, status and locations as content.
-fn progress(call: &ToolCall, lasting: &Lasting, remark: &str) -> Progress {
+fn progress<'a>(call: impl Into<PublicCall<'a>>, lasting: &Lasting, remark: &str) -> Progress {
+    let call: PublicCall<'_> = call.into();
     let (title, kind, status) = (call.title(), call.kind(), call.status());
     let locations = &lasting.locations;
     let name = title.or_else(|| call.name()).unwrap_or_else(|| kind.clone());
@@ -290,7 +292,7 @@ fn progress(call: &ToolCall, lasting: &Lasting, remark: &str) -> Progress {
 }
 
 /// Returns the last text that the call shows, its first line.
-fn last_text(call: &ToolCall) -> Option<String> {
+fn last_text(call: PublicCall<'_>) -> Option<String> {
     let content = call.field("content")?;
     let mut texts = content.as_array()?.iter().filter_map(|item| item["content"]["text"].as_str());
     texts.next_back().and_then(|text| text.lines().next()).map(|line| prefix(line, MAX_TEXT).to_owned())

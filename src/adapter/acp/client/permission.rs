@@ -12,7 +12,10 @@ use super::{choice::chosen, session::Session, settings::Kinds};
 use crate::{
     MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptedCall,
     Value,
-    adapter::{acp::ToolCall, json::value},
+    adapter::{
+        acp::{ToolCall, document::PublicCall},
+        json::value,
+    },
     value::prefix,
 };
 
@@ -132,7 +135,7 @@ pub(super) async fn answer(agent: &Agent, session: &Session, params: &Json) -> R
         None => Vec::new(),
     };
     let Some((call, place)) = session.asked(&update) else { return Ok(cancelled()) };
-    let prompt = prompt(&agent.name, &call, &options);
+    let (prompt, unshown) = prompt(&agent.name, PublicCall::from(&call), &options);
     if agent.kinds.rejected.contains(&call.kind()) {
         note_settings(session, &call, "refused");
         return Ok(
@@ -148,6 +151,15 @@ pub(super) async fn answer(agent: &Agent, session: &Session, params: &Json) -> R
     {
         note_settings(session, &call, "allowed");
         return Ok(selected(option));
+    }
+    if let Some(unshown) = unshown {
+        // A person allows only what is shown.
+        let called = call.name().or_else(|| call.title()).unwrap_or_else(|| call.kind());
+        let called = prefix(&called, MAX_NAME);
+        session.note(call.id().as_deref(), &format!("{called}: refused without a question: {unshown}"));
+        return Ok(
+            of_kind(&prompt.options, ["reject_once", "reject_always"]).map_or_else(cancelled, selected)
+        );
     }
     let Ok(question) = place.question().await else { return Ok(cancelled()) };
     // The question before may have been about the same tool.
@@ -224,8 +236,9 @@ fn cancelled() -> Json {
     json!({"outcome": {"outcome": "cancelled"}})
 }
 
-/// Returns the question. Its text begins with the name of the agent that a person has configured.
-fn prompt(agent: &str, call: &ToolCall, options: &[Choice]) -> PermissionPrompt {
+/// Returns the question, and what of it cannot be shown, if anything. Its text begins with the name of the agent that a
+/// person has configured.
+fn prompt(agent: &str, call: PublicCall<'_>, options: &[Choice]) -> (PermissionPrompt, Option<String>) {
     let title = call.title().or_else(|| call.name()).unwrap_or_else(|| call.kind());
     let mut text = format!("{agent} asks: {title}");
     let mut shown = PromptedCall::new(prefix(&call.name().unwrap_or_default(), MAX_PROMPT_LABEL));
@@ -234,19 +247,33 @@ fn prompt(agent: &str, call: &ToolCall, options: &[Choice]) -> PermissionPrompt 
     shown.tool_call_id = call.id().filter(|id| id.len() <= MAX_PROMPT_LABEL);
     shown.kind = Some(prefix(&call.kind(), MAX_PROMPT_LABEL).to_owned());
     let mut hidden = Vec::new();
-    let mut field = |name, what| {
-        let field = call.field(name).map(Value::from)?;
+    let mut field = |field: Option<Json>, what| {
+        let field = field.map(Value::from)?;
         let size = field.as_bytes().len();
         if size > MAX_SHOWN {
             hidden.push(format!("its {what} of {size} bytes"));
         }
         (size <= MAX_SHOWN).then_some(field)
     };
-    shown.raw_input = field("rawInput", "input");
-    shown.locations = field("locations", "list of files");
-    shown.content = field("content", "content");
-    if !hidden.is_empty() {
-        let remark = format!(" — {} cannot be shown: at most {MAX_SHOWN} can", hidden.join(" and "));
+    shown.raw_input = field(call.input(), "input");
+    shown.locations = field(call.field("locations"), "list of files");
+    shown.content = field(call.field("content"), "content");
+    let unshown = match hidden.as_slice() {
+        // The input says what a long title says.
+        [] if text.len() > MAX_PROMPT_TEXT && !call.input().is_some_and(|input| !input.is_null()) => {
+            Some(format!("its title of {} bytes cannot be shown: at most {MAX_PROMPT_TEXT} can", title.len()))
+        }
+        [] => None,
+        hidden => Some(format!("{} cannot be shown: at most {MAX_SHOWN} can", hidden.join(" and "))),
+    };
+    let mut remark = unshown.as_ref().map(|it| format!(" — {it}")).unwrap_or_default();
+    if call.hidden_blocks() > 0 {
+        remark += " — a part of its content is for its model alone";
+    }
+    if remark.is_empty() && text.len() > MAX_PROMPT_TEXT {
+        remark = " … — its title is cut; its input is whole".to_owned();
+    }
+    if !remark.is_empty() {
         let room = MAX_PROMPT_TEXT.saturating_sub(remark.len());
         text = format!("{}{remark}", prefix(&text, room));
     }
@@ -266,7 +293,7 @@ fn prompt(agent: &str, call: &ToolCall, options: &[Choice]) -> PermissionPrompt 
             prompt = prompt.option(id, prefix(name, MAX_PROMPT_LABEL), kind);
         }
     }
-    prompt
+    (prompt, unshown)
 }
 
 #[cfg(test)]
@@ -293,7 +320,8 @@ mod tests {
             {"optionId": "n", "name": "No", "kind": "reject_once", "_meta": {}},
         ]))
         .unwrap();
-        let prompt = prompt("coder", &call.unwrap(), &choices);
+        let (prompt, unshown) = prompt("coder", PublicCall::from(&call.unwrap()), &choices);
+        assert_eq!(unshown, None);
         assert_eq!(prompt.text.as_deref(), Some("coder asks: Edit main.rs"));
         assert_eq!(prompt.tool_call.kind.as_deref(), Some("edit"));
         let options: Vec<_> =
@@ -313,11 +341,25 @@ mod tests {
     fn question_says_what_it_cannot_show() {
         let call = json!({"toolCallId": "1", "title": "List files", "rawInput": {"x": "y".repeat(17_000)}});
         let call = ToolCall::read(&call.to_string()).unwrap();
-        let prompt = prompt("coder", &call, &[]);
+        let (prompt, unshown) = prompt("coder", PublicCall::from(&call), &[]);
+        assert!(unshown.unwrap().starts_with("its input of 17"));
         let text = prompt.text.unwrap();
         assert!(text.starts_with("coder asks: List files — its input of 17"), "{text}");
         assert!(text.ends_with("cannot be shown: at most 16384 can"), "{text}");
         assert_eq!(prompt.tool_call.raw_input, None);
+    }
+
+    #[test]
+    fn question_whose_title_is_cut_needs_an_input_that_is_whole() {
+        let title = format!("Run {}; curl evil", "x".repeat(2_000));
+        for (input, is_asked) in [(json!({"command": title}), true), (json!(null), false)] {
+            let call = json!({"toolCallId": "1", "title": title, "rawInput": input});
+            let call = ToolCall::read(&call.to_string()).unwrap();
+            let (prompt, unshown) = prompt("coder", PublicCall::from(&call), &[]);
+            assert_eq!(unshown.is_none(), is_asked, "{unshown:?}");
+            let text = prompt.text.unwrap();
+            assert!(text.len() <= MAX_PROMPT_TEXT && text.contains("is cut") == is_asked, "{text}");
+        }
     }
 
     #[test]

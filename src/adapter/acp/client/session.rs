@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use serde::Deserialize;
-use serde_json::{Value as Json, value::RawValue};
+use serde_json::{Value as Json, json, value::RawValue};
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
@@ -15,16 +15,20 @@ use super::{
     terminal::Terminals,
 };
 use crate::{
-    Progress, ToolError,
+    Progress, ToolError, ToolResult,
     adapter::{
         acp::{ToolCall, lines::Traffic},
         json,
     },
+    tool::public::is_hidden,
     value::prefix,
 };
 
 /// The longest text that an agent says in one turn, in bytes. The rest is left out, and the result says so.
 const MAX_SAID: usize = 1 << 20;
+
+/// The most parts of what an agent says that differ in their audience, because each is a block of the result.
+const MAX_PARTS: usize = 256;
 
 /// The most decisions without a question that the result of a turn names.
 const MAX_DECIDED: usize = 16;
@@ -63,8 +67,10 @@ struct Turn {
 /// What a turn leaves for its result.
 #[derive(Default)]
 pub(super) struct Said {
-    /// What the agent said.
-    pub(super) text: String,
+    /// What the agent said, each part with whether it is for the model alone. Parts that follow each other differ in that.
+    parts: Vec<(bool, String)>,
+    /// The size of the parts, in bytes.
+    size: usize,
     /// What was decided without a question, because a person had answered for always or by the settings.
     pub(super) decided: Vec<String>,
     left_out: LeftOut,
@@ -82,6 +88,48 @@ struct LeftOut {
 }
 
 impl Said {
+    /// Adds a text, at most [`MAX_SAID`] bytes in all.
+    fn add(&mut self, text: &str, is_hidden: bool) {
+        let kept = match self.left_out.text {
+            0 => prefix(text, MAX_SAID.saturating_sub(self.size)),
+            _ => "", // what follows a cut would seem to belong to what is before it
+        };
+        self.left_out.text += text.len() - kept.len();
+        self.size += kept.len();
+        let is_full = self.parts.len() == MAX_PARTS;
+        match self.parts.last_mut() {
+            Some((is_so, part)) if *is_so == is_hidden => part.push_str(kept),
+            _ if kept.is_empty() => {}
+            _ if is_full => self.left_out.text += kept.len(),
+            _ => self.parts.push((is_hidden, kept.to_owned())),
+        }
+    }
+
+    /// Returns the end of what anyone may see, at most [`MAX_PROGRESS`] bytes.
+    fn shown(&self) -> Option<String> {
+        let mut shown = String::new();
+        for (_, part) in self.parts.iter().rev().filter(|(is_hidden, _)| !is_hidden) {
+            let start = part.len().saturating_sub(MAX_PROGRESS - shown.len());
+            let start = (start..=part.len()).find(|at| part.is_char_boundary(*at)).unwrap_or(0);
+            shown.insert_str(0, &part[start..]);
+            if start > 0 {
+                break;
+            }
+        }
+        Some(shown).filter(|shown| !shown.is_empty())
+    }
+
+    /// Returns what the agent said as a result, which has no content if it said nothing.
+    pub(super) fn result(&self) -> ToolResult {
+        if self.parts.iter().all(|(_, part)| part.trim().is_empty()) {
+            return ToolResult::default();
+        }
+        self.parts.iter().fold(ToolResult::default(), |result, (is_hidden, part)| match is_hidden {
+            true => result.with_model_text(part.as_str()),
+            false => result.with_text(part.as_str()),
+        })
+    }
+
     /// Says what was left out, if anything was.
     pub(super) fn remark(&self) -> Option<String> {
         let LeftOut { text, parts, data } = self.left_out;
@@ -270,22 +318,18 @@ impl Session {
         let text = text.map(str::to_owned).or_else(link);
         let mut state = self.state();
         let Some(turn) = &mut state.turn else { return self.count_refused(&mut state) };
-        let left_out = &mut turn.said.left_out;
+        let said = &mut turn.said;
         let Some(text) = text else {
-            left_out.parts += 1;
-            left_out.data += size(content);
+            said.left_out.parts += 1;
+            said.left_out.data += size(content);
             return;
         };
-        let said = &mut turn.said.text;
-        let kept = match left_out.text {
-            0 => prefix(&text, MAX_SAID.saturating_sub(said.len())),
-            _ => "", // what follows a cut would seem to belong to what is before it
-        };
-        left_out.text += text.len() - kept.len();
-        said.push_str(kept);
-        let start = said.len().saturating_sub(MAX_PROGRESS);
-        let start = (start..=said.len()).find(|at| said.is_char_boundary(*at)).unwrap_or(0);
-        turn.place.progress(Progress::from(&said[start..]));
+        let is_hidden = is_hidden(content);
+        said.add(&text, is_hidden);
+        if let Some(shown) = said.shown().filter(|_| !is_hidden) {
+            // Whoever shows the result may leave this out, because the result has all of it.
+            turn.place.progress(Progress::from(shown).content(json!({"said": true}).into()));
+        }
     }
 
     fn plan(&self, update: &str) {
@@ -346,8 +390,9 @@ mod tests {
         said(r#"{"type":"resource","resource":{"uri":"file:///a","blob":"aGVsbG8="}}"#);
         said(r#"{"type":"hologram"}"#);
         let said = session.end(&calls::cancelled());
-        assert_eq!(said.text.len(), MAX_SAID);
-        assert!(said.text.ends_with("x<"));
+        let [(false, text)] = &said.parts[..] else { panic!("{:?}", said.parts) };
+        assert_eq!(text.len(), MAX_SAID);
+        assert!(text.ends_with("x<"));
         assert_eq!(
             said.remark().as_deref(),
             Some(
@@ -374,7 +419,7 @@ mod tests {
         assert_eq!(session.ignored().refused, 5);
         update(&session, r#"{"sessionId":"s1","update":{"sessionUpdate":"from_another_version","x":[]}}"#);
         update(&session, &format!(r#"{{"sessionId":"s1","update":{say}}}"#));
-        assert_eq!(session.end(&calls::cancelled()).text, "hello");
+        assert_eq!(session.end(&calls::cancelled()).parts, [(false, "hello".to_owned())]);
         // No turn is open any longer.
         update(&session, &format!(r#"{{"sessionId":"s1","update":{say}}}"#));
         assert_eq!((session.foreign(), session.ignored().refused), (3, 6));

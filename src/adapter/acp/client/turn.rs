@@ -76,9 +76,7 @@ impl Prompt {
                 };
                 let failure = ToolError::new(ErrorCode::EXECUTION_ERROR, reason);
                 let said = session.end(&failure);
-                let remark = said.remark();
-                let texts = Some(said.text).filter(|text| !text.is_empty()).into_iter().chain(remark);
-                let partial = texts.fold(ToolResult::default(), ToolResult::with_text);
+                let partial = said.remark().into_iter().fold(said.result(), ToolResult::with_text);
                 Err(match partial.content().is_empty() {
                     true => failure,
                     false => failure.with_partial(partial.to_value()),
@@ -117,10 +115,7 @@ impl Prompt {
             _ => Some("The agent stopped for a reason that is not known."),
         };
         let left_out = said.remark();
-        let mut result = ToolResult::default();
-        if !said.text.trim().is_empty() {
-            result = result.with_text(said.text);
-        }
+        let mut result = said.result();
         for remark in left_out.into_iter().chain(remark.map(str::to_owned)) {
             result = result.with_text(remark);
         }

@@ -5,14 +5,11 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use crate::{
-    BlockKind, ContentBlock, Diff, Display, DisplayContent, ErrorCode, Native, Outcome, ToolError,
-    ToolResult, ToolSystem, Value,
+    Audience, ContentBlock, Diff, Display, DisplayContent, Native, Outcome, ToolError, ToolResult,
+    ToolSystem, Value,
     adapter::acp::document::{CallStatus, ToolCall},
-    value::prefix,
+    tool::public::{Public, is_hidden},
 };
-
-/// The longest error message, in bytes. The partial result of the failure has all of the text.
-const MAX_MESSAGE: usize = 2 * 1024;
 
 /// What is known of a terminal that a call shows.
 #[derive(Clone, Debug, Default)]
@@ -67,29 +64,22 @@ impl ToolCall {
             CallStatus::Completed => Some(Ok(self.result_with(terminal).to_value())),
             CallStatus::Failed => {
                 let result = self.result_with(terminal);
-                let message = message(&result, self.title());
-                let error = ToolError::new(ErrorCode::EXECUTION_ERROR, message);
-                Some(Err(error.with_partial(result.to_value())))
+                let text = |public: &Public| public.first_text().map(str::to_owned).or_else(|| self.title());
+                Some(Err(ToolError::of_result(&result, text, "the agent's tool failed")))
             }
             _ => None,
         }
     }
 }
 
-fn message(result: &ToolResult, title: Option<String>) -> String {
-    let text = result.content().iter().find_map(|block| match block.kind() {
-        BlockKind::Text(text) => Some(text.to_string()),
-        _ => None,
-    });
-    let text = text.filter(|text| !text.trim().is_empty()).or(title);
-    prefix(&text.unwrap_or_else(|| "the agent's tool failed".to_owned()), MAX_MESSAGE).to_owned()
-}
-
 /// Adds an item of the content.
 fn add(result: ToolResult, item: &Json, at: usize, terminal: &impl Fn(&str) -> TerminalOutput) -> ToolResult {
     let text = |key: &str| item[key].as_str();
     match text("type") {
-        Some("content") => result.with_block(block(&item["content"], format!("/content/{at}/content"))),
+        Some("content") => {
+            let read = block(&item["content"], format!("/content/{at}/content"));
+            result.with_block(if is_hidden(item) { read.with_audience(Audience::Model) } else { read })
+        }
         Some("diff") if text("path").is_some() && text("newText").is_some() => {
             let path: Arc<str> = text("path").unwrap_or_default().into();
             let diff = Diff {
@@ -121,6 +111,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::{BlockKind, ErrorCode};
 
     fn call(json: &Json) -> ToolCall {
         ToolCall::read(&json.to_string()).unwrap()

@@ -48,21 +48,24 @@ pub(in crate::adapter::acp) fn completed(value: &Value, folder: &Path) -> Fields
 
 /// Returns the fields that say that a call has failed.
 pub(in crate::adapter::acp) fn failed(error: &CallError, folder: &Path) -> Fields {
-    let message = error.to_string();
+    let failure = match error {
+        CallError::Tool(failure) => Some(failure.for_clients()),
+        _ => None,
+    };
+    let message = failure.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
     let mut items = Vec::new();
-    if let CallError::Tool(failure) = error
-        && failure.partial().is_some()
-        && let Json::Array(partial) = content(&ToolResult::of_error(failure).for_clients(), folder)
+    if let Some(failure) = failure.filter(|it| it.partial().is_some())
+        && let Json::Array(partial) = content(&ToolResult::of_error(&failure), folder)
     {
         items = partial;
     }
     if !items.iter().any(|it| says(it, &message)) {
         items.insert(0, text_item(&message));
     }
-    failure(items.into(), &error.code(), error.may_have_run())
+    failed_with(items.into(), &error.code(), error.may_have_run())
 }
 
-fn failure(content: Json, code: &ErrorCode, may_have_run: bool) -> Fields {
+fn failed_with(content: Json, code: &ErrorCode, may_have_run: bool) -> Fields {
     let mut fields = Fields::from_iter([("status".to_owned(), json!("failed"))]);
     add(&mut fields, "content", Some(content));
     let meta = fields.entry("_meta").or_insert_with(|| json!({}));

@@ -6,6 +6,7 @@ use super::fit::{Document, fit, fit_structured};
 use crate::{
     ErrorCode, ToolError, ToolResult, Value,
     adapter::{json::object, mcp::CallToolResult},
+    tool::public::public_message,
 };
 
 /// The error's code, in `_meta`.
@@ -47,7 +48,7 @@ pub(super) fn of_failure(text: &str, code: &ErrorCode, may_have_run: bool) -> Do
 pub(super) fn of_tool_error(error: &ToolError, may_have_run: bool) -> Document {
     let mut failed = failed(ToolResult::of_error(error), &error.code(), may_have_run);
     if let Some(Json::Array(content)) = failed.get_mut("content").filter(|_| error.partial().is_some()) {
-        let message = error.message();
+        let message = public_message(error.message(), error.partial());
         let says_it = |block: &Json| block["text"].as_str().is_some_and(|text| text.contains(message));
         if !content.iter().any(says_it) {
             content.insert(0, json!({"type": "text", "text": message}));

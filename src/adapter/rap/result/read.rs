@@ -4,8 +4,9 @@ use serde_json::{Map, Value as Json};
 
 use super::{ERROR_PREFIX, RapResult, RapResultError};
 use crate::{
-    ContentBlock, Diff, Display, DisplayContent, Media, Native, ToolResult, ToolSystem,
+    Audience, ContentBlock, Diff, Display, DisplayContent, Media, Native, ToolResult, ToolSystem,
     adapter::json::{object, value},
+    tool::public::is_hidden,
 };
 
 /// Keys that must not leave this machine inside a result: addresses that give access, and the user's id.
@@ -67,11 +68,13 @@ fn content(document: &Map<String, Json>) -> Option<ToolResult> {
 
 /// Returns an item of `content`, if it is a known one of a fitting form.
 fn block(item: &Json) -> Option<ContentBlock> {
-    match item.get("type")?.as_str()? {
-        "text" => Some(ContentBlock::text(item.get("text")?.as_str()?)),
-        "image" => Some(ContentBlock::image(image(item)?)),
-        _ => None,
-    }
+    let block = match item.get("type")?.as_str()? {
+        "text" => ContentBlock::text(item.get("text")?.as_str()?),
+        "image" => ContentBlock::image(image(item)?),
+        _ => return None,
+    };
+    // RAP has no audience. An item that names the model alone all the same is not shown to anyone else.
+    Some(if is_hidden(item) { block.with_audience(Audience::Model) } else { block })
 }
 
 /// Returns a segment of `display_as`, if it is a known one of a fitting form.

@@ -16,6 +16,9 @@ use crate::{
 /// passed on, so none is announced either.
 const OF_THE_CALL: [&str; 5] = ["type", "group_id", "id", "call_id", "subscription"];
 
+/// What a person reads of a result that is for the model alone.
+const FOR_THE_MODEL: &str = "(this result is for the model alone)";
+
 /// A text of at most this many bytes on one line is shown as it is. A line for the person that is made here is not longer.
 const SHORT: usize = 100;
 
@@ -151,7 +154,12 @@ fn segments(result: &ToolResult, text: &str) -> Vec<Json> {
     // What a person is to read exactly is not shortened.
     let line = match result.person_text() {
         Some(exact) => exact.into_owned(),
-        None => line(result, text),
+        None if result.hides_nothing() => line(result, text),
+        // Without a segment, the text for the model would be shown.
+        None => match line(result, &self::text(&result.for_clients())) {
+            line if line.is_empty() => FOR_THE_MODEL.to_owned(),
+            line => line,
+        },
     };
     if !segments.is_empty() || line != text {
         segments.push(segment("text", &line.into()));

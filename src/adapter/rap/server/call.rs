@@ -175,10 +175,12 @@ fn of_error(operation: &str, error: &CallError) -> RapResult {
         }
         other => tracing::debug!(code = %other.code(), operation = shown, "a RAP call failed"),
     }
-    let text = failure::text(operation, error);
-    let CallError::Tool(failure) = error else { return failed(&text) };
+    let CallError::Tool(failure) = error else { return failed(&failure::text(operation, error)) };
+    // The message is shown, too.
+    let public = failure.for_clients();
+    let text = failure::of_tool(&public);
     let Some(partial) = failure.partial().map(ToolResult::of) else { return failed(&text) };
-    let says_it = partial.for_model(usize::MAX).text.contains(failure.message());
+    let says_it = partial.for_model(usize::MAX).text.contains(public.message());
     RapResult::failed(if says_it { partial } else { after(&text, &partial) })
 }
 

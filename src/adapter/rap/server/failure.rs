@@ -53,7 +53,7 @@ fn then_again(what: &str) -> String {
 }
 
 /// Returns the message of the tool, and what to do if the message cannot say it.
-fn of_tool(error: &ToolError) -> String {
+pub(super) fn of_tool(error: &ToolError) -> String {
     let message = match error.message().trim() {
         "" => return then_again(ToolError::LOCAL_MESSAGE),
         message @ (ToolError::LOCAL_MESSAGE | ToolError::PANIC_MESSAGE) => return then_again(message),

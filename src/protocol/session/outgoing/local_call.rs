@@ -15,6 +15,7 @@ use crate::{
     },
     tool::{
         CallError, ErrorCode, Execution, NotOffered, Outcome, StopReason, ToolError, ToolName, Visibility,
+        public::public_message,
     },
     value::Value,
 };
@@ -112,7 +113,7 @@ impl Outgoing {
         let (shown, result) = match outcome {
             Ok(body) => (Ok(body.clone()), Ok(body)),
             Err(error) => {
-                let shown = ToolError::new(error.code(), error.message());
+                let shown = ToolError::new(error.code(), public_message(error.message(), error.partial()));
                 let result = match error.code().as_str() {
                     "timeout" => CallError::Timeout { limit },
                     "cancelled" => CallError::Cancelled,

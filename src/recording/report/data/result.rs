@@ -28,8 +28,9 @@ pub(super) fn row(frame: &Frame) -> Option<Value> {
         return None;
     }
     let Ok(Message::ToolUseResult(message)) = frame.message() else { return None };
-    let result = ToolResult::of(&message.result?);
-    if !has_parts(&result) {
+    let all = ToolResult::of(&message.result?);
+    let result = all.for_clients();
+    if !has_parts(&all) {
         return None;
     }
     let sections: Vec<Value> = sections(&result, LIMITS).iter().map(section).collect();
@@ -38,7 +39,7 @@ pub(super) fn row(frame: &Frame) -> Option<Value> {
         let (text, length) = json_text(native.json(), MAX_NATIVE);
         json!([shown(native.system().as_str(), MAX_TEXT), text, length])
     });
-    Some(json!([sections, spoken, result.needs_model(), native]))
+    Some(json!([sections, spoken, all.needs_model(), native]))
 }
 
 /// A section is its title, its note, whether it is collapsed, its lines, and how many are left out.

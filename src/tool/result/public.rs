@@ -1,0 +1,220 @@
+//! What anyone but the model may see (`wire.md`, section 3.3): a client, a person, a log or a recording.
+//!
+//! Each text that is made of a result, other than what the model reads, is made of a [`Public`] result: the message of a
+//! failure, progress, what is shown and what is spoken. Documents of other systems and frames, which are JSON here, lose
+//! the blocks for the model alone by [`strip`]. No other module decides by [`Audience::Model`].
+
+use serde_json::Value as Json;
+
+use super::{
+    Audience, ToolResult,
+    block::audience_of_json,
+    native::{MAX_SEARCH, MIN_CONTAINED},
+};
+use crate::{
+    tool::{ErrorCode, ToolError},
+    value::{Value, prefix},
+};
+
+/// The longest message of a failure that is made of its result, in bytes. The partial result has all of the text.
+const MAX_MESSAGE: usize = 2 * 1024;
+
+/// The message of a failure whose own message says what is for the model alone.
+const HIDDEN_MESSAGE: &str = "the tool failed, and its reason is for the model alone";
+
+/// The role of the model in an audience.
+const ROLE: &[u8] = b"assistant";
+
+/// A result without what is for the model alone.
+pub(crate) struct Public(ToolResult);
+
+impl Public {
+    pub(crate) fn of(result: &ToolResult) -> Self {
+        Self(result.for_clients())
+    }
+
+    /// Returns its texts, joined by line breaks.
+    pub(crate) fn text(&self) -> Option<String> {
+        let texts: Vec<&str> = self.0.content().iter().filter_map(|block| block.as_text()).collect();
+        Some(texts.join("\n")).filter(|text| !text.trim().is_empty())
+    }
+
+    /// Returns its first text that is not empty.
+    pub(crate) fn first_text(&self) -> Option<&str> {
+        let mut texts = self.0.content().iter().filter_map(|block| block.as_text());
+        texts.find(|text| !text.trim().is_empty())
+    }
+}
+
+impl ToolError {
+    /// Creates the failure of a tool whose result says what went wrong. The result is its partial result, and its message
+    /// is what `choose` takes of the public part, otherwise `otherwise`.
+    pub(crate) fn of_result(
+        result: &ToolResult,
+        choose: impl FnOnce(&Public) -> Option<String>,
+        otherwise: &str,
+    ) -> Self {
+        let message = choose(&Public::of(result)).unwrap_or_else(|| otherwise.to_owned());
+        Self::new(ErrorCode::EXECUTION_ERROR, prefix(&message, MAX_MESSAGE)).with_partial(result.to_value())
+    }
+
+    /// Returns the part that clients may see, as [`ToolResult::for_clients`] does of the partial result. A message that
+    /// says what a block for the model alone says is replaced. The [source](Self::source) stays behind.
+    #[must_use]
+    pub fn for_clients(&self) -> Self {
+        let message = public_message(self.message(), self.partial());
+        let error = Self::new(self.code(), message).of_begun(self.had_begun());
+        match self.partial() {
+            Some(partial) => error.with_partial(public_value(partial)),
+            None => error,
+        }
+    }
+}
+
+/// Returns the message of a failure, unless it says what a block for the model alone of its partial result says.
+pub(crate) fn public_message<'a>(message: &'a str, partial: Option<&Value>) -> &'a str {
+    let tells = |partial| ToolResult::of(partial).tells_hidden(message);
+    if partial.is_some_and(tells) { HIDDEN_MESSAGE } else { message }
+}
+
+/// Returns the value of a call without what is for the model alone.
+pub(crate) fn public_value(value: &Value) -> Value {
+    let result = ToolResult::of(value);
+    if result.hides_nothing() { value.clone() } else { result.for_clients().to_value() }
+}
+
+impl ToolResult {
+    /// Returns whether all of it may be seen by anyone.
+    pub(crate) fn hides_nothing(&self) -> bool {
+        self.content().iter().all(|block| block.audience() != Audience::Model)
+    }
+
+    /// Returns whether a text says what a block for the model alone says: the same, a line of it, or a part of it.
+    fn tells_hidden(&self, text: &str) -> bool {
+        let text = text.trim();
+        let hidden = self.content().iter().filter(|block| block.audience() == Audience::Model);
+        let mut hidden = hidden.flat_map(|block| block.texts()).map(str::trim).filter(|it| !it.is_empty());
+        let is_long = |it: &str| it.len() >= MIN_CONTAINED;
+        hidden.any(|it| {
+            text == it
+                || it.len().saturating_mul(text.len()) > MAX_SEARCH
+                || is_long(text) && it.contains(text)
+                || it.lines().map(str::trim).any(|line| is_long(line) && text.contains(line))
+        })
+    }
+}
+
+/// Removes the blocks for the model alone from a JSON value, wherever they are, and returns how many there were. An item
+/// of ACP's content goes with its block.
+pub(crate) fn strip(json: &mut Json) -> usize {
+    match json {
+        Json::Array(items) => {
+            let before = items.len();
+            items.retain(|item| !is_hidden(item));
+            before - items.len() + items.iter_mut().map(strip).sum::<usize>()
+        }
+        Json::Object(fields) => {
+            let before = fields.len();
+            fields.retain(|_, value| !is_hidden(value));
+            before - fields.len() + fields.values_mut().map(strip).sum::<usize>()
+        }
+        _ => 0,
+    }
+}
+
+/// Returns the value without the blocks for the model alone.
+pub(crate) fn stripped(value: &Value) -> Value {
+    // Most values are small and have no audience, and this is done for each progress update.
+    if !value.as_bytes().windows(ROLE.len()).any(|it| it == ROLE) {
+        return value.clone();
+    }
+    let mut json = value.to_json();
+    if strip(&mut json) == 0 { value.clone() } else { json.into() }
+}
+
+/// Returns whether a value is a block for the model alone, or an item of ACP's content with such a block.
+pub(crate) fn is_hidden(json: &Json) -> bool {
+    let is_item = json["type"] == "content";
+    audience_of_json(json) == Audience::Model
+        || is_item && audience_of_json(&json["content"]) == Audience::Model
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::ContentBlock;
+
+    const SECRET: &str = "planted-for-the-model";
+
+    #[test]
+    fn message_of_a_failure_is_made_of_the_public_part() {
+        let hidden = ToolResult::default().with_model_text(SECRET);
+        let both = hidden.clone().with_text("no such file").with_person_text("Sorry.");
+        let of = |result: &ToolResult| {
+            let error = ToolError::of_result(result, Public::text, "it failed");
+            assert_eq!(
+                ToolResult::of(error.partial().unwrap()).content(),
+                result.content(),
+                "the model reads all"
+            );
+            error.message().to_owned()
+        };
+        assert_eq!((of(&hidden).as_str(), of(&both).as_str()), ("it failed", "no such file\nSorry."));
+        assert_eq!(Public::of(&both).first_text(), Some("no such file"));
+        let long = ToolResult::text("x".repeat(10_000));
+        assert_eq!(of(&long).len(), MAX_MESSAGE);
+    }
+
+    #[test]
+    fn message_that_says_a_hidden_text_is_replaced() {
+        let long = format!("{SECRET}\n{}", "more of it ".repeat(300));
+        for (hidden, message) in [
+            (SECRET, SECRET),
+            ("short", " short "),
+            (SECRET, "reading failed: planted-for-the-model!"),
+            (&long, "reading failed: planted-for-the-model"),
+            (&long, &long[..1_000]),
+        ] {
+            let partial = ToolResult::default().with_model_text(hidden).with_text("public");
+            let error = ToolError::new("own", message).with_partial(partial.to_value());
+            let public = error.for_clients();
+            assert_eq!(
+                (public.code(), public.message()),
+                (ErrorCode::from("own"), HIDDEN_MESSAGE),
+                "{message}"
+            );
+            let partial = ToolResult::of(public.partial().unwrap());
+            assert_eq!(partial.for_model(100).text, "public");
+        }
+        let partial = ToolResult::default().with_model_text("a").to_value();
+        let error = ToolError::new("own", "a file is missing").with_partial(partial);
+        assert_eq!(error.for_clients().message(), "a file is missing");
+        assert_eq!(ToolError::from(SECRET).for_clients().message(), SECRET);
+    }
+
+    #[test]
+    fn blocks_for_the_model_alone_are_stripped_wherever_they_are() {
+        for audience in [json!(["assistant"]), json!("assistant"), json!(["assistant", "auditor"])] {
+            let block = json!({"type": "hologram", "beam": SECRET, "annotations": {"audience": audience}});
+            let item = json!({"type": "content", "content": block});
+            let outer = json!({"type": "content", "content": {"type": "text", "text": SECRET}, "annotations": {"audience": audience}});
+            let mut json = json!({"a": [1, block, [item, outer, {"b": block, "c": 2}]], "d": item});
+            assert_eq!(strip(&mut json), 5);
+            assert_eq!(json, json!({"a": [1, [{"c": 2}]]}));
+        }
+        let both = json!([{"type": "text", "annotations": {"audience": ["user", "assistant"]}}, {"type": "text"}, "x"]);
+        let mut kept = both.clone();
+        assert_eq!((strip(&mut kept), kept), (0, both));
+    }
+
+    #[test]
+    fn value_without_hidden_blocks_stays_as_it_is() {
+        let value = Value::from(json!({"bridge.result": 1, "text": "a", "content": ["a"], "own": 1}));
+        assert_eq!(public_value(&value), value);
+        let hidden =
+            ToolResult::text("a").with_block(ContentBlock::text(SECRET).with_audience(Audience::Model));
+        assert!(!public_value(&hidden.to_value()).to_json().to_string().contains(SECRET));
+    }
+}
