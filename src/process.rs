@@ -45,5 +45,5 @@ pub use command::{Command, CommandError};
 pub(crate) use group::Pipes;
 pub(crate) use supervise::TERM_GRACE;
 pub use tail::MAX_STDERR;
-pub(crate) use tail::keep_tail;
+pub(crate) use tail::{end_of, keep_tail, shown_lines};
 pub(crate) use trust::{TrustError, check_program, read_trusted};

@@ -37,7 +37,7 @@ pub use self::{file::from_file, settings::McpServer};
 use crate::{
     DataSchema, ErrorCode, Outcome, SourceHealth, Tool, ToolContext, ToolError, ToolName, ToolSource, Value,
     adapter::mcp::{CallToolResult, check_output},
-    process::{Command, CommandError, Exit},
+    process::{Command, CommandError, Exit, shown_lines},
     programs::ProgramsError,
     tools_file::ToolsFileError,
 };
@@ -386,8 +386,7 @@ const MAX_LINES: usize = 8;
 
 /// Returns the last lines that a server wrote to stderr, for a person at a terminal.
 fn said(stderr: &[u8]) -> String {
-    let text = String::from_utf8_lossy(stderr);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let lines = shown_lines(stderr);
     let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
     if last.is_empty() { String::new() } else { format!("; it wrote: {}", last.join(" | ")) }
 }

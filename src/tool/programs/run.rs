@@ -9,7 +9,7 @@ use super::{
     streams::{MAX_STDOUT, Overflow, Streams},
 };
 use crate::{
-    process::TERM_GRACE,
+    process::{TERM_GRACE, end_of, shown_lines},
     tool::{ErrorCode, Outcome, ToolError, source::ToolContext},
     value::{DecodeError, Value},
 };
@@ -79,7 +79,7 @@ fn result(status: ExitStatus, streams: &Streams) -> Outcome {
     })?;
     if !status.success() {
         let complaint = streams.complaint();
-        let local = format!("{status}, stderr: {}", excerpt(last(complaint)));
+        let local = format!("{status}, stderr: {}", end_of(&shown_lines(complaint).join(" | "), MAX_EXCERPT));
         let error = ToolError::new(ErrorCode::EXECUTION_ERROR, failure(status, complaint));
         return Err(if complaint.is_empty() { error } else { error.with_source(local) });
     }
@@ -104,15 +104,10 @@ fn excerpt(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_EXCERPT)]).into_owned()
 }
 
-/// Returns the end of the program's output, up to the length of an excerpt.
-fn last(bytes: &[u8]) -> &[u8] {
-    &bytes[bytes.len().saturating_sub(MAX_EXCERPT)..]
-}
-
-/// Returns the last line that the program wrote to stderr, otherwise its status.
+/// Returns the end of the last line that the program wrote to stderr, otherwise its status.
 fn failure(status: ExitStatus, complaint: &[u8]) -> String {
-    let complaint = String::from_utf8_lossy(complaint);
-    let line = complaint.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
-    let line: String = line.chars().filter(|it| !it.is_control()).take(MAX_COMPLAINT).collect();
-    if line.is_empty() { format!("the program failed: {status}") } else { line }
+    match shown_lines(complaint).last() {
+        Some(line) => end_of(line, MAX_COMPLAINT),
+        None => format!("the program failed: {status}"),
+    }
 }

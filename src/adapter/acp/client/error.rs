@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::{
-    process::{CommandError, Exit},
+    process::{CommandError, Exit, shown_lines},
     programs::ProgramsError,
     tools_file::ToolsFileError,
 };
@@ -117,8 +117,7 @@ const MAX_LINES: usize = 8;
 
 /// Returns the last lines that an agent wrote to stderr, for a person at a terminal.
 fn said(stderr: &[u8]) -> String {
-    let text = String::from_utf8_lossy(stderr);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let lines = shown_lines(stderr);
     let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
     if last.is_empty() { String::new() } else { format!("; it wrote: {}", last.join(" | ")) }
 }
