@@ -1,6 +1,6 @@
 //! The command line. Each subcommand has its own file, and each exit status has one meaning.
 
-use std::{fmt, io, io::Write as _, process::ExitCode, time::Duration};
+use std::{fmt, io, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
@@ -46,6 +46,7 @@ mod render;
 mod repair;
 mod replay;
 mod report;
+mod screen;
 mod sources;
 mod table;
 mod text;
@@ -166,15 +167,15 @@ impl Failure {
     fn report(self) -> ExitCode {
         match self {
             Self::Usage(text) => {
-                hint(&format!("toolbridge: {text}"));
+                screen::print(&complaint(&text));
                 ExitCode::from(2)
             }
             Self::Failed(text) => {
-                hint(&format!("toolbridge: {text}"));
+                screen::print(&complaint(&text));
                 ExitCode::from(Self::FAILED)
             }
             Self::NothingRan(text) => {
-                hint(&format!("toolbridge: {text}"));
+                screen::print(&complaint(&text));
                 ExitCode::from(Self::NOTHING_RAN)
             }
             Self::Reported(status) => ExitCode::from(status),
@@ -243,9 +244,18 @@ impl Verb {
     }
 }
 
-/// Prints a line on stderr. A write error is ignored.
+/// Prints a line of the program on stderr.
 fn hint(line: &str) {
-    let _ = writeln!(io::stderr(), "{}", text::plain(line));
+    screen::print(&[text::plain(line).into_owned()]);
+}
+
+/// Returns why a command failed as lines: the text may have several.
+fn complaint(text: &str) -> Vec<String> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).enumerate();
+    let lines =
+        lines.map(|(n, line)| format!("{}{}", if n == 0 { "toolbridge: " } else { "  " }, text::plain(line)));
+    let lines: Vec<String> = lines.collect();
+    if lines.is_empty() { vec!["toolbridge: it failed without a reason".to_owned()] } else { lines }
 }
 
 /// The maximum length of a line about a failed tool, in characters.
@@ -253,7 +263,7 @@ const LONGEST_FAILURE: usize = 200;
 
 /// Prints why a local tool failed, on stderr only: the text may contain the tool's arguments.
 fn tool_failed(tool: &ToolName, reason: &LocalText) {
-    hint(&text::line(&format!("{tool} failed: {reason}"), LONGEST_FAILURE));
+    screen::print_foreign(&text::ends(&format!("{tool} failed: {reason}"), LONGEST_FAILURE));
 }
 
 /// Starts logging to stderr if `RUST_LOG` is set, as in `RUST_LOG=toolbridge=debug`.
@@ -272,4 +282,18 @@ fn start_logs() {
     });
     let colors = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colors).init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::complaint;
+
+    #[test]
+    fn error_of_several_lines_is_lines() {
+        assert_eq!(
+            complaint("bad file:\n\n  line 1\u{1b}[2J\n"),
+            ["toolbridge: bad file:", "    line 1\\u{1b}[2J"]
+        );
+        assert_eq!(complaint(""), ["toolbridge: it failed without a reason"]);
+    }
 }

@@ -13,11 +13,12 @@ use super::{
     prompts,
     questions::Terminal,
     record_option::RecordOption,
+    screen,
     sources::{in_current_folder, started_agent, variable},
     text,
 };
 use toolbridge::{
-    Assistant, Call, Consent, ContentBlock, Role, ToolName, ToolResult, ToolSource as _,
+    Assistant, Call, Consent, ContentBlock, Progress, Role, ToolError, ToolName, ToolResult, ToolSource as _,
     adapter::acp::{self, AcpCommand, AcpTool},
 };
 
@@ -115,14 +116,19 @@ async fn prompt(
     let mut call: Call = assistant.call(tool.as_str(), json!({ "prompt": line })).start();
     let mut shown = String::new();
     let mut is_open = true;
+    // What the agent says is printed once, when it is complete.
+    let is_said = |progress: &Progress| {
+        progress.content.as_ref().and_then(|it| it.get("said")).is_some_and(|it| it.decode().unwrap_or(false))
+    };
     while is_open {
         tokio::select! {
             progress = call.progress() => match progress {
+                Some(progress) if is_said(&progress) => {}
                 Some(progress) => {
                     if let Some(message) = progress.message {
                         // A text that grows is not repeated, and a plan has several lines.
                         for line in message.lines().filter(|line| shown.lines().all(|it| it != *line)) {
-                            hint(&text::line(line, LONGEST_PROGRESS));
+                            screen::print_foreign(&text::line(line, LONGEST_PROGRESS));
                         }
                         shown = message;
                     }
@@ -138,17 +144,24 @@ async fn prompt(
     }
     match call.await {
         Ok(value) => {
-            let result = ToolResult::of(&value);
-            for line in result.content().iter().filter_map(ContentBlock::as_text).flat_map(str::lines) {
-                writeln!(io::stdout(), "{}", text::plain(line))?;
+            let result = ToolResult::of(&value).for_clients();
+            for text in result.content().iter().filter_map(ContentBlock::as_text) {
+                for line in screen::foreign_on_stdout(text) {
+                    writeln!(io::stdout(), "{line}")?;
+                }
             }
+            Terminal::shared().disturb();
             // Progress may have been skipped.
             let data = result.structured().map(|it| it.to_json()).unwrap_or_default();
             for decided in data["permissions"].as_array().into_iter().flatten().filter_map(|it| it.as_str()) {
-                hint(&text::line(decided, LONGEST_PROGRESS));
+                screen::print_foreign(&text::line(decided, LONGEST_PROGRESS));
             }
         }
-        Err(error) => hint(&format!("the prompt failed: {error}")),
+        Err(error) => {
+            let rows =
+                screen::labelled("the prompt failed: ", ToolError::from(error).for_clients().message());
+            screen::print(&rows);
+        }
     }
     Ok(())
 }

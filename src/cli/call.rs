@@ -17,9 +17,11 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
     record_option::RecordOption,
     render::{self, View},
-    text,
+    screen, text,
 };
-use toolbridge::{Assistant, CallError, Event, Events, Identity, Participant, Role, ToolError, Value};
+use toolbridge::{
+    Assistant, CallError, Event, Events, Identity, Participant, Role, ToolError, ToolResult, Value,
+};
 
 /// The time before a message says what the command is waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -216,7 +218,7 @@ impl ToolCall<'_> {
         let is_watched = io::stderr().is_terminal();
         while let Some(step) = call.progress().await {
             if is_watched && let Some(message) = &step.message {
-                hint(&text::line(&format!("… {message}"), LONGEST_PROGRESS));
+                screen::print_foreign(&text::line(&format!("… {message}"), LONGEST_PROGRESS));
             }
         }
         call.await
@@ -269,6 +271,13 @@ async fn offers(assistant: &Assistant, tool: &str, mut until: Instant) {
     }
 }
 
+/// Returns a value as JSON without what is for the model alone: this command has no model.
+fn for_people(value: &Value) -> Json {
+    let result = ToolResult::of(value);
+    let public = result.for_clients();
+    if public == result { value.to_json() } else { public.to_value().to_json() }
+}
+
 fn print(json: &Json) -> io::Result<()> {
     writeln!(io::stdout(), "{}", text::json(json))
 }
@@ -276,14 +285,14 @@ fn print(json: &Json) -> io::Result<()> {
 fn show_json(result: Result<Value, CallError>, times: &Times) -> Result<(), Failure> {
     match result {
         Ok(body) => {
-            let mut line = json!({"outcome": "done", "result": body.to_json()});
+            let mut line = json!({"outcome": "done", "result": for_people(&body)});
             times.add_to(&mut line);
             print(&line)?;
             Ok(())
         }
         Err(error) => {
             let (code, ran) = (error.code(), error.may_have_run());
-            let message = ToolError::from(error).message().to_owned();
+            let message = ToolError::from(error).for_clients().message().to_owned();
             print(&failure(code.as_str(), &message, ran, times))?;
             Err(Failure::Reported(if ran { Failure::FAILED } else { Failure::NOTHING_RAN }))
         }
@@ -316,7 +325,7 @@ fn show(result: Result<Value, CallError>, view: View) -> Result<(), Failure> {
         }
         Err(error) => {
             let ran = error.may_have_run();
-            let error = ToolError::from(error);
+            let error = ToolError::from(error).for_clients();
             if let Some(partial) = error.partial().filter(|_| view == View::Screen) {
                 show_value(partial, view)?;
             }
@@ -332,7 +341,7 @@ fn show(result: Result<Value, CallError>, view: View) -> Result<(), Failure> {
 
 fn show_value(value: &Value, view: View) -> io::Result<()> {
     match view {
-        View::Json => print(&value.to_json()),
+        View::Json => print(&for_people(value)),
         View::Screen => write!(io::stdout(), "{}", render::screen(value, render::has_colors())),
         View::Voice => {
             let speech = render::speech(value);

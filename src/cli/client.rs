@@ -12,7 +12,9 @@ use super::{
     file, hint,
     interrupt::{interrupted, unless_interrupted},
     prompts,
+    questions::Terminal,
     record_option::RecordOption,
+    screen,
     sources::{SourceArguments, with_sources},
     text, tool_failed,
 };
@@ -91,12 +93,16 @@ async fn show(client: &Client, record: &RecordOption) -> io::Result<CloseReason>
             Event::RecordingStopped { reason } => record.stopped(reason),
             _ => {}
         }
-        if let Some(line) = line(&event) {
-            // It may have happened between the two reads.
-            match noted.iter().position(|it| *it == line) {
-                Some(at) => _ = noted.swap_remove(at),
-                None => say(&line)?,
-            }
+        let Some(line) = line(&event) else { continue };
+        if is_of_others(&event) {
+            screen::foreign_on_stdout(&line).iter().try_for_each(|row| writeln!(io::stdout(), "{row}"))?;
+            Terminal::shared().disturb();
+            continue;
+        }
+        // It may have happened between the two reads.
+        match noted.iter().position(|it| *it == line) {
+            Some(at) => _ = noted.swap_remove(at),
+            None => say(&line)?,
         }
     }
     Ok(client.closed().await)
@@ -152,6 +158,16 @@ pub(super) fn line(event: &Event) -> Option<String> {
     })
 }
 
+/// Returns whether the line about an event has a text of somebody else.
+fn is_of_others(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Registered { .. } | Event::PeerError { .. } | Event::ToolWarning { .. } | Event::View { .. }
+    )
+}
+
 pub(super) fn say(line: &str) -> io::Result<()> {
-    writeln!(io::stdout(), "{}", text::plain(line))
+    let said = writeln!(io::stdout(), "{}", text::plain(line));
+    Terminal::shared().disturb();
+    said
 }

@@ -10,12 +10,13 @@ use super::{
     grant::{Grant, Listed, offered},
     hint,
     questions::{Terminal, Word},
-    text,
+    screen, text,
 };
 use toolbridge::{Consent, ConsentRequest, Tool};
 
-/// The maximum size of the arguments in a question, in bytes.
-const SHOWN_ARGUMENTS: usize = 2 << 10;
+/// The largest arguments in a question, in bytes of JSON: a person allows only what is shown, and reads no more. Calls with
+/// larger ones are refused.
+const SHOWN_ARGUMENTS: usize = 16 << 10;
 
 /// The person whose consent is asked before a tool runs that needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,37 +104,36 @@ impl ConsentPrompt {
         }
         let tool = request.tool().name().as_str();
         let mut question = self.terminal.ask();
-        let arguments = shortened(text::json(&request.arguments().to_json()));
-        hint(&format!("{} wants to run {tool} with {arguments}", request.caller()));
-        let seconds = request.time_left().as_secs();
         let number = question.number();
+        let arguments = text::json(&request.arguments().to_json());
+        let head = format!("question {number}: {} wants to run {tool} with", request.caller());
+        let mut asked = vec![text::plain(&head).into_owned()];
+        if arguments.len() > SHOWN_ARGUMENTS {
+            hint(&format!(
+                "{head} {} bytes of arguments. It is refused: at most {SHOWN_ARGUMENTS} bytes are shown",
+                arguments.len()
+            ));
+            question.close();
+            return false;
+        }
+        asked.extend(screen::foreign(&arguments));
+        let seconds = request.time_left().as_secs();
         let short = if question.is_only() { " (or just y or n)" } else { "" };
-        hint(&format!(
+        let choices = format!(
             "type `yes {number}` to allow it or `no {number}` to refuse it{short}; it is refused after {seconds} s"
-        ));
+        );
+        question.print(asked, vec![choices]);
         loop {
             match question.answer().await {
                 Some(Word::Yes) => break true,
                 Some(Word::Option(_) | Word::Text(_)) => {
-                    hint(&format!("type `yes {number}` or `no {number}`"));
                     question.again();
+                    question.remark(None);
                 }
                 Some(Word::No) | None => break false,
             }
         }
     }
-}
-
-/// Shortens long arguments and states how much is omitted.
-fn shortened(mut arguments: String) -> String {
-    let length = arguments.len();
-    if length > SHOWN_ARGUMENTS {
-        let end = (0..=SHOWN_ARGUMENTS).rev().find(|at| arguments.is_char_boundary(*at));
-        arguments.truncate(end.unwrap_or_default());
-        let left_out = length - arguments.len();
-        arguments += &format!(" … ({left_out} of {length} bytes omitted)");
-    }
-    arguments
 }
 
 #[cfg(test)]
@@ -155,14 +155,5 @@ mod tests {
         // Otherwise the tools are left out, with this reason.
         assert!(!is_set(&[server()], &[], false));
         assert!(!is_set(&[Listed { server: None, tools: Vec::new(), is_missing: false }], &[], true));
-    }
-
-    #[test]
-    fn long_arguments_are_cut_and_the_rest_is_counted() {
-        assert_eq!(shortened("{}".to_owned()), "{}");
-        let exact = "x".repeat(SHOWN_ARGUMENTS);
-        assert_eq!(shortened(exact.clone()), exact);
-        let long = shortened(format!("{}äää", "x".repeat(SHOWN_ARGUMENTS - 1)));
-        assert_eq!(long, format!("{} … (6 of 2053 bytes omitted)", "x".repeat(SHOWN_ARGUMENTS - 1)));
     }
 }

@@ -5,18 +5,18 @@ use serde_json::{Map, Value as Json, json};
 use super::{
     hint,
     questions::{Open, Word},
-    text,
+    screen, text,
 };
 use toolbridge::{
     FormPrompt, PromptAnswer, Value, Widget,
     adapter::orchestrate::{Dialog, Form, Input, InputKind},
 };
 
-/// The longest title, description, choice or default value that is shown, in characters.
-const SHOWN: usize = 400;
+/// The longest form that is shown, in bytes of its lines: what a person reads. A longer one is declined.
+const SHOWN: usize = 16 << 10;
 
-/// The most choices of a field that are shown.
-const SHOWN_CHOICES: usize = 50;
+/// The longest name in a reason, in characters.
+const MAX_NAME: usize = 400;
 
 /// A field that a person types in.
 struct Field {
@@ -27,10 +27,11 @@ struct Field {
 }
 
 /// Asks the fields of a form. A form that cannot be filled in here is declined.
-pub(super) async fn fill_in(ask: &FormPrompt, question: &mut Open) -> PromptAnswer {
+pub(super) async fn fill_in(ask: &FormPrompt, asked: Vec<String>, question: &mut Open) -> PromptAnswer {
     let fields = match fields(ask) {
         Ok(fields) => fields,
         Err(reason) => {
+            screen::print(&asked);
             hint(&format!("the form is declined: {reason}"));
             question.close();
             return PromptAnswer::declined();
@@ -38,7 +39,7 @@ pub(super) async fn fill_in(ask: &FormPrompt, question: &mut Open) -> PromptAnsw
     };
     let number = question.number();
     if fields.is_empty() {
-        hint(&format!("type `yes {number}` to accept, or `no {number}` to decline"));
+        question.print(asked, vec![format!("type `yes {number}` to accept, or `no {number}` to decline")]);
         return match question.answer().await {
             Some(Word::Yes) => {
                 PromptAnswer::submitted(&json!({})).unwrap_or_else(|_| PromptAnswer::cancelled())
@@ -47,13 +48,19 @@ pub(super) async fn fill_in(ask: &FormPrompt, question: &mut Open) -> PromptAnsw
             None => PromptAnswer::cancelled(),
         };
     }
-    hint(&format!(
+    let how = format!(
         "type a line for each field, or `answer {number} …` if other questions are open; `no {number}` declines the form"
-    ));
+    );
     question.take_text();
     let mut data = Map::new();
-    for field in &fields {
-        field.show();
+    for (n, field) in fields.iter().enumerate() {
+        let mut choices = if n == 0 { vec![how.clone()] } else { Vec::new() };
+        choices.extend(field.rows());
+        if n == 0 {
+            question.print(asked.clone(), choices);
+        } else {
+            question.go_on(choices);
+        }
         loop {
             match question.answer().await {
                 Some(Word::Text(line)) => match field.read(&line) {
@@ -61,12 +68,12 @@ pub(super) async fn fill_in(ask: &FormPrompt, question: &mut Open) -> PromptAnsw
                         data.extend(value.map(|value| (field.input.name.clone(), value)));
                         break;
                     }
-                    Err(reason) => hint(&reason),
+                    Err(reason) => question.remark(Some(&reason)),
                 },
                 Some(Word::No) => return PromptAnswer::declined(),
                 Some(Word::Yes | Word::Option(_)) => {
                     question.again();
-                    field.show();
+                    question.remark(None);
                 }
                 None => return PromptAnswer::cancelled(),
             }
@@ -87,7 +94,7 @@ fn fields(ask: &FormPrompt) -> Result<Vec<Field>, String> {
     };
     let required = schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str);
     if let Some(name) = required.clone().find(|name| inputs.iter().all(|input| input.name != *name)) {
-        return Err(format!("it demands {}, which it does not describe", text::line(name, SHOWN)));
+        return Err(format!("it demands {}, which it does not describe", text::line(name, MAX_NAME)));
     }
     let mut fields = Vec::new();
     for input in inputs.into_iter().filter(Input::asks) {
@@ -98,15 +105,20 @@ fn fields(ask: &FormPrompt) -> Result<Vec<Field>, String> {
         if can_be_typed {
             fields.push(Field { input, schema, default });
         } else if input.is_required && default.is_none() {
-            return Err(format!("the field {} cannot be typed in", text::line(&input.title, SHOWN)));
+            return Err(format!("the field {} cannot be typed in", text::line(&input.title, MAX_NAME)));
         }
+    }
+    let size = fields.iter().flat_map(Field::lines).map(|line| line.len()).sum::<usize>();
+    if size > SHOWN {
+        return Err(format!("it has {size} bytes of text, and at most {SHOWN} are shown"));
     }
     Ok(fields)
 }
 
 impl Field {
-    fn show(&self) {
-        self.lines().iter().for_each(|line| hint(line));
+    /// Returns the lines as rows of the terminal, with the mark of what somebody else wrote.
+    fn rows(&self) -> Vec<String> {
+        self.lines().iter().flat_map(|line| screen::foreign(line)).collect()
     }
 
     /// Returns the title with what may be typed, the description, and the choices.
@@ -125,19 +137,15 @@ impl Field {
             _ => None,
         };
         let empty = match &self.default {
-            Some(default) => Some(format!("`-` for {}", text::line(&self.label(default), SHOWN))),
+            Some(default) => Some(format!("`-` for {}", text::plain(&self.label(default)))),
             None => (!is_required).then(|| "`-` for none".to_owned()),
         };
         let hints: Vec<String> = what.map(str::to_owned).into_iter().chain(empty).collect();
         let hints = if hints.is_empty() { String::new() } else { format!(" ({})", hints.join("; ")) };
-        let mut lines = vec![format!("{}{hints}:", text::line(title, SHOWN))];
-        lines.extend(description.as_ref().map(|it| format!("  {}", text::line(it, SHOWN))));
-        let choices = self.input.choices();
-        for (at, choice) in choices.iter().take(SHOWN_CHOICES).enumerate() {
-            lines.push(format!("  {}: {}", at + 1, text::line(&choice.label, SHOWN)));
-        }
-        if choices.len() > SHOWN_CHOICES {
-            lines.push(format!("  … {} more", choices.len() - SHOWN_CHOICES));
+        let mut lines = vec![format!("{}{hints}:", text::plain(title))];
+        lines.extend(description.as_ref().map(|it| format!("  {}", text::plain(it))));
+        for (at, choice) in self.input.choices().iter().enumerate() {
+            lines.push(format!("  {}: {}", at + 1, text::plain(&choice.label)));
         }
         lines
     }

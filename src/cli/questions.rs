@@ -5,14 +5,16 @@ use std::{
     io::{self, BufRead as _},
     sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError},
     thread,
+    time::Duration,
 };
 
 use tokio::sync::{
     broadcast::{self, error::RecvError},
-    mpsc,
+    mpsc, watch,
 };
+use tokio::time::sleep;
 
-use super::hint;
+use super::{hint, screen, text};
 use toolbridge::adapter::acp;
 
 /// The maximum number of unread answers. Faster typing loses answers.
@@ -23,6 +25,18 @@ const LONGEST: usize = 64;
 
 /// The most lines that wait for their reader.
 const LINES: usize = 16;
+
+/// How long nothing is printed before an open question is printed again.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// How often that is awaited. Then the question is printed again although more may follow.
+const PATIENCE: u32 = 10;
+
+/// The most lines of a question that are printed again. Of a longer one the first and the last lines are.
+const AGAIN: usize = 40;
+
+/// How many first lines of a longer question are printed again.
+const AGAIN_FIRST: usize = 10;
 
 /// What a person types.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +56,8 @@ pub(super) struct Terminal {
     answers: broadcast::Sender<Answer>,
     /// Who reads the lines that are not answers.
     others: Mutex<Option<mpsc::Sender<String>>>,
+    /// How often something other than a question was printed.
+    disturbed: watch::Sender<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,6 +157,12 @@ pub(super) struct Open {
     number: u64,
     is_only: bool,
     answered: bool,
+    /// What the person is asked.
+    asked: Vec<String>,
+    /// What the person may type.
+    choices: Vec<String>,
+    /// The count of [`Terminal::disturbed`] when it was printed.
+    printed_at: u64,
 }
 
 impl Drop for Open {
@@ -162,10 +184,52 @@ impl Open {
         self.is_only
     }
 
+    /// Prints the question: what the person is asked, and what may be typed. It is printed again after other output.
+    pub(super) fn print(&mut self, asked: Vec<String>, choices: Vec<String>) {
+        (self.asked, self.choices) = (asked, choices);
+        let all = [&self.asked[..], &self.choices[..]].concat();
+        self.printed_at = self.terminal.disturbances();
+        screen::write(&all);
+    }
+
+    /// Goes on to the next part of the question, and prints it: what may be typed now.
+    pub(super) fn go_on(&mut self, choices: Vec<String>) {
+        self.choices = choices;
+        self.remark(None);
+    }
+
+    /// Prints a remark about an answer, and what may be typed.
+    pub(super) fn remark(&mut self, remark: Option<&str>) {
+        let mut lines: Vec<String> = remark.map(|it| text::plain(it).into_owned()).into_iter().collect();
+        lines.extend(self.choices.iter().cloned());
+        screen::write(&lines);
+    }
+
+    fn print_again(&mut self) {
+        self.printed_at = self.terminal.disturbances();
+        let mut lines = vec![format!("question {} is still open:", self.number)];
+        if self.asked.len() > AGAIN {
+            lines.extend(self.asked[..AGAIN_FIRST].iter().cloned());
+            lines.push(format!("… {} more lines, which are above", self.asked.len() - AGAIN_FIRST));
+        } else {
+            lines.extend(self.asked.iter().cloned());
+        }
+        lines.extend(self.choices.iter().cloned());
+        screen::write(&lines);
+    }
+
     /// Returns the next answer, or `None` if there will be none. An answer that does not fit can be followed by another.
     pub(super) async fn answer(&mut self) -> Option<Word> {
         loop {
-            match self.answers.recv().await {
+            let answer = tokio::select! {
+                biased;
+                answer = self.answers.recv() => answer,
+                () = self.terminal.quiet_after(self.printed_at), if !self.asked.is_empty() => {
+                    self.print_again();
+                    continue;
+                }
+            };
+            match answer {
                 Ok(answer) if answer.number == self.number => {
                     self.answered = !matches!(answer.word, Word::Text(_));
                     return Some(answer.word);
@@ -207,6 +271,7 @@ impl Terminal {
                 reading: Once::new(),
                 answers,
                 others: Mutex::default(),
+                disturbed: watch::Sender::new(0),
             })
         })
     }
@@ -219,7 +284,39 @@ impl Terminal {
             (questions.ask(), questions.meant.len() == 1)
         };
         Arc::clone(self).read();
-        Open { terminal: Arc::clone(self), answers, number, is_only, answered: false }
+        Open {
+            terminal: Arc::clone(self),
+            answers,
+            number,
+            is_only,
+            answered: false,
+            asked: Vec::new(),
+            choices: Vec::new(),
+            printed_at: 0,
+        }
+    }
+
+    /// Notes that something other than a question was printed.
+    pub(super) fn disturb(&self) {
+        self.disturbed.send_modify(|count| *count += 1);
+    }
+
+    fn disturbances(&self) -> u64 {
+        *self.disturbed.borrow()
+    }
+
+    /// Resolves when something was printed after this count, and nothing since a moment.
+    async fn quiet_after(&self, count: u64) {
+        let mut changes = self.disturbed.subscribe();
+        // The sender is in `self`.
+        let _ = changes.wait_for(|now| *now != count).await;
+        for _ in 0..PATIENCE {
+            let before = self.disturbances();
+            sleep(QUIET).await;
+            if self.disturbances() == before {
+                break;
+            }
+        }
     }
 
     /// Returns the lines that are not answers: all while no question is open, and otherwise those without the form of an

@@ -14,10 +14,13 @@ use serde_json::Value as Json;
 
 use super::text;
 use crate::shown::{self, Ink, Limits, Line, Section, Style, has_parts, sections};
-use toolbridge::{Audience, Display, DisplayContent, ToolResult, Value, frame::ViewUpdate};
+use toolbridge::{BlockKind, Display, DisplayContent, ToolResult, Value, frame::ViewUpdate};
 
 /// How much of a result fills a screen.
 const SCREEN: Limits = Limits { lines: 400, line: 4_000, text: 128 * 1024 };
+
+/// What a person must see whole. It was measured before.
+const ALL: Limits = Limits { lines: usize::MAX, line: usize::MAX >> 4, text: usize::MAX };
 
 /// How much of a result stands below its line in a list.
 const LIST: Limits = Limits { lines: 3, line: 120, text: 1_000 };
@@ -97,21 +100,21 @@ pub(super) fn summary(value: &Value, colors: bool) -> Vec<String> {
     lines
 }
 
-/// Returns what a result shows, without colors and in about this many lines. Each part has its heading and its share of the
-/// lines, so that a long part hides no other.
-pub(super) fn excerpt(value: &Value, lines: usize) -> Vec<String> {
-    let sections = sections(&ToolResult::of(value), SCREEN);
-    let mut left = lines;
-    let mut shown = Vec::new();
-    for (at, section) in sections.iter().enumerate() {
-        let share = left.div_ceil(sections.len() - at);
-        let kept = section.lines.len().min(share);
-        left -= kept;
-        shown.extend(heading(section));
-        shown.extend(section.lines[..kept].iter().map(|line| Pen { colors: false }.line(line)));
-        shown.extend(rest(section.omitted + section.lines.len() - kept));
+/// Returns all that a result shows, without colors, or `None` if something of it is left out. A diff has no heading.
+pub(super) fn whole(result: &ToolResult) -> Option<Vec<String>> {
+    let pen = Pen { colors: false };
+    let mut lines = Vec::new();
+    for section in sections(result, ALL) {
+        if section.omitted > 0 {
+            return None;
+        }
+        // The title of a diff is its path, and may be cut.
+        let is_diff = section.lines.iter().any(|line| line.style == Style::Place);
+        lines.extend(heading(&section).filter(|_| !is_diff));
+        lines.extend(section.lines.iter().map(|line| pen.line(line)));
     }
-    shown
+    let is_known = result.content().iter().all(|block| !matches!(block.kind(), BlockKind::Other));
+    (is_known && !lines.is_empty()).then_some(lines)
 }
 
 /// The most files that a line about a call names.
@@ -139,6 +142,12 @@ pub(super) fn about(frame: &Json) -> Option<String> {
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| text::line(&parts.join(" "), LIST.line))
+}
+
+/// Returns all files of a list, or `None` if one of them has no path.
+pub(super) fn all_files(locations: &Json) -> Option<String> {
+    let names: Option<Vec<String>> = locations.as_array()?.iter().map(file).collect();
+    names.filter(|names| !names.is_empty()).map(|names| names.join(", "))
 }
 
 /// Returns the files of a list of locations, which may be JSON in a text.
@@ -183,7 +192,7 @@ pub(super) fn speech(value: &Value) -> Speech {
 fn shown_text(result: &ToolResult) -> Option<String> {
     let text = result.for_display(&[]).and_then(|display| text_of(&display).map(str::to_owned));
     let Some(display) = result.display().first() else {
-        let is_open = result.content().iter().all(|block| block.audience() != Audience::Model);
+        let is_open = result.for_clients().content().len() == result.content().len();
         let data = || result.for_model(ToolResult::MAX_TEXT).text.into_owned();
         return text.or_else(|| is_open.then(data));
     };

@@ -33,6 +33,19 @@ pub(super) fn line(text: &str, limit: usize) -> String {
     escaped.chars().take(limit - 1).chain(['…']).collect()
 }
 
+/// Returns untrusted text as one line of at most `limit` characters, as [`line`] does. Of a longer one the beginning and the
+/// end are kept: what a program wrote last says why it failed.
+pub(super) fn ends(text: &str, limit: usize) -> String {
+    let escaped = plain(text);
+    let count = escaped.chars().count();
+    if count <= limit {
+        return escaped.into_owned();
+    }
+    let first = limit * 2 / 3;
+    let last = escaped.chars().skip(count - (limit - first - 3));
+    escaped.chars().take(first).chain(" … ".chars()).chain(last).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +67,14 @@ mod tests {
             let text = with_options(error);
             assert!(text.contains(said) && !text.contains("::"), "{text}");
         }
+    }
+
+    #[test]
+    fn beginning_and_end_of_a_long_line_are_kept() {
+        assert_eq!(ends("a\nb", 10), "a\\u{a}b");
+        let long = ends(&format!("t failed: {} disk full", "x".repeat(500)), 60);
+        assert_eq!(long.chars().count(), 60);
+        assert!(long.starts_with("t failed: ") && long.ends_with(" disk full"), "{long}");
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,
 
-    /// Print one JSON object per line: time, sender, lane, topic, and the frame as canonical JSON
+    /// Print one JSON object per line: time, sender, lane, topic, and the frame as canonical JSON, without what is for
+    /// the model alone
     #[arg(long)]
     json: bool,
 
@@ -197,7 +198,7 @@ fn is_view(frame: &Frame, lines: &mut Vec<String>) -> bool {
 
 fn decode(packet: &Incoming) -> Result<(Frame, Value), String> {
     let frame = Frame::decode(packet.payload.clone()).map_err(|error| error.to_string())?;
-    let json = frame.to_json().map_err(|error| error.to_string())?;
+    let json = frame.to_public_json().map_err(|error| error.to_string())?;
     Ok((frame, json))
 }
 

@@ -73,7 +73,7 @@ async fn recorded(server: &Server, room: &str) -> anyhow::Result<PathBuf> {
     // The stderr of a failed tool stays with its owner.
     let failed = output.stderr.lines().collect::<Vec<_>>();
     let is_told =
-        failed.len() == 1 && failed[0].starts_with("fail failed: ") && failed[0].contains("it is dark");
+        failed.len() == 1 && failed[0].starts_with("│ fail failed: ") && failed[0].contains("it is dark");
     ensure!(output.code == Some(0) && is_told, "{output:?}");
     Ok(file)
 }

@@ -89,6 +89,10 @@ async fn result_is_json_for_programs_and_rendered_on_a_terminal() {
     assert_eq!(text(&piped.stdout).lines().count(), 1, "{piped:?}");
     let value: Value = serde_json::from_slice(&piped.stdout).unwrap();
     assert_eq!(value["bridge.result"], 1);
+    assert!(!text(&piped.stdout).contains("hidden"), "what is for the model alone is not shown: {piped:?}");
+    assert_eq!(value["cut"], json!([{"part": "content", "pointer": "/1"}]));
+    let whole = stage.call(&["edit", "--json"]).await;
+    assert!(whole.status.success() && !text(&whole.stdout).contains("hidden"), "{whole:?}");
 
     let expected = "The lamp is on.\n\n── src/\\u{1b}[31mlamp.rs · +1 −1\n@@ -1,1 +1,1 @@\n-off\n+on\n";
     let shown = stage.call(&["edit", "--view", "screen"]).await;

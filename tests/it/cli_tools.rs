@@ -134,14 +134,14 @@ fn invalid_output_of_a_program_is_one_short_line_on_stderr() {
     assert!(said.iter().all(|line| !line.contains("planted")), "{said:?}");
     let shown: Vec<_> = warned.iter().filter(|line| line.contains("planted")).collect();
     let [bad, fails] = shown[..] else { panic!("{shown:#?}") };
-    assert!(bad.starts_with("bad failed: ") && fails.starts_with("fails failed: "), "{shown:#?}");
-    assert!(bad.chars().count() == 200 && !bad.contains(char::is_control), "{bad:?}");
+    assert!(bad.starts_with("│ bad failed: ") && fails.starts_with("│ fails failed: "), "{shown:#?}");
+    assert!(bad.chars().count() == 202 && !bad.contains(char::is_control), "{bad:?}");
     assert!(bad.contains("not JSON") && bad.contains(r"planted\u{1b}[31m\u{a}000"), "{bad}");
     assert!(warned.iter().any(|line| line.contains("TRACE") || line.contains("DEBUG")), "{warned:#?}");
 }
 
 #[test]
-fn question_at_the_terminal_is_short_and_answered_by_one_letter() {
+fn question_at_the_terminal_is_shown_whole_and_again_and_answered_by_one_letter() {
     let (mut keyboard, stdin) = terminal();
     let stage = Stage::new("question", &[("wipe", "cat", "destructive = true")], stdin, "");
     let asks = |stage: &Stage, arguments: &str| {
@@ -151,22 +151,28 @@ fn question_at_the_terminal_is_short_and_answered_by_one_letter() {
             toolbridge(&line).envs(settings).output().unwrap()
         })
     };
-    let long = json!({"text": "x".repeat(10_000)}).to_string();
+    // All of the arguments is shown, after a mark, because a person allows only what is shown.
+    let long = json!({"text": format!("{}; and the end", "x".repeat(15_000))}).to_string();
     let call = asks(&stage, &long);
     let question = until(&stage.warned, "wants to run wipe");
-    assert!(question.len() < 2_200, "{} bytes", question.len());
-    assert!(
-        question.contains(&format!("{} of {} bytes omitted", long.len() - 2_048, long.len())),
-        "{question}"
-    );
+    assert_eq!(question, "question 1: brain wants to run wipe with");
+    assert_eq!(until(&stage.warned, "and the end"), format!("│ {long}"));
     assert!(until(&stage.warned, "type `yes 1`").contains("y or n"));
     keyboard.write_all(b"y\n").unwrap();
     let output = call.join().unwrap();
     assert!(output.status.success(), "{output:?}");
+    let call = asks(&stage, &json!({"text": "x".repeat(17_000)}).to_string());
+    assert!(until(&stage.warned, "question 2").contains("It is refused: at most 16384 bytes are shown"));
+    assert!(text(&call.join().unwrap().stderr).contains("permission_denied"));
     let call = asks(&stage, "{}");
-    until(&stage.warned, "type `yes 2`");
+    until(&stage.warned, "type `yes 3`");
+    // Other output does not hide it: it is printed again.
     keyboard.write_all(b"what?\n").unwrap();
     until(&stage.warned, "the number of the question");
+    assert_eq!(until(&stage.warned, "question 3"), "question 3 is still open:");
+    assert_eq!(until(&stage.warned, "question 3"), "question 3: brain wants to run wipe with");
+    assert_eq!(until(&stage.warned, "│"), "│ {}");
+    until(&stage.warned, "type `yes 3`");
     keyboard.write_all(b"n\n").unwrap();
     let output = call.join().unwrap();
     assert_eq!(output.status.code(), Some(4), "{output:?}");
@@ -235,7 +241,7 @@ async fn progress_of_a_call_is_printed_on_a_terminal_only() {
     let (screen, stderr) = terminal();
     let shown = call(stderr);
     let line = spawn_blocking(move || until(&lines(screen), "1 of 2")).await.unwrap();
-    assert_eq!(line.trim(), "… 1 of 2\\u{1b}[31m");
+    assert_eq!(line.trim(), "│ … 1 of 2\\u{1b}[31m");
     seen.notify_one();
     let output = spawn_blocking(|| shown.wait_with_output().unwrap()).await.unwrap();
     assert_eq!(text(&output.stdout), "{\"value\":2}\n", "{output:?}");

@@ -107,13 +107,10 @@ pub(super) fn refused(id: &Id, message: &str) -> Json {
 }
 
 fn failure(error: &CallError) -> Json {
-    let of_call;
+    // The model reads the partial result. The message is for everybody.
     let (code, message) = match error {
-        CallError::Tool(error) => (error.code(), error.message()),
-        other => {
-            of_call = other.to_string();
-            (word(other), of_call.as_str())
-        }
+        CallError::Tool(error) => (error.code(), error.for_clients().to_string()),
+        other => (word(other), other.to_string()),
     };
     let mut failure = json!({"code": code.as_str(), "message": message, "mayHaveRun": error.may_have_run()});
     match error {
