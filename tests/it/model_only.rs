@@ -170,6 +170,8 @@ async fn client_and_recording_get_no_block_for_the_model_alone_of_any_system() {
             let said = format!("{:?} {:?} {:?}", answer.spoken, answer.context, answer.result);
             assert_free(&format!("{system}: {name}: what is said"), said.as_bytes(), &[SECRET]);
             if let Err(error) = outcome {
+                let message = if system == "a function" { "" } else { error.message() };
+                assert_free(&format!("{system}: {name}: a message"), message.as_bytes(), &[SECRET]);
                 let shown = format!("{} {:?}", error.for_clients(), error.for_clients());
                 assert_free(&format!("{system}: {name}: an error"), shown.as_bytes(), &[SECRET]);
             }
@@ -377,7 +379,7 @@ fn command_line_shows_nothing_that_is_for_the_model_alone_and_an_answer_once() {
     let answers = lines(terminal.stdout.take().unwrap());
     let mut shown = Vec::new();
     for n in 1..=blocks().len() {
-        shown.push(until(&questions, "is for its model alone"));
+        shown.push(until(&questions, "asks: Edit"));
         shown.push(until(&questions, &format!("type `option 1 {n}`")));
         keyboard.write_all(format!("option 1 {n}\n").as_bytes()).unwrap();
     }
@@ -387,6 +389,11 @@ fn command_line_shows_nothing_that_is_for_the_model_alone_and_an_answer_once() {
     shown.extend(questions.iter().chain(answers.iter()).chain([said]));
     let shown = shown.join("\n");
     assert_free("the terminal", shown.as_bytes(), &[SECRET]);
+    assert_eq!(
+        shown.matches("a part of its content is for its model alone").count(),
+        blocks().len(),
+        "{shown}"
+    );
     assert!(!shown.contains("│ seen by all"), "what the agent says is printed once, as the answer: {shown}");
     for (observer, seen) in watching.iter_mut().zip(seen) {
         kill_process(Pid::from_child(observer), Signal::INT).unwrap();
