@@ -15,8 +15,8 @@ pub(crate) fn shown_lines(bytes: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let shown = |line: &str| {
         let line = without_sequences(line);
-        let parts = line.split('\r').map(str::trim).filter(|part| !part.is_empty());
-        let last = parts.last().unwrap_or_default().replace('\t', " ");
+        let mut parts = line.rsplit('\r').map(str::trim).filter(|part| !part.is_empty());
+        let last = parts.next().unwrap_or_default().replace('\t', " ");
         last.chars().filter(|it| !it.is_control()).collect::<String>()
     };
     text.split('\n').map(shown).filter(|line| !line.is_empty()).collect()
@@ -42,9 +42,8 @@ fn without_sequences(line: &str) -> String {
             '\u{1b}' => match chars.next() {
                 Some('[') => _ = chars.find(is_final),
                 Some(']' | 'P' | 'X' | '^' | '_') => {
-                    if chars.find(|it| matches!(it, '\u{7}' | '\u{9c}' | '\u{1b}')) == Some('\u{1b}') {
-                        chars.next(); // the backslash
-                    }
+                    let end = chars.find(|it| matches!(it, '\u{7}' | '\u{9c}' | '\u{1b}'));
+                    let _backslash = end.filter(|it| *it == '\u{1b}').and_then(|_| chars.next());
                 }
                 Some(' '..='/') => _ = chars.find(|it| !(' '..='/').contains(it)),
                 _ => {}

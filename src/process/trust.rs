@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn sec_x1_file_of_another_user_is_not_trusted() {
         let place = Place::new("owner");
-        let mut stat = lstat(&place.file()).unwrap();
+        let mut stat = lstat(place.file()).unwrap();
         stat.st_uid = geteuid().as_raw() + 1;
         assert!(matches!(ours(&stat, &place.0), Err(TrustError::Owner { .. })));
         stat.st_uid = 0;

@@ -382,6 +382,7 @@ impl Session {
     /// # Errors
     /// The name is not valid, there are 16 other views, the content and the text exceed 64 KiB, the local participant is
     /// a client, or the session has ended.
+    #[expect(clippy::needless_pass_by_value, reason = "a command takes what it is given")]
     pub fn show_view(
         &mut self,
         now: Instant,
@@ -392,7 +393,7 @@ impl Session {
         self.begin(now);
         self.check_open().map_err(ReportError::Closed)?;
         let Core { cx, peers, delivery, .. } = &mut self.core;
-        let shown = self.exchange.views.show(cx, peers, delivery, views::update(view, content, text));
+        let shown = self.exchange.views.show(cx, peers, delivery, views::update(view, &content, text));
         shown.inspect_err(|_| cx.count(Counter::ReportRefused))
     }
 

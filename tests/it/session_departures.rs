@@ -1,7 +1,5 @@
 //! Assistants that leave, are killed or fall silent, and how soon their client serves the next one.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use toolbridge::{
     Config, Counter, Participant,
     frame::{Configuration, Message, Meta},

@@ -1,7 +1,5 @@
 //! Rights belong to a join: another participant under the identity of one that has left gets none of them.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use std::time::Duration;
 
 use toolbridge::{
@@ -299,7 +297,10 @@ fn result_of_a_later_join_without_rights_is_foreign() {
     let id = world.session("a").call_id(key).unwrap().clone();
     for role in [None, Some(Role::Observer)] {
         let who = without_role(&mut world, "phone");
-        world.play(&role.map_or(who.clone(), |role| who.role(role)));
+        world.play(&match role {
+            Some(role) => who.role(role),
+            None => who,
+        });
         world.run(100 * MS);
         let before = world.count("a", "not_permitted");
         let forged = with!(ToolUseResult::new(id.clone(), true), result = Some(value(666)));
@@ -538,8 +539,10 @@ fn caller_without_a_role_reads_that_its_own_token_lacks_it() {
             let wanted = if named { request("t").to("phone") } else { request("t") };
             let error = world.ask("me", wanted).unwrap_err();
             let text = error.to_string();
-            let said =
-                role.map_or("its token has no role".to_owned(), |role| format!("has the role \"{role}\""));
+            let said = role.map_or_else(
+                || "its token has no role".to_owned(),
+                |role| format!("has the role \"{role}\""),
+            );
             assert!(text.contains(&said) && !text.contains("wait longer"), "{text}");
             assert!(
                 text.contains("toolbridge.role=assistant") && text.contains(".assistant(\"me\")"),

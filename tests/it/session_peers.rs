@@ -1,18 +1,15 @@
 //! Rejoins at the same time, suspensions, clocks, equal identities, and what is kept of departed peers.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use std::collections::BTreeMap;
 
 use toolbridge::{
-    CallError, Caps, Config, Identity, Lane, Participant, Role, SendFailure, ToolOptions, TransportEvent,
-    Value,
+    CallError, Caps, Config, Lane, Participant, Role, SendFailure, ToolOptions, TransportEvent, Value,
     frame::{Configuration, Frame, Kind, Message, Meta},
 };
 
 use crate::{
     session_alicia::plain_request,
-    session_world::{Fate, MS, Noted, Random, SECOND, World, request, tool, value},
+    session_world::{Fate, Judge, MS, Noted, Random, SECOND, World, request, tool, value},
 };
 
 #[test]
@@ -317,7 +314,7 @@ fn claim_that_ends_does_not_block_the_retransmission_of_results() {
     world.run(200 * MS);
     // No claim ever arrives, and no result in this join.
     let is_claim = |frame: &Frame| frame.body().get("notes").is_some_and(|it| it.as_str() == Some("claim"));
-    let lose = move |results: bool| -> Box<dyn FnMut(&str, &Identity, &Frame) -> Fate> {
+    let lose = move |results: bool| -> Judge {
         Box::new(move |to, _, frame| {
             let is_result = results && frame.kind() == Kind::TOOL_USE_RESULT;
             if to == "a" && (is_claim(frame) || is_result) { Fate::IsLost } else { Fate::Arrives }

@@ -77,7 +77,7 @@ pub(crate) enum Noted {
 }
 
 /// Decides a packet's fate from its receiver, its sender and its frame.
-type Judge = Box<dyn FnMut(&str, &Identity, &Frame) -> Fate>;
+pub(crate) type Judge = Box<dyn FnMut(&str, &Identity, &Frame) -> Fate>;
 
 /// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -58,11 +58,12 @@ impl RegisteredTool {
             .barge_in(text("onBargeIn").and_then(BargeIn::from_text).unwrap_or_default());
         let patience = annotations.get("timeoutMs").and_then(Json::as_u64).filter(|limit| *limit > 0);
         options.patience = patience.map(Duration::from_millis);
-        let mut hints = ToolHints::default();
-        hints.destructive = hint("destructive");
-        hints.idempotent = hint("idempotent");
-        hints.read_only = hint("readOnly");
-        hints.open_world = hint("openWorld");
+        let hints = ToolHints {
+            destructive: hint("destructive"),
+            idempotent: hint("idempotent"),
+            read_only: hint("readOnly"),
+            open_world: hint("openWorld"),
+        };
         let mut tool =
             Tool::new(self.name.parse()?, self.description.as_str()).options(options).with_hints(hints);
         if let Some(schema) = &self.input_schema {

@@ -299,7 +299,7 @@ impl Incoming {
     fn deny(&mut self, core: &mut Core, inbound: &InboundRequest, may_be_bound: bool) {
         if may_be_bound && inbound.id().as_str().len() <= core.cx.config.caps.frames.id_bytes {
             let refusal = not_bound(core, &inbound.caller);
-            self.refuse(core, inbound, refusal);
+            self.refuse(core, inbound, &refusal);
         } else {
             let refusal = not_bound(core, &inbound.caller);
             send_refusal(core, inbound, &refusal);
@@ -347,13 +347,13 @@ impl Incoming {
             core.cx.count(Counter::Refused);
             let text = format!("the token of this client does not allow it to send data{NOTHING_RAN}");
             // No result would arrive, so nothing runs.
-            return self.refuse(core, &inbound, Refusal::new(ErrorCode::PERMISSION_DENIED, text));
+            return self.refuse(core, &inbound, &Refusal::new(ErrorCode::PERMISSION_DENIED, text));
         }
         let room = self.may_prompt(core, &inbound).and_then(|()| self.has_room_for(core, &inbound));
         if let Err(limit) = room {
             core.cx.count(Counter::Busy);
             let refusal = Refusal::new(ErrorCode::BUSY, format!("{limit}{NOTHING_RAN}"));
-            return self.refuse(core, &inbound, refusal);
+            return self.refuse(core, &inbound, &refusal);
         }
         if must_claim(core, &inbound) {
             return self.claim(core, inbound);
@@ -428,14 +428,14 @@ impl Incoming {
     /// Refuses the request of a call that was stopped before the request arrived.
     fn refuse_stopped(&mut self, core: &mut Core, inbound: &InboundRequest) {
         core.acknowledge(&inbound.caller, inbound.stanza, Some(inbound.id()));
-        self.refuse(core, inbound, Refusal::new(ErrorCode::CANCELLED, "the call was cancelled"));
+        self.refuse(core, inbound, &Refusal::new(ErrorCode::CANCELLED, "the call was cancelled"));
     }
 
     /// Refuses a request and remembers that, so that it never runs.
     ///
     /// The answer is not kept. Until the caller has received it, the request stays unacknowledged, so it is sent and
     /// answered again.
-    fn refuse(&mut self, core: &mut Core, inbound: &InboundRequest, refusal: Refusal) {
+    fn refuse(&mut self, core: &mut Core, inbound: &InboundRequest, refusal: &Refusal) {
         let keep = DEFAULT_TIMEOUT.saturating_add(core.cx.config.times.memory);
         let cache = self.caches.entry(inbound.caller.clone()).or_default();
         cache.refuse(
@@ -447,7 +447,7 @@ impl Incoming {
             &core.cx.config.caps,
         );
         self.set_expiry(core, &inbound.caller);
-        let message = send_refusal(core, inbound, &refusal);
+        let message = send_refusal(core, inbound, refusal);
         core.copy(&Meta::default(), &message);
     }
 

@@ -406,7 +406,7 @@ impl Outgoing {
         }
         let key = self.insert_call(core, call);
         match selecting {
-            Some(among) => self.ask_function(core, key, among),
+            Some(among) => self.ask_function(core, key, &among),
             None => self.await_owner(core, key, wait),
         }
         Ok(key)

@@ -199,8 +199,8 @@ fn post(cx: &mut Context, peers: &Peers, delivery: &mut Delivery, mut to: Vec<Id
 }
 
 /// A state whose content is nil ends its view.
-pub(super) fn update(view: &str, content: Value, text: Option<String>) -> ViewUpdate {
-    let mut update = ViewUpdate::new(view, stripped(&content));
+pub(super) fn update(view: &str, content: &Value, text: Option<String>) -> ViewUpdate {
+    let mut update = ViewUpdate::new(view, stripped(content));
     update.text = text;
     update
 }

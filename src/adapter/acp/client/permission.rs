@@ -260,7 +260,7 @@ fn prompt(agent: &str, call: PublicCall<'_>, options: &[Choice]) -> (PermissionP
     shown.content = field(call.field("content"), "content");
     let unshown = match hidden.as_slice() {
         // The input says what a long title says.
-        [] if text.len() > MAX_PROMPT_TEXT && !call.input().is_some_and(|input| !input.is_null()) => {
+        [] if text.len() > MAX_PROMPT_TEXT && call.input().is_none_or(|input| input.is_null()) => {
             Some(format!("its title of {} bytes cannot be shown: at most {MAX_PROMPT_TEXT} can", title.len()))
         }
         [] => None,

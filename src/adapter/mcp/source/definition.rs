@@ -71,8 +71,7 @@ impl Definition {
         let mut hints = ToolHints::default();
         (hints.read_only, hints.destructive) = (hint("readOnlyHint"), hint("destructiveHint"));
         (hints.idempotent, hints.open_world) = (hint("idempotentHint"), hint("openWorldHint"));
-        let mut options = ToolOptions::default();
-        options.consent = Some(match policy.consent {
+        let mut options = ToolOptions::default().consent(match policy.consent {
             Some(consent) => consent,
             None if hints.destructive == Some(true) => Consent::Always,
             None if hints.read_only == Some(true) && policy.trusts_hints => Consent::Never,

@@ -30,8 +30,8 @@ pub(super) enum Posted {
 
 impl Posted {
     /// Adds what the runtime says to the reason.
-    fn with_words(self, said: Option<String>) -> Self {
-        let with = |reason: String| match &said {
+    fn with_words(self, said: Option<&str>) -> Self {
+        let with = |reason: String| match said {
             Some(said) => format!("{reason}: {said}"),
             None => reason,
         };
@@ -62,7 +62,7 @@ pub(super) async fn post(outgoing: &Outgoing, target: &Target, body: Bytes) -> P
     match request.header(header::CONTENT_TYPE, "application/json").body(body).send().await {
         Ok(response) => match judged(response.status()) {
             Posted::Received => Posted::Received,
-            posted => posted.with_words(words::of_response(response, &[]).await),
+            posted => posted.with_words(words::of_response(response, &[]).await.as_deref()),
         },
         Err(error) if is_forbidden(&error) => Posted::Refused(reason(error)),
         Err(error) => Posted::Failed(reason(error)),

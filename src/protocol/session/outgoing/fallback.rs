@@ -69,7 +69,7 @@ impl Outgoing {
     pub(super) fn run_or_send(&mut self, core: &mut Core, key: CallKey, tool: &ToolName, choice: Choice) {
         match choice {
             Choice::Ask(owner) => self.ask_first(core, key, tool, &owner),
-            Choice::Select(among) => self.ask_function(core, key, among),
+            Choice::Select(among) => self.ask_function(core, key, &among),
             // The assistant does not wait for a client that cannot be sent the call now, whatever the reason.
             Choice::Wait | Choice::Fail(_) => self.run_locally(core, key, tool),
         }

@@ -47,17 +47,17 @@ impl Outgoing {
     fn apply_choice(&mut self, core: &mut Core, key: CallKey, choice: Choice) {
         match choice {
             Choice::Wait => {}
-            Choice::Select(among) => self.ask_function(core, key, among),
+            Choice::Select(among) => self.ask_function(core, key, &among),
             Choice::Fail(error) => self.settle_call(core, key, Err(error)),
             Choice::Ask(owner) => self.ask_owner(core, key, &owner),
         }
     }
 
     /// Asks the author's function for the owner of a waiting call.
-    pub(super) fn ask_function(&mut self, core: &mut Core, key: CallKey, among: Vec<Identity>) {
+    pub(super) fn ask_function(&mut self, core: &mut Core, key: CallKey, among: &[Identity]) {
         let Some(call) = self.calls.get(&key) else { return };
-        core.peers.ask_function(&mut core.cx, Some(key), Some(&call.tool), &among);
-        let among = core.peers.joins(&among);
+        core.peers.ask_function(&mut core.cx, Some(key), Some(&call.tool), among);
+        let among = core.peers.joins(among);
         self.selections.insert(key, among);
     }
 
