@@ -342,6 +342,7 @@ impl Session {
     }
 
     /// Returns the limits on the tools of one participant.
+    #[cfg(feature = "runtime")]
     pub(crate) fn tool_caps(&self) -> &ToolCaps {
         &self.core.cx.config.caps.tools
     }

@@ -303,9 +303,9 @@ async fn sign_in() -> anyhow::Result<()> {
     let home = folder("acp-sign-in")?.to_str().context("not UTF-8")?.to_owned();
     let command = ["node", codex().context("run `scripts/peers acp`")?];
     let output = planned(&server, &home, "acp-sign-in", &command).run().await?;
-    let wanted = "toolbridge: agent \"codex-acp\" demands a sign-in: sign in with the agent's own program, then start this again; \
-         it offers: Login with ChatGPT, Use CODEX_API_KEY (pass CODEX_API_KEY on to the agent with `env`), \
-         Use OPENAI_API_KEY (pass OPENAI_API_KEY on to the agent with `env`)\n";
+    let wanted = "toolbridge: agent \"codex-acp\" demands a sign-in: sign in with the agent's own program, or pass an API key on \
+         to it (`env` of a tools.toml, --agent-env on the command line), then start this again; it offers: Login with ChatGPT, \
+         Use CODEX_API_KEY (pass CODEX_API_KEY on to the agent), Use OPENAI_API_KEY (pass OPENAI_API_KEY on to the agent)\n";
     ensure!(output.code == Some(1) && output.stdout.is_empty(), "{output:?}");
     ensure!(output.stderr == wanted, "{output:?}");
     until(&home, "the end of the agent", |all| all.is_empty()).await

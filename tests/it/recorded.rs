@@ -38,7 +38,7 @@ pub(crate) const SESSIONS: &[Session] = &[
     },
     Session { name: "server-executed", calls: &[("get_battery", "ok"), ("search_web", "ok")] },
     Session { name: "claimed", calls: &[("search_web", "ok")] },
-    Session { name: "lost-peer", calls: &[("get_battery", "ok"), ("nap", "stopped")] },
+    Session { name: "lost-peer", calls: &[("get_battery", "ok"), ("nap", "lost")] },
     Session { name: "rejoin", calls: &[("get_battery", "ok"), ("wait", "ok"), ("get_battery", "ok")] },
     Session { name: "rejoin-phone", calls: &[("get_battery", "ok"), ("wait", "ok"), ("get_battery", "ok")] },
 ];

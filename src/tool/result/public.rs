@@ -11,12 +11,12 @@ use super::{
     block::audience_of_json,
     native::{MAX_SEARCH, MIN_CONTAINED},
 };
-use crate::{
-    tool::{ErrorCode, ToolError},
-    value::{Value, prefix},
-};
+#[cfg(feature = "runtime")]
+use crate::{tool::ErrorCode, value::prefix};
+use crate::{tool::ToolError, value::Value};
 
 /// The longest message of a failure that is made of its result, in bytes. The partial result has all of the text.
+#[cfg(feature = "runtime")]
 const MAX_MESSAGE: usize = 2 * 1024;
 
 /// The message of a failure whose own message says what is for the model alone.
@@ -26,8 +26,10 @@ const HIDDEN_MESSAGE: &str = "the tool failed, and its reason is for the model a
 const ROLE: &[u8] = b"assistant";
 
 /// A result without what is for the model alone.
+#[cfg(feature = "runtime")]
 pub(crate) struct Public(ToolResult);
 
+#[cfg(feature = "runtime")]
 impl Public {
     pub(crate) fn of(result: &ToolResult) -> Self {
         Self(result.for_clients())
@@ -40,6 +42,7 @@ impl Public {
     }
 
     /// Returns its first text that is not empty.
+    #[cfg(feature = "acp")]
     pub(crate) fn first_text(&self) -> Option<&str> {
         let mut texts = self.0.content().iter().filter_map(|block| block.as_text());
         texts.find(|text| !text.trim().is_empty())
@@ -49,6 +52,7 @@ impl Public {
 impl ToolError {
     /// Creates the failure of a tool whose result says what went wrong. The result is its partial result, and its message
     /// is what `choose` takes of the public part, otherwise `otherwise`.
+    #[cfg(feature = "runtime")]
     pub(crate) fn of_result(
         result: &ToolResult,
         choose: impl FnOnce(&Public) -> Option<String>,
