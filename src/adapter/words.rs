@@ -23,6 +23,7 @@ pub(super) fn line(text: &str) -> String {
 }
 
 /// Returns what a JSON-RPC error says: its message, and its data. `None` if it says nothing.
+#[cfg(any(test, feature = "acp", feature = "mcp"))]
 pub(super) fn of_rpc(message: &str, data: Option<&Json>) -> Option<String> {
     let message = line(message);
     let data = data.and_then(details).filter(|data| !message.contains(&**data));
@@ -35,6 +36,7 @@ pub(super) fn of_rpc(message: &str, data: Option<&Json>) -> Option<String> {
 }
 
 /// Returns what a value says that stands for an error: a text, an error of JSON-RPC, or anything else.
+#[cfg(any(test, feature = "acp"))]
 pub(super) fn of_error(error: &Json) -> String {
     let said = match error["message"].as_str() {
         Some(message) => of_rpc(message, error.get("data")),
@@ -73,8 +75,10 @@ fn is_invisible(it: char) -> bool {
     matches!(it, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
+#[cfg(all(feature = "mcp", unix))]
+pub(super) use http::of_body;
 #[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
-pub(super) use http::{of_body, of_response};
+pub(super) use http::of_response;
 
 #[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
 mod http {
