@@ -37,7 +37,7 @@ impl Outgoing {
                     self.request_delivered(core, key);
                 }
             }
-            Some(Purpose::Stop(call)) => self.settled.stop_known(&call, stanza),
+            Some(Purpose::Stop(call)) => self.stop_acknowledged(core, id, &call, stanza),
             _ => self.stop_acknowledged_call(core, id, stanza, named),
         }
     }

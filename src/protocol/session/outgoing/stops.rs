@@ -1,6 +1,9 @@
 //! Stops of calls that have ended without their owner's answer (type 10).
 
-use super::{Core, Counter, Outgoing, Purpose, Remote, Sent, codec, settled::Stop};
+use super::{
+    Core, Counter, Outgoing, Purpose, Remote, Sent, codec,
+    settled::{Gone, Stop},
+};
 use crate::{
     protocol::{
         frame::{ControlStop, Message, Meta},
@@ -72,6 +75,17 @@ impl Outgoing {
         let message = stop_message(core, owner, call, StopReason::Caller);
         if let Some(sent) = core.post_small(owner, &message).filter(|sent| sent.is_fast) {
             core.delivery.await_acknowledgement(owner, &sent, Purpose::LaneOnly(call.clone()));
+        }
+    }
+
+    /// Notes that a stop was acknowledged. Another instance than the one that got the request cannot stop the call, so
+    /// the stop waits for that one.
+    pub(super) fn stop_acknowledged(&mut self, core: &Core, by: &Identity, call: &CallId, stanza: i32) {
+        let Some(asked) = self.settled.get(call).map(Gone::asked) else { return };
+        if asked.instance.is_none() || asked.was_sent_to_instance(by, core) {
+            self.settled.stop_known(call, stanza);
+        } else {
+            self.settled.stop_not_sent(call, stanza);
         }
     }
 
