@@ -160,8 +160,8 @@ impl Exchange {
     ) {
         let Core { cx, peers, delivery, .. } = core;
         match peers.handle_configuration(cx, delivery, id, received, its) {
-            Greeting::Ignored | Greeting::Repeated { has_heard: true } => {}
-            Greeting::Repeated { has_heard: false } => self.retransmit(core, id),
+            Greeting::Ignored | Greeting::Repeated { may_lack_frames: false } => {}
+            Greeting::Repeated { may_lack_frames: true } => self.retransmit(core, id),
             Greeting::New { before, instance } => {
                 if before != instance {
                     self.outgoing.stop_plain_calls_again(core, id);

@@ -31,10 +31,11 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) enum Greeting {
     /// The Configuration has no effect beyond an answer.
     Ignored,
-    /// The peer has sent it before. If the local one has not arrived, unacknowledged frames are sent again.
+    /// The peer has sent it before.
     Repeated {
-        /// Whether the local Configuration has arrived.
-        has_heard: bool,
+        /// Whether frames that were sent under this pair of sids may have been dropped, since the local Configuration had
+        /// not arrived before this one was sent. The unacknowledged ones are sent again.
+        may_lack_frames: bool,
     },
     /// The Configuration is the first one under this pair of sids, or from another instance.
     New {
@@ -290,6 +291,7 @@ impl Peers {
         let has_instance = remote.instance.is_some();
         let pair = &mut remote.pair;
         pair.signal(Signal::Configuration { instance: has_instance });
+        pair.is_heard = incoming.has_received_configuration();
         let is_first = pair.greetings == 0;
         let is_unheard = !incoming.has_received_configuration() && was_long_ago(cx.now, pair.greeted_at);
         // An answered registration was an earlier one, or the assistant has forgotten it: an assistant sends its
@@ -376,7 +378,8 @@ impl Peers {
         has_heard: bool,
     ) -> Greeting {
         cx.count(Counter::Duplicate);
-        let Some(remote) = self.get(id) else { return Greeting::Ignored };
+        let Some(remote) = self.remotes.get_mut(id) else { return Greeting::Ignored };
+        let is_news = has_heard && !std::mem::replace(&mut remote.pair.is_heard, true);
         if !has_heard {
             // The local one may be in transit. Frames after it may have arrived in a join that the peer has left.
             if was_long_ago(cx.now, remote.pair.greeted_at) {
@@ -384,7 +387,7 @@ impl Peers {
             }
             self.register_once_more(cx, delivery, id);
         }
-        Greeting::Repeated { has_heard }
+        Greeting::Repeated { may_lack_frames: !has_heard || is_news }
     }
 
     /// Client: answers the handshake of an assistant that the configuration does not name. The answer shows that the

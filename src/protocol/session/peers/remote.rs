@@ -137,6 +137,8 @@ pub(super) struct Pair {
     /// The number of local Configurations that were sent, followed by the time of the last.
     pub(super) greetings: u32,
     pub(super) greeted_at: Option<Instant>,
+    /// Whether a Configuration of the peer has stated that the local one has arrived.
+    pub(super) is_heard: bool,
     /// The time at which both Configurations had arrived.
     pub(super) crossed_at: Option<Instant>,
     /// Whether a packet arrived after the handshake had been complete for [`SETTLED`].
