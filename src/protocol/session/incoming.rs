@@ -153,7 +153,14 @@ impl Incoming {
     /// Stops the jobs that a caller without an instance requested in another join. After a rejoin it counts as another
     /// caller.
     pub(super) fn stop_jobs_of_other_joins(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
-        for key in core.jobs.keys_of_other_joins(caller, join) {
+        for key in core.jobs.keys_of_joins(caller, |it| it != join) {
+            self.cancel_job(core, key, StopReason::CallerGone);
+        }
+    }
+
+    /// Stops the jobs that a caller requested in a join to which it has said goodbye.
+    pub(super) fn stop_jobs_of_join(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
+        for key in core.jobs.keys_of_joins(caller, |it| it == join) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
     }

@@ -120,9 +120,9 @@ impl Jobs {
         self.keys_where(|job| job.caller == *caller && is_cancelled(&job.tool))
     }
 
-    /// Returns the jobs that this caller requested in another join than this one.
-    pub(super) fn keys_of_other_joins(&self, caller: &Identity, join: &Sid) -> Vec<JobKey> {
-        self.keys_where(|job| job.caller == *caller && job.join != *join)
+    /// Returns the jobs that this caller requested in these joins.
+    pub(super) fn keys_of_joins(&self, caller: &Identity, which: impl Fn(&Sid) -> bool) -> Vec<JobKey> {
+        self.keys_where(|job| job.caller == *caller && which(&job.join))
     }
 
     /// Returns the number and bytes of this caller's jobs.

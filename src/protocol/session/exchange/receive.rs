@@ -78,7 +78,12 @@ impl Exchange {
                 self.take(core, id, received);
             }
             Place::Early => peers.hold(cx, delivery, from, received),
-            Place::Dead => cx.count(Counter::StaleSid),
+            Place::Dead => {
+                cx.count(Counter::StaleSid);
+                if received.is_goodbye() && matches!(received.message, Message::ControlStop(_)) {
+                    self.incoming.stop_jobs_of_join(core, id, from.sid());
+                }
+            }
         }
     }
 
