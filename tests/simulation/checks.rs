@@ -256,9 +256,24 @@ impl World<'_> {
         };
         let asked = call.at / 1_000;
         let waits = OWNER_WAIT.min(call.limit);
+        // If its Configurations are lost, an unannounced join is known when it is announced, and a participant without
+        // signaling gets that late.
+        let waits_for_signaling = |who: Actor, other: Actor| {
+            self.schedule.actions.iter().any(|(at, action)| {
+                let Action::SignalingDown { actor, lasts } = action else { return false };
+                let until = at + lasts;
+                *actor == who
+                    && asked < until + 1_000 + settles
+                    && moved(other).any(|moved| {
+                        *at <= moved + network.announcements && moved <= until.min(asked + waits)
+                    })
+            })
+        };
         moved(call.actor)
             .chain(moved(owner))
             .any(|at| at <= asked + waits && asked + waits < at + 1_000 + settles)
+            || (network.configurations_lost > 0
+                && (waits_for_signaling(owner, call.actor) || waits_for_signaling(call.actor, owner)))
             || !self
                 .schedule
                 .actions
