@@ -590,3 +590,71 @@ fn each_ended_call_is_stopped_once_at_the_replaced_instance() {
     }
     assert_eq!(world.received("phone", Kind::CONTROL_STOP).len(), 3);
 }
+
+/// The packet of a stop goes to an identity, so a new process may get it before its own Configuration arrives.
+#[test]
+fn stop_that_another_instance_acknowledges_is_sent_to_its_own_instance_when_that_returns() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    instance_joins(&mut world, "one");
+    let key = world.call("a", request("look").timeout(60 * SECOND)).unwrap();
+    world.run(50 * MS);
+    let asked = last_of(&world, Kind::TOOL_USE_REQUEST).unwrap();
+    acknowledge(&mut world, asked);
+    world.with("a", |session, now| session.cancel(now, key));
+    world.run(50 * MS);
+    let stopped = last_of(&world, Kind::CONTROL_STOP).unwrap();
+    instance_joins(&mut world, "two");
+    acknowledge(&mut world, stopped);
+    instance_joins(&mut world, "one");
+    let stopped = last_of(&world, Kind::CONTROL_STOP).expect("the instance that runs the call gets a stop");
+    acknowledge(&mut world, stopped);
+    instance_joins(&mut world, "one");
+    assert!(last_of(&world, Kind::CONTROL_STOP).is_none(), "its own acknowledgement counts");
+}
+
+/// The caller got no Configuration of its owner, so it could not acknowledge the result.
+#[test]
+fn result_is_sent_again_when_its_caller_has_the_owners_configuration() {
+    let mut world = World::new();
+    world.fate = Some(Box::new(|_, from, frame| match (from.as_str(), frame.kind()) {
+        ("phone", Kind::CONFIGURATION) => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(2 * SECOND);
+    assert_eq!(world.ask("a", request("t").to("phone")).unwrap(), value(1));
+    world.run(3 * SECOND);
+    assert!(!world.session("phone").is_drained(), "the result is not acknowledged");
+    world.fate = None;
+    let lost = world.sent("phone", Kind::CONFIGURATION)[0].1.clone();
+    world.send_bytes("phone", &["a"], lost.as_bytes());
+    world.run(SECOND);
+    assert!(world.session("phone").is_drained());
+}
+
+/// Its goodbye arrives after the next join of its identity.
+#[test]
+fn goodbye_of_a_replaced_join_ends_the_calls_of_that_join() {
+    let mut world = plain_assistant(&["hang"]);
+    let call =
+        |id: &str| Message::ToolUseRequest(with!(plain_request(id, "hang"), timeout_ms = Some(60_000)));
+    world.send_bytes("a", &["phone"], &configuration("one"));
+    world.send("a", &["phone"], &Meta::new(), &call("first"));
+    world.run(100 * MS);
+    let left = world.ends["a"].who.peer().clone();
+    plain_assistant_joins(&mut world);
+    world.send_bytes("a", &["phone"], &configuration("one"));
+    world.send("a", &["phone"], &Meta::new(), &call("second"));
+    world.run(100 * MS);
+    let before = world.ends["phone"].aborted.len();
+    let bye = Meta::new().with_bool("bridge.bye", true);
+    let stop = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+    let bytes = Frame::write(-99, "room", &bye, &Message::ControlStop(stop)).unwrap();
+    world.send_bytes_as(&left, &["phone"], &bytes);
+    world.run(100 * MS);
+    assert_eq!((before, world.ends["phone"].aborted.len()), (0, 1));
+    assert_eq!(world.session("phone").open_jobs(), 1, "the call of the new join stays");
+}
