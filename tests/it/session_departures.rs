@@ -83,7 +83,9 @@ fn killed_assistant_is_replaced_by_one_that_waits_before_the_room_reports_it() {
     world.run(60 * SECOND);
     assert_eq!(bound(&world), Some("a"), "nobody else waits");
     world.assistant("b", Config::default());
-    world.run(2 * SECOND);
+    world.run(3_900 * MS);
+    assert_eq!(bound(&world), Some("a"), "it has not been asked before");
+    world.run(600 * MS);
     assert_eq!(bound(&world), Some("b"));
     let mut world = two_assistants();
     world.ends.get_mut("a").unwrap().here = false;
@@ -100,6 +102,25 @@ fn assistant_that_answers_pings_stays_bound_however_long_another_one_waits() {
     assert_eq!(bound(&world), Some("a"));
     let pings = world.session("phone").stats().count(Counter::Pings);
     assert!((100..400).contains(&pings), "{pings}");
+}
+
+/// Another one that joins does not make its earlier silence a sign.
+#[test]
+fn idle_assistant_stays_bound_when_another_one_joins() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    for (n, idle) in [4_u32, 6, 60, 600].into_iter().enumerate() {
+        world.ask("a", request("t")).unwrap();
+        world.run(idle * SECOND);
+        let other = format!("b{n}");
+        world.assistant(&other, Config::default());
+        for _ in 0..40 {
+            world.run(250 * MS);
+            assert_eq!(bound(&world), Some("a"), "idle for {idle} s");
+        }
+        world.with(&other, |session, now| session.close(now));
+        world.leave(&other);
+    }
 }
 
 #[test]

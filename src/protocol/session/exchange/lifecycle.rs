@@ -24,7 +24,7 @@ use crate::{
 /// The interval between two checks of a bound assistant while another one waits for the client.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 
-/// The number of pings that must go unanswered before a bound assistant is replaced, however short the grace period is.
+/// How often the silence timeout must pass after a ping before a bound assistant is replaced.
 const UNANSWERED: u32 = 3;
 
 impl Exchange {
@@ -76,8 +76,8 @@ impl Exchange {
     /// Client: checks the bound assistant while another one waits for the client.
     ///
     /// One without open calls that the room reports as gone is replaced. One that is present is pinged when it sends
-    /// nothing, and replaced when nothing has arrived for the grace period: its process may have been killed, which the
-    /// room reports much later.
+    /// nothing, and replaced when it does not answer and nothing has arrived for the grace period: its process may have
+    /// been killed, which the room reports much later.
     pub(super) fn check_assistant(&mut self, core: &mut Core, id: &Identity) {
         let Core { cx, peers, delivery, jobs } = core;
         let Some(remote) = peers.get(id) else { return };
@@ -89,7 +89,10 @@ impl Exchange {
         let is_replaced = match remote.is_here() {
             false => jobs.held_by(id).jobs == 0 && !self.incoming.has_claims_for(id),
             true if !remote.lists(Feature::Ack) => return, // it would not answer a ping
-            true => silence >= times.grace.max(times.silence.saturating_mul(UNANSWERED)),
+            true => {
+                silence >= times.grace
+                    && remote.unanswered_for(cx.now) >= times.silence.saturating_mul(UNANSWERED)
+            }
         };
         if is_replaced {
             tracing::info!(peer = %id, ?silence, "another assistant waits, and the bound one is gone: it is replaced");
@@ -99,7 +102,7 @@ impl Exchange {
             return peers.forget_and_unbind(cx, delivery, id);
         }
         if remote.is_reachable() && silence >= times.silence {
-            delivery.ping(cx, peers, id);
+            peers.ping(cx, delivery, id);
         }
         cx.set_timer(Timer::Ping(id.clone()), WATCH_EVERY);
     }

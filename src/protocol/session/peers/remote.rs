@@ -54,6 +54,8 @@ pub(crate) struct Remote {
     /// The tools that it has and does not offer, or that the assistant has refused, with the reasons.
     pub(super) left_out: Vec<(Box<str>, Box<str>)>,
     pub(super) heard_at: Instant,
+    /// Client: the time of the first ping since the last packet.
+    pinged_at: Option<Instant>,
     pub(super) limits: RateLimits,
     pub(super) join: Join,
 }
@@ -240,6 +242,7 @@ impl Remote {
             tools: Vec::new(),
             left_out: Vec::new(),
             heard_at: now,
+            pinged_at: None,
             limits: RateLimits::default(),
             join: Join::default(),
         }
@@ -290,6 +293,20 @@ impl Remote {
     /// Returns whether it is in the room under a sid that the server has not announced.
     pub(super) fn is_unannounced(&self) -> bool {
         matches!(self.presence, Presence::Here { announced: false, .. })
+    }
+
+    /// Client: notes that it is pinged because it sends nothing.
+    pub(super) fn note_ping(&mut self, now: Instant) {
+        if self.pinged_at.is_none_or(|at| at < self.heard_at) {
+            self.pinged_at = Some(now);
+        }
+    }
+
+    /// Client: returns how long its first ping since the last packet has had no answer. Before that its silence shows
+    /// nothing, since it need not send anything.
+    pub(crate) fn unanswered_for(&self, now: Instant) -> Duration {
+        let at = self.pinged_at.filter(|at| *at >= self.heard_at);
+        at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at))
     }
 
     /// Returns the time at which its last packet arrived.

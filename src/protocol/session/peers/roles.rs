@@ -141,6 +141,14 @@ impl Peers {
         }
     }
 
+    /// Client: pings the bound assistant because it sends nothing.
+    pub(crate) fn ping(&mut self, cx: &mut Context, delivery: &mut Delivery, bound: &Identity) {
+        if let Some(remote) = self.remotes.get_mut(bound) {
+            remote.note_ping(cx.now);
+        }
+        delivery.ping(cx, self, bound);
+    }
+
     /// Client: the present participants that have sent a frame and may become its assistant.
     fn candidates(&self, cx: &Context) -> Vec<Identity> {
         let has_spoken = |it: &Remote| it.is_here() && it.standing.has_spoken();
