@@ -98,6 +98,8 @@ struct Inner {
     /// The recorder, if the participant is recorded.
     #[cfg(feature = "record")]
     recorder: Option<crate::recording::RecorderWatch>,
+    /// The event about a recording that stopped, for those who subscribe later.
+    recording_stopped: Option<Event>,
     /// `None` once no further event can follow.
     events: Option<broadcast::Sender<Event>>,
 }
@@ -128,6 +130,7 @@ impl Shared {
                 sources: Vec::new(),
                 #[cfg(feature = "record")]
                 recorder: None,
+                recording_stopped: None,
                 events: Some(broadcast::Sender::new(EVENTS_KEPT)),
             }),
             wake: Notify::new(),
@@ -248,11 +251,13 @@ impl Shared {
         inner.sources = sources;
     }
 
-    fn events(&self) -> broadcast::Receiver<Event> {
-        match &self.lock().events {
+    fn events(&self) -> Events {
+        let inner = self.lock();
+        let receiver = match &inner.events {
             Some(events) => events.subscribe(),
             None => broadcast::channel(1).1, // its sender is dropped, and so it ends at once
-        }
+        };
+        Events::new(inner.recording_stopped.clone(), receiver)
     }
 
     async fn closed(&self) -> CloseReason {
@@ -501,9 +506,10 @@ macro_rules! participant_methods {
                 inner.recorder.as_ref().map(crate::recording::RecorderWatch::stats)
             }
 
-            /// Returns a stream of the events from now on.
+            /// Returns a stream of the events from now on. If the recording has stopped already,
+            /// [`Event::RecordingStopped`](crate::Event::RecordingStopped) is the first.
             pub fn events(&self) -> crate::participant::Events {
-                crate::participant::Events::new(self.handle.0.events())
+                self.handle.0.events()
             }
 
             /// Sends a frame of a type that the protocol does not define, with an encoded body.

@@ -83,7 +83,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let ended = tokio::select! {
         biased;
         () = interrupted() => Ok(()),
-        () = connection_state::print_changes(&assistant) => Ok(()), // never completes
+        () = connection_state::print_changes(&assistant, Some(&arguments.record)) => Ok(()), // never completes
         ended = converse(&assistant, &agent) => ended,
     };
     assistant.close().await;

@@ -184,7 +184,7 @@ impl ToolCall<'_> {
             result = call => result,
             // These two futures never complete.
             () = self.hint() => Err(CallError::Cancelled),
-            () = connection_state::print_changes(self.assistant) => Err(CallError::Cancelled),
+            () = connection_state::print_changes(self.assistant, Some(&self.arguments.record)) => Err(CallError::Cancelled),
         }
     }
 

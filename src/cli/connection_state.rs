@@ -1,6 +1,6 @@
 //! Prints when the connection is lost and restored.
 
-use super::hint;
+use super::{hint, record_option::RecordOption};
 use toolbridge::{Assistant, ConnectionState, Event};
 
 /// Describes the state of the connection.
@@ -11,12 +11,14 @@ pub(super) fn describe(state: ConnectionState) -> &'static str {
     }
 }
 
-/// Prints changes of the connection. The future never completes.
-pub(super) async fn print_changes(assistant: &Assistant) {
+/// Prints changes of the connection, and that the recording stopped. The future never completes.
+pub(super) async fn print_changes(assistant: &Assistant, record: Option<&RecordOption>) {
     let mut events = assistant.events();
     while let Some(event) = events.recv().await {
-        if let Event::ConnectionState(state) = event {
-            hint(describe(state));
+        match event {
+            Event::ConnectionState(state) => hint(describe(state)),
+            Event::RecordingStopped { reason } => record.into_iter().for_each(|it| it.stopped(&reason)),
+            _ => {}
         }
     }
     std::future::pending().await

@@ -117,7 +117,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let ended = tokio::select! {
         biased;
         () = interrupted() => Ok(()),
-        () = connection_state::print_changes(&assistant) => Ok(()), // never completes
+        () = connection_state::print_changes(&assistant, None) => Ok(()), // never completes
         ended = serve(&arguments, &assistant) => ended,
     };
     assistant.close().await;

@@ -111,7 +111,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let ended = tokio::select! {
         biased;
         () = interrupted() => Ok(()),
-        () = connection_state::print_changes(&assistant) => Ok(()), // never completes
+        () = connection_state::print_changes(&assistant, None) => Ok(()), // never completes
         reason = assistant.closed() => Err(Failure::failed(reason)),
     };
     listener.close().await;

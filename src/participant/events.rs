@@ -18,12 +18,14 @@ type Received = (Result<Event, RecvError>, broadcast::Receiver<Event>);
 /// A reader that is too slow misses the oldest events, and gets [`Event::Missed`] with their number.
 #[derive(Debug)]
 pub struct Events {
+    /// What happened before the subscription, and is still so.
+    before: Option<Event>,
     next: ReusableBoxFuture<'static, Received>,
 }
 
 impl Events {
-    pub(super) fn new(receiver: broadcast::Receiver<Event>) -> Self {
-        Self { next: ReusableBoxFuture::new(receive(receiver)) }
+    pub(super) fn new(before: Option<Event>, receiver: broadcast::Receiver<Event>) -> Self {
+        Self { before, next: ReusableBoxFuture::new(receive(receiver)) }
     }
 
     /// Returns the next event; `None` when the participant has left and every event was read.
@@ -39,6 +41,9 @@ impl Stream for Events {
     type Item = Event;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        if let Some(event) = self.before.take() {
+            return Poll::Ready(Some(event));
+        }
         let (received, receiver) = ready!(self.next.poll(context));
         self.next.set(receive(receiver));
         Poll::Ready(match received {

@@ -325,10 +325,13 @@ fn tell_of_its_end(handle: &Handle, outcome: impl Future<Output = Option<String>
         reason = "it ends with the recording, which ends with the transport"
     )]
     tokio::spawn(async move {
-        if let (Some(reason), Some(shared)) = (outcome.await, shared.upgrade())
-            && let Some(events) = &shared.lock().events
-        {
-            let _ = events.send(crate::protocol::session::Event::RecordingStopped { reason }); // there may be no receiver
+        if let (Some(reason), Some(shared)) = (outcome.await, shared.upgrade()) {
+            let event = crate::protocol::session::Event::RecordingStopped { reason };
+            let mut inner = shared.lock();
+            if let Some(events) = &inner.events {
+                let _ = events.send(event.clone()); // there may be no receiver
+            }
+            inner.recording_stopped = Some(event);
         }
     });
 }

@@ -218,6 +218,9 @@ async fn records_until_the_disk_is_full() {
         reason = stopped => reason,
         () = calls => unreachable!("the calls never end"),
     };
+    // Who subscribes later is told too.
+    let first = phone.events().recv().await;
+    assert!(matches!(&first, Some(Event::RecordingStopped { reason: it }) if *it == reason), "{first:?}");
     brain.call("page", ()).await.unwrap();
     brain.close().await;
     phone.close().await;

@@ -14,6 +14,7 @@ use super::{Arguments, Read, progress_bar::ProgressBar, read};
 use crate::cli::{
     Failure, clock, connection_state, file, hint,
     interrupt::{interrupted, unless_interrupted},
+    record_option::RecordOption,
     table::{
         Column::{self, Left, Rest, Right},
         Table,
@@ -87,14 +88,14 @@ async fn in_room(live: &Live, plan: &Plan, arguments: &Arguments) -> Result<Live
     let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
     let assistant = unless_interrupted(joining).await?;
     hint(&format!("live: repeating calls with clients in the room {:?}: {}", assistant.room(), counts(plan)));
-    let report = watched(live, &assistant).await;
+    let report = watched(live, &assistant, &arguments.record).await;
     assistant.close().await;
     let recorded = arguments.record.outcome(assistant.recording());
     report.and_then(|report| recorded.map(|()| report))
 }
 
 /// Runs the calls and shows the progress.
-async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failure> {
+async fn watched(live: &Live, assistant: &Assistant, record: &RecordOption) -> Result<LiveReport, Failure> {
     let (mut bar, told) = (ProgressBar::new(), Cell::new(None));
     let mut ask = Box::pin(live.ask(assistant, |step| told.set(Some((*step, Instant::now())))));
     let patience = sleep(PATIENCE);
@@ -109,6 +110,10 @@ async fn watched(live: &Live, assistant: &Assistant) -> Result<LiveReport, Failu
                 Some(Event::ConnectionState(state)) => {
                     bar.clear();
                     hint(connection_state::describe(state));
+                }
+                Some(Event::RecordingStopped { reason }) => {
+                    bar.clear();
+                    record.stopped(&reason);
                 }
                 Some(_) => {}
                 None => in_room = false,

@@ -46,7 +46,7 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let shown = tokio::select! {
         biased;
         () = interrupted() => Ok(CloseReason::Closed),
-        shown = show(&client, &cassette, arguments.json) => shown,
+        shown = show(&client, &cassette, arguments) => shown,
     };
     // Leave the room in an orderly way even if standard output is closed.
     client.close().await;
@@ -61,8 +61,8 @@ pub(super) async fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Prints events until the client leaves the room, and returns why it left. JSON output is printed at the end only.
-async fn show(client: &Client, cassette: &Cassette, quiet: bool) -> io::Result<CloseReason> {
-    let mut events = client.events();
+async fn show(client: &Client, cassette: &Cassette, arguments: &Arguments) -> io::Result<CloseReason> {
+    let (mut events, quiet) = (client.events(), arguments.json);
     if !quiet {
         client::say(&format!("joined as {}", client.identity()))?;
         client::say(&format!("{} recorded calls can be answered", cassette.calls()))?;
@@ -75,6 +75,9 @@ async fn show(client: &Client, cassette: &Cassette, quiet: bool) -> io::Result<C
     }
     let mut muted = false;
     while let Some(event) = events.recv().await {
+        if let Event::RecordingStopped { reason } = &event {
+            arguments.record.stopped(reason);
+        }
         // The event repeats for each packet; it is printed once.
         if quiet || (matches!(event, Event::NotAllowed) && std::mem::replace(&mut muted, true)) {
             continue;
