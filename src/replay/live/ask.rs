@@ -236,7 +236,10 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
             let due = self.pace.due(call, now());
             tokio::select! {
                 biased;
-                Some(ended) = self.open.join_next() => self.settle(ended),
+                Some(ended) = self.open.join_next() => {
+                    self.answers().await;
+                    self.settle(ended);
+                }
                 () = sleep_until(due.into()) => return,
             }
         }
@@ -271,8 +274,16 @@ impl<'a, F: FnMut(&Step)> Run<'a, F> {
     /// Waits for one outcome; returns false if none is pending.
     async fn one_ends(&mut self) -> bool {
         let Some(ended) = self.open.join_next().await else { return false };
+        self.answers().await;
         self.settle(ended);
         true
+    }
+
+    /// Never completes once the assistant has left: a call that ended since was not answered, and `ask` ends.
+    async fn answers(&self) {
+        if timeout(Duration::ZERO, self.assistant.closed()).await.is_ok() {
+            std::future::pending().await
+        }
     }
 
     fn settle(&mut self, ended: Result<(usize, Result<Value, CallError>), tokio::task::JoinError>) {
