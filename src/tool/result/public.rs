@@ -42,7 +42,7 @@ impl Public {
     }
 
     /// Returns its first text that is not empty.
-    #[cfg(feature = "acp")]
+    #[cfg(any(test, feature = "acp"))]
     pub(crate) fn first_text(&self) -> Option<&str> {
         let mut texts = self.0.content().iter().filter_map(|block| block.as_text());
         texts.find(|text| !text.trim().is_empty())
