@@ -211,6 +211,8 @@ struct Open {
 enum Own {
     /// It asks which versions of the protocol the server knows. Older servers do not know the request.
     Discovery,
+    /// A discovery without an answer: `rmcp` takes the server for an older one, and has asked it to initialize.
+    GivenUp,
     Initialize,
     Other,
 }
@@ -263,6 +265,10 @@ impl Requests {
                 ClientRequest::InitializeRequest(_) => Own::Initialize,
                 _ => Own::Other,
             };
+            if own == Own::Initialize {
+                let discoveries = open.own.values_mut().filter(|own| **own == Own::Discovery);
+                discoveries.for_each(|own| *own = Own::GivenUp);
+            }
             open.own.insert(request.id.clone(), own);
             return;
         };
@@ -417,9 +423,13 @@ impl Requests {
         }
         let mut open = lock(&self.open);
         let id = open.asked(&id)?;
-        if open.own.remove(&id).is_none() {
-            drop(open);
-            return self.complete(&id, answer).then(|| stand_in(id, Vec::new()));
+        match open.own.remove(&id) {
+            None => {
+                drop(open);
+                return self.complete(&id, answer).then(|| stand_in(id, Vec::new()));
+            }
+            Some(Own::GivenUp) => return self.ignore(&self.ignored.stale),
+            Some(_) => {}
         }
         self.fail(format!("its answer cannot be read: {reason}"));
         let failure = Failure { message: reason, ..Failure::default() };
@@ -430,7 +440,8 @@ impl Requests {
         let mut open = lock(&self.open);
         let Some(id) = open.asked(id) else {
             // Nothing else was answered, so nothing will be.
-            let own = open.own.keys().next().filter(|_| !open.has_matched).cloned();
+            let mut waiting = open.own.iter().filter(|(_, own)| **own != Own::GivenUp);
+            let own = waiting.next().filter(|_| !open.has_matched).map(|(id, _)| id.clone());
             let Some(own) = own else { return self.ignore(&self.ignored.stale) };
             open.own.remove(&own);
             let message = format!("it answers with ids that were not asked ({} for {own})", shown(id));
@@ -440,7 +451,10 @@ impl Requests {
         open.has_matched = true;
         if let Some(own) = open.own.remove(&id) {
             drop(open);
-            return Some(self.own_answer(own, id, parts));
+            return match own {
+                Own::GivenUp => self.ignore(&self.ignored.stale),
+                own => Some(self.own_answer(own, id, parts)),
+            };
         }
         let expected = open.remove(&id)?;
         drop(open);
@@ -681,4 +695,39 @@ pub(super) fn stand_in(id: RequestId, tools: Vec<Tool>) -> ServerJsonRpcMessage 
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn sent(requests: &Requests, message: &Json) {
+        requests.register(&serde_json::from_value(message.clone()).unwrap());
+    }
+
+    fn received(requests: &Requests, message: &Json) -> Option<ServerJsonRpcMessage> {
+        requests.receive("server", message.to_string().as_bytes()).unwrap_or_default()
+    }
+
+    /// The answer arrives when its stream ends, after `rmcp` has gone on as with an older server.
+    #[test]
+    fn answer_to_a_discovery_that_was_given_up_is_ignored() {
+        let requests = Requests::default();
+        sent(&requests, &json!({"jsonrpc": "2.0", "id": 0, "method": "server/discover", "params": {}}));
+        let params = json!({
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"},
+        });
+        sent(&requests, &json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}));
+        let unknown = json!({"code": -32601, "message": "no"});
+        let late = received(&requests, &json!({"jsonrpc": "2.0", "id": 0, "error": unknown}));
+        assert!(late.is_none(), "{late:?}");
+        let result = json!({
+            "protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"},
+        });
+        let answer = received(&requests, &json!({"jsonrpc": "2.0", "id": 1, "result": result}));
+        assert!(matches!(answer, Some(JsonRpcMessage::Response(_))), "{answer:?}");
+        assert!(requests.failure().is_none());
+    }
 }
