@@ -140,15 +140,19 @@ fn command(text: &str) -> Option<(&str, ParsedArguments)> {
 
 async fn call(turn: &AgentTurn, tool: &str, arguments: Value) {
     let said = match turn.call(tool, arguments).await {
-        Ok(value) => {
-            let result = ToolResult::of(&value);
-            let exact = result.person_text().map(|it| it.into_owned());
-            exact.unwrap_or_else(|| result.for_model(MAX_SAID).text.to_string())
-        }
+        Ok(value) => shown(tool, &value),
         Err(CallError::Cancelled) => return,
         Err(error) => format!("`{tool}` failed: {error}"),
     };
     turn.say(said).await;
+}
+
+/// Returns what the person at the editor may read of a result.
+fn shown(tool: &str, value: &Value) -> String {
+    let result = ToolResult::of(value).for_clients();
+    let exact = result.person_text().map(|it| it.into_owned());
+    let text = exact.unwrap_or_else(|| result.for_model(MAX_SAID).text.to_string());
+    if text.trim().is_empty() { format!("`{tool}` succeeded; its result is not for people") } else { text }
 }
 
 async fn list(assistant: &Assistant, settled: Instant, turn: &AgentTurn) {
@@ -173,6 +177,18 @@ async fn list(assistant: &Assistant, settled: Instant, turn: &AgentTurn) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn person_reads_nothing_that_is_for_the_model_alone() {
+        let hidden = ToolResult::default().with_model_text("planted");
+        for (result, says) in [
+            (hidden.clone().with_text("seen"), "seen"),
+            (hidden, "`t` succeeded; its result is not for people"),
+            (ToolResult::text("seen"), "seen"),
+        ] {
+            assert_eq!(shown("t", &Value::from(result)), says);
+        }
+    }
 
     #[test]
     fn only_a_name_with_an_object_is_a_call() {
