@@ -351,9 +351,10 @@ fn annotated(raw: &Value, audience: Audience) -> Value {
     map.value()
 }
 
-/// Reads the audience from a block's annotations, which may have any form.
+/// Reads the audience from a block's annotations, or from those of the resource inside it. They may have any form.
 fn audience_of(raw: &Value) -> Audience {
-    let audience = raw.get("annotations").and_then(|annotations| annotations.get("audience"));
+    let of = |it: &Value| it.get("annotations").and_then(|annotations| annotations.get("audience"));
+    let audience = of(raw).or_else(|| of(&raw.get("resource")?));
     let Some(audience) = audience else { return Audience::Both };
     let names = |role: &str| match elements(&audience) {
         Some(mut roles) => roles.any(|it| it.as_str() == Some(role)),
@@ -364,7 +365,10 @@ fn audience_of(raw: &Value) -> Audience {
 
 /// Reads the audience of a block that is JSON.
 pub(super) fn audience_of_json(block: &Json) -> Audience {
-    let audience = &block["annotations"]["audience"];
+    let audience = match &block["annotations"]["audience"] {
+        Json::Null => &block["resource"]["annotations"]["audience"],
+        given => given,
+    };
     let names = |role: &str| match audience {
         Json::Array(roles) => roles.iter().any(|it| it == role),
         other => other == role,

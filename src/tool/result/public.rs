@@ -153,6 +153,21 @@ mod tests {
     const SECRET: &str = "planted-for-the-model";
 
     #[test]
+    fn audience_of_a_resource_is_that_of_its_block() {
+        let resource =
+            |audience: &str| json!({"uri": "a:b", "text": SECRET, "annotations": {"audience": [audience]}});
+        for (audience, hides) in [("assistant", true), ("user", false)] {
+            let block = json!({"type": "resource", "resource": resource(audience)});
+            assert_eq!(is_hidden(&block), hides, "{block}");
+            assert_eq!(ContentBlock::from_value(&Value::from(&block)).audience() == Audience::Model, hides);
+        }
+        let outer = json!({
+            "type": "resource", "resource": resource("assistant"), "annotations": {"audience": ["user", "assistant"]},
+        });
+        assert!(!is_hidden(&outer), "the block's own audience counts");
+    }
+
+    #[test]
     fn message_of_a_failure_is_made_of_the_public_part() {
         let hidden = ToolResult::default().with_model_text(SECRET);
         let both = hidden.clone().with_text("no such file").with_person_text("Sorry.");
