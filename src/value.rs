@@ -34,7 +34,7 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use error::{DecodeError, EncodeError};
-pub(crate) use json::{append_text, object, parse, text_of, to_json, write_json};
+pub(crate) use json::{append_text, object, parse, text_of, to_json, without_mark, write_json};
 #[cfg(feature = "runtime")]
 pub(crate) use json_text::{TextSize, measured, repaired};
 pub use scan::Limits;

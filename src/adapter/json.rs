@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value as Json};
 
-use crate::value::{TextSize, measured, repaired};
+use crate::value::{TextSize, measured, repaired, without_mark};
 
 #[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
 pub(super) mod head;
@@ -80,6 +80,7 @@ pub(super) fn object(text: &str) -> Result<Map<String, Json>, DocumentError> {
 /// # Errors
 /// Any [`DocumentError`] but `NotAnObject`.
 pub(super) fn value(text: &str) -> Result<Json, DocumentError> {
+    let text = without_mark(text);
     measure(text)?;
     serde_json::from_str(text).or_else(|error| {
         let repaired = serde_json::from_str(&repaired(text)).ok();
@@ -114,6 +115,7 @@ fn measure_within(text: &str, limit: usize) -> Result<(), DocumentError> {
 pub(super) fn message(bytes: &[u8]) -> Result<Cow<'_, str>, DocumentError> {
     let text =
         std::str::from_utf8(bytes).map_err(|error| DocumentError::NotUtf8 { offset: error.valid_up_to() })?;
+    let text = without_mark(text);
     measure_within(text, MAX_MESSAGE_VALUES)?;
     let text = repaired(text);
     match serde_json::from_str::<IgnoredAny>(&text) {
@@ -130,6 +132,14 @@ mod tests {
 
     fn read(text: &str) -> Result<Json, DocumentError> {
         object(text).map(Json::Object)
+    }
+
+    #[test]
+    fn byte_order_mark_is_no_part_of_a_text() {
+        assert_eq!(value("\u{feff}{\"a\": 1}").unwrap(), json!({"a": 1}));
+        assert_eq!(message("\u{feff}{}".as_bytes()).unwrap(), "{}");
+        assert_eq!(crate::Value::from_json("\u{feff}7").unwrap().to_json(), json!(7));
+        assert!(value("{}\u{feff}").is_err(), "only one at the start");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use serde_json::Value as Json;
 
-use crate::value::prefix;
+use crate::{tool::public, value::prefix};
 
 /// The longest description of a failure, in bytes.
 const MAX_WORDS: usize = 1_024;
@@ -47,7 +47,9 @@ pub(super) fn of_error(error: &Json) -> String {
 
 /// Returns the reason in the data of an error: a text, the member that has the reason, or the JSON.
 fn details(data: &Json) -> Option<String> {
-    let mut reason = data;
+    let mut public = data.clone();
+    public::strip(&mut public);
+    let mut reason = &public;
     for _ in 0..MAX_LEVELS {
         match REASONS.iter().find_map(|key| reason.get(*key).filter(|it| it.is_string() || it.is_object())) {
             Some(inner) => reason = inner,
@@ -138,6 +140,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn data_for_the_model_alone_is_left_out() {
+        let hidden = json!({"type": "text", "text": "planted", "annotations": {"audience": ["assistant"]}});
+        let data = json!({"content": [hidden, {"type": "text", "text": "seen"}]});
+        let said = of_rpc("broken", Some(&data)).unwrap();
+        assert!(said.contains("seen") && !said.contains("planted"), "{said}");
+    }
 
     #[test]
     fn data_of_an_error_follows_its_message() {

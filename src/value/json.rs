@@ -41,8 +41,14 @@ const MAX_JSON_DEPTH: usize = 3 * Limits::MAX_DEPTH + 2;
 /// The most values that a JSON text may have: a `$map` has up to three brackets and commas for each of its values.
 const MAX_JSON_VALUES: usize = 3 * Limits::VALUES;
 
+/// Returns a text without the byte order mark that some programs write before it.
+pub(crate) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
 /// Parses a JSON text. Canonical JSON may be deeper than a plain parser would allow.
 pub(crate) fn parse(text: &str) -> Result<Json, DecodeError> {
+    let text = without_mark(text);
     let TextSize { depth, values } = measured(text);
     if depth > MAX_JSON_DEPTH {
         return Err(DecodeError::json(format!(

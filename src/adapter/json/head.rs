@@ -42,6 +42,7 @@ struct Part<'a> {
 
 /// Returns the members of an object, as far as they can be told apart: its keys as they are written, and their values.
 fn members(message: &[u8]) -> impl Iterator<Item = (&[u8], Part<'_>)> {
+    let message = message.strip_prefix("\u{feff}".as_bytes()).unwrap_or(message);
     let mut rest = message.trim_ascii_start().strip_prefix(b"{");
     std::iter::from_fn(move || {
         let left = rest.take()?.trim_ascii_start();
@@ -107,6 +108,7 @@ mod tests {
             (r#"{"id": 7, "params": {"a": tru"#, json!(7)),
             (r#"{"params": {"id": 1, "b": [{}, "}\""]}, "id": "a", "x" 5"#, json!("a")),
             (r#" {"id":-3}"#, json!(-3)),
+            ("\u{feff}{\"id\": 4, ", json!(4)),
             (r#"{"jsonrpc":"2.0" , "id" : 18446744073709551615 , "#, json!(18_446_744_073_709_551_615_u64)),
             (&deep, json!(7)),
         ] {

@@ -383,6 +383,7 @@ impl Requests {
         server: &str,
         text: &[u8],
     ) -> Result<Option<ServerJsonRpcMessage>, NotAMessage> {
+        let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
         let unreadable = |reason: String| {
             let message = self.unreadable(text, head::id(text), Answer::Unreadable(reason));
             message.map(Some).ok_or(NotAMessage)
