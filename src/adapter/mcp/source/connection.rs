@@ -325,6 +325,7 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
         Ok(Ok(Answer::Error(error))) => Err(fail(format!("it lists no tools: {}", error.words()))),
         Ok(Ok(Answer::Unreadable(reason))) => Err(fail(format!("its tool list cannot be read: {reason}"))),
         Ok(Ok(Answer::TooLarge(size))) => Err(fail(format!("its tool list has {size} bytes"))),
+        Ok(Ok(Answer::Ended(reason))) => Err(fail(format!("it lists no tools: {reason}"))),
         Ok(_) => Err(fail("it ended".to_owned())),
         Err(_) => Err(fail(format!("it did not list its tools within {} s", LIST_LIMIT.as_secs()))),
     }
