@@ -117,6 +117,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         builder = builder.client(client.as_str());
     }
     arguments.record.check()?;
+    [arguments.mcp_listen, arguments.rap_listen].into_iter().flatten().try_for_each(file::can_listen)?;
     if let Some((path, options)) = arguments.record.target() {
         builder = builder.record(path).record_options(options);
     }
@@ -128,16 +129,26 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         }
         joined => joined?,
     };
-    for agent in &agents {
-        agent.offer_tools(&assistant).await.map_err(Failure::failed)?;
-    }
-    let listener = match arguments.mcp_listen {
-        Some(address) => Some(arguments.serving.listen(&assistant, &arguments.offered, address).await?),
-        None => None,
+    let started = async {
+        for agent in &agents {
+            agent.offer_tools(&assistant).await.map_err(Failure::failed)?;
+        }
+        let listener = match arguments.mcp_listen {
+            Some(address) => Some(arguments.serving.listen(&assistant, &arguments.offered, address).await?),
+            None => None,
+        };
+        let toolset = match arguments.rap_listen {
+            Some(address) => Some(arguments.toolset.listen(&assistant, &arguments.offered, address).await?),
+            None => None,
+        };
+        Ok((listener, toolset))
     };
-    let toolset = match arguments.rap_listen {
-        Some(address) => Some(arguments.toolset.listen(&assistant, &arguments.offered, address).await?),
-        None => None,
+    let (listener, toolset) = match started.await {
+        Ok(started) => started,
+        Err(error) => {
+            assistant.close().await; // which finishes its recording
+            return Err(error);
+        }
     };
     let (out, written) = output::start(io::stdout());
     let input = input::start(io::stdin);

@@ -42,6 +42,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let damage = match &arguments.output {
         None => write(arguments, &mut BufWriter::new(io::stdout().lock()))?,
         Some(path) => {
+            file::differs(&arguments.file, path)?;
             let mut out = file::create(path, arguments.force)?;
             let damage = write(arguments, &mut out)?;
             file::finish(path, out)?;

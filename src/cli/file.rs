@@ -1,7 +1,9 @@
 //! Opens and reads recordings for the subcommands, and reports their errors.
 
 use std::{
+    fs,
     io::{self, BufWriter, IntoInnerError, Write as _},
+    net::{SocketAddr, TcpListener},
     path::Path,
 };
 
@@ -48,6 +50,22 @@ pub(super) fn is_free(path: &Path) -> Result<(), Failure> {
         Ok(_) => Err(exists(path)),
         Err(_) => Ok(()), // creating the file reports the error
     }
+}
+
+/// Refuses to write a file over the recording that is read.
+pub(super) fn differs(input: &Path, output: &Path) -> Result<(), Failure> {
+    match (fs::canonicalize(input), fs::canonicalize(output)) {
+        (Ok(from), Ok(to)) if from == to => {
+            Err(Failure::usage("the file would overwrite the recording; choose another one with --output"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a server can listen at an address, before a room is joined.
+pub(super) fn can_listen(address: SocketAddr) -> Result<(), Failure> {
+    let failed = |error| Failure::failed(format!("cannot listen at {address}: {error}"));
+    TcpListener::bind(address).map(drop).map_err(failed)
 }
 
 fn exists(path: &Path) -> Failure {

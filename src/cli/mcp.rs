@@ -112,6 +112,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
     }
+    arguments.listen.map_or(Ok(()), file::can_listen)?;
     let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
     let assistant = unless_interrupted(joining).await?;
     let ended = tokio::select! {

@@ -104,9 +104,17 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
     }
+    file::can_listen(arguments.listen)?;
     let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
     let assistant = unless_interrupted(joining).await?;
-    let listener = arguments.toolset.listen(&assistant, &arguments.offered, arguments.listen).await?;
+    let listening = arguments.toolset.listen(&assistant, &arguments.offered, arguments.listen).await;
+    let listener = match listening {
+        Ok(listener) => listener,
+        Err(error) => {
+            assistant.close().await;
+            return Err(error);
+        }
+    };
     writeln!(io::stdout(), "url: {}", listener.url())?;
     let ended = tokio::select! {
         biased;

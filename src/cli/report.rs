@@ -1,7 +1,6 @@
 //! `toolbridge report`: writes a recording as an HTML page.
 
 use std::{
-    fs,
     io::{self, BufWriter, Write as _},
     path::{Path, PathBuf},
 };
@@ -32,13 +31,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let output = arguments.output.clone().unwrap_or_else(|| arguments.file.with_extension("html"));
     let to_stdout = output == Path::new("-");
-    if let (Ok(from), Ok(to)) = (fs::canonicalize(&arguments.file), fs::canonicalize(&output))
-        && from == to
-    {
-        return Err(Failure::usage(
-            "the page would overwrite the recording; choose another file with --output",
-        ));
-    }
+    file::differs(&arguments.file, &output)?;
     // Read the recording twice, first the calls and then their frames, to avoid holding it in memory.
     let mut entries = file::open(&arguments.file)?.entries();
     let folded = calls(&mut entries);

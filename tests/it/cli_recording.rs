@@ -584,6 +584,46 @@ fn full_disk_while_recording_is_reported_once_and_a_failure() {
 }
 
 #[test]
+fn address_in_use_is_found_before_the_room_is_joined() {
+    let folder = Folder::new();
+    let old = folder.recording(session());
+    let before = fs::read(&old).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let key = ["--api-key", "devkey", "--api-secret", "some secret of 32 characters ...."];
+    let room = [&["--room", "r", "--url", "ws://127.0.0.1:1"][..], &key].concat(); // nothing listens there
+    for verb in [
+        &["assistant", "--force", "--record", &old, "--mcp-listen", &address][..],
+        &["assistant", "--force", "--record", &old, "--rap-listen", &address],
+        &["mcp", "--listen", &address],
+        &["rap", "--listen", &address],
+    ] {
+        let refused = run(&[verb, &room].concat());
+        assert_eq!(refused.status.code(), Some(1), "{verb:?}: {refused:?}");
+        assert!(text(&refused.stderr).contains("cannot listen at"), "{verb:?}: {refused:?}");
+        assert!(fs::read(&old).unwrap() == before, "{verb:?}: the old recording has changed");
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "{verb:?}: a file is left");
+    }
+}
+
+#[test]
+fn output_that_is_the_input_is_refused() {
+    let folder = Folder::new();
+    let file = folder.recording(session());
+    let before = fs::read(&file).unwrap();
+    for verb in [
+        vec!["export", &file, "--to", "jsonl", "--output", &file],
+        vec!["export", &file, "--to", "trace", "--output", &file],
+        vec!["report", &file, "--output", &file],
+    ] {
+        let refused = run(&[&verb[..], &["--force"]].concat());
+        assert_eq!(refused.status.code(), Some(2), "{verb:?}: {refused:?}");
+        assert!(text(&refused.stderr).contains("would overwrite the recording"), "{verb:?}: {refused:?}");
+        assert!(fs::read(&file).unwrap() == before, "{verb:?}");
+    }
+}
+
+#[test]
 fn full_disk_leaves_the_old_output_file_whatever_the_verb() {
     let folder = Folder::new();
     let (file, out) = (folder.recording(session()), folder.path("out"));
