@@ -211,7 +211,7 @@ pub enum TokenError {
         limit: usize,
     },
     /// The validity is zero or too long.
-    #[error("the token's validity is {ttl:?}; it must be more than 0 s and at most {limit:?}")]
+    #[error("the token's validity is {} s; it must be more than 0 s and at most {} s", .ttl.as_secs(), .limit.as_secs())]
     Ttl {
         /// The requested validity.
         ttl: Duration,

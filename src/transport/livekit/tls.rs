@@ -9,6 +9,8 @@ use rustls::{
 };
 use url::Host;
 
+use crate::transport::tls_error;
+
 /// Creates the configuration of a client that trusts the system's root certificates and these.
 pub(crate) async fn config(
     own: &[CertificateDer<'static>],
@@ -21,9 +23,9 @@ pub(crate) async fn config(
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(native.certs);
     for root in own {
-        roots
-            .add(root.clone())
-            .map_err(|error| format!("the given root certificate is unusable: {error}"))?;
+        roots.add(root.clone()).map_err(|error| {
+            format!("the given root certificate is unusable: {}", tls_error::in_words(&error))
+        })?;
     }
     if roots.is_empty() {
         return Err("this system has no root certificates (package `ca-certificates`)".into());
