@@ -219,7 +219,7 @@ fn wrong_usage_exits_with_status_2() {
         ([&["call", "t", "--room", "r"], &url[..]].concat(), "LIVEKIT_API_KEY"),
         (vec!["token", "--room", "r", "--identity", "i"], "LIVEKIT_API_KEY"),
         ([&["token", "--room", "", "--identity", "i"], &key[..]].concat(), "room"),
-        ([&["token", "--room", "r", "--identity", "i", "--ttl", "48h"], &key[..]].concat(), "172800s"),
+        ([&["token", "--room", "r", "--identity", "i", "--ttl", "48h"], &key[..]].concat(), "172800 s"),
         (vec!["frame", "decode", "/no/such/frame"], "/no/such/frame"),
         (vec!["frame"], "decode"),
     ] {
