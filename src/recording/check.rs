@@ -32,6 +32,9 @@ const MAX_TEXT: usize = 1_024;
 /// delivery takes time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// A result this soon after a stop may have been sent before the owner read the stop.
+const MAY_CROSS: Duration = Duration::from_millis(150);
+
 /// How many participants, spellings and types are remembered, so that each is reported once.
 const MAX_REMEMBERED: usize = 4_096;
 
@@ -421,7 +424,9 @@ impl Checker {
                     if matches!(code.as_str(), "cancelled" | "timeout" | "error 304"));
                 let is_owner = call.caller != place.who;
                 if self.builder.is_stopped_by_caller(serial) && !cancelled && is_owner {
-                    let level = if packet.direction == Direction::Sent { Level::Error } else { Level::Note };
+                    let waited = call.stopped.map_or(MAY_CROSS, |stopped| place.at.since(stopped));
+                    let was_heard = packet.direction == Direction::Sent && waited >= MAY_CROSS;
+                    let level = if was_heard { Level::Error } else { Level::Note };
                     let text = format!("call {id} ({tool}) was stopped but did not end as cancelled");
                     self.find(place, level, "result-after-stop", text);
                 }

@@ -23,8 +23,9 @@ use crate::{
 };
 
 /// How much earlier than in the session a timer-driven frame may be in the file: the recorded session started its
-/// timer slightly before the recorder logged the event.
-const EARLY: Duration = Duration::from_millis(150);
+/// timer slightly before the recorder logged the event. As much may lie between a packet that the recorder saw and its
+/// effect on the session.
+pub(super) const EARLY: Duration = Duration::from_millis(150);
 
 /// How much earlier than in the session a frame that an owner holds back may be in the file. The hold is 5 ms.
 const HELD: Duration = Duration::from_millis(5);
@@ -312,7 +313,8 @@ impl<'a> Checked<'a> {
             }
         }
         let mut found = compare::fields(decoded, &said.decoded, self.leave(decoded, to));
-        if is_race(decoded, &said.decoded, self.end.is_home) {
+        let waited = self.end.clock.saturating_duration_since(said.clock);
+        if is_race(decoded, &said.decoded, self.end.is_home, waited) {
             found.retain(|(field, ..)| !OF_AN_OUTCOME.iter().any(|it| field.starts_with(it)));
             report.skip(Skipped::Race);
         } else {
@@ -351,7 +353,7 @@ impl<'a> Checked<'a> {
             Message::ToolProgress(it) if !self.end.is_home && self.end.stopped.contains(&it.id) => {
                 return Some(Skipped::Race);
             }
-            // The progress waited for its rate limit and was dropped at the end of its job.
+            // The progress waited for its rate limit and was dropped at the end of its job, or met a stop.
             Message::ToolProgress(it)
                 if self.end.aborted.get(&it.id).is_some_and(|at| line.at.since(*at) < EARLY) =>
             {
@@ -416,8 +418,9 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// Whether a deadline coincided with an answer or a stop, so that the file cannot show which came first.
-fn is_race(file: &DecodedFrame, said: &DecodedFrame, is_home: bool) -> bool {
+/// Whether a deadline coincided with an answer or a stop, so that the file cannot show which came first. The session
+/// sent its frame this long before the one of the file.
+fn is_race(file: &DecodedFrame, said: &DecodedFrame, is_home: bool, waited: Duration) -> bool {
     let (file, said) = match (&file.message, &said.message) {
         (Message::ToolUseResult(file), Message::ToolUseResult(said)) => (file, said),
         (Message::ControlStop(file), Message::ControlStop(said)) => {
@@ -427,7 +430,7 @@ fn is_race(file: &DecodedFrame, said: &DecodedFrame, is_home: bool) -> bool {
     };
     let ended = |code: &Option<ErrorCode>| code.as_ref().is_some_and(is_of_a_clock);
     let differs = file.error_code != said.error_code || file.error_message != said.error_message;
-    differs && ended(&said.error_code) && (!is_home || ended(&file.error_code))
+    differs && ended(&said.error_code) && (!is_home || ended(&file.error_code) || waited < EARLY)
 }
 
 fn name_of(lane: Lane) -> &'static str {

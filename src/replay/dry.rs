@@ -257,21 +257,34 @@ impl<'a> Stage<'a> {
             None if line.decoded.is_none() => self.report.skip(Skipped::Malformed),
             None => self.report.skip(Skipped::NotReplayed),
         }
+        let stop = self.stop_before(line, from);
         if let Some(it) = &mut self.end {
-            it.end.hear(line, from);
+            it.after(stop.into_iter().collect()).end.hear(line, from);
         }
     }
 
-    /// The progress that a result overtook.
+    /// The frames that this one overtook.
     fn overtaken(&self, line: &Line) -> Vec<(&'a Line, &'a DecodedFrame)> {
-        let Some(decoded) = line.decoded.as_ref().filter(|it| it.kind() == Kind::TOOL_USE_RESULT) else {
-            return Vec::new();
-        };
+        let Some(decoded) = &line.decoded else { return Vec::new() };
         let (speaker, _) = ends_of(line, &self.home);
-        match self.later.get(&(speaker.clone(), Kind::TOOL_PROGRESS.code(), decoded.about.clone())) {
-            Some(to_come) if !to_come.is_empty() => reorder::overtaken(self.steps, &self.home, line),
-            _ => Vec::new(),
+        let is_to_come = |kind: Kind| {
+            let to_come = self.later.get(&(speaker.clone(), kind.code(), decoded.about.clone()));
+            to_come.is_some_and(|it| {
+                it.iter().take(MAX_WAITING).flatten().any(|it| Some(*it) < decoded.stanza())
+            })
+        };
+        let kinds = [Kind::TOOL_USE_REQUEST, Kind::TOOL_PROGRESS, Kind::TOOL_USE_RESULT];
+        match kinds.iter().any(|it| reorder::may_be_overtaken(*it, decoded.kind()) && is_to_come(*it)) {
+            true => reorder::overtaken(self.steps, &self.home, line, decoded),
+            false => Vec::new(),
         }
+    }
+
+    /// The stop of this result's call that precedes the result: the recorder saw the result before its session did.
+    fn stop_before(&self, line: &Line, from: &Peer) -> Option<(&'a Line, &'a DecodedFrame)> {
+        let decoded = line.decoded.as_ref().filter(|it| it.kind() == Kind::TOOL_USE_RESULT)?;
+        let stops = self.later.get(&(self.home.clone(), Kind::CONTROL_STOP.code(), decoded.about.clone()))?;
+        if stops.is_empty() { None } else { reorder::stop_before(self.steps, line, from.identity(), decoded) }
     }
 
     /// Makes a call whose request follows later: one that sends a handshake first, or waits for an unresponsive

@@ -1,5 +1,5 @@
-//! Finds events that precede their record in the file: calls that waited for an unresponsive owner, progress
-//! overtaken by its result, and registrations received before the join of the receiver was recorded.
+//! Finds events that precede their record in the file: calls that waited for an unresponsive owner, frames overtaken by
+//! a later one of their call, and registrations received before the join of the receiver was recorded.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    check::EARLY,
     script::{DecodedFrame, Line, Step, What},
     setup::{Shown, ends_of},
 };
@@ -63,28 +64,63 @@ pub(super) fn calls_during_probe(
     calls
 }
 
-/// Returns the progress of the result's call that was sent before the result but follows it in the file, since
-/// results may take a faster lane. Skips second copies of progress that precedes the result in the file.
+/// Returns the frames of this frame's call that were sent before it but follow it in the file, in the order in which
+/// they were sent: results and copies for observers may take a faster lane than others. Skips second copies of frames
+/// that precede it in the file.
 pub(super) fn overtaken<'a>(
     steps: &'a [Step],
     home: &Identity,
-    result: &Line,
+    line: &Line,
+    said: &DecodedFrame,
 ) -> Vec<(&'a Line, &'a DecodedFrame)> {
-    let Some(said) = result.decoded.as_ref() else { return Vec::new() };
-    let of_its_call = |(_, line, decoded): &(usize, &Line, &DecodedFrame)| {
-        let is_earlier = decoded.stanza().zip(said.stanza()).is_some_and(|(it, result)| it < result);
-        let is_same = line.direction == result.direction && ends_of(line, home) == ends_of(result, home);
-        decoded.kind() == Kind::TOOL_PROGRESS && decoded.about == said.about && is_earlier && is_same
+    let (speaker, _) = ends_of(line, home);
+    let is_earlier = |(_, it, decoded): &(usize, &Line, &DecodedFrame)| {
+        decoded.about == said.about
+            && may_be_overtaken(decoded.kind(), said.kind())
+            && decoded.stanza().zip(said.stanza()).is_some_and(|(it, said)| it < said)
+            && it.direction == line.direction
+            && ends_of(it, home).0 == speaker
     };
-    let before = steps.get(result.entry.saturating_sub(MAX_AROUND)..result.entry).unwrap_or_default();
-    let behind = steps.get(result.entry + 1..).unwrap_or_default();
+    let before = steps.get(line.entry.saturating_sub(MAX_AROUND)..line.entry).unwrap_or_default();
+    let behind = steps.get(line.entry + 1..).unwrap_or_default();
     let mut seen: BTreeSet<_> =
-        lines(before).filter(of_its_call).filter_map(|(_, _, decoded)| decoded.stanza()).collect();
-    lines(&behind[..behind.len().min(MAX_AROUND)])
-        .filter(of_its_call)
+        lines(before).filter(is_earlier).filter_map(|(_, _, decoded)| decoded.stanza()).collect();
+    let mut found: Vec<_> = lines(&behind[..behind.len().min(MAX_AROUND)])
+        .filter(is_earlier)
         .filter(|(_, _, decoded)| decoded.stanza().is_some_and(|stanza| seen.insert(stanza)))
         .map(|(_, line, decoded)| (line, decoded))
-        .collect()
+        .collect();
+    found.sort_by_key(|(_, decoded)| decoded.stanza());
+    found
+}
+
+/// Whether a frame of the second type may arrive before one of the first, which was sent before it.
+pub(super) fn may_be_overtaken(kind: Kind, by: Kind) -> bool {
+    match by {
+        Kind::TOOL_USE_RESULT => [Kind::TOOL_PROGRESS, Kind::TOOL_USE_RESULT].contains(&kind),
+        Kind::TOOL_USE_REQUEST | Kind::TOOL_PROGRESS => kind == by,
+        _ => false,
+    }
+}
+
+/// Returns the stop that the recorded participant sent to the owner of this result just after the result was recorded:
+/// a session that has the result sends no stop.
+pub(super) fn stop_before<'a>(
+    steps: &'a [Step],
+    result: &Line,
+    owner: &Identity,
+    said: &DecodedFrame,
+) -> Option<(&'a Line, &'a DecodedFrame)> {
+    let behind = steps.get(result.entry + 1..).unwrap_or_default();
+    lines(&behind[..behind.len().min(MAX_AROUND)])
+        .take_while(|(_, line, _)| line.at.since(result.at) < EARLY)
+        .find(|(_, line, decoded)| {
+            line.direction == Direction::Sent
+                && decoded.kind() == Kind::CONTROL_STOP
+                && decoded.about == said.about
+                && line.to.contains(owner)
+        })
+        .map(|(_, line, decoded)| (line, decoded))
 }
 
 /// Returns the handshakes and registrations that the recorded participant sent to participants not yet recorded as

@@ -395,6 +395,83 @@ fn streams_and_observer_copies_replay_equally_at_both_ends() {
     both_are_same(&ended(world));
 }
 
+/// The reliable copy for an observer may leave before the frame itself, which waits in the queue of the fast lane.
+#[test]
+fn observer_copies_that_overtake_the_fast_lane_replay_equally_at_both_ends() {
+    let lossy = || Config::default().lossy(true);
+    let mut world = noted(lossy(), lossy(), &["t"]);
+    let sid = world.sid();
+    world.play(&Participant::new("watch", sid).role(Role::Observer));
+    world.run(SECOND);
+    for n in 0..10 {
+        world.call("a", request("t")).unwrap();
+        world.run(40 * MS);
+        let job = world.ends["phone"].jobs[0].key;
+        world.with("phone", |session, now| session.progress(now, job, Progress::started().content(value(n))));
+        world.finish("phone", Ok(value(n)));
+        world.run(100 * MS);
+    }
+    let world = ended(world);
+    for name in ["a", "phone"] {
+        let mut entries = file(&world, name);
+        assert!(let_copies_overtake(&mut entries) >= 10, "{name}");
+        let report = dry(&entries);
+        assert!(report.is_same() && report.compared > 30, "{name}: {report}");
+    }
+}
+
+/// Moves each copy for the observer before the frames that were sent at the same time. Returns how many were moved.
+fn let_copies_overtake(entries: &mut [Entry]) -> usize {
+    let is_copy = |entry: &Entry| match &entry.what {
+        Happened::Packet(it) => {
+            it.direction == Direction::Sent && it.to.iter().any(|to| to.as_str() == "watch")
+        }
+        _ => false,
+    };
+    let is_sent =
+        |entry: &Entry| matches!(&entry.what, Happened::Packet(it) if it.direction == Direction::Sent);
+    let mut moved = 0;
+    for at in 1..entries.len() {
+        if is_copy(&entries[at]) && is_sent(&entries[at - 1]) && entries[at - 1].at == entries[at].at {
+            entries.swap(at - 1, at);
+            moved += 1;
+        }
+    }
+    moved
+}
+
+/// The recorder sees a packet before its session does: a cancel may come between the two, at either end.
+#[test]
+fn cancel_that_meets_a_result_is_not_a_difference() {
+    for (name, apart, same) in [("a", 20 * MS, true), ("phone", 20 * MS, true), ("phone", SECOND, false)] {
+        let mut world = pair(&["slow"]);
+        let key = world.call("a", request("slow")).unwrap();
+        world.run(SECOND);
+        world.fate = Some(Box::new(move |_, _, frame| match frame.kind() {
+            Kind::CONTROL_STOP => Fate::IsOvertaken(20 * MS),
+            _ => Fate::Arrives,
+        }));
+        world.with("a", |session, now| session.cancel(now, key));
+        world.finish("phone", Ok(value(1)));
+        let mut entries = file(&ended(world), name);
+        let of = |kind, direction| places(&entries, direction, kind)[0];
+        let (first, second) = match name {
+            "a" => (of(Kind::CONTROL_STOP, Direction::Sent), of(Kind::TOOL_USE_RESULT, Direction::Heard)),
+            _ => (of(Kind::TOOL_USE_RESULT, Direction::Sent), of(Kind::CONTROL_STOP, Direction::Heard)),
+        };
+        assert!(first < second, "{name}");
+        let later = entries.remove(second);
+        let at = entries[first].at;
+        entries.insert(first, later);
+        entries[first].at = at;
+        for entry in &mut entries[first + 1..] {
+            entry.at.0 += apart.as_nanos() as u64;
+        }
+        let report = dry(&entries);
+        assert_eq!(report.is_same(), same, "{name}, {apart:?}: {report}");
+    }
+}
+
 #[test]
 fn prompt_and_client_stop_replay_equally_at_both_ends() {
     let mut world = noted(Config::default(), Config::default().prompts(true), &["hang"]);
