@@ -174,7 +174,7 @@ const ACKNOWLEDGEMENT: &[Field] = &[
 const STOP: &[Field] = &[
     field("conversationId", Id),
     field("targetId", Id),
-    field("reason", Word(&["caller", "barge_in", "deadline", "caller_gone", "leaving"])),
+    field("reason", Word(&["caller", "barge_in", "deadline", "caller_gone", "leaving", "lost"])),
     field("stopType", Word(&["generation", "speech", "all"])),
 ];
 

@@ -70,8 +70,8 @@ pub struct Calls {
 /// acknowledgements.
 ///
 /// The outcome is the one that the caller read. A caller that stops a call no longer waits for its answer, so the stop
-/// decides, with its reason: `deadline` is a timeout, another reason a cancellation. In the caller's own file what came
-/// first decides, and [`RoomEvent::Ended`] what no packet shows.
+/// decides, with its reason: `deadline` is a timeout, `lost` a loss, another reason a cancellation. In the caller's own
+/// file what came first decides, and [`RoomEvent::Ended`] what no packet shows.
 ///
 /// ```
 /// use toolbridge::recording::{Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, calls};

@@ -16,10 +16,13 @@ pub enum StopReason {
     CallerGone,
     /// The participant that runs the call is leaving.
     Leaving,
+    /// The caller had no connection to the participant that runs the call for too long.
+    Lost,
 }
 
 impl StopReason {
-    const ALL: [Self; 5] = [Self::Caller, Self::BargeIn, Self::Deadline, Self::CallerGone, Self::Leaving];
+    const ALL: [Self; 6] =
+        [Self::Caller, Self::BargeIn, Self::Deadline, Self::CallerGone, Self::Leaving, Self::Lost];
 
     /// Returns the value on the wire.
     pub fn as_str(self) -> &'static str {
@@ -29,6 +32,7 @@ impl StopReason {
             Self::Deadline => "deadline",
             Self::CallerGone => "caller_gone",
             Self::Leaving => "leaving",
+            Self::Lost => "lost",
         }
     }
 
@@ -46,6 +50,7 @@ impl fmt::Display for StopReason {
             Self::Deadline => "the time limit has passed",
             Self::CallerGone => "the caller is gone",
             Self::Leaving => "the participant that runs the call is leaving",
+            Self::Lost => "the caller lost the participant that runs the call",
         })
     }
 }

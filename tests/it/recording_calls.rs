@@ -224,7 +224,9 @@ fn three_views(stop: &str, answer: &str) -> [Vec<Entry>; 3] {
 
 #[test]
 fn stop_ends_a_call_with_its_reason_whatever_the_owner_answers() {
-    for (reason, ended) in [("deadline", "timeout"), ("caller", "cancelled"), ("barge_in", "cancelled")] {
+    for (reason, ended) in
+        [("deadline", "timeout"), ("caller", "cancelled"), ("barge_in", "cancelled"), ("lost", "lost")]
+    {
         for answer in [ok(1, "a"), failed(1, "a", "cancelled"), failed(1, "a", "broken")] {
             for (who, entries) in
                 ["caller", "owner", "observer"].iter().zip(three_views(&stop_for(-2, "a", reason), &answer))

@@ -404,6 +404,19 @@ fn departure_is_the_reason_of_a_stop() {
 }
 
 #[test]
+fn owner_that_returns_after_its_call_was_lost_reads_so() {
+    let mut world = pair();
+    let key = world.call("a", request("cancel").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.leave("phone");
+    world.run(20 * SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    world.rejoin("phone");
+    world.run(SECOND);
+    assert_eq!(world.ends["phone"].reasons, [StopReason::Lost]);
+}
+
+#[test]
 fn stop_without_a_known_reason_is_the_callers() {
     for (written, reason) in [
         (None, StopReason::Caller),

@@ -160,6 +160,7 @@ impl TrackedCall {
     fn code_of(&self, stop: &Stop) -> Option<ErrorCode> {
         match stop.reason {
             Some(StopReason::Deadline) => Some(ErrorCode::TIMEOUT),
+            Some(StopReason::Lost) => Some(ErrorCode::LOST),
             Some(_) => Some(ErrorCode::CANCELLED),
             None => {
                 let ends = stop.at.since(self.call.requested?).saturating_add(AT_THE_LIMIT);

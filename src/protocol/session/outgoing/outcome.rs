@@ -129,6 +129,7 @@ impl Outgoing {
         let reason = match &result {
             Err(CallError::Timeout { .. }) => StopReason::Deadline,
             Err(CallError::Closed(_)) => StopReason::Leaving,
+            Err(CallError::Lost { .. }) => StopReason::Lost,
             _ => StopReason::Caller,
         };
         self.settle_and_stop(core, key, result, reason);
