@@ -9,6 +9,7 @@ mod display;
 mod document;
 mod fields;
 mod native;
+mod nested;
 pub(crate) mod public;
 mod references;
 mod same;
@@ -26,6 +27,7 @@ pub use view::ModelView;
 use super::ToolError;
 use crate::value::{Limits, Value, floor_char, scan::measure, token::Token, write::Write};
 use fields::{Map, elements, pairs};
+use nested::Nested;
 use references::{Reader, Writer};
 use view::{joined, json_of};
 
@@ -326,33 +328,42 @@ impl ToolResult {
         &self.cut
     }
 
-    /// Returns the part that clients may see: without the blocks for the model alone, and without what else says the
-    /// same. [`cut`](Self::cut) names what is missing.
+    /// Returns the part that clients may see: without the blocks for the model alone, wherever they are, and without
+    /// what else says the same. [`cut`](Self::cut) names what is missing.
     ///
     /// The structured data is cut whole if it holds such a text, or such a text is its JSON. The native document loses
     /// the blocks at their [places](ContentBlock::native_pointer) and all strings that hold such a text. It is cut whole
-    /// if a place is not known, if the structured data is cut, or if it is not JSON. A text is held by a string that
-    /// equals it, or contains it and it has at least 16 bytes. Displays and the widget are for people, and stay.
+    /// if a place is not known, if the structured data is cut whole, or if it is not JSON. A text is held by a string
+    /// that equals it, or contains it and it has at least 16 bytes. Displays and the widget are for people, and stay,
+    /// other than such blocks inside them.
     #[must_use]
     pub fn for_clients(&self) -> Self {
         let is_hidden = |block: &ContentBlock| block.audience() == Audience::Model;
         let hidden: Vec<&ContentBlock> = self.content.iter().filter(|block| is_hidden(block)).collect();
-        if hidden.is_empty() {
-            return self.clone();
+        let mut kept = self.clone();
+        let nested = Nested::remove(&mut kept);
+        if hidden.is_empty() && nested.is_empty() {
+            return kept;
         }
         let mut cut = self.cut.clone();
         let numbered = self.content.iter().enumerate().filter(|(_, block)| is_hidden(block));
         cut.extend(numbered.map(|(n, _)| Cut::new(Cut::CONTENT, format!("/{n}"))));
-        let texts: Vec<&str> = hidden.iter().flat_map(|block| block.texts()).collect();
+        cut.extend(nested.cut);
+        let texts = hidden.iter().copied().chain(&nested.blocks);
+        let texts: Vec<&str> = texts.flat_map(|block| block.texts()).collect();
         // What was too much to compare is taken for the same.
         let tells = |structured: &&Value| {
             same::any_says(texts.iter().copied(), structured) != Some(false) || has_text(structured, &texts)
         };
-        let structured_is_cut = self.structured.as_ref().filter(tells).is_some();
+        let structured_is_cut = kept.structured.as_ref().filter(tells).is_some();
         if structured_is_cut {
             cut.push(Cut::new(Cut::STRUCTURED, ""));
         }
-        let places: Option<Vec<&str>> = hidden.iter().map(|block| block.native_pointer()).collect();
+        let places = hidden.iter().map(|block| block.native_pointer());
+        let places: Option<Vec<&str>> = nested
+            .places
+            .as_ref()
+            .and_then(|inner| places.chain(inner.iter().map(|place| Some(place.as_str()))).collect());
         let native = self.native.as_ref().and_then(|native| {
             let (kept, cuts) = match places.filter(|_| !structured_is_cut) {
                 Some(places) => native.cut(&places, &texts),
@@ -361,15 +372,14 @@ impl ToolResult {
             cut.extend(cuts);
             kept
         });
-        let content = self.content.iter().filter(|block| !is_hidden(block)).cloned();
+        let content = kept.content.into_iter().filter(|block| !is_hidden(block));
         Self {
             content: content.map(ContentBlock::without_place).collect(),
-            structured: self.structured.clone().filter(|_| !structured_is_cut),
-            display: self.display.clone(),
-            widget: self.widget.clone(),
+            structured: kept.structured.filter(|_| !structured_is_cut),
             native,
             cut,
             plain: None,
+            ..kept
         }
     }
 

@@ -208,6 +208,10 @@ impl ContentBlock {
         texts
     }
 
+    pub(super) fn with_raw(&self, raw: Value) -> Self {
+        Self { raw, ..self.clone() }
+    }
+
     pub(super) fn without_place(mut self) -> Self {
         self.place = None;
         self

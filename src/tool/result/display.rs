@@ -283,6 +283,10 @@ impl Widget {
         self.title.as_deref()
     }
 
+    pub(super) fn with_value(self, value: Value) -> Self {
+        Self { value, ..self }
+    }
+
     /// Returns the widget in the form that its system gave it.
     pub fn value(&self) -> &Value {
         &self.value

@@ -7,9 +7,10 @@
 use serde_json::Value as Json;
 
 use super::{
-    Audience, ToolResult,
+    Audience, ContentBlock, ToolResult,
     block::audience_of_json,
     native::{MAX_SEARCH, MIN_CONTAINED},
+    nested::Nested,
 };
 #[cfg(feature = "runtime")]
 use crate::{tool::ErrorCode, value::prefix};
@@ -90,14 +91,20 @@ pub(crate) fn public_value(value: &Value) -> Value {
 impl ToolResult {
     /// Returns whether all of it may be seen by anyone.
     pub(crate) fn hides_nothing(&self) -> bool {
-        self.content().iter().all(|block| block.audience() != Audience::Model)
+        let is_open = |block: &ContentBlock| block.audience() != Audience::Model;
+        self.content().iter().all(is_open) && Nested::remove(&mut self.clone()).is_empty()
     }
 
     /// Returns whether a text says what a block for the model alone says: the same, a line of it, or a part of it.
     fn tells_hidden(&self, text: &str) -> bool {
         let text = text.trim();
+        let nested = Nested::remove(&mut self.clone());
         let hidden = self.content().iter().filter(|block| block.audience() == Audience::Model);
-        let mut hidden = hidden.flat_map(|block| block.texts()).map(str::trim).filter(|it| !it.is_empty());
+        let mut hidden = hidden
+            .chain(&nested.blocks)
+            .flat_map(|block| block.texts())
+            .map(str::trim)
+            .filter(|it| !it.is_empty());
         let is_long = |it: &str| it.len() >= MIN_CONTAINED;
         hidden.any(|it| {
             text == it
@@ -111,29 +118,75 @@ impl ToolResult {
 /// Removes the blocks for the model alone from a JSON value, wherever they are, and returns how many there were. An item
 /// of ACP's content goes with its block.
 pub(crate) fn strip(json: &mut Json) -> usize {
-    match json {
-        Json::Array(items) => {
-            let before = items.len();
-            items.retain(|item| !is_hidden(item));
-            before - items.len() + items.iter_mut().map(strip).sum::<usize>()
+    take_hidden(json).len()
+}
+
+/// Removes the blocks for the model alone from inside a JSON value, and returns them with their JSON pointers before the
+/// removal.
+pub(super) fn take_hidden(json: &mut Json) -> Vec<(String, Json)> {
+    let mut taken = Taken::default();
+    taken.walk(json);
+    taken.found
+}
+
+#[derive(Default)]
+struct Taken {
+    pointer: String,
+    found: Vec<(String, Json)>,
+}
+
+impl Taken {
+    fn walk(&mut self, json: &mut Json) {
+        match json {
+            Json::Array(items) => {
+                let mut at = 0;
+                items.retain_mut(|item| {
+                    at += 1;
+                    self.keeps(&(at - 1).to_string(), item, false)
+                });
+            }
+            Json::Object(fields) => {
+                // The audience of a block counts more than that of the resource inside it.
+                let has_audience = fields.get("annotations").is_some_and(|it| !it["audience"].is_null());
+                fields.retain(|key, value| {
+                    let is_judged = has_audience && key == "resource";
+                    self.keeps(&key.replace('~', "~0").replace('/', "~1"), value, is_judged)
+                });
+            }
+            _ => {}
         }
-        Json::Object(fields) => {
-            let before = fields.len();
-            fields.retain(|_, value| !is_hidden(value));
-            before - fields.len() + fields.values_mut().map(strip).sum::<usize>()
+    }
+
+    /// Whether a value stays, after it has lost what is hidden in it. `is_judged` is a value whose own audience does not
+    /// count.
+    fn keeps(&mut self, step: &str, value: &mut Json, is_judged: bool) -> bool {
+        let before = self.pointer.len();
+        self.pointer.push('/');
+        self.pointer.push_str(step);
+        let keeps = is_judged || !is_hidden(value);
+        if keeps {
+            self.walk(value);
+        } else {
+            self.found.push((self.pointer.clone(), value.take()));
         }
-        _ => 0,
+        self.pointer.truncate(before);
+        keeps
     }
 }
 
 /// Returns the value without the blocks for the model alone.
 pub(crate) fn stripped(value: &Value) -> Value {
-    // Most values are small and have no audience, and this is done for each progress update.
-    if !value.as_bytes().windows(ROLE.len()).any(|it| it == ROLE) {
+    if !may_hide(value) {
         return value.clone();
     }
     let mut json = value.to_json();
     if strip(&mut json) == 0 { value.clone() } else { json.into() }
+}
+
+/// Returns whether a value can hold blocks for the model alone. Most values are small and have no audience, and this is
+/// asked for each progress update.
+pub(super) fn may_hide(value: &Value) -> bool {
+    value.as_bytes().windows(ROLE.len()).any(|it| it == ROLE)
 }
 
 /// Returns whether a value is a block for the model alone, or an item of ACP's content with such a block.
@@ -148,7 +201,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ContentBlock;
 
     const SECRET: &str = "planted-for-the-model";
 
