@@ -28,7 +28,7 @@ pub(crate) mod token;
 pub(crate) mod walk;
 pub(crate) mod write;
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -49,6 +49,16 @@ pub(crate) fn floor_char(text: &str, limit: usize) -> usize {
 /// Returns the longest prefix of at most `limit` bytes.
 pub(crate) fn prefix(text: &str, limit: usize) -> &str {
     &text[..floor_char(text, limit)]
+}
+
+/// Returns a text of at most `limit` bytes, at least 3. One that is cut ends in `…`.
+#[cfg(feature = "runtime")]
+pub(crate) fn abridged(text: &str, limit: usize) -> Cow<'_, str> {
+    const CUT: char = '…';
+    match text.len() {
+        length if length <= limit => Cow::Borrowed(text),
+        _ => Cow::Owned(format!("{}{CUT}", prefix(text, limit - CUT.len_utf8()))),
+    }
 }
 
 /// The name of a `Value` inside another value, as it passes through serde.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{
     AuthorizePrompt, Decision, ErrorCode, FormPrompt, MAX_PROMPT_TEXT, Prompt, PromptAnswer, ToolContext,
-    ToolError, Value, value::prefix,
+    ToolError, Value, value::abridged,
 };
 
 /// The parameters of `elicitation/create`.
@@ -61,7 +61,7 @@ fn prompt(source: &str, params: Json) -> Result<Prompt, ToolError> {
     let question: Question =
         serde_json::from_value(params).map_err(|_| invalid("its parameters cannot be read"))?;
     let text = format!("{source} asks: {}", question.message);
-    let text = prefix(&text, MAX_PROMPT_TEXT);
+    let text = abridged(&text, MAX_PROMPT_TEXT);
     match (question.mode.as_deref(), question.url, question.requested_schema) {
         (Some("url"), Some(url), _) => {
             Ok(Prompt::Authorize(AuthorizePrompt::new(url).service(source).text(text)))

@@ -16,7 +16,7 @@ use super::{
     record_option::RecordOption,
     screen,
     sources::{SourceArguments, with_sources},
-    text, tool_failed,
+    tool_failed,
 };
 use toolbridge::{Client, CloseReason, ErrorCode, Event, Identity, Role, ToolName, Unaccepted};
 
@@ -95,8 +95,7 @@ async fn show(client: &Client, record: &RecordOption) -> io::Result<CloseReason>
         }
         let Some(line) = line(&event) else { continue };
         if is_of_others(&event) {
-            screen::foreign_on_stdout(&line).iter().try_for_each(|row| writeln!(io::stdout(), "{row}"))?;
-            Terminal::shared().disturb();
+            print(&screen::foreign_on_stdout(&line))?;
             continue;
         }
         // It may have happened between the two reads.
@@ -166,8 +165,13 @@ fn is_of_others(event: &Event) -> bool {
     )
 }
 
+/// Prints a line of the program, in which others' names may occur.
 pub(super) fn say(line: &str) -> io::Result<()> {
-    let said = writeln!(io::stdout(), "{}", text::plain(line));
+    print(&screen::own_on_stdout(line))
+}
+
+fn print(rows: &[String]) -> io::Result<()> {
+    let printed = writeln!(io::stdout(), "{}", rows.join("\n"));
     Terminal::shared().disturb();
-    said
+    printed
 }

@@ -106,11 +106,14 @@ impl ConsentPrompt {
         let mut question = self.terminal.ask();
         let number = question.number();
         let arguments = text::json(&request.arguments().to_json());
-        let head = format!("question {number}: {} wants to run {tool} with", request.caller());
-        let mut asked = vec![text::plain(&head).into_owned()];
+        let mut asked = screen::labelled(
+            &format!("question {number}: run {tool} for "),
+            &format!("{} with", request.caller()),
+        );
         if arguments.len() > SHOWN_ARGUMENTS {
+            screen::print(&asked);
             hint(&format!(
-                "{head} {} bytes of arguments. It is refused: at most {SHOWN_ARGUMENTS} bytes are shown",
+                "question {number} is refused: its arguments have {} bytes, and at most {SHOWN_ARGUMENTS} are shown",
                 arguments.len()
             ));
             question.close();

@@ -30,7 +30,7 @@ pub(super) async fn ask(request: PromptRequest) -> Result<PromptAnswer, ToolErro
     let prompt = request.prompt();
     let mut question = Terminal::shared().ask();
     let number = question.number();
-    let mut asked = vec![text::plain(&format!("question {number}, from {}:", request.caller())).into_owned()];
+    let mut asked = labelled(&format!("question {number}, from "), &format!("{}:", request.caller()));
     asked.extend(prompt.text().map(foreign).unwrap_or_default());
     match prompt {
         Prompt::Permission(ask) => Ok(permission(ask, asked, &mut question).await),

@@ -46,8 +46,18 @@ pub(super) fn labelled(label: &str, text: &str) -> Vec<String> {
 
 /// Returns the rows of a text of somebody else for standard output. Only a terminal gets marks.
 pub(super) fn foreign_on_stdout(text: &str) -> Vec<String> {
+    on_stdout(MARK, text)
+}
+
+/// Returns the rows of the program's own line for standard output. A name in it may be long, so the rows after the first
+/// have the mark.
+pub(super) fn own_on_stdout(line: &str) -> Vec<String> {
+    on_stdout("", line)
+}
+
+fn on_stdout(label: &str, text: &str) -> Vec<String> {
     if io::stdout().is_terminal() {
-        rows(MARK, text, columns(&io::stdout()))
+        rows(label, text, columns(&io::stdout()))
     } else {
         text.lines().map(|line| text::plain(line).into_owned()).collect()
     }
@@ -110,6 +120,10 @@ mod tests {
         );
         let option = rows("  1: ", &format!("Allow{}type `yes 1`", " ".repeat(20)), Some(30));
         assert_eq!(option, [format!("  1: Allow{}", " ".repeat(20)).as_str(), "│ type `yes 1`"]);
+        let name =
+            rows("question 1: run wipe for ", &format!("brain{}question 2: run", " ".repeat(30)), Some(40));
+        assert_eq!(name.len(), 2, "{name:?}");
+        assert!(name[1].starts_with(MARK), "a name cannot begin a row: {name:?}");
         // Wide characters count as two columns.
         assert_eq!(rows(MARK, &"界".repeat(20), Some(30)).len(), 2);
         assert_eq!(rows(MARK, &"x".repeat(1_000), None).len(), 1);

@@ -154,8 +154,8 @@ fn question_at_the_terminal_is_shown_whole_and_again_and_answered_by_one_letter(
     // All of the arguments is shown, after a mark, because a person allows only what is shown.
     let long = json!({"text": format!("{}; and the end", "x".repeat(15_000))}).to_string();
     let call = asks(&stage, &long);
-    let question = until(&stage.warned, "wants to run wipe");
-    assert_eq!(question, "question 1: brain wants to run wipe with");
+    let question = until(&stage.warned, "run wipe");
+    assert_eq!(question, "question 1: run wipe for brain with");
     assert_eq!(until(&stage.warned, "and the end"), format!("│ {long}"));
     assert!(until(&stage.warned, "type `yes 1`").contains("y or n"));
     keyboard.write_all(b"y\n").unwrap();
@@ -170,7 +170,7 @@ fn question_at_the_terminal_is_shown_whole_and_again_and_answered_by_one_letter(
     keyboard.write_all(b"what?\n").unwrap();
     until(&stage.warned, "the number of the question");
     assert_eq!(until(&stage.warned, "question 3"), "question 3 is still open:");
-    assert_eq!(until(&stage.warned, "question 3"), "question 3: brain wants to run wipe with");
+    assert_eq!(until(&stage.warned, "question 3"), "question 3: run wipe for brain with");
     assert_eq!(until(&stage.warned, "│"), "│ {}");
     until(&stage.warned, "type `yes 3`");
     keyboard.write_all(b"n\n").unwrap();

@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{
     DataSchema, Decision, FormPrompt, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, PromptAnswer,
-    SchemaError, ToolName, Value, Widget, value::prefix,
+    SchemaError, ToolName, Value, Widget,
+    value::{abridged, prefix},
 };
 
 /// The most values of an answer times values of the form's schema: checking them takes about 0.1 s.
@@ -223,7 +224,7 @@ impl Form {
         };
         let mut prompt = FormPrompt::new(bounded("schema", &self.schema)?);
         let texts: Vec<&str> = [self.title(), self.description()].into_iter().flatten().collect();
-        prompt.text = (!texts.is_empty()).then(|| prefix(&texts.join("\n"), MAX_PROMPT_TEXT).to_owned());
+        prompt.text = (!texts.is_empty()).then(|| abridged(&texts.join("\n"), MAX_PROMPT_TEXT).into_owned());
         prompt.name = self.name.as_deref().map(|name| prefix(name, MAX_PROMPT_LABEL).to_owned());
         if self.ui.is_object() {
             prompt.ui_schema = Some(bounded("uiSchema", &self.ui)?);

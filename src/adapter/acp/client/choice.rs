@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::shown::Question;
-use crate::{MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptAnswer, value::prefix};
+use crate::{MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptAnswer, value::abridged};
 
 /// How long a person has to answer, from when the question is asked.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
@@ -40,7 +40,7 @@ pub(super) async fn chosen(
             prompt.text.as_deref().unwrap_or_default(),
             names.join(", ")
         );
-        prompt.text = Some(prefix(&text, MAX_PROMPT_TEXT).to_owned());
+        prompt.text = Some(abridged(&text, MAX_PROMPT_TEXT).into_owned());
     }
     None
 }

@@ -16,7 +16,7 @@ use crate::{
         acp::{ToolCall, document::PublicCall},
         json::value,
     },
-    value::prefix,
+    value::{abridged, prefix},
 };
 
 /// The method of a request.
@@ -273,27 +273,40 @@ fn prompt(agent: &str, call: PublicCall<'_>, options: &[Choice]) -> (PermissionP
     if remark.is_empty() && text.len() > MAX_PROMPT_TEXT {
         remark = " … — its title is cut; its input is whole".to_owned();
     }
+    let (shown_options, left_out) = offered(options);
+    if left_out > 0 {
+        remark += &format!(" — {left_out} of its {} options cannot be shown", options.len());
+    }
     if !remark.is_empty() {
         let room = MAX_PROMPT_TEXT.saturating_sub(remark.len());
         text = format!("{}{remark}", prefix(&text, room));
     }
-    let mut prompt = PermissionPrompt::new(shown).text(prefix(&text, MAX_PROMPT_TEXT));
+    let prompt = PermissionPrompt::new(shown).text(abridged(&text, MAX_PROMPT_TEXT));
+    let prompt =
+        shown_options.iter().fold(prompt, |prompt, (id, name, kind)| prompt.option(*id, *name, *kind));
+    (prompt, unshown)
+}
+
+/// Returns the options that a question can show whole, each with its id, name and kind, and how many it cannot.
+fn offered(options: &[Choice]) -> (Vec<(&str, &str, &str)>, usize) {
     // An answer with an id that two options have could mean either.
     let mut counts = HashMap::new();
     for id in options.iter().filter_map(|it| it.option_id.as_deref()) {
         *counts.entry(id).or_insert(0) += 1;
     }
+    let mut shown = Vec::new();
     for option in options {
         let (Some(id), Some(name), Some(kind)) = (&option.option_id, &option.name, &option.kind) else {
             continue;
         };
-        let fits = !id.is_empty() && id.len() <= MAX_PROMPT_LABEL && kind.len() <= MAX_PROMPT_LABEL;
-        if fits && counts[id.as_str()] == 1 && prompt.options.len() < MAX_PROMPT_CHOICES {
-            let name = if name.is_empty() { kind } else { name };
-            prompt = prompt.option(id, prefix(name, MAX_PROMPT_LABEL), kind);
+        let name = if name.is_empty() { kind } else { name };
+        let fits = [id, name, kind].iter().all(|it| it.len() <= MAX_PROMPT_LABEL);
+        if fits && !id.is_empty() && counts[id.as_str()] == 1 && shown.len() < MAX_PROMPT_CHOICES {
+            shown.push((id.as_str(), name.as_str(), kind.as_str()));
         }
     }
-    (prompt, unshown)
+    let left_out = options.len() - shown.len();
+    (shown, left_out)
 }
 
 #[cfg(test)]
@@ -316,13 +329,17 @@ mod tests {
             {"optionId": "u", "name": "Also twice", "kind": "allow_once"},
             {"optionId": "u"},
             {"optionId": "x".repeat(300), "name": "Long", "kind": "allow_once"},
+            {"optionId": "l", "name": format!("{} and always", "Allow ".repeat(50)), "kind": "allow_once"},
             {"name": "No id", "kind": "allow_once"},
             {"optionId": "n", "name": "No", "kind": "reject_once", "_meta": {}},
         ]))
         .unwrap();
         let (prompt, unshown) = prompt("coder", PublicCall::from(&call.unwrap()), &choices);
         assert_eq!(unshown, None);
-        assert_eq!(prompt.text.as_deref(), Some("coder asks: Edit main.rs"));
+        assert_eq!(
+            prompt.text.as_deref(),
+            Some("coder asks: Edit main.rs — 7 of its 9 options cannot be shown")
+        );
         assert_eq!(prompt.tool_call.kind.as_deref(), Some("edit"));
         let options: Vec<_> =
             prompt.options.iter().map(|it| (it.option_id.as_str(), it.name.as_str())).collect();

@@ -5,7 +5,9 @@ use tokio::time::timeout;
 use super::{inbox::Question, requests::Requests};
 use crate::{
     AuthorizePrompt, ChoicePrompt, Decision, ErrorCode, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL,
-    MAX_PROMPT_TEXT, ToolContext, ToolError, adapter::rap::document::Choice, value::prefix,
+    MAX_PROMPT_TEXT, ToolContext, ToolError,
+    adapter::rap::document::Choice,
+    value::{abridged, prefix},
 };
 
 /// The share of a call's time that a person may take for a choice. The rest is for the tool's work after it.
@@ -39,7 +41,7 @@ async fn sign_in(url: String, source: &str, context: &ToolContext) -> Result<(),
     let text = format!("{source} asks you to sign in");
     let prompt = AuthorizePrompt::new(url)
         .service(prefix(source, MAX_PROMPT_LABEL))
-        .text(prefix(&text, MAX_PROMPT_TEXT));
+        .text(abridged(&text, MAX_PROMPT_TEXT));
     let answer = context.ask(prompt).await.map_err(|error| {
         let text =
             format!("the tool needs a sign-in at {source:?}, which is not possible: {}", error.message());
@@ -80,8 +82,9 @@ async fn selected(choice: &Choice, source: &str, context: &ToolContext) -> Optio
         return None;
     }
     let text = format!("{source} asks: {}", choice.prompt);
-    let prompt = ChoicePrompt::new(prefix(&text, MAX_PROMPT_TEXT), choice.choices.iter().map(String::as_str))
-        .default_choice(choice.default);
+    let prompt =
+        ChoicePrompt::new(abridged(&text, MAX_PROMPT_TEXT), choice.choices.iter().map(String::as_str))
+            .default_choice(choice.default);
     match context.ask(prompt.clone()).await {
         Ok(answer) => prompt.chosen(&answer),
         Err(error) => {
