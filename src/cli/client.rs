@@ -144,7 +144,7 @@ pub(super) fn line(event: &Event) -> Option<String> {
         }
         Event::ToolLeftOut { tool, why } => format!("{tool} is not offered: {why}"),
         Event::PatternUnchecked { tool, pattern } => {
-            format!("{tool}: the pattern {pattern:?} of its schema is not checked, because it needs look-around or back-references")
+            format!("{tool}: the pattern {pattern:?} of its schema is not checked, because it cannot be compiled to a search in linear time")
         }
         Event::DescriptionCut { tool, size, offered } => {
             format!("the description of {tool} is cut to {offered} of its {size} bytes")

@@ -108,10 +108,16 @@ async fn search_web(search: Search) -> Result<Json, ToolError> {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    unless_interrupted(show(&arguments)).await
+    let (demo, phone, setup) = unless_interrupted(show(&arguments)).await?;
+    // All is printed: a first signal no longer changes the outcome.
+    demo.assistant.close().await;
+    phone.close().await;
+    setup.close().await;
+    arguments.record.outcome(demo.assistant.recording())
 }
 
-async fn show(arguments: &Arguments) -> Result<(), Failure> {
+/// Makes all calls and prints them.
+async fn show(arguments: &Arguments) -> Result<(Demo, Client, Setup), Failure> {
     arguments.record.check()?;
     let setup = Setup::find(&arguments.server).await?;
     let (phone, assistant) = join(&setup, &arguments.record).await?;
@@ -129,10 +135,7 @@ async fn show(arguments: &Arguments) -> Result<(), Failure> {
     demo.call_within("export_album", json!({"photos": 200}), Duration::from_millis(250)).await?;
     demo.call_within("open_garage", json!({}), Duration::from_millis(250)).await?;
     demo.summary()?;
-    demo.assistant.close().await;
-    phone.close().await;
-    setup.close().await;
-    arguments.record.outcome(demo.assistant.recording())
+    Ok((demo, phone, setup))
 }
 
 /// The server and the credentials of both participants.

@@ -54,11 +54,28 @@ pub(super) fn is_free(path: &Path) -> Result<(), Failure> {
 
 /// Refuses to write a file over the recording that is read.
 pub(super) fn differs(input: &Path, output: &Path) -> Result<(), Failure> {
-    match (fs::canonicalize(input), fs::canonicalize(output)) {
-        (Ok(from), Ok(to)) if from == to => {
-            Err(Failure::usage("the file would overwrite the recording; choose another one with --output"))
+    if is_same(input, output) {
+        return Err(Failure::usage(
+            "the file would overwrite the recording; choose another one with --output",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether two paths lead to one file.
+pub(super) fn is_same(one: &Path, other: &Path) -> bool {
+    matches!((fs::canonicalize(one), fs::canonicalize(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Says what is left of a recording that stopped early, after the reason. Another program may have replaced or removed its
+/// file.
+pub(super) fn left_of(path: &Path) -> &'static str {
+    match Recording::open(path) {
+        Ok(recording) if !recording.about().finished => {
+            "; the entries written so far can be read, and `toolbridge repair` finishes the file"
         }
-        _ => Ok(()),
+        Err(_) if path.symlink_metadata().is_err() => "; its file was removed",
+        _ => "",
     }
 }
 

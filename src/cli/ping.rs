@@ -83,7 +83,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut summary = Summary::default();
     let ended = tokio::select! {
         biased;
-        () = interrupted() => Ok(()),
+        () = interrupted() => if summary.answered() == 0 { Err(Failure::Interrupted) } else { Ok(()) },
         () = connection_state::print_changes(&assistant, None) => Ok(()), // never completes
         result = measure(&assistant, &arguments, &mut summary) => result,
     };

@@ -1,7 +1,6 @@
 //! The options `--record FILE` and `--force` of each subcommand that joins a room.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -48,13 +47,13 @@ impl RecordOption {
     /// Refuses to overwrite the recording that the subcommand reads.
     pub(super) fn check_differs_from(&self, input: &Path) -> Result<(), Failure> {
         let Some(path) = &self.record else { return Ok(()) };
-        match (fs::canonicalize(path), fs::canonicalize(input)) {
-            (Ok(output), Ok(input)) if output == input => Err(Failure::Usage(format!(
+        if file::is_same(path, input) {
+            return Err(Failure::Usage(format!(
                 "`{}` is the recording being replayed; choose another name for --record",
                 path.display()
-            ))),
-            _ => Ok(()),
+            )));
         }
+        Ok(())
     }
 
     /// Returns the arguments of the builder's `record` and `record_options`, if a file was given.
@@ -68,9 +67,9 @@ impl RecordOption {
             && !self.is_stop_said.swap(true, Ordering::Relaxed)
         {
             hint(&format!(
-                "toolbridge: the recording `{}` stopped early: {reason}; the entries written so far can be read, and \
-                 `toolbridge repair` finishes the file",
-                path.display()
+                "toolbridge: the recording `{}` stopped early: {reason}{}",
+                path.display(),
+                file::left_of(path)
             ));
         }
     }

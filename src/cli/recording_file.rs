@@ -71,11 +71,7 @@ impl RecordingFile {
         // Finishing rewrites the whole file; a second signal does not wait for it.
         let finished = spawn_blocking(move || recorder.finish()).await.map_err(Failure::failed)?;
         let path = self.path.display();
-        finished.map_err(|error| {
-            Failure::Failed(format!(
-                "{error}; {path} contains the entries written so far; recover them with `toolbridge repair`"
-            ))
-        })?;
+        finished.map_err(|error| Failure::Failed(format!("{path}: {error}{}", file::left_of(&self.path))))?;
         let stats = self.recorder.stats();
         let size = size(self.path.metadata()?.len());
         let missing = match stats.unrecorded {

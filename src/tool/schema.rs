@@ -44,7 +44,7 @@ impl ArgumentCheck {
         })
     }
 
-    /// Returns the patterns of the schema that are not checked, because they need look-around or back-references.
+    /// Returns the patterns of the schema that are not checked, because they cannot be compiled to a search in linear time.
     pub(crate) fn unchecked(&self) -> &[String] {
         #[cfg(feature = "schema-validation")]
         if let Some(validator) = &self.validator {
@@ -249,8 +249,20 @@ mod tests {
         assert_eq!(check.unchecked(), ["^(?!x)"]);
         assert!(check.check(Value::encode(&json!({"a": "b"})).unwrap()).is_ok());
         assert!(check.check(Value::encode(&json!({"y": "b"})).unwrap()).is_err());
-        // A pattern that nothing understands is an error of its author.
-        assert!(compile(json!({"properties": {"a": {"pattern": "("}, "b": {"pattern": "(?!b)"}}})).is_err());
+    }
+
+    #[test]
+    fn pattern_that_cannot_be_compiled_alone_is_not_checked() {
+        for pattern in [r"(?<y>a)\k<y>", "[^]", "[]", r"[\d-x]{", "(x{1000}){1000}", "(", "^{a}$", r"\d{,3}{"]
+        {
+            let properties = json!({"a": {"pattern": pattern, "maxLength": 2}, "b": {"pattern": "^b$"}});
+            let check = compile(json!({"type": "object", "properties": properties})).unwrap();
+            assert_eq!(check.unchecked(), [pattern]);
+            let fits = |json: Json| check.check(Value::encode(&json).unwrap()).is_ok();
+            assert!(
+                fits(json!({"a": "xy", "b": "b"})) && !fits(json!({"a": "xyz"})) && !fits(json!({"b": "c"}))
+            );
+        }
     }
 
     #[test]

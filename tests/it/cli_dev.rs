@@ -29,6 +29,33 @@ fn started(command: &mut Command) -> (Child, Vec<(String, String)>) {
 }
 
 #[test]
+fn interruption_is_the_outcome_only_before_the_work_is_done() {
+    let (mut server, settings) = dev();
+    let start = |arguments: &[&str]| {
+        let mut command = toolbridge(arguments);
+        command.envs(settings.clone()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    // The demo has printed all, and is leaving its room.
+    let mut demo = start(&["demo"]);
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("9 outcomes")));
+    let _ = kill_process(Pid::from_child(&demo), Signal::INT); // it may have ended
+    assert_eq!(demo.wait().unwrap().code(), Some(0));
+    // The ping waits for a client, and has measured nothing.
+    let mut watch = start(&["watch", "--room", "r"]);
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("joined")), "it watches");
+    let mut ping = start(&["ping", "--room", "r", "--identity", "pinger", "--timeout", "60s"]);
+    assert!(lines.any(|line| line.contains("pinger") && line.contains("joined")));
+    kill_process(Pid::from_child(&ping), Signal::INT).unwrap();
+    assert_eq!(ping.wait().unwrap().code(), Some(130));
+    for child in [&mut watch, &mut server] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
 fn development_server_is_joined_with_its_printed_tokens_and_stops_by_ctrl_c() {
     let (child, settings) = dev();
     let demo = toolbridge(&["demo"]).envs(settings).output().unwrap();

@@ -554,6 +554,7 @@ fn full_disk_while_recording_is_reported_once_and_a_failure() {
     let demo = on_full_disk(&["demo", "--record", &file]).output().unwrap();
     assert_eq!((demo.status.code(), stops(&demo)), (Some(1), 1), "{demo:?}");
     assert!(text(&demo.stderr).contains(&file) && text(&demo.stdout).contains("9 outcomes"), "{demo:?}");
+    assert!(!text(&demo.stderr).contains("can be read"), "nothing was written: {demo:?}");
     let (mut server, settings) = dev();
     let room = ["--room", "r", "--record", &file, "--force"];
     let on_full_disk = |verb: &[&str]| {

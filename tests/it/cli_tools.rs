@@ -162,7 +162,7 @@ fn question_at_the_terminal_is_shown_whole_and_again_and_answered_by_one_letter(
     let output = call.join().unwrap();
     assert!(output.status.success(), "{output:?}");
     let call = asks(&stage, &json!({"text": "x".repeat(17_000)}).to_string());
-    assert!(until(&stage.warned, "question 2").contains("It is refused: at most 16384 bytes are shown"));
+    assert!(until(&stage.warned, "question 2 is refused").contains("at most 16384 are shown"));
     assert!(text(&call.join().unwrap().stderr).contains("permission_denied"));
     let call = asks(&stage, "{}");
     until(&stage.warned, "type `yes 3`");

@@ -246,8 +246,9 @@ pub enum Event {
         /// How much of it is offered, in bytes.
         offered: usize,
     },
-    /// A pattern in the schema of a tool is not checked, because it needs look-around or back-references. The rest of the
-    /// schema is checked. It is also logged.
+    /// A pattern in the schema of a tool is not checked, because it cannot be compiled to a search in linear time: it has
+    /// look-around or back-references, is too large, or is spelled wrongly. The rest of the schema is checked. It is also
+    /// logged.
     PatternUnchecked {
         /// The tool.
         tool: ToolName,

@@ -18,8 +18,8 @@ pub(super) struct Validator {
 impl Validator {
     /// Compiles a schema without fetching references. The error is a text for the author of the tool.
     ///
-    /// Patterns with look-around or back-references need a search that can take exponential time. They are not checked, and the
-    /// rest of the schema is.
+    /// Patterns are compiled to a search in linear time. Those with look-around or back-references, those that are too large,
+    /// and those in a spelling that the compiler does not read are not checked, and the rest of the schema is.
     pub(super) fn compile(schema: &Json) -> Result<Self, String> {
         let mut unchecked = Vec::new();
         let compiled = match build(schema) {
@@ -72,21 +72,21 @@ const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
 /// Keywords whose values are maps of schemas, whose keys are no keywords.
 const MAPS: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
 
-/// Removes the patterns that are valid and cannot be checked in linear time.
+/// Removes the patterns that cannot be checked.
 fn leave_unchecked(schema: &mut Json, unchecked: &mut Vec<String>) {
     let map = match schema {
         Json::Object(map) => map,
         Json::Array(list) => return list.iter_mut().for_each(|it| leave_unchecked(it, unchecked)),
         _ => return,
     };
-    if let Some(pattern) = map.get("pattern").and_then(Json::as_str).filter(|it| needs_backtracking(it)) {
+    if let Some(pattern) = map.get("pattern").and_then(Json::as_str).filter(|it| !can_be_checked(it)) {
         unchecked.push(quoted(pattern));
         map.shift_remove("pattern");
     }
     if let Some(Json::Object(properties)) = map.get_mut("patternProperties") {
         let before = properties.len();
         properties.retain(|pattern, _| {
-            let is_kept = !needs_backtracking(pattern);
+            let is_kept = can_be_checked(pattern);
             if !is_kept {
                 unchecked.push(quoted(pattern));
             }
@@ -108,34 +108,9 @@ fn leave_unchecked(schema: &mut Json, unchecked: &mut Vec<String>) {
     }
 }
 
-/// Returns whether a pattern is valid in ECMA-262, and cannot be compiled to a search in linear time.
-fn needs_backtracking(pattern: &str) -> bool {
-    let schema = json!({ "pattern": pattern });
-    let is_valid = |pattern: &str| {
-        let options = jsonschema::options().with_pattern_options(PatternOptions::fancy_regex());
-        options.build(&json!({ "pattern": pattern })).is_ok()
-    };
-    build(&schema).is_err() && (is_valid(pattern) || is_valid(&with_literal_braces(pattern)))
-}
-
-/// Escapes the braces that begin no quantifier: ECMA-262 takes them literally, unless the flag `u` is set.
-fn with_literal_braces(pattern: &str) -> String {
-    let mut escaped = String::with_capacity(pattern.len());
-    let mut is_escaped = false;
-    for (at, letter) in pattern.char_indices() {
-        let is_quantifier = || {
-            let inside = pattern[at + 1..].split('}').next().unwrap_or_default();
-            at > 0
-                && inside.starts_with(|it: char| it.is_ascii_digit())
-                && inside.bytes().all(|it| it.is_ascii_digit() || it == b',')
-        };
-        if letter == '{' && !is_escaped && !is_quantifier() {
-            escaped.push('\\');
-        }
-        escaped.push(letter);
-        is_escaped = letter == '\\' && !is_escaped;
-    }
-    escaped
+/// Returns whether a pattern can be compiled.
+fn can_be_checked(pattern: &str) -> bool {
+    build(&json!({ "pattern": pattern })).is_ok()
 }
 
 fn described(error: &jsonschema::ValidationError<'_>) -> String {
