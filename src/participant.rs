@@ -62,6 +62,10 @@ fn not_checked((tool, pattern): &(ToolName, String)) -> Event {
     Event::PatternUnchecked { tool: tool.clone(), pattern: pattern.as_str().into() }
 }
 
+fn source_note((source, text): &(String, String)) -> Event {
+    Event::SourceNote { source: source.as_str().into(), text: text.as_str().into() }
+}
+
 /// The most unread events of a reader; beyond it the oldest are dropped.
 const EVENTS_KEPT: usize = 256;
 
@@ -93,6 +97,8 @@ struct Inner {
     renamed: Vec<Renamed>,
     cut: Vec<CutDescription>,
     unchecked: Vec<(ToolName, String)>,
+    /// What the sources say about their tools, each with the source's name.
+    notes: Vec<(String, String)>,
     /// The sources that have a name, and their health.
     sources: Vec<SourceStatus>,
     /// The recorder, if the participant is recorded.
@@ -127,6 +133,7 @@ impl Shared {
                 renamed: Vec::new(),
                 cut: Vec::new(),
                 unchecked: Vec::new(),
+                notes: Vec::new(),
                 sources: Vec::new(),
                 #[cfg(feature = "record")]
                 recorder: None,
@@ -224,6 +231,17 @@ impl Shared {
         inner.unchecked = unchecked;
     }
 
+    /// Replaces what the sources say about their tools, and reports what is new.
+    fn set_notes(&self, notes: Vec<(String, String)>) {
+        let mut inner = self.lock();
+        for it in notes.iter().filter(|it| !inner.notes.contains(it)) {
+            if let Some(events) = &inner.events {
+                let _ = events.send(source_note(it)); // there may be no receiver
+            }
+        }
+        inner.notes = notes;
+    }
+
     /// Returns what the events have said about the tools as they are now.
     fn tool_notes(&self) -> Vec<Event> {
         let inner = self.lock();
@@ -236,7 +254,9 @@ impl Shared {
             offered_as: offered_as.clone(),
         });
         let cut = inner.cut.iter().map(CutDescription::event);
-        left_out.chain(renamed).chain(cut).chain(inner.unchecked.iter().map(not_checked)).collect()
+        let unchecked = inner.unchecked.iter().map(not_checked);
+        let notes = inner.notes.iter().map(source_note);
+        left_out.chain(renamed).chain(cut).chain(unchecked).chain(notes).collect()
     }
 
     /// Replaces the health of the sources, and reports changes.

@@ -100,6 +100,7 @@ async fn print_events(assistant: &Assistant) {
             | Event::ToolLeftOut { .. }
             | Event::DescriptionCut { .. }
             | Event::PatternUnchecked { .. }
+            | Event::SourceNote { .. }
             | Event::ToolWarning { .. } => client::line(&event),
             _ => None,
         };

@@ -146,6 +146,7 @@ pub(super) fn line(event: &Event) -> Option<String> {
         Event::PatternUnchecked { tool, pattern } => {
             format!("{tool}: the pattern {pattern:?} of its schema is not checked, because it cannot be compiled to a search in linear time")
         }
+        Event::SourceNote { source, text } => format!("{source}: {text}"),
         Event::DescriptionCut { tool, size, offered } => {
             format!("the description of {tool} is cut to {offered} of its {size} bytes")
         }
@@ -161,7 +162,11 @@ pub(super) fn line(event: &Event) -> Option<String> {
 fn is_of_others(event: &Event) -> bool {
     matches!(
         event,
-        Event::Registered { .. } | Event::PeerError { .. } | Event::ToolWarning { .. } | Event::View { .. }
+        Event::Registered { .. }
+            | Event::PeerError { .. }
+            | Event::SourceNote { .. }
+            | Event::ToolWarning { .. }
+            | Event::View { .. }
     )
 }
 

@@ -139,6 +139,12 @@ impl Assistant {
     pub fn tools(&self) -> Vec<Offer> {
         self.handle.0.lock().session.tools()
     }
+
+    /// Returns why a tool that is not among [`tools`](Self::tools) cannot be called now: the error that a call of it would
+    /// end with if nothing changed.
+    pub fn why_not_offered(&self, tool: &str) -> CallError {
+        self.handle.0.lock().session.why_not_offered(tool)
+    }
 }
 
 participant_methods!(Assistant);

@@ -471,6 +471,7 @@ impl<T: Transport> Driver<T> {
         self.shared.set_renamed(self.executor.renamed());
         self.shared.set_cut(cut);
         self.shared.set_unchecked(self.executor.unchecked());
+        self.shared.set_notes(self.executor.notes());
         self.shared.set_sources(self.executor.statuses());
     }
 

@@ -230,6 +230,7 @@ impl Prepared {
         shared.set_renamed(executor.renamed());
         shared.set_cut(cut);
         shared.set_unchecked(executor.unchecked());
+        shared.set_notes(executor.notes());
         shared.set_sources(executor.statuses());
         let handle = Arc::new(Handle(Arc::clone(&shared)));
         executor.ask_with(asker(role, setup.prompts, &handle));

@@ -49,7 +49,7 @@ use self::{
     delivery::Delivery,
     exchange::Exchange,
     jobs::Jobs,
-    outgoing::{not_bound, unregistered, why_not},
+    outgoing::{not_bound, unregistered, why_nobody, why_not},
     peers::Peers,
 };
 use crate::{
@@ -528,6 +528,11 @@ impl Session {
             return Readiness::NotYet(why_not());
         }
         Readiness::NotBound
+    }
+
+    /// Returns the error of a call of a tool that no participant offers now.
+    pub fn why_not_offered(&self, tool: &str) -> CallError {
+        why_nobody(&self.core, tool, None)
     }
 
     /// Returns a count of the changes that may affect the readiness of a participant.

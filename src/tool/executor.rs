@@ -29,7 +29,7 @@ use crate::{
         schema::ArgumentCheck,
         source::{AnySource, Asker, SOURCE_CLOSE},
     },
-    value::Value,
+    value::{Value, abridged},
 };
 
 pub(crate) use self::listing::Renamed;
@@ -46,6 +46,10 @@ use self::{
 
 /// The shortest time between two reads of a source's list, however often it changes.
 const LIST_AGAIN: Duration = Duration::from_millis(100);
+
+/// The most notes of one source that are read, and the longest, in bytes.
+const MAX_NOTES: usize = 64;
+const MAX_NOTE: usize = 512;
 
 /// Runs the calls of tool sources. Dropping it stops them all.
 pub(crate) struct Executor {
@@ -198,6 +202,17 @@ impl Executor {
             })
         };
         self.sources.iter().filter_map(status).collect()
+    }
+
+    /// Returns the notes of the sources about their tools, each with the source's name.
+    pub(crate) fn notes(&self) -> Vec<(String, String)> {
+        let notes = |source: &Arc<dyn AnySource>| {
+            let notes = catch_panic(|| (source.name().unwrap_or_default(), source.notes()));
+            let (name, notes) = notes.unwrap_or_default();
+            let notes = notes.into_iter().take(MAX_NOTES);
+            notes.map(|note| (name.clone(), abridged(&note, MAX_NOTE).into_owned())).collect::<Vec<_>>()
+        };
+        self.sources.iter().flat_map(notes).collect()
     }
 
     /// Closes the sources, all at once.

@@ -70,6 +70,13 @@ pub trait ToolSource: Send + Sync + 'static {
         false
     }
 
+    /// Returns what a person should know about tools that the source does not offer as they are: those that it leaves out,
+    /// each with the reason, and those that have another name in the room. Read after [`list`](ToolSource::list); only the
+    /// first 64 are reported. Default: nothing.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns the source's name, for people. Default: none; then its health is not reported.
     fn name(&self) -> Option<String> {
         None
@@ -134,6 +141,10 @@ impl<T: ToolSource> ToolSource for Arc<T> {
         (**self).validates_arguments()
     }
 
+    fn notes(&self) -> Vec<String> {
+        (**self).notes()
+    }
+
     fn name(&self) -> Option<String> {
         (**self).name()
     }
@@ -191,6 +202,10 @@ impl<T: ToolSource> ToolSource for Prefixed<T> {
 
     fn validates_arguments(&self) -> bool {
         self.source.validates_arguments()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.source.notes()
     }
 
     fn name(&self) -> Option<String> {
@@ -492,6 +507,7 @@ pub(crate) trait AnySource: Send + Sync + 'static {
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     fn uses_cancel_grace(&self, tool: &ToolName) -> bool;
     fn validates_arguments(&self) -> bool;
+    fn notes(&self) -> Vec<String>;
     fn name(&self) -> Option<String>;
     fn health(&self) -> SourceHealth;
     fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
@@ -522,6 +538,10 @@ impl<T: ToolSource> AnySource for T {
 
     fn validates_arguments(&self) -> bool {
         ToolSource::validates_arguments(self)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        ToolSource::notes(self)
     }
 
     fn name(&self) -> Option<String> {

@@ -72,6 +72,15 @@ async fn structured_list_reaches_a_host_that_accepts_only_objects() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn host_reads_why_a_tool_is_missing() {
+    let (_room, _phone, assistant) = with_tool(|| Ok(json!(1).into())).await;
+    let mut host = Host::initialized(mcp::serve(assistant)).await;
+    let answer = host.ask("tools/call", json!({"name": "shwo"})).await;
+    let text = answer["error"]["message"].as_str().unwrap();
+    assert!(text.contains("\"shwo\"") && text.ends_with("did you mean show?"), "the similar name: {text}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn tool_that_fails_as_if_it_were_unknown_is_a_failed_call() {
     let error = || ToolError::new(ErrorCode::UNKNOWN_TOOL, "the server knows no tool of this name");
     let (_room, _phone, assistant) = with_tool(move || Err(error())).await;

@@ -338,6 +338,15 @@ async fn list_is_read_in_pages_and_again_when_it_changes() {
     let names = |tools: &McpTools| tools.list().iter().map(|it| it.name().to_string()).collect::<Vec<_>>();
     assert_eq!(names(&tools), ["p.a", "p.gr__e", "p.t"]);
     assert_eq!(tools.list()[0].tool_options().consent, Some(Consent::Always));
+    // What a person should know of the others reaches the participant that offers the tools.
+    let notes = tools.notes();
+    let about = |start: &str| notes.iter().filter(|it| it.starts_with(start)).count();
+    assert_eq!((about("b is not offered: "), about("later is not offered: ")), (1, 1), "{notes:?}");
+    assert_eq!(
+        (about("a tool is not offered: "), about("größe is offered as p.gr__e: "), notes.len()),
+        (1, 1, 4),
+        "{notes:?}"
+    );
     tools.execute(&"p.t".parse().unwrap(), Value::empty(), context()).await.unwrap();
     while names(&tools) != ["p.new"] {
         tools.changed().await;
@@ -537,10 +546,13 @@ async fn children_end_with_the_source() {
 async fn room_sees_tools_go_and_come_back() {
     let script = Script::new("mcp-room");
     let body = r#"if [ -e "$0.ended" ]; then text "$1" back; else : > "$0.ended"; exit 1; fi"#;
-    let tools = script.server(body, "").await.unwrap();
+    let list = r#"tools='{"tools":[{"name":"t"},{"name":"größe"}]}'"#;
+    let tools = script.server(body, list).await.unwrap();
     let room = MemoryRoom::new();
     let client = Client::builder().tools(tools).consent(|_| async { true });
     let client = client.join_over(room.client("phone")).await.unwrap();
+    let is_note = |event: &Event| matches!(event, Event::SourceNote { source, text } if &**source == "fake" && text.starts_with("größe is offered as gr__e"));
+    assert_eq!(client.tool_notes().iter().filter(|event| is_note(event)).count(), 1);
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
     let mut events = client.events();
     let error = assistant.call("t", ()).await.unwrap_err();

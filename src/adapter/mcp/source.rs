@@ -143,7 +143,7 @@ struct Shared {
 
 struct State {
     health: SourceHealth,
-    tools: Toolset,
+    offered: Toolset,
     live: Option<Live>,
     /// Why the last start failed.
     failure: Option<String>,
@@ -201,7 +201,7 @@ impl McpTools {
             settings,
             state: Mutex::new(State {
                 health: SourceHealth::Starting,
-                tools: Toolset::new(),
+                offered: Toolset::default(),
                 live: None,
                 failure: None,
             }),
@@ -229,10 +229,10 @@ impl Shared {
     }
 
     /// Sets the state, and reports the change.
-    fn set(&self, health: SourceHealth, tools: Toolset, live: Option<Live>) {
+    fn set(&self, health: SourceHealth, offered: Toolset, live: Option<Live>) {
         let mut state = self.state();
         let failure = state.failure.take().filter(|_| live.is_none());
-        *state = State { health, tools, live, failure };
+        *state = State { health, offered, live, failure };
         drop(state);
         self.changed.notify_one();
     }
@@ -240,13 +240,13 @@ impl Shared {
 
 impl ToolSource for McpTools {
     fn list(&self) -> Vec<Tool> {
-        self.shared.state().tools.values().map(|listed| listed.tool.clone()).collect()
+        self.shared.state().offered.tools.values().map(|listed| listed.tool.clone()).collect()
     }
 
     async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
         let (listed, live) = {
             let state = self.shared.state();
-            (state.tools.get(tool).cloned(), state.live.clone())
+            (state.offered.tools.get(tool).cloned(), state.live.clone())
         };
         let (Some(listed), Some(live)) = (listed, live) else {
             let health = self.health();
@@ -254,6 +254,10 @@ impl ToolSource for McpTools {
             return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, text));
         };
         call::call(&self.shared, &live, &listed, &arguments, &context).await
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.shared.state().offered.notes.clone()
     }
 
     async fn changed(&self) {
@@ -284,7 +288,7 @@ impl fmt::Debug for McpTools {
         f.debug_struct("McpTools")
             .field("name", &self.shared.name)
             .field("health", &state.health)
-            .field("tools", &state.tools.len())
+            .field("tools", &state.offered.tools.len())
             .finish_non_exhaustive()
     }
 }

@@ -361,6 +361,18 @@ impl ToolSource for RapTools {
         tools
     }
 
+    fn notes(&self) -> Vec<String> {
+        let state = self.shared.state();
+        let left_out = state.left_out.iter();
+        let left_out = left_out.map(|(tool, reason)| format!("{tool} is not offered: {reason}"));
+        let in_room = |tool: &str| self.shared.settings.policy.in_room(tool);
+        let renamed = state.tools.iter().filter(|(name, listed)| name.as_str() != in_room(&listed.operation));
+        let renamed = renamed.map(|(name, listed)| {
+            format!("{} is offered as {name}: the room allows no such name", listed.operation)
+        });
+        left_out.chain(renamed).collect()
+    }
+
     async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
         if self.shared.cancel_name.as_ref() == Some(tool) {
             return self.shared.cancel_subscription(&arguments, &context);

@@ -109,17 +109,10 @@ impl Room {
         Arc::clone(&self.calls).try_acquire_owned().ok()
     }
 
-    /// Returns the clients in the room that are bound to another assistant, or to none.
+    /// Returns the error of a call of a tool that nobody offers.
     #[cfg(feature = "mcp-server")]
-    pub(in crate::adapter) async fn not_bound(&self) -> Vec<Identity> {
-        let mut clients = Vec::new();
-        for client in self.clients() {
-            let ready = self.assistant.ready(client).within(Duration::ZERO).await;
-            if let Err(crate::ReadyError::NotBound { client }) = ready {
-                clients.push(client);
-            }
-        }
-        clients
+    pub(in crate::adapter) fn why_not_offered(&self, tool: &str) -> crate::CallError {
+        self.assistant.why_not_offered(tool)
     }
 
     /// Waits once until the clients that are present have registered their tools, or the time is over. A room that seems to

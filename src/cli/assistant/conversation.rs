@@ -349,7 +349,8 @@ impl<'a> Conversation<'a> {
             Event::ToolRenamed { .. }
             | Event::ToolLeftOut { .. }
             | Event::DescriptionCut { .. }
-            | Event::PatternUnchecked { .. } => {
+            | Event::PatternUnchecked { .. }
+            | Event::SourceNote { .. } => {
                 if let Some(line) = client::line(&event) {
                     hint(&line);
                 }

@@ -255,6 +255,14 @@ pub enum Event {
         /// The pattern, cut to 200 characters.
         pattern: Box<str>,
     },
+    /// A source says what a person should know about its tools: one that it does not offer, or that has another name in the
+    /// room.
+    SourceNote {
+        /// The name of the source; empty if it has none.
+        source: Box<str>,
+        /// What it says, in words that may come from a server; at most 512 bytes.
+        text: Box<str>,
+    },
     /// A tool of the local participant has reported something odd, such as a result that violates the tool's output schema.
     /// The call is not affected. It is also logged.
     ToolWarning {

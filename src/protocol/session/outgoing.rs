@@ -24,7 +24,7 @@ use self::{
     turns::Turns,
 };
 pub(super) use self::{
-    not_offered::{not_bound, unregistered, why_not},
+    not_offered::{not_bound, unregistered, why_nobody, why_not},
     outcome::peer_error,
     progress::observe_progress,
 };

@@ -36,11 +36,10 @@ pub(super) async fn call(
         return written(of_error(&CallError::Cancelled)); // the host gets no response
     };
     let Some(entry) = found else {
-        let clients = shared.not_bound().await;
-        if clients.is_empty() {
-            return Err(unknown(&format!("no participant offers a tool named {:?}", request.name)));
-        }
-        return written(of_error(&CallError::NotBound { tool: request.name.into(), clients }));
+        return match shared.why_not_offered(&request.name) {
+            error @ CallError::UnknownTool { .. } => Err(unknown(&error.to_string())),
+            error => written(of_error(&error)),
+        };
     };
     let reporter = Reporter::new(&context, closed);
     match run(shared, &entry, request.arguments, &context.ct, reporter).await {

@@ -84,7 +84,12 @@ const VERSIONS: [ProtocolVersion; 3] =
     [ProtocolVersion::V_2026_07_28, ProtocolVersion::V_2025_11_25, ProtocolVersion::V_2025_06_18];
 
 /// The tools of a server, by their names in the room.
-pub(super) type Toolset = BTreeMap<ToolName, Arc<Listed>>;
+#[derive(Default)]
+pub(super) struct Toolset {
+    pub(super) tools: BTreeMap<ToolName, Arc<Listed>>,
+    /// What a person should know about tools that are left out, or have another name.
+    pub(super) notes: Vec<String>,
+}
 
 /// What calls need of a connection.
 #[derive(Clone)]
@@ -398,8 +403,11 @@ impl Page {
 /// Returns the tools that can be offered. Those that cannot are logged.
 fn toolset(shared: &Shared, definitions: &[Box<RawValue>]) -> Toolset {
     let settings = &shared.settings;
-    let leave_out = |tool: &str, reason: &str| {
+    let mut notes = Vec::new();
+    let mut leave_out = |tool: &str, reason: &str| {
         tracing::warn!(server = &*shared.name, tool, reason, "a tool of an MCP server is not offered");
+        let tool = if tool.is_empty() { "a tool" } else { tool };
+        notes.push(format!("{tool} is not offered: {reason}"));
     };
     let mut read = BTreeMap::new();
     for text in definitions {
@@ -424,6 +432,9 @@ fn toolset(shared: &Shared, definitions: &[Box<RawValue>]) -> Toolset {
     let names = NameMap::new(NameRules::Tool, read.keys().map(|name| in_room(name)));
     let tools = read.into_iter().filter_map(|(foreign, definition)| {
         let name: ToolName = names.converted(&in_room(&foreign))?.parse().ok()?;
+        if name.as_str() != in_room(&foreign) {
+            notes.push(format!("{foreign} is offered as {name}: the room allows no such name"));
+        }
         let tool = definition.tool(name.clone(), &shared.name, &settings.policy);
         let output = match definition.output_schema.as_ref().map(DataSchema::compile) {
             None => Output::None,
@@ -432,5 +443,6 @@ fn toolset(shared: &Shared, definitions: &[Box<RawValue>]) -> Toolset {
         };
         Some((name, Arc::new(Listed { tool, foreign, output })))
     });
-    tools.collect()
+    let tools = tools.collect();
+    Toolset { tools, notes }
 }

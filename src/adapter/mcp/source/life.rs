@@ -33,7 +33,7 @@ pub(super) async fn run(
         };
         let reason = match started {
             Ok((mut connection, tools)) => {
-                tracing::info!(server = &*shared.name, tools = tools.len(), "an MCP server is up");
+                tracing::info!(server = &*shared.name, tools = tools.tools.len(), "an MCP server is up");
                 shared.set(SourceHealth::Up, tools, Some(connection.live.clone()));
                 if let Some(first) = first.take() {
                     let _ = first.send(Ok(())); // dropped: then this task is ended, too
@@ -41,7 +41,7 @@ pub(super) async fn run(
                 let reason = serve(&shared, &mut connection, &mut to_cancel).await;
                 if let Some(reason) = &reason {
                     // Before its calls fail: no further call may reach it.
-                    shared.set(down(reason), Toolset::new(), None);
+                    shared.set(down(reason), Toolset::default(), None);
                     connection.live.requests.end(reason);
                 }
                 connection.close().await;
@@ -65,15 +65,15 @@ pub(super) async fn run(
             pause = FIRST_PAUSE;
         }
         tracing::warn!(server = &*shared.name, reason, again_in = ?pause, "an MCP server is down");
-        shared.set(down(&reason), Toolset::new(), None);
+        shared.set(down(&reason), Toolset::default(), None);
         tokio::select! {
             () = sleep(pause) => {}
             () = shared.closing.cancelled() => break,
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
-        shared.set(SourceHealth::Starting, Toolset::new(), None);
+        shared.set(SourceHealth::Starting, Toolset::default(), None);
     }
-    shared.set(down("it was closed"), Toolset::new(), None);
+    shared.set(down("it was closed"), Toolset::default(), None);
     shared.closed.cancel();
 }
 

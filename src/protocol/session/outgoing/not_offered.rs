@@ -18,24 +18,7 @@ const COMPARED: usize = 1024;
 impl Outgoing {
     /// Returns the error of a call that found no owner.
     pub(super) fn no_owner_error(&self, core: &Core, call: &Call) -> CallError {
-        if core.cx.local.cannot_publish() {
-            return CallError::NotAllowed;
-        }
-        let tool = call.tool.clone();
-        let wanted = wanted(core, call);
-        let clients = if *tool == *ToolName::ECHO { Vec::new() } else { not_bound(core, wanted) };
-        if !clients.is_empty() {
-            // A client asks the bearer of a departed assistant's identity for its Configuration before it knows its token.
-            return match NotAssistant::of(&core.cx.local.participant) {
-                Some(why) => CallError::unknown_tool(&tool, not_accepted(core, clients, why)),
-                None => CallError::NotBound { tool, clients },
-            };
-        }
-        let why = match wanted {
-            Some(owner) => why_not(core, &tool, owner),
-            None => why_no_owner(core, &tool),
-        };
-        CallError::unknown_tool(&tool, why)
+        why_nobody(core, &call.tool, wanted(core, call))
     }
 
     /// Pings the clients that may still register the tool that a call waits for.
@@ -58,6 +41,30 @@ impl Outgoing {
         let wanted = wanted(core, self.calls.get(&key)?);
         unregistered(core, wanted).iter().filter_map(left).max()
     }
+}
+
+/// Returns the error of a call of a tool that nobody offers, or not the participant that is wanted.
+pub(in crate::protocol::session) fn why_nobody(
+    core: &Core,
+    tool: &str,
+    wanted: Option<&Identity>,
+) -> CallError {
+    if core.cx.local.cannot_publish() {
+        return CallError::NotAllowed;
+    }
+    let clients = if tool == ToolName::ECHO { Vec::new() } else { not_bound(core, wanted) };
+    if !clients.is_empty() {
+        // A client asks the bearer of a departed assistant's identity for its Configuration before it knows its token.
+        return match NotAssistant::of(&core.cx.local.participant) {
+            Some(why) => CallError::unknown_tool(tool, not_accepted(core, clients, why)),
+            None => CallError::NotBound { tool: tool.into(), clients },
+        };
+    }
+    let why = match wanted {
+        Some(owner) => why_not(core, tool, owner),
+        None => why_no_owner(core, tool),
+    };
+    CallError::unknown_tool(tool, why)
 }
 
 /// Returns the owner that the call names, or that a pin of its tool names.
