@@ -187,10 +187,15 @@ impl ToolsFile {
             let line = place.line(&error.span().unwrap_or_default());
             // Without its input the error does not quote the line, which may set a secret in the environment.
             error.set_input(None);
-            ToolsFileError::Toml { line, reason: error.message().to_owned(), source: error.into() }
+            ToolsFileError::Toml { line, reason: in_words(error.message()), source: error.into() }
         })?;
         Ok(Self { sections, place })
     }
+}
+
+/// Returns a message with TOML's names of types in place of the deserializer's.
+fn in_words(message: &str) -> String {
+    message.replace("expected a sequence", "expected a list").replace("expected a map", "expected a table")
 }
 
 impl Place {

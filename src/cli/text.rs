@@ -3,7 +3,8 @@
 pub(super) use crate::escape::{counted, json, plain, write_json};
 
 /// What the library calls a setting, and how a person sets it on the command line.
-const OPTIONS: [(&str, &str); 4] = [
+const OPTIONS: [(&str, &str); 5] = [
+    ("the token's validity is", "the token's validity (--ttl) is"),
     (
         "pass its root certificate (`ConnectOptions::root_certificates`)",
         "pass its root with --root-certificate FILE",

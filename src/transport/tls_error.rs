@@ -2,7 +2,7 @@
 
 use std::{error::Error, io};
 
-use rustls::{CertificateError, Error as TlsError};
+use rustls::{AlertDescription, CertificateError, Error as TlsError};
 
 /// Describes the first cause of an error, because those above it repeat that something failed.
 pub(crate) fn cause(error: &(dyn Error + 'static)) -> String {
@@ -19,6 +19,12 @@ pub(crate) fn certificate_fault<'a>(error: &'a (dyn Error + 'static)) -> Option<
         Some(TlsError::InvalidCertificate(fault)) => Some(fault),
         _ => None,
     }
+}
+
+/// Returns whether an error is one of TLS.
+#[cfg(feature = "livekit")]
+pub(crate) fn is_of_tls(error: &(dyn Error + 'static)) -> bool {
+    chain(error).any(<dyn Error>::is::<TlsError>)
 }
 
 /// Returns an error and those below it.
@@ -38,6 +44,9 @@ pub(crate) fn in_words(error: &TlsError) -> String {
         TlsError::InvalidCertificate(fault) => certificate(fault),
         TlsError::InvalidMessage(_) => "the port does not speak TLS".to_owned(),
         TlsError::NoCertificatesPresented => "the server sent no certificate".to_owned(),
+        TlsError::AlertReceived(AlertDescription::CertificateRequired) => {
+            "the server demands a certificate of its clients, which toolbridge has not".to_owned()
+        }
         TlsError::AlertReceived(alert) => {
             format!("the server ended the handshake ({})", spaced(&format!("{alert:?}")))
         }
@@ -145,6 +154,7 @@ mod tests {
             (CertificateError::BadEncoding.into(), "cannot be read"),
             (CertificateError::ApplicationVerificationFailure.into(), "application verification failure"),
             (TlsError::AlertReceived(AlertDescription::HandshakeFailure), "handshake failure"),
+            (TlsError::AlertReceived(AlertDescription::CertificateRequired), "demands a certificate"),
             (TlsError::General("the disk is full".into()), "the disk is full"),
         ] {
             let text = in_words(&error);

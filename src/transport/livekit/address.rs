@@ -67,6 +67,11 @@ fn without_scheme(text: &str) -> Option<String> {
     if text.is_empty() || text.contains("://") {
         return None;
     }
+    // The colon or a slash of a scheme is missing.
+    let typed = ["wss", "ws", "https", "http"];
+    let rest = typed.iter().find_map(|it| text.strip_prefix(it)?.strip_prefix([':', '/']));
+    let is_port = |rest: &str| rest.starts_with(|it: char| it.is_ascii_digit());
+    let text = rest.filter(|rest| !is_port(rest)).map_or(text, |rest| rest.trim_start_matches([':', '/']));
     let url = Url::parse(&format!("http://{text}")).ok();
     let shown = url.as_ref().filter(|url| {
         url.username().is_empty()
@@ -144,6 +149,11 @@ mod tests {
             ("[::1]:7880", "did you mean ws://[::1]:7880?"),
             ("sfu.example.com", "did you mean wss://sfu.example.com?"),
             ("sfu.example.com:443/lk", "did you mean wss://sfu.example.com:443/lk?"),
+            ("wss:/sfu.example.com", "did you mean wss://sfu.example.com?"),
+            ("wss:sfu.example.com", "did you mean wss://sfu.example.com?"),
+            ("ws//localhost:7880", "did you mean ws://localhost:7880?"),
+            ("https:", "did you mean wss://HOST?"),
+            ("ws:7880", "did you mean wss://ws:7880?"),
             ("user:hunter2@sfu.example.com", "did you mean wss://HOST?"),
             ("sfu.example.com/?access_token=hunter2", "did you mean wss://HOST?"),
         ] {

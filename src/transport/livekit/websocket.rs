@@ -35,7 +35,7 @@ use super::{
     refusal::TokenRefusal,
     tls,
 };
-use crate::transport::tls_error::cause;
+use crate::transport::tls_error::{cause, is_of_tls};
 
 mod frames;
 mod limits;
@@ -87,6 +87,12 @@ pub(super) enum DialFailure {
 }
 
 impl DialFailure {
+    /// Creates it from an error of a connection, which may be one of TLS: a server that demands a client certificate says
+    /// so after the handshake.
+    fn of_io(error: io::Error) -> Self {
+        if is_of_tls(&error) { Self::Tls(error.into()) } else { Self::Unreachable(error) }
+    }
+
     /// Creates an error of the connection that no other error caused.
     fn unreachable(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Unreachable(io::Error::other(error))

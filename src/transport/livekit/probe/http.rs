@@ -12,7 +12,7 @@ use tokio::{
 use url::Url;
 
 use super::Probe;
-use crate::transport::redirect;
+use crate::transport::{redirect, tls_error::cause};
 
 /// The longest answer that is read, in bytes: more than LiveKit's, and enough to know a web page.
 const MAX_ANSWER: usize = 16 * 1024;
@@ -72,7 +72,7 @@ pub(super) async fn get(probe: &Probe, path: &str, token: Option<&str>) -> Resul
     };
     let bytes = match time::timeout(probe.limit, asked).await {
         Err(_) => return Err(HttpFault::Silent),
-        Ok(Err(error)) => return Err(HttpFault::Ended(error.to_string())),
+        Ok(Err(error)) => return Err(HttpFault::Ended(cause(&error))),
         Ok(Ok(bytes)) if bytes.is_empty() => {
             return Err(HttpFault::Ended("the connection was closed without a response".into()));
         }

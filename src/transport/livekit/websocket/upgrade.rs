@@ -16,7 +16,7 @@ use tokio::{
 use url::Url;
 
 use super::DialFailure;
-use crate::transport::livekit::refusal::TokenRefusal;
+use crate::transport::{livekit::refusal::TokenRefusal, redirect};
 
 /// The longest head of the server's response, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -41,11 +41,11 @@ pub(super) async fn upgrade(
     getrandom::fill(&mut nonce).map_err(DialFailure::unreachable)?;
     let key = STANDARD.encode(nonce);
     let request = request(url, headers, &key)?;
-    stream.write_all(request.as_bytes()).await.map_err(DialFailure::Unreachable)?;
-    stream.flush().await.map_err(DialFailure::Unreachable)?;
+    stream.write_all(request.as_bytes()).await.map_err(DialFailure::of_io)?;
+    stream.flush().await.map_err(DialFailure::of_io)?;
     let mut read = BytesMut::with_capacity(1024);
     loop {
-        if stream.read_buf(&mut read).await.map_err(DialFailure::Unreachable)? == 0 {
+        if stream.read_buf(&mut read).await.map_err(DialFailure::of_io)? == 0 {
             return Err(DialFailure::unreachable("the connection was closed without a response"));
         }
         match answered(&read, &key) {
@@ -53,6 +53,9 @@ pub(super) async fn upgrade(
             Ok(None) => {}
             Err(DialFailure::Status(401, _)) => {
                 return Err(DialFailure::Unauthorized(TokenRefusal::read(&body(stream, read).await)));
+            }
+            Err(DialFailure::Status(status @ 300..=399, _)) => {
+                return Err(DialFailure::Status(status, redirect_to(url, &read)));
             }
             Err(DialFailure::Status(status, _)) => {
                 return Err(DialFailure::Status(status, words(&body(stream, read).await)));
@@ -80,6 +83,16 @@ async fn body(stream: &mut (impl AsyncRead + Unpin), mut read: BytesMut) -> Stri
     // The part that has arrived by then is read.
     let _ = time::timeout(BODY_LIMIT, whole).await;
     String::from_utf8_lossy(&read[size..read.len().min(limit)]).into_owned()
+}
+
+/// Says where a redirect leads to.
+fn redirect_to(url: &Url, head: &[u8]) -> String {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut answer = httparse::Response::new(&mut headers);
+    let _ = answer.parse(head); // it was parsed before
+    let location = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case("location"));
+    let location = location.and_then(|header| str::from_utf8(header.value).ok());
+    location.map_or_else(String::new, |it| format!("it redirects to {}", redirect::describe(url, it)))
 }
 
 /// Returns a server's short reason as one line, and nothing of a page or of a text that may repeat the token.
@@ -179,6 +192,14 @@ mod tests {
         for (name, value) in [("a", "b\r\nc: d"), ("a\r\nb", "c"), ("", "c"), ("a b", "c"), ("a:", "c")] {
             assert!(request(&url, &[header(name, value)], KEY).is_err(), "{name:?}: {value:?}");
         }
+    }
+
+    #[test]
+    fn redirect_names_the_other_host_alone() {
+        let url = Url::parse("ws://sfu.example/rtc?join_request=CAES").unwrap();
+        let answer = b"HTTP/1.1 302 Found\r\nLocation: https://login.example/hunter2?t=hunter2\r\n\r\n";
+        assert_eq!(redirect_to(&url, answer), "it redirects to login.example");
+        assert_eq!(redirect_to(&url, b"HTTP/1.1 302 Found\r\n\r\n"), "");
     }
 
     #[test]
