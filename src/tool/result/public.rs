@@ -11,6 +11,7 @@ use super::{
     block::audience_of_json,
     native::{MAX_SEARCH, MIN_CONTAINED},
     nested::Nested,
+    view::json_of,
 };
 #[cfg(feature = "runtime")]
 use crate::{tool::ErrorCode, value::prefix};
@@ -40,6 +41,13 @@ impl Public {
     pub(crate) fn text(&self) -> Option<String> {
         let texts: Vec<&str> = self.0.content().iter().filter_map(|block| block.as_text()).collect();
         Some(texts.join("\n")).filter(|text| !text.trim().is_empty())
+    }
+
+    /// Returns its texts, otherwise its structured data as JSON.
+    #[cfg(any(feature = "mcp", feature = "mcp-server", feature = "rap"))]
+    pub(crate) fn said(&self) -> Option<String> {
+        let data = || Some(json_of(self.0.structured().filter(|it| !it.is_nil())?).into_owned());
+        self.text().or_else(data)
     }
 
     /// Returns its first text that is not empty.
