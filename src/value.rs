@@ -34,6 +34,8 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use error::{DecodeError, EncodeError};
+#[cfg(any(feature = "record", all(feature = "mcp", unix)))]
+pub(crate) use json::bytes_without_mark;
 pub(crate) use json::{append_text, object, parse, text_of, to_json, without_mark, write_json};
 #[cfg(feature = "runtime")]
 pub(crate) use json_text::{TextSize, measured, repaired};

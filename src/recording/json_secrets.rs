@@ -8,7 +8,11 @@ use super::{
     placeholder, secret_names, secret_text,
     siblings::{Array, Map},
 };
-use crate::value::json_string::{decoded, string_end};
+use crate::value::{
+    bytes_without_mark,
+    json_string::{decoded, string_end},
+    without_mark,
+};
 
 /// How many texts inside strings of JSON texts are opened. A deeper one is redacted whole if it looks suspicious.
 const MAX_NESTED: u8 = 8;
@@ -33,8 +37,7 @@ pub(super) trait Secrets {
 
 /// Returns whether a text may be a JSON object or array.
 pub(super) fn is_like_json(text: &[u8]) -> bool {
-    let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
-    matches!(text.iter().find(|byte| !byte.is_ascii_whitespace()), Some(b'{' | b'['))
+    matches!(bytes_without_mark(text).iter().find(|byte| !byte.is_ascii_whitespace()), Some(b'{' | b'['))
 }
 
 /// Returns a text with its secrets redacted, or `None` if nothing in it is secret. The rest is unchanged.
@@ -49,7 +52,7 @@ fn redacted_within(text: &str, rule: &mut impl Secrets, nested: u8, open: usize)
     if !is_like_json(text.as_bytes()) {
         return secret_text::redacted(text, rule);
     }
-    let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+    let start = text.len() - without_mark(text).len();
     // Afterwards only the structure has to be followed.
     let is_readable = nested > 0
         && open + depth(text.as_bytes()) <= MAX_DEPTH

@@ -43,7 +43,12 @@ const MAX_JSON_VALUES: usize = 3 * Limits::VALUES;
 
 /// Returns a text without the byte order mark that some programs write before it.
 pub(crate) fn without_mark(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
+    &text[text.len() - bytes_without_mark(text.as_bytes()).len()..]
+}
+
+/// Returns the bytes of a text without the byte order mark that some programs write before it.
+pub(crate) fn bytes_without_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text)
 }
 
 /// Parses a JSON text. Canonical JSON may be deeper than a plain parser would allow.
@@ -298,6 +303,17 @@ mod tests {
         let body = Value::from_json(text).unwrap();
         assert_eq!(body.to_json().to_string(), text);
         assert_eq!(Value::from_json(&body.to_json().to_string()).unwrap(), body);
+    }
+
+    #[test]
+    fn one_byte_order_mark_at_the_start_is_skipped() {
+        for (text, rest) in
+            [("\u{feff}{}", "{}"), ("\u{feff}\u{feff}1", "\u{feff}1"), ("1\u{feff}", "1\u{feff}"), ("", "")]
+        {
+            assert_eq!(without_mark(text), rest);
+            assert_eq!(bytes_without_mark(text.as_bytes()), rest.as_bytes());
+        }
+        assert_eq!(bytes_without_mark(b"\xef\xbb"), b"\xef\xbb", "half of a mark is none");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::{
         json::{self, head},
         words,
     },
-    value::prefix,
+    value::{bytes_without_mark, prefix},
 };
 
 /// The largest document of a result, in bytes: a call's result has the same limit on the wire.
@@ -403,7 +403,7 @@ impl Requests {
         text: &[u8],
         about: Option<&RequestId>,
     ) -> Result<Option<ServerJsonRpcMessage>, NotAMessage> {
-        let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
+        let text = bytes_without_mark(text);
         if text.trim_ascii_start().starts_with(b"[") {
             return self.batch(server, text, about);
         }
