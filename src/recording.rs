@@ -39,6 +39,7 @@ mod recorder;
 mod records;
 mod redact;
 mod redactor;
+mod referenced_calls;
 #[cfg(feature = "report")]
 mod report;
 mod rewrite;

@@ -9,7 +9,9 @@ use super::{
     allow_list::{self, is_placeholder},
     hidden_calls::{HiddenCalls, Route},
     json_secrets::{Secrets, is_like_json, redacted},
-    placeholder, secret_text,
+    placeholder,
+    referenced_calls::{Reference, references},
+    secret_text,
     siblings::{Array, Map},
 };
 use crate::{
@@ -26,9 +28,6 @@ pub(crate) const MARK: &str = "bridge.redacted";
 
 /// The prefix of the reserved tools, whose calls may be about another tool.
 const RESERVED: &str = "bridge.";
-
-/// How many further calls a question may decide (`wire.md`, section 4.10). One about more is hidden, unless no tool is.
-const MAX_OTHERS: usize = 32;
 
 /// The size of the cache of keys known to be harmless, and the longest key in it, in bytes.
 const PLAIN_KEYS: usize = 1_024;
@@ -218,25 +217,26 @@ impl Redactor {
         if !request.tool_name.starts_with(RESERVED) {
             return false;
         }
-        // What belongs to an earlier call, and questions about one.
-        let text = |path: &str| request.parameters.get(path).and_then(|it| it.as_str().map(str::to_owned));
-        let is_hidden = |tool: Option<String>| tool.is_some_and(|tool| self.rule.is_hidden(&tool));
-        let named = (0..MAX_OTHERS).map_while(|at| {
-            request.parameters.get(&format!("others/{at}"))?;
-            Some(text(&format!("others/{at}/name")))
-        });
-        is_hidden(text("tool"))
-            || is_hidden(text("toolCall/name"))
-            || named.into_iter().any(is_hidden)
-            || request.parameters.get(&format!("others/{MAX_OTHERS}")).is_some()
-            || text("call").is_some_and(|call| self.calls.is_hidden(route, &call) == Some(true))
-            || text("toolCall/toolCallId")
-                .is_some_and(|call| self.calls.is_hidden(route, &call) == Some(true))
+        let Some(references) = references(&request.parameters) else { return true };
+        references.iter().any(|it| self.hides_reference(it, route))
+    }
+
+    /// Whether what a question or an event is about is hidden. A call whose id is unknown is judged by its tool.
+    fn hides_reference(&self, it: &Reference, route: Route<'_>) -> bool {
+        let known = it.id.as_ref().and_then(|id| self.calls.is_hidden(route, id));
+        match &it.tool {
+            Some(tool) => self.rule.is_hidden(tool) || known == Some(true),
+            None => known.unwrap_or(self.hides_unknown()),
+        }
     }
 
     fn hides_call(&self, id: &str, route: Route<'_>) -> bool {
-        let unknown = self.rule.hides_all() || self.calls.is_incomplete();
-        self.calls.is_hidden(route, id).unwrap_or(unknown)
+        self.calls.is_hidden(route, id).unwrap_or(self.hides_unknown())
+    }
+
+    /// Whether a call that is not known is hidden.
+    fn hides_unknown(&self) -> bool {
+        self.rule.hides_all() || self.calls.is_incomplete()
     }
 
     /// Whether an error is about a hidden call: it names the call, or a byte stream whose id begins with that of the call.

@@ -281,6 +281,16 @@ fn hidden_tool_in_a_call_about_it_is_hidden() {
             "bridge.permission",
             json!({"toolCall": {"title": "x"}, "others": [{"name": "lamp"}, {"name": "watch_diary", "title": SECRET}]}),
         ),
+        // A call that is named by its id alone, as the first and as a further one.
+        call("f", "bridge.permission", json!({"toolCall": {"toolCallId": "a", "title": SECRET}})),
+        call(
+            "g",
+            "bridge.permission",
+            json!({"toolCall": {"name": "lamp"}, "others": [{"title": "x"}, {"toolCallId": "a", "title": SECRET}]}),
+        ),
+        result("g"),
+        // A form that the protocol does not define.
+        call("h", "bridge.permission", json!({"others": {"first": {"toolCallId": "a", "title": SECRET}}})),
         // The same id for another tool, before and after.
         call("a", "get_battery", json!({})),
         result("z"),
@@ -290,8 +300,36 @@ fn hidden_tool_in_a_call_about_it_is_hidden() {
     let path = folder.file("events.mcap");
     record(&path, Redact::default().tool("watch_diary"), &all);
     let found: Vec<_> = packets(&path).iter().map(|packet| has(&packet.payload, SECRET)).collect();
-    let expected: Vec<_> = (0..all.len()).map(|at| at == 9).collect();
+    let expected: Vec<_> = (0..all.len()).map(|at| at == 13).collect();
     assert_eq!(found, expected);
+}
+
+#[test]
+fn question_about_an_unknown_call_is_hidden_if_the_call_may_be() {
+    let folder = Folder::new();
+    let question = |call: Value| {
+        let parameters = json!({"toolCall": {"name": "lamp"}, "others": [call]});
+        let body = json!({"id": "q", "toolName": "bridge.permission", "parameters": parameters, "execution": "client"});
+        let frame = json!({"stanzaId": 1, "conversationId": "r", "type": 6, "meta": {}, "body": body});
+        Frame::from_json(&frame.to_string()).unwrap().into_bytes().to_vec()
+    };
+    let unknown = question(json!({"toolCallId": "gone", "title": SECRET}));
+    let named = question(json!({"toolCallId": "gone", "name": "lamp", "title": SECRET}));
+    let keeps_both = Redact::everything().keep("bridge.permission").keep("lamp");
+    let path = folder.file("kept.mcap");
+    record(&path, keeps_both, &[unknown.clone(), named]);
+    let found: Vec<_> = packets(&path).iter().map(|packet| has(&packet.payload, SECRET)).collect();
+    assert_eq!(found, [false, true], "a call that is not known is judged by its tool");
+
+    let path = folder.file("lost.mcap");
+    let rule = Redact::default().tool("read_diary");
+    let recorder = Recorder::create(&path, RecorderOptions::default().redact(rule)).unwrap();
+    recorder.record(entry(1, unknown.clone()));
+    recorder.record(Entry::new(Moment(2), Happened::Event(RoomEvent::Unrecorded { packets: 1 })));
+    recorder.record(entry(3, unknown));
+    recorder.finish().unwrap();
+    let found: Vec<_> = packets(&path).iter().map(|packet| has(&packet.payload, SECRET)).collect();
+    assert_eq!(found, [true, false], "after a gap the call may be one of the hidden tool");
 }
 
 #[test]
