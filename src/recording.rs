@@ -24,6 +24,7 @@ mod decoded;
 mod entry;
 mod error;
 pub(crate) mod escape;
+mod event_texts;
 mod follow;
 mod format;
 mod hidden_calls;

@@ -137,6 +137,10 @@ pub(super) fn written(file: &Repaired) -> Result<(), Failure> {
         let lost = text::counted(file.skipped, "message");
         hint(&format!("{lost} lost: the file does not define their channels"));
     }
+    if file.left_out > 0 {
+        let left_out = text::counted(file.left_out, "message");
+        hint(&format!("{left_out} of other programs or of a later version left out"));
+    }
     writeln!(io::stdout(), "{} entries", file.entries)?;
     Ok(())
 }

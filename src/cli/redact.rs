@@ -22,6 +22,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME")]
     keep: Vec<String>,
 
+    /// Keep the messages, channels and schemas of other programs, unsearched
+    #[arg(long)]
+    keep_foreign: bool,
+
     /// Overwrite an existing file
     #[arg(long)]
     force: bool,
@@ -48,7 +52,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             if tools.is_empty() { "none".to_owned() } else { tools.join(", ") }
         )));
     }
-    let rule = arguments.keep.iter().fold(Redact::everything(), |rule, name| rule.keep(name.as_str()));
+    let mut rule = arguments.keep.iter().fold(Redact::everything(), |rule, name| rule.keep(name.as_str()));
+    if arguments.keep_foreign {
+        rule = rule.keep_foreign();
+    }
     let left = redact(&arguments.input, &arguments.output, rule, arguments.force)
         .map_err(|error| file::refused(&arguments.input, &error))?;
     file::written(&left)

@@ -58,7 +58,7 @@ const fn two(name: &'static str, also: &'static str, keep: Keep) -> Field {
 use Keep::{Data, Digits, Flag, Id, Map, Number, Text, Tools, Word, Words};
 
 /// The codes of section 3 of `wire.md`, and those of `CallError`. Other codes are a tool's own.
-const CODES: &[&str] = &[
+pub(super) const CODES: &[&str] = &[
     "unknown_tool",
     "timeout",
     "execution_error",

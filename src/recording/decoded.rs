@@ -10,6 +10,11 @@ use crate::{
     value::{DecodeError, walk::Walk},
 };
 
+/// Returns whether packets on this topic are frames, and not those of another application.
+pub(super) fn is_topic_of_frames(topic: &str) -> bool {
+    matches!(topic, "" | TOPIC | STREAM_TOPIC)
+}
+
 /// A decoded packet.
 #[derive(Clone, Debug)]
 pub(crate) enum Decoded {
@@ -24,7 +29,7 @@ pub(crate) enum Decoded {
 impl Decoded {
     /// Decodes a packet. Frames use two topics, or none if the sender lacks toolbridge's handshake.
     pub(crate) fn of(packet: &Recorded) -> Self {
-        if !matches!(packet.topic.as_str(), "" | TOPIC | STREAM_TOPIC) {
+        if !is_topic_of_frames(&packet.topic) {
             return Self::Foreign;
         }
         let read = Frame::decode(packet.payload.clone()).and_then(|frame| {

@@ -34,6 +34,16 @@ use super::secret_names::{self, folded};
 /// removed. The same holds for what refers to such a tool: its events (`bridge.event`), and permissions for its calls.
 /// [`everything`](Redact::everything) treats every frame so, including registrations, Configurations and views.
 ///
+/// Of an event of a hidden tool, or with [`everything`](Redact::everything) of any event, the fields that this version knows
+/// stay, and texts in them that are not toolbridge's own words are replaced. Events that it does not know are removed.
+///
+/// # Other programs
+///
+/// [`redact`](crate::recording::redact()) removes what another program wrote into the file: its messages, channels and schemas, and
+/// packets on topics of other applications. [`keep_foreign`](Redact::keep_foreign) keeps them.
+///
+/// # Limits
+///
 /// Calls are told apart by id and caller. Of a session with more than 16,384 calls, the latest are remembered, open
 /// ones longest. What cannot be attributed after that, or after packets were not recorded, counts as hidden.
 ///
@@ -47,6 +57,8 @@ pub struct Redact {
     tools: BTreeSet<String>,
     all: bool,
     keys: Vec<String>,
+    /// Whether messages of other programs stay.
+    foreign: bool,
 }
 
 /// Keys of the wire format that most frames contain, most frequent first.
@@ -73,20 +85,25 @@ const AUTHORIZE: &str = "bridge.authorize";
 
 impl Default for Redact {
     fn default() -> Self {
-        Self { on: true, tools: BTreeSet::from([AUTHORIZE.to_owned()]), all: false, keys: Vec::new() }
+        Self {
+            on: true,
+            tools: BTreeSet::from([AUTHORIZE.to_owned()]),
+            all: false,
+            keys: Vec::new(),
+            foreign: false,
+        }
     }
 }
 
 impl Redact {
-    /// Redacts nothing except instances.
+    /// Redacts nothing except instances, and keeps messages of other programs.
     pub fn nothing() -> Self {
-        Self { on: false, tools: BTreeSet::new(), all: false, keys: Vec::new() }
+        Self { on: false, tools: BTreeSet::new(), all: false, keys: Vec::new(), foreign: false }
     }
 
     /// Redacts the data of all tools except those passed to [`keep`](Redact::keep), in addition to the default rule.
-    /// Messages of other programs in a file are removed.
     pub fn everything() -> Self {
-        Self { on: true, tools: BTreeSet::new(), all: true, keys: Vec::new() }
+        Self { on: true, tools: BTreeSet::new(), all: true, keys: Vec::new(), foreign: false }
     }
 
     /// Redacts the data of this tool.
@@ -117,6 +134,13 @@ impl Redact {
         self
     }
 
+    /// Keeps the messages, channels and schemas of other programs in a file as they are. Nothing in them is searched.
+    #[must_use]
+    pub fn keep_foreign(mut self) -> Self {
+        self.foreign = true;
+        self
+    }
+
     /// Like `tool`, unless redaction is off.
     pub(crate) fn hiding(self, tool: &str) -> Self {
         if self.on { self.tool(tool) } else { self }
@@ -125,6 +149,11 @@ impl Redact {
     /// Whether nothing can be redacted.
     pub(super) fn is_idle(&self) -> bool {
         !self.on && !self.all && self.tools.is_empty() && self.keys.is_empty()
+    }
+
+    /// Whether messages of other programs stay.
+    pub(super) fn keeps_foreign_messages(&self) -> bool {
+        self.foreign || self.is_idle()
     }
 
     pub(super) fn is_hidden(&self, tool: &str) -> bool {

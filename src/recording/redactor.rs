@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::{
     Redact, RoomEvent,
     allow_list::{self, is_placeholder},
+    event_texts,
     hidden_calls::{HiddenCalls, Route},
     json_secrets::{Secrets, is_like_json, redacted},
     placeholder,
@@ -63,9 +64,9 @@ impl Redactor {
         }
     }
 
-    /// Returns whether the messages of other programs in a file are removed, since nothing in them is known.
-    pub(super) fn removes_foreign(&self) -> bool {
-        self.rule.hides_all()
+    /// Returns whether the messages of other programs in a file stay. Nothing in them is known, and nothing is searched.
+    pub(super) fn keeps_foreign(&self) -> bool {
+        self.rule.keeps_foreign_messages()
     }
 
     /// Returns the payload to write: the same bytes if nothing is secret.
@@ -91,41 +92,42 @@ impl Redactor {
 
     /// Returns the event to write: the same if nothing in it is secret.
     pub(super) fn event(&mut self, event: RoomEvent) -> RoomEvent {
-        match event {
-            RoomEvent::Unasked { call, tool, code, message, took_ms } => {
-                let message = if self.rule.is_hidden(&tool) {
-                    hidden_text(message)
-                } else {
-                    self.text(&message).unwrap_or(message)
-                };
-                RoomEvent::Unasked { call, tool, code, message, took_ms }
-            }
-            RoomEvent::Unrecorded { .. } => {
-                self.miss();
-                event
-            }
-            other => other,
+        if matches!(event, RoomEvent::Unrecorded { .. }) {
+            self.miss();
         }
+        if self.hides_event(&event) {
+            return event_texts::reduced(event);
+        }
+        event_texts::edited(event, |text| self.text(text))
     }
 
     /// Returns the event in a file to write; none for one that is not known, if everything is hidden.
+    ///
+    /// A hidden event keeps the fields that this version knows. In another one, secrets are looked for in every field.
     pub(super) fn event_json(&mut self, json: Bytes) -> Option<Bytes> {
         if self.rule.is_idle() {
             return Some(json);
         }
-        let event = match serde_json::from_slice::<RoomEvent>(&json) {
-            Ok(RoomEvent::Other) | Err(_) => {
-                let text = String::from_utf8_lossy(&json);
-                let redacted = self.text(&text).map(Bytes::from);
-                return (!self.rule.hides_all()).then(|| redacted.unwrap_or_else(|| json.clone()));
+        match serde_json::from_slice::<RoomEvent>(&json) {
+            Ok(RoomEvent::Other) | Err(_) if self.rule.hides_all() => return None,
+            Ok(event) => {
+                let event = self.event(event);
+                if self.hides_event(&event) {
+                    return serde_json::to_vec(&event).ok().map(Bytes::from);
+                }
             }
-            Ok(event) => event,
-        };
-        let redacted = self.event(event.clone());
-        if redacted == event {
-            return Some(json);
+            Err(_) => {}
         }
-        serde_json::to_vec(&redacted).ok().map(Bytes::from)
+        Some(self.text(&String::from_utf8_lossy(&json)).map_or(json, Bytes::from))
+    }
+
+    /// Whether the texts of an event are hidden.
+    fn hides_event(&self, event: &RoomEvent) -> bool {
+        match event {
+            RoomEvent::Unasked { tool, .. } => self.rule.is_hidden(tool),
+            RoomEvent::Ended { call, .. } => self.hides_call(call, Route::default()),
+            _ => self.rule.hides_all(),
+        }
     }
 
     fn text(&mut self, text: &str) -> Option<String> {
@@ -403,14 +405,6 @@ fn change(bytes: &[u8], value: &Range<usize>, changes: &mut Vec<Change>) {
     let mut out = Vec::new();
     out.str(&placeholder::of(token.kind(), value.len()));
     changes.push((value.clone(), out));
-}
-
-/// The placeholder of a text, unless it is one.
-fn hidden_text(text: String) -> String {
-    match placeholder::read(text.as_bytes()) {
-        Some(_) => text,
-        None => placeholder::of("a string", text.len()),
-    }
 }
 
 /// Returns the frame with the changes, and with the mark in its `meta`.

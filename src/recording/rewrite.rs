@@ -12,7 +12,8 @@ use mcap::{Compression, McapError, WriteOptions, records::MessageHeader, write::
 
 use super::{
     About, AtomicFile, Damage, DamageKind, RecordError, Recording, Redact,
-    format::{Channel, EVENTS, LIBRARY, METADATA, PACKETS_ARE},
+    decoded::is_topic_of_frames,
+    format::{Channel, EVENTS, EVENTS_ARE, LIBRARY, METADATA, PACKETS_ARE, Texts},
     hidden_calls::Route,
     reader::{CHANNELS_IN_ALL, CHANNELS_TOO_LARGE},
     records::{Allowed, ChannelRecord, Fault, MessageRecord, Record, Records, SchemaRecord},
@@ -33,6 +34,9 @@ pub struct Repaired {
     pub damage: Option<Damage>,
     /// The number of messages that are lost because the input does not define their channels.
     pub skipped: u64,
+    /// The number of messages that [`redact`](redact()) left out: those of other programs, and events that this version does not
+    /// know.
+    pub left_out: u64,
 }
 
 /// Writes a finished file with every intact message of a recording, even if its writer crashed or it is damaged.
@@ -50,8 +54,8 @@ pub fn repair(
     make(input.as_ref(), output.as_ref(), force, None)
 }
 
-/// Writes a finished file of any recording, with the secrets that `rule` selects redacted and everything else
-/// unchanged.
+/// Writes a finished file of any recording, with the secrets that `rule` selects redacted, without what other programs wrote,
+/// and with everything else unchanged.
 ///
 /// # Errors
 /// The errors of [`repair`].
@@ -123,13 +127,14 @@ pub(super) fn rewrite<W: Write + Seek>(
     let writer = options.create(out).map_err(failed)?;
     let mut copy = Copy {
         writer,
+        edit,
         indexed: index.channels.into_iter().map(|channel| (channel.id, channel)).collect(),
         indexed_schemas: index.schemas.into_iter().map(|schema| (schema.id, schema)).collect(),
         contents: HashMap::new(),
         channels_kept: 0,
         schemas_kept: 0,
     };
-    let copied = copy.run(&about, records, edit).and_then(|repaired| {
+    let copied = copy.run(&about, records).and_then(|repaired| {
         copy.writer.finish().map_err(failed)?;
         Ok(repaired)
     });
@@ -140,7 +145,7 @@ pub(super) fn rewrite<W: Write + Seek>(
 
 /// What the messages of a channel are.
 enum Content {
-    Packets(Option<Channel>),
+    Packets(Channel),
     Events,
     /// Those of another program.
     Foreign,
@@ -149,31 +154,41 @@ enum Content {
 impl Content {
     fn of(channel: &ChannelRecord) -> Self {
         match channel.encoding.as_str() {
-            PACKETS_ARE => Self::Packets(Channel::from_metadata(&channel.texts)),
-            _ if channel.topic == EVENTS => Self::Events,
+            PACKETS_ARE => match Channel::from_metadata(&channel.texts) {
+                Some(channel) if is_topic_of_frames(&channel.topic) => Self::Packets(channel),
+                _ => Self::Foreign,
+            },
+            EVENTS_ARE if channel.topic == EVENTS => Self::Events,
             _ => Self::Foreign,
         }
     }
 
+    /// Returns the topic and the metadata that toolbridge gives such a channel.
+    fn own(&self) -> Option<(String, Texts)> {
+        match self {
+            Self::Packets(channel) => Some((channel.name(), channel.to_metadata())),
+            Self::Events => Some((EVENTS.to_owned(), Texts::new())),
+            Self::Foreign => None,
+        }
+    }
+
     /// Returns the payload to write; none if the message is left out.
-    fn edited(&self, payload: Bytes, redactor: Edit<'_>) -> Option<Bytes> {
-        let Some(redactor) = redactor else { return Some(payload) };
+    fn edited(&self, payload: Bytes, redactor: &mut Redactor) -> Option<Bytes> {
         match self {
             Self::Packets(channel) => {
-                let channel = channel.as_ref();
-                let from = channel.and_then(|it| it.from.as_ref()).map(Peer::identity);
-                let to = channel.map_or(&[][..], |it| &it.to);
-                Some(redactor.payload(payload, Route { from, to }))
+                let from = channel.from.as_ref().map(Peer::identity);
+                Some(redactor.payload(payload, Route { from, to: &channel.to }))
             }
             Self::Events => redactor.event_json(payload),
-            Self::Foreign => (!redactor.removes_foreign()).then_some(payload),
+            Self::Foreign => redactor.keeps_foreign().then_some(payload),
         }
     }
 }
 
 /// A copy in progress.
-struct Copy<W: Write + Seek> {
+struct Copy<'a, W: Write + Seek> {
     writer: mcap::Writer<W>,
+    edit: Edit<'a>,
     /// The channels and schemas in the input's index that no record before it has defined yet.
     indexed: HashMap<u16, ChannelRecord>,
     indexed_schemas: HashMap<u16, SchemaRecord>,
@@ -183,28 +198,24 @@ struct Copy<W: Write + Seek> {
     schemas_kept: usize,
 }
 
-impl<W: Write + Seek> Copy<W> {
-    fn run(
-        &mut self,
-        about: &About,
-        mut records: Records,
-        mut edit: Edit<'_>,
-    ) -> Result<Repaired, RecordError> {
+impl<W: Write + Seek> Copy<'_, W> {
+    fn run(&mut self, about: &About, mut records: Records) -> Result<Repaired, RecordError> {
         let finished = About { finished: true, ..about.clone() };
         let metadata = Metadata { name: METADATA.to_owned(), metadata: finished.to_metadata() };
         self.writer.write_metadata(&metadata).map_err(failed)?;
-        let (mut entries, mut skipped) = (0, 0);
+        let (mut entries, mut skipped, mut left_out) = (0, 0, 0);
         let damage = loop {
             let at_byte = records.at();
             let written = match records.next() {
-                Ok(Some(Record::Message(message))) => match self.message(message, edit.as_deref_mut()) {
+                Ok(Some(Record::Message(message))) => match self.message(message) {
                     // The file lacks the channel; readers skip such messages, too.
                     Err(McapError::UnknownChannel(..)) => {
                         skipped += 1;
                         Ok(())
                     }
                     written => {
-                        entries += u64::from(written.as_ref().is_ok_and(|is_written| *is_written));
+                        entries += u64::from(matches!(written, Ok(true)));
+                        left_out += u64::from(matches!(written, Ok(false)));
                         written.map(drop)
                     }
                 },
@@ -228,11 +239,11 @@ impl<W: Write + Seek> Copy<W> {
                 Err(error) => break Some(Damage::new(at_byte, error.to_string())),
             }
         };
-        Ok(Repaired { entries, damage, skipped })
+        Ok(Repaired { entries, damage, skipped, left_out })
     }
 
     /// Returns false if the message was left out.
-    fn message(&mut self, message: MessageRecord, edit: Edit<'_>) -> Result<bool, McapError> {
+    fn message(&mut self, message: MessageRecord) -> Result<bool, McapError> {
         if let Some(channel) = self.indexed.remove(&message.channel) {
             self.channel(&channel)?;
         }
@@ -242,15 +253,32 @@ impl<W: Write + Seek> Copy<W> {
             log_time: message.log_time,
             publish_time: message.publish_time,
         };
-        let content = self.contents.get(&message.channel).unwrap_or(&Content::Foreign);
-        let Some(payload) = content.edited(message.payload, edit) else { return Ok(false) };
+        let mut payload = message.payload;
+        if let (Some(content), Some(redactor)) = (self.contents.get(&message.channel), &mut self.edit) {
+            let Some(edited) = content.edited(payload, redactor) else { return Ok(false) };
+            payload = edited;
+        }
         self.writer.write_to_known_channel(&header, &payload).map(|()| true)
     }
 
     fn channel(&mut self, it: &ChannelRecord) -> Result<(), McapError> {
         self.indexed.remove(&it.id);
         self.channels_kept += it.cost();
-        self.contents.insert(it.id, Content::of(it));
+        let content = Content::of(it);
+        let own = self.edit.is_some().then(|| content.own());
+        self.contents.insert(it.id, content);
+        match own {
+            // A redacted channel has the texts that toolbridge gives it, and no others.
+            Some(Some((topic, texts))) => {
+                self.writer.add_channel_with_id(it.id, 0, &topic, &it.encoding, &texts).map(drop)
+            }
+            Some(None) if !self.keeps_foreign() => Ok(()),
+            _ => self.whole_channel(it),
+        }
+    }
+
+    /// Adds a channel as it is, with its schema.
+    fn whole_channel(&mut self, it: &ChannelRecord) -> Result<(), McapError> {
         if let Some(schema) = self.indexed_schemas.remove(&it.schema) {
             self.schema(&schema)?;
         }
@@ -267,11 +295,15 @@ impl<W: Write + Seek> Copy<W> {
     fn schema(&mut self, schema: &SchemaRecord) -> Result<(), McapError> {
         self.indexed_schemas.remove(&schema.id);
         self.schemas_kept += schema.cost();
-        if self.schemas_kept > CHANNELS_IN_ALL {
+        if self.schemas_kept > CHANNELS_IN_ALL || !self.keeps_foreign() {
             return Ok(()); // channels without their schema are read as well
         }
         let SchemaRecord { id, name, encoding, data } = schema;
         self.writer.add_schema_with_id(*id, name, encoding, data).map(drop)
+    }
+
+    fn keeps_foreign(&self) -> bool {
+        self.edit.as_ref().is_none_or(|redactor| redactor.keeps_foreign())
     }
 }
 

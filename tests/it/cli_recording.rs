@@ -271,6 +271,7 @@ fn redact_removes_values_that_are_not_kept() {
     assert!(!parameters(7).to_string().contains("true"), "{}", parameters(7));
     assert_eq!(json(&["info", &out, "--json"], 0)["calls"], 3);
     assert_eq!(run(&["redact", &file, &out]).status.code(), Some(2));
+    assert_eq!(shown(&["redact", &file, &out, "--force", "--keep-foreign"]), "10 entries\n");
 }
 
 #[test]

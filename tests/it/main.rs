@@ -152,6 +152,8 @@ mod recordings;
 #[cfg(all(feature = "cli", unix))]
 mod redaction;
 #[cfg(feature = "record")]
+mod redaction_foreign;
+#[cfg(feature = "record")]
 mod replay;
 #[cfg(feature = "record")]
 mod replay_ahead;
