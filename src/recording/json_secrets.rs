@@ -58,8 +58,10 @@ fn redacted_within(text: &str, rule: &mut impl Secrets, nested: u8, open: usize)
         && open + depth(text.as_bytes()) <= MAX_DEPTH
         && serde_json::from_str::<IgnoredAny>(&text[start..]).is_ok();
     if !is_readable {
-        let is_suspect = rule.is_suspect(text.as_bytes());
-        return is_suspect.then(|| placeholder::of(placeholder::TEXT, text.len()));
+        if rule.is_suspect(text.as_bytes()) {
+            return Some(placeholder::of(placeholder::TEXT, text.len()));
+        }
+        return secret_text::redacted(text, rule); // a password in a URL has no name
     }
     let mut walk = Walk { text, rule, nested, open, changes: Vec::new() };
     walk.value(start);
@@ -174,9 +176,8 @@ impl<R: Secrets> Walk<'_, R> {
         while self.byte(at).is_some_and(|byte| byte != b']') {
             let name = self.name(at);
             let is_secret = name.as_deref().is_some_and(|name| self.rule.is_secret_name(name.as_bytes()));
-            let is_flag = name.is_some_and(|name| name.starts_with('-'));
             let end = self.value(at);
-            array.add(at..end, is_secret, is_flag);
+            array.add(at..end, is_secret);
             at = self.skip_space(end);
             if self.byte(at) == Some(b',') {
                 at = self.skip_space(at + 1);
@@ -302,6 +303,8 @@ mod tests {
             ),
             (r#"[["token","hunter2"],["a","b"]]"#, r#"[["token","<redacted: 9 bytes>"],["a","b"]]"#),
             (r#"["a","b","token","hunter2"]"#, r#"["a","b","token","<redacted: 9 bytes>"]"#),
+            (r#"["set","token","hunter2"]"#, r#"["set","token","<redacted: 9 bytes>"]"#),
+            (r#"["token","hunter2","b"]"#, r#"["token","<redacted: 9 bytes>","b"]"#),
             (r#"["run","--token","hunter2"]"#, r#"["run","--token","<redacted: 9 bytes>"]"#),
             (r#"{"url":"https://x/?token=hunter2"}"#, r#"{"url":"https://x/?token=<redacted: 7 bytes>"}"#),
             (r#"{"a":{"token=hunter2":1}}"#, r#"{"a":"<redacted: 19 bytes>"}"#),
@@ -310,7 +313,7 @@ mod tests {
             assert_eq!(of(shown), None, "redacting twice changes nothing");
         }
         for plain in
-            [r#"{"name":"token","size":3}"#, r#"["a","token","b"]"#, r#"{"value":"token","name":"a"}"#]
+            [r#"{"name":"token","size":3}"#, r#"["a","b","token"]"#, r#"{"value":"token","name":"a"}"#]
         {
             assert_eq!(of(plain), None);
         }

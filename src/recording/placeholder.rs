@@ -1,6 +1,6 @@
 //! The texts that stand in place of redacted values.
 
-use crate::value::Limits;
+use crate::value::{Limits, prefix};
 
 /// The start and the end of a placeholder.
 const START: &str = "<redacted: ";
@@ -21,6 +21,9 @@ const KINDS: &[&str] = &[
     FIELDS,
     FRAME,
 ];
+
+/// The size of the longest placeholder, in bytes.
+const MAX_SIZE: usize = 64;
 
 /// A text that cannot be read, the fields of a map that may not stay, and a whole frame.
 pub(super) const TEXT: &str = "text";
@@ -60,6 +63,12 @@ pub(super) fn read(text: &[u8]) -> Option<Placeholder<'_>> {
     is_number.then_some(Placeholder { kind, size })
 }
 
+/// Returns the size of the placeholder that a text begins with, in bytes.
+pub(super) fn size_at(text: &str) -> Option<usize> {
+    let size = text.starts_with(START).then(|| prefix(text, MAX_SIZE).find(END))?? + END.len();
+    read(&text.as_bytes()[..size]).map(|_| size)
+}
+
 /// Returns by how much the placeholders inside a text are longer than what they stand for, in bytes: negative if they are
 /// shorter.
 pub(super) fn growth(text: &[u8]) -> isize {
@@ -81,6 +90,8 @@ mod tests {
         for kind in KINDS {
             let text = of(kind, 12);
             assert_eq!(read(text.as_bytes()), Some(Placeholder { kind, size: 12 }), "{text}");
+            assert_eq!(size_at(&format!("{text} hunter2 bytes>")), Some(text.len()));
+            assert!(of(kind, Limits::BYTES).len() <= MAX_SIZE);
         }
         assert_eq!(of("an array", 3), "<redacted: array, 3 bytes>");
         assert_eq!(read(of_part(7).as_bytes()), Some(Placeholder { kind: "", size: 7 }));

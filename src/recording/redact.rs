@@ -19,13 +19,15 @@ use super::secret_names::{self, folded};
 ///
 /// - in a map, and in a text that is a JSON object or list; one that cannot be read and contains a secret name is
 ///   replaced as a whole;
-/// - beside it: `{"name": "Authorization", "value": …}`, `["Authorization", …]` in a list of an even length, and after
-///   an option in a list of arguments;
-/// - in any other text: parameters of URLs and forms, header lines, `name: value` and `name=value` in configuration
-///   files, options of commands, elements of XML, the password before a URL's host, a token after `Bearer`, and JSON in
-///   the middle of the text; also in texts inside such texts.
+/// - beside it: `{"name": "Authorization", "value": …}`, and the element after it in a list;
+/// - in any other text: after `=` and `:`, as in parameters of URLs and forms, header lines, configuration files, lists and blocks of
+///   YAML, `x["password"] = …`, and JSON in the middle of the text; after a quoted name and a comma; after an option of a command;
+///   in attributes and elements of XML, also beside an element or attribute that names it, as in a property list; in a part of a
+///   multipart form; before the host of a URL; after `Bearer`; also in texts inside such texts.
 ///
-/// In texts rather more than the value is redacted than less. Encodings such as base64 and compression are not opened.
+/// Texts are searched as a person sees them: invisible characters and colors of a terminal are skipped, and full-width letters
+/// and punctuation count as ASCII. In texts rather more than the value is redacted than less. Not covered are tables, names in prose
+/// without `=` or `:`, letters that only look like others, and encodings such as base64 and compression.
 ///
 /// # Hidden tools
 ///
@@ -35,7 +37,8 @@ use super::secret_names::{self, folded};
 /// [`everything`](Redact::everything) treats every frame so, including registrations, Configurations and views.
 ///
 /// Of an event of a hidden tool, or with [`everything`](Redact::everything) of any event, the fields that this version knows
-/// stay, and texts in them that are not toolbridge's own words are replaced. Events that it does not know are removed.
+/// stay, and texts in them that are not toolbridge's own words are replaced. `everything` removes events that it does not
+/// know.
 ///
 /// # Other programs
 ///

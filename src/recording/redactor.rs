@@ -352,7 +352,7 @@ impl Redactor {
                     let end = self.value(bytes, start, changes)?;
                     let name = text(bytes, start);
                     let is_secret = name.is_some_and(|name| self.is_secret_name(name));
-                    array.add(start..end, is_secret, name.is_some_and(|name| name.starts_with(b"-")));
+                    array.add(start..end, is_secret);
                     start = end;
                 }
                 array.beside().for_each(|value| change(bytes, &value, changes));

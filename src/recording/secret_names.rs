@@ -1,5 +1,7 @@
 //! Decides which names are those of secrets.
 
+use super::escape::is_dangerous;
+
 /// Substrings of secret names, folded.
 pub(super) const PARTS: &[&str] = &[
     "password",
@@ -21,7 +23,7 @@ pub(super) const PARTS: &[&str] = &[
 /// Secret only as separate words, since these letters are frequent elsewhere.
 const WORDS: &[&str] = &["auth", "cvc", "cvv", "jwt", "otp", "pin", "pwd", "totp"];
 
-/// The longest text that counts as a name beside its value, in bytes, and the most words in it. A longer one is prose.
+/// The longest text that counts as a name beside its value, in characters, and the most words in it. A longer one is prose.
 const MAX_NAME: usize = 64;
 const MAX_NAME_WORDS: usize = 3;
 
@@ -31,21 +33,24 @@ pub(super) fn is_secret(name: &str) -> bool {
     PARTS.iter().any(|part| plain.contains(part)) || has_secret_word(name)
 }
 
-/// Returns whether a text is short enough for a name.
+/// Returns whether a text is short enough for a name. What a reader does not see does not count.
 pub(super) fn may_be_name(text: &[u8]) -> bool {
-    let words = || text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count();
-    text.len() <= MAX_NAME && (1..=MAX_NAME_WORDS).contains(&words())
+    let Ok(text) = std::str::from_utf8(text) else { return false };
+    let visible = text.chars().filter(|letter| !is_invisible(*letter));
+    let words = || text.split_whitespace().take(MAX_NAME_WORDS + 1).count();
+    visible.take(MAX_NAME + 1).count() <= MAX_NAME && (1..=MAX_NAME_WORDS).contains(&words())
 }
 
 /// Returns a name as names are compared: its letters and digits alone, without case and width.
 pub(super) fn folded(name: &str) -> String {
     // Upper case first: then `ß` equals `SS`, and both forms of the Greek sigma are one.
-    let letters = name.chars().map(narrow).filter(|letter| letter.is_alphanumeric());
+    let letters =
+        name.chars().map(narrow).filter(|letter| letter.is_alphanumeric() && !is_invisible(*letter));
     letters.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
 /// Returns the ASCII form of a full-width letter.
-fn narrow(letter: char) -> char {
+pub(super) fn narrow(letter: char) -> char {
     const WIDTH: u32 = '！' as u32 - '!' as u32;
     match letter {
         '！'..='～' => char::from_u32(letter as u32 - WIDTH).unwrap_or(letter),
@@ -79,9 +84,12 @@ fn words(letters: &[char]) -> impl Iterator<Item = &[char]> {
     ends.map(move |at| &letters[std::mem::replace(&mut start, at)..at])
 }
 
-/// Returns whether a character has no width, so that a reader does not see it in a name.
-fn is_invisible(letter: char) -> bool {
-    matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
+/// Returns whether a reader does not see a character: what may not reach a terminal, fillers, and variants of the letter before.
+pub(super) fn is_invisible(letter: char) -> bool {
+    is_dangerous(letter)
+        || matches!(letter,
+            '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2800}'
+            | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}')
 }
 
 #[cfg(test)]
@@ -112,6 +120,7 @@ mod tests {
             "api/key",
             "API KEY",
             "pass\u{200b}word",
+            "pass\u{3164}word",
             "ｐａｓｓｗｏｒｄ",
             "PIN-Code",
             "pincode",
@@ -141,6 +150,8 @@ mod tests {
             "dbPwd",
             "my.pin",
             "p\u{200b}in",
+            "p\u{2066}i\u{fe0f}n",
+            "p\u{7}in",
             "ＰＩＮ",
         ];
         for secret in parts.into_iter().chain(words) {
@@ -191,6 +202,7 @@ mod tests {
     #[test]
     fn prose_is_not_a_name() {
         assert!(may_be_name(b"Authorization") && may_be_name(b"private key"));
+        assert!(may_be_name(format!("p{}in", "\u{200b}".repeat(MAX_NAME)).as_bytes()));
         assert!(!may_be_name(b"") && !may_be_name(b" ") && !may_be_name(b"the token of my bank"));
         assert!(!may_be_name(&[b'a'; MAX_NAME + 1]));
     }

@@ -24,6 +24,29 @@ const VALUES: &[&str] =
 /// The longest such key, in bytes.
 const MAX_KEY: usize = 64;
 
+/// What a key says about the value that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// It names another value beside it.
+    Name,
+    /// It is the value that another one beside it names.
+    Value,
+}
+
+/// Returns which part of a pair of a name and a value has this key.
+pub(super) fn part_of_pair(key: &[u8]) -> Option<Part> {
+    let key = std::str::from_utf8(key).ok().filter(|key| key.len() <= MAX_KEY)?;
+    let key = folded(key);
+    let ends = |words: &[&str]| words.iter().any(|word| key.ends_with(word));
+    if ends(VALUES) || key == "v" {
+        Some(Part::Value)
+    } else if ends(NAMES) || matches!(&*key, "k" | "n" | "var") {
+        Some(Part::Name)
+    } else {
+        None
+    }
+}
+
 /// The values of a map that a name in the same map describes.
 #[derive(Debug, Default)]
 pub(super) struct Map {
@@ -34,15 +57,10 @@ pub(super) struct Map {
 impl Map {
     /// Adds a pair. `is_secret` says whether its value is the name of a secret.
     pub(super) fn add(&mut self, key: &[u8], value: Range<usize>, is_secret: bool) {
-        let Ok(key) = std::str::from_utf8(key) else { return };
-        if key.len() > MAX_KEY {
-            return;
-        }
-        let key = folded(key);
-        let ends = |words: &[&str]| words.iter().any(|word| key.ends_with(word));
-        self.has_secret_name |= is_secret && (ends(NAMES) || matches!(&*key, "k" | "n" | "var"));
-        if ends(VALUES) || key == "v" {
-            self.values.push(value);
+        match part_of_pair(key) {
+            Some(Part::Name) => self.has_secret_name |= is_secret,
+            Some(Part::Value) => self.values.push(value),
+            None => {}
         }
     }
 
@@ -53,30 +71,25 @@ impl Map {
     }
 }
 
-/// The elements of an array that follow the name of a secret: in a list of names and values, and after an option of a command.
+/// The elements of an array that follow the name of a secret: in a list of names and values, and after an option of a command. Where the
+/// pairs begin is not known, since other elements may stand before and after them.
 #[derive(Debug, Default)]
 pub(super) struct Array {
-    length: usize,
-    /// Whether the last element was such a name, and whether it was an option.
-    last: Option<bool>,
-    /// The elements that follow, and whether they count in any list.
-    found: Vec<(Range<usize>, bool)>,
+    /// Whether the last element was such a name.
+    has_name: bool,
+    found: Vec<Range<usize>>,
 }
 
 impl Array {
-    /// Adds an element. `is_secret` says whether it is the name of a secret, `is_option` whether it begins with `-`.
-    pub(super) fn add(&mut self, value: Range<usize>, is_secret: bool, is_option: bool) {
-        if let Some(is_option) = self.last.take() {
-            self.found.push((value, is_option));
+    /// Adds an element. `is_secret` says whether it is the name of a secret.
+    pub(super) fn add(&mut self, value: Range<usize>, is_secret: bool) {
+        if std::mem::replace(&mut self.has_name, is_secret) {
+            self.found.push(value);
         }
-        let is_name = self.length.is_multiple_of(2) || is_option;
-        self.last = (is_secret && is_name).then_some(is_option);
-        self.length += 1;
     }
 
     /// Returns the values of secrets.
     pub(super) fn beside(self) -> impl Iterator<Item = Range<usize>> {
-        let is_pairs = self.length.is_multiple_of(2);
-        self.found.into_iter().filter(move |(_, is_option)| *is_option || is_pairs).map(|(value, _)| value)
+        self.found.into_iter()
     }
 }
