@@ -228,12 +228,12 @@ impl Redactor {
         let known = it.id.as_ref().and_then(|id| self.calls.is_hidden(route, id));
         match &it.tool {
             Some(tool) => self.rule.is_hidden(tool) || known == Some(true),
-            None => known.unwrap_or(self.hides_unknown()),
+            None => known.unwrap_or_else(|| self.hides_unknown()),
         }
     }
 
     fn hides_call(&self, id: &str, route: Route<'_>) -> bool {
-        self.calls.is_hidden(route, id).unwrap_or(self.hides_unknown())
+        self.calls.is_hidden(route, id).unwrap_or_else(|| self.hides_unknown())
     }
 
     /// Whether a call that is not known is hidden.

@@ -22,7 +22,7 @@ impl<'a> Plain<'a> {
         let mut plain = Self { text: String::with_capacity(original.len()).into(), shifts: Vec::new() };
         let mut at = 0;
         while let Some(letter) = original[at..].chars().next() {
-            let size = color(&original[at..]).unwrap_or(letter.len_utf8());
+            let size = color(&original[at..]).unwrap_or_else(|| letter.len_utf8());
             plain.add(at, (size == letter.len_utf8()).then(|| shown(letter)).flatten());
             at += size;
         }

@@ -129,8 +129,10 @@ mod tests {
         json!({"type": "text", "text": SECRET, "annotations": {"audience": ["assistant"]}})
     }
 
-    /// A result with a block for the model alone in this part, and the places that are cut.
-    fn results() -> Vec<(&'static str, ToolResult, Vec<(&'static str, &'static str)>)> {
+    /// A part with a block for the model alone, its result, and the places that are cut.
+    type Case = (&'static str, ToolResult, Vec<(&'static str, &'static str)>);
+
+    fn results() -> Vec<Case> {
         let of = |json: Json| ToolResult::of(&Value::from(json));
         let marked = |key: &str, value: Json| {
             of(json!({"bridge.result": 1, "text": SECRET, "content": ["shown"], (key): value}))
