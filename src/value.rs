@@ -28,7 +28,7 @@ pub(crate) mod token;
 pub(crate) mod walk;
 pub(crate) mod write;
 
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -36,7 +36,9 @@ use serde::{Serialize, de::DeserializeOwned};
 pub use error::{DecodeError, EncodeError};
 #[cfg(any(feature = "record", all(feature = "mcp", unix)))]
 pub(crate) use json::bytes_without_mark;
-pub(crate) use json::{append_text, object, parse, text_of, to_json, without_mark, write_json};
+#[cfg(feature = "runtime")]
+pub(crate) use json::without_mark;
+pub(crate) use json::{append_text, object, parse, text_of, to_json, write_json};
 #[cfg(feature = "runtime")]
 pub(crate) use json_text::{TextSize, measured, repaired};
 pub use scan::Limits;
@@ -55,11 +57,11 @@ pub(crate) fn prefix(text: &str, limit: usize) -> &str {
 
 /// Returns a text of at most `limit` bytes, at least 3. One that is cut ends in `…`.
 #[cfg(feature = "runtime")]
-pub(crate) fn abridged(text: &str, limit: usize) -> Cow<'_, str> {
+pub(crate) fn abridged(text: &str, limit: usize) -> std::borrow::Cow<'_, str> {
     const CUT: char = '…';
     match text.len() {
-        length if length <= limit => Cow::Borrowed(text),
-        _ => Cow::Owned(format!("{}{CUT}", prefix(text, limit - CUT.len_utf8()))),
+        length if length <= limit => text.into(),
+        _ => format!("{}{CUT}", prefix(text, limit - CUT.len_utf8())).into(),
     }
 }
 

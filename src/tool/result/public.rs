@@ -6,12 +6,13 @@
 
 use serde_json::Value as Json;
 
+#[cfg(feature = "runtime")]
+use super::view::json_of;
 use super::{
     Audience, ContentBlock, ToolResult,
     block::audience_of_json,
     native::{MAX_SEARCH, MIN_CONTAINED},
     nested::Nested,
-    view::json_of,
 };
 #[cfg(feature = "runtime")]
 use crate::{tool::ErrorCode, value::prefix};
@@ -44,7 +45,6 @@ impl Public {
     }
 
     /// Returns its texts, otherwise its structured data as JSON.
-    #[cfg(any(feature = "mcp", feature = "mcp-server", feature = "rap"))]
     pub(crate) fn said(&self) -> Option<String> {
         let data = || Some(json_of(self.0.structured().filter(|it| !it.is_nil())?).into_owned());
         self.text().or_else(data)
