@@ -14,7 +14,7 @@ pub(super) mod head;
 
 /// The most values of one message: what a protocol's crate builds of them has up to 200 bytes for each.
 #[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
-pub(super) const MAX_MESSAGE_VALUES: usize = DocumentError::MAX_VALUES;
+pub(super) const MAX_MESSAGE_VALUES: usize = 250_000;
 
 /// Why a document of another system cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +58,7 @@ impl DocumentError {
     pub const MAX_DEPTH: usize = 120;
 
     /// The most values that are read, keys included: one byte of a document can take forty in memory.
-    pub const MAX_VALUES: usize = 250_000;
+    pub const MAX_VALUES: usize = crate::Limits::VALUES;
 }
 
 /// Reads a document that is an object.
@@ -151,7 +151,7 @@ mod tests {
         assert!(matches!(read(&"[".repeat(1_000_000)), Err(DocumentError::TooDeep { depth: 1_000_000, .. })));
         let many = format!("{{\"a\":[{}0]}}", "0,".repeat(DocumentError::MAX_VALUES));
         let error = read(&many).unwrap_err().to_string();
-        assert!(error.contains("250004 values; the limit is 250000"), "{error}");
+        assert!(error.contains("1000004 values; the limit is 1000000"), "{error}");
         // Inside a string nothing counts.
         assert!(read(&json!({"a": "[{,:\\\"".repeat(200_000)}).to_string()).is_ok());
     }

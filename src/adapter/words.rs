@@ -3,27 +3,14 @@
 
 use serde_json::Value as Json;
 
-use crate::{tool::public, value::abridged};
+use crate::{tool::public, value::prefix};
 
 /// The longest description of a failure, in bytes.
 const MAX_WORDS: usize = 1_024;
 
 /// The members in which programs write the reason of a failure, the most precise ones first.
-const REASONS: [&str; 13] = [
-    "details",
-    "detail",
-    "message",
-    "msg",
-    "reason",
-    "error_description",
-    "description",
-    "error",
-    "errors",
-    "cause",
-    "causes",
-    "title",
-    "data",
-];
+const REASONS: [&str; 9] =
+    ["details", "detail", "message", "msg", "reason", "error_description", "description", "error", "title"];
 
 /// How many errors inside one another are looked through for their reason.
 const MAX_LEVELS: usize = 4;
@@ -51,15 +38,11 @@ pub(super) fn of_rpc(message: &str, data: Option<&Json>) -> Option<String> {
 /// Returns what a value says that stands for an error: a text, an error of JSON-RPC, or anything else.
 #[cfg(any(test, feature = "acp"))]
 pub(super) fn of_error(error: &Json) -> String {
-    let said = match error["message"].as_str().filter(|it| !it.trim().is_empty()) {
+    let said = match error["message"].as_str() {
         Some(message) => of_rpc(message, error.get("data")),
         None => details(error),
     };
-    let said = said.unwrap_or_else(|| "no reason is given".to_owned());
-    match error["code"].as_str() {
-        Some(code) => bounded(&format!("{said} (code {})", line(code))),
-        None => said,
-    }
+    said.unwrap_or_else(|| "no reason is given".to_owned())
 }
 
 /// Returns the reason in the data of an error: a text, the member that has the reason, or the JSON.
@@ -68,11 +51,7 @@ fn details(data: &Json) -> Option<String> {
     public::strip(&mut public);
     let mut reason = &public;
     for _ in 0..MAX_LEVELS {
-        let inner = match reason {
-            Json::Array(several) => several.iter().find(|it| says(it)),
-            reason => REASONS.iter().find_map(|key| reason.get(*key).filter(|it| says(it))),
-        };
-        match inner {
+        match REASONS.iter().find_map(|key| reason.get(*key).filter(|it| it.is_string() || it.is_object())) {
             Some(inner) => reason = inner,
             None => break,
         }
@@ -85,18 +64,12 @@ fn details(data: &Json) -> Option<String> {
     (!text.is_empty() && text != "{}" && text != "[]").then_some(text)
 }
 
-/// Returns whether a value can have a reason in it.
-fn says(value: &Json) -> bool {
-    match value {
-        Json::String(text) => !text.trim().is_empty(),
-        Json::Array(several) => !several.is_empty(),
-        Json::Object(members) => !members.is_empty(),
-        _ => false,
-    }
-}
-
 fn bounded(text: &str) -> String {
-    abridged(text, MAX_WORDS).into_owned()
+    if text.len() <= MAX_WORDS {
+        text.to_owned()
+    } else {
+        format!("{}…", prefix(text, MAX_WORDS - '…'.len_utf8()))
+    }
 }
 
 /// Returns whether a character is not seen, but changes what is seen.

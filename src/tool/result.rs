@@ -31,9 +31,6 @@ use nested::Nested;
 use references::{Reader, Writer};
 use view::{joined, json_of};
 
-/// What stands in place of a result that has no text and cannot be written.
-const NOT_WRITTEN: &str = "[the result is nested too deep, or has too many values, and is left out]";
-
 /// The key that marks a result in this form.
 const MARK: &str = "bridge.result";
 
@@ -434,9 +431,6 @@ impl ToolResult {
         let mut rest = Self { content: texts.collect(), native: self.native.clone(), ..Self::default() };
         rest.cut = self.cut.iter().cloned().chain(self.whole_parts()).chain(not_texts).collect();
         rest.cut.truncate(Self::MAX_BLOCKS);
-        if rest.content.is_empty() {
-            rest.content.push(ContentBlock::text(NOT_WRITTEN));
-        }
         rest.written()
     }
 

@@ -575,7 +575,6 @@ async fn acp_c13_junk_is_skipped_and_half_lines_are_joined() {
     // Whoever sent a request with an id that can be read waits for an answer.
     for (id, code, says) in [
         (json!(1), -32600, "not a request of JSON-RPC 2.0"),
-        (json!(1.5), -32601, "the method is not offered"),
         (json!(1), -32700, "200001 levels deep; the limit is 120"),
         (json!(2), -32700, "the limit is 8388608"),
         (json!(null), -32600, "batches are not supported"),

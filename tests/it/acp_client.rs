@@ -177,7 +177,7 @@ async fn agent_that_demands_a_sign_in_is_left_with_the_ways_it_offers() {
         new_session() { fail "$1" -32000 'Authentication required'; }"#;
     let error = script.agent("", more).await.unwrap_err().to_string();
     assert!(error.ends_with(
-        "demands a sign-in (Authentication required): sign in with the agent's own program, or pass an API key on to it (`env` of a tools.toml, \
+        "demands a sign-in: sign in with the agent's own program, or pass an API key on to it (`env` of a tools.toml, \
          --agent-env on the command line), then start this again; it offers: Log in with a browser, key, \
          Use a key (pass API_KEY on to the agent)"
     ), "{error}");
@@ -188,14 +188,11 @@ async fn agent_that_demands_a_sign_in_at_a_prompt_or_at_its_start_is_understood(
     let script = AgentScript::new("acp-sign-in-late");
     let agent = script.agent(r#"fail "$1" -32000 'Authentication required'"#, "").await.unwrap();
     let error = prompt(&agent, "hello", context()).await.unwrap_err();
-    assert!(
-        error.message().contains("demands a sign-in (Authentication required): sign in with"),
-        "{error:?}"
-    );
+    assert!(error.message().contains("demands a sign-in: sign in with"), "{error:?}");
     let script = AgentScript::new("acp-sign-in-first");
     let more = r#"initialize() { fail "$1" -32000 'Authentication required'; }"#;
     let error = script.agent("", more).await.unwrap_err().to_string();
-    assert!(error.contains("demands a sign-in (Authentication required): sign in with"), "{error}");
+    assert!(error.contains("demands a sign-in: sign in with"), "{error}");
 }
 
 #[tokio::test]

@@ -237,39 +237,6 @@ async fn answer_that_cannot_be_read_ends_its_call_with_the_reason() {
 }
 
 #[tokio::test]
-async fn error_without_an_id_and_answer_in_a_batch_end_the_call() {
-    let script = Script::new("mcp-nameless");
-    let nameless =
-        r#"printf '{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"cannot parse that"}}\n'"#;
-    let tools = script.server(nameless, "").await.unwrap();
-    let (_, message) = error(&tools).await;
-    assert!(message.contains("cannot parse that"), "{message}");
-    tools.close().await;
-    let batch = r#"printf '[{"jsonrpc":"2.0","method":"notifications/other"},{"jsonrpc":"2.0","id":%s,"result":{"content":["done"]}},7]\n' "$1""#;
-    let tools = script.server(batch, "").await.unwrap();
-    assert_eq!(ToolResult::of(&call(&tools).await.unwrap()).for_model(100).text, "done");
-    tools.close().await;
-    let more = r#"answer() { case "$2" in *serverInfo*) printf '{"jsonrpc":"2.0","error":{"code":1,"message":"no licence"}}\n' ;; esac; }"#;
-    let error = script.server(":", more).await.unwrap_err().to_string();
-    assert!(error.contains("no licence"), "{error}");
-}
-
-#[tokio::test]
-async fn server_that_ends_before_it_lists_its_tools_is_noticed_at_once() {
-    let script = Script::new("mcp-ends-early");
-    let error = script.server(":", "list() { echo 'no disk' >&2; exit 3; }").await.unwrap_err().to_string();
-    assert!(error.contains("exit status: 3") && error.contains("no disk"), "{error}");
-}
-
-#[tokio::test]
-async fn long_id_is_refused_before_it_is_read() {
-    let script = Script::new("mcp-long-id");
-    let long = r#"id=$(head -c 300 /dev/zero | tr '\0' x); printf '{"jsonrpc":"2.0","id":"%s","result":{}}\n' "$id"; text "$1" done"#;
-    let tools = script.server(long, "").await.unwrap();
-    assert_eq!(ToolResult::of(&call(&tools).await.unwrap()).for_model(100).text, "done");
-}
-
-#[tokio::test]
 async fn plain_object_as_a_result_is_a_text_and_reported() {
     let script = Script::new("mcp-bare");
     let tools = script.server(r#"answer "$1" '{"temperature":21,"_meta":{"a":1}}'"#, "").await.unwrap();

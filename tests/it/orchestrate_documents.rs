@@ -313,53 +313,11 @@ fn widget_is_written_only_in_the_form_of_its_system() {
 }
 
 #[test]
-fn document_that_is_no_object_is_a_text() {
-    for text in ["", "nonsense", "[1"] {
+fn document_that_is_no_object_is_refused() {
+    for (text, is_json) in [("", false), ("nonsense", false), ("[]", true), ("5", true)] {
         let error = CallToolResult::read(text).unwrap_err();
-        assert!(matches!(error, DocumentError::NotJson { .. }), "{text:?}: {error}");
+        assert_eq!(matches!(error, DocumentError::NotAnObject), is_json, "{text:?}: {error}");
     }
-    for (document, said) in [("[1, \"a\"]", "[1,\"a\"]"), ("5", "5"), ("\"done\"", "done"), ("true", "true")]
-    {
-        let read = CallToolResult::read(document).unwrap();
-        assert_eq!(
-            (texts(&read.result), read.is_error, read.write().as_str()),
-            (vec![said], false, document)
-        );
-    }
-}
-
-#[test]
-fn failure_with_data_alone_has_its_words_in_the_data() {
-    let failed = |json: Json| CallToolResult::read(&json.to_string()).unwrap().into_outcome().unwrap_err();
-    let error = failed(json!({"isError": true, "structuredContent": {"reason": "no paper"}}));
-    assert_eq!(error.message(), r#"{"reason":"no paper"}"#);
-    let error = failed(json!({"isError": true, "content": []}));
-    assert_eq!(error.message(), "the tool reports an error without a text");
-}
-
-#[test]
-fn list_that_each_text_says_is_read_once() {
-    let said = |content: &[&str], data: Json| {
-        let blocks: Vec<_> = content.iter().map(|it| json!({"type": "text", "text": it})).collect();
-        let document = json!({"content": blocks, "structuredContent": {"result": data}});
-        CallToolResult::read(&document.to_string()).unwrap().result.for_model(1_000).text.into_owned()
-    };
-    assert_eq!(said(&["a", "b"], json!(["a", "b"])), "a\nb");
-    assert_eq!(said(&["{\"x\":1}", "2"], json!([{"x": 1}, 2])), "{\"x\":1}\n2");
-    for (content, data) in
-        [(&["a"][..], json!(["a", "b"])), (&["a", "c"], json!(["a", "b"])), (&["a", "b"], json!(["a"]))]
-    {
-        assert!(said(content, data.clone()).contains("result"), "{content:?}, {data}");
-    }
-}
-
-#[test]
-fn data_that_is_nested_too_deep_is_no_empty_success() {
-    let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
-    let read = CallToolResult::read(&format!("{{\"structuredContent\":{{\"a\":{deep}}}}}")).unwrap();
-    let result = ToolResult::of(&read.into_outcome().unwrap());
-    assert!(result.for_model(1_000).text.contains("nested too deep"), "{result:?}");
-    assert_eq!(result.cut()[0].part(), "structured");
 }
 
 const HIDDEN: &str = "this is for the model alone";

@@ -103,8 +103,6 @@ pub(super) struct Traffic {
     junk: AtomicU64,
     too_long: AtomicU64,
     bad_errors: AtomicU64,
-    /// The ids of this side's requests without an answer.
-    asked: Mutex<Vec<Json>>,
     waiting: Mutex<Vec<Waiting>>,
     answered: Notify,
     answers: Arc<Semaphore>,
@@ -116,7 +114,6 @@ impl Default for Traffic {
             junk: AtomicU64::default(),
             too_long: AtomicU64::default(),
             bad_errors: AtomicU64::default(),
-            asked: Mutex::default(),
             waiting: Mutex::default(),
             answered: Notify::default(),
             answers: Arc::new(Semaphore::new(MAX_ANSWERS_BYTES / SHARE_UNIT)),
@@ -197,27 +194,6 @@ impl Traffic {
         }
     }
 
-    fn asked(&self) -> MutexGuard<'_, Vec<Json>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the request of this side that waits for an answer, if it is the only one.
-    fn only_asked(&self) -> Option<Json> {
-        match self.asked().as_slice() {
-            [only] => Some(only.clone()),
-            _ => None,
-        }
-    }
-
-    /// Notes a request of this side before it is written.
-    fn asking(&self, line: &str) {
-        let Ok(Message { method: Some(_), id: Some(id), .. }) = serde_json::from_str(line) else { return };
-        let mut asked = self.asked();
-        if asked.len() < MAX_WAITING {
-            asked.extend(serde_json::from_str::<Json>(id.get()));
-        }
-    }
-
     /// Notes that a line was written.
     fn written(&self, line: &str) {
         let Ok(Message { method: None, id, .. }) = serde_json::from_str(line) else { return };
@@ -271,17 +247,14 @@ where
         lines_of_turn: 0,
         bytes_of_turn: 0,
         reported: None,
-        batch: Vec::new(),
     };
     let incoming = stream::unfold(incoming, async |mut incoming| {
         let line = incoming.next().await.transpose()?;
         Some((line, incoming))
     });
-    let outgoing = sink::unfold((writer, traffic), async |(mut writer, traffic), line: String| {
-        traffic.asking(&line);
-        let mut written = with_its_id(line.clone());
-        written.push('\n');
-        writer.write_all(written.as_bytes()).await?;
+    let outgoing = sink::unfold((writer, traffic), async |(mut writer, traffic), mut line: String| {
+        line.push('\n');
+        writer.write_all(line.as_bytes()).await?;
         writer.flush().await?;
         traffic.written(&line);
         Ok((writer, traffic))
@@ -297,37 +270,6 @@ struct Incoming<R, F> {
     lines_of_turn: usize,
     bytes_of_turn: usize,
     reported: Option<Instant>,
-    /// The messages of a batch that were not read yet, the next one last.
-    batch: Vec<String>,
-}
-
-/// Stands before a number that is an id and that the crate does not take for one, as a text.
-const NUMBER: &str = "dev.toolbridge/number:";
-
-/// Returns an id that the crate can read.
-fn known_to_the_crate(id: Json) -> Json {
-    if id.is_number() && !id.is_i64() { format!("{NUMBER}{id}").into() } else { id }
-}
-
-/// Returns a line with the id as the other side wrote it.
-fn with_its_id(line: String) -> String {
-    if !line.contains(NUMBER) {
-        return line;
-    }
-    let Ok(mut message) = serde_json::from_str::<Json>(&line) else { return line };
-    let number = message["id"].as_str().and_then(|id| id.strip_prefix(NUMBER));
-    match number.and_then(|it| serde_json::from_str::<Json>(it).ok()) {
-        Some(number) => {
-            message["id"] = number;
-            message.to_string()
-        }
-        None => line,
-    }
-}
-
-/// Returns whether a message of a batch is an answer.
-fn is_answer(message: &RawValue) -> bool {
-    serde_json::from_str::<Message<'_>>(message.get()).is_ok_and(|it| it.method.is_none() && it.id.is_some())
 }
 
 impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
@@ -339,13 +281,7 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
                 (self.lines_of_turn, self.bytes_of_turn) = (0, 0);
                 yield_now().await;
             }
-            let line = match self.batch.pop() {
-                Some(message) => Line::Text(message.into_bytes()),
-                None => match self.lines.next().await? {
-                    Some(line) => line,
-                    None => return Ok(None),
-                },
-            };
+            let Some(line) = self.lines.next().await? else { return Ok(None) };
             self.lines_of_turn += 1;
             let (ignored, stand_in) = match line {
                 Line::Text(text) => {
@@ -375,7 +311,7 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
     /// Returns the message for the crate in place of one that cannot be read, if it has an id: whoever waits for its
     /// answer, or for it as an answer, gets an error.
     fn stand_in(&self, text: &[u8], id: Option<Json>, reason: &str) -> Option<String> {
-        let id = known_to_the_crate(id?);
+        let id = id?;
         let message = if head::text(text, "method").is_some() {
             self.traffic.ask(id.clone(), 0);
             json!({"jsonrpc": "2.0", "id": id, "method": UNREADABLE, "params": {"reason": reason}})
@@ -393,12 +329,6 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
         }
         let line = json::message(text).map_err(|error| NotAMessage(error.to_string()))?;
         if line.trim_start().starts_with('[') {
-            let messages: Vec<&RawValue> = serde_json::from_str(&line).unwrap_or_default();
-            if messages.iter().any(|it| is_answer(it)) {
-                let messages = messages.iter().rev().filter(|it| it.get().starts_with('{'));
-                self.batch = messages.map(|it| it.get().to_owned()).collect();
-                return Ok(None);
-            }
             // A batch, which the crate refuses. Other programs begin a line of their logs so.
             self.traffic.ask(Json::Null, line.len());
             return Ok(Some(line.into_owned()));
@@ -407,14 +337,6 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
         let written: &str = std::str::from_utf8(text).unwrap_or(&line);
         let message: Message<'_> = serde_json::from_str(written).map_err(|_| NotAMessage::shape())?;
         let id = message.check()?;
-        if id.is_none()
-            && let Some(answer) = self.without_id(&message)
-        {
-            return Ok(Some(answer));
-        }
-        if let (Some(id), None) = (&id, &message.method) {
-            self.traffic.asked().retain(|asked| asked != id);
-        }
         let inspected = (self.inspect)(&message);
         if matches!(inspected, Inspected::Handled) {
             return Ok(None);
@@ -433,19 +355,6 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
             None => Ok(Some(line.into_owned())),
             Some(_) => self.readable(&line).map(Some),
         }
-    }
-
-    /// Returns the answer that an error without an id is: to the request that it must be about. The words of another are
-    /// logged.
-    fn without_id(&self, message: &Message<'_>) -> Option<String> {
-        let error = message.error.filter(|_| message.method.is_none())?;
-        let words = words::of_error(&json::value(error.get()).ok()?);
-        let Some(id) = self.traffic.only_asked() else {
-            tracing::warn!(peer = self.peer, words, "an error names no request");
-            return None;
-        };
-        self.traffic.asked().clear();
-        Some(json!({"jsonrpc": "2.0", "id": id, "error": {"code": BAD_ERROR, "message": words}}).to_string())
     }
 
     /// Returns a message with an error in a form that the crate can read. An error of another form becomes one with its
@@ -502,9 +411,6 @@ impl Message<'_> {
         match serde_json::from_str(id.get()) {
             Ok(id @ Json::String(_)) => Ok(Some(id)),
             Ok(Json::Number(id)) if id.is_i64() => Ok(Some(Json::Number(id))),
-            Ok(Json::Number(_)) => {
-                Err(NotAMessage("its id is neither a text nor an integer of 64 bits".to_owned()))
-            }
             _ => Err(NotAMessage::shape()),
         }
     }
@@ -632,14 +538,14 @@ mod tests {
             peer.write(part).await;
         }
         let mut answers = Vec::new();
-        for _ in 0..4 {
+        for _ in 0..3 {
             answers.push(peer.read().await);
         }
-        // Three of them have an id. The handler of this test does not know the request that stands for them.
+        // Two of them have an id. The handler of this test does not know the request that stands for them.
         let ids: Vec<_> = answers.iter().map(|it| (&it["id"], &it["error"]["code"])).collect();
         let refused = json!(-32_601);
-        assert_eq!(ids[..3], [(&json!(1), &refused), (&json!(1.5), &refused), (&json!(1), &refused)]);
-        assert_eq!(answers[3], json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
+        assert_eq!(ids[..2], [(&json!(1), &refused), (&json!(1), &refused)]);
+        assert_eq!(answers[2], json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
         assert_eq!(peer.traffic.junk(), 10);
     }
 
@@ -725,9 +631,7 @@ mod tests {
             ("null", "no reason is given"),
             ("\"no\"", "no"),
             ("{}", "no reason is given"),
-            (r#"{"code":"E_LIMIT","message":"no"}"#, "no (code E_LIMIT)"),
-            (r#"{"message":"","data":{"cause":"no paper"}}"#, "no paper"),
-            (r#"["","no"]"#, "no"),
+            (r#"{"code":"1","message":"no"}"#, "no"),
             (r#"{"code":1.5,"message":"no","data":{"details":"why"}}"#, "no: why"),
         ] {
             let expected = Err((BAD_ERROR, says.to_owned()));
@@ -739,31 +643,7 @@ mod tests {
         assert_eq!(cut, Err((-7, "no \u{fffd}".to_owned())));
         assert_eq!(ask(r#""result":[1e400],"error":null"#).await, Ok(json!(["1e400"])));
         assert_eq!(ask(r#""result":7,"error":null"#).await, Ok(json!(7)));
-        assert_eq!((peer.traffic.bad_errors(), peer.traffic.junk()), (7, 1));
-    }
-
-    #[tokio::test]
-    async fn error_without_an_id_and_answers_in_a_batch_reach_their_requests() {
-        let mut peer = connected();
-        let agent = peer.agent.take().unwrap().await.unwrap();
-        let ask = async |peer: &mut Peer, answer: &dyn Fn(&Json) -> String| {
-            let request = UntypedMessage { method: "ask".to_owned(), params: json!({}) };
-            let asked = agent.send_request(request).block_task();
-            let answering = async {
-                let id = peer.read().await["id"].clone();
-                peer.write(answer(&id) + "\n").await;
-            };
-            let (answered, ()) = tokio::join!(asked, answering);
-            answered.map_err(|error| error.message)
-        };
-        let error = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"cannot parse that"}}"#;
-        assert_eq!(ask(&mut peer, &|_| error.to_owned()).await, Err("cannot parse that".to_owned()));
-        let batch = |id: &Json| {
-            let notes = json!({"jsonrpc": "2.0", "method": "note"});
-            json!([notes, {"jsonrpc": "2.0", "id": id, "result": 7}, [1], 5]).to_string()
-        };
-        assert_eq!(ask(&mut peer, &batch).await, Ok(json!(7)));
-        assert_eq!(peer.heard.lock().unwrap().as_slice(), ["ask", "note", "ask"]);
+        assert_eq!((peer.traffic.bad_errors(), peer.traffic.junk()), (5, 1));
     }
 
     #[tokio::test]

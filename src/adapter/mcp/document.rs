@@ -6,7 +6,7 @@ use crate::{
     BlockKind, ContentBlock, DataSchema, Media, Native, Outcome, SchemaError, ToolError, ToolResult,
     ToolSystem, Value,
     adapter::{
-        json::{DocumentError, object, value},
+        json::{DocumentError, object},
         orchestrate,
     },
     tool::public::Public,
@@ -33,7 +33,7 @@ pub struct CallToolResult {
     pub result: ToolResult,
     /// Whether the tool reports an error (`isError`). The model reads the result of such a call too.
     pub is_error: bool,
-    /// Whether the document is a plain value, which was read as a text.
+    /// Whether the document is a plain object, which was read as a text.
     pub(in crate::adapter::mcp) is_bare: bool,
 }
 
@@ -49,7 +49,7 @@ impl CallToolResult {
     /// string in `content` is a text block, and so is a `content` that is a string. `structuredContent` that is null is
     /// [structured](ToolResult::structured) data; if the key is missing, there is none.
     ///
-    /// A document that has only keys of its own, or is no object, is the plain result of a handler: its JSON becomes a text.
+    /// A document that has only keys of its own is the plain result of a handler: its JSON becomes a text.
     ///
     /// The widget is `_meta["com.ibm.orchestrate/widget"]`, otherwise the key `widget` if it is an object. The document
     /// is that of [`ToolSystem::WXO`] if it has one of these, another key of `_meta` that starts with
@@ -58,12 +58,9 @@ impl CallToolResult {
     /// The text's size is not limited here.
     ///
     /// # Errors
-    /// Any [`DocumentError`] but `NotAnObject`. No other document is refused.
+    /// Any [`DocumentError`]. No other document is refused.
     pub fn read(json: &str) -> Result<Self, DocumentError> {
-        let document = match value(json)? {
-            Json::Object(document) => document,
-            plain => return Ok(Self::bare(json, &plain)),
-        };
+        let document = object(json)?;
         let is_bare = is_bare(&document);
         let mut result = match is_bare {
             true => ToolResult::text(said_by(&document)),
@@ -83,15 +80,9 @@ impl CallToolResult {
         })
     }
 
-    fn bare(json: &str, plain: &Json) -> Self {
-        let text = plain.as_str().map_or_else(|| plain.to_string(), str::to_owned);
-        let result = ToolResult::text(text).with_native(Native::new(ToolSystem::MCP, json));
-        Self { result, is_error: false, is_bare: true }
-    }
-
     /// Returns the outcome of the call. An error is `execution_error` with the result as partial result.
     ///
-    /// Its message is the text for the person, otherwise the structured data as JSON, at most 2 KiB. The text for the model alone is in the partial result only,
+    /// Its message is the text for the person, at most 2 KiB. The text for the model alone is in the partial result only,
     /// because clients get the message.
     ///
     /// # Errors
@@ -100,7 +91,7 @@ impl CallToolResult {
         if !self.is_error {
             return Ok(self.result.to_value());
         }
-        Err(ToolError::of_result(&self.result, Public::said, "the tool reports an error without a text"))
+        Err(ToolError::of_result(&self.result, Public::text, "the tool reports an error without a text"))
     }
 
     /// Returns the document.

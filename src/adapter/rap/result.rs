@@ -81,7 +81,7 @@ impl RapResult {
     }
 
     /// Returns the outcome of the call. A failure is `execution_error` with the result as partial result. Its message is
-    /// the text for the person, otherwise the structured data as JSON, at most 2 KiB.
+    /// the text for the person, at most 2 KiB.
     ///
     /// # Errors
     /// The result is a failure.
@@ -89,6 +89,6 @@ impl RapResult {
         if !self.is_error {
             return Ok(self.result.to_value());
         }
-        Err(ToolError::of_result(&self.result, Public::said, "the tool reports an error without a text"))
+        Err(ToolError::of_result(&self.result, Public::text, "the tool reports an error without a text"))
     }
 }

@@ -6,8 +6,6 @@
 
 use serde_json::Value as Json;
 
-#[cfg(feature = "runtime")]
-use super::view::json_of;
 use super::{
     Audience, ContentBlock, ToolResult,
     block::audience_of_json,
@@ -42,12 +40,6 @@ impl Public {
     pub(crate) fn text(&self) -> Option<String> {
         let texts: Vec<&str> = self.0.content().iter().filter_map(|block| block.as_text()).collect();
         Some(texts.join("\n")).filter(|text| !text.trim().is_empty())
-    }
-
-    /// Returns its texts, otherwise its structured data as JSON.
-    pub(crate) fn said(&self) -> Option<String> {
-        let data = || Some(json_of(self.0.structured().filter(|it| !it.is_nil())?).into_owned());
-        self.text().or_else(data)
     }
 
     /// Returns its first text that is not empty.

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use super::{Audience, BlockKind, ContentBlock, Media, ToolResult, fields::elements, same::any_says, sized};
+use super::{Audience, BlockKind, ContentBlock, Media, ToolResult, same::any_says, sized};
 use crate::value::{Value, append_text, prefix, token::Token};
 
 /// What the model reads of a result. `Debug` shows only sizes.
@@ -37,8 +37,7 @@ impl<'a> ModelView<'a> {
             let is_said = value.is_nil() && !texts.is_empty();
             let says =
                 |value: &Value| any_says(blocks().filter_map(ContentBlock::as_text), value) == Some(true);
-            let says_list = |list: &Value| says_each(blocks(), list);
-            !is_said && !says(value) && !wrapped(value).is_some_and(|inner| says(&inner) || says_list(&inner))
+            !is_said && !says(value) && !wrapped(value).is_some_and(|inner| says(&inner))
         });
         texts.extend(structured.map(json_of));
         let images = blocks().filter_map(|block| match block.kind() {
@@ -52,18 +51,6 @@ impl<'a> ModelView<'a> {
 
 /// The keys under which frameworks put a result that is not a map, because the structured data of MCP is one.
 const WRAPPERS: [&str; 2] = ["result", "value"];
-
-/// Returns whether the blocks are texts that say the elements of a list, one each.
-fn says_each<'a>(blocks: impl Iterator<Item = &'a ContentBlock>, list: &Value) -> bool {
-    let Some(mut items) = elements(list) else { return false };
-    let mut blocks = blocks.peekable();
-    blocks.peek().is_some()
-        && blocks.all(|block| {
-            let said = block.as_text().zip(items.next());
-            said.is_some_and(|(text, item)| any_says(std::iter::once(text), &item) == Some(true))
-        })
-        && items.next().is_none()
-}
 
 /// Returns the value in a map that only wraps it.
 fn wrapped(value: &Value) -> Option<Value> {

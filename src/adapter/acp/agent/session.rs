@@ -150,7 +150,7 @@ where
             Ok(message) => message,
             Err(reason) => return self.unreadable(text, head::id(text), &reason).await,
         };
-        let id = message.get("id").filter(|id| id.is_string() || id.is_number());
+        let id = message.get("id").filter(|id| id.is_string() || id.is_i64() || id.is_u64());
         let is_answer = message.get("result").or_else(|| message.get("error")).is_some();
         match (&message, message["method"].as_str(), id) {
             (Json::Array(_), ..) => {

@@ -177,12 +177,8 @@ impl Connection {
         let answer = answer.await.map_err(|error| self.live.refused(name, "initialize", &error))?;
         let version = &answer["protocolVersion"];
         if version.as_u64() != Some(VERSION) {
-            let reason = match version {
-                Json::Null => "its answer to initialize has no `protocolVersion`".to_owned(),
-                version => {
-                    format!("it speaks version {} of the protocol, and not version {VERSION}", shown(version))
-                }
-            };
+            let reason =
+                format!("it speaks version {} of the protocol, and not version {VERSION}", shown(version));
             return Err(AcpError::protocol(name, reason));
         }
         self.live.has_http = answer["agentCapabilities"]["mcpCapabilities"]["http"] == true;
@@ -273,11 +269,8 @@ impl Live {
 
     /// Returns the demand for a sign-in that an error of the agent is, whatever it answers.
     pub(super) fn demand(&self, name: &str, error: &agent_client_protocol::Error) -> Option<AcpError> {
-        (error.code == ErrorCode::AUTH_REQUIRED).then(|| AcpError::SignInRequired {
-            agent: name.to_owned(),
-            said: words::of_rpc(&error.message, error.data.as_ref()).unwrap_or_default(),
-            ways: self.ways.to_vec(),
-        })
+        (error.code == ErrorCode::AUTH_REQUIRED)
+            .then(|| AcpError::SignInRequired { agent: name.to_owned(), ways: self.ways.to_vec() })
     }
 
     fn refused(&self, name: &str, method: &str, error: &agent_client_protocol::Error) -> AcpError {

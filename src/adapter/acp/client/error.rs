@@ -69,15 +69,13 @@ pub enum AcpError {
     },
     /// The agent demands that a person signs in first.
     #[error(
-        "agent {agent:?} demands a sign-in{}: sign in with the agent's own program, or pass an API key on to it (`env` of a \
+        "agent {agent:?} demands a sign-in: sign in with the agent's own program, or pass an API key on to it (`env` of a \
          tools.toml, --agent-env on the command line), then start this again{}",
-        in_its_words(.said), offers(.ways)
+        offers(.ways)
     )]
     SignInRequired {
         /// The agent's name.
         agent: String,
-        /// What it said, in its words; empty if it said nothing.
-        said: String,
         /// The ways to sign in, in the agent's words.
         ways: Vec<String>,
     },
@@ -122,10 +120,6 @@ fn said(stderr: &[u8]) -> String {
     let lines = shown_lines(stderr);
     let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
     if last.is_empty() { String::new() } else { format!("; it wrote: {}", last.join(" | ")) }
-}
-
-fn in_its_words(said: &str) -> String {
-    if said.is_empty() { String::new() } else { format!(" ({said})") }
 }
 
 fn offers(ways: &[String]) -> String {

@@ -254,20 +254,6 @@ impl Connection {
         exit.map_or_else(|| "it closed its output".to_owned(), |exit| how_it_ended(&exit))
     }
 
-    /// Adds how the server ended, or what it wrote, to an error of the start. The server is killed.
-    pub(super) async fn explained(mut self, error: McpError) -> McpError {
-        let (Some(child), McpError::Protocol { server, reason, .. }) = (&mut self.child, &error) else {
-            return error;
-        };
-        let (server, reason) = (server.clone(), reason.clone());
-        if self.live.requests.has_ended()
-            && let Ok(Ok(exit)) = timeout(EXIT_GRACE, child.wait()).await
-        {
-            return McpError::Ended { server, exit };
-        }
-        McpError::Protocol { server, reason, stderr: child.stderr() }
-    }
-
     /// Ends the server.
     pub(super) async fn close(mut self) {
         let _ = self.service.close_with_timeout(SERVICE_GRACE).await;

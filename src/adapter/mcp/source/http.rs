@@ -211,10 +211,7 @@ impl HttpClient {
             return Ok(StreamableHttpPostResponse::Accepted); // nothing answers it
         };
         if status == StatusCode::ACCEPTED || status == StatusCode::NO_CONTENT {
-            // Its answer must come with it: nothing else is waited for.
-            return Err(StreamableHttpError::UnexpectedServerResponse(
-                format!("the server answers a request with HTTP {} and nothing else", status.as_u16()).into(),
-            ));
+            return Ok(StreamableHttpPostResponse::Accepted);
         }
         match media_type(&response) {
             Some(EVENTS) => {
@@ -222,7 +219,7 @@ impl HttpClient {
             }
             Some(JSON) => {
                 let body = self.body(response).await?;
-                match self.requests.receive(&self.server, &body, Some(&id)) {
+                match self.requests.receive(&self.server, &body) {
                     Ok(Some(message)) => Ok(StreamableHttpPostResponse::Json(message, answer_session)),
                     _ => Err(StreamableHttpError::UnexpectedServerResponse(
                         "the answer is not a JSON-RPC message".into(),
@@ -281,11 +278,7 @@ impl HttpClient {
         if is_expired && is_sent_in_session {
             return Err(StreamableHttpError::SessionExpired);
         }
-        let about = match message {
-            JsonRpcMessage::Request(request) => Some(&request.id),
-            _ => None,
-        };
-        if let Ok(Some(message)) = self.requests.receive(&self.server, &body, about) {
+        if let Ok(Some(message)) = self.requests.receive(&self.server, &body) {
             return Ok(StreamableHttpPostResponse::Json(message, session));
         }
         let host = Arc::clone(&self.host);
@@ -318,13 +311,13 @@ impl HttpClient {
     fn events(&self, response: Response, id: Option<RequestId>) -> Events {
         let bytes = Bounded::new(response, Arc::clone(&self.requests.is_within_event));
         let (requests, server) = (Arc::clone(&self.requests), Arc::clone(&self.server));
-        let mut open = OpenStream::new(Arc::clone(&requests), id.clone());
+        let mut open = OpenStream::new(Arc::clone(&requests), id);
         let events = SseStream::from_bytes_stream(bytes).map(move |event| {
             let mut event = event?;
             event.retry = event.retry.map(retry);
             open.note(&event);
             if let Some(data) = event.data.take().filter(|data| !data.is_empty()) {
-                match requests.receive(&server, data.as_bytes(), id.as_ref()) {
+                match requests.receive(&server, data.as_bytes()) {
                     Ok(message) => {
                         event.data = message.and_then(|message| serde_json::to_string(&message).ok())
                     }

@@ -81,16 +81,8 @@ async fn start_and_list(shared: &Arc<Shared>) -> Result<(Connection, Toolset), M
     let deadline = Instant::now() + shared.settings.start_limit;
     let mut connection = Connection::start(shared, deadline).await?;
     connection.subscribe(shared).await;
-    let live = connection.live.clone();
-    let listed = tokio::select! {
-        biased;
-        tools = list(shared, &live, deadline) => tools,
-        reason = connection.ended() => Err(McpError::protocol(&shared.name, format!("it ended before it listed its tools: {reason}"))),
-    };
-    match listed {
-        Ok(tools) => Ok((connection, tools)),
-        Err(error) => Err(connection.explained(error).await),
-    }
+    let tools = list(shared, &connection.live, deadline).await?;
+    Ok((connection, tools))
 }
 
 /// Serves a connection until it ends, and returns why, or until the source is closed.

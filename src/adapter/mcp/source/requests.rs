@@ -30,7 +30,7 @@ use crate::{
         json::{self, head},
         words,
     },
-    value::{bytes_without_mark, prefix},
+    value::prefix,
 };
 
 /// The largest document of a result, in bytes: a call's result has the same limit on the wire.
@@ -56,9 +56,6 @@ const MAX_QUESTION: usize = 256 << 10;
 
 /// The largest notification that `rmcp` gets, in bytes: those that it knows are small.
 const MAX_NOTIFICATION: usize = 64 << 10;
-
-/// The most messages of a batch that are read.
-const MAX_BATCH: usize = 256;
 
 /// The longest method of a request that is not offered, in bytes.
 const MAX_METHOD: usize = 128;
@@ -225,8 +222,8 @@ enum Own {
 struct Parts<'a> {
     #[serde(default, borrow)]
     jsonrpc: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    id: Option<&'a RawValue>,
+    #[serde(default)]
+    id: Option<NumberOrString>,
     #[serde(default, borrow)]
     method: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -254,19 +251,6 @@ struct ErrorParts<'a> {
     message: Option<&'a RawValue>,
     #[serde(default, borrow)]
     data: Option<&'a RawValue>,
-}
-
-impl Parts<'_> {
-    /// Returns the id; `None` if it is missing or null.
-    fn id(&self) -> Result<Option<RequestId>, NotAMessage> {
-        match self.id.map(RawValue::get) {
-            None | Some("null") => Ok(None),
-            Some(id) if id.len() <= head::MAX_ID => {
-                serde_json::from_str(id).map(Some).map_err(|_| NotAMessage)
-            }
-            Some(_) => Err(NotAMessage),
-        }
-    }
 }
 
 impl Requests {
@@ -392,21 +376,14 @@ impl Requests {
 
     /// Reads a message of the server. Returns it if `rmcp` handles it; what `rmcp` need not know is handled here.
     ///
-    /// `about` is the request that the message must be about, if the transport shows it: an error without an id is its
-    /// answer.
-    ///
     /// # Errors
     /// If the text is not a JSON-RPC message, and has no id that could be answered.
     pub(super) fn receive(
         &self,
         server: &str,
         text: &[u8],
-        about: Option<&RequestId>,
     ) -> Result<Option<ServerJsonRpcMessage>, NotAMessage> {
-        let text = bytes_without_mark(text);
-        if text.trim_ascii_start().starts_with(b"[") {
-            return self.batch(server, text, about);
-        }
+        let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
         let unreadable = |reason: String| {
             let message = self.unreadable(text, head::id(text), Answer::Unreadable(reason));
             message.map(Some).ok_or(NotAMessage)
@@ -419,55 +396,13 @@ impl Requests {
         if parts.jsonrpc.as_deref() != Some("2.0") {
             return unreadable("it is not a message of JSON-RPC 2.0".to_owned());
         }
-        let Ok(id) = parts.id() else {
-            return unreadable("its id is neither an integer nor a text of at most 256 bytes".to_owned());
-        };
-        match (&parts.method, id) {
+        match (&parts.method, &parts.id) {
             (Some(method), None) => Ok(self.notification(server, method, &parts, text)),
-            (Some(method), Some(id)) => Ok(Some(request(method, &parts, id))),
-            (None, Some(id)) => Ok(self.answer(&id, &parts)),
-            (None, None) => Ok(self.without_id(server, &parts, about)),
+            (Some(method), Some(id)) => Ok(Some(request(method, &parts, id.clone()))),
+            (None, Some(id)) => Ok(self.answer(id, &parts)),
+            // An error that names no request, because the server could not read it.
+            (None, None) => Ok(self.ignore(&self.ignored.stale)),
         }
-    }
-
-    /// Reads the messages of a batch, which an older version of the protocol allowed. Returns the first of them that
-    /// `rmcp` handles; the others have reached their callers.
-    fn batch(
-        &self,
-        server: &str,
-        text: &[u8],
-        about: Option<&RequestId>,
-    ) -> Result<Option<ServerJsonRpcMessage>, NotAMessage> {
-        let messages: Vec<&RawValue> = serde_json::from_slice(text).map_err(|_| NotAMessage)?;
-        let is_message = |it: &&&RawValue| it.get().starts_with('{');
-        let messages: Vec<_> = messages.iter().filter(is_message).take(MAX_BATCH).collect();
-        let read = messages.iter().map(|it| self.receive(server, it.get().as_bytes(), about));
-        let read: Vec<_> = read.collect();
-        match read.iter().any(Result::is_ok) {
-            true => Ok(read.into_iter().filter_map(Result::ok).flatten().next()),
-            false => Err(NotAMessage),
-        }
-    }
-
-    /// Handles an error that names no request, because the server could not read the request. It ends the request that it
-    /// must be about; without one, its words are logged.
-    fn without_id(
-        &self,
-        server: &str,
-        parts: &Parts<'_>,
-        about: Option<&RequestId>,
-    ) -> Option<ServerJsonRpcMessage> {
-        let is_error = parts.error.is_some_and(|error| error.get() != "null");
-        if !is_error {
-            return self.ignore(&self.ignored.stale);
-        }
-        let about = about.cloned().or_else(|| lock(&self.open).only());
-        if let Some(id) = about {
-            return self.answer(&id, parts);
-        }
-        let said = Failure::read(parts.error).words();
-        tracing::warn!(server, said, "an MCP server reports an error of a request that it does not name");
-        self.ignore(&self.ignored.stale)
     }
 
     /// Ends the request that a message answers which cannot be read, or refuses such a request of the server. Returns the
@@ -633,13 +568,6 @@ impl Open {
         [Some(id.clone()), number].into_iter().flatten().find(is_open)
     }
 
-    /// Returns the request that is open, if it is the only one.
-    fn only(&self) -> Option<RequestId> {
-        let own = self.own.iter().filter(|(_, own)| **own != Own::GivenUp).map(|(id, _)| id);
-        let mut open = self.expected.keys().chain(own);
-        open.next().filter(|_| open.next().is_none()).cloned()
-    }
-
     fn remove(&mut self, id: &RequestId) -> Option<Expected> {
         let expected = self.expected.remove(id)?;
         self.calls.retain(|(other, _)| other != id);
@@ -781,7 +709,7 @@ mod tests {
     }
 
     fn received(requests: &Requests, message: &Json) -> Option<ServerJsonRpcMessage> {
-        requests.receive("server", message.to_string().as_bytes(), None).unwrap_or_default()
+        requests.receive("server", message.to_string().as_bytes()).unwrap_or_default()
     }
 
     /// The answer arrives when its stream ends, after `rmcp` has gone on as with an older server.

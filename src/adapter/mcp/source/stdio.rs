@@ -91,7 +91,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> StdioTransport<R> {
 
     fn incoming(&mut self, line: Line) -> Option<ServerJsonRpcMessage> {
         match line {
-            Line::Text(text) => match self.requests.receive(&self.server, &text, None) {
+            Line::Text(text) => match self.requests.receive(&self.server, &text) {
                 Ok(message) => {
                     self.junk = 0;
                     return message;
