@@ -716,6 +716,25 @@ mod tests {
     }
 
     #[test]
+    fn model_reads_a_list_once_that_texts_or_one_text_say() {
+        let list = json!(["a", 1, {"b": [2]}]);
+        for structured in [json!({ "result": list }), list.clone()] {
+            let each = ["a", "1", "{\n  \"b\": [2]\n}"];
+            let each = each.into_iter().fold(ToolResult::default(), ToolResult::with_text);
+            let each = each.with_structured(&structured);
+            assert_eq!(each.for_model(100).text, "a\n1\n{\n  \"b\": [2]\n}");
+            let whole = ToolResult::text(list.to_string()).with_structured(&structured);
+            assert_eq!(whole.for_model(100).text, list.to_string());
+            let other = ["a", "2"].into_iter().fold(ToolResult::default(), ToolResult::with_text);
+            assert!(other.with_structured(&structured).for_model(100).text.contains("[2]"));
+        }
+        let only = ToolResult::text("a").with_structured(json!({"result": ["a"]}));
+        assert_eq!(only.for_model(100).text, "a");
+        let none = ToolResult::default().with_structured(json!({"result": []}));
+        assert_eq!(none.for_model(100).text, r#"{"result":[]}"#);
+    }
+
+    #[test]
     fn null_is_structured_data_and_absence_is_not() {
         let null = ToolResult::default().with_structured(Value::nil());
         assert_eq!(sent(&null).1.structured(), Some(&Value::nil()));

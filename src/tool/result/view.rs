@@ -35,8 +35,10 @@ impl<'a> ModelView<'a> {
         let structured = result.structured().filter(|value| {
             // Nothing is said by a null that stands next to a text.
             let is_said = value.is_nil() && !texts.is_empty();
-            let says =
-                |value: &Value| any_says(blocks().filter_map(ContentBlock::as_text), value) == Some(true);
+            let texts: Vec<&str> = blocks().filter_map(ContentBlock::as_text).collect();
+            let says = |value: &Value| {
+                any_says(texts.iter().copied(), value) == Some(true) || each_says(&texts, value)
+            };
             !is_said && !says(value) && !wrapped(value).is_some_and(|inner| says(&inner))
         });
         texts.extend(structured.map(json_of));
@@ -51,6 +53,19 @@ impl<'a> ModelView<'a> {
 
 /// The keys under which frameworks put a result that is not a map, because the structured data of MCP is one.
 const WRAPPERS: [&str; 2] = ["result", "value"];
+
+/// Returns whether a value is a list, and the texts are its elements, one each: frameworks write a list so.
+fn each_says(texts: &[&str], value: &Value) -> bool {
+    let count = match Token::read(value.as_bytes(), 0) {
+        Ok((Token::Array(count), _)) => usize::try_from(count).unwrap_or(usize::MAX),
+        _ => 0,
+    };
+    if count == 0 || count != texts.len() {
+        return false;
+    }
+    let elements: Vec<Value> = value.decode().unwrap_or_default();
+    elements.iter().zip(texts).all(|(element, text)| any_says([*text].into_iter(), element) == Some(true))
+}
 
 /// Returns the value in a map that only wraps it.
 fn wrapped(value: &Value) -> Option<Value> {
