@@ -421,7 +421,7 @@ impl ToolResult {
         if measure(value.as_bytes(), &limits).is_ok() {
             return value;
         }
-        // A part is nested too deep for a frame, or has too many values: what is left are texts.
+        // A part is nested too deep for a frame, or has too many values: what is left are texts, or the text of the data.
         let not_texts = self.content.iter().enumerate().filter(|(_, block)| block.as_text().is_none());
         let not_texts = not_texts.map(|(n, _)| Cut::new(Cut::CONTENT, format!("/{n}")));
         let texts = self
@@ -431,6 +431,10 @@ impl ToolResult {
         let mut rest = Self { content: texts.collect(), native: self.native.clone(), ..Self::default() };
         rest.cut = self.cut.iter().cloned().chain(self.whole_parts()).chain(not_texts).collect();
         rest.cut.truncate(Self::MAX_BLOCKS);
+        if let Some(structured) = self.structured.as_ref().filter(|_| rest.content.is_empty()) {
+            let text = json_of(structured);
+            rest.content.push(ContentBlock::text(&text[..floor_char(&text, Self::MAX_TEXT)]));
+        }
         rest.written()
     }
 
@@ -964,6 +968,8 @@ mod tests {
         let read = ToolResult::of(&value);
         assert_eq!((read.structured(), read.native()), (None, Some(&native)));
         assert_eq!((&*read.for_model(100).text, read.cut()), ("a", &[Cut::new(Cut::STRUCTURED, "")][..]));
+        let alone = ToolResult::of(&ToolResult::default().with_structured(&deep).to_value());
+        assert_eq!(alone.for_model(1_000).text, deep.to_string(), "the data is said as a text");
         let fits = (0..61).fold(json!(1), |inner, _| json!([inner]));
         assert!(
             ToolResult::of(&ToolResult::text("a").with_structured(fits).to_value()).structured().is_some()
