@@ -95,6 +95,14 @@ fn random_text(seed: u64) -> String {
     random.into_text()
 }
 
+#[test]
+fn failure_with_data_alone_says_the_data() {
+    let mut failed = RapResult::default();
+    failed.is_error = true;
+    failed.result = failed.result.with_structured(serde_json::json!({"reason": "no quota"}));
+    assert_eq!(failed.into_outcome().unwrap_err().message(), r#"{"reason":"no quota"}"#);
+}
+
 /// The documents that the tool of a client returns, one per call.
 type Documents = Arc<Mutex<VecDeque<String>>>;
 

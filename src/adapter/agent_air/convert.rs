@@ -53,7 +53,7 @@ impl Document {
         let result = self.to_result();
         match self.is_error() {
             false => Ok(result.to_value()),
-            true => Err(ToolError::of_result(&result, Public::text, ToolError::LOCAL_MESSAGE)),
+            true => Err(ToolError::of_result(&result, Public::words, ToolError::LOCAL_MESSAGE)),
         }
     }
 

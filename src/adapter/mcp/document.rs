@@ -91,7 +91,7 @@ impl CallToolResult {
         if !self.is_error {
             return Ok(self.result.to_value());
         }
-        Err(ToolError::of_result(&self.result, Public::text, "the tool reports an error without a text"))
+        Err(ToolError::of_result(&self.result, Public::words, "the tool reports an error without a text"))
     }
 
     /// Returns the document.

@@ -89,6 +89,6 @@ impl RapResult {
         if !self.is_error {
             return Ok(self.result.to_value());
         }
-        Err(ToolError::of_result(&self.result, Public::text, "the tool reports an error without a text"))
+        Err(ToolError::of_result(&self.result, Public::words, "the tool reports an error without a text"))
     }
 }

@@ -6,6 +6,8 @@
 
 use serde_json::Value as Json;
 
+#[cfg(feature = "runtime")]
+use super::view::json_of;
 use super::{
     Audience, ContentBlock, ToolResult,
     block::audience_of_json,
@@ -40,6 +42,13 @@ impl Public {
     pub(crate) fn text(&self) -> Option<String> {
         let texts: Vec<&str> = self.0.content().iter().filter_map(|block| block.as_text()).collect();
         Some(texts.join("\n")).filter(|text| !text.trim().is_empty())
+    }
+
+    /// Returns its texts, or the JSON of its structured data if it has none.
+    pub(crate) fn words(&self) -> Option<String> {
+        let data =
+            || self.0.structured().filter(|data| !data.is_nil()).map(|data| json_of(data).into_owned());
+        self.text().or_else(data)
     }
 
     /// Returns its first text that is not empty.

@@ -50,7 +50,7 @@ impl ToolCall {
     }
 
     /// Returns the outcome of the call, or `None` if its status is not final. A failed call is `execution_error` with its
-    /// first text, otherwise its title, as message, and the result as partial result.
+    /// first text as message, otherwise the JSON of its output, otherwise its title, and the result as partial result.
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcome_with(|_| TerminalOutput::default())
     }
@@ -64,7 +64,9 @@ impl ToolCall {
             CallStatus::Completed => Some(Ok(self.result_with(terminal).to_value())),
             CallStatus::Failed => {
                 let result = self.result_with(terminal);
-                let text = |public: &Public| public.first_text().map(str::to_owned).or_else(|| self.title());
+                let text = |public: &Public| {
+                    public.first_text().map(str::to_owned).or_else(|| public.words()).or_else(|| self.title())
+                };
                 Some(Err(ToolError::of_result(&result, text, "the agent's tool failed")))
             }
             _ => None,
