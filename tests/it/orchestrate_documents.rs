@@ -313,10 +313,13 @@ fn widget_is_written_only_in_the_form_of_its_system() {
 }
 
 #[test]
-fn document_that_is_no_object_is_refused() {
-    for (text, is_json) in [("", false), ("nonsense", false), ("[]", true), ("5", true)] {
+fn document_that_is_no_json_is_refused_and_one_that_is_no_object_is_a_text() {
+    for text in ["", "nonsense"] {
         let error = CallToolResult::read(text).unwrap_err();
-        assert_eq!(matches!(error, DocumentError::NotAnObject), is_json, "{text:?}: {error}");
+        assert!(matches!(error, DocumentError::NotJson { .. }), "{text:?}: {error}");
+    }
+    for (text, says) in [("[1,{}]", "[1,{}]"), ("5", "5"), ("\"done\"", "done")] {
+        assert_eq!(CallToolResult::read(text).unwrap().result.for_model(100).text, says);
     }
 }
 

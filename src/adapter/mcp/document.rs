@@ -6,7 +6,7 @@ use crate::{
     BlockKind, ContentBlock, DataSchema, Media, Native, Outcome, SchemaError, ToolError, ToolResult,
     ToolSystem, Value,
     adapter::{
-        json::{DocumentError, object},
+        json::{DocumentError, object, value},
         orchestrate,
     },
     tool::public::Public,
@@ -33,7 +33,7 @@ pub struct CallToolResult {
     pub result: ToolResult,
     /// Whether the tool reports an error (`isError`). The model reads the result of such a call too.
     pub is_error: bool,
-    /// Whether the document is a plain object, which was read as a text.
+    /// Whether the document is a plain value, which was read as a text.
     pub(in crate::adapter::mcp) is_bare: bool,
 }
 
@@ -49,7 +49,8 @@ impl CallToolResult {
     /// string in `content` is a text block, and so is a `content` that is a string. `structuredContent` that is null is
     /// [structured](ToolResult::structured) data; if the key is missing, there is none.
     ///
-    /// A document that has only keys of its own is the plain result of a handler: its JSON becomes a text.
+    /// A document that has only keys of its own, or is no object, is the plain result of a handler: its JSON becomes a
+    /// text. One that is no object is not kept as the native document.
     ///
     /// The widget is `_meta["com.ibm.orchestrate/widget"]`, otherwise the key `widget` if it is an object. The document
     /// is that of [`ToolSystem::WXO`] if it has one of these, another key of `_meta` that starts with
@@ -58,9 +59,12 @@ impl CallToolResult {
     /// The text's size is not limited here.
     ///
     /// # Errors
-    /// Any [`DocumentError`]. No other document is refused.
+    /// Any [`DocumentError`] but `NotAnObject`. No other document is refused.
     pub fn read(json: &str) -> Result<Self, DocumentError> {
-        let document = object(json)?;
+        let document = match value(json)? {
+            Json::Object(document) => document,
+            plain => return Ok(Self { result: plain_text(&plain), is_error: false, is_bare: true }),
+        };
         let is_bare = is_bare(&document);
         let mut result = match is_bare {
             true => ToolResult::text(said_by(&document)),
@@ -167,6 +171,11 @@ fn is_bare(document: &Map<String, Json>) -> bool {
 /// Returns whether a key says how a result is to be read, and nothing of what it says.
 fn is_frame(key: &str) -> bool {
     ["_meta", "isError", "resultType", "content", "structuredContent"].contains(&key)
+}
+
+/// Returns a plain result that is no object, as a text.
+fn plain_text(plain: &Json) -> ToolResult {
+    ToolResult::text(plain.as_str().map_or_else(|| plain.to_string(), str::to_owned))
 }
 
 /// Returns the JSON of a plain result.
