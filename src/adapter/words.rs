@@ -9,17 +9,40 @@ use crate::{tool::public, value::prefix};
 const MAX_WORDS: usize = 1_024;
 
 /// The members in which programs write the reason of a failure, the most precise ones first.
-const REASONS: [&str; 9] =
-    ["details", "detail", "message", "msg", "reason", "error_description", "description", "error", "title"];
+const REASONS: [&str; 10] = [
+    "details",
+    "detail",
+    "message",
+    "msg",
+    "reason",
+    "cause",
+    "error_description",
+    "description",
+    "error",
+    "title",
+];
 
 /// How many errors inside one another are looked through for their reason.
 const MAX_LEVELS: usize = 4;
 
 /// Returns a text on one line.
 pub(super) fn line(text: &str) -> String {
-    let words = text.split(|it: char| it.is_whitespace() || it.is_control());
-    let words = words.map(|word| word.chars().filter(|it| !is_invisible(*it)).collect::<String>());
-    bounded(&words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" "))
+    let mut line = String::new();
+    let mut is_between = false;
+    for it in text.chars().filter(|it| !is_invisible(*it)) {
+        if it.is_whitespace() || it.is_control() {
+            is_between = !line.is_empty();
+            continue;
+        }
+        if std::mem::take(&mut is_between) {
+            line.push(' ');
+        }
+        line.push(it);
+        if line.len() > MAX_WORDS {
+            break;
+        }
+    }
+    bounded(&line)
 }
 
 /// Returns what a JSON-RPC error says: its message, and its data. `None` if it says nothing.
@@ -38,30 +61,70 @@ pub(super) fn of_rpc(message: &str, data: Option<&Json>) -> Option<String> {
 /// Returns what a value says that stands for an error: a text, an error of JSON-RPC, or anything else.
 #[cfg(any(test, feature = "acp"))]
 pub(super) fn of_error(error: &Json) -> String {
-    let said = match error["message"].as_str() {
-        Some(message) => of_rpc(message, error.get("data")),
-        None => details(error),
-    };
-    said.unwrap_or_else(|| "no reason is given".to_owned())
+    reason_of(error).unwrap_or_else(|| "no reason is given".to_owned())
 }
 
-/// Returns the reason in the data of an error: a text, the member that has the reason, or the JSON.
-fn details(data: &Json) -> Option<String> {
-    let mut public = data.clone();
-    public::strip(&mut public);
-    let mut reason = &public;
-    for _ in 0..MAX_LEVELS {
-        match REASONS.iter().find_map(|key| reason.get(*key).filter(|it| it.is_string() || it.is_object())) {
-            Some(inner) => reason = inner,
-            None => break,
+/// Returns what a value says that stands for an error, if it says anything.
+#[cfg(any(test, feature = "acp", feature = "mcp"))]
+pub(super) fn reason_of(error: &Json) -> Option<String> {
+    match error["message"].as_str().filter(|message| !line(message).is_empty()) {
+        Some(message) => of_rpc(message, error.get("data")),
+        None => {
+            let own = reason(&public(error), MAX_LEVELS);
+            own.or_else(|| error.get("data").and_then(details)).or_else(|| details(error))
         }
     }
-    let text = match reason {
-        Json::Null => String::new(),
-        Json::String(text) => line(text),
+}
+
+/// Returns a value of another program on one line: a text, or the JSON. It has nothing that is for the model alone.
+#[cfg(any(test, all(any(feature = "acp", feature = "mcp"), unix)))]
+pub(super) fn of_value(value: &Json) -> String {
+    match public(value) {
+        Json::String(text) => line(&text),
         other => line(&other.to_string()),
-    };
-    (!text.is_empty() && text != "{}" && text != "[]").then_some(text)
+    }
+}
+
+/// Returns the reason in the data of an error: a text, the first member that has a reason, or the JSON.
+fn details(data: &Json) -> Option<String> {
+    let mut data = public(data);
+    let reason = reason(&data, MAX_LEVELS);
+    if let Json::Object(fields) = &mut data {
+        fields.retain(|key, _| key != "code");
+    }
+    reason.or_else(|| Some(line(&data.to_string())).filter(|_| says_anything(&data)))
+}
+
+/// Returns the text that has the reason. An empty one is passed over.
+fn reason(value: &Json, levels: usize) -> Option<String> {
+    match value {
+        Json::String(text) => Some(line(text)).filter(|text| !text.is_empty()),
+        Json::Object(fields) if levels > 0 => {
+            REASONS.iter().find_map(|key| reason(fields.get(*key)?, levels - 1))
+        }
+        _ => None,
+    }
+}
+
+/// Returns whether a value has more than empty texts and containers.
+fn says_anything(value: &Json) -> bool {
+    match value {
+        Json::Null => false,
+        Json::String(text) => !text.trim().is_empty(),
+        Json::Array(items) => items.iter().any(says_anything),
+        Json::Object(fields) => fields.values().any(says_anything),
+        Json::Bool(_) | Json::Number(_) => true,
+    }
+}
+
+/// Returns a value without the blocks for the model alone.
+fn public(value: &Json) -> Json {
+    if public::is_hidden(value) {
+        return Json::Null;
+    }
+    let mut public = value.clone();
+    public::strip(&mut public);
+    public
 }
 
 fn bounded(text: &str) -> String {
@@ -167,6 +230,27 @@ mod tests {
         assert_eq!(of_error(&json!("ENOENT")), "ENOENT");
         assert_eq!(of_error(&json!({"message": "a", "data": "b"})), "a: b");
         assert_eq!(of_error(&json!(null)), "no reason is given");
+    }
+
+    #[test]
+    fn first_member_that_says_anything_is_the_reason() {
+        for (error, says) in [
+            (json!({"message": "", "cause": "no quota"}), "no quota"),
+            (json!({"message": " ", "data": {"a": 1}}), r#"{"a":1}"#),
+            (json!({"details": {}, "error": {"message": "", "reason": "no quota"}}), "no quota"),
+            (json!(["no", "quota"]), r#"["no","quota"]"#),
+            (json!({"code": -7, "message": ""}), "no reason is given"),
+            (json!({"code": 7, "errors": ["no quota"]}), r#"{"errors":["no quota"]}"#),
+        ] {
+            assert_eq!(of_error(&error), says, "{error}");
+        }
+    }
+
+    #[test]
+    fn value_for_the_model_alone_is_left_out() {
+        let hidden = json!({"type": "text", "text": "planted", "annotations": {"audience": ["assistant"]}});
+        assert_eq!(of_value(&hidden), "null");
+        assert_eq!(of_value(&json!({"a": hidden, "b": "\u{1b}[2J"})), r#"{"b":"\u001b[2J"}"#);
     }
 
     #[test]
