@@ -132,6 +132,13 @@ async fn acp_c14_agent_of_another_version_is_left_with_a_message() {
 }
 
 #[tokio::test]
+async fn acp_c14_agent_that_names_no_version_is_left_with_a_message() {
+    let script = AgentScript::new("acp-no-version");
+    let error = script.agent("", "initialize() { answer \"$1\" '{}'; }").await.unwrap_err().to_string();
+    assert!(error.ends_with("it names no version of the protocol in its answer to `initialize`"), "{error}");
+}
+
+#[tokio::test]
 async fn acp_c14_agent_of_a_file_gets_its_folder_environment_and_what_it_may_use() {
     let script = AgentScript::new("acp-file");
     let more = r#"env > "$0.env"; pwd > "$0.pwd""#;
@@ -179,16 +186,17 @@ async fn agent_that_demands_a_sign_in_is_left_with_the_ways_it_offers() {
     assert!(error.ends_with(
         "demands a sign-in: sign in with the agent's own program, or pass an API key on to it (`env` of a tools.toml, \
          --agent-env on the command line), then start this again; it offers: Log in with a browser, key, \
-         Use a key (pass API_KEY on to the agent)"
+         Use a key (pass API_KEY on to the agent); it says: Authentication required"
     ), "{error}");
 }
 
 #[tokio::test]
 async fn agent_that_demands_a_sign_in_at_a_prompt_or_at_its_start_is_understood() {
     let script = AgentScript::new("acp-sign-in-late");
-    let agent = script.agent(r#"fail "$1" -32000 'Authentication required'"#, "").await.unwrap();
+    let agent = script.agent(r#"fail "$1" -32000 'the license\n\u001b[2J has expired'"#, "").await.unwrap();
     let error = prompt(&agent, "hello", context()).await.unwrap_err();
     assert!(error.message().contains("demands a sign-in: sign in with"), "{error:?}");
+    assert!(error.message().ends_with("; it says: the license [2J has expired"), "{error:?}");
     let script = AgentScript::new("acp-sign-in-first");
     let more = r#"initialize() { fail "$1" -32000 'Authentication required'; }"#;
     let error = script.agent("", more).await.unwrap_err().to_string();

@@ -177,8 +177,12 @@ impl Connection {
         let answer = answer.await.map_err(|error| self.live.refused(name, "initialize", &error))?;
         let version = &answer["protocolVersion"];
         if version.as_u64() != Some(VERSION) {
-            let reason =
-                format!("it speaks version {} of the protocol, and not version {VERSION}", shown(version));
+            let reason = match version {
+                Json::Null => "it names no version of the protocol in its answer to `initialize`".to_owned(),
+                version => {
+                    format!("it speaks version {} of the protocol, and not version {VERSION}", shown(version))
+                }
+            };
             return Err(AcpError::protocol(name, reason));
         }
         self.live.has_http = answer["agentCapabilities"]["mcpCapabilities"]["http"] == true;
@@ -269,8 +273,12 @@ impl Live {
 
     /// Returns the demand for a sign-in that an error of the agent is, whatever it answers.
     pub(super) fn demand(&self, name: &str, error: &agent_client_protocol::Error) -> Option<AcpError> {
-        (error.code == ErrorCode::AUTH_REQUIRED)
-            .then(|| AcpError::SignInRequired { agent: name.to_owned(), ways: self.ways.to_vec() })
+        let said = || words::of_rpc(&error.message, error.data.as_ref());
+        (error.code == ErrorCode::AUTH_REQUIRED).then(|| AcpError::SignInRequired {
+            agent: name.to_owned(),
+            ways: self.ways.to_vec(),
+            said: said(),
+        })
     }
 
     fn refused(&self, name: &str, method: &str, error: &agent_client_protocol::Error) -> AcpError {

@@ -70,14 +70,17 @@ pub enum AcpError {
     /// The agent demands that a person signs in first.
     #[error(
         "agent {agent:?} demands a sign-in: sign in with the agent's own program, or pass an API key on to it (`env` of a \
-         tools.toml, --agent-env on the command line), then start this again{}",
-        offers(.ways)
+         tools.toml, --agent-env on the command line), then start this again{}{}",
+        offers(.ways),
+        says(.said)
     )]
     SignInRequired {
         /// The agent's name.
         agent: String,
         /// The ways to sign in, in the agent's words.
         ways: Vec<String>,
+        /// What the agent says about it, on one line.
+        said: Option<String>,
     },
     /// It does not behave as an agent.
     #[error("agent {agent:?}: {reason}{}", said(.stderr))]
@@ -120,6 +123,10 @@ fn said(stderr: &[u8]) -> String {
     let lines = shown_lines(stderr);
     let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
     if last.is_empty() { String::new() } else { format!("; it wrote: {}", last.join(" | ")) }
+}
+
+fn says(said: &Option<String>) -> String {
+    said.as_ref().map(|said| format!("; it says: {said}")).unwrap_or_default()
 }
 
 fn offers(ways: &[String]) -> String {
