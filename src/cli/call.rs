@@ -152,7 +152,7 @@ fn parameters(given: &str) -> Result<Value, Failure> {
         io::stdin().lock().take(LONGEST_JSON).read_to_string(&mut text)?;
     }
     Value::from_json(if given == "-" { &text } else { given })
-        .map_err(|error| Failure::usage(format!("the arguments are not valid JSON: {error}")))
+        .map_err(|error| Failure::usage(format!("the arguments cannot be read as JSON: {error}")))
 }
 
 /// One call and the state around it.

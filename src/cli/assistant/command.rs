@@ -83,7 +83,7 @@ pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
     match Value::from_json(text) {
         Ok(body) => read(&body).map_err(|wrong| CommandError { id: id_of(text.as_bytes(), &[]), ..wrong }),
         Err(error) => {
-            let wrong = CommandError::new("not_json", format!("not valid JSON: {error}"));
+            let wrong = CommandError::new("not_json", format!("cannot be read as JSON: {error}"));
             unreadable(text.as_bytes(), &[], wrong)
         }
     }
