@@ -237,6 +237,49 @@ async fn answer_that_cannot_be_read_ends_its_call_with_the_reason() {
 }
 
 #[tokio::test]
+async fn server_that_ends_before_it_has_listed_its_tools_is_noticed_at_once() {
+    let script = Script::new("mcp-ends-listing");
+    let after_initialize = r#"answer() {
+        printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$1" "$2"; echo 'no such file' >&2; exit 4; }"#;
+    let error = script.server(":", after_initialize).await.unwrap_err().to_string();
+    assert_eq!(error, "MCP server \"fake\" ended (exit status: 4); it wrote: no such file");
+    let error =
+        script.server(":", "list() { echo 'no such table' >&2; exit 3; }").await.unwrap_err().to_string();
+    assert_eq!(error, "MCP server \"fake\" ended (exit status: 3); it wrote: no such table");
+}
+
+#[tokio::test]
+async fn result_that_is_no_object_is_a_text_and_reported() {
+    let script = Script::new("mcp-no-object");
+    for (result, says) in [("[1,{}]", "[1,{}]"), ("7", "7"), ("\"done\"", "done")] {
+        let tools = script.server(&format!("answer \"$1\" '{result}'"), "").await.unwrap();
+        let warned = Arc::new(Mutex::new(0));
+        let report = Arc::clone(&warned);
+        let context = context().with_warnings(move |_| *report.lock().unwrap() += 1);
+        let value = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
+        assert_eq!((&*ToolResult::of(&value).for_model(100).text, *warned.lock().unwrap()), (says, 1));
+        tools.close().await;
+    }
+}
+
+#[tokio::test]
+async fn error_with_structured_data_alone_says_the_data() {
+    let script = Script::new("mcp-data-error");
+    let body = r#"answer "$1" '{"content":[],"structuredContent":{"reason":"no quota"},"isError":true}'"#;
+    let tools = script.server(body, "").await.unwrap();
+    assert_eq!(error(&tools).await, (ErrorCode::EXECUTION_ERROR, r#"{"reason":"no quota"}"#.to_owned()));
+}
+
+#[tokio::test]
+async fn structured_data_that_is_too_deep_for_a_frame_is_a_text() {
+    let script = Script::new("mcp-deep-data");
+    let deep = format!("{{\"a\":{}1{}}}", "[".repeat(80), "]".repeat(80));
+    let body = format!("answer \"$1\" '{{\"structuredContent\":{deep}}}'");
+    let tools = script.server(&body, "").await.unwrap();
+    assert_eq!(ToolResult::of(&call(&tools).await.unwrap()).for_model(1_000).text, deep);
+}
+
+#[tokio::test]
 async fn plain_object_as_a_result_is_a_text_and_reported() {
     let script = Script::new("mcp-bare");
     let tools = script.server(r#"answer "$1" '{"temperature":21,"_meta":{"a":1}}'"#, "").await.unwrap();

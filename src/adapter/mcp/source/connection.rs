@@ -58,6 +58,9 @@ const LIST_LIMIT: Duration = Duration::from_secs(30);
 /// How long a server that has closed its output may take to end, so that its status can be reported.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 
+/// How long how a server has ended is awaited.
+const END_GRACE: Duration = Duration::from_secs(2);
+
 /// The most calls that are being sent at once.
 const MAX_POSTS: usize = 64;
 
@@ -239,19 +242,46 @@ impl Connection {
     /// # Cancel safety
     /// Safe.
     pub(super) async fn ended(&mut self) -> String {
+        match self.exit().await {
+            Some(exit) => how_it_ended(&exit),
+            None => self.end_without_exit().to_owned(),
+        }
+    }
+
+    /// Resolves when the server has ended before it could be used, with the error.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(super) async fn failed(&mut self, server: &str) -> McpError {
+        if let Some(exit) = self.exit().await {
+            return McpError::Ended { server: server.to_owned(), exit };
+        }
+        let reason = self.live.requests.failure().unwrap_or_else(|| self.end_without_exit().to_owned());
+        let stderr = self.child.as_ref().map(Child::stderr).unwrap_or_default();
+        McpError::Protocol { server: server.to_owned(), reason, stderr }
+    }
+
+    fn end_without_exit(&self) -> &'static str {
+        if self.child.is_some() { "it closed its output" } else { "the connection ended" }
+    }
+
+    /// Resolves when the server has ended or is no longer reachable, with its status if there is one.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    async fn exit(&mut self) -> Option<Exit> {
         let Some(child) = &mut self.child else {
             self.live.requests.disconnected().await;
-            return "the connection ended".to_owned();
+            return None;
         };
-        let exit = tokio::select! {
+        tokio::select! {
             exit = child.wait() => {
                 // What it wrote before it ended is still read.
                 let _ = timeout(EXIT_GRACE, self.live.requests.disconnected()).await;
                 exit.ok()
             }
             () = self.live.requests.disconnected() => timeout(EXIT_GRACE, child.wait()).await.ok().and_then(Result::ok),
-        };
-        exit.map_or_else(|| "it closed its output".to_owned(), |exit| how_it_ended(&exit))
+        }
     }
 
     /// Ends the server.
@@ -314,7 +344,7 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
     let request = ClientRequest::ListToolsRequest(request);
     let fail = |reason: String| McpError::protocol(&shared.name, reason);
     let sent = live.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
-    let handle = sent.map_err(|error| fail(error.to_string()))?;
+    let Ok(handle) = sent else { return Err(ended(shared).await) };
     let answer = timeout(LIST_LIMIT, answered).await;
     live.requests.forget(&handle.id);
     match answer {
@@ -331,9 +361,15 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
         Ok(Ok(Answer::Unreadable(reason))) => Err(fail(format!("its tool list cannot be read: {reason}"))),
         Ok(Ok(Answer::TooLarge(size))) => Err(fail(format!("its tool list has {size} bytes"))),
         Ok(Ok(Answer::Ended(reason))) => Err(fail(format!("it lists no tools: {reason}"))),
-        Ok(_) => Err(fail("it ended".to_owned())),
+        Ok(_) => Err(ended(shared).await),
         Err(_) => Err(fail(format!("it did not list its tools within {} s", LIST_LIMIT.as_secs()))),
     }
+}
+
+/// Returns the error of a server that has ended. Whoever watches the server has had the time to say how, then.
+async fn ended(shared: &Shared) -> McpError {
+    sleep(END_GRACE).await;
+    McpError::protocol(&shared.name, "it ended")
 }
 
 /// Describes why no connection was made. `rmcp`'s own texts name its types.
@@ -351,10 +387,13 @@ fn plain(error: &ClientInitializeError) -> String {
         ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
             let versions: Vec<_> =
                 server_supported.iter().take(MAX_NAMED).map(|it| words::line(it.as_str())).collect();
-            format!(
-                "it speaks no version of the protocol that toolbridge speaks, but {}",
-                versions.join(", ")
-            )
+            match versions.is_empty() {
+                true => "it names no version of the protocol that it speaks".to_owned(),
+                false => format!(
+                    "it speaks no version of the protocol that toolbridge speaks, but {}",
+                    versions.join(", ")
+                ),
+            }
         }
         ClientInitializeError::ConflictInitResponseId(..)
         | ClientInitializeError::UncorrelatedErrorResponse { .. } => {

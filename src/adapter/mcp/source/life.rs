@@ -81,8 +81,13 @@ async fn start_and_list(shared: &Arc<Shared>) -> Result<(Connection, Toolset), M
     let deadline = Instant::now() + shared.settings.start_limit;
     let mut connection = Connection::start(shared, deadline).await?;
     connection.subscribe(shared).await;
-    let tools = list(shared, &connection.live, deadline).await?;
-    Ok((connection, tools))
+    let live = connection.live.clone();
+    let listed = tokio::select! {
+        biased;
+        listed = list(shared, &live, deadline) => listed,
+        error = connection.failed(&shared.name) => Err(error),
+    };
+    Ok((connection, listed?))
 }
 
 /// Serves a connection until it ends, and returns why, or until the source is closed.
