@@ -11,10 +11,8 @@ use crate::value::{TextSize, measured, repaired, without_mark};
 
 #[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
 pub(super) mod head;
-
-/// The most values of one message: what a protocol's crate builds of them has up to 200 bytes for each.
 #[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
-pub(super) const MAX_MESSAGE_VALUES: usize = 250_000;
+pub(super) mod id;
 
 /// Why a document of another system cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,14 +49,22 @@ pub enum DocumentError {
         /// The limit: [`MAX_VALUES`](Self::MAX_VALUES).
         limit: usize,
     },
+    /// The id of a message is too long.
+    #[error("the id of the message has {size} bytes; the limit is {limit}")]
+    LongId {
+        /// Its size in bytes.
+        size: usize,
+        /// The limit, in bytes.
+        limit: usize,
+    },
 }
 
 impl DocumentError {
     /// The deepest nesting that is read, in levels.
     pub const MAX_DEPTH: usize = 120;
 
-    /// The most values that are read, keys included: one byte of a document can take forty in memory.
-    pub const MAX_VALUES: usize = crate::Limits::VALUES;
+    /// The most values that are read, keys included: what is built of a document has up to 200 bytes for each.
+    pub const MAX_VALUES: usize = 250_000;
 }
 
 /// Reads a document that is an object.
@@ -93,14 +99,11 @@ pub(super) fn value(text: &str) -> Result<Json, DocumentError> {
 /// # Errors
 /// `TooDeep` or `TooManyValues`.
 pub(super) fn measure(text: &str) -> Result<(), DocumentError> {
-    measure_within(text, DocumentError::MAX_VALUES)
-}
-
-fn measure_within(text: &str, limit: usize) -> Result<(), DocumentError> {
     let TextSize { depth, values } = measured(text);
     if depth > DocumentError::MAX_DEPTH {
         return Err(DocumentError::TooDeep { depth, limit: DocumentError::MAX_DEPTH });
     }
+    let limit = DocumentError::MAX_VALUES;
     if values > limit {
         return Err(DocumentError::TooManyValues { values, limit });
     }
@@ -116,7 +119,17 @@ pub(super) fn message(bytes: &[u8]) -> Result<Cow<'_, str>, DocumentError> {
     let text =
         std::str::from_utf8(bytes).map_err(|error| DocumentError::NotUtf8 { offset: error.valid_up_to() })?;
     let text = without_mark(text);
-    measure_within(text, MAX_MESSAGE_VALUES)?;
+    id::check(text)?;
+    checked(text)
+}
+
+/// Returns a text of another program as one that every JSON reader takes. Nothing is built of it.
+///
+/// # Errors
+/// Any [`DocumentError`] but `NotAnObject`.
+#[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
+pub(super) fn checked(text: &str) -> Result<Cow<'_, str>, DocumentError> {
+    measure(text)?;
     let text = repaired(text);
     match serde_json::from_str::<IgnoredAny>(&text) {
         Ok(_) => Ok(text),
@@ -151,7 +164,7 @@ mod tests {
         assert!(matches!(read(&"[".repeat(1_000_000)), Err(DocumentError::TooDeep { depth: 1_000_000, .. })));
         let many = format!("{{\"a\":[{}0]}}", "0,".repeat(DocumentError::MAX_VALUES));
         let error = read(&many).unwrap_err().to_string();
-        assert!(error.contains("1000004 values; the limit is 1000000"), "{error}");
+        assert!(error.contains("250004 values; the limit is 250000"), "{error}");
         // Inside a string nothing counts.
         assert!(read(&json!({"a": "[{,:\\\"".repeat(200_000)}).to_string()).is_ok());
     }
@@ -175,13 +188,15 @@ mod tests {
     #[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
     #[test]
     fn message_that_cannot_be_read_is_refused_with_its_reason() {
-        let many = format!("[{}0]", "0,".repeat(MAX_MESSAGE_VALUES));
+        let many = format!("[{}0]", "0,".repeat(DocumentError::MAX_VALUES));
         let deep = "[".repeat(DocumentError::MAX_DEPTH + 1);
+        let long = format!("{{\"id\": \"{}\"}}", "x".repeat(255));
         for (bytes, says) in [
             (&b"{\"a\": \"\xff\"}"[..], "is not UTF-8, from byte 7 on"),
             (b"{\"a\": tru}", "is not JSON"),
             (deep.as_bytes(), "121 levels deep; the limit is 120"),
             (many.as_bytes(), "250002 values; the limit is 250000"),
+            (long.as_bytes(), "the id of the message has 257 bytes; the limit is 256"),
         ] {
             let error = message(bytes).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

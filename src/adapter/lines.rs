@@ -4,8 +4,8 @@ use std::io;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 
-/// The bytes that are kept of the start and of the end of a line that is too long. The id of its request is there.
-const ENDS: usize = 256;
+/// The bytes that are kept of the start and of the end of a line that is too long. The id and the method are there.
+const ENDS: usize = 1 << 10;
 
 /// The most bytes over the limit that one line may have, and be skipped.
 const MAX_SKIPPED: usize = 64 << 20;
@@ -107,7 +107,7 @@ mod tests {
     #[tokio::test]
     async fn long_line_keeps_its_ends_only() {
         let long = format!("{{\"id\":7,{}\"id\":8}}\nnext\n", "x".repeat(1 << 20));
-        let lines = all(long.as_bytes(), 1000).await;
+        let lines = all(long.as_bytes(), 10_000).await;
         let Line::TooLong { size, start, end } = &lines[0] else { panic!("{:?}", lines[0]) };
         assert_eq!(*size, long.len() - "\nnext\n".len());
         assert!(start.starts_with(b"{\"id\":7,x") && end.ends_with(b"x\"id\":8}"));

@@ -575,6 +575,7 @@ async fn acp_c13_junk_is_skipped_and_half_lines_are_joined() {
     // Whoever sent a request with an id that can be read waits for an answer.
     for (id, code, says) in [
         (json!(1), -32600, "not a request of JSON-RPC 2.0"),
+        (json!(1.5), -32601, "not offered"),
         (json!(1), -32700, "200001 levels deep; the limit is 120"),
         (json!(2), -32700, "the limit is 8388608"),
         (json!(null), -32600, "batches are not supported"),
@@ -592,6 +593,48 @@ async fn acp_c13_junk_is_skipped_and_half_lines_are_joined() {
     // A newline in a text is escaped.
     editor.prompt(json!([["say", "two\nlines"]])).await;
     assert_eq!(editor.said().await, "two\nlines");
+    assert_eq!(editor.reason().await, "end_turn");
+}
+
+#[tokio::test]
+async fn acp_c13_request_is_answered_with_its_id_wherever_it_stands() {
+    let mut editor = Editor::new().await;
+    let long = "x".repeat(8 << 20);
+    for (line, id, says) in [
+        (r#"{"jsonrpc":"2.0","\u0069d":1.5,"method":"x"}"#, json!(1.5), "not offered"),
+        (r#"{"jsonrpc":"2.0","method":"x","params":tru,"\u0069d":"a"}"#, json!("a"), "not JSON"),
+        (
+            &*format!(r#"{{"params":"{long}","id":7,"method":"x","jsonrpc":"2.0"}}"#),
+            json!(7),
+            "the limit is 8388608",
+        ),
+        (
+            &*format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"x"}}"#, "x".repeat(300)),
+            json!(null),
+            "the id of the message has 302 bytes; the limit is 256",
+        ),
+    ] {
+        editor.line(line).await;
+        let refused = editor.next().await;
+        assert_eq!(refused["id"], id, "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains(says), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn acp_c13_question_ends_with_an_error_without_its_id_or_a_batch() {
+    let mut editor = Editor::new().await;
+    editor.prompt(json!([["form"], ["form"]])).await;
+    editor.next().await;
+    editor.line(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no parse"}}"#).await;
+    let said = editor.said().await;
+    assert!(said.contains("no parse"), "{said}");
+    let question = editor.next().await;
+    editor.send(json!([{"jsonrpc": "2.0", "id": question["id"], "result": {"action": "decline"}}])).await;
+    let mut messages = [editor.next().await, editor.next().await];
+    messages.sort_by_key(|it| it["error"].is_object());
+    assert!(messages[0].to_string().contains("batches are not supported"), "{messages:?}");
+    assert_eq!(messages[1]["error"]["message"], "batches are not supported");
     assert_eq!(editor.reason().await, "end_turn");
 }
 

@@ -484,6 +484,30 @@ async fn sec_a3_agent_gets_no_tokens_from_the_environment() {
 }
 
 #[tokio::test]
+async fn answer_without_an_id_or_in_a_batch_fails_the_prompt_at_once() {
+    let script = AgentScript::new("acp-no-id");
+    for (answer, says) in [
+        (
+            r#"'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no parse"}}\n'"#,
+            "no parse (-32700)",
+        ),
+        (
+            r#"'[{"jsonrpc":"2.0","id":%s,"result":{}}]\n' "$1""#,
+            "the answer cannot be read: it is a JSON-RPC batch, which ACP does not have (-32603)",
+        ),
+        (
+            r#"'{"jsonrpc":"2.0","id":%s,"error":{"code":"ENOENT","message":"no such file"}}\n' "$1""#,
+            "no such file (ENOENT) (-32603)",
+        ),
+    ] {
+        let agent = script.agent(&format!("printf {answer}"), "").await.unwrap();
+        let error = prompt(&agent, "Work", context()).await.unwrap_err();
+        assert!(error.message().ends_with(&format!("failed: {says}")), "{}", error.message());
+        agent.close().await;
+    }
+}
+
+#[tokio::test]
 async fn failure_of_the_agent_is_the_outcome_of_the_prompt() {
     let script = AgentScript::new("acp-fails");
     let agent = script.agent(r#"say before; fail "$1" -32603 'no quota left'"#, "").await.unwrap();

@@ -228,7 +228,7 @@ fn acp_x3_limits_are_checked_before_a_call_is_read() {
     assert!(ToolCall::read(&nested(limit - 1)).is_ok());
     assert_eq!(ToolCall::read(&nested(limit)).unwrap_err(), DocumentError::TooDeep { depth, limit });
     let many = format!("{{\"content\":[{}0]}}", "0,".repeat(DocumentError::MAX_VALUES));
-    assert!(ToolCall::read(&many).unwrap_err().to_string().contains("the limit is 1000000"));
+    assert!(ToolCall::read(&many).unwrap_err().to_string().contains("the limit is 250000"));
     let fields: Vec<_> = (0..65).map(|n| format!("\"f{n}\":0")).collect();
     assert!(ToolCall::read(&format!("{{{}}}", fields.join(","))).is_err());
     assert!(ToolCall::read("\"Read\"").is_err());

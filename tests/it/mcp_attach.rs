@@ -187,6 +187,7 @@ async fn line_that_is_no_message_is_refused_and_the_next_one_carried() {
     for (line, code) in [
         (r#"{"jsonrpc":"2.0","id":7,"method":"ping","params":{"a":tru}}"#, -32700),
         (&*format!(r#"{{"id":7,"method":"ping","params":"{}"}}"#, "x".repeat(4 << 20)), -32600),
+        (&*format!(r#"{{"params":"{}","id":7,"method":"ping"}}"#, "x".repeat(4 << 20)), -32600),
     ] {
         host.line(line).await;
         let refused = host.next().await;
@@ -304,6 +305,11 @@ fn http(status: &str, more: &str, body: &Json) -> String {
 async fn bridge_goes_on_after_a_404_that_answers_its_request() {
     let (mut input, mut output, bridge) = bridged(|method, id| match method {
         "known" => http("200 OK", "", &json!({"jsonrpc": "2.0", "id": id, "result": {}})),
+        "unnamed" => http(
+            "200 OK",
+            "",
+            &json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "no parse"}}),
+        ),
         // Also to a notification, which nothing answers.
         _ => http(
             "404 Not Found",
@@ -312,7 +318,7 @@ async fn bridge_goes_on_after_a_404_that_answers_its_request() {
         ),
     })
     .await;
-    for (id, method) in [(1, "unknown"), (2, "known")] {
+    for (id, method) in [(1, "unknown"), (2, "known"), (3, "unnamed")] {
         let request = json!({"jsonrpc": "2.0", "id": id, "method": method}).to_string();
         let notification = json!({"jsonrpc": "2.0", "method": "notifications/unknown"}).to_string();
         input.write_all(format!("{notification}\n{request}\n").as_bytes()).await.unwrap();

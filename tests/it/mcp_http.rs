@@ -370,6 +370,30 @@ async fn answer_that_ends_early_fails_its_call_alone() {
 }
 
 #[tokio::test]
+async fn call_that_is_answered_without_a_message_fails_at_once() {
+    let server = Server::start(|_, calls| match calls {
+        1 => status("202 Accepted", ""),
+        2 => status("204 No Content", ""),
+        3 => ok(
+            "application/json",
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no parse"}}"#,
+        ),
+        _ => ok("application/json", r#"[{"jsonrpc":"2.0","id":null,"error":{}}]"#),
+    });
+    let server = server.await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    for says in [
+        "answered the request with HTTP 202 and without a message",
+        "answered the request with HTTP 204 and without a message",
+        "no parse (MCP error -32700)",
+        "it is a JSON-RPC batch, which MCP does not have since version 2025-06-18",
+    ] {
+        let error = error(&tools).await;
+        assert!(error.ends_with(says), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn call_that_reaches_no_server_has_not_started() {
     let server = Server::start(|request, _| request.answer(&json!({"content": []}))).await;
     let tools = mcp::http(&server.url).name("far").await.unwrap();

@@ -269,11 +269,15 @@ async fn bad_input_is_refused_and_the_connection_lives() {
         "[".repeat(200),
         "]".repeat(200)
     );
+    let long_id = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"ping"}}"#, "x".repeat(300));
     for (line, expected, id) in [
         ("{", -32700, None),
         ("nonsense", -32700, None),
         ("\u{fffd}", -32700, None),
         (r#"{"jsonrpc":"2.0","id":8,"method":"ping","params":{"a":tru}}"#, -32700, Some(json!(8))),
+        (r#"{"jsonrpc":"2.0","\u0069d":8,"method":"ping","params":tru}"#, -32700, Some(json!(8))),
+        (r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#, -32600, Some(json!(1.5))),
+        (&*long_id, -32600, None),
         (r#"{"jsonrpc":"2.0","id":9,"result":{"a":tru}}"#, -32700, None),
         (&*deep, -32600, Some(json!("d"))),
         ("[]", -32600, None),
@@ -359,6 +363,9 @@ async fn line_over_the_limit_is_skipped_and_refused() {
     let answer = host.next().await;
     assert_eq!((code(&answer), &answer["id"]), (-32600, &json!(1)));
     assert!(answer["error"]["message"].as_str().unwrap().contains("4194304"), "{answer}");
+    host.send(&format!(r#"{{"params":{{"name":"{long}"}},"id":7,"method":"tools/call","jsonrpc":"2.0"}}"#))
+        .await;
+    assert_eq!(host.next().await["id"], 7);
     assert_eq!(host.tools().await.len(), 5);
 }
 

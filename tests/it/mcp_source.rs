@@ -237,6 +237,55 @@ async fn answer_that_cannot_be_read_ends_its_call_with_the_reason() {
 }
 
 #[tokio::test]
+async fn error_without_an_id_and_batch_end_the_only_call_at_once() {
+    let script = Script::new("mcp-no-id");
+    for (answer, says) in [
+        (
+            r#"printf '{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no parse"}}\n'"#,
+            "no parse (MCP error -32700)",
+        ),
+        (
+            r#"printf '[{"jsonrpc":"2.0","id":%s,"result":{}}]\n' "$1""#,
+            "cannot be read: it is a JSON-RPC batch",
+        ),
+    ] {
+        let tools = script.server(answer, MODERN).await.unwrap();
+        let (code, message) = error(&tools).await;
+        assert_eq!(code, ErrorCode::EXECUTION_ERROR);
+        assert!(message.contains(says), "{message}");
+        tools.close().await;
+    }
+}
+
+#[tokio::test]
+async fn error_without_an_id_at_the_start_is_its_reason() {
+    let script = Script::new("mcp-no-id-start");
+    let more = r#"answer() { printf '{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no license"}}\n'; }"#;
+    let error = script.server(":", more).await.unwrap_err().to_string();
+    assert!(error.contains("it refuses `initialize`: no license (MCP error -32600)"), "{error}");
+}
+
+#[tokio::test]
+async fn error_without_an_id_is_a_warning_to_several_calls_and_ends_none() {
+    let script = Script::new("mcp-no-id-several");
+    let body = r#"if [ -z "$first" ]; then first=$1; else
+        printf '{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no parse"}}\n'
+        text "$first" a; text "$1" b; fi"#;
+    let tools = script.server(body, "").await.unwrap();
+    let warned = Arc::new(Mutex::new(Vec::new()));
+    let watched = || {
+        let report = Arc::clone(&warned);
+        context().with_warnings(move |text| report.lock().unwrap().push(text))
+    };
+    let tool = "t".parse().unwrap();
+    let call = || tools.execute(&tool, Value::empty(), watched());
+    let (first, second) = tokio::join!(call(), call());
+    assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+    let warned = warned.lock().unwrap();
+    assert!(warned.len() == 2 && warned.iter().all(|it| it.contains("no parse")), "{warned:?}");
+}
+
+#[tokio::test]
 async fn server_that_ends_before_it_has_listed_its_tools_is_noticed_at_once() {
     let script = Script::new("mcp-ends-listing");
     let after_initialize = r#"answer() {
@@ -246,6 +295,17 @@ async fn server_that_ends_before_it_has_listed_its_tools_is_noticed_at_once() {
     let error =
         script.server(":", "list() { echo 'no such table' >&2; exit 3; }").await.unwrap_err().to_string();
     assert_eq!(error, "MCP server \"fake\" ended (exit status: 3); it wrote: no such table");
+}
+
+#[tokio::test]
+async fn request_of_a_server_is_answered_with_its_id() {
+    let script = Script::new("mcp-odd-id");
+    let body = r#"case "$2" in
+        *'"tools/call"'*) mine=$1; printf '{"jsonrpc":"2.0","\\u0069d":1.5,"method":"roots/list"}\n' ;;
+        *) text "$mine" "$1" ;;
+        esac"#;
+    let tools = script.server(body, "").await.unwrap();
+    assert_eq!(ToolResult::of(&call(&tools).await.unwrap()).for_model(100).text, "1.5");
 }
 
 #[tokio::test]

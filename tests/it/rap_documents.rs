@@ -160,5 +160,5 @@ fn rap_x3_limits_are_checked_before_a_document_is_read() {
     assert_eq!(error, RapResultError::Document(DocumentError::TooDeep { depth, limit }));
     let many =
         format!("{{\"type\":\"tool_result\",\"display_as\":[{}0]}}", "0,".repeat(DocumentError::MAX_VALUES));
-    assert!(RapResult::read(&many).unwrap_err().to_string().contains("the limit is 1000000"));
+    assert!(RapResult::read(&many).unwrap_err().to_string().contains("the limit is 250000"));
 }

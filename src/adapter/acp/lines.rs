@@ -6,6 +6,7 @@
 
 use std::{
     borrow::Cow,
+    collections::VecDeque,
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -29,7 +30,11 @@ use tokio::{
 };
 
 use crate::adapter::{
-    json::{self, head},
+    json::{
+        self,
+        head::{Head, as_id},
+        id::{carried, restored},
+    },
     lines::{Line, Lines},
     words,
 };
@@ -52,9 +57,6 @@ const MAX_ANSWERS_BYTES: usize = 32 << 20;
 /// One unit of a share of [`MAX_ANSWERS_BYTES`], in bytes.
 const SHARE_UNIT: usize = 1 << 10;
 
-/// The longest id of a request, in bytes: programs use numbers and UUIDs.
-const MAX_ID: usize = 256;
-
 /// The most lines that are read before what they cause gets its turn.
 const LINES_A_TURN: usize = 64;
 
@@ -63,6 +65,9 @@ const BYTES_A_TURN: usize = 1 << 20;
 
 /// The code of an error that stands for one that cannot be read: an internal error.
 const BAD_ERROR: i32 = -32_603;
+
+/// What is wrong with a batch.
+const BATCH: &str = "it is a JSON-RPC batch, which ACP does not have";
 
 /// The shortest time between two reports of lines that are ignored.
 const REPORT_AGAIN: Duration = Duration::from_secs(10);
@@ -89,8 +94,31 @@ pub(super) struct Message<'a> {
 struct Failure {
     #[serde(rename = "code")]
     _code: i32,
-    #[serde(rename = "message")]
-    _message: String,
+    message: String,
+}
+
+impl Failure {
+    /// Returns whether an error has this form, and says anything.
+    fn is_in(error: &Json) -> bool {
+        error.is_object() && Self::deserialize(error).is_ok_and(|it| !it.message.trim().is_empty())
+    }
+}
+
+/// Returns an error of another form as one that the crate can read. A code that is no number is a part of its words.
+fn readable_error(error: &Json) -> Json {
+    let words = words::of_error(error);
+    let code = &error["code"];
+    match code.as_i64().and_then(|code| i32::try_from(code).ok()) {
+        Some(code) => json!({"code": code, "message": words}),
+        None if code.is_null() => json!({"code": BAD_ERROR, "message": words}),
+        None => json!({"code": BAD_ERROR, "message": format!("{words} ({})", words::of_value(code))}),
+    }
+}
+
+/// Returns the error that stands for an answer that cannot be read.
+fn unreadable_answer(id: &Json, reason: &str) -> String {
+    let error = json!({"code": BAD_ERROR, "message": format!("the answer cannot be read: {reason}")});
+    json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()
 }
 
 /// Reads a member whose value may be `null`.
@@ -104,6 +132,8 @@ pub(super) struct Traffic {
     too_long: AtomicU64,
     bad_errors: AtomicU64,
     waiting: Mutex<Vec<Waiting>>,
+    /// The ids of the requests that this side has sent, and that have no answer.
+    asked: Mutex<Vec<Json>>,
     answered: Notify,
     answers: Arc<Semaphore>,
 }
@@ -115,6 +145,7 @@ impl Default for Traffic {
             too_long: AtomicU64::default(),
             bad_errors: AtomicU64::default(),
             waiting: Mutex::default(),
+            asked: Mutex::default(),
             answered: Notify::default(),
             answers: Arc::new(Semaphore::new(MAX_ANSWERS_BYTES / SHARE_UNIT)),
         }
@@ -194,6 +225,33 @@ impl Traffic {
         }
     }
 
+    fn asked(&self) -> MutexGuard<'_, Vec<Json>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the answer to a request of this side, and returns whether there is such a request.
+    fn answered_by(&self, id: &Json) -> bool {
+        let mut asked = self.asked();
+        let at = asked.iter().position(|it| it == id);
+        at.map(|at| asked.remove(at)).is_some()
+    }
+
+    /// Returns the request that an answer without an id can mean: the only one that this side has sent.
+    fn only_asked(&self) -> Option<Json> {
+        match &**self.asked() {
+            [only] => Some(only.clone()),
+            _ => None,
+        }
+    }
+
+    /// Notes that a line is written.
+    fn writing(&self, line: &str) {
+        let Ok(Message { method: Some(_), id: Some(id), .. }) = serde_json::from_str(line) else { return };
+        if let Ok(id) = serde_json::from_str(id.get()) {
+            self.asked().push(id);
+        }
+    }
+
     /// Notes that a line was written.
     fn written(&self, line: &str) {
         let Ok(Message { method: None, id, .. }) = serde_json::from_str(line) else { return };
@@ -244,6 +302,7 @@ where
         lines: Lines::new(reader, MAX_LINE),
         traffic: Arc::clone(&traffic),
         inspect,
+        stand_ins: VecDeque::new(),
         lines_of_turn: 0,
         bytes_of_turn: 0,
         reported: None,
@@ -252,9 +311,10 @@ where
         let line = incoming.next().await.transpose()?;
         Some((line, incoming))
     });
-    let outgoing = sink::unfold((writer, traffic), async |(mut writer, traffic), mut line: String| {
-        line.push('\n');
-        writer.write_all(line.as_bytes()).await?;
+    let outgoing = sink::unfold((writer, traffic), async |(mut writer, traffic), line: String| {
+        traffic.writing(&line);
+        writer.write_all(restored(&line).as_bytes()).await?;
+        writer.write_all(b"\n").await?;
         writer.flush().await?;
         traffic.written(&line);
         Ok((writer, traffic))
@@ -267,6 +327,8 @@ struct Incoming<R, F> {
     lines: Lines<R>,
     traffic: Arc<Traffic>,
     inspect: F,
+    /// What the crate gets before the next line is read.
+    stand_ins: VecDeque<String>,
     lines_of_turn: usize,
     bytes_of_turn: usize,
     reported: Option<Instant>,
@@ -276,6 +338,9 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
     /// Returns the next line that the protocol's crate handles, or `None` at the end.
     async fn next(&mut self) -> io::Result<Option<String>> {
         loop {
+            if let Some(stand_in) = self.stand_ins.pop_front() {
+                return Ok(Some(stand_in));
+            }
             self.traffic.room().await;
             if self.lines_of_turn >= LINES_A_TURN || self.bytes_of_turn >= BYTES_A_TURN {
                 (self.lines_of_turn, self.bytes_of_turn) = (0, 0);
@@ -290,14 +355,13 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
                         Ok(Some(line)) => return Ok(Some(line)),
                         Ok(None) => continue,
                         Err(NotAMessage(reason)) => {
-                            (&self.traffic.junk, self.stand_in(&text, head::id(&text), &reason))
+                            (&self.traffic.junk, self.stand_in(Head::of(&text), &reason))
                         }
                     }
                 }
                 Line::TooLong { size, start, end } => {
-                    let id = head::id(&start).or_else(|| head::last_id(&end));
                     let reason = format!("it has {size} bytes; the limit is {MAX_LINE}");
-                    (&self.traffic.too_long, self.stand_in(&start, id, &reason))
+                    (&self.traffic.too_long, self.stand_in(Head::of_ends(&start, &end), &reason))
                 }
             };
             ignored.fetch_add(1, Ordering::Relaxed);
@@ -310,16 +374,41 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
 
     /// Returns the message for the crate in place of one that cannot be read, if it has an id: whoever waits for its
     /// answer, or for it as an answer, gets an error.
-    fn stand_in(&self, text: &[u8], id: Option<Json>, reason: &str) -> Option<String> {
-        let id = id?;
-        let message = if head::text(text, "method").is_some() {
-            self.traffic.ask(id.clone(), 0);
-            json!({"jsonrpc": "2.0", "id": id, "method": UNREADABLE, "params": {"reason": reason}})
-        } else {
-            let error = json!({"code": BAD_ERROR, "message": format!("the answer cannot be read: {reason}")});
-            json!({"jsonrpc": "2.0", "id": id, "error": error})
+    fn stand_in(&self, head: Head<'_>, reason: &str) -> Option<String> {
+        let id = carried(head.id()?);
+        if !head.has_method() {
+            self.traffic.answered_by(&id);
+            return Some(unreadable_answer(&id, reason));
+        }
+        self.traffic.ask(id.clone(), 0);
+        let params = json!({"reason": reason});
+        Some(json!({"jsonrpc": "2.0", "id": id, "method": UNREADABLE, "params": params}).to_string())
+    }
+
+    /// Ends the requests that a batch answers, and returns it for the crate, which refuses it.
+    fn batch(&mut self, line: String) -> String {
+        let parts: Vec<Message<'_>> = serde_json::from_str(&line).unwrap_or_default();
+        for answer in parts.iter().filter(|part| part.method.is_none()) {
+            let id = answer.id.and_then(|id| as_id(id.get().as_bytes()));
+            let id = id.or_else(|| self.traffic.only_asked());
+            if let Some(id) = id.filter(|id| self.traffic.answered_by(id)) {
+                self.stand_ins.push_back(unreadable_answer(&id, BATCH));
+            }
+        }
+        self.traffic.ask(Json::Null, line.len());
+        line
+    }
+
+    /// Returns an error without an id as the answer to the only request that has none. Of several, none can be told.
+    fn unnamed(&self, error: &RawValue) -> Option<String> {
+        let error = json::value(error.get()).unwrap_or_default();
+        let words = words::of_error(&error);
+        let Some(id) = self.traffic.only_asked() else {
+            tracing::warn!(peer = self.peer, words, "an error names no request");
+            return None;
         };
-        Some(message.to_string())
+        self.traffic.answered_by(&id);
+        Some(json!({"jsonrpc": "2.0", "id": id, "error": readable_error(&error)}).to_string())
     }
 
     /// Reads a line. Returns it if the crate handles it.
@@ -329,14 +418,18 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
         }
         let line = json::message(text).map_err(|error| NotAMessage(error.to_string()))?;
         if line.trim_start().starts_with('[') {
-            // A batch, which the crate refuses. Other programs begin a line of their logs so.
-            self.traffic.ask(Json::Null, line.len());
-            return Ok(Some(line.into_owned()));
+            // A batch. Other programs begin a line of their logs so.
+            return Ok(Some(self.batch(line.into_owned())));
         }
         // The owner gets the text as it was written.
         let written: &str = std::str::from_utf8(text).unwrap_or(&line);
         let message: Message<'_> = serde_json::from_str(written).map_err(|_| NotAMessage::shape())?;
         let id = message.check()?;
+        match (&message.method, &id, message.error) {
+            (None, Some(id), _) => _ = self.traffic.answered_by(id),
+            (None, None, Some(error)) => return Ok(self.unnamed(error)),
+            _ => {}
+        }
         let inspected = (self.inspect)(&message);
         if matches!(inspected, Inspected::Handled) {
             return Ok(None);
@@ -344,7 +437,12 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
         if let (Some(id), Some(_)) = (&id, &message.method) {
             self.traffic.ask(id.clone(), line.len());
         }
-        if let Inspected::PassedWith(params) = inspected {
+        let params = match inspected {
+            Inspected::PassedWith(params) => Some(params),
+            _ if message.is_carried() => Some(message.params_as_json()),
+            _ => None,
+        };
+        if let (Some(params), Some(_)) = (params, &message.method) {
             let mut passed = json!({"jsonrpc": "2.0", "method": message.method, "params": params});
             if let Some(id) = id {
                 passed["id"] = id;
@@ -365,10 +463,9 @@ impl<R: AsyncRead + Unpin, F: FnMut(&Message<'_>) -> Inspected> Incoming<R, F> {
             let is_answered = fields.contains_key("result") || fields.contains_key("method");
             if is_answered {
                 fields.remove("error"); // it is null
-            } else if Failure::deserialize(&fields["error"]).is_err() {
+            } else if !Failure::is_in(&fields["error"]) {
                 self.traffic.bad_errors.fetch_add(1, Ordering::Relaxed);
-                let words = words::of_error(&fields["error"]);
-                fields["error"] = json!({"code": BAD_ERROR, "message": words});
+                fields["error"] = readable_error(&fields["error"]);
             }
         }
         Ok(message.to_string())
@@ -405,14 +502,17 @@ impl Message<'_> {
             return Err(NotAMessage::shape());
         }
         let Some(id) = self.id else { return Ok(None) };
-        if id.get().len() > MAX_ID {
-            return Err(NotAMessage::shape());
-        }
-        match serde_json::from_str(id.get()) {
-            Ok(id @ Json::String(_)) => Ok(Some(id)),
-            Ok(Json::Number(id)) if id.is_i64() => Ok(Some(Json::Number(id))),
-            _ => Err(NotAMessage::shape()),
-        }
+        as_id(id.get().as_bytes()).map(|id| Some(carried(id))).ok_or_else(NotAMessage::shape)
+    }
+
+    /// Returns whether its id has another form for the crate.
+    fn is_carried(&self) -> bool {
+        let id = self.id.and_then(|id| as_id(id.get().as_bytes()));
+        id.is_some_and(|id| carried(id.clone()) != id)
+    }
+
+    fn params_as_json(&self) -> Json {
+        self.params.and_then(|params| json::value(params.get()).ok()).unwrap_or_default()
     }
 }
 
@@ -425,6 +525,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::adapter::json::head;
 
     /// Answers `echo` and `wrap`, keeps the requests `keep`, and leaves the rest to the crate.
     #[derive(Default)]
@@ -538,15 +639,15 @@ mod tests {
             peer.write(part).await;
         }
         let mut answers = Vec::new();
-        for _ in 0..3 {
+        for _ in 0..4 {
             answers.push(peer.read().await);
         }
         // Two of them have an id. The handler of this test does not know the request that stands for them.
         let ids: Vec<_> = answers.iter().map(|it| (&it["id"], &it["error"]["code"])).collect();
         let refused = json!(-32_601);
-        assert_eq!(ids[..2], [(&json!(1), &refused), (&json!(1), &refused)]);
-        assert_eq!(answers[2], json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
-        assert_eq!(peer.traffic.junk(), 10);
+        assert_eq!(ids[..3], [(&json!(1), &refused), (&json!(1.5), &Json::Null), (&json!(1), &refused)]);
+        assert_eq!(answers[3], json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
+        assert_eq!(peer.traffic.junk(), 9);
     }
 
     #[tokio::test]
@@ -631,8 +732,10 @@ mod tests {
             ("null", "no reason is given"),
             ("\"no\"", "no"),
             ("{}", "no reason is given"),
-            (r#"{"code":"1","message":"no"}"#, "no"),
-            (r#"{"code":1.5,"message":"no","data":{"details":"why"}}"#, "no: why"),
+            (r#"{"code":"ENOENT\u001b[2J","message":"no"}"#, "no (ENOENT [2J)"),
+            (r#"{"code":1.5,"message":"no","data":{"details":"why"}}"#, "no: why (1.5)"),
+            (r#"["no","quota"]"#, r#"["no","quota"]"#),
+            (r#"{"code":-32603,"message":"","cause":"no quota"}"#, "no quota"),
         ] {
             let expected = Err((BAD_ERROR, says.to_owned()));
             assert_eq!(ask(&format!("\"error\":{error}")).await, expected, "{error}");
@@ -643,7 +746,68 @@ mod tests {
         assert_eq!(cut, Err((-7, "no \u{fffd}".to_owned())));
         assert_eq!(ask(r#""result":[1e400],"error":null"#).await, Ok(json!(["1e400"])));
         assert_eq!(ask(r#""result":7,"error":null"#).await, Ok(json!(7)));
-        assert_eq!((peer.traffic.bad_errors(), peer.traffic.junk()), (5, 1));
+        assert_eq!((peer.traffic.bad_errors(), peer.traffic.junk()), (7, 1));
+    }
+
+    /// Sends a request of the crate, and returns its id and its answer.
+    async fn asked(
+        peer: &mut Peer,
+        agent: &ConnectionTo<Agent>,
+        answer: impl Fn(&Json) -> String,
+    ) -> Result<Json, (i32, String)> {
+        let message = UntypedMessage { method: "ask".to_owned(), params: Json::Null };
+        let asked = agent.send_request(message).block_task();
+        let answering = async {
+            let id = peer.read().await["id"].take();
+            peer.write(answer(&id) + "\n").await;
+        };
+        let (answered, ()) = tokio::join!(asked, answering);
+        answered.map_err(|error| (i32::from(error.code), error.message))
+    }
+
+    #[tokio::test]
+    async fn error_without_an_id_is_the_answer_to_the_only_request() {
+        let mut peer = connected();
+        let agent = peer.agent.take().unwrap().await.unwrap();
+        for (members, code, says) in [
+            (r#""id":null,"error":{"code":-32700,"message":"parse error"}"#, -32_700, "parse error"),
+            (r#""error":"no""#, BAD_ERROR, "no"),
+        ] {
+            let line = |_: &Json| format!(r#"{{"jsonrpc":"2.0",{members}}}"#);
+            assert_eq!(asked(&mut peer, &agent, line).await, Err((code, says.to_owned())));
+        }
+        assert_eq!(*peer.traffic.asked(), [Json::Null; 0]);
+    }
+
+    #[tokio::test]
+    async fn error_without_an_id_ends_none_of_several_requests() {
+        let mut peer = connected();
+        let agent = peer.agent.take().unwrap().await.unwrap();
+        let send = || {
+            agent.send_request(UntypedMessage { method: "ask".to_owned(), params: Json::Null }).block_task()
+        };
+        let answering = async {
+            let ids = [peer.read().await["id"].take(), peer.read().await["id"].take()];
+            peer.write("{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-1,\"message\":\"no\"}}\n")
+                .await;
+            for id in ids {
+                peer.write(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":7}}\n")).await;
+            }
+        };
+        let (first, second, ()) = tokio::join!(send(), send(), answering);
+        assert_eq!((first.unwrap(), second.unwrap()), (json!(7), json!(7)));
+    }
+
+    #[tokio::test]
+    async fn batch_ends_the_requests_that_it_answers() {
+        let mut peer = connected();
+        let agent = peer.agent.take().unwrap().await.unwrap();
+        let refused = Err((BAD_ERROR, format!("the answer cannot be read: {BATCH}")));
+        let named = |id: &Json| format!(r#"[{{"jsonrpc":"2.0","id":{id},"result":7}}]"#);
+        assert_eq!(asked(&mut peer, &agent, named).await, refused);
+        assert_eq!(peer.read().await["error"]["code"], -32_600);
+        let unnamed = |_: &Json| r#"[{"jsonrpc":"2.0","id":null,"error":{}}]"#.to_owned();
+        assert_eq!(asked(&mut peer, &agent, unnamed).await, refused);
     }
 
     #[tokio::test]
@@ -723,11 +887,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn request_has_its_answer_wherever_its_id_stands() {
+        let mut peer = connected();
+        let long = "x".repeat(MAX_LINE);
+        for line in [
+            format!(r#"{{"params":"{long}","id":1.5,"method":"echo","jsonrpc":"2.0"}}"#),
+            r#"{"jsonrpc":"2.0","method":"echo","params":tru,"\u0069d":1.5}"#.to_owned(),
+        ] {
+            peer.write(line + "\n").await;
+            let answer = peer.read().await;
+            assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1.5), &json!(-32_601)), "{answer}");
+        }
+        assert!(peer.traffic.waiting().is_empty());
+    }
+
+    #[tokio::test]
     async fn request_with_a_long_id_is_ignored() {
         let mut peer = connected();
         peer.write(format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":\"{}\",\"method\":\"echo\"}}\n",
-            "x".repeat(MAX_ID)
+            "x".repeat(head::MAX_ID)
         ))
         .await;
         peer.write(request(2, "echo")).await;

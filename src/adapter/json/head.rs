@@ -1,36 +1,80 @@
 //! Finds the id of a message that cannot be read as a whole, so that whoever sent it gets an answer.
 
+use std::borrow::Cow;
+
 use serde_json::Value as Json;
 
 /// The longest id, in bytes: programs use numbers and UUIDs.
-const MAX_ID: usize = 256;
+pub(crate) const MAX_ID: usize = 256;
 
-/// Returns the id of a message: a text or an integer. The bytes after it need not be JSON, nor complete.
-pub(crate) fn id(message: &[u8]) -> Option<Json> {
-    let (_, id) = members(message).find(|(key, value)| *key == b"id" && value.is_complete)?;
-    as_id(id.bytes)
+/// What is known of a message.
+#[derive(Clone, Copy)]
+pub(crate) struct Head<'a> {
+    start: &'a [u8],
+    /// What follows after a part that was not kept.
+    end: &'a [u8],
 }
 
-/// Returns the id at the end of a message whose beginning is not known.
-pub(crate) fn last_id(end: &[u8]) -> Option<Json> {
-    let key = b"\"id\"";
-    let at = end.windows(key.len()).rposition(|it| it == key)?;
-    let after = end.get(at + key.len()..)?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
-    let length = value(after).filter(|it| it.is_complete)?.bytes.len();
-    let rest: Vec<u8> = after[length..].iter().copied().filter(|it| !it.is_ascii_whitespace()).collect();
-    matches!(&*rest, b"}" | b",\"jsonrpc\":\"2.0\"}").then(|| as_id(&after[..length]))?
+impl<'a> Head<'a> {
+    /// Creates the head of a message of which the start and the end were kept. They need not be JSON, nor complete.
+    pub(crate) fn of_ends(start: &'a [u8], end: &'a [u8]) -> Self {
+        Self { start, end }
+    }
+
+    /// Returns the id: a text or a number.
+    pub(crate) fn id(self) -> Option<Json> {
+        as_id(self.member("id")?)
+    }
+
+    /// Returns the text of a member.
+    pub(crate) fn text(self, key: &str) -> Option<String> {
+        serde_json::from_slice(self.member(key)?).ok()
+    }
+
+    /// Returns a member whose end is known.
+    pub(crate) fn member(self, key: &str) -> Option<&'a [u8]> {
+        let is_it = |(name, value): &(&[u8], Part<'_>)| value.is_complete && is_key(name, key);
+        let found = members(self.start).find(is_it).map(|(_, value)| value.bytes);
+        found
+            .or_else(|| last_members(self.end).into_iter().find(|(name, _)| is_key(name, key)).map(|it| it.1))
+    }
 }
 
-/// Returns the text of a member.
-pub(crate) fn text(message: &[u8], key: &str) -> Option<String> {
-    let (_, value) =
-        members(message).find(|(member, value)| *member == key.as_bytes() && value.is_complete)?;
-    serde_json::from_slice(value.bytes).ok()
-}
-
-fn as_id(bytes: &[u8]) -> Option<Json> {
+/// Returns the id that a value is.
+pub(crate) fn as_id(bytes: &[u8]) -> Option<Json> {
     let id = if bytes.len() <= MAX_ID { serde_json::from_slice(bytes).ok()? } else { Json::Null };
-    (id.is_string() || id.is_i64() || id.is_u64()).then_some(id)
+    (id.is_string() || id.is_number()).then_some(id)
+}
+
+/// Returns whether a key of a message, as it is written there, is this one.
+fn is_key(written: &[u8], key: &str) -> bool {
+    if !written.contains(&b'\\') {
+        return written == key.as_bytes();
+    }
+    let quoted = [b"\"", written, b"\""].concat();
+    serde_json::from_slice::<Cow<'_, str>>(&quoted).is_ok_and(|it| it == key)
+}
+
+/// Returns the members at the end of a message whose beginning is not known.
+fn last_members(end: &[u8]) -> Vec<(&[u8], &[u8])> {
+    let starts = (0..end.len()).filter(|at| end[*at] == b'"');
+    starts.filter_map(|at| members_until_end(&end[at..])).next().unwrap_or_default()
+}
+
+/// Returns the members that the bytes are, up to the brace that ends the message.
+fn members_until_end(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let mut found = Vec::new();
+    loop {
+        let length = string(bytes).filter(|_| bytes.starts_with(b"\""))?;
+        let after = bytes[length..].trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+        let value = value(after).filter(|it| it.is_complete)?.bytes;
+        found.push((&bytes[1..length - 1], value));
+        let rest = after[value.len()..].trim_ascii();
+        if rest == b"}" {
+            return Some(found);
+        }
+        bytes = rest.strip_prefix(b",")?.trim_ascii_start();
+    }
 }
 
 /// A value in a message.
@@ -101,6 +145,10 @@ mod tests {
 
     use super::*;
 
+    fn id(message: &[u8]) -> Option<Json> {
+        Head::of_ends(message, &[]).id()
+    }
+
     #[test]
     fn id_is_found_though_the_message_cannot_be_read() {
         let deep = format!(r#"{{"params": {}, "id": 7}}"#, "[".repeat(500) + &"]".repeat(500));
@@ -108,6 +156,8 @@ mod tests {
             (r#"{"id": 7, "params": {"a": tru"#, json!(7)),
             (r#"{"params": {"id": 1, "b": [{}, "}\""]}, "id": "a", "x" 5"#, json!("a")),
             (r#" {"id":-3}"#, json!(-3)),
+            (r#"{"id":1.5}"#, json!(1.5)),
+            (r#"{"\u0069d":5,"a":"#, json!(5)),
             ("\u{feff}{\"id\": 4, ", json!(4)),
             (r#"{"jsonrpc":"2.0" , "id" : 18446744073709551615 , "#, json!(18_446_744_073_709_551_615_u64)),
             (&deep, json!(7)),
@@ -130,7 +180,7 @@ mod tests {
             r#"{"id": 12"#,
             r#"{"id":"a"#,
             r#"{"id":null}"#,
-            r#"{"id":1.5}"#,
+            r#"{"id":1e999}"#,
             r#"{"id":[1]}"#,
             r#"{"id":{"id":1}}"#,
             r#"{"params":{"id":1}}"#,
@@ -144,22 +194,28 @@ mod tests {
 
     #[test]
     fn id_at_the_end_is_that_of_the_message() {
+        let id = |end: &str| Head::of_ends(b"{\"params\": [", end.as_bytes()).id();
         for (end, expected) in [
             (r#"xx"},"id":7}"#, Some(json!(7))),
             (r#"xx"}, "id": "a" , "jsonrpc": "2.0"}"#, Some(json!("a"))),
+            (r#"xx"},"id":7,"method":"tools/call","jsonrpc":"2.0"}"#, Some(json!(7))),
+            (r#"xx"},"method":"a \" b","\u0069d":7}"#, Some(json!(7))),
+            (r#"{"id":1},"id":1.5,"last":null}"#, Some(json!(1.5))),
+            (r#"xx","a":{"id":1},"id":7,"b":{}}"#, Some(json!(7))),
             (r#"{"id":7}}"#, None),
-            (r#""id":7,"b":1}"#, None),
             (r#""id":"#, None),
             ("", None),
         ] {
-            assert_eq!(last_id(end.as_bytes()), expected, "{end}");
+            assert_eq!(id(end), expected, "{end}");
         }
+        let end = br#"xx"},"id":7,"method":"ping"}"#;
+        assert_eq!(Head::of_ends(b"{\"params\": [", end).text("method").as_deref(), Some("ping"));
     }
 
     #[test]
     fn members_are_found_at_the_first_level_only() {
         let message = br#"{"a": {"method": "x"}, "method": "y", "result": [1"#;
-        assert_eq!(text(message, "method").as_deref(), Some("y"));
-        assert_eq!(text(message, "a"), None);
+        assert_eq!(Head::of_ends(message, &[]).text("method").as_deref(), Some("y"));
+        assert_eq!(Head::of_ends(message, &[]).text("a"), None);
     }
 }

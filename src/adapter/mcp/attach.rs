@@ -20,7 +20,7 @@ use self::{
     message::{Kind, Message, refusal},
 };
 use crate::adapter::{
-    json::head,
+    json::head::Head,
     lines::{Line, Lines},
     mcp::source::address::Address,
 };
@@ -182,8 +182,8 @@ impl Bridge {
             Line::Text(text) => text,
             Line::TooLong { size, start, end } => {
                 let reason = format!("it has {size} bytes; the limit is {MAX_LINE}");
-                let id = head::id(&start).or_else(|| head::last_id(&end));
-                let refused = Message::unreadable(&start, id, message::INVALID_REQUEST, &reason);
+                let head = Head::of_ends(&start, &end);
+                let refused = Message::unreadable(head, message::INVALID_REQUEST, &reason);
                 return self.answer(refused).await;
             }
         };

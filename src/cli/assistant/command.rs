@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde_json::Value as Json;
 
-use crate::head;
+use crate::head::Head;
 use toolbridge::Value;
 
 /// The maximum length of a call id, in bytes: the same as on the wire.
@@ -93,7 +93,7 @@ pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
 /// read gets a result.
 pub(super) fn unreadable(start: &[u8], end: &[u8], wrong: CommandError) -> Result<Command, CommandError> {
     match id_of(start, end) {
-        Some(id) if head::text(start, "type").as_deref() == Some("call") => {
+        Some(id) if Head::of_ends(start, end).text("type").as_deref() == Some("call") => {
             Ok(Command::Call(id, Err(wrong.message)))
         }
         id => Err(CommandError { id, ..wrong }),
@@ -101,7 +101,7 @@ pub(super) fn unreadable(start: &[u8], end: &[u8], wrong: CommandError) -> Resul
 }
 
 fn id_of(start: &[u8], end: &[u8]) -> Option<Id> {
-    let id = head::id(start).or_else(|| head::last_id(end))?;
+    let id = Head::of_ends(start, end).id()?;
     Id::read(&Value::from(id))
 }
 

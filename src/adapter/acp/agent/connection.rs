@@ -130,6 +130,19 @@ impl Connection {
         }
     }
 
+    /// Notes an error that names no question. It ends the one that is open; of several, none can be told.
+    pub(super) fn answered_without_id(&self, words: String) {
+        let only = {
+            let mut questions = self.questions();
+            let only = questions.keys().next().copied().filter(|_| questions.len() == 1);
+            only.and_then(|id| questions.remove(&id))
+        };
+        match only {
+            Some(waiting) => _ = waiting.send(Err(words)),
+            None => tracing::warn!(words, "an ACP client reports an error that names no question"),
+        }
+    }
+
     /// Ends all questions: the editor says nothing more.
     pub(super) fn close(&self) {
         self.questions().clear();

@@ -27,7 +27,7 @@ use crate::{
     Assistant, ContentBlock, ToolError,
     adapter::{
         acp::lines::MAX_LINE,
-        json::{head, message},
+        json::{head::Head, message},
         lines::{Line, Lines},
         words,
     },
@@ -108,8 +108,8 @@ where
                 line = lines.next() => match line? {
                     Some(Line::Text(text)) => self.line(&text).await,
                     Some(Line::TooLong { size, start, end }) => {
-                        let id = head::id(&start).or_else(|| head::last_id(&end));
-                        self.unreadable(&start, id, &format!("it has {size} bytes; the limit is {MAX_LINE}")).await;
+                        let reason = format!("it has {size} bytes; the limit is {MAX_LINE}");
+                        self.unreadable(Head::of_ends(&start, &end), &reason).await;
                     }
                     None => return Ok(()),
                 },
@@ -148,15 +148,12 @@ where
             read.and_then(|text| serde_json::from_str::<Json>(&text).map_err(|error| error.to_string()));
         let message = match read {
             Ok(message) => message,
-            Err(reason) => return self.unreadable(text, head::id(text), &reason).await,
+            Err(reason) => return self.unreadable(Head::of(text), &reason).await,
         };
-        let id = message.get("id").filter(|id| id.is_string() || id.is_i64() || id.is_u64());
+        let id = message.get("id").filter(|id| id.is_string() || id.is_number());
         let is_answer = message.get("result").or_else(|| message.get("error")).is_some();
         match (&message, message["method"].as_str(), id) {
-            (Json::Array(_), ..) => {
-                let error = RpcError::new(RpcError::INVALID_REQUEST, "batches are not supported");
-                self.connection.answer(&Json::Null, Err(error)).await;
-            }
+            (Json::Array(parts), ..) => self.batch(parts).await,
             (_, Some(method), Some(id)) if message["jsonrpc"] == "2.0" => {
                 self.request(id, method, &message["params"]).await;
             }
@@ -164,6 +161,10 @@ where
                 self.notification(method, &message["params"]);
             }
             (_, None, Some(id)) if is_answer => self.connection.answered(id, answer_of(&message)),
+            // The editor could not read what it answers.
+            (_, None, None) if message.get("error").is_some() => {
+                self.connection.answered_without_id(words::of_error(&message["error"]));
+            }
             (_, _, Some(id)) => {
                 let error = RpcError::new(RpcError::INVALID_REQUEST, "not a request of JSON-RPC 2.0");
                 self.connection.answer(id, Err(error)).await;
@@ -172,15 +173,30 @@ where
         }
     }
 
+    /// Refuses a batch, which the protocol does not have. The questions that it answers end.
+    async fn batch(&mut self, parts: &[Json]) {
+        let reason = "batches are not supported";
+        for answer in parts.iter().filter(|part| part.get("method").is_none()) {
+            self.connection.answered(&answer["id"], Err(reason.to_owned()));
+        }
+        let error = RpcError::new(RpcError::INVALID_REQUEST, reason);
+        self.connection.answer(&Json::Null, Err(error)).await;
+    }
+
     /// Answers a message that cannot be read, if it is a request with an id: its sender waits.
-    async fn unreadable(&mut self, text: &[u8], id: Option<Json>, reason: &str) {
+    async fn unreadable(&mut self, head: Head<'_>, reason: &str) {
         self.ignore();
-        let Some(id) = id else { return };
-        if head::text(text, "method").is_some() {
-            let text = format!("the message cannot be read: {reason}");
-            self.connection.answer(&id, Err(RpcError::new(RpcError::PARSE, text))).await;
-        } else {
-            self.connection.answered(&id, Err(format!("its answer cannot be read: {reason}")));
+        match (head.id(), head.has_method()) {
+            (None, _) if head.member("id").is_none() => {} // a notification, or no message
+            (None, false) => {}
+            (id, true) => {
+                let text = format!("the message cannot be read: {reason}");
+                let error = RpcError::new(RpcError::PARSE, text);
+                self.connection.answer(&id.unwrap_or_default(), Err(error)).await;
+            }
+            (Some(id), false) => {
+                self.connection.answered(&id, Err(format!("its answer cannot be read: {reason}")));
+            }
         }
     }
 

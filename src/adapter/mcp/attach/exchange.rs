@@ -147,8 +147,9 @@ impl Server {
             }
         };
         let mut is_answered = false;
-        while let Some(text) = texts.next().await {
+        while let Some(mut text) = texts.next().await {
             if answers(&text, &message.id) {
+                text = message::addressed(text, &message.id);
                 is_answered = true;
                 if is_opening {
                     self.session().version = chosen_version(&text);

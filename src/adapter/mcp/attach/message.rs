@@ -3,9 +3,12 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, de::IgnoredAny};
-use serde_json::{Value as Json, json};
+use serde_json::{Value as Json, json, value::RawValue};
 
-use crate::adapter::json::{self, DocumentError, head};
+use crate::adapter::json::{
+    self, DocumentError,
+    head::{Head, as_id},
+};
 
 /// The message is not JSON (JSON-RPC 2.0, section 5.1).
 const PARSE_ERROR: i32 = -32700;
@@ -53,7 +56,7 @@ impl Message {
                 DocumentError::NotUtf8 { .. } | DocumentError::NotJson { .. } => PARSE_ERROR,
                 _ => INVALID_REQUEST,
             };
-            Self::unreadable(&text, head::id(&text), code, &error.to_string())
+            Self::unreadable(Head::of(&text), code, &error.to_string())
         };
         let readable = json::message(&text).map_err(|error| unreadable(&error))?;
         let json: Json = serde_json::from_str(&readable)
@@ -84,10 +87,9 @@ impl Message {
         Ok(Self { text: repaired.unwrap_or(text), kind, id, version, name })
     }
 
-    /// Returns the error for a message that cannot be read, of which these bytes are known. Only a request gets its id
-    /// back.
-    pub(super) fn unreadable(text: &[u8], id: Option<Json>, code: i32, reason: &str) -> String {
-        let id = id.filter(|_| head::text(text, "method").is_some());
+    /// Returns the error for a message that cannot be read. Only a request gets its id back.
+    pub(super) fn unreadable(head: Head<'_>, code: i32, reason: &str) -> String {
+        let id = head.id().filter(|_| head.has_method());
         refusal(id.as_ref(), code, &format!("the message cannot be read: {reason}"))
     }
 
@@ -111,24 +113,36 @@ pub(super) fn refusal(id: Option<&Json>, code: i32, text: &str) -> String {
 /// Returns whether a message of the server is the answer to this request, or an error that names no request.
 pub(super) fn answers(text: &str, id: &Json) -> bool {
     #[derive(Deserialize)]
-    struct Answer {
-        #[serde(default)]
-        id: Json,
+    struct Answer<'a> {
+        #[serde(default, borrow)]
+        id: Option<&'a RawValue>,
         method: Option<IgnoredAny>,
         error: Option<IgnoredAny>,
     }
-    let Ok(answer) = serde_json::from_str::<Answer>(text) else { return false };
-    answer.method.is_none() && (answer.id == *id || (answer.id.is_null() && answer.error.is_some()))
+    let Ok(answer) = serde_json::from_str::<Answer<'_>>(text) else { return false };
+    let named = answer.id.and_then(|it| as_id(it.get().as_bytes()));
+    answer.method.is_none() && (named.as_ref() == Some(id) || answer.id.is_none() && answer.error.is_some())
+}
+
+/// Returns the answer to this request with its id: the host cannot tell what an error without one answers.
+pub(super) fn addressed(text: String, id: &Json) -> String {
+    if names(&text, id) {
+        return text;
+    }
+    let Ok(mut fields) = json::object(&text) else { return text };
+    fields.insert("id".to_owned(), id.clone());
+    Json::Object(fields).to_string()
 }
 
 /// Returns whether a message names this request.
 pub(super) fn names(text: &str, id: &Json) -> bool {
     #[derive(Deserialize)]
-    struct Named {
-        #[serde(default)]
-        id: Json,
+    struct Named<'a> {
+        #[serde(borrow)]
+        id: &'a RawValue,
     }
-    serde_json::from_str::<Named>(text).is_ok_and(|named| !named.id.is_null() && named.id == *id)
+    let named = serde_json::from_str::<Named<'_>>(text);
+    named.is_ok_and(|named| as_id(named.id.get().as_bytes()).as_ref() == Some(id))
 }
 
 /// Returns the protocol version that the server has chosen in its answer to `initialize`.
@@ -190,6 +204,8 @@ mod tests {
     fn answer_is_recognized_by_its_id() {
         assert!(answers(r#"{"id":7,"result":{}}"#, &json!(7)));
         assert!(answers(r#"{"error":{"code":1}}"#, &json!(7)));
+        let addressed = addressed(r#"{"id":null,"error":{"code":1}}"#.to_owned(), &json!(1.5));
+        assert!(addressed.contains(r#""id":1.5"#), "{addressed}");
         for other in [r#"{"id":8,"result":{}}"#, r#"{"id":7,"method":"ping"}"#, r#"{"method":"x"}"#, "no"] {
             assert!(!answers(other, &json!(7)), "{other}");
         }

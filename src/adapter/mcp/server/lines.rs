@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::raw;
 use crate::adapter::{
-    json::{DocumentError, head, message},
+    json::{DocumentError, head::Head, message},
     lines::{Line, Lines},
 };
 
@@ -82,8 +82,7 @@ impl<R: AsyncRead + Unpin + Send> Connection<R> {
                 },
                 Line::TooLong { start, end, .. } => {
                     let text = format!("the message exceeds {MAX_MESSAGE} bytes");
-                    let id = head::id(&start).or_else(|| head::last_id(&end));
-                    Some(unreadable(ErrorCode::INVALID_REQUEST, &start, id, &text))
+                    Some(unreadable(ErrorCode::INVALID_REQUEST, Head::of_ends(&start, &end), &text))
                 }
             };
             self.refusal = refusal.map(|refusal| refusal.to_string());
@@ -114,7 +113,7 @@ pub(super) fn parsed(bytes: &[u8]) -> Result<(ClientJsonRpcMessage, Option<Strin
             DocumentError::NotUtf8 { .. } | DocumentError::NotJson { .. } => ErrorCode::PARSE_ERROR,
             _ => ErrorCode::INVALID_REQUEST,
         };
-        Some(unreadable(code, bytes, head::id(bytes), &format!("the message cannot be read: {error}")))
+        Some(unreadable(code, Head::of(bytes), &format!("the message cannot be read: {error}")))
     })?;
     let message = serde_json::from_str(&text).map_err(|_| {
         let shape = serde_json::from_str::<Shape>(&text).ok();
@@ -123,15 +122,15 @@ pub(super) fn parsed(bytes: &[u8]) -> Result<(ClientJsonRpcMessage, Option<Strin
                 || it.method.is_none() && (it.result.is_some() || it.error.is_some())
         });
         let text = "not a JSON-RPC 2.0 request, notification or response";
-        (!needs_none).then(|| refusal(ErrorCode::INVALID_REQUEST, head::id(bytes), text))
+        (!needs_none).then(|| refusal(ErrorCode::INVALID_REQUEST, Head::of(bytes).id(), text))
     })?;
     Ok((message, matches!(text, Cow::Owned(_)).then(|| text.into_owned())))
 }
 
 /// Returns the error for a message that cannot be read. Only a request gets its id back: the id of an answer may be that
 /// of another request.
-fn unreadable(code: ErrorCode, bytes: &[u8], id: Option<Json>, text: &str) -> Json {
-    refusal(code, id.filter(|_| head::text(bytes, "method").is_some()), text)
+fn unreadable(code: ErrorCode, head: Head<'_>, text: &str) -> Json {
+    refusal(code, head.id().filter(|_| head.has_method()), text)
 }
 
 /// Returns a JSON-RPC error. If the id is unknown it is left out: MCP does not allow null, as JSON-RPC does.

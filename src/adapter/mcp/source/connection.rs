@@ -350,7 +350,7 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
     match answer {
         Ok(Ok(Answer::Result(text))) => {
             let unreadable = |error: &dyn Error| fail(format!("its tool list cannot be read: {error}"));
-            let text = json::message(text.as_bytes()).map_err(|error| unreadable(&error))?;
+            let text = json::checked(&text).map_err(|error| unreadable(&error))?;
             let mut page: Page = serde_json::from_str(&text).map_err(|error| unreadable(&error))?;
             if text.contains(HEADER_KEY) {
                 page.refuse_wrong_headers(timeout(LIST_LIMIT, handle.await_response()).await.ok());

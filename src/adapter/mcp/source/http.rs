@@ -36,7 +36,11 @@ use super::{
     requests::{Answer, MAX_MESSAGE, Requests},
 };
 use crate::{
-    adapter::{public_address::tls, words},
+    adapter::{
+        json::{head::Head, id::restored},
+        public_address::tls,
+        words,
+    },
     transport::{redirect, tls_error::cause},
 };
 
@@ -77,6 +81,8 @@ pub(super) enum HttpError {
     OldTransport { host: Arc<str> },
     #[error("{host} redirects to {to}, and redirects are not followed; use that address if you trust it")]
     Redirect { host: Arc<str>, to: String },
+    #[error("{host} answered the request with HTTP {status} and without a message")]
+    NoMessage { host: Arc<str>, status: u16 },
     #[error("{host} answered with HTTP {status}{}", after(.said))]
     Status { host: Arc<str>, status: u16, said: Option<String> },
     #[error("{host} answered with more than {MAX_MESSAGE} bytes")]
@@ -194,7 +200,8 @@ impl HttpClient {
             JsonRpcMessage::Request(request) => Some(request.id.clone()),
             _ => None,
         };
-        let body = serde_json::to_vec(message)?;
+        let body = serde_json::to_string(message)?;
+        let body = restored(&body).into_owned();
         let announced =
             Announced { body: Some(body.into()), id: id.clone(), requests: Arc::clone(&self.requests) };
         let request =
@@ -211,7 +218,8 @@ impl HttpClient {
             return Ok(StreamableHttpPostResponse::Accepted); // nothing answers it
         };
         if status == StatusCode::ACCEPTED || status == StatusCode::NO_CONTENT {
-            return Ok(StreamableHttpPostResponse::Accepted);
+            let (host, status) = (Arc::clone(&self.host), status.as_u16());
+            return Err(StreamableHttpError::Client(HttpError::NoMessage { host, status }));
         }
         match media_type(&response) {
             Some(EVENTS) => {
@@ -219,7 +227,7 @@ impl HttpClient {
             }
             Some(JSON) => {
                 let body = self.body(response).await?;
-                match self.requests.receive(&self.server, &body) {
+                match self.requests.receive(&self.server, &body, Some(&id)) {
                     Ok(Some(message)) => Ok(StreamableHttpPostResponse::Json(message, answer_session)),
                     _ => Err(StreamableHttpError::UnexpectedServerResponse(
                         "the answer is not a JSON-RPC message".into(),
@@ -261,9 +269,9 @@ impl HttpClient {
         if let Some(id) = is_discovery.filter(|_| status.is_client_error()) {
             // A server without this request refuses it in many ways. It may not name the request, so the id is set here.
             self.requests.forget_own(&id);
-            let is_small = body.len() <= MAX_REFUSAL;
-            let error = match serde_json::from_slice(&body) {
-                Ok(ServerJsonRpcMessage::Error(error)) if is_small => error.error,
+            let small = Some(&body).filter(|body| body.len() <= MAX_REFUSAL);
+            let error = match small.and_then(|body| serde_json::from_slice(body).ok()) {
+                Some(ServerJsonRpcMessage::Error(error)) => error.error,
                 _ => ErrorData::invalid_request(format!("HTTP {}", status.as_u16()), None),
             };
             return Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::error(error, Some(id)), None));
@@ -278,7 +286,10 @@ impl HttpClient {
         if is_expired && is_sent_in_session {
             return Err(StreamableHttpError::SessionExpired);
         }
-        if let Ok(Some(message)) = self.requests.receive(&self.server, &body) {
+        // An error without an id has no more words than the refusal.
+        if Head::of(&body).id().is_some()
+            && let Ok(Some(message)) = self.requests.receive(&self.server, &body, None)
+        {
             return Ok(StreamableHttpPostResponse::Json(message, session));
         }
         let host = Arc::clone(&self.host);
@@ -311,13 +322,13 @@ impl HttpClient {
     fn events(&self, response: Response, id: Option<RequestId>) -> Events {
         let bytes = Bounded::new(response, Arc::clone(&self.requests.is_within_event));
         let (requests, server) = (Arc::clone(&self.requests), Arc::clone(&self.server));
-        let mut open = OpenStream::new(Arc::clone(&requests), id);
+        let mut open = OpenStream::new(Arc::clone(&requests), id.clone());
         let events = SseStream::from_bytes_stream(bytes).map(move |event| {
             let mut event = event?;
             event.retry = event.retry.map(retry);
             open.note(&event);
             if let Some(data) = event.data.take().filter(|data| !data.is_empty()) {
-                match requests.receive(&server, data.as_bytes()) {
+                match requests.receive(&server, data.as_bytes(), id.as_ref()) {
                     Ok(message) => {
                         event.data = message.and_then(|message| serde_json::to_string(&message).ok())
                     }

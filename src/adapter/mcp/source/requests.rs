@@ -27,7 +27,11 @@ use super::{elicitation::ELICITATION, log};
 use crate::{
     Progress, ToolContext,
     adapter::{
-        json::{self, head},
+        json::{
+            self,
+            head::{Head, MAX_ID, as_id},
+            id::carried,
+        },
         words,
     },
     value::prefix,
@@ -73,6 +77,12 @@ const NOTIFICATIONS: [&str; 3] = [
 /// The longest id of an event, in bytes. A stream whose events have longer ones counts as one that cannot be resumed.
 const MAX_EVENT_ID: usize = 1 << 10;
 
+/// What is wrong with a batch.
+const BATCH: &str = "it is a JSON-RPC batch, which MCP does not have since version 2025-06-18";
+
+/// How far into a text that starts as a list a batch is looked for, in bytes. Other programs begin a line of their logs so.
+const MAX_BATCH_START: usize = 1 << 10;
+
 /// What a server answered.
 #[derive(Debug)]
 pub(super) enum Answer {
@@ -90,6 +100,19 @@ pub(super) enum Answer {
     Ended(Arc<str>),
 }
 
+impl Answer {
+    /// Says what is wrong with an answer that is no result.
+    fn words(&self) -> String {
+        match self {
+            Self::Error(failure) => failure.words(),
+            Self::Unreadable(reason) => reason.clone(),
+            Self::TooLarge(size) => format!("it has {size} bytes; the limit is {MAX_MESSAGE}"),
+            Self::Ended(reason) => reason.to_string(),
+            Self::Result(_) | Self::NotSent => String::new(),
+        }
+    }
+}
+
 /// A JSON-RPC error. Programs write codes that are texts, and errors that are texts as a whole.
 #[derive(Debug, Default)]
 pub(super) struct Failure {
@@ -105,15 +128,13 @@ pub(super) struct Failure {
 impl Failure {
     fn read(error: Option<&RawValue>) -> Self {
         let Some(error) = error else { return Self::default() };
-        let Ok(parts) = serde_json::from_str::<ErrorParts<'_>>(error.get()) else {
-            let message = text_of(error).unwrap_or_else(|| error.get().to_owned());
-            return Self { message, ..Self::default() };
-        };
+        let parts = Some(error.get()).filter(|it| it.starts_with('{'));
+        let parts = parts.and_then(|it| serde_json::from_str::<ErrorParts<'_>>(it).ok()).unwrap_or_default();
         let shown_code = parts.code.map(|code| text_of(code).unwrap_or_else(|| code.get().to_owned()));
         Self {
             code: parts.code.and_then(|code| serde_json::from_str(code.get()).ok()),
             shown_code: words::line(prefix(&shown_code.unwrap_or_default(), MAX_CODE)),
-            message: parts.message.and_then(text_of).unwrap_or_default(),
+            message: parts.message.and_then(text_of).or_else(|| said(error)).unwrap_or_default(),
             data: parts.data.map(RawValue::get).filter(|it| it.len() <= MAX_DATA).map(str::to_owned),
         }
     }
@@ -134,9 +155,17 @@ impl Failure {
     }
 }
 
-/// Returns the text of a value that is one.
+/// Returns the text of a value that is one, up to [`MAX_DATA`]. A blank one says nothing.
 fn text_of(value: &RawValue) -> Option<String> {
-    json::value(value.get()).ok()?.as_str().map(str::to_owned)
+    let text = Some(value.get()).filter(|it| it.starts_with('"'))?;
+    let read = |text: &str| json::value(text).ok()?.as_str().map(|it| prefix(it, MAX_DATA).to_owned());
+    read(text).filter(|it| !it.trim().is_empty())
+}
+
+/// Returns what an error says that has no message.
+fn said(error: &RawValue) -> Option<String> {
+    let text = Some(error.get()).filter(|it| it.len() <= MAX_DATA)?;
+    words::reason_of(&json::value(text).ok()?)
 }
 
 /// What waits for the answer of a request.
@@ -222,8 +251,8 @@ enum Own {
 struct Parts<'a> {
     #[serde(default, borrow)]
     jsonrpc: Option<Cow<'a, str>>,
-    #[serde(default)]
-    id: Option<NumberOrString>,
+    #[serde(default, borrow)]
+    id: Option<&'a RawValue>,
     #[serde(default, borrow)]
     method: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -232,6 +261,18 @@ struct Parts<'a> {
     result: Option<&'a RawValue>,
     #[serde(default, borrow)]
     error: Option<&'a RawValue>,
+}
+
+impl Parts<'_> {
+    /// Returns the id, if there is one.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn id(&self) -> Result<Option<RequestId>, String> {
+        let Some(id) = self.id else { return Ok(None) };
+        let read = as_id(id.get().as_bytes()).and_then(|id| serde_json::from_value(carried(id)).ok());
+        read.map(Some).ok_or_else(|| format!("its id is not a number or a text of at most {MAX_ID} bytes"))
+    }
 }
 
 #[derive(Deserialize)]
@@ -243,7 +284,7 @@ struct ProgressParts {
     message: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct ErrorParts<'a> {
     #[serde(default, borrow)]
     code: Option<&'a RawValue>,
@@ -374,7 +415,8 @@ impl Requests {
         lock(&self.open).calls.last().map(|(_, call)| call.clone())
     }
 
-    /// Reads a message of the server. Returns it if `rmcp` handles it; what `rmcp` need not know is handled here.
+    /// Reads a message of the server. Returns it if `rmcp` handles it; what `rmcp` need not know is handled here. `of` is
+    /// the request that the text answers, if the transport knows that.
     ///
     /// # Errors
     /// If the text is not a JSON-RPC message, and has no id that could be answered.
@@ -382,12 +424,16 @@ impl Requests {
         &self,
         server: &str,
         text: &[u8],
+        of: Option<&RequestId>,
     ) -> Result<Option<ServerJsonRpcMessage>, NotAMessage> {
         let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
         let unreadable = |reason: String| {
-            let message = self.unreadable(text, head::id(text), Answer::Unreadable(reason));
+            let message = self.unreadable(Head::of(text), Answer::Unreadable(reason));
             message.map(Some).ok_or(NotAMessage)
         };
+        if is_batch(text) {
+            return Ok(self.batch(server, text, of));
+        }
         let parts: Parts<'_> = match serde_json::from_slice(text) {
             Ok(parts) => parts,
             Err(_) if std::str::from_utf8(text).is_err() => return unreadable("it is not UTF-8".to_owned()),
@@ -396,45 +442,80 @@ impl Requests {
         if parts.jsonrpc.as_deref() != Some("2.0") {
             return unreadable("it is not a message of JSON-RPC 2.0".to_owned());
         }
-        match (&parts.method, &parts.id) {
+        let id = match parts.id() {
+            Ok(id) => id,
+            Err(reason) => return unreadable(reason),
+        };
+        match (&parts.method, id) {
             (Some(method), None) => Ok(self.notification(server, method, &parts, text)),
-            (Some(method), Some(id)) => Ok(Some(request(method, &parts, id.clone()))),
-            (None, Some(id)) => Ok(self.answer(id, &parts)),
-            // An error that names no request, because the server could not read it.
-            (None, None) => Ok(self.ignore(&self.ignored.stale)),
+            (Some(method), Some(id)) => Ok(Some(request(method, &parts, id))),
+            (None, Some(id)) => Ok(self.answer(&id, &parts)),
+            (None, None) => Ok(match parts.error {
+                Some(error) => self.unnamed(server, Answer::Error(Failure::read(Some(error))), of),
+                None => self.ignore(&self.ignored.stale),
+            }),
+        }
+    }
+
+    /// Refuses a batch: the requests that it answers fail. Returns the message for `rmcp`.
+    fn batch(&self, server: &str, text: &[u8], of: Option<&RequestId>) -> Option<ServerJsonRpcMessage> {
+        tracing::warn!(server, bytes = text.len(), "an MCP server wrote a batch, which is refused");
+        let answer = || Answer::Unreadable(BATCH.to_owned());
+        let text = str::from_utf8(text).ok().filter(|text| json::measure(text).is_ok());
+        let parts = text.and_then(|text| serde_json::from_str::<Vec<Parts<'_>>>(text).ok());
+        let Some(parts) = parts else { return self.unnamed(server, answer(), of) };
+        let answers = || parts.iter().filter(|part| part.method.is_none());
+        if answers().any(|part| part.id.is_none()) {
+            return self.unnamed(server, answer(), of);
+        }
+        let asked = |part: &Parts<'_>| lock(&self.open).asked(&part.id().ok()??);
+        let ended: Vec<_> = answers().filter_map(asked).filter_map(|id| self.settle(id, answer())).collect();
+        ended.into_iter().next()
+    }
+
+    /// Takes an error without an id, or such a batch, for the answer to the only request that is open. Of several, none can be
+    /// told.
+    fn unnamed(&self, server: &str, answer: Answer, of: Option<&RequestId>) -> Option<ServerJsonRpcMessage> {
+        let (meant, calls) = {
+            let open = lock(&self.open);
+            (of.cloned().or_else(|| open.only()), open.calls.clone())
+        };
+        if let Some(id) = meant {
+            return self.settle(id, answer);
+        }
+        let words = answer.words();
+        tracing::warn!(server, words, "an MCP server reports an error that names no request");
+        for (_, call) in calls {
+            call.warn(&format!("the MCP server {server:?} reports an error that names no request: {words}"));
+        }
+        self.ignore(&self.ignored.stale)
+    }
+
+    /// Ends an open request with an answer that is no result. Returns the message for `rmcp`; `None` if nobody waits for it.
+    fn settle(&self, id: RequestId, answer: Answer) -> Option<ServerJsonRpcMessage> {
+        let own = lock(&self.open).own.remove(&id);
+        match (own, answer) {
+            (None, answer) => self.complete(&id, answer).then(|| stand_in(id, Vec::new())),
+            (Some(Own::GivenUp), _) => self.ignore(&self.ignored.stale),
+            (Some(Own::Discovery), Answer::Error(_)) => Some(not_discovered(id)),
+            (Some(own), Answer::Error(failure)) => Some(self.refused(own, &failure, id)),
+            (Some(_), answer) => {
+                let message = answer.words();
+                self.fail(format!("its answer cannot be read: {message}"));
+                Some(Failure { message, ..Failure::default() }.to_rmcp(id))
+            }
         }
     }
 
     /// Ends the request that a message answers which cannot be read, or refuses such a request of the server. Returns the
     /// message for `rmcp`; `None` if nobody waits for it.
-    pub(super) fn unreadable(
-        &self,
-        text: &[u8],
-        id: Option<Json>,
-        answer: Answer,
-    ) -> Option<ServerJsonRpcMessage> {
-        let id: RequestId = serde_json::from_value(id?).ok()?;
-        let reason = match &answer {
-            Answer::TooLarge(size) => format!("it has {size} bytes; the limit is {MAX_MESSAGE}"),
-            Answer::Unreadable(reason) => reason.clone(),
-            _ => String::new(),
-        };
-        if head::text(text, "method").is_some() {
-            return Some(own_request(UNREADABLE, Some(reason.into()), id));
+    pub(super) fn unreadable(&self, head: Head<'_>, answer: Answer) -> Option<ServerJsonRpcMessage> {
+        let id: RequestId = serde_json::from_value(carried(head.id()?)).ok()?;
+        if head.has_method() {
+            return Some(own_request(UNREADABLE, Some(answer.words().into()), id));
         }
-        let mut open = lock(&self.open);
-        let id = open.asked(&id)?;
-        match open.own.remove(&id) {
-            None => {
-                drop(open);
-                return self.complete(&id, answer).then(|| stand_in(id, Vec::new()));
-            }
-            Some(Own::GivenUp) => return self.ignore(&self.ignored.stale),
-            Some(_) => {}
-        }
-        self.fail(format!("its answer cannot be read: {reason}"));
-        let failure = Failure { message: reason, ..Failure::default() };
-        Some(failure.to_rmcp(id))
+        let id = lock(&self.open).asked(&id)?;
+        self.settle(id, answer)
     }
 
     fn answer(&self, id: &RequestId, parts: &Parts<'_>) -> Option<ServerJsonRpcMessage> {
@@ -477,11 +558,7 @@ impl Requests {
     /// Returns the answer to a request of `rmcp`'s own. Of the message, `rmcp` gets no more than the result.
     fn own_answer(&self, own: Own, id: RequestId, parts: &Parts<'_>) -> ServerJsonRpcMessage {
         let Some(result) = parts.result else {
-            let failure = Failure::read(parts.error);
-            if own == Own::Initialize {
-                self.fail(format!("it refuses `initialize`: {}", failure.words()));
-            }
-            return failure.to_rmcp(id);
+            return self.refused(own, &Failure::read(parts.error), id);
         };
         let read = own_result(own, result).and_then(|text| {
             let number = serde_json::to_string(&id).unwrap_or_default();
@@ -501,6 +578,14 @@ impl Requests {
         }
     }
 
+    /// Returns the error that the server answers to a request of `rmcp`'s own.
+    fn refused(&self, own: Own, failure: &Failure, id: RequestId) -> ServerJsonRpcMessage {
+        if own == Own::Initialize {
+            self.fail(format!("it refuses `initialize`: {}", failure.words()));
+        }
+        failure.to_rmcp(id)
+    }
+
     fn notification(
         &self,
         server: &str,
@@ -510,7 +595,8 @@ impl Requests {
     ) -> Option<ServerJsonRpcMessage> {
         match method {
             "notifications/progress" => {
-                let progress = parts.params.and_then(|it| serde_json::from_str(it.get()).ok());
+                let params = parts.params.filter(|it| it.get().len() <= MAX_NOTIFICATION);
+                let progress = params.and_then(|it| serde_json::from_str(it.get()).ok());
                 if !progress.is_some_and(|progress| self.progress(progress)) {
                     return self.ignore(&self.ignored.stale);
                 }
@@ -568,6 +654,19 @@ impl Open {
         [Some(id.clone()), number].into_iter().flatten().find(is_open)
     }
 
+    /// Returns the request that an answer without an id can mean: the only one that is open. A subscription stays open, and
+    /// does not count.
+    fn only(&self) -> Option<RequestId> {
+        let own = |wanted: Own| self.own.iter().find(|(_, own)| **own == wanted).map(|(id, _)| id);
+        // A server that starts slowly answers the discovery first.
+        if let (Some(given_up), Some(_)) = (own(Own::GivenUp), own(Own::Initialize)) {
+            return Some(given_up.clone());
+        }
+        let own = [own(Own::Discovery), own(Own::Initialize)].into_iter().flatten();
+        let mut open = self.expected.keys().chain(own);
+        open.next().filter(|_| open.next().is_none()).cloned()
+    }
+
     fn remove(&mut self, id: &RequestId) -> Option<Expected> {
         let expected = self.expected.remove(id)?;
         self.calls.retain(|(other, _)| other != id);
@@ -580,6 +679,12 @@ impl Open {
 /// The text is not a JSON-RPC message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotAMessage;
+
+/// Returns whether a text is a batch of messages.
+fn is_batch(text: &[u8]) -> bool {
+    let start = &text[..text.len().min(MAX_BATCH_START)];
+    start.trim_ascii_start().starts_with(b"[") && start.windows(9).any(|it| it == b"\"jsonrpc\"")
+}
 
 /// A request of the server. All but a ping pass `rmcp` as they are: its own types refuse questions whose schemas they do
 /// not know, and answer requests that are not offered. Parameters that nobody reads are dropped.
@@ -612,7 +717,7 @@ fn own_result(own: Own, result: &RawValue) -> Result<String, String> {
     if size > MAX_OWN {
         return Err(format!("has {size} bytes; the limit is {MAX_OWN}"));
     }
-    let text = json::message(result.get().as_bytes()).map_err(|error| format!("cannot be read: {error}"))?;
+    let text = json::checked(result.get()).map_err(|error| format!("cannot be read: {error}"))?;
     if own == Own::Initialize {
         let result: Json = serde_json::from_str(&text).map_err(|error| format!("cannot be read: {error}"))?;
         let lacks =
@@ -709,7 +814,7 @@ mod tests {
     }
 
     fn received(requests: &Requests, message: &Json) -> Option<ServerJsonRpcMessage> {
-        requests.receive("server", message.to_string().as_bytes()).unwrap_or_default()
+        requests.receive("server", message.to_string().as_bytes(), None).unwrap_or_default()
     }
 
     /// The answer arrives when its stream ends, after `rmcp` has gone on as with an older server.
@@ -730,5 +835,93 @@ mod tests {
         let answer = received(&requests, &json!({"jsonrpc": "2.0", "id": 1, "result": result}));
         assert!(matches!(answer, Some(JsonRpcMessage::Response(_))), "{answer:?}");
         assert!(requests.failure().is_none());
+    }
+
+    fn call(requests: &Requests, id: i64) -> oneshot::Receiver<Answer> {
+        let (handover, answered) = Handover::new(None);
+        let expected = lock(&handover.0).take().unwrap();
+        lock(&requests.open).expected.insert(NumberOrString::Number(id), expected);
+        answered
+    }
+
+    #[test]
+    fn error_without_an_id_is_the_answer_to_the_only_request() {
+        let requests = Requests::default();
+        let mut answered = call(&requests, 7);
+        let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "no"}});
+        assert!(matches!(received(&requests, &error), Some(JsonRpcMessage::Response(_))));
+        assert_eq!(answered.try_recv().unwrap().words(), "no (MCP error -32700)");
+        let mut several = [call(&requests, 8), call(&requests, 9)];
+        assert!(received(&requests, &error).is_none());
+        assert!(several.iter_mut().all(|it| it.try_recv().is_err()), "none of them can be told");
+        let text = error.to_string();
+        let of = NumberOrString::Number(9);
+        assert!(requests.receive("server", text.as_bytes(), Some(&of)).unwrap().is_some());
+        assert!(several[1].try_recv().is_ok() && several[0].try_recv().is_err());
+    }
+
+    #[test]
+    fn error_without_an_id_fails_the_start() {
+        let requests = Requests::default();
+        sent(&requests, &json!({"jsonrpc": "2.0", "id": 0, "method": "server/discover", "params": {}}));
+        let error = json!({"jsonrpc": "2.0", "error": {"code": -32700, "message": "no"}});
+        let Some(JsonRpcMessage::Error(refused)) = received(&requests, &error) else { panic!("no answer") };
+        assert_eq!(refused.error.code, McpCode::METHOD_NOT_FOUND, "it is asked to initialize next");
+        let params = json!({
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"},
+        });
+        sent(&requests, &json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}));
+        assert!(matches!(received(&requests, &error), Some(JsonRpcMessage::Error(_))));
+        assert_eq!(requests.failure().unwrap(), "it refuses `initialize`: no (MCP error -32700)");
+    }
+
+    #[test]
+    fn batch_ends_the_requests_that_it_answers() {
+        let requests = Requests::default();
+        let mut answered = [call(&requests, 7), call(&requests, 8), call(&requests, 9)];
+        let part = |id: i64| json!({"jsonrpc": "2.0", "id": id, "result": {}});
+        assert!(received(&requests, &json!([part(7), part(8)])).is_some());
+        for it in &mut answered[..2] {
+            assert_eq!(it.try_recv().unwrap().words(), BATCH);
+        }
+        let notice = json!([{"jsonrpc": "2.0", "method": "notifications/progress"}]);
+        assert!(received(&requests, &notice).is_none());
+        assert!(answered[2].try_recv().is_err());
+        let many = format!(r#"[{{"jsonrpc":"2.0","id":9,"result":[{}0]}}]"#, "0,".repeat(300_000));
+        assert!(requests.receive("server", many.as_bytes(), None).unwrap().is_some());
+        assert_eq!(answered[2].try_recv().unwrap().words(), BATCH);
+        assert!(requests.receive("server", b"[info] ready", None).is_err());
+    }
+
+    #[test]
+    fn first_words_of_an_error_are_its_message() {
+        for (error, says) in [
+            (json!({"code": 7, "message": "", "cause": "no quota"}), "no quota (MCP error 7)"),
+            (json!({"code": 7, "message": " ", "data": {"detail": "no quota"}}), "no quota (MCP error 7)"),
+            (json!(["no", "quota"]), r#"["no","quota"]"#),
+            (json!({}), "the MCP server gave no reason"),
+        ] {
+            let raw = serde_json::value::to_raw_value(&error).unwrap();
+            assert_eq!(Failure::read(Some(&raw)).words(), says, "{error}");
+        }
+    }
+
+    #[test]
+    fn request_whose_id_no_crate_holds_keeps_it() {
+        let requests = Requests::default();
+        for (id, carried) in [
+            ("1.5", "dev.toolbridge/id:1.5"),
+            ("18446744073709551615", "dev.toolbridge/id:18446744073709551615"),
+        ] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#);
+            let Ok(Some(JsonRpcMessage::Request(request))) =
+                requests.receive("server", text.as_bytes(), None)
+            else {
+                panic!("no request")
+            };
+            assert_eq!(request.id, NumberOrString::String(carried.into()));
+        }
+        let long = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"roots/list"}}"#, "x".repeat(MAX_ID));
+        assert_eq!(requests.receive("server", long.as_bytes(), None).unwrap_err(), NotAMessage);
     }
 }

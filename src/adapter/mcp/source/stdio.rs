@@ -17,7 +17,7 @@ use tokio::{
 
 use super::requests::{Answer, MAX_MESSAGE, Requests};
 use crate::adapter::{
-    json::head,
+    json::{head::Head, id::restored},
     lines::{Line, Lines},
 };
 
@@ -91,7 +91,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> StdioTransport<R> {
 
     fn incoming(&mut self, line: Line) -> Option<ServerJsonRpcMessage> {
         match line {
-            Line::Text(text) => match self.requests.receive(&self.server, &text) {
+            Line::Text(text) => match self.requests.receive(&self.server, &text, None) {
                 Ok(message) => {
                     self.junk = 0;
                     return message;
@@ -103,8 +103,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> StdioTransport<R> {
             },
             Line::TooLong { size, start, end } => {
                 self.requests.ignored.too_long.fetch_add(1, Ordering::Relaxed);
-                let id = head::id(&start).or_else(|| head::last_id(&end));
-                let message = self.requests.unreadable(&start, id, Answer::TooLarge(size));
+                let message = self.requests.unreadable(Head::of_ends(&start, &end), Answer::TooLarge(size));
                 if message.is_some() {
                     self.junk = 0;
                     return message;
@@ -143,9 +142,9 @@ impl<R: AsyncRead + Send + Unpin + 'static> Transport<RoleClient> for StdioTrans
             _ => None,
         };
         let (written, was_written) = oneshot::channel();
-        let queued = serde_json::to_vec(&message).map_err(io::Error::from).and_then(|mut line| {
-            line.push(b'\n');
-            let queued = self.outgoing.try_send((line, id.clone(), written));
+        let queued = serde_json::to_string(&message).map_err(io::Error::from).and_then(|line| {
+            let line = restored(&line).into_owned() + "\n";
+            let queued = self.outgoing.try_send((line.into_bytes(), id.clone(), written));
             queued.map_err(|_| io::Error::other("the server does not read its input"))
         });
         if let (Err(_), Some(id)) = (&queued, &id) {
