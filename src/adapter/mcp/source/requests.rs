@@ -426,7 +426,7 @@ impl Requests {
         text: &[u8],
         of: Option<&RequestId>,
     ) -> Result<Option<ServerJsonRpcMessage>, NotAMessage> {
-        let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
+        let text = crate::value::bytes_without_mark(text);
         let unreadable = |reason: String| {
             let message = self.unreadable(Head::of(text), Answer::Unreadable(reason));
             message.map(Some).ok_or(NotAMessage)
