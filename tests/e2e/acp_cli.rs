@@ -305,7 +305,8 @@ async fn sign_in() -> anyhow::Result<()> {
     let output = planned(&server, &home, "acp-sign-in", &command).run().await?;
     let wanted = "toolbridge: agent \"codex-acp\" demands a sign-in: sign in with the agent's own program, or pass an API key on \
          to it (`env` of a tools.toml, --agent-env on the command line), then start this again; it offers: Login with ChatGPT, \
-         Use CODEX_API_KEY (pass CODEX_API_KEY on to the agent), Use OPENAI_API_KEY (pass OPENAI_API_KEY on to the agent)\n";
+         Use CODEX_API_KEY (pass CODEX_API_KEY on to the agent), Use OPENAI_API_KEY (pass OPENAI_API_KEY on to the agent); \
+         it says: Authentication required\n";
     ensure!(output.code == Some(1) && output.stdout.is_empty(), "{output:?}");
     ensure!(output.stderr == wanted, "{output:?}");
     until(&home, "the end of the agent", |all| all.is_empty()).await
