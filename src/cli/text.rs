@@ -59,7 +59,7 @@ mod tests {
             ConnectError::NoRelay { relays: Vec::new() }.to_string(),
             ConnectError::Timeout { limit, phase: toolbridge::livekit::JoinPhase::Signaling }.to_string(),
             CloseReason::TokenExpired.to_string(),
-            format!("x; {}", OPTIONS[0].0),
+            format!("x; {}", OPTIONS[1].0),
         ];
         for (error, said) in
             errors.iter().zip(["--relay-only", "; try again", "a new token", "--root-certificate FILE"])
