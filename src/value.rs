@@ -55,6 +55,11 @@ pub(crate) fn prefix(text: &str, limit: usize) -> &str {
     &text[..floor_char(text, limit)]
 }
 
+/// Returns a key as a step of a JSON pointer (RFC 6901).
+pub(crate) fn pointer_step(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
 /// Returns a text of at most `limit` bytes, at least 3. One that is cut ends in `…`.
 #[cfg(feature = "runtime")]
 pub(crate) fn abridged(text: &str, limit: usize) -> std::borrow::Cow<'_, str> {

@@ -3,7 +3,7 @@
 
 use serde_json::Value as Json;
 
-use crate::{tool::public, value::prefix};
+use crate::{tool::public, value::abridged};
 
 /// The longest description of a failure, in bytes.
 const MAX_WORDS: usize = 1_024;
@@ -128,11 +128,7 @@ fn public(value: &Json) -> Json {
 }
 
 fn bounded(text: &str) -> String {
-    if text.len() <= MAX_WORDS {
-        text.to_owned()
-    } else {
-        format!("{}…", prefix(text, MAX_WORDS - '…'.len_utf8()))
-    }
+    abridged(text, MAX_WORDS).into_owned()
 }
 
 /// Returns whether a character is not seen, but changes what is seen.

@@ -195,11 +195,7 @@ impl Executor {
     /// Returns the sources that have a name, and their health.
     pub(crate) fn statuses(&self) -> Vec<SourceStatus> {
         let status = |source: &Arc<dyn AnySource>| {
-            let status = catch_panic(|| Some(SourceStatus::new(source.name()?.into(), source.health())));
-            status.unwrap_or_else(|panic| {
-                tracing::error!(at = %panic.place, "a source panicked");
-                None
-            })
+            asked(|| Some(SourceStatus::new(source.name()?.into(), source.health())))
         };
         self.sources.iter().filter_map(status).collect()
     }
@@ -207,8 +203,7 @@ impl Executor {
     /// Returns the notes of the sources about their tools, each with the source's name.
     pub(crate) fn notes(&self) -> Vec<(String, String)> {
         let notes = |source: &Arc<dyn AnySource>| {
-            let notes = catch_panic(|| (source.name().unwrap_or_default(), source.notes()));
-            let (name, notes) = notes.unwrap_or_default();
+            let (name, notes) = asked(|| (source.name().unwrap_or_default(), source.notes()));
             let notes = notes.into_iter().take(MAX_NOTES);
             notes.map(|note| (name.clone(), abridged(&note, MAX_NOTE).into_owned())).collect::<Vec<_>>()
         };
@@ -340,6 +335,14 @@ async fn watch(source: Arc<dyn AnySource>, changed: mpsc::Sender<()>) {
         }
         tokio::time::sleep(LIST_AGAIN).await;
     }
+}
+
+/// Returns what a source says of itself; nothing if it panics, which is logged.
+fn asked<T: Default>(ask: impl FnOnce() -> T) -> T {
+    catch_panic(ask).unwrap_or_else(|panic| {
+        tracing::error!(at = %panic.place, "a source panicked");
+        T::default()
+    })
 }
 
 #[cfg(test)]

@@ -25,6 +25,18 @@ const MAX_WARNING: usize = 1_024;
 /// The deadline of a context without a limit, thirty years from now, which every clock can represent.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 
+/// Returns the note about a tool of a server that is not offered.
+#[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
+pub(crate) fn left_out_note(tool: &str, reason: &str) -> String {
+    format!("{tool} is not offered: {reason}")
+}
+
+/// Returns the note about a tool of a server whose name the room does not allow.
+#[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
+pub(crate) fn renamed_note(tool: &str, offered_as: &ToolName) -> String {
+    format!("{tool} is offered as {offered_as}: the room allows no such name")
+}
+
 /// Offers tools and executes their calls.
 pub trait ToolSource: Send + Sync + 'static {
     /// Returns the tools that are currently offered.

@@ -6,7 +6,7 @@ use rustls::{AlertDescription, CertificateError, Error as TlsError};
 
 /// Describes the first cause of an error, because those above it repeat that something failed.
 pub(crate) fn cause(error: &(dyn Error + 'static)) -> String {
-    match chain(error).find_map(|error| error.downcast_ref()) {
+    match of_tls(error) {
         Some(tls) => in_words(tls),
         None => chain(error).last().unwrap_or(error).to_string(),
     }
@@ -15,16 +15,15 @@ pub(crate) fn cause(error: &(dyn Error + 'static)) -> String {
 /// Returns the fault of the certificate that an error is about.
 #[cfg(feature = "livekit")]
 pub(crate) fn certificate_fault<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a CertificateError> {
-    match chain(error).find_map(|error| error.downcast_ref()) {
+    match of_tls(error) {
         Some(TlsError::InvalidCertificate(fault)) => Some(fault),
         _ => None,
     }
 }
 
-/// Returns whether an error is one of TLS.
-#[cfg(feature = "livekit")]
-pub(crate) fn is_of_tls(error: &(dyn Error + 'static)) -> bool {
-    chain(error).any(<dyn Error>::is::<TlsError>)
+/// Returns the error of TLS that an error is, or that caused it.
+pub(crate) fn of_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TlsError> {
+    chain(error).find_map(|error| error.downcast_ref())
 }
 
 /// Returns an error and those below it.

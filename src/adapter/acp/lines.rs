@@ -248,7 +248,11 @@ impl Traffic {
     fn writing(&self, line: &str) {
         let Ok(Message { method: Some(_), id: Some(id), .. }) = serde_json::from_str(line) else { return };
         if let Ok(id) = serde_json::from_str(id.get()) {
-            self.asked().push(id);
+            let mut asked = self.asked();
+            if asked.len() == MAX_WAITING {
+                asked.remove(0); // nobody waits for it any more
+            }
+            asked.push(id);
         }
     }
 

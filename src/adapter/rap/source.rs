@@ -41,6 +41,7 @@ use super::{address::host_in, listen::Listener, secret::random_text};
 use crate::{
     Consent, ErrorCode, NameMap, NameRules, Outcome, Progress, SourceHealth, Tool, ToolContext, ToolError,
     ToolName, ToolOptions, ToolSource, Value,
+    tool::source::{left_out_note, renamed_note},
 };
 
 /// The tool that ends a subscription. It is offered while one is active.
@@ -364,12 +365,10 @@ impl ToolSource for RapTools {
     fn notes(&self) -> Vec<String> {
         let state = self.shared.state();
         let left_out = state.left_out.iter();
-        let left_out = left_out.map(|(tool, reason)| format!("{tool} is not offered: {reason}"));
+        let left_out = left_out.map(|(tool, reason)| left_out_note(tool, reason));
         let in_room = |tool: &str| self.shared.settings.policy.in_room(tool);
         let renamed = state.tools.iter().filter(|(name, listed)| name.as_str() != in_room(&listed.operation));
-        let renamed = renamed.map(|(name, listed)| {
-            format!("{} is offered as {name}: the room allows no such name", listed.operation)
-        });
+        let renamed = renamed.map(|(name, listed)| renamed_note(&listed.operation, name));
         left_out.chain(renamed).collect()
     }
 

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use super::{
     Audience, ContentBlock, Cut, ToolResult,
     document::MAX_POINTER,
-    public::{may_hide, take_hidden},
+    public::{ROLE, may_hide, take_hidden},
 };
 use crate::value::{Value, parse};
 
@@ -92,7 +92,7 @@ impl Nested {
     /// Returns the places of the blocks in a document.
     fn native(&mut self, text: &str) -> Option<Vec<String>> {
         // A name may be escaped.
-        if !text.contains("assistant") && !text.contains("\\u00") {
+        if !text.contains(ROLE) && !text.contains("\\u00") {
             return Some(Vec::new());
         }
         let removed = take_hidden(&mut parse(text).ok()?);

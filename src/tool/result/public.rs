@@ -16,7 +16,10 @@ use super::{
 };
 #[cfg(feature = "runtime")]
 use crate::{tool::ErrorCode, value::prefix};
-use crate::{tool::ToolError, value::Value};
+use crate::{
+    tool::ToolError,
+    value::{Value, pointer_step},
+};
 
 /// The longest message of a failure that is made of its result, in bytes. The partial result has all of the text.
 #[cfg(feature = "runtime")]
@@ -26,7 +29,7 @@ const MAX_MESSAGE: usize = 2 * 1024;
 const HIDDEN_MESSAGE: &str = "the tool failed, and its reason is for the model alone";
 
 /// The role of the model in an audience.
-const ROLE: &[u8] = b"assistant";
+pub(super) const ROLE: &str = "assistant";
 
 /// A result without what is for the model alone.
 #[cfg(feature = "runtime")]
@@ -159,7 +162,7 @@ impl Taken {
                 let has_audience = fields.get("annotations").is_some_and(|it| !it["audience"].is_null());
                 fields.retain(|key, value| {
                     let is_judged = has_audience && key == "resource";
-                    self.keeps(&key.replace('~', "~0").replace('/', "~1"), value, is_judged)
+                    self.keeps(&pointer_step(key), value, is_judged)
                 });
             }
             _ => {}
@@ -195,7 +198,7 @@ pub(crate) fn stripped(value: &Value) -> Value {
 /// Returns whether a value can hold blocks for the model alone. Most values are small and have no audience, and this is
 /// asked for each progress update.
 pub(super) fn may_hide(value: &Value) -> bool {
-    value.as_bytes().windows(ROLE.len()).any(|it| it == ROLE)
+    value.as_bytes().windows(ROLE.len()).any(|it| it == ROLE.as_bytes())
 }
 
 /// Returns whether a value is a block for the model alone, or an item of ACP's content with such a block.

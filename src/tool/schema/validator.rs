@@ -3,7 +3,10 @@
 use jsonschema::{PatternOptions, error::TypeKind, error::ValidationErrorKind};
 use serde_json::{Value as Json, json};
 
-use crate::tool::{ErrorCode, ToolError};
+use crate::{
+    tool::{ErrorCode, ToolError},
+    value::pointer_step,
+};
 
 /// The longest quotation of a schema or a path in a message, in characters: a model reads the message.
 const MAX_QUOTED: usize = 200;
@@ -116,7 +119,7 @@ fn can_be_checked(pattern: &str) -> bool {
 fn described(error: &jsonschema::ValidationError<'_>) -> String {
     let mut path = error.instance_path().to_string();
     if let ValidationErrorKind::Required { property } = error.kind() {
-        let property = property.as_str().unwrap_or_default().replace('~', "~0").replace('/', "~1");
+        let property = pointer_step(property.as_str().unwrap_or_default());
         path = format!("{path}/{property}");
     }
     let place = if path.is_empty() { "as a whole".to_owned() } else { format!("at {}", quoted(&path)) };

@@ -35,7 +35,7 @@ use super::{
     refusal::TokenRefusal,
     tls,
 };
-use crate::transport::tls_error::{cause, is_of_tls};
+use crate::transport::tls_error::{cause, of_tls};
 
 mod frames;
 mod limits;
@@ -90,7 +90,7 @@ impl DialFailure {
     /// Creates it from an error of a connection, which may be one of TLS: a server that demands a client certificate says
     /// so after the handshake.
     fn of_io(error: io::Error) -> Self {
-        if is_of_tls(&error) { Self::Tls(error.into()) } else { Self::Unreachable(error) }
+        if of_tls(&error).is_some() { Self::Tls(error.into()) } else { Self::Unreachable(error) }
     }
 
     /// Creates an error of the connection that no other error caused.

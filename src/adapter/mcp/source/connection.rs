@@ -44,6 +44,7 @@ use crate::{
     DataSchema, NameMap, NameRules, ToolName,
     adapter::{json, words},
     process::{Child, Exit},
+    tool::source::{left_out_note, renamed_note},
 };
 
 /// The most pages of a tool list.
@@ -446,7 +447,7 @@ fn toolset(shared: &Shared, definitions: &[Box<RawValue>]) -> Toolset {
     let mut leave_out = |tool: &str, reason: &str| {
         tracing::warn!(server = &*shared.name, tool, reason, "a tool of an MCP server is not offered");
         let tool = if tool.is_empty() { "a tool" } else { tool };
-        notes.push(format!("{tool} is not offered: {reason}"));
+        notes.push(left_out_note(tool, reason));
     };
     let mut read = BTreeMap::new();
     for text in definitions {
@@ -472,7 +473,7 @@ fn toolset(shared: &Shared, definitions: &[Box<RawValue>]) -> Toolset {
     let tools = read.into_iter().filter_map(|(foreign, definition)| {
         let name: ToolName = names.converted(&in_room(&foreign))?.parse().ok()?;
         if name.as_str() != in_room(&foreign) {
-            notes.push(format!("{foreign} is offered as {name}: the room allows no such name"));
+            notes.push(renamed_note(&foreign, &name));
         }
         let tool = definition.tool(name.clone(), &shared.name, &settings.policy);
         let output = match definition.output_schema.as_ref().map(DataSchema::compile) {

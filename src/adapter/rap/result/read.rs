@@ -7,6 +7,7 @@ use crate::{
     Audience, ContentBlock, Diff, Display, DisplayContent, Media, Native, ToolResult, ToolSystem,
     adapter::json::{object, value},
     tool::public::is_hidden,
+    value::pointer_step,
 };
 
 /// Keys that must not leave this machine inside a result: addresses that give access, and the user's id.
@@ -101,7 +102,7 @@ fn image(fields: &Json) -> Option<Media> {
 fn secrets(document: &Map<String, Json>) -> Vec<String> {
     fn search(map: &Map<String, Json>, place: &str, found: &mut Vec<String>) {
         for (key, value) in map {
-            let place = format!("{place}/{}", key.replace('~', "~0").replace('/', "~1"));
+            let place = format!("{place}/{}", pointer_step(key));
             match value {
                 Json::Null => {}
                 _ if SECRET_KEYS.contains(&key.as_str()) => found.push(place),
