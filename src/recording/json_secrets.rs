@@ -144,12 +144,12 @@ impl<R: Secrets> Walk<'_, R> {
             let key_end = string_end(self.text.as_bytes(), at).min(self.text.len());
             let key = self.string(at..key_end);
             let value = self.skip_space(self.skip_space(key_end) + 1); // after the colon
+            has_secret_key |= redacted_within(&key, self.rule, self.nested - 1, self.open).is_some();
             let end = if self.rule.is_secret(key.as_bytes()) {
                 let end = self.end(value);
                 self.hide(value..end);
                 end
             } else {
-                has_secret_key |= redacted_within(&key, self.rule, self.nested - 1, self.open).is_some();
                 let name = self.name(value);
                 let is_secret = name.is_some_and(|name| self.rule.is_secret_name(name.as_bytes()));
                 let end = self.value(value);

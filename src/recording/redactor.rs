@@ -310,14 +310,15 @@ impl Redactor {
     /// Searches the value of this key, at any depth. Returns its end, and whether the key itself holds a secret.
     fn pair(&mut self, bytes: &[u8], key: Range<usize>, changes: &mut Vec<Change>) -> Option<(usize, bool)> {
         let name = text(bytes, key.start);
-        if let Some(name) = name
-            && self.is_secret(name)
-        {
+        let is_secret = name.is_some_and(|name| self.is_secret(name));
+        let end = if is_secret {
             let end = skip(bytes, key.end).ok()?;
             change(bytes, &(key.end..end), changes);
-            return Some((end, false));
-        }
-        let end = self.value(bytes, key.end, changes)?;
+            end
+        } else {
+            self.value(bytes, key.end, changes)?
+        };
+        // A name in it is not enough: the value stands in the key, too.
         let name = name.and_then(|name| std::str::from_utf8(name).ok());
         Some((end, name.is_some_and(|name| redacted(name, self).is_some())))
     }
@@ -561,6 +562,29 @@ mod tests {
         let native: Value = serde_json::from_str(native).unwrap();
         assert_eq!(native["_meta"]["apiKey"], "<redacted: 9 bytes>");
         assert!(native["content"][0]["text"].as_str().unwrap().contains("ada"));
+    }
+
+    #[test]
+    fn sec_p3_secret_is_found_in_every_place_of_an_argument() {
+        let inner = json!({"password": "hunter2"}).to_string();
+        for parameters in [
+            json!({"headers": [{"name": "Authorization", "value": "hunter2"}]}),
+            json!({"headers": [["authorization", "hunter2"]]}),
+            json!({"url": "https://x/?token=hunter2"}),
+            json!({"text": Value::from(inner.as_str()).to_string()}),
+            json!({"text": format!("data: {inner}")}),
+            json!({"text": format!("\u{feff}{inner}")}),
+            json!({inner.as_str(): 1}),
+            json!({"a": [{inner.as_str(): 1}]}),
+            json!({"text": json!({inner.as_str(): 1}).to_string()}),
+            json!({"text": "Authorization: Bearer hunter2"}),
+            json!({"text": "password=hunter2&user=a"}),
+            json!({"text": "[1] password: hunter2"}),
+        ] {
+            let redacted = pay(&mut Redactor::new(Redact::default()), request("a", "t", &parameters));
+            assert!(!redacted.windows(7).any(|it| it == b"hunter2"), "{parameters}");
+            assert_eq!(shown(&redacted)["body"]["toolName"], "t", "{parameters}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Decides which names are those of secrets.
 
+use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
+
 use super::escape::is_dangerous;
 
 /// Substrings of secret names, folded.
@@ -18,6 +20,8 @@ pub(super) const PARTS: &[&str] = &[
     "bearer",
     "cookie",
     "credential",
+    "sessionid",
+    "sessid",
 ];
 
 /// Secret only as separate words, since these letters are frequent elsewhere.
@@ -41,12 +45,16 @@ pub(super) fn may_be_name(text: &[u8]) -> bool {
     visible.take(MAX_NAME + 1).count() <= MAX_NAME && (1..=MAX_NAME_WORDS).contains(&words())
 }
 
-/// Returns a name as names are compared: its letters and digits alone, without case and width.
+/// Returns a name as names are compared: its letters and digits alone, without case, width, and accents.
 pub(super) fn folded(name: &str) -> String {
     // Upper case first: then `ß` equals `SS`, and both forms of the Greek sigma are one.
-    let letters =
-        name.chars().map(narrow).filter(|letter| letter.is_alphanumeric() && !is_invisible(*letter));
+    let letters = visible(name).filter(|letter| letter.is_alphanumeric());
     letters.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+}
+
+/// Returns what a reader tells apart in a name: full-width letters and those with accents are their plain forms.
+fn visible(name: &str) -> impl Iterator<Item = char> {
+    name.nfkd().filter(|letter| !is_combining_mark(*letter) && !is_invisible(*letter))
 }
 
 /// Returns the ASCII form of a full-width letter.
@@ -61,7 +69,7 @@ pub(super) fn narrow(letter: char) -> char {
 /// Returns whether one of the words of a name is secret: `user-pin`, `userPin`, `USER_PIN`, `userPINCode` and `pin1` have the
 /// word `pin`.
 fn has_secret_word(name: &str) -> bool {
-    let letters: Vec<char> = name.chars().map(narrow).filter(|letter| !is_invisible(*letter)).collect();
+    let letters: Vec<char> = visible(name).collect();
     let parts = letters.chunk_by(|one, two| one.is_alphabetic() == two.is_alphabetic());
     parts.filter(|part| part[0].is_alphabetic()).flat_map(words).any(|word| {
         let word = folded(&word.iter().collect::<String>());
@@ -122,6 +130,12 @@ mod tests {
             "pass\u{200b}word",
             "pass\u{3164}word",
             "ｐａｓｓｗｏｒｄ",
+            "pássword",
+            "pa\u{301}ssword",
+            "𝐩𝐚𝐬𝐬𝐰𝐨𝐫𝐝",
+            "sessionid",
+            "Mcp-Session-Id",
+            "PHPSESSID",
             "PIN-Code",
             "pincode",
         ];
@@ -153,6 +167,7 @@ mod tests {
             "p\u{2066}i\u{fe0f}n",
             "p\u{7}in",
             "ＰＩＮ",
+            "pîn",
         ];
         for secret in parts.into_iter().chain(words) {
             assert!(is_secret(secret), "{secret}");
@@ -187,6 +202,7 @@ mod tests {
     fn names_are_equal_without_case_and_separators() {
         for (one, two) in [
             ("Schlüssel", "SCHLÜSSEL"),
+            ("schlüssel", "Schlu\u{308}ssel"),
             ("straße", "STRASSE"),
             ("пароль", "ПАРОЛЬ"),
             ("Пароль", "пароль"),
