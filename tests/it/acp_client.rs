@@ -212,6 +212,31 @@ async fn program_that_is_no_agent_is_named_with_what_it_wrote() {
 }
 
 #[tokio::test]
+async fn agent_that_opens_no_session_is_told_apart_from_one_that_refuses() {
+    let script = AgentScript::new("acp-no-session");
+    for (new_session, says) in [
+        // It lives on, but nothing more comes from it.
+        ("exec 1>&-; sleep 1000", "it closed its output before it answered session/new"),
+        ("exit 0", "ended (exit status: 0)"),
+        // The words of a refusal say more than the status after them.
+        (r#"fail "$1" 7 'no license'; exit 3"#, "it refused session/new: no license (7)"),
+    ] {
+        let error =
+            script.agent("", &format!("new_session() {{ {new_session}; }}")).await.unwrap_err().to_string();
+        assert!(error.contains(says) && !error.contains("transport"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn words_of_an_agent_that_fails_a_prompt_and_ends_are_kept() {
+    let script = AgentScript::new("acp-last-words");
+    let agent = script.agent(r#"fail "$1" 7 'out of credit'; exit 3"#, "").await.unwrap();
+    let error = prompt(&agent, "hello", context()).await.unwrap_err();
+    assert!(error.message().ends_with("failed: out of credit (7)"), "{}", error.message());
+    agent.close().await;
+}
+
+#[tokio::test]
 async fn acp_c13_agent_that_dies_fails_its_prompt_and_is_started_again() {
     let script = AgentScript::new("acp-dies");
     let body = r#"case "$2" in *die*) call '"toolCallId":"1","title":"Look","status":"in_progress"'; exit 3 ;; esac; say back; ended "$1""#;

@@ -7,6 +7,7 @@ use std::{
 
 use agent_client_protocol::{
     Agent, Builder, Client, ConnectionTermination, ConnectionTo, ErrorCode, UntypedMessage,
+    is_connection_terminated, is_incoming_transport_closed,
 };
 use serde_json::{Value as Json, json};
 use tokio::{
@@ -52,6 +53,24 @@ const MAX_WAYS: usize = 8;
 
 /// The longest way to sign in, in bytes.
 const MAX_WAY: usize = 128;
+
+/// Why an agent opened no session.
+pub(super) enum Failure {
+    /// It has refused, or answered wrongly.
+    Said(AcpError),
+    /// Nothing more comes from it. Its exit status says more than this reason, if it ended.
+    Gone(String),
+}
+
+impl Failure {
+    /// Describes it without what the agent wrote to stderr, which may hold secrets.
+    pub(super) fn without_stderr(&self) -> String {
+        match self {
+            Self::Said(error) => error.without_stderr(),
+            Self::Gone(reason) => reason.clone(),
+        }
+    }
+}
 
 /// What prompts need of a connection.
 #[derive(Clone)]
@@ -149,10 +168,11 @@ impl Connection {
         let opened = timeout_at(deadline, connection.open(name, has_files, settings, offered)).await;
         match opened {
             Ok(Ok(())) => Ok(connection),
-            Ok(Err(error)) => Err(connection.explained(name, error).await),
+            Ok(Err(Failure::Said(error))) => Err(connection.with_stderr(error)),
+            Ok(Err(Failure::Gone(reason))) => Err(connection.explained(name, reason).await),
             Err(_) => {
                 let reason = format!("it did not open a session within {} s", settings.start_limit.as_secs());
-                Err(connection.explained(name, AcpError::protocol(name, reason)).await)
+                Err(connection.explained(name, reason).await)
             }
         }
     }
@@ -164,7 +184,7 @@ impl Connection {
         has_files: bool,
         settings: &Settings,
         offered: Option<&Offered>,
-    ) -> Result<(), AcpError> {
+    ) -> Result<(), Failure> {
         let answer = self.live.request("initialize", json!({
             "protocolVersion": VERSION,
             "clientCapabilities": {
@@ -183,7 +203,7 @@ impl Connection {
                     format!("it speaks version {} of the protocol, and not version {VERSION}", shown(version))
                 }
             };
-            return Err(AcpError::protocol(name, reason));
+            return Err(Failure::Said(AcpError::protocol(name, reason)));
         }
         self.live.has_http = answer["agentCapabilities"]["mcpCapabilities"]["http"] == true;
         let methods = answer["authMethods"].as_array().into_iter().flatten().take(MAX_WAYS);
@@ -196,13 +216,22 @@ impl Connection {
         self.live.end.send_replace(Some(reason.into()));
     }
 
-    /// Adds how the process ended, or what it wrote, to an error of the start. The agent is killed.
-    async fn explained(mut self, name: &str, error: AcpError) -> AcpError {
-        let AcpError::Protocol { reason, .. } = error else { return error };
+    /// Returns how the process ended, or why its start failed and what it wrote. The agent is killed.
+    async fn explained(mut self, name: &str, reason: String) -> AcpError {
         if let Ok(Ok(exit)) = timeout(EXIT_GRACE, self.child.wait()).await {
             return AcpError::Ended { agent: name.to_owned(), exit };
         }
-        AcpError::Protocol { agent: name.to_owned(), reason, stderr: self.child.stderr() }
+        self.with_stderr(AcpError::protocol(name, reason))
+    }
+
+    /// Adds what the agent wrote to its refusal. The agent is killed.
+    fn with_stderr(self, error: AcpError) -> AcpError {
+        match error {
+            AcpError::Protocol { agent, reason, .. } => {
+                AcpError::Protocol { agent, reason, stderr: self.child.stderr() }
+            }
+            error => error,
+        }
     }
 
     /// Resolves when the agent has ended or closed its output, or when the connection to it has failed, with the reason.
@@ -281,8 +310,19 @@ impl Live {
         })
     }
 
-    fn refused(&self, name: &str, method: &str, error: &agent_client_protocol::Error) -> AcpError {
-        self.demand(name, error).unwrap_or_else(|| refused(name, method, error))
+    /// Whether an error is the crate's own: the agent has closed its output or ended, or its connection has failed.
+    pub(super) fn is_gone(error: &agent_client_protocol::Error) -> bool {
+        is_incoming_transport_closed(error) || is_connection_terminated(error)
+    }
+
+    fn refused(&self, name: &str, method: &str, error: &agent_client_protocol::Error) -> Failure {
+        if Self::is_gone(error) {
+            let failure = self.agent.termination().as_ref().map(failed);
+            return Failure::Gone(
+                failure.unwrap_or_else(|| format!("it closed its output before it answered {method}")),
+            );
+        }
+        Failure::Said(self.demand(name, error).unwrap_or_else(|| refused(name, method, error)))
     }
 
     /// Opens a session, unless there is one with these tools.
@@ -291,7 +331,7 @@ impl Live {
         name: &str,
         settings: &Settings,
         offered: Option<&Offered>,
-    ) -> Result<(), AcpError> {
+    ) -> Result<(), Failure> {
         let key = offered.map(|offered| offered.key);
         let lock = || self.offered.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if !self.session.id().is_empty() && *lock() == key {
@@ -305,7 +345,8 @@ impl Live {
         let answer = self.request("session/new", params).await;
         let answer = answer.map_err(|error| self.refused(name, "session/new", &error))?;
         let id = answer["sessionId"].as_str().filter(|id| !id.is_empty());
-        let id = id.ok_or_else(|| AcpError::protocol(name, "it opened a session without an id"))?;
+        let id =
+            id.ok_or_else(|| Failure::Said(AcpError::protocol(name, "it opened a session without an id")))?;
         self.session.set_id(id.to_owned());
         *lock() = key;
         Ok(())

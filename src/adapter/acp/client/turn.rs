@@ -62,10 +62,7 @@ impl Prompt {
         let outcome = match answer {
             Ok(answer) => self.ended(&answer),
             Err(error) => {
-                let reason = if agent_client_protocol::is_incoming_transport_closed(&error)
-                    || self.live.agent.is_incoming_closed()
-                    || agent_client_protocol::is_connection_terminated(&error)
-                {
+                let reason = if Live::is_gone(&error) {
                     format!("the agent {:?} has ended: {}", self.agent, self.gone().await)
                 } else if let Some(demand) = self.live.demand(&self.agent, &error) {
                     demand.to_string()
