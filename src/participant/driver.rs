@@ -438,14 +438,7 @@ impl<T: Transport> Driver<T> {
     fn sent(&mut self, sent: Sent) {
         for Failure { id, error } in sent.failed {
             tracing::debug!(%error, "a packet was not handed over");
-            let why = match error {
-                SendError::TooLarge { size, limit } => SendFailure::TooLarge { size, limit },
-                SendError::NotAllowed => SendFailure::NotAllowed,
-                SendError::Closed(_) => SendFailure::Closed,
-                SendError::Interrupted => SendFailure::Interrupted,
-                other => SendFailure::Other(other.to_string()),
-            };
-            self.shared.lock().session.handle_send_failed(now(), id, why);
+            self.shared.lock().session.handle_send_failed(now(), id, error.into());
         }
     }
 
@@ -554,4 +547,16 @@ async fn sent(queue: &SendQueue, mut pump: Option<&mut Pump>, all: bool) -> Sent
         }
     })
     .await
+}
+
+impl From<SendError> for SendFailure {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::TooLarge { size, limit } => Self::TooLarge { size, limit },
+            SendError::NotAllowed => Self::NotAllowed,
+            SendError::Closed(_) => Self::Closed,
+            SendError::Interrupted => Self::Interrupted,
+            SendError::NoDestination | SendError::Other(_) => Self::Other(error.to_string()),
+        }
+    }
 }

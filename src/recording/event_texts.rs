@@ -19,7 +19,6 @@ const REASONS: &[&str] = &[
     "the connection was lost and rejoining failed",
     "the packet has no destination; name one, or use `Packet::broadcast`",
     "the packet has  bytes; the limit is ",
-    " bytes are more than the limit of ",
     "the token does not allow publishing data; grant `canPublishData`",
     "not connected",
     "the connection was lost before the packet was sent; send it again when the state is `Connected`",

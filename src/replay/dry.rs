@@ -503,13 +503,34 @@ fn why_unsent(reason: &str) -> Option<SendFailure> {
     let number = |word: &str| word.parse().ok();
     let words: Vec<_> = reason.split_whitespace().collect();
     Some(match words.as_slice() {
-        [size, "bytes", "are", "more", "than", "the", limit, ..] => {
+        ["the", "packet", "has", size, "bytes;", "the", "limit", "is", limit] => {
             SendFailure::TooLarge { size: number(size)?, limit: number(limit)? }
         }
-        ["cancelled" | "given", "before" | "up", ..] => return None,
-        _ if reason.contains("does not allow") => SendFailure::NotAllowed,
-        _ if reason.contains("lost before") => SendFailure::Interrupted,
-        _ if reason.contains("not connected") => SendFailure::Closed,
+        ["cancelled", "before", ..] => return None,
+        _ if reason.starts_with("the token does not allow") => SendFailure::NotAllowed,
+        _ if reason.starts_with("the connection was lost before") => SendFailure::Interrupted,
+        _ if reason.starts_with("not connected") => SendFailure::Closed,
         _ => SendFailure::Other(reason.to_owned()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::SendError;
+
+    #[test]
+    fn recorded_reason_is_the_failure_that_the_session_received() {
+        for error in [
+            SendError::NoDestination,
+            SendError::TooLarge { size: 70_000, limit: 15_000 },
+            SendError::NotAllowed,
+            SendError::Closed(CloseReason::RoomDeleted),
+            SendError::Interrupted,
+            SendError::new(std::io::Error::other("the packet is not sent")),
+        ] {
+            assert_eq!(why_unsent(&error.to_string()), Some(error.into()));
+        }
+        assert_eq!(why_unsent("cancelled before it was sent completely"), None);
+    }
 }
