@@ -30,7 +30,7 @@ pub(in crate::cli::doctor) fn given(claims: Option<&Claims>, signature: &Signatu
 fn what(claims: &Claims) -> String {
     let role = match claims.attributes.get(ROLE_ATTRIBUTE) {
         Some(role) => format!("role {role}"),
-        None if claims.kind.eq_ignore_ascii_case("agent") => "an agent".to_owned(),
+        None if is_agent(claims) => "an agent".to_owned(),
         None => "no role".to_owned(),
     };
     format!(
@@ -39,6 +39,10 @@ fn what(claims: &Claims) -> String {
         named(&claims.video.room),
         named(&claims.iss)
     )
+}
+
+fn is_agent(claims: &Claims) -> bool {
+    claims.kind.eq_ignore_ascii_case("agent")
 }
 
 fn named(text: &str) -> &str {
@@ -112,13 +116,21 @@ fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<StepReport>
                 "set it to `client`, `assistant` or `observer`",
             ));
         }
+        Some((role, Some(Role::Client | Role::Observer))) if is_agent(claims) => {
+            return Some(StepReport::warning(
+                format!(
+                    "the token is of kind agent, and an agent can only be an assistant: its role {role} does not count"
+                ),
+                "remove `kind` from the token, or set its role to `assistant`",
+            ));
+        }
         Some(_) if claims.video.can_update_own_metadata() => {
             return Some(StepReport::warning(
                 "other participants ignore the token's role, because its holder may change it (`canUpdateOwnMetadata`)",
                 "remove that grant from the token",
             ));
         }
-        None if !claims.kind.eq_ignore_ascii_case("agent") => {
+        None if !is_agent(claims) => {
             let (wrong, first) = if claims.video.can_update_own_metadata() {
                 (
                     "the token has no role, and its holder may change its own attributes (`canUpdateOwnMetadata`): other \

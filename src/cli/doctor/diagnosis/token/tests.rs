@@ -39,6 +39,23 @@ fn valid_token_is_described() {
 }
 
 #[test]
+fn agent_with_the_role_of_another_is_warned_of() {
+    for role in ["client", "observer"] {
+        let token = |it: &mut Claims| {
+            it.kind = "agent".into();
+            it.attributes.insert(ROLE_ATTRIBUTE.into(), role.into());
+        };
+        let wrong = format!("can only be an assistant: its role {role} does not count");
+        says(&judged(token, 1000), State::Warning, &wrong, "remove `kind`");
+    }
+    let assistant = |it: &mut Claims| {
+        it.kind = "agent".into();
+        it.attributes.insert(ROLE_ATTRIBUTE.into(), "assistant".into());
+    };
+    assert_eq!(judged(assistant, 1000).state, State::Ok);
+}
+
+#[test]
 fn each_token_problem_has_its_advice() {
     says(&given(None, &Signature::NotChecked, 0), State::Failed, "not a token", "Bearer");
     for (signature, wrong, advice) in [
