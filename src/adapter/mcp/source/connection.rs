@@ -396,9 +396,11 @@ fn plain(error: &ClientInitializeError) -> String {
                 ),
             }
         }
+        // Ids that were not asked do not reach `rmcp`, so this is the answer to the question for versions, which `rmcp` gives
+        // up after 10 s: it came between that and the next request.
         ClientInitializeError::ConflictInitResponseId(..)
         | ClientInitializeError::UncorrelatedErrorResponse { .. } => {
-            "it answers with ids that were not asked".to_owned()
+            "it took 10 s for its first answer, which is too slow".to_owned()
         }
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => plain(fallback),
         _ => "its answer to `initialize` is not one".to_owned(),
