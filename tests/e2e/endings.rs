@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use libtest_mimic::Trial;
+use rustix::process::Signal;
 use serde_json::json;
 use tokio::time::timeout;
 use toolbridge::{
@@ -14,6 +15,7 @@ use toolbridge::{
 use crate::{
     ends::{Cuttable, Running, assistant, client, double, hang, pair, started},
     program::{Program, tools_file},
+    room::{joined, left},
     server::{Server, shared},
     soon,
 };
@@ -27,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         goodbye_of_the_owner_is_lost_at_once,
         call_to_a_dropped_client_is_lost_at_once,
         leaving_assistant_stops_its_calls,
+        program_whose_host_goes_leaves_at_once,
         killed_server_ends_both_and_settles_open_calls,
         deleted_room_ends_both_and_settles_open_calls,
     ]
@@ -40,6 +43,37 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 
 fn is_lost<T>(result: &Result<T, CallError>) -> bool {
     matches!(result, Err(error @ CallError::Lost { owner }) if owner == "phone" && error.may_have_run())
+}
+
+/// A host of `toolbridge mcp` closes its input, ends it, or both at once. The room must not keep a dead assistant.
+async fn program_whose_host_goes_leaves_at_once() -> anyhow::Result<()> {
+    let server = shared()?;
+    let room = "host-goes";
+    let token = server.key().client(room, "watcher").sign()?;
+    let mut watcher = LiveKitTransport::join(&server.url(), &token).await?;
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}});
+    for (identity, arguments, first) in
+        [("mcp", &["mcp"][..], Some(hello.to_string())), ("brain", &["assistant"], None)]
+    {
+        for (closes, signal) in [(true, None), (false, Some(Signal::TERM)), (true, Some(Signal::TERM))] {
+            let options = ["--room", room, "--identity", identity];
+            let mut program = Program::toolbridge(&server, arguments).args(&options).start()?;
+            if let Some(first) = &first {
+                program.write(first).await?;
+                program.json(json!({"id": 0})).await?;
+            } else {
+                program.json(json!({"type": "hello"})).await?;
+            }
+            joined(&mut watcher, identity).await?;
+            if let Some(signal) = signal {
+                program.signal(signal)?;
+            }
+            let ended = if closes { program.finish().await? } else { program.ended().await? };
+            timeout(AT_ONCE, left(&mut watcher, identity)).await.with_context(|| format!("{ended:?}"))??;
+        }
+    }
+    Ok(())
 }
 
 async fn seventy_idle_seconds_and_a_call_still_works() -> anyhow::Result<()> {

@@ -12,6 +12,7 @@ use sha2::Sha256;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
+    task::JoinSet,
     time::{interval, sleep, timeout},
 };
 use toolbridge::{
@@ -34,6 +35,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         seventy_idle_seconds_cut_nothing_of_an_ice_lite_server,
         slow_reader_slows_the_sender_and_stays_connected,
         permanently_silent_server_is_lost,
+        full_queue_ends_with_the_close_over_a_silent_server,
+        full_queue_empties_after_the_rejoin,
         temporarily_silent_server_is_reported_down_then_up,
         packets_pass_in_both_directions_on_both_lanes,
         packet_reaches_only_named_destinations,
@@ -489,6 +492,57 @@ async fn temporarily_silent_server_is_reported_down_then_up() -> anyhow::Result<
     one.send(to("two", "back")).await?;
     ensure!(packet(&mut two).await?.payload == "back");
     Ok(())
+}
+
+/// More packets than the queue and the channel take. The later ones wait.
+fn flood(room: &LiveKitTransport) -> JoinSet<Result<(), SendError>> {
+    (0..5_000).map(|_| room.send(Packet::new(["two".into()], vec![7; 1_000]))).collect()
+}
+
+/// Waits for all sends, and returns how many were sent and how many were not.
+async fn ended(mut sends: JoinSet<Result<(), SendError>>) -> anyhow::Result<(usize, usize)> {
+    let (mut sent, mut failed) = (0, 0);
+    while let Some(result) = soon("each send ends", sends.join_next()).await? {
+        match result? {
+            Ok(()) => sent += 1,
+            Err(SendError::Closed(_) | SendError::Interrupted) => failed += 1,
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Ok((sent, failed))
+}
+
+async fn full_queue_ends_with_the_close_over_a_silent_server() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let mut room = join(&server, "full", "one").await?;
+    server.pause();
+    let sends = flood(&room);
+    soon("the close", room.close()).await?;
+    drop(room);
+    let (sent, failed) = ended(sends).await?;
+    println!("{sent} sent, {failed} not");
+    ensure!(sent + failed == 5_000 && failed > 0);
+    Ok(())
+}
+
+async fn full_queue_empties_after_the_rejoin() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let (mut one, mut two) = pair(&server, "refill").await?;
+    server.pause();
+    let sends = flood(&one);
+    ensure!(link(&mut one).await? == ConnectionState::Reconnecting);
+    server.resume();
+    ensure!(link(&mut one).await? == ConnectionState::Connected);
+    let more = one.send(to("two", "last"));
+    let reading = tokio::spawn(async move {
+        while packet(&mut two).await?.payload != "last" {}
+        anyhow::Ok(())
+    });
+    let (sent, failed) = ended(sends).await?;
+    println!("{sent} sent, {failed} not");
+    ensure!(sent + failed == 5_000 && failed > 0);
+    more.await?;
+    reading.await?
 }
 
 async fn permanently_silent_server_is_lost() -> anyhow::Result<()> {

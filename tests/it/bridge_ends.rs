@@ -319,3 +319,33 @@ async fn failure_of_a_started_tool_counts_as_may_have_run_whatever_its_code() {
         assert!(error.may_have_run(), "{tool}: {error:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn two_closes_at_once_return_the_same_reason_and_end_a_call() {
+    let room = MemoryRoom::new();
+    let client = Client::builder().tool("hang", "", hang).drain(Duration::ZERO);
+    let client = client.join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let mut call = assistant.call("hang", ()).start();
+    call.progress().await.unwrap();
+    let (one, two, outcome) = tokio::join!(client.close(), client.close(), call);
+    assert_eq!((one, two), (CloseReason::Closed, CloseReason::Closed));
+    assert!(matches!(outcome, Err(CallError::Lost { .. } | CallError::Tool(_))), "{outcome:?}");
+    assert_eq!(client.open_jobs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_assistant_ends_its_call_at_both_ends() {
+    let room = MemoryRoom::new();
+    let client = Client::builder().tool("hang", "", hang).join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let mut call = assistant.call("hang", ()).start();
+    call.progress().await.unwrap();
+    assert_eq!(client.open_jobs(), 1);
+    let mut events = client.events();
+    drop(assistant);
+    assert!(matches!(call.await, Err(CallError::Closed(CloseReason::Closed))));
+    while client.open_jobs() > 0 {
+        events.recv().await.unwrap();
+    }
+}
