@@ -41,6 +41,9 @@ const NOTICED: Duration = Duration::from_secs(12);
 /// Well below the grace period of 5 s, even on a busy machine: a goodbye needs no grace period.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
+/// A server announces a participant that has left within 3 s, and one that has disappeared after 15 s.
+const LEFT: Duration = Duration::from_secs(10);
+
 fn is_lost<T>(result: &Result<T, CallError>) -> bool {
     matches!(result, Err(error @ CallError::Lost { owner }) if owner == "phone" && error.may_have_run())
 }
@@ -70,7 +73,8 @@ async fn program_whose_host_goes_leaves_at_once() -> anyhow::Result<()> {
                 program.signal(signal)?;
             }
             let ended = if closes { program.finish().await? } else { program.ended().await? };
-            timeout(AT_ONCE, left(&mut watcher, identity)).await.with_context(|| format!("{ended:?}"))??;
+            let gone = timeout(LEFT, left(&mut watcher, identity)).await;
+            gone.with_context(|| format!("{identity} {closes} {signal:?}: {ended:?}"))??;
         }
     }
     Ok(())
