@@ -7,7 +7,8 @@ use std::{
 };
 
 use livekit_protocol::{
-    JoinRequest, Pong, SessionDescription, signal_request::Message as Request, signal_response::Message,
+    JoinRequest, Pong, RequestResponse, SessionDescription, request_response,
+    signal_request::Message as Request, signal_response::Message,
 };
 use livekit_token::Claims;
 use str0m::net::{Protocol, Transmit};
@@ -177,8 +178,8 @@ impl Server {
                 }
             }
             ServerInput::SignalRequest(..) if self.rooms.faults.ignore_requests => {}
-            ServerInput::SignalRequest(connection, request) => match pong(&request) {
-                Some(pong) => self.tell(connection, Box::new(pong)),
+            ServerInput::SignalRequest(connection, request) => match reply(&request) {
+                Some(reply) => self.tell(connection, Box::new(reply)),
                 None => self.rooms.handle_request(now, connection, *request),
             },
             ServerInput::SignalClosed(connection) => {
@@ -355,13 +356,23 @@ impl Server {
     }
 }
 
-/// Returns the pong for a ping.
-fn pong(request: &Request) -> Option<Message> {
+/// Returns the reply to a request that concerns no room: a ping, or one to publish audio or video.
+fn reply(request: &Request) -> Option<Message> {
     match request {
         Request::Ping(_) => Some(Message::Pong(clock::unix_ms())),
         Request::PingReq(ping) => {
             let pong = Pong { last_ping_timestamp: ping.timestamp, timestamp: clock::unix_ms() };
             Some(Message::PongResp(pong))
+        }
+        Request::AddTrack(track) => {
+            tracing::warn!("a participant cannot publish audio or video: `toolbridge dev` carries data only");
+            Some(Message::RequestResponse(RequestResponse {
+                reason: request_response::Reason::NotAllowed.into(),
+                message: "`toolbridge dev` carries data only; use livekit-server for audio and video"
+                    .to_owned(),
+                request: Some(request_response::Request::AddTrack(track.clone())),
+                ..Default::default()
+            }))
         }
         _ => None,
     }
@@ -376,5 +387,23 @@ impl Sockets {
         if let Err(error) = self.udp.try_send_to(&transmit.contents, transmit.destination) {
             tracing::trace!(remote = %transmit.destination, %error, "a datagram was not sent");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use livekit_protocol::AddTrackRequest;
+
+    use super::*;
+
+    #[test]
+    fn track_is_refused_with_its_request() {
+        let track = AddTrackRequest { cid: "mic".into(), ..Default::default() };
+        let Some(Message::RequestResponse(refusal)) = reply(&Request::AddTrack(track.clone())) else {
+            panic!()
+        };
+        assert_eq!(refusal.reason(), request_response::Reason::NotAllowed);
+        assert!(refusal.message.contains("data only"));
+        assert_eq!(refusal.request, Some(request_response::Request::AddTrack(track)));
     }
 }
