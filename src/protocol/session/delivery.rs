@@ -4,6 +4,7 @@ mod flight;
 mod frames;
 mod lane;
 mod large;
+mod loss;
 mod retransmission;
 mod rtt;
 mod streams;

@@ -88,8 +88,10 @@ counters! {
     StreamUnknown = "stream_unknown",
     /// Frames sent on the fast lane.
     FastFrames = "fast_frames",
-    /// Packets on the fast lane that repeat a frame.
+    /// Packets on the fast lane that repeat a frame, because it was not answered in time.
     FastRetries = "fast_retries",
+    /// Second packets of frames on the fast lane, sent soon after the first because packets were being lost.
+    FastDoubles = "fast_doubles",
     /// Reliable copies of frames of the fast lane.
     FastCopies = "fast_copies",
     /// Reliable copies that were held back because too many bytes waited on the reliable lane.

@@ -7,9 +7,9 @@ use std::{
 
 use bytes::Bytes;
 
-use super::rtt::RoundTrip;
+use super::{loss::Answered, rtt::RoundTrip};
 use crate::{
-    protocol::session::{SendFailure as Why, timers::later},
+    protocol::session::{Counter, SendFailure as Why, timers::later},
     transport::Lane,
 };
 
@@ -39,12 +39,17 @@ pub(super) struct Flying {
     payload: Bytes,
     /// The id that all its packets have.
     packet: u64,
+    begun_at: Instant,
     sent_at: Instant,
     retries: u32,
     /// Whether it was sent more than once, by its own timer or in answer to a repeated request.
     repeated: bool,
     wait: Duration,
     again_at: Option<Instant>,
+    /// When the packet that was sent last is sent once more.
+    double_at: Option<Instant>,
+    /// When that was done.
+    doubled_at: Option<Instant>,
     copy: ReliableCopy,
     /// The number of its packets that were output and not reported as unsent.
     out: u32,
@@ -64,6 +69,8 @@ enum ReliableCopy {
 #[derive(Debug)]
 pub(super) struct Due {
     pub(super) lane: Lane,
+    /// What counts such packets.
+    pub(super) counter: Counter,
     pub(super) packet: u64,
     pub(super) payload: Bytes,
 }
@@ -84,29 +91,43 @@ impl Flight {
         self.frames.len() >= MAX_FLYING
     }
 
-    /// Adds a frame that was sent once.
-    pub(super) fn begin(&mut self, now: Instant, trip: &RoundTrip, stanza: i32, packet: u64, payload: Bytes) {
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Adds a frame that was sent once. With a spacing, it is sent a second time after that.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        trip: &RoundTrip,
+        spacing: Option<Duration>,
+        stanza: i32,
+        packet: u64,
+        payload: Bytes,
+    ) {
         let wait = trip.wait();
         let frame = Flying {
             payload,
             packet,
+            begun_at: now,
             sent_at: now,
             retries: 0,
             repeated: false,
             wait,
             again_at: Some(later(now, wait)),
+            double_at: spacing.map(|spacing| later(now, spacing)),
+            doubled_at: None,
             copy: ReliableCopy::At(later(now, trip.patience())),
             out: 1,
         };
         self.frames.insert(stanza.unsigned_abs(), frame);
     }
 
-    /// Removes a frame that has arrived. The time is a round-trip sample only if the frame was sent once and the answer
+    /// Removes a frame that has arrived. The time is a round-trip sample only if the frame was not sent again and the answer
     /// arrived on the lossy lane.
-    pub(super) fn arrived(&mut self, now: Instant, stanza: i32, by: Lane, trip: &mut RoundTrip) {
-        if let Some(frame) = self.frames.remove(&stanza.unsigned_abs()) {
-            frame.measure(now, by, trip);
-        }
+    pub(super) fn arrived(&mut self, now: Instant, stanza: i32, by: Lane, trip: &mut RoundTrip) -> Answered {
+        let frame = self.frames.remove(&stanza.unsigned_abs());
+        frame.map_or(Answered::Unclear, |frame| frame.measure(now, by, trip))
     }
 
     /// Stops sending a frame again.
@@ -129,17 +150,27 @@ impl Flight {
         Some(frame.again(now))
     }
 
-    /// Returns the packets to send now: retries, and copies as long as `reliable_has_room` returns true for their
-    /// bytes.
-    pub(super) fn due(&mut self, now: Instant, mut reliable_has_room: impl FnMut(usize) -> bool) -> Vec<Due> {
+    /// Returns the packets to send now: doubles, retries, which are doubled after the spacing if there is one, and copies as
+    /// long as `reliable_has_room` returns true for their bytes.
+    pub(super) fn due(
+        &mut self,
+        now: Instant,
+        spacing: Option<Duration>,
+        mut reliable_has_room: impl FnMut(usize) -> bool,
+    ) -> Vec<Due> {
         let mut due = Vec::new();
         for frame in self.frames.values_mut() {
+            if frame.double_at.is_some_and(|at| at <= now) {
+                frame.double_at = None;
+                due.push(frame.double(now));
+            }
             if frame.again_at.is_some_and(|at| at <= now) {
                 frame.repeated = true;
                 frame.retries += 1;
                 frame.wait = frame.wait.saturating_mul(2);
                 due.push(frame.again(now));
                 frame.again_at = Some(later(now, frame.wait));
+                frame.double_at = spacing.map(|spacing| later(now, spacing));
             }
             if frame.retries >= RETRIES {
                 frame.again_at = None;
@@ -181,7 +212,7 @@ impl Flight {
                 ReliableCopy::Held => Some(later(now, RECONSIDERED_EVERY)),
                 ReliableCopy::Sent => None,
             };
-            [frame.again_at, copy].into_iter().flatten().min()
+            [frame.again_at, frame.double_at, copy].into_iter().flatten().min()
         };
         self.frames.values().filter_map(of).min()
     }
@@ -216,27 +247,46 @@ impl Flight {
 }
 
 impl Flying {
-    fn measure(&self, now: Instant, by: Lane, trip: &mut RoundTrip) {
+    fn measure(&self, now: Instant, by: Lane, trip: &mut RoundTrip) -> Answered {
         let took = now.saturating_duration_since(self.sent_at);
         if by != Lane::Lossy {
-            return;
+            return Answered::Unclear;
         }
         if !self.repeated {
-            trip.sample(took);
-        } else if !trip.is_known() || took < trip.half() {
+            // Either packet may have been answered.
+            let since_double = self.doubled_at.map(|at| now.saturating_duration_since(at));
+            trip.sample(since_double.map_or(took, |other| trip.likelier(took, other)));
+            return Answered::InTime;
+        }
+        if !trip.is_known() || took < trip.half() {
             trip.too_short();
         }
+        if trip.late(now.saturating_duration_since(self.begun_at)) {
+            return Answered::Late;
+        }
+        if trip.may_be_whole(took) { Answered::Again } else { Answered::Unclear }
+    }
+
+    fn double(&mut self, now: Instant) -> Due {
+        self.doubled_at = Some(now);
+        self.out += 1;
+        self.packet_on(Lane::Lossy, Counter::FastDoubles)
     }
 
     fn again(&mut self, now: Instant) -> Due {
         self.sent_at = now;
+        self.doubled_at = None;
         self.out += 1;
-        Due { lane: Lane::Lossy, packet: self.packet, payload: self.payload.clone() }
+        self.packet_on(Lane::Lossy, Counter::FastRetries)
     }
 
     fn copy(&mut self) -> Due {
         self.copy = ReliableCopy::Sent;
         self.out += 1;
-        Due { lane: Lane::Reliable, packet: self.packet, payload: self.payload.clone() }
+        self.packet_on(Lane::Reliable, Counter::FastCopies)
+    }
+
+    fn packet_on(&self, lane: Lane, counter: Counter) -> Due {
+        Due { lane, counter, packet: self.packet, payload: self.payload.clone() }
     }
 }

@@ -15,6 +15,7 @@ use super::{
     Context, Counter, Delivery, Link, Recipients, Sent,
     flight::{Due, Flight, Unsent},
     lane_is_open,
+    loss::Loss,
     rtt::RoundTrip,
 };
 use crate::{
@@ -41,6 +42,9 @@ const ENVELOPE: usize = 64;
 /// so every copy delays the packets behind it.
 const RELIABLE_WAIT: usize = 600;
 
+/// The frames in flight to one peer from which on none is sent twice: then the link is full, and packets wait rather than get lost.
+const FULL: usize = 16;
+
 /// The limit on received frames of one peer whose lane is remembered: those of several seconds of calls.
 const MAX_RECEIVED: usize = 256;
 
@@ -58,6 +62,7 @@ pub(super) struct FastLane {
     /// it.
     configuration_delivered: bool,
     trip: RoundTrip,
+    loss: Loss,
     flight: Flight,
     /// The received frames that need an answer, by the absolute value of their stanzas.
     received: BTreeMap<u32, Arrival>,
@@ -71,6 +76,9 @@ pub(super) struct FastLane {
 struct Arrival {
     /// The lane on which its last packet arrived.
     by: Lane,
+    at: Instant,
+    /// Whether a second packet on `_lossy` followed soon after the first.
+    came_twice: bool,
     answered_at: Option<Instant>,
 }
 
@@ -119,7 +127,15 @@ impl FastLane {
 
     /// Notes that the frame of this stanza has arrived, because of a frame received on this lane.
     pub(super) fn arrived(&mut self, now: Instant, stanza: i32, by: Lane) {
-        self.flight.arrived(now, stanza, by, &mut self.trip);
+        let answered = self.flight.arrived(now, stanza, by, &mut self.trip);
+        self.loss.answered(now, answered);
+    }
+
+    /// Returns the time after which a frame is sent a second time, if packets are being lost, and not because the link is full.
+    fn spacing(&self, now: Instant, reliable: &Reliable) -> Option<Duration> {
+        let is_lossy = self.loss.is_recent(now) && !self.trip.is_rising();
+        let is_full = self.flight.len() >= FULL || !reliable.has_room_after(0);
+        (is_lossy && !is_full).then(|| self.trip.spacing())
     }
 
     /// Stops sending a frame.
@@ -139,16 +155,32 @@ impl FastLane {
     }
 
     /// Notes a received frame that needs an answer.
-    fn receive(&mut self, stanza: Option<i32>, by: Lane) {
+    fn receive(&mut self, now: Instant, stanza: Option<i32>, by: Lane) {
         let Some(stanza) = stanza.map(i32::unsigned_abs) else { return };
         if let Some(it) = self.received.get_mut(&stanza) {
+            let is_double = it.by == Lane::Lossy
+                && by == Lane::Lossy
+                && now.saturating_duration_since(it.at) < self.trip.half();
             it.by = by;
+            if is_double && !std::mem::replace(&mut it.came_twice, true) {
+                self.note_double(now, stanza);
+            }
             return;
         }
         if self.received.len() == MAX_RECEIVED {
             self.received.pop_first(); // stanzas rise, so the first is the oldest
         }
-        self.received.insert(stanza, Arrival { by, answered_at: None });
+        self.received.insert(stanza, Arrival { by, at: now, came_twice: false, answered_at: None });
+    }
+
+    /// Notes that the peer sends its frames twice. One that came once since the last double has lost a packet, unless it was
+    /// answered before its second packet was due.
+    fn note_double(&mut self, now: Instant, stanza: u32) {
+        let Some(before) = self.loss.came_twice(stanza).filter(|_| self.trip.is_long()) else { return };
+        let mut between = self.received.range(before + 1..stanza);
+        if between.any(|(_, it)| it.by == Lane::Lossy && !it.came_twice) {
+            self.loss.note(now);
+        }
     }
 }
 
@@ -192,8 +224,9 @@ impl Delivery {
             if is_fast {
                 cx.count(Counter::FastFrames);
                 if let Some(link) = self.links.get_mut(to) {
+                    let spacing = link.lane.spacing(cx.now, &self.reliable);
                     let FastLane { flight, trip, .. } = &mut link.lane;
-                    flight.begin(cx.now, trip, stanza, packet, payload.clone());
+                    flight.begin(cx.now, trip, spacing, stanza, packet, payload.clone());
                 }
             }
             self.transmit_as(cx, packet, to, Lane::Lossy, payload);
@@ -237,11 +270,11 @@ impl Delivery {
                     }
                 }
                 if it.is_claim() {
-                    lane.receive(stanza, incoming.lane);
+                    lane.receive(cx.now, stanza, incoming.lane);
                 }
             }
             Message::ToolUseRequest(_) | Message::ToolUseResult(_) | Message::ControlStop(_) => {
-                lane.receive(stanza, incoming.lane);
+                lane.receive(cx.now, stanza, incoming.lane);
             }
             _ => {}
         }
@@ -306,10 +339,12 @@ impl Delivery {
         for deferred in acknowledgements {
             self.acknowledge_now(cx, peers, id, deferred.stanza, Some(&deferred.call));
         }
-        let Some(flight) = self.links.get_mut(id).map(|link| &mut link.lane.flight) else { return };
-        let held = flight.held();
         let (reliable, mut added) = (&self.reliable, 0);
-        let due = flight.due(cx.now, |bytes| {
+        let Some(lane) = self.links.get_mut(id).map(|link| &mut link.lane) else { return };
+        let spacing = lane.spacing(cx.now, reliable);
+        let flight = &mut lane.flight;
+        let held = flight.held();
+        let due = flight.due(cx.now, spacing, |bytes| {
             let has_room = reliable.has_room_after(added);
             added += if has_room { bytes } else { 0 };
             has_room
@@ -400,10 +435,7 @@ impl Delivery {
     }
 
     fn transmit_due(&mut self, cx: &mut Context, to: &Identity, due: Due) {
-        cx.count(match due.lane {
-            Lane::Lossy => Counter::FastRetries,
-            Lane::Reliable => Counter::FastCopies,
-        });
+        cx.count(due.counter);
         self.transmit_as(cx, due.packet, to, due.lane, due.payload);
     }
 

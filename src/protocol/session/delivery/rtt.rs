@@ -11,6 +11,18 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 /// The longest wait, much shorter than a call's default time limit of 30 s.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
 
+/// The shortest time between the two packets of a frame that is sent twice.
+const SHORTEST_SPACING: Duration = Duration::from_millis(5);
+
+/// How much longer than the shortest round trip one may be that does not come from a full link, besides half of it.
+const NOISE: Duration = Duration::from_millis(10);
+
+/// By which part of the difference a longer sample raises the shortest round trip, which so follows a longer path.
+const FLOOR_RISE: u32 = 256;
+
+/// After how many frames in a row that were all sent again the round trip itself must have become longer.
+const LATE_IN_A_ROW: u32 = 3;
+
 /// How often the wait is doubled while there is no sample.
 const DOUBLINGS: u32 = 4;
 
@@ -18,6 +30,12 @@ const DOUBLINGS: u32 = 4;
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
     smoothed: Option<Duration>,
+    /// The mean deviation of the samples.
+    deviation: Duration,
+    /// The shortest of the last samples.
+    floor: Duration,
+    /// How many frames have been sent again since the last sample.
+    late: u32,
     /// A frame that was sent again gives no sample. Until there is one, each frame that was sent again too early
     /// doubles the wait.
     doubled: u32,
@@ -26,11 +44,37 @@ pub(super) struct RoundTrip {
 impl RoundTrip {
     /// Adds a sample: the time after which a frame that was sent once was acknowledged.
     pub(super) fn sample(&mut self, took: Duration) {
+        self.late = 0;
+        self.add(took);
+    }
+
+    fn add(&mut self, took: Duration) {
         self.doubled = 0;
-        self.smoothed = Some(match self.smoothed {
-            None => took,
-            Some(before) => (before * 7 + took) / 8,
-        });
+        let Some(before) = self.smoothed else {
+            (self.smoothed, self.deviation, self.floor) = (Some(took), took / 2, took);
+            return;
+        };
+        self.smoothed = Some((before * 7 + took) / 8);
+        self.deviation = (self.deviation * 3 + before.abs_diff(took)) / 4;
+        let above = took.saturating_sub(self.floor);
+        self.floor = if above.is_zero() { took } else { self.floor + above / FLOOR_RISE };
+    }
+
+    /// Notes that a frame was sent again and answered this long after its first packet. Returns true after several in a row:
+    /// then packets are late rather than lost, and the times are samples.
+    pub(super) fn late(&mut self, took: Duration) -> bool {
+        self.late = self.late.saturating_add(1);
+        let is_late = self.is_known() && self.late >= LATE_IN_A_ROW;
+        if is_late {
+            self.add(took);
+        }
+        is_late
+    }
+
+    /// Returns the one of two times that is nearer to a round trip.
+    pub(super) fn likelier(&self, one: Duration, other: Duration) -> Duration {
+        let smoothed = self.smoothed.unwrap_or(one);
+        if other.abs_diff(smoothed) < one.abs_diff(smoothed) { other } else { one }
     }
 
     /// Notes that the wait was too short: a frame was acknowledged so soon after it was sent again that its first
@@ -58,6 +102,28 @@ impl RoundTrip {
     pub(super) fn is_known(&self) -> bool {
         self.smoothed.is_some()
     }
+
+    /// Returns the time between the two packets of a frame that is sent twice: one burst of losses, which lasts about as long as
+    /// round trips vary, should not take both. At most a quarter of a round trip.
+    pub(super) fn spacing(&self) -> Duration {
+        let longest = self.smoothed.unwrap_or_default() / 4;
+        (self.deviation * 2).min(longest).max(SHORTEST_SPACING)
+    }
+
+    /// Returns whether an answer can be one to a packet that was sent this long before.
+    pub(super) fn may_be_whole(&self, took: Duration) -> bool {
+        self.is_known() && took >= self.floor * 7 / 8
+    }
+
+    /// Returns whether round trips have become so long that a queue grows on the way.
+    pub(super) fn is_rising(&self) -> bool {
+        self.smoothed.is_some_and(|smoothed| smoothed > self.floor * 3 / 2 + NOISE)
+    }
+
+    /// Returns whether an answer always takes longer than the time between two packets of a frame.
+    pub(super) fn is_long(&self) -> bool {
+        self.is_known() && self.floor > self.spacing() * 2
+    }
 }
 
 #[cfg(test)]
@@ -83,6 +149,53 @@ mod tests {
         assert_eq!(trip.wait(), SHORTEST_WAIT);
         trip.sample(Duration::from_secs(60));
         assert_eq!(trip.wait(), LONGEST_WAIT);
+    }
+
+    #[test]
+    fn frames_that_are_all_late_are_samples() {
+        let mut trip = RoundTrip::default();
+        trip.sample(40 * MS);
+        assert!(!trip.late(120 * MS) && !trip.late(120 * MS));
+        assert_eq!(trip.wait(), 60 * MS);
+        assert!(trip.late(120 * MS));
+        assert_eq!(trip.wait(), 75 * MS);
+        trip.sample(40 * MS);
+        assert!(!trip.late(120 * MS));
+    }
+
+    #[test]
+    fn spacing_follows_the_deviation_within_limits() {
+        let mut trip = RoundTrip::default();
+        assert_eq!(trip.spacing(), SHORTEST_SPACING);
+        trip.sample(80 * MS);
+        assert_eq!(trip.spacing(), 20 * MS, "a quarter of a round trip");
+        for _ in 0..50 {
+            trip.sample(80 * MS);
+        }
+        assert_eq!(trip.spacing(), SHORTEST_SPACING);
+        for at in 0..50 {
+            trip.sample(if at % 2 == 0 { 76 * MS } else { 84 * MS });
+        }
+        assert!(trip.spacing() > 7 * MS && trip.spacing() < 10 * MS, "{:?}", trip.spacing());
+    }
+
+    #[test]
+    fn growing_queue_is_told_from_a_longer_path() {
+        let mut trip = RoundTrip::default();
+        for _ in 0..20 {
+            trip.sample(40 * MS);
+        }
+        assert!(!trip.is_rising() && trip.may_be_whole(36 * MS) && !trip.may_be_whole(30 * MS));
+        for _ in 0..20 {
+            trip.sample(120 * MS);
+        }
+        assert!(trip.is_rising());
+        for _ in 0..600 {
+            trip.sample(120 * MS);
+        }
+        assert!(!trip.is_rising(), "it stays that long, so no queue grows");
+        trip.sample(40 * MS);
+        assert!(trip.may_be_whole(36 * MS));
     }
 
     #[test]
