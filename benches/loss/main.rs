@@ -33,6 +33,9 @@ use relay::Network;
 /// The delay in each direction over an impaired link.
 const DELAY: Duration = Duration::from_millis(20);
 
+/// The mean number of datagrams that are lost in a row, in the rows with bursts.
+const BURST: u32 = 3;
+
 /// Calls of a row in which each follows the last, and of one with 50 a second. `CALLS` changes both.
 const CALLS: [usize; 2] = [1_000, 3_000];
 
@@ -51,6 +54,7 @@ struct Row {
     number: u8,
     fast_lane: bool,
     loss_permille: u32,
+    burst: u32,
     both_links: bool,
     one_at_a_time: bool,
 }
@@ -94,8 +98,8 @@ fn main() {
     runtime.block_on(async {
         let network = Network::start(port.parse().expect("a port")).await.expect("a relay");
         println!(
-            "loss | links | calls | fast lane | p50 | p99 | p99.9 | max (ms) | datagrams a call | lost | twice | \
-             retries | copies | held"
+            "loss | links | calls | fast lane | p50 | p90 | p99 | p99.9 | max (ms) | datagrams a call | lost | twice | \
+             doubles | retries | copies | held"
         );
         for rows in rows().chunks(AT_ONCE) {
             let running: Vec<_> = rows
@@ -111,15 +115,26 @@ fn main() {
 
 fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
+    let mut add = |loss_permille, burst, both_links, one_at_a_time, fast_lane| {
+        let number = rows.len() as u8;
+        rows.push(Row { number, fast_lane, loss_permille, burst, both_links, one_at_a_time });
+    };
     for loss_permille in [0, 20, 50] {
         for both_links in [false, true] {
             for one_at_a_time in [true, false] {
                 for fast_lane in [false, true] {
-                    let number = rows.len() as u8;
-                    rows.push(Row { number, fast_lane, loss_permille, both_links, one_at_a_time });
+                    add(loss_permille, 1, both_links, one_at_a_time, fast_lane);
                 }
             }
         }
+    }
+    for loss_permille in [20, 50] {
+        for one_at_a_time in [true, false] {
+            add(loss_permille, BURST, false, one_at_a_time, true);
+        }
+    }
+    for one_at_a_time in [true, false] {
+        add(100, 1, false, one_at_a_time, true);
     }
     for wanted in env::args().skip(1).filter(|it| !it.starts_with('-')) {
         match (wanted.as_str(), wanted.parse::<u32>()) {
@@ -160,9 +175,9 @@ async fn measure(row: Row, url: String, key: Arc<AccessKey>, network: Network) -
 
     let link = network.link(caller_from);
     let seed = u64::from(row.number) << 32;
-    link.impair(DELAY, row.loss_permille, seed);
+    link.impair(DELAY, row.loss_permille, row.burst, seed);
     if row.both_links {
-        network.link(owner_from).impair(DELAY, row.loss_permille, !seed);
+        network.link(owner_from).impair(DELAY, row.loss_permille, row.burst, !seed);
     }
     // Packets in flight while the network changed are not measured.
     for _ in 0..20 {
@@ -191,8 +206,8 @@ async fn measure(row: Row, url: String, key: Arc<AccessKey>, network: Network) -
     }
     let datagrams = link.datagrams() - before;
     let stats = [assistant.stats(), client.stats()];
-    link.impair(Duration::ZERO, 0, 0);
-    network.link(owner_from).impair(Duration::ZERO, 0, 0);
+    link.impair(Duration::ZERO, 0, 1, 0);
+    network.link(owner_from).impair(Duration::ZERO, 0, 1, 0);
     assistant.close().await;
     client.close().await;
     let runs = runs.lock().expect("no panic while locked");
@@ -223,18 +238,21 @@ fn show(row: Row, mut measured: Measured) {
     };
     let sum = |name: &str| measured.stats.iter().map(|stats| stats.named(name)).sum::<u64>();
     println!(
-        "{} % | {} | {} | {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.1} | {} | {} | {} | {} | {}",
+        "{} %{} | {} | {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.2} | {} | {} | {} | {} | {} | {}",
         f64::from(row.loss_permille) / 10.0,
+        if row.burst > 1 { " in bursts" } else { "" },
         if row.both_links { "both" } else { "caller's" },
         if row.one_at_a_time { "one at a time" } else { "50 a second" },
         if row.fast_lane { "on" } else { "off" },
         at(0.5),
+        at(0.9),
         at(0.99),
         at(0.999),
         at(1.0),
         measured.datagrams as f64 / measured.calls as f64,
         measured.calls - times.len(),
         measured.twice,
+        sum("fast_doubles"),
         sum("fast_retries"),
         sum("fast_copies"),
         sum("fast_copies_held"),

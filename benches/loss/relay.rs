@@ -8,7 +8,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -34,15 +34,28 @@ pub(crate) struct Network(Arc<Mutex<HashMap<IpAddr, Arc<Link>>>>);
 pub(crate) struct Link {
     delay_us: AtomicU64,
     loss_permille: AtomicU32,
+    /// The mean number of datagrams that are lost in a row; 1 if each is lost or not by itself.
+    burst: AtomicU32,
+    /// Whether the last datagram in each direction was lost in a burst that has not ended.
+    in_burst: [AtomicBool; 2],
     random: AtomicU64,
     datagrams: AtomicU64,
 }
 
+/// The direction of a datagram: to the server, or to the participant.
+#[derive(Clone, Copy)]
+enum Direction {
+    Up,
+    Down,
+}
+
 impl Link {
-    /// From now on each direction has this delay and this loss, in permille.
-    pub(crate) fn impair(&self, delay: Duration, loss_permille: u32, seed: u64) {
+    /// From now on each direction has this delay and this loss, in permille, in bursts of this mean length (the model of
+    /// Gilbert and Elliott, in whose bad state every datagram is lost).
+    pub(crate) fn impair(&self, delay: Duration, loss_permille: u32, burst: u32, seed: u64) {
         self.delay_us.store(delay.as_micros() as u64, Relaxed);
         self.loss_permille.store(loss_permille, Relaxed);
+        self.burst.store(burst, Relaxed);
         self.random.store(seed, Relaxed);
     }
 
@@ -53,7 +66,7 @@ impl Link {
     }
 
     /// Returns when a datagram arrives, if it does.
-    fn arrival(&self, datagram: &[u8]) -> Option<Instant> {
+    fn arrival(&self, direction: Direction, datagram: &[u8]) -> Option<Instant> {
         /// The first bytes of DTLS records ([RFC 7983](https://www.rfc-editor.org/rfc/rfc7983)).
         const DTLS: std::ops::RangeInclusive<u8> = 20..=63;
         if datagram.first().is_some_and(|first| DTLS.contains(first)) {
@@ -64,7 +77,16 @@ impl Link {
         let mut bits = seed ^ (seed >> 30);
         bits = bits.wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let lost = ((bits ^ (bits >> 31)) % 1000) < u64::from(self.loss_permille.load(Relaxed));
+        let draw = ((bits ^ (bits >> 31)) % 1_000_000) as f64 / 1_000_000.0;
+        let loss = f64::from(self.loss_permille.load(Relaxed)) / 1000.0;
+        let burst = f64::from(self.burst.load(Relaxed).max(1));
+        let in_burst = &self.in_burst[direction as usize];
+        let lost = match (burst > 1.0, in_burst.load(Relaxed)) {
+            (false, _) => draw < loss,
+            (true, true) => draw >= 1.0 / burst,
+            (true, false) => draw < loss / (1.0 - loss) / burst,
+        };
+        in_burst.store(lost, Relaxed);
         (!lost).then(|| Instant::now() + Duration::from_micros(self.delay_us.load(Relaxed)))
     }
 }
@@ -97,7 +119,7 @@ impl Network {
                     new.insert((link, way))
                 }
             };
-            if let Some(at) = link.arrival(&buffer[..size]) {
+            if let Some(at) = link.arrival(Direction::Up, &buffer[..size]) {
                 let _ = way.send((at, buffer[..size].to_vec()));
             }
         }
@@ -132,7 +154,7 @@ async fn open(from: SocketAddr, port: u16, outside: &Arc<UdpSocket>, link: &Arc<
         let mut buffer = [0; DATAGRAM];
         loop {
             let Ok(size) = inside.recv(&mut buffer).await else { continue };
-            if let Some(at) = link.arrival(&buffer[..size])
+            if let Some(at) = link.arrival(Direction::Down, &buffer[..size])
                 && to_participant.send((at, buffer[..size].to_vec())).is_err()
             {
                 return;
