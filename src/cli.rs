@@ -3,6 +3,7 @@
 use std::{fmt, io, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
+use tokio::runtime::Builder;
 
 use toolbridge::{
     LocalText, ToolName,
@@ -200,7 +201,7 @@ pub(crate) fn main() -> ExitCode {
     }
     let arguments = Arguments::parse();
     start_logs();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+    let runtime = match arguments.verb.runtime().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return Failure::failed(format!("cannot start the async runtime: {error}")).report(),
     };
@@ -212,6 +213,19 @@ pub(crate) fn main() -> ExitCode {
 }
 
 impl Verb {
+    /// Returns the builder of the runtime. One participant is faster on one thread, since nothing is handed over between threads;
+    /// a server of several is not.
+    fn runtime(&self) -> Builder {
+        match self {
+            Self::Dev(_) => {
+                let mut builder = Builder::new_multi_thread();
+                builder.worker_threads(2);
+                builder
+            }
+            _ => Builder::new_current_thread(),
+        }
+    }
+
     async fn run(self) -> Result<(), Failure> {
         match self {
             Self::Demo(arguments) => demo::run(arguments).await,

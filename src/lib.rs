@@ -83,6 +83,14 @@
 //! jobs, outcomes, events and the next deadline come out. [`Client`] and [`Assistant`] drive it in an async task. They run
 //! the tools of a [`ToolSource`], and send packets over a [`Transport`]: [`livekit`], [`memory`], or your own.
 //!
+//! # Threads
+//!
+//! A participant is one task. Give a program whose work is a participant or two a runtime on one thread
+//! (`#[tokio::main(flavor = "current_thread")]`), as the command line has it: on several threads, each packet wakes another one,
+//! which costs a call about a quarter more time and CPU. Tools that compute for more than a millisecond, or block, belong into
+//! `tokio::task::spawn_blocking`: on one thread they delay the acknowledgements and answers of all other calls. Recordings are
+//! written by a thread of their own. A server with many participants, or tools that compute all the time, needs several threads.
+//!
 //! Every item has one path: items for everyday use are at the crate's root, the rest is in the modules below.
 //!
 //! # Features

@@ -12,6 +12,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
+use tokio::runtime::Builder;
 use toolbridge::{Assistant, Client, ToolError, livekit::AccessKey};
 
 use super::share;
@@ -40,14 +41,19 @@ async fn echo(text: Text) -> Result<Text, ToolError> {
     Ok(text)
 }
 
-/// Runs one role of this benchmark, if the environment names it.
-pub(super) fn role(runtime: &tokio::runtime::Runtime, url: &str) -> bool {
+/// Runs one role of this benchmark, if the environment names it: on one thread, or on `WORKERS` threads of a pool.
+pub(super) fn role(url: &str) -> bool {
     let Ok(role) = env::var("TOOLBRIDGE_BENCH_ROLE") else { return false };
     let token = env::var("LIVEKIT_TOKEN").expect("a token");
     let url = url.to_owned();
     let run =
         async move { if role == "owner" { owner(&url, &token).await } else { caller(&url, &token).await } };
-    runtime.block_on(async { tokio::spawn(run).await.expect("it ends") });
+    let workers = env::var("WORKERS").ok().map(|it| it.parse().expect("a number"));
+    let runtime = match workers {
+        Some(workers) => Builder::new_multi_thread().worker_threads(workers).enable_all().build(),
+        None => Builder::new_current_thread().enable_all().build(),
+    };
+    runtime.expect("a runtime").block_on(async { tokio::spawn(run).await.expect("it ends") });
     true
 }
 

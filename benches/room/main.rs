@@ -82,7 +82,7 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
-    if compare::role(&runtime, &url) {
+    if compare::role(&url) {
         return;
     }
     let parts: Vec<_> = env::args().skip(1).filter(|part| !part.starts_with('-')).collect();
