@@ -150,7 +150,6 @@ mod tests {
     #[test]
     fn byte_order_mark_is_no_part_of_a_text() {
         assert_eq!(value("\u{feff}{\"a\": 1}").unwrap(), json!({"a": 1}));
-        assert_eq!(message("\u{feff}{}".as_bytes()).unwrap(), "{}");
         assert_eq!(crate::Value::from_json("\u{feff}7").unwrap().to_json(), json!(7));
         assert!(value("{}\u{feff}").is_err(), "only one at the start");
     }
@@ -201,6 +200,7 @@ mod tests {
             let error = message(bytes).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
+        assert_eq!(message("\u{feff}{}".as_bytes()).unwrap(), "{}");
         assert_eq!(message(br#"{"a": ["\ud83d", 1e999]}"#).unwrap(), r#"{"a": ["\ufffd", "1e999"]}"#);
     }
 }

@@ -231,6 +231,7 @@ mod tests {
         assert!(!is_hidden(&outer), "the block's own audience counts");
     }
 
+    #[cfg(feature = "runtime")]
     #[test]
     fn message_of_a_failure_is_made_of_the_public_part() {
         let hidden = ToolResult::default().with_model_text(SECRET);
@@ -250,6 +251,7 @@ mod tests {
         assert_eq!(of(&long).len(), MAX_MESSAGE);
     }
 
+    #[cfg(feature = "runtime")]
     #[test]
     fn message_that_says_a_hidden_text_is_replaced() {
         let long = format!("{SECRET}\n{}", "more of it ".repeat(300));
