@@ -57,15 +57,6 @@ fn visible(name: &str) -> impl Iterator<Item = char> {
     name.nfkd().filter(|letter| !is_combining_mark(*letter) && !is_invisible(*letter))
 }
 
-/// Returns the ASCII form of a full-width letter.
-pub(super) fn narrow(letter: char) -> char {
-    const WIDTH: u32 = '！' as u32 - '!' as u32;
-    match letter {
-        '！'..='～' => char::from_u32(letter as u32 - WIDTH).unwrap_or(letter),
-        _ => letter,
-    }
-}
-
 /// Returns whether one of the words of a name is secret: `user-pin`, `userPin`, `USER_PIN`, `userPINCode` and `pin1` have the
 /// word `pin`.
 fn has_secret_word(name: &str) -> bool {

@@ -194,6 +194,13 @@ pub(crate) fn later(now: Instant, after: Duration) -> Instant {
     now.checked_add(after).unwrap_or_else(|| now + FAR)
 }
 
+/// Returns an instant for a test to count from.
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+pub(crate) fn an_instant() -> Instant {
+    Instant::now()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,10 +233,5 @@ mod tests {
         assert_eq!(timers.next(), Some(now + 103 * SECOND));
         timers.cancel(&grace);
         assert!(!timers.is_set(&grace));
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
-    fn an_instant() -> Instant {
-        Instant::now()
     }
 }

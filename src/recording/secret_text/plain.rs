@@ -2,10 +2,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use super::super::{
-    escape::is_dangerous,
-    secret_names::{is_invisible, narrow},
-};
+use super::super::{escape::is_dangerous, secret_names::is_invisible};
 
 /// A text in which names and separators are looked for, and where its parts stand in the original.
 pub(super) struct Plain<'a> {
@@ -70,6 +67,15 @@ fn shown(letter: char) -> Option<char> {
         _ if is_dangerous(letter) || is_invisible(letter) => return None,
         _ => narrow(letter),
     })
+}
+
+/// Returns the ASCII form of a full-width letter.
+fn narrow(letter: char) -> char {
+    const WIDTH: u32 = '！' as u32 - '!' as u32;
+    match letter {
+        '！'..='～' => char::from_u32(letter as u32 - WIDTH).unwrap_or(letter),
+        _ => letter,
+    }
 }
 
 /// Returns the size of an escape sequence of a terminal, such as a color, that begins here.

@@ -61,15 +61,11 @@ impl Loss {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
-    fn some_instant() -> Instant {
-        Instant::now()
-    }
+    use crate::protocol::session::timers::an_instant;
 
     #[test]
     fn sign_of_a_loss_counts_for_ten_seconds() {
-        let (mut loss, start) = (Loss::default(), some_instant());
+        let (mut loss, start) = (Loss::default(), an_instant());
         assert!(!loss.is_recent(start));
         loss.note(start);
         assert!(loss.is_recent(start + HOLD - Duration::from_millis(1)));
@@ -78,7 +74,7 @@ mod tests {
 
     #[test]
     fn frame_that_was_sent_again_counts_once_the_next_is_in_time() {
-        let (mut loss, now) = (Loss::default(), some_instant());
+        let (mut loss, now) = (Loss::default(), an_instant());
         loss.answered(now, Answered::InTime);
         loss.answered(now, Answered::Again);
         assert!(!loss.is_recent(now));

@@ -442,6 +442,7 @@ pub(super) fn fingerprint(request: &ToolUseRequest) -> [u8; 32] {
 mod tests {
     use super::*;
     use crate::protocol::session::RequestCaps;
+    use crate::protocol::session::timers::an_instant;
     use crate::tool::Execution;
 
     const KEEP: Duration = Duration::from_secs(60);
@@ -460,11 +461,6 @@ mod tests {
 
     fn answer(size: usize) -> Answer {
         Answer::new(Message::Heartbeat, size)
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
-    fn an_instant() -> Instant {
-        Instant::now()
     }
 
     fn limits(change: fn(&mut RequestCaps)) -> Caps {

@@ -530,11 +530,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
-    fn an_instant() -> Instant {
-        Instant::now()
-    }
+    use crate::protocol::session::timers::an_instant;
 
     #[test]
     fn a_window_counts_one_second() {
