@@ -732,8 +732,9 @@ mod tests {
 
     use super::*;
 
+    /// Returns an instant for a test to count from.
     #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
-    fn an_instant() -> Instant {
+    pub(super) fn an_instant() -> Instant {
         Instant::now()
     }
 

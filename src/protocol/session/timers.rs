@@ -194,16 +194,10 @@ pub(crate) fn later(now: Instant, after: Duration) -> Instant {
     now.checked_add(after).unwrap_or_else(|| now + FAR)
 }
 
-/// Returns an instant for a test to count from.
-#[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
-pub(crate) fn an_instant() -> Instant {
-    Instant::now()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::session::tests::an_instant;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -61,7 +61,7 @@ impl Loss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::session::timers::an_instant;
+    use crate::protocol::session::tests::an_instant;
 
     #[test]
     fn sign_of_a_loss_counts_for_ten_seconds() {

@@ -442,7 +442,7 @@ pub(super) fn fingerprint(request: &ToolUseRequest) -> [u8; 32] {
 mod tests {
     use super::*;
     use crate::protocol::session::RequestCaps;
-    use crate::protocol::session::timers::an_instant;
+    use crate::protocol::session::tests::an_instant;
     use crate::tool::Execution;
 
     const KEEP: Duration = Duration::from_secs(60);

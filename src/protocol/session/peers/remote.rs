@@ -530,7 +530,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::session::timers::an_instant;
+    use crate::protocol::session::tests::an_instant;
 
     #[test]
     fn a_window_counts_one_second() {
