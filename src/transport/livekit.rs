@@ -62,6 +62,7 @@ mod task;
 mod tls;
 mod tokens;
 mod turn;
+mod udp;
 mod websocket;
 mod work;
 

@@ -10,11 +10,11 @@ use std::{
 };
 
 use str0m::net::{Protocol, Transmit};
-use tokio::net::UdpSocket;
 
 use super::{
     ice_tcp::{IceTcp, Pair, TcpEvent},
     turn::{RelayEvent, Relays, StunClient},
+    udp::UdpSocket,
 };
 
 /// How many UDP sockets one peer connection opens: one for each local address with a route to the server.
@@ -80,9 +80,7 @@ impl Sockets {
         if self.udp.len() >= MAX_UDP || self.udp.iter().any(|udp| udp.local.ip() == ip) {
             return Ok(None);
         }
-        let socket = std::net::UdpSocket::bind(SocketAddr::new(ip, 0))?;
-        socket.set_nonblocking(true)?;
-        let socket = Arc::new(UdpSocket::from_std(socket)?);
+        let socket = Arc::new(UdpSocket::bind(SocketAddr::new(ip, 0), None)?);
         let local = socket.local_addr()?;
         self.stun_client.ask(&socket, local, remote);
         self.udp.push(Udp { socket, local });
@@ -119,7 +117,12 @@ impl Sockets {
 
     /// Returns whether this is the local address of an open socket or relay.
     pub(super) fn have(&self, local: SocketAddr) -> bool {
-        self.udp.iter().any(|udp| udp.local == local) || self.tcp.has(local) || self.relays.gave(local)
+        self.has_udp(local) || self.tcp.has(local) || self.relays.gave(local)
+    }
+
+    /// Returns whether this is the local address of an open UDP socket, without a relay.
+    pub(super) fn has_udp(&self, local: SocketAddr) -> bool {
+        self.udp.iter().any(|udp| udp.local == local)
     }
 
     /// The address of the first UDP socket.
@@ -151,7 +154,7 @@ impl Sockets {
         let Some(udp) = self.udp.iter().find(|udp| udp.local == transmit.source) else {
             return self.relays.send(transmit.source, transmit.destination, transmit.contents.into());
         };
-        if let Err(error) = udp.socket.try_send_to(&transmit.contents, transmit.destination) {
+        if let Err(error) = udp.socket.send_to(&transmit.contents, transmit.destination) {
             tracing::trace!(remote = %transmit.destination, %error, "a datagram was not sent");
             // A full queue is temporary, and a refusal is the ICMP reply to an earlier datagram.
             let passing =
@@ -167,7 +170,7 @@ impl Sockets {
     pub(super) async fn readable(&mut self) -> Readable {
         let udp = &self.udp;
         let datagrams = poll_fn(|cx| {
-            let ready = udp.iter().any(|udp| udp.socket.poll_recv_ready(cx).is_ready());
+            let ready = udp.iter().any(|udp| udp.socket.poll_readable(cx).is_ready());
             if ready { Poll::Ready(()) } else { Poll::Pending }
         });
         tokio::select! {
@@ -238,8 +241,8 @@ mod tests {
         peer.send_to(b"wanted", other).unwrap();
         let mut buffer = [0; MAX_DATAGRAM];
         for _ in 0..2 {
-            sockets.udp[0].socket.readable().await.unwrap();
-            sockets.udp[1].socket.readable().await.unwrap();
+            poll_fn(|cx| sockets.udp[0].socket.poll_readable(cx)).await;
+            poll_fn(|cx| sockets.udp[1].socket.poll_readable(cx)).await;
         }
         let heard = [(); 2].map(|()| sockets.try_recv_udp(&mut buffer).unwrap().2);
         assert_eq!(heard, [flooded, other]);

@@ -12,13 +12,14 @@ use std::{
 };
 
 use livekit_protocol::IceServer;
-use tokio::{net::UdpSocket, task::JoinSet, time};
+use tokio::{task::JoinSet, time};
 
 use super::{
     MAX_URLS, connection,
     stun::{Class, Message, Method, Transaction, Writer, attribute},
     url::{IceUrl, Kind},
 };
+use crate::transport::livekit::udp::UdpSocket;
 
 /// The most servers that are asked.
 const MAX_SERVERS: usize = 2;
@@ -84,7 +85,7 @@ impl StunClient {
                 for wait in ASK_AFTER {
                     time::sleep(wait).await;
                     // A lost query is repeated.
-                    let _ = socket.try_send_to(&question, to);
+                    let _ = socket.send_to(&question, to);
                 }
             });
         }
@@ -143,10 +144,14 @@ mod tests {
         vec![IceServer { urls: urls.to_vec(), ..Default::default() }]
     }
 
+    fn socket() -> Arc<UdpSocket> {
+        Arc::new(UdpSocket::bind("127.0.0.1:0".parse().unwrap(), None).unwrap())
+    }
+
     #[tokio::test]
     async fn reflexive_address_is_queried_and_reported_once() {
-        let stun = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let stun = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let socket = socket();
         let local = socket.local_addr().unwrap();
         let mut stun_client = StunClient::default();
         stun_client.use_servers(&servers(&[format!("stun:{}", stun.local_addr().unwrap())]));
@@ -173,7 +178,7 @@ mod tests {
 
     #[tokio::test]
     async fn path_without_nat_is_not_queried() {
-        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let socket = socket();
         let mut stun_client = StunClient::default();
         stun_client
             .use_servers(&servers(&["stun:127.0.0.1:9".into(), "turn:127.0.0.1:9?transport=tcp".into()]));
