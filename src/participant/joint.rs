@@ -2,6 +2,9 @@
 //!
 //! Each of the two wakes the other several times per call. As two tasks they would also wake threads: the runtime looks for an
 //! idle thread whenever a second task becomes ready. Here such a wake-up only sets a flag, and the other future is polled next.
+//!
+//! Between the two, the other tasks of the runtime have one turn: what they send in answer to what the driver gave them, such as the
+//! next call after a result, leaves in one datagram with the driver's own acknowledgement.
 
 use std::{
     any::Any,
@@ -23,17 +26,25 @@ const ROUNDS: usize = 16;
 /// A future that is polled only after it was woken.
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs both to their ends. If one panics, the other still runs to its end.
+/// Runs both to their ends: the driver, and the transport that sends what the driver queues. If one panics, the other still runs to
+/// its end.
 ///
 /// # Panics
 /// With the panic of either, after both have ended.
-pub(super) async fn run_both(first: Work, second: Work) {
+pub(super) async fn run_both(driver: Work, transport: Work) {
     let task = Arc::new(Task::default());
-    let mut branches = [Branch::new(first, &task), Branch::new(second, &task)];
+    let mut branches = [Branch::new(driver, &task), Branch::new(transport, &task)];
+    // Whether other tasks have had their turn since this one was last idle.
+    let mut has_yielded = false;
     poll_fn(|cx| {
         task.begin(cx.waker());
         for _ in 0..ROUNDS {
-            let polled = branches.iter_mut().fold(false, |any, branch| branch.poll_if_woken() | any);
+            let mut polled = branches[0].poll_if_woken();
+            if polled && branches[1].is_woken() && !has_yielded {
+                has_yielded = true;
+                break;
+            }
+            polled |= branches[1].poll_if_woken();
             // Without a budget every resource of the runtime reports that it is not ready, and wakes at once.
             if !polled || !coop::has_budget_remaining() {
                 break;
@@ -45,6 +56,8 @@ pub(super) async fn run_both(first: Work, second: Work) {
         }
         if branches.iter().any(Branch::is_woken) {
             cx.waker().wake_by_ref();
+        } else {
+            has_yielded = false;
         }
         Poll::Pending
     })
@@ -144,7 +157,7 @@ impl Branch {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use tokio::sync::mpsc;
+    use tokio::{sync::mpsc, task::JoinSet};
 
     use super::*;
 
@@ -169,7 +182,48 @@ mod tests {
             both.as_mut().poll(cx)
         })
         .await;
-        assert_eq!(polls.load(Ordering::Relaxed), 1);
+        assert_eq!(polls.load(Ordering::Relaxed), 2, "one turn of other tasks between them");
+    }
+
+    /// The driver settles a call and queues an acknowledgement; the app's next call is queued before both are sent.
+    #[tokio::test]
+    async fn answer_of_another_task_is_sent_together_with_what_the_driver_queued() {
+        let (settle, mut settled) = mpsc::channel(1);
+        let (queue, mut queued) = mpsc::unbounded_channel();
+        let (called, mut calls) = mpsc::channel(1);
+        let (received, mut results) = mpsc::channel(1);
+        let driver = {
+            let queue = queue.clone();
+            async move {
+                for n in 0..3 {
+                    let () = results.recv().await.unwrap();
+                    settle.send(()).await.unwrap();
+                    queue.send(format!("acknowledgement {n}")).unwrap();
+                    let () = calls.recv().await.unwrap();
+                    queue.send(format!("request {n}")).unwrap();
+                }
+            }
+        };
+        let transport = async move {
+            let mut sent = Vec::new();
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+                received.send(()).await.unwrap();
+                let mut datagram = vec![queued.recv().await.unwrap()];
+                while let Ok(packet) = queued.try_recv() {
+                    datagram.push(packet);
+                }
+                sent.push(datagram.len());
+                if datagram.len() == 1 {
+                    break;
+                }
+            }
+            assert_eq!(sent, [2, 2, 2]);
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { while settled.recv().await.is_some() && called.send(()).await.is_ok() {} });
+        tasks.spawn(run_both(Box::pin(driver), Box::pin(transport)));
+        tasks.join_all().await;
     }
 
     #[tokio::test]

@@ -248,7 +248,7 @@ impl Prepared {
             reason = "the participant's one task; it ends when it has left"
         )]
         match background {
-            Some(background) => tokio::spawn(run_both(background.work, Box::pin(driver.run()))),
+            Some(background) => tokio::spawn(run_both(Box::pin(driver.run()), background.work)),
             None => tokio::spawn(driver.run()),
         };
         Ok(handle)

@@ -1,7 +1,9 @@
 //! A connection to a room, from the moment when both data channels are open until it is left or lost.
 
 use std::{
+    future::poll_fn,
     mem,
+    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -151,6 +153,12 @@ impl Connection {
                     if let Err(error) = self.peer.handle(woken, admit) {
                         self.liveness.handle_peer_lost(Instant::now(), &error.to_string());
                     }
+                    // Whoever waited for what arrived answers before this goes on. The answer is sent first, and only then the
+                    // acknowledgement, which nobody waits for.
+                    if self.peer.holds() {
+                        self.take_messages(&queues.inbox);
+                        yield_once().await;
+                    }
                 }
             }
         }
@@ -290,6 +298,21 @@ impl Connection {
             queues.emit_connection_state(ConnectionState::Connected);
         }
     }
+}
+
+/// Lets the other work of this task and other tasks have a turn.
+///
+/// tokio's own `yield_now` also looks for events of sockets, which costs a system call.
+async fn yield_once() {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// While the inbox is full, only keepalives are read, so that senders slow down and the path stays alive.

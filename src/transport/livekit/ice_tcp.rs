@@ -126,6 +126,11 @@ impl IceTcp {
         self.writers.retain(|pair, writer| writer.beginning == self.beginning || pair.local == used);
     }
 
+    /// Closes all connections, because a path is in use that is better than any of them.
+    pub(super) fn end_all(&mut self) {
+        self.writers.clear();
+    }
+
     /// Returns the next event of a connection.
     ///
     /// # Cancel safety

@@ -11,7 +11,7 @@ use str0m::{
     Event, IceConnectionState, Input, Output, Rtc, RtcError,
     change::{SdpAnswer, SdpPendingOffer},
     channel::{ChannelConfig, ChannelId, Reliability},
-    net::{Protocol, Receive},
+    net::{Protocol, Receive, Transmit},
     stats::PeerStats,
 };
 
@@ -44,8 +44,9 @@ const READ_BATCH: usize = 64;
 const MAX_BATCH: usize = 16;
 /// How many checks of one pair may fail. The stack must not give up earlier than this crate, nor continue much longer.
 const MAX_CHECKS: usize = 30;
-/// How often str0m is asked which path it has selected.
-const CHOICE: Duration = Duration::from_secs(1);
+/// How often str0m is asked which path it has selected. Data that is sent shows it at once, so this matters only to a connection
+/// that is idle after an ICE restart, and each time wakes the device.
+const CHOICE: Duration = Duration::from_secs(10);
 
 /// A peer connection to the server.
 pub(super) struct PeerConnection {
@@ -79,6 +80,8 @@ pub(super) struct PeerConnection {
     batch: Option<Batch>,
     /// True if the stack was given messages that it has not sent yet.
     is_unsent: bool,
+    /// The datagrams with which the stack acknowledges what was read. They follow what is sent in answer to it.
+    held: Vec<Transmit>,
     /// The number of datagrams given to the stack.
     inputs: u64,
     rejected: u64,
@@ -119,6 +122,14 @@ pub(super) enum Locals {
     Keep,
     /// They are discarded, and new ones are gathered.
     Replace,
+}
+
+/// What happens to the datagrams of the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Datagrams {
+    Sent,
+    /// They are sent by [`PeerConnection::flush`] or before the next wait.
+    Held,
 }
 
 /// Which datagrams are accepted.
@@ -186,6 +197,7 @@ impl PeerConnection {
             buffer: vec![0; MAX_DATAGRAM],
             batch: None,
             is_unsent: false,
+            held: Vec::new(),
             inputs: 0,
             rejected: 0,
         };
@@ -275,11 +287,12 @@ impl PeerConnection {
         self.drain()
     }
 
-    /// Waits until there is work, or until `until`.
+    /// Waits until there is work, or until `until`. Sends before it what was held.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub(super) async fn wait(&mut self, until: Instant) -> Option<Readable> {
+        self.send_held();
         let until = self.wakes_at(until).into();
         tokio::select! {
             biased;
@@ -334,6 +347,11 @@ impl PeerConnection {
             self.end_batch()?;
         }
         match event {
+            TcpEvent::Opened(pair, _) if self.has_direct_path() => {
+                self.sockets.tcp.end_all();
+                tracing::debug!(remote = %pair.remote, "an ICE-TCP connection was not needed any more");
+                Ok(())
+            }
             TcpEvent::Opened(pair, _) => {
                 self.add_local(tcp_host(pair));
                 self.drain()
@@ -416,7 +434,7 @@ impl PeerConnection {
     /// Lets the stack process the datagrams that it was given. The path is alive if one of them was authentic.
     fn end_batch(&mut self) -> Result<(), Error> {
         let Some(batch) = self.batch.take() else { return Ok(()) };
-        self.drain()?;
+        self.drain_into(Datagrams::Held)?;
         if self.evidence() != batch.before {
             self.path.handle_received(batch.at, batch.path, true);
         }
@@ -461,8 +479,12 @@ impl PeerConnection {
         Ok(())
     }
 
-    /// Handles the outputs of str0m until it returns a timeout.
+    /// Handles the outputs of str0m until it returns a timeout, and sends its datagrams.
     fn drain(&mut self) -> Result<(), Error> {
+        self.drain_into(Datagrams::Sent)
+    }
+
+    fn drain_into(&mut self, datagrams: Datagrams) -> Result<(), Error> {
         loop {
             match self.rtc.poll_output()? {
                 Output::Timeout(at) => {
@@ -473,7 +495,10 @@ impl PeerConnection {
                     if is_data(&transmit.contents) {
                         self.handle_used(transmit.source, transmit.destination);
                     }
-                    self.sockets.transmit(transmit);
+                    match datagrams {
+                        Datagrams::Sent => self.sockets.transmit(transmit),
+                        Datagrams::Held => self.held.push(transmit),
+                    }
                 }
                 Output::Event(event) => self.handle_event(event),
             }
@@ -512,11 +537,21 @@ impl PeerConnection {
         }
     }
 
+    /// Returns whether UDP without a relay is in use.
+    fn has_direct_path(&self) -> bool {
+        self.path.chosen().is_some_and(|(local, _)| self.sockets.has_udp(local))
+    }
+
     fn handle_used(&mut self, local: SocketAddr, remote: SocketAddr) {
         if self.path.handle_used((local, remote)) {
             let (relayed, tcp) = (self.sockets.relays.gave(local), self.sockets.tcp.has(local));
             tracing::debug!(%local, %remote, relayed, tcp, "a path was selected");
-            self.sockets.tcp.end_earlier(local);
+            if self.sockets.has_udp(local) {
+                // Each further path is checked every second, which wakes the device. An ICE restart opens them again.
+                self.sockets.tcp.end_all();
+            } else {
+                self.sockets.tcp.end_earlier(local);
+            }
         }
     }
 
@@ -558,9 +593,22 @@ impl PeerConnection {
         Ok(written)
     }
 
-    /// Sends the messages that were written.
+    /// Sends the messages that were written, and then the acknowledgements that were held.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
-        if std::mem::take(&mut self.is_unsent) { self.drain() } else { Ok(()) }
+        let sent = if std::mem::take(&mut self.is_unsent) { self.drain() } else { Ok(()) };
+        self.send_held();
+        sent
+    }
+
+    fn send_held(&mut self) {
+        for transmit in self.held.drain(..) {
+            self.sockets.transmit(transmit);
+        }
+    }
+
+    /// Returns whether acknowledgements wait for [`flush`](Self::flush) or [`wait`](Self::wait).
+    pub(super) fn holds(&self) -> bool {
+        !self.held.is_empty()
     }
 
     /// Returns whether sent data is unacknowledged.

@@ -33,8 +33,9 @@ use crate::transport::{
     },
 };
 
-/// How long no packet arrives before the local address is checked, and the interval of these checks.
-const LOOK: Duration = Duration::from_millis(1_200);
+/// How long no packet arrives before the local address is checked, and the interval of these checks. The second missing answer is then
+/// due, so this needs no wake-up of its own. An address that is gone is mostly noticed earlier, because the system refuses to send.
+const LOOK: Duration = Duration::from_secs(2);
 /// The interval of these checks while the system refuses to send.
 const LOOK_UNSENT: Duration = Duration::from_millis(100);
 /// The interval of ICE restarts while the connection moves to another local address.

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use str0m::{Candidate, change::SdpOffer};
-use tokio::net::UdpSocket;
+use tokio::{
+    io::AsyncReadExt,
+    net::{TcpListener, UdpSocket},
+};
 
 use super::{candidates::MAX_CANDIDATES, *};
 use crate::transport::livekit::ice_tcp::Pair;
@@ -472,6 +475,7 @@ async fn datagrams_that_are_read_together_are_acknowledged_together() {
             connection.handle(woken, Admit::All).unwrap();
         }
         assert!(connection.heard() > heard);
+        connection.flush().unwrap();
         remote.socket.readable().await.unwrap();
         let mut answers = 0;
         while let Ok((size, from)) = remote.socket.try_recv_from(&mut buffer) {
@@ -480,4 +484,77 @@ async fn datagrams_that_are_read_together_are_acknowledged_together() {
         }
         assert!(is_first || answers == 1, "{answers}");
     }
+}
+
+#[tokio::test]
+async fn acknowledgement_follows_what_is_sent_in_answer() {
+    let (mut connection, mut remote) = connected().await;
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.path.chosen().is_some() && !it.waits()).await;
+    let mut buffer = [0; MAX_DATAGRAM];
+    // The stack acknowledges every second datagram at once.
+    for round in 0..4 {
+        for _ in 0..2 {
+            let id = remote.channels[0];
+            assert!(remote.rtc.channel(id).unwrap().write(true, b"request").unwrap());
+            remote.handle(None);
+        }
+        let mut received = 0;
+        while received < 2 {
+            let woken = connection.wait(Instant::now() + CHOICE).await;
+            connection.handle(woken, Admit::All).unwrap();
+            received += std::iter::from_fn(|| connection.poll_message()).count();
+        }
+        let holds = connection.holds();
+        assert!(connection.write(Lane::Reliable, &[7; 1_000]).unwrap());
+        connection.flush().unwrap();
+        assert!(!connection.holds());
+        let mut sizes = Vec::new();
+        while sizes.len() < 1 + usize::from(holds) {
+            remote.socket.readable().await.unwrap();
+            while let Ok((size, from)) = remote.socket.try_recv_from(&mut buffer) {
+                if is_data(&buffer) {
+                    sizes.push(size);
+                }
+                remote.handle(Some(&(buffer[..size].to_vec(), from)));
+            }
+        }
+        let answer = sizes.iter().position(|size| *size > 1_000).unwrap();
+        assert!(round == 0 || (holds && answer == 0), "{sizes:?}");
+        drive(&mut connection, &mut remote, Admit::All, |it, _| !it.waits()).await;
+    }
+}
+
+#[tokio::test]
+async fn held_acknowledgement_is_sent_before_the_next_wait() {
+    let (mut connection, mut remote) = connected().await;
+    drive(&mut connection, &mut remote, Admit::All, |it, _| it.path.chosen().is_some() && !it.waits()).await;
+    let id = remote.channels[0];
+    assert!(remote.rtc.channel(id).unwrap().write(true, &[7; 4_000]).unwrap());
+    remote.handle(None);
+    while !connection.holds() {
+        let woken = connection.wait(Instant::now() + CHOICE).await;
+        connection.handle(woken, Admit::All).unwrap();
+    }
+    connection.wait(Instant::now()).await;
+    assert!(!connection.holds());
+}
+
+#[tokio::test]
+async fn tcp_is_closed_once_udp_is_in_use() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (mut connection, offer) = PeerConnection::new(Instant::now(), None, true, true).unwrap();
+    let (mut remote, answer) = Remote::answer(&offer).await;
+    connection.handle_answer(&answer, 0).unwrap();
+    connection.handle_candidate(&format!("candidate:1 1 tcp 1 127.0.0.1 {port} typ host tcptype passive"));
+    let closed = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_to_end(&mut Vec::new()).await.unwrap();
+    };
+    tokio::select! {
+        () = closed => {}
+        () = drive(&mut connection, &mut remote, Admit::All, |_, _| false) => {}
+    }
+    let (local, _) = connection.path.chosen().unwrap();
+    assert!(connection.sockets.has_udp(local) && !connection.sockets.tcp.has(local));
 }
