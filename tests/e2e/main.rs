@@ -10,7 +10,13 @@
     reason = "tests own their clock and may fail"
 )]
 
-use std::{env, future::Future, process, time::Duration};
+use std::{
+    env,
+    future::Future,
+    process,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context;
 use libtest_mimic::{Arguments, Completion, Trial};
@@ -87,6 +93,12 @@ mod turn_server;
 /// The tests mostly wait, so there are more threads than processors.
 const THREADS: usize = 8;
 
+/// How many of the slowest tests are printed.
+const SHOWN: usize = 10;
+
+/// How long each test took.
+static TOOK: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
+
 /// The time after which a test fails because an expected event does not occur.
 const BOUND: Duration = Duration::from_secs(30);
 
@@ -139,6 +151,7 @@ fn main() -> process::ExitCode {
     let mut trials: Vec<_> = files.into_iter().flatten().collect();
     trials.extend(dev::trials(&trials));
     let conclusion = libtest_mimic::run(&arguments, trials);
+    print_slowest();
     server::stop_shared();
     program::remove_files();
     process::exit(if conclusion.has_failed() { 101 } else { 0 })
@@ -167,6 +180,7 @@ fn trial_where<F: Future<Output = anyhow::Result<()>>>(
 ) -> Trial {
     let (kind, name) = (server::kind(), dev::name(name));
     Trial::ignorable_test(name.clone(), move || {
+        let began = Instant::now();
         server::set_kind(kind);
         if let Some(part) = impossible() {
             return Ok(Completion::ignored_with(format!("skipped: {part}")));
@@ -187,11 +201,23 @@ fn trial_where<F: Future<Output = anyhow::Result<()>>>(
             }
         };
         runtime.shutdown_background();
+        if let Ok(mut took) = TOOK.lock() {
+            took.push((began.elapsed(), name.clone()));
+        }
         match result {
             Ok(()) => Ok(Completion::Completed),
             Err(error) => Err(format!("{error:#}").into()),
         }
     })
+}
+
+/// Prints the tests that took the longest. They ran beside others.
+fn print_slowest() {
+    let Ok(mut took) = TOOK.lock() else { return };
+    took.sort_unstable_by(|one, other| other.cmp(one));
+    for (time, name) in took.iter().take(SHOWN) {
+        println!("slow: {:.1} s {name}", time.as_secs_f64());
+    }
 }
 
 /// Waits for an event that must occur.
