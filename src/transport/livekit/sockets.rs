@@ -80,7 +80,7 @@ impl Sockets {
         if self.udp.len() >= MAX_UDP || self.udp.iter().any(|udp| udp.local.ip() == ip) {
             return Ok(None);
         }
-        let socket = Arc::new(UdpSocket::bind(SocketAddr::new(ip, 0), None)?);
+        let socket = Arc::new(UdpSocket::bind(SocketAddr::new(ip, 0))?);
         let local = socket.local_addr()?;
         self.stun_client.ask(&socket, local, remote);
         self.udp.push(Udp { socket, local });

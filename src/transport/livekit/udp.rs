@@ -3,15 +3,15 @@
 //! The system reports a socket as writable again after each datagram that left it, and tokio's own socket is registered for that,
 //! too: each datagram sent would wake the process once more. Nothing here waits to write: a datagram that the socket does not
 //! accept is lost, as on any network. So on Unix the socket is registered for reading alone.
+//!
+//! Not for connected sockets: the error that an ICMP reply leaves on them, and that a relay's connection waits for, is no datagram to
+//! read, and would not wake the task.
 
 use std::{
-    future::poll_fn,
     io,
     net::{self, SocketAddr},
     task::{Context, Poll},
 };
-
-use bytes::BytesMut;
 
 use registered::Registered;
 
@@ -20,16 +20,12 @@ use registered::Registered;
 pub(super) struct UdpSocket(Registered);
 
 impl UdpSocket {
-    /// Opens a socket at this address; port 0 means a free one. With `remote`, only datagrams of that address are received, and
-    /// [`send`](Self::send) sends to it.
+    /// Opens a socket at this address; port 0 means a free one.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O.
-    pub(super) fn bind(at: SocketAddr, remote: Option<SocketAddr>) -> io::Result<Self> {
+    pub(super) fn bind(at: SocketAddr) -> io::Result<Self> {
         let socket = net::UdpSocket::bind(at)?;
-        if let Some(remote) = remote {
-            socket.connect(remote)?;
-        }
         socket.set_nonblocking(true)?;
         Registered::new(socket).map(Self)
     }
@@ -52,37 +48,12 @@ impl UdpSocket {
         self.0.try_recv_from(buffer)
     }
 
-    /// Waits for the next datagram, and replaces the content of the buffer by it, up to this size.
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses nothing.
-    pub(super) async fn recv_buf(&self, buffer: &mut BytesMut, limit: usize) -> io::Result<()> {
-        loop {
-            poll_fn(|cx| self.poll_readable(cx)).await;
-            buffer.resize(limit, 0);
-            let read = self.try_recv_from(buffer);
-            buffer.truncate(read.as_ref().map_or(0, |(size, _)| *size));
-            match read {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read.map(|_| ()),
-            }
-        }
-    }
-
     /// Sends a datagram now.
     ///
     /// # Errors
     /// It was not sent, and is not sent later.
     pub(super) fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
         self.0.send_to(datagram, to)
-    }
-
-    /// Sends a datagram to the connected address now.
-    ///
-    /// # Errors
-    /// It was not sent, and is not sent later.
-    pub(super) fn send(&self, datagram: &[u8]) -> io::Result<()> {
-        self.0.send(datagram)
     }
 }
 
@@ -120,10 +91,6 @@ mod registered {
         pub(super) fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
             self.0.get_ref().send_to(datagram, to).map(|_| ())
         }
-
-        pub(super) fn send(&self, datagram: &[u8]) -> io::Result<()> {
-            self.0.get_ref().send(datagram).map(|_| ())
-        }
     }
 }
 
@@ -156,18 +123,17 @@ mod registered {
         pub(super) fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
             self.0.try_send_to(datagram, to).map(|_| ())
         }
-
-        pub(super) fn send(&self, datagram: &[u8]) -> io::Result<()> {
-            self.0.try_send(datagram).map(|_| ())
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+    use std::{
+        future::poll_fn,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering::SeqCst},
+        },
     };
 
     use super::*;
@@ -181,36 +147,41 @@ mod tests {
         const ROUNDS: usize = 100;
         let peer = net::UdpSocket::bind(ANY).unwrap();
         let remote = peer.local_addr().unwrap();
+        let waits = Arc::new(AtomicUsize::new(0));
+        let (counted, seen) = (Arc::clone(&waits), Arc::clone(&waits));
         let answering = std::thread::spawn(move || {
-            for _ in 0..ROUNDS {
+            for round in 0..ROUNDS {
                 let (_, from) = peer.recv_from(&mut [0; 8]).unwrap();
+                while seen.load(SeqCst) <= round {
+                    std::thread::yield_now(); // until it waits for the answer
+                }
                 peer.send_to(b"answer", from).unwrap();
             }
         });
-        let waits = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&waits);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .on_thread_park(move || _ = counted.fetch_add(1, SeqCst))
             .build()
             .unwrap();
         runtime.block_on(async {
-            let socket = UdpSocket::bind(ANY.parse().unwrap(), Some(remote)).unwrap();
-            let mut buffer = BytesMut::new();
+            let socket = UdpSocket::bind(ANY.parse().unwrap()).unwrap();
+            let mut buffer = [0; 8];
             for _ in 0..ROUNDS {
-                socket.send(b"question").unwrap();
-                socket.recv_buf(&mut buffer, 8).await.unwrap();
-                assert_eq!(buffer, "answer");
+                socket.send_to(b"question", remote).unwrap();
+                while socket.try_recv_from(&mut buffer).is_err() {
+                    poll_fn(|cx| socket.poll_readable(cx)).await;
+                }
+                assert_eq!(&buffer[..6], b"answer");
             }
         });
         answering.join().unwrap();
-        assert!(waits.load(SeqCst) <= ROUNDS, "{waits:?} waits for {ROUNDS} answers");
+        assert_eq!(waits.load(SeqCst), ROUNDS);
     }
 
     #[tokio::test]
     async fn datagram_that_has_not_arrived_is_not_waited_for() {
         let (peer, socket) =
-            (net::UdpSocket::bind(ANY).unwrap(), UdpSocket::bind(ANY.parse().unwrap(), None).unwrap());
+            (net::UdpSocket::bind(ANY).unwrap(), UdpSocket::bind(ANY.parse().unwrap()).unwrap());
         let mut buffer = [0; 8];
         let nothing =
             |read: io::Result<_>| read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
@@ -219,20 +190,5 @@ mod tests {
         poll_fn(|cx| socket.poll_readable(cx)).await;
         assert_eq!(socket.try_recv_from(&mut buffer).unwrap(), (2, peer.local_addr().unwrap()));
         assert!(nothing(socket.try_recv_from(&mut buffer)));
-    }
-
-    #[tokio::test]
-    async fn connected_socket_receives_its_peer_alone() {
-        let (peer, stranger) = (net::UdpSocket::bind(ANY).unwrap(), net::UdpSocket::bind(ANY).unwrap());
-        let socket = UdpSocket::bind(ANY.parse().unwrap(), Some(peer.local_addr().unwrap())).unwrap();
-        let here = socket.local_addr().unwrap();
-        stranger.send_to(b"stranger", here).unwrap();
-        socket.send(b"hello").unwrap();
-        let mut buffer = [0; 16];
-        assert_eq!(peer.recv_from(&mut buffer).unwrap(), (5, here));
-        peer.send_to(b"hi", here).unwrap();
-        let mut buffer = BytesMut::from(&b"earlier"[..]);
-        socket.recv_buf(&mut buffer, 8).await.unwrap();
-        assert_eq!(buffer, "hi");
     }
 }

@@ -11,7 +11,7 @@ use bytes::{Buf, BytesMut};
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split},
-    net::{TcpSocket, lookup_host},
+    net::{TcpSocket, UdpSocket, lookup_host},
     time,
 };
 use tokio_rustls::TlsConnector;
@@ -21,7 +21,7 @@ use super::{
     frame,
     url::{IceUrl, Kind},
 };
-use crate::transport::livekit::{dial, tls, udp::UdpSocket};
+use crate::transport::livekit::{dial, tls};
 
 /// The time limit of a name lookup.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(4);
@@ -29,9 +29,7 @@ const LOOKUP_LIMIT: Duration = Duration::from_secs(4);
 const MAX_ADDRESSES: usize = 4;
 /// The time limit of connecting to one address, including TLS.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
-/// The largest datagram of a relay that is read, in bytes: those that it carries have at most 2 KiB.
-const MAX_DATAGRAM: usize = 4 * 1024;
-/// The size of one read of a stream, in bytes.
+/// The size of one read, in bytes.
 const READ: usize = 16 * 1024;
 /// The size of unwritten data on a stream, in bytes, at which no more datagrams are accepted.
 const WAITING: usize = 32 * 1024;
@@ -82,8 +80,11 @@ async fn connect(
     if matches!(url.kind, Kind::TurnUdp | Kind::Stun) {
         let any: IpAddr =
             if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let at = SocketAddr::new(from.unwrap_or(any), 0);
-        let socket = UdpSocket::bind(at, Some(remote)).map_err(unreachable)?;
+        let socket = UdpSocket::bind((from.unwrap_or(any), 0)).await.map_err(unreachable)?;
+        // From here on only datagrams of the relay are received.
+        socket.connect(remote).await.map_err(unreachable)?;
+        // Until the socket was reported writable, `try_send` fails and the first request would be lost.
+        socket.writable().await.map_err(unreachable)?;
         let (local, socket) = (socket.local_addr().map_err(unreachable)?, Arc::new(socket));
         let (reader, writer) = (Reader::Udp(socket.clone()), Writer::Udp(socket));
         return Ok(RelayConnection { reader, writer, local, remote });
@@ -127,10 +128,13 @@ impl Reader {
     /// # Cancel safety
     /// A dropped future loses nothing.
     pub(super) async fn read(&mut self, buffer: &mut BytesMut) -> io::Result<()> {
+        buffer.reserve(READ);
         match self {
-            Self::Udp(socket) => socket.recv_buf(buffer, MAX_DATAGRAM).await?,
+            Self::Udp(socket) => {
+                buffer.clear();
+                socket.recv_buf(buffer).await?;
+            }
             Self::Stream(half) => {
-                buffer.reserve(READ);
                 if half.read_buf(buffer).await? == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
@@ -165,7 +169,7 @@ impl Writer {
     pub(super) fn push(&mut self, frame: &[u8]) {
         match self {
             Self::Udp(socket) => {
-                if let Err(error) = socket.send(frame) {
+                if let Err(error) = socket.try_send(frame) {
                     tracing::trace!(%error, "a datagram to a relay was not sent");
                 }
             }

@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn socket() -> Arc<UdpSocket> {
-        Arc::new(UdpSocket::bind("127.0.0.1:0".parse().unwrap(), None).unwrap())
+        Arc::new(UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap())
     }
 
     #[tokio::test]
