@@ -80,7 +80,7 @@ pub(super) struct PeerConnection {
     batch: Option<Batch>,
     /// True if the stack was given messages that it has not sent yet.
     is_unsent: bool,
-    /// The datagrams with which the stack acknowledges what was read. They follow what is sent in answer to it.
+    /// The datagrams in which the stack acknowledges the received ones. The connection sends its own messages first, and then these.
     held: Vec<Transmit>,
     /// The number of datagrams given to the stack.
     inputs: u64,
