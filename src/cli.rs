@@ -1,6 +1,6 @@
 //! The command line. Each subcommand has its own file, and each exit status has one meaning.
 
-use std::{fmt, io, process::ExitCode, time::Duration};
+use std::{fmt, io, pin::Pin, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 use tokio::runtime::Builder;
@@ -226,36 +226,45 @@ impl Verb {
         }
     }
 
-    async fn run(self) -> Result<(), Failure> {
+    /// Returns what the verb does, on the heap: the futures of all verbs would need more than a mebibyte of stack.
+    fn run(self) -> Running {
         match self {
-            Self::Demo(arguments) => demo::run(arguments).await,
-            Self::Dev(arguments) => dev::run(arguments).await,
-            Self::Doctor(arguments) => doctor::run(arguments).await,
-            Self::Token(arguments) => token::run(&arguments),
-            Self::Client(arguments) => client::run(arguments).await,
-            Self::Call(arguments) => call::run(arguments).await,
-            Self::Assistant(arguments) => assistant::run(arguments).await,
-            Self::Mcp(arguments) => mcp::run(arguments).await,
-            Self::Acp(arguments) => acp::run(arguments).await,
-            Self::AcpAgent(arguments) => acp_agent::run(arguments).await,
-            Self::Rap(arguments) => rap::run(arguments).await,
-            Self::Tools(arguments) => tools::run(arguments).await,
-            Self::Watch(arguments) => watch::run(arguments).await,
-            Self::Record(arguments) => record::run(arguments).await,
-            Self::Ping(arguments) => ping::run(arguments).await,
-            Self::Frame(arguments) => frame::run(&arguments),
-            Self::Info(arguments) => info::run(&arguments),
-            Self::Cat(arguments) => cat::run(&arguments),
-            Self::Calls(arguments) => calls::run(&arguments),
-            Self::Check(arguments) => check::run(&arguments),
-            Self::Export(arguments) => export::run(&arguments),
-            Self::Repair(arguments) => repair::run(&arguments),
-            Self::Report(arguments) => report::run(&arguments),
-            Self::Replay(arguments) => replay::run(arguments).await,
-            Self::Redact(arguments) => redact::run(&arguments),
-            Self::Completions(arguments) => completions::run(&arguments),
+            Self::Demo(arguments) => boxed(|| demo::run(arguments)),
+            Self::Dev(arguments) => boxed(|| dev::run(arguments)),
+            Self::Doctor(arguments) => boxed(|| doctor::run(arguments)),
+            Self::Token(arguments) => boxed(|| async move { token::run(&arguments) }),
+            Self::Client(arguments) => boxed(|| client::run(arguments)),
+            Self::Call(arguments) => boxed(|| call::run(arguments)),
+            Self::Assistant(arguments) => boxed(|| assistant::run(arguments)),
+            Self::Mcp(arguments) => boxed(|| mcp::run(arguments)),
+            Self::Acp(arguments) => boxed(|| acp::run(arguments)),
+            Self::AcpAgent(arguments) => boxed(|| acp_agent::run(arguments)),
+            Self::Rap(arguments) => boxed(|| rap::run(arguments)),
+            Self::Tools(arguments) => boxed(|| tools::run(arguments)),
+            Self::Watch(arguments) => boxed(|| watch::run(arguments)),
+            Self::Record(arguments) => boxed(|| record::run(arguments)),
+            Self::Ping(arguments) => boxed(|| ping::run(arguments)),
+            Self::Frame(arguments) => boxed(|| async move { frame::run(&arguments) }),
+            Self::Info(arguments) => boxed(|| async move { info::run(&arguments) }),
+            Self::Cat(arguments) => boxed(|| async move { cat::run(&arguments) }),
+            Self::Calls(arguments) => boxed(|| async move { calls::run(&arguments) }),
+            Self::Check(arguments) => boxed(|| async move { check::run(&arguments) }),
+            Self::Export(arguments) => boxed(|| async move { export::run(&arguments) }),
+            Self::Repair(arguments) => boxed(|| async move { repair::run(&arguments) }),
+            Self::Report(arguments) => boxed(|| async move { report::run(&arguments) }),
+            Self::Replay(arguments) => boxed(|| replay::run(arguments)),
+            Self::Redact(arguments) => boxed(|| async move { redact::run(&arguments) }),
+            Self::Completions(arguments) => boxed(|| async move { completions::run(&arguments) }),
         }
     }
+}
+
+/// A verb at work.
+type Running = Pin<Box<dyn Future<Output = Result<(), Failure>>>>;
+
+/// Builds a future in a stack frame of its own: a build without optimizations reserves a place in the caller's frame for each.
+fn boxed<F: Future<Output = Result<(), Failure>> + 'static>(verb: impl FnOnce() -> F) -> Running {
+    Box::pin(verb())
 }
 
 /// Prints a line of the program on stderr.

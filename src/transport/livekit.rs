@@ -353,7 +353,8 @@ impl ConnectOptions {
             policy,
         };
         let start = Instant::now();
-        let joined = connector.connect(token, self.join_timeout).await?;
+        // Boxed: it is needed once, and would make the futures of all callers large.
+        let joined = Box::pin(connector.connect(token, self.join_timeout)).await?;
 
         let state = State { can_publish_data: joined.can_publish_data, token: joined.token.clone() };
         let (queues, ends) = Queues::new(joined.local.sid().clone(), state);

@@ -30,11 +30,11 @@ pub(super) struct Task {
 impl Task {
     /// Runs until the participant has left or reconnection has stopped.
     pub(super) async fn run(mut self, first: Connection) {
-        let (reason, last) = self.run_connections(first).await;
+        let (reason, last) = Box::pin(self.run_connections(first)).await;
         tracing::debug!(%reason, "left the room");
         let left = self.queues.close(reason);
         if let Some(connection) = last {
-            connection.leave().await;
+            Box::pin(connection.leave()).await;
         }
         if let Some(left) = left {
             let _ = left.send(()); // nobody may be waiting
@@ -63,7 +63,7 @@ impl Task {
             self.queues.emit_connection_state(ConnectionState::Reconnecting);
             // The server may have moved the participant to another room.
             self.room.clone_from(&room);
-            connection = match self.rejoin().await {
+            connection = match Box::pin(self.rejoin()).await {
                 Ok(Ok(connection)) => connection,
                 Ok(Err(reason)) => return (reason, None),
                 Err(Left) => return (CloseReason::Closed, None),
@@ -90,7 +90,7 @@ impl Task {
             let attempt = attempt(&self.connector, self.source.as_ref(), newest, fresh, limit);
             match self.queues.serve(attempt).await? {
                 Ok(connection) if self.is_other_room_or_identity(&connection) => {
-                    connection.leave().await;
+                    Box::pin(connection.leave()).await;
                     let why = "the fresh token is for another identity or another room";
                     return Ok(Err(CloseReason::Refused(why.into())));
                 }
@@ -138,7 +138,8 @@ async fn attempt(
         return Err(Failure::Join(ConnectError::MalformedToken));
     }
     let left = limit.saturating_sub(start.elapsed());
-    connector.connect(&token, left).await.map_err(|error| match error {
+    // Boxed: the memory of a join is not kept while the connection lives.
+    Box::pin(connector.connect(&token, left)).await.map_err(|error| match error {
         ConnectError::Unauthorized { .. } if source.is_some() && asked.is_none() => Failure::TokenRefused,
         ConnectError::Unauthorized { .. } if tokens::has_expired(&token) => Failure::TokenExpired,
         error => Failure::Join(error),
