@@ -103,6 +103,24 @@ fn help_names_every_verb() {
     assert_eq!(text(&version.stdout).trim_end(), concat!("toolbridge ", env!("CARGO_PKG_VERSION")));
 }
 
+/// The main thread of a program for Windows has as much.
+#[test]
+fn mebibyte_of_stack_is_enough_for_a_verb_and_for_a_whole_session() {
+    let limit = ["-c", "ulimit -s 1024 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_toolbridge")];
+    for (arguments, status) in
+        [(&["demo"][..], 0), (&["client", "--token", "none"], 2), (&["token", "--help"], 0)]
+    {
+        let output = Command::new("/bin/sh")
+            .env_clear()
+            .args(limit)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+    }
+}
+
 #[test]
 fn completions_for_bash_are_valid_and_name_every_verb_for_people() {
     let help = run(&["--help"]);
