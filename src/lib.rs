@@ -101,7 +101,6 @@
 //! | none | the core, without an async crate: [`Frame`](frame::Frame), [`Value`], [`Session`] |
 //! | `runtime` | `Client`, `Assistant`, tools, the in-memory transport and transports of your own |
 //! | `livekit` | the LiveKit participant in pure Rust, and tokens |
-//! | `livekit-sdk` | other users of `livekit-net` in the same process keep its native client |
 //! | `schema-validation` | arguments are checked against the tool's JSON Schema before the tool runs; without it they are only decoded |
 //! | `programs` | child processes, and tools that are programs, described by a `tools.toml`; Unix only |
 //! | `acp` | agents of the Agent Client Protocol as tools, and an assistant as the agent of an editor; Unix only |
@@ -110,7 +109,7 @@
 //! | `rap` | tools of RAP servers, and the room's tools as a RAP server; Unix only |
 //! | `record` | sessions as MCAP files: recording, reading, checking, replaying |
 //! | `report` | a recording as an HTML page |
-//! | `cli` (default) | the command line tool `toolbridge`, with all of the above but `livekit-sdk` |
+//! | `cli` (default) | the command line tool `toolbridge`, with all of the above |
 
 #[cfg(feature = "runtime")]
 pub mod adapter;

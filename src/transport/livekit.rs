@@ -1,7 +1,7 @@
 //! A data-only LiveKit participant: no media, and no native WebRTC library.
 //!
-//! One task owns a participant: its signaling client (`livekit-signaling`), its peer connection (`str0m`), the sockets
-//! below them. It takes packets from one queue and puts events into another one. Both are bounded: a sender waits when the
+//! One task owns a participant: its signaling (`livekit/signal.rs`), its peer connection (`str0m`), the sockets below
+//! them. It takes packets from one queue and puts events into another one. Both are bounded: a sender waits when the
 //! queue is full, and a slow reader slows the remote sender down.
 //!
 //! `Client` and `Assistant` take the task's work and poll it in their own task ([`Transport::take_background`]).
@@ -337,7 +337,6 @@ impl ConnectOptions {
         if !has_the_form_of_a_token(token) {
             return Err(ConnectError::MalformedToken);
         }
-        websocket::register().map_err(|_| ConnectError::ForeignClient)?;
         if url.is_exposed().await {
             (self.warn_unencrypted)(&url.to_string());
         }

@@ -10,7 +10,6 @@ use crate::transport::livekit::host;
 /// A validated URL: `ws`, `wss`, `http` or `https`, without credentials and without a query.
 #[derive(Clone)]
 pub(super) struct ServerUrl {
-    text: String,
     host: String,
     port: u16,
     url: Url,
@@ -40,7 +39,7 @@ impl ServerUrl {
         let path = url.path().trim_end_matches('/').to_owned();
         url.set_path(&path);
         let port = url.port_or_known_default().unwrap_or(443);
-        Ok(Self { host, port, text: url.to_string(), url })
+        Ok(Self { host, port, url })
     }
 
     /// Returns whether the token would leave this machine unencrypted. A proxy can read it too, wherever it runs.
@@ -55,9 +54,24 @@ impl ServerUrl {
         }
     }
 
-    /// Returns the whole URL, for the signaling connection.
+    /// Returns the whole URL with a WebSocket's scheme.
+    pub(super) fn websocket_url(&self) -> Url {
+        let mut url = self.url.clone();
+        let scheme = if matches!(url.scheme(), "wss" | "https") { "wss" } else { "ws" };
+        // A change between these four schemes does not fail.
+        let _ = url.set_scheme(scheme);
+        url
+    }
+
+    /// Returns the whole URL, as it was given.
+    pub(super) fn into_url(self) -> Url {
+        self.url
+    }
+
+    /// Returns the text of the whole URL.
+    #[cfg(test)]
     pub(super) fn as_str(&self) -> &str {
-        &self.text
+        self.url.as_str()
     }
 }
 

@@ -18,7 +18,6 @@ use super::{
     peer_connection::{Admit, Locals, PeerConnection},
     rejoin::Policy,
     signal::{ServerEvent, Signal, demands_relays},
-    websocket::Dial,
 };
 use crate::transport::CloseReason;
 
@@ -45,8 +44,8 @@ impl Connector {
         let (server, start) = (&self.url, Instant::now());
         let (mut peer, offer) =
             PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
-        let dial = Dial::new(self.roots.clone());
-        let (signal, response) = Signal::join(server, token, dial, offer, limit).await?;
+        let joining = Signal::join(server, token, self.roots.clone(), offer, limit);
+        let (signal, response) = joining.await?;
         tracing::debug!(%server, after = ?start.elapsed(), "the server accepted the join");
         let only = self.relay_only || demands_relays(response.client_configuration.as_ref());
         if only || !self.direct_only {
@@ -104,7 +103,7 @@ impl Connecting {
                 woken = self.peer.wait(if self.peer.has_path() { until } else { until.min(restart_at) }) => self.peer.handle(woken, Admit::All).map_err(ConnectError::transport)?,
             }
             while let Some(line) = self.peer.poll_candidate() {
-                self.signal.tell_candidate(&line);
+                self.signal.send_candidate(&line);
             }
             if let Some(why) = self.peer.lost() {
                 return Err(self.farewell(why).await);

@@ -173,7 +173,7 @@ impl Connection {
 
     /// Drops both connections without leaving, so that the server keeps the participant until it rejoins.
     pub(super) fn abandon(self) {
-        self.signal.abandon();
+        self.signal.close_without_leave();
     }
 
     /// Writes queued packets while the data channels have room.

@@ -98,16 +98,6 @@ pub enum ConnectError {
         /// The proxy and its error.
         source: ProxyError,
     },
-    /// Another part of this program has registered a WebSocket client with `livekit_net::set_ws_client`, which allows one
-    /// per process. That client would not apply the limits on received data, the
-    /// [root certificates](super::ConnectOptions::root_certificates) or the proxy. If a toolbridge room is joined first, it
-    /// registers its own client. With the feature `livekit-sdk`, that one handles all other connections as `livekit_net`'s
-    /// default does; without it, they fail.
-    #[error(
-        "a WebSocket client is already registered with `livekit_net::set_ws_client`; remove that call, or join a room \
-         first"
-    )]
-    ForeignClient,
     /// The server does not support a single peer connection for data.
     #[error("LiveKit server version {version} is too old; update it to 1.9.11 or newer")]
     ServerTooOld {

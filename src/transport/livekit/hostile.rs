@@ -33,7 +33,6 @@ use super::{
     address::ServerUrl,
     error::ConnectError,
     signal::{NotResumed, ServerEvent, Signal},
-    websocket::Dial,
 };
 use crate::transport::{CloseReason, livekit::ConnectOptions};
 
@@ -113,7 +112,7 @@ fn leave(reason: DisconnectReason) -> Frame {
 }
 
 async fn join(url: &ServerUrl) -> Result<(Signal, JoinResponse), ConnectError> {
-    let joining = Signal::join(url, "token", Dial::default(), String::new(), BOUND);
+    let joining = Signal::join(url, "token", Vec::new(), String::new(), BOUND);
     timeout(BOUND, joining).await.expect("the join hangs")
 }
 

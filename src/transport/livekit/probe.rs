@@ -192,8 +192,7 @@ impl Probe {
     /// # Cancel safety
     /// Dropping the future aborts this step.
     pub async fn new(url: &str, options: &ConnectOptions, limit: Duration) -> Result<Self, ConnectError> {
-        let checked = ServerUrl::parse(url)?;
-        let url = Url::parse(checked.as_str()).map_err(|error| ConnectError::Url { source: error.into() })?;
+        let url = ServerUrl::parse(url)?.into_url();
         let (proxy, mut fault) = match Proxy::of_environment(&url).await {
             Ok(proxy) => (proxy, None),
             Err(error) => (None, Some(RouteFault::Proxy(error))),

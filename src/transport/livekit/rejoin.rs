@@ -251,7 +251,6 @@ fn refusal(error: &ConnectError) -> Option<CloseReason> {
         | ConnectError::Unauthorized { .. }
         | ConnectError::Forbidden { .. }
         | ConnectError::ServerTooOld { .. }
-        | ConnectError::ForeignClient
         | ConnectError::Url { .. }
         | ConnectError::MalformedToken => Some(CloseReason::Refused(error.to_string().into())),
         ConnectError::Unreachable { .. }

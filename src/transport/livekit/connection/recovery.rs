@@ -135,15 +135,15 @@ impl Connection {
             self.signal.resume(self.recovery.roots.clone(), limit);
         }
         self.restart_ice();
-        self.tell_candidates();
+        self.send_candidates();
     }
 
     /// Sends new local candidates to the server. They change while the connection moves.
-    fn tell_candidates(&mut self) {
+    fn send_candidates(&mut self) {
         while self.resume.is_up()
             && let Some(line) = self.peer.poll_candidate()
         {
-            self.signal.tell_candidate(&line);
+            self.signal.send_candidate(&line);
         }
     }
 
@@ -178,7 +178,7 @@ impl Connection {
 
     pub(super) fn simulate(&mut self, scenario: Scenario) {
         match scenario.request() {
-            Some(request) => self.signal.say(request),
+            Some(request) => self.signal.send(request),
             None => self.resume.handle_wanted(Instant::now(), chance()),
         }
     }

@@ -1,35 +1,35 @@
 //! An attempt to resume signaling.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{future::pending, time::Duration};
 
-use livekit_protocol::{LeaveRequest, ReconnectReason, ReconnectResponse};
-use livekit_signaling::{SignalClient, SignalError};
-use tokio::{
-    task::{JoinError, JoinHandle},
-    time,
-};
+use livekit_protocol::ReconnectResponse;
+use rustls::pki_types::CertificateDer;
+use tokio::{task::JoinHandle, time};
 
 use super::{
     is_passing,
+    link::{Accepted, Response},
     server_event::{ServerEvent, server_leave},
 };
 use crate::transport::livekit::{
     liveness::{End, Loss},
-    websocket::{self, Dial, DialFailure},
+    websocket::DialFailure,
 };
 
 /// An attempt to resume signaling.
 pub(super) enum Attempt {
     /// The old connection is being closed.
-    Closing { done: JoinHandle<()>, dial: Dial, limit: Duration },
+    Closing { closed: JoinHandle<()>, roots: Vec<CertificateDer<'static>>, limit: Duration },
     /// The new connection is being opened.
-    Asking(JoinHandle<Result<ReconnectResponse, NotResumed>>),
+    Opening { response: Response, limit: Duration, until: time::Instant },
 }
 
 /// The progress of an attempt.
 pub(super) enum Step {
     Closed,
-    Answered(Box<Result<ReconnectResponse, NotResumed>>),
+    Answered(Result<Box<ReconnectResponse>, NotResumed>),
+    /// No answer came in time.
+    TimedOut(NotResumed),
 }
 
 /// The reason why signaling was not resumed.
@@ -42,69 +42,37 @@ pub(in crate::transport::livekit) enum NotResumed {
 }
 
 /// Waits for the progress of an attempt. Pending forever if there is none.
+///
+/// # Cancel safety
+/// Dropping the future loses nothing.
 pub(super) async fn step(attempt: &mut Option<Attempt>) -> Step {
-    let gone = |error: JoinError| NotResumed::Again(error.to_string());
     match attempt {
         None => pending().await,
-        Some(Attempt::Closing { done, .. }) => {
-            let _ = done.await;
+        Some(Attempt::Closing { closed, .. }) => {
+            let _ = closed.await;
             Step::Closed
         }
-        Some(Attempt::Asking(answer)) => {
-            Step::Answered(Box::new(answer.await.unwrap_or_else(|error| Err(gone(error)))))
-        }
+        Some(Attempt::Opening { response, limit, until }) => match time::timeout_at(*until, response).await {
+            Err(_) => Step::TimedOut(NotResumed::Again(format!("no answer within {limit:?}"))),
+            Ok(answer) => Step::Answered(match answer {
+                Ok(Ok(Accepted::Resume(answer))) => Ok(answer),
+                Ok(Ok(_)) => Err(NotResumed::Again("the server's response is no resume".into())),
+                Ok(Err(failure)) => Err(not_resumed(failure)),
+                Err(_) => Err(NotResumed::Again("the connection ended".into())),
+            }),
+        },
     }
 }
 
-/// Opens a signaling connection that resumes the participant.
-pub(super) async fn restart(
-    client: Arc<SignalClient>,
-    dial: Arc<Dial>,
-    limit: Duration,
-) -> Result<ReconnectResponse, NotResumed> {
-    let mut asking =
-        Box::pin(websocket::scope(dial.clone(), client.restart(ReconnectReason::RrSignalDisconnected)));
-    let answer = match time::timeout(limit, &mut asking).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            // The task ends with its socket. Dropping it would leak the socket.
-            dial.hang_up();
-            asking.as_mut().await
-        }
-    };
-    match answer {
-        Ok(answer) => {
-            client.set_reconnected().await;
-            Ok(answer)
-        }
-        Err(error) => {
-            // As after a failed join, the library may have leaked its socket.
-            dial.hang_up();
-            Err(not_resumed(error, dial.take_failure()))
-        }
-    }
-}
-
-fn not_resumed(error: SignalError, dialled: Option<DialFailure>) -> NotResumed {
-    match (error, dialled) {
-        (SignalError::LeaveRequest { reason, action }, _) => {
-            let (reason, action) = (reason.into(), action.into());
-            match server_leave(&LeaveRequest { reason, action, ..Default::default() }) {
-                ServerEvent::Leave(end) => NotResumed::Over(end),
-                _ => NotResumed::Again("the server asks to try again".into()),
-            }
-        }
-        // The library did not close its last connection in time, so it opens no other.
-        (error @ SignalError::InvalidState(_), _) => {
-            NotResumed::Over(End::Lost(Loss::Signaling(error.to_string())))
-        }
-        (_, Some(DialFailure::Status(status, _))) if !is_passing(status) => refused_to_resume(status),
-        (_, Some(DialFailure::Unauthorized(_))) => refused_to_resume(401),
-        (SignalError::Handshake { status }, None) if !is_passing(status.as_u16()) => {
-            refused_to_resume(status.as_u16())
-        }
-        (_, Some(failure)) => NotResumed::Again(failure.to_string()),
-        (error, None) => NotResumed::Again(error.to_string()),
+fn not_resumed(failure: DialFailure) -> NotResumed {
+    match failure {
+        DialFailure::Refused(leave) => match server_leave(&leave) {
+            ServerEvent::Leave(end) => NotResumed::Over(end),
+            _ => NotResumed::Again("the server asks to try again".into()),
+        },
+        DialFailure::Status(status, _) if !is_passing(status) => refused_to_resume(status),
+        DialFailure::Unauthorized(_) => refused_to_resume(401),
+        failure => NotResumed::Again(failure.to_string()),
     }
 }
 

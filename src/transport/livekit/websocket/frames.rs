@@ -25,7 +25,7 @@ const MASKED: u8 = 0x80;
 
 /// A message from the server.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Incoming {
+pub(in crate::transport::livekit) enum Incoming {
     /// A complete binary message.
     Binary(Vec<u8>),
     /// A ping, whose bytes must be returned.
@@ -37,7 +37,7 @@ pub(super) enum Incoming {
 }
 
 /// Reads messages of at most `limit` bytes.
-pub(super) struct Reader<S> {
+pub(in crate::transport::livekit) struct Reader<S> {
     stream: S,
     /// Bytes of an incomplete frame.
     buffer: BytesMut,
@@ -69,7 +69,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    pub(super) async fn next(&mut self) -> io::Result<Incoming> {
+    pub(in crate::transport::livekit) async fn next(&mut self) -> io::Result<Incoming> {
         loop {
             let missing = match self.header()? {
                 Some(header) => {
@@ -162,71 +162,87 @@ impl<S: AsyncRead + Unpin> Reader<S> {
     }
 }
 
-/// Writes frames, each with its own mask, as the protocol requires from clients.
-pub(super) struct Writer<S> {
+/// Queues frames, each with its own mask, as the protocol requires from clients, and writes them.
+pub(in crate::transport::livekit) struct Writer<S> {
     stream: S,
     /// Frames that are not completely written yet.
     out: BytesMut,
+    is_flushed: bool,
     is_closed: bool,
 }
 
 impl<S: AsyncWrite + Unpin> Writer<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, out: BytesMut::new(), is_closed: false }
+        Self { stream, out: BytesMut::new(), is_flushed: true, is_closed: false }
     }
 
-    /// Sends a binary message.
+    /// Queues a binary message.
     ///
     /// # Errors
-    /// The connection failed, or is closed.
-    ///
-    /// # Cancel safety
-    /// The bytes that a dropped future has not written are sent before the next frame.
-    pub(super) async fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        self.write(BINARY, message).await
+    /// The connection is closed.
+    pub(in crate::transport::livekit) fn message(&mut self, message: &[u8]) -> io::Result<()> {
+        self.put(BINARY, message)
     }
 
-    /// Answers a ping.
+    /// Queues the answer to a ping.
     ///
     /// # Errors
-    /// As for [`send`](Self::send).
-    ///
-    /// # Cancel safety
-    /// As for [`send`](Self::send).
-    pub(super) async fn pong(&mut self, payload: &[u8]) -> io::Result<()> {
-        self.write(PONG, payload).await
+    /// The connection is closed.
+    pub(in crate::transport::livekit) fn pong(&mut self, payload: &[u8]) -> io::Result<()> {
+        self.put(PONG, payload)
     }
 
-    /// Sends a close frame, once. Nothing can be sent afterwards.
+    /// Queues a close frame, once. Nothing can be sent afterwards.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub(in crate::transport::livekit) fn close(&mut self, status: Option<u16>) -> io::Result<()> {
+        if self.is_closed {
+            return Ok(());
+        }
+        let payload = status.map(u16::to_be_bytes);
+        let closed = self.put(CLOSE, payload.as_ref().map_or(&[], |status| &status[..]));
+        self.is_closed = true;
+        closed
+    }
+
+    /// Returns the size of what was queued and not written yet, in bytes.
+    pub(in crate::transport::livekit) fn unwritten(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Returns true if the other end can have everything.
+    pub(in crate::transport::livekit) fn is_flushed(&self) -> bool {
+        self.is_flushed
+    }
+
+    /// Writes everything that is queued.
     ///
     /// # Errors
     /// The connection failed.
     ///
     /// # Cancel safety
-    /// As for [`send`](Self::send).
-    pub(super) async fn close(&mut self, status: Option<u16>) -> io::Result<()> {
-        if self.is_closed {
-            return Ok(());
-        }
-        let payload = status.map(u16::to_be_bytes);
-        let closed = self.write(CLOSE, payload.as_ref().map_or(&[], |status| &status[..]));
-        closed.await
-    }
-
-    async fn write(&mut self, opcode: u8, payload: &[u8]) -> io::Result<()> {
-        if self.is_closed {
-            return Err(io::Error::new(io::ErrorKind::NotConnected, "the connection is closed"));
-        }
-        self.is_closed = opcode == CLOSE;
-        let mut mask = [0; 4];
-        getrandom::fill(&mut mask).map_err(io::Error::other)?;
-        put(&mut self.out, opcode, payload, mask);
+    /// The bytes that a dropped future has not written are written by the next call.
+    pub(in crate::transport::livekit) async fn flush(&mut self) -> io::Result<()> {
         while !self.out.is_empty() {
             if self.stream.write_buf(&mut self.out).await? == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
         }
-        self.stream.flush().await
+        self.stream.flush().await?;
+        self.is_flushed = true;
+        Ok(())
+    }
+
+    fn put(&mut self, opcode: u8, payload: &[u8]) -> io::Result<()> {
+        if self.is_closed {
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "the connection is closed"));
+        }
+        let mut mask = [0; 4];
+        getrandom::fill(&mut mask).map_err(io::Error::other)?;
+        put(&mut self.out, opcode, payload, mask);
+        self.is_flushed = false;
+        Ok(())
     }
 }
 
@@ -286,7 +302,8 @@ mod tests {
         let mut writer = Writer::new(writing);
         for length in [0, 1, 125, 126, 127, 65_535, 65_536, LIMIT] {
             let message: Vec<_> = (0..length).map(|n| n as u8).collect();
-            let (sent, heard) = tokio::join!(writer.send(&message), server.next());
+            writer.message(&message).unwrap();
+            let (sent, heard) = tokio::join!(writer.flush(), server.next());
             sent.unwrap();
             assert_eq!(heard.unwrap().unwrap(), Message::Binary(message.clone().into()));
             let answer = server.send(Message::Binary(message.clone().into()));
@@ -296,11 +313,15 @@ mod tests {
         }
         server.send(Message::Ping(b"still there?"[..].into())).await.unwrap();
         assert_eq!(reader.next().await.unwrap(), Incoming::Ping(b"still there?".to_vec()));
-        writer.pong(b"still there?").await.unwrap();
+        writer.pong(b"still there?").unwrap();
+        assert!(!writer.is_flushed() && writer.unwritten() > 12);
+        writer.flush().await.unwrap();
+        assert!(writer.is_flushed() && writer.unwritten() == 0);
         assert_eq!(server.next().await.unwrap().unwrap(), Message::Pong(b"still there?"[..].into()));
-        writer.close(Some(1000)).await.unwrap();
+        writer.close(Some(1000)).unwrap();
+        writer.flush().await.unwrap();
         assert!(matches!(server.next().await, Some(Ok(Message::Close(Some(it)))) if it.code == 1000.into()));
-        assert!(writer.send(b"late").await.is_err());
+        assert!(writer.message(b"late").is_err());
         // The other end answers the close frame when it is read again.
         assert!(server.next().await.is_none());
         assert_eq!(reader.next().await.unwrap(), Incoming::Close(Some(1000)));
@@ -364,13 +385,15 @@ mod tests {
         let (reading, writing) = tokio::io::split(client_end);
         let mut reader = Reader::new(reading, BytesMut::new(), LIMIT);
         let mut writer = Writer::new(writing);
+        writer.message(b"first").unwrap();
         let cancelled = tokio::select! {
             biased;
-            sent = writer.send(b"first") => Some(sent),
+            sent = writer.flush() => Some(sent),
             () = async {} => None,
         };
         assert!(cancelled.is_none(), "three bytes are all that fits");
-        let (sent, heard) = tokio::join!(writer.send(b"second"), async {
+        writer.message(b"second").unwrap();
+        let (sent, heard) = tokio::join!(writer.flush(), async {
             [server.next().await.unwrap().unwrap(), server.next().await.unwrap().unwrap()]
         });
         sent.unwrap();

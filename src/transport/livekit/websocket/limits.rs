@@ -1,12 +1,10 @@
 //! Limits on the server's signaling frames: one response first, only known messages, and a bounded number unread.
 //!
-//! `livekit-signaling` reads frames as they arrive and keeps them in unbounded queues, and some values make it panic in a
-//! background task, after which no event is emitted. All frames therefore pass through this filter first.
+//! All frames pass through this filter before they are decoded.
 
 use std::{
     collections::VecDeque,
-    mem,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use livekit_protocol::{LeaveRequest, SignalResponse, signal_response::Message};
@@ -35,7 +33,8 @@ impl Unread {
         self.read.notify_one();
     }
 
-    fn add(&self, size: usize) {
+    /// A frame of this size, in bytes, waits to be read.
+    pub(in crate::transport::livekit) fn add(&self, size: usize) {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner).push_back(size + OVERHEAD);
     }
 
@@ -48,7 +47,7 @@ impl Unread {
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
-    pub(super) async fn room(&self) {
+    pub(in crate::transport::livekit) async fn room(&self) {
         while self.bytes() >= MAX_UNREAD {
             self.read.notified().await;
         }
@@ -57,96 +56,61 @@ impl Unread {
 
 /// The filter of one connection's frames.
 #[derive(Debug)]
-pub(super) struct FrameLimits {
-    stage: Stage,
+pub(in crate::transport::livekit) struct FrameLimits {
+    /// True once the server's first response has arrived.
+    is_open: bool,
     /// True if the connection resumes a participant instead of joining.
     resumes: bool,
-    unread: Arc<Unread>,
     skipped: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Waiting for the server's first response.
-    New,
-    /// The response arrived.
-    Open,
-    /// The server refused.
-    Refused,
-}
-
-/// The result for one frame.
-#[derive(Debug, PartialEq)]
-pub(super) enum Taken {
-    /// Pass it on.
-    Frame(Vec<u8>),
-    /// Skip it: unknown or malformed.
-    Nothing,
-    /// Pass it on, then close the connection: the server refused the join.
-    Refusal(Vec<u8>, LeaveRequest),
-    /// Close the connection: the frame is unusable.
-    Unfit(&'static str),
-}
-
 impl FrameLimits {
-    pub(super) fn new(resumes: bool, unread: Arc<Unread>) -> Self {
-        Self { stage: Stage::New, resumes, unread, skipped: 0 }
+    pub(in crate::transport::livekit) fn new(resumes: bool) -> Self {
+        Self { is_open: false, resumes, skipped: 0 }
     }
 
-    /// Returns true if no frame can follow.
-    pub(super) fn is_over(&self) -> bool {
-        self.stage == Stage::Refused
-    }
-
-    /// Checks a frame.
-    pub(super) fn take(&mut self, frame: &[u8]) -> Taken {
-        let taken = self.judge(frame);
-        if taken == Taken::Nothing {
+    /// Returns the message of a frame: first the server's response, or a leave request with which it refuses. Returns `None`
+    /// for a frame to skip, because it is unknown, malformed or out of place.
+    ///
+    /// # Errors
+    /// The response is unusable.
+    pub(in crate::transport::livekit) fn take(
+        &mut self,
+        frame: &[u8],
+    ) -> Result<Option<Message>, &'static str> {
+        let message = self.judge(frame)?;
+        if message.is_none() {
             self.skipped += 1;
             tracing::trace!(size = frame.len(), skipped = self.skipped, "a signaling frame was skipped");
         }
-        taken
+        Ok(message)
     }
 
-    fn judge(&mut self, frame: &[u8]) -> Taken {
-        let Some(filtered) = filter(frame) else { return Taken::Nothing };
-        match (self.stage, filtered.kind) {
-            (Stage::New, JOIN | RECONNECT) if (filtered.kind == RECONNECT) != self.resumes => {
-                Taken::Unfit("the server's first response does not match the request")
+    fn judge(&mut self, frame: &[u8]) -> Result<Option<Message>, &'static str> {
+        let Some(filtered) = filter(frame) else { return Ok(None) };
+        let message = decoded(&filtered.frame);
+        match (self.is_open, filtered.kind) {
+            (false, JOIN | RECONNECT) if (filtered.kind == RECONNECT) != self.resumes => {
+                Err("the server's first response does not match the request")
             }
-            (Stage::New, JOIN) if !is_complete(&filtered.frame) => {
-                Taken::Unfit("the server's join response is incomplete")
+            (false, JOIN) if !message.as_ref().is_some_and(is_complete) => {
+                Err("the server's join response is incomplete")
             }
-            (Stage::New, JOIN | RECONNECT) => {
-                self.stage = Stage::Open;
-                Taken::Frame(filtered.frame)
+            (false, JOIN | RECONNECT) => {
+                self.is_open = true;
+                Ok(message)
             }
-            (Stage::New, LEAVE) => {
-                self.stage = Stage::Refused;
-                let leave = match decoded(&filtered.frame) {
-                    Some(Message::Leave(leave)) => leave,
-                    _ => LeaveRequest::default(),
-                };
-                Taken::Refusal(filtered.frame, leave)
-            }
-            // The library drops messages before the response, and ignores a second response.
-            (Stage::New | Stage::Refused, _) | (Stage::Open, JOIN | RECONNECT) => Taken::Nothing,
-            (Stage::Open, _) => {
-                match decoded(&filtered.frame) {
-                    // The library would discard a frame that it cannot decode.
-                    None => return Taken::Nothing,
-                    // It would replace the valid token that the next rejoin needs.
-                    Some(Message::RefreshToken(token)) if !has_the_form_of_a_token(&token) => {
-                        tracing::debug!(
-                            "the server refreshed the token with a malformed one; keeping the last"
-                        );
-                        return Taken::Nothing;
-                    }
-                    Some(_) => {}
+            // One that cannot be decoded refuses all the same.
+            (false, LEAVE) => Ok(Some(message.unwrap_or_else(|| Message::Leave(LeaveRequest::default())))),
+            (false, _) | (true, JOIN | RECONNECT) => Ok(None),
+            (true, _) => Ok(message.filter(|message| match message {
+                // It would replace the valid token that the next rejoin needs.
+                Message::RefreshToken(token) if !has_the_form_of_a_token(token) => {
+                    tracing::debug!("the server refreshed the token with a malformed one; keeping the last");
+                    false
                 }
-                self.unread.add(filtered.frame.len());
-                Taken::Frame(filtered.frame)
-            }
+                _ => true,
+            })),
         }
     }
 }
@@ -155,15 +119,12 @@ fn decoded(frame: &[u8]) -> Option<Message> {
     SignalResponse::decode(frame).ok()?.message
 }
 
-/// Returns true if a join response has all fields that the library relies on. Without a ping interval it panics.
-fn is_complete(frame: &[u8]) -> bool {
-    match decoded(frame) {
-        Some(Message::Join(mut join)) => {
-            let who = mem::take(&mut join.participant).unwrap_or_default();
-            join.ping_interval > 0 && join.ping_timeout > 0 && !who.sid.is_empty() && !who.identity.is_empty()
-        }
-        _ => false,
-    }
+/// Returns true if a join response has all fields that a participant needs.
+fn is_complete(message: &Message) -> bool {
+    let Message::Join(join) = message else { return false };
+    let who = join.participant.as_ref();
+    let is_named = who.is_some_and(|who| !who.sid.is_empty() && !who.identity.is_empty());
+    join.ping_interval > 0 && join.ping_timeout > 0 && is_named
 }
 
 #[cfg(test)]

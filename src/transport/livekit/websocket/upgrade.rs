@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::BytesMut;
-use livekit_net::Header;
 use sha1::{Digest, Sha1};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -35,12 +34,12 @@ const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 pub(super) async fn upgrade(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     url: &Url,
-    headers: &[Header],
+    token: &str,
 ) -> Result<BytesMut, DialFailure> {
     let mut nonce = [0; 16];
     getrandom::fill(&mut nonce).map_err(DialFailure::unreachable)?;
     let key = STANDARD.encode(nonce);
-    let request = request(url, headers, &key)?;
+    let request = request(url, token, &key)?;
     stream.write_all(request.as_bytes()).await.map_err(DialFailure::of_io)?;
     stream.flush().await.map_err(DialFailure::of_io)?;
     let mut read = BytesMut::with_capacity(1024);
@@ -106,26 +105,19 @@ fn words(body: &str) -> String {
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the request's head. No value can contain a line break.
-fn request(url: &Url, headers: &[Header], key: &str) -> Result<String, DialFailure> {
+/// Returns the request's head. The token cannot contain a line break.
+fn request(url: &Url, token: &str, key: &str) -> Result<String, DialFailure> {
     let host = url.host_str().unwrap_or_default();
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
-    let mut request = format!(
-        "GET {}{query} HTTP/1.1\r\nHost: {host}{port}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n",
-        url.path()
-    );
-    for Header { name, value } in headers {
-        let is_name = !name.is_empty()
-            && name.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_'));
-        if !is_name || value.chars().any(char::is_control) {
-            return Err(DialFailure::unreachable("the request could not be written"));
-        }
-        request.push_str(&format!("{name}: {value}\r\n"));
+    if token.chars().any(char::is_control) {
+        return Err(DialFailure::unreachable("the request could not be written"));
     }
-    request.push_str("\r\n");
-    Ok(request)
+    Ok(format!(
+        "GET {}{query} HTTP/1.1\r\nHost: {host}{port}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\nAuthorization: Bearer {token}\r\n\r\n",
+        url.path()
+    ))
 }
 
 /// Returns the size of the response's head, once it is complete and accepts the WebSocket for this key.
@@ -169,28 +161,24 @@ mod tests {
     const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
     const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-    fn header(name: &str, value: &str) -> Header {
-        Header { name: name.into(), value: value.into() }
-    }
-
     #[test]
     fn request_contains_path_query_host_and_port() {
         let url = Url::parse("ws://[::1]:7880/lk/rtc/v1?join_request=CAES").unwrap();
-        let text = request(&url, &[header("Authorization", "Bearer a.b.c")], KEY).unwrap();
+        let text = request(&url, "a.b.c", KEY).unwrap();
         assert!(
             text.starts_with("GET /lk/rtc/v1?join_request=CAES HTTP/1.1\r\nHost: [::1]:7880\r\n"),
             "{text}"
         );
         assert!(text.ends_with("\r\nAuthorization: Bearer a.b.c\r\n\r\n"), "{text}");
         let url = Url::parse("wss://sfu.example.com").unwrap();
-        assert!(request(&url, &[], KEY).unwrap().starts_with("GET / HTTP/1.1\r\nHost: sfu.example.com\r\n"));
+        assert!(request(&url, "a.b.c", KEY).unwrap().starts_with("GET / HTTP/1.1\r\nHost: sfu.example.com\r\n"));
     }
 
     #[test]
-    fn header_with_a_line_break_is_refused() {
+    fn token_with_a_line_break_is_refused() {
         let url = Url::parse("ws://127.0.0.1").unwrap();
-        for (name, value) in [("a", "b\r\nc: d"), ("a\r\nb", "c"), ("", "c"), ("a b", "c"), ("a:", "c")] {
-            assert!(request(&url, &[header(name, value)], KEY).is_err(), "{name:?}: {value:?}");
+        for token in ["b\r\nc: d", "b\nc", "\0"] {
+            assert!(request(&url, token, KEY).is_err(), "{token:?}");
         }
     }
 
@@ -245,7 +233,7 @@ mod tests {
             let (mut client_end, mut server_end) = tokio::io::duplex(1024);
             let head = "HTTP/1.1 401 Unauthorized\r\n";
             server_end.write_all(format!("{head}{answer}").as_bytes()).await.unwrap();
-            let failure = upgrade(&mut client_end, &url, &[]).await.unwrap_err();
+            let failure = upgrade(&mut client_end, &url, "a.b.c").await.unwrap_err();
             assert!(matches!(failure, DialFailure::Unauthorized(it) if it == reason), "{answer}: {failure}");
             assert!(!format!("{failure} {failure:?}").contains("eyJ"), "{failure:?}");
         }
@@ -265,7 +253,7 @@ mod tests {
         ] {
             let (mut client_end, mut server_end) = tokio::io::duplex(1024);
             server_end.write_all(format!("HTTP/1.1 400 Bad Request\r\n{answer}").as_bytes()).await.unwrap();
-            let failure = upgrade(&mut client_end, &url, &[]).await.unwrap_err();
+            let failure = upgrade(&mut client_end, &url, "a.b.c").await.unwrap_err();
             assert!(matches!(&failure, DialFailure::Status(400, words) if words == kept), "{failure:?}");
         }
     }
@@ -279,7 +267,7 @@ mod tests {
             while server_end.write_all(&[b'x'; 1024]).await.is_ok() {}
         };
         let failure = tokio::select! {
-            opened = upgrade(&mut client_end, &url, &[]) => opened.unwrap_err(),
+            opened = upgrade(&mut client_end, &url, "a.b.c") => opened.unwrap_err(),
             () = endless => unreachable!("the other end is open"),
         };
         assert!(failure.to_string().contains("16384"), "{failure}");

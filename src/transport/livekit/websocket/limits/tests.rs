@@ -1,5 +1,7 @@
 use livekit_protocol::{DisconnectReason, JoinResponse, ParticipantInfo, ReconnectResponse};
 
+use std::sync::Arc;
+
 use super::*;
 
 fn frame(message: Message) -> Vec<u8> {
@@ -11,17 +13,17 @@ fn join() -> JoinResponse {
     JoinResponse { participant: Some(participant), ping_interval: 5, ping_timeout: 15, ..Default::default() }
 }
 
-fn token(text: &str) -> Vec<u8> {
-    frame(Message::RefreshToken(format!("{text}.e30.c2ln")))
+fn token(text: &str) -> Message {
+    Message::RefreshToken(format!("{text}.e30.c2ln"))
 }
 
 fn fresh() -> FrameLimits {
-    FrameLimits::new(false, Arc::default())
+    FrameLimits::new(false)
 }
 
 fn opened() -> FrameLimits {
     let mut limits = fresh();
-    assert!(matches!(limits.take(&frame(Message::Join(join()))), Taken::Frame(_)));
+    assert_eq!(limits.take(&frame(Message::Join(join()))), Ok(Some(Message::Join(join()))));
     limits
 }
 
@@ -29,13 +31,13 @@ fn opened() -> FrameLimits {
 fn no_message_is_passed_on_before_the_join_response() {
     let mut limits = fresh();
     for early in
-        [token("t"), frame(Message::Answer(Default::default())), frame(Message::Update(Default::default()))]
+        [token("t"), Message::Answer(Default::default()), Message::Update(Default::default())]
     {
-        assert_eq!(limits.take(&early), Taken::Nothing);
+        assert_eq!(limits.take(&frame(early)), Ok(None));
     }
-    assert!(matches!(limits.take(&frame(Message::Join(join()))), Taken::Frame(_)));
-    assert_eq!(limits.take(&token("t")), Taken::Frame(token("t")));
-    assert_eq!(limits.take(&frame(Message::Join(join()))), Taken::Nothing, "one is enough");
+    assert_eq!(limits.take(&frame(Message::Join(join()))), Ok(Some(Message::Join(join()))));
+    assert_eq!(limits.take(&frame(token("t"))), Ok(Some(token("t"))));
+    assert_eq!(limits.take(&frame(Message::Join(join()))), Ok(None), "one is enough");
 }
 
 #[test]
@@ -44,15 +46,15 @@ fn malformed_fresh_token_does_not_replace_the_last_one() {
     for malformed in ["", "t", "a.b", "a..c", "<html>", "a.b.c\n", "Bearer a.b.c"] {
         assert_eq!(
             limits.take(&frame(Message::RefreshToken(malformed.into()))),
-            Taken::Nothing,
+            Ok(None),
             "{malformed:?}"
         );
     }
-    assert_eq!(limits.take(&token("t")), Taken::Frame(token("t")));
+    assert_eq!(limits.take(&frame(token("t"))), Ok(Some(token("t"))));
 }
 
 #[test]
-fn incomplete_join_response_does_not_reach_the_library() {
+fn incomplete_join_response_is_refused() {
     let nobody = ParticipantInfo::default();
     for broken in [
         JoinResponse { ping_interval: 0, ..join() },
@@ -65,52 +67,49 @@ fn incomplete_join_response_does_not_reach_the_library() {
     ] {
         assert_eq!(
             fresh().take(&frame(Message::Join(broken))),
-            Taken::Unfit("the server's join response is incomplete")
+            Err("the server's join response is incomplete")
         );
     }
     let huge = JoinResponse { ping_interval: i32::MAX, ping_timeout: i32::MAX, ..join() };
-    assert!(matches!(fresh().take(&frame(Message::Join(huge))), Taken::Frame(_)));
+    assert!(matches!(fresh().take(&frame(Message::Join(huge))), Ok(Some(_))));
 }
 
 #[test]
 fn join_response_must_match_the_request() {
     let resumed = frame(Message::Reconnect(ReconnectResponse::default()));
-    assert!(matches!(fresh().take(&resumed), Taken::Unfit(_)));
-    let mut limits = FrameLimits::new(true, Arc::default());
-    assert!(matches!(limits.take(&resumed), Taken::Frame(_)));
-    assert_eq!(limits.take(&resumed), Taken::Nothing);
-    let mut limits = FrameLimits::new(true, Arc::default());
-    assert!(matches!(limits.take(&frame(Message::Join(join()))), Taken::Unfit(_)));
+    assert!(fresh().take(&resumed).is_err());
+    let mut limits = FrameLimits::new(true);
+    assert!(matches!(limits.take(&resumed), Ok(Some(Message::Reconnect(_)))));
+    assert_eq!(limits.take(&resumed), Ok(None));
+    let mut limits = FrameLimits::new(true);
+    assert!(limits.take(&frame(Message::Join(join()))).is_err());
 }
 
 #[test]
-fn early_leave_is_a_refusal_and_a_later_one_a_message() {
-    let leave = LeaveRequest { reason: DisconnectReason::RoomDeleted.into(), ..Default::default() };
-    let bytes = frame(Message::Leave(leave.clone()));
-    let mut limits = fresh();
-    assert_eq!(limits.take(&bytes), Taken::Refusal(bytes.clone(), leave));
-    assert!(limits.is_over());
-    assert_eq!(opened().take(&bytes), Taken::Frame(bytes));
+fn leave_is_a_message_before_and_after_the_response() {
+    let leave =
+        Message::Leave(LeaveRequest { reason: DisconnectReason::RoomDeleted.into(), ..Default::default() });
+    let bytes = frame(leave.clone());
+    assert_eq!(fresh().take(&bytes), Ok(Some(leave.clone())));
+    assert_eq!(opened().take(&bytes), Ok(Some(leave)));
 }
 
 #[test]
-fn undecodable_message_does_not_count() {
+fn undecodable_message_is_skipped() {
     let mut limits = opened();
     let broken = [&[0x82, 0x01, 0x02][..], &[0xff, 0xfe]].concat();
-    assert_eq!(limits.take(&broken), Taken::Nothing, "a token that is no UTF-8");
-    assert_eq!(limits.take(b"\xff\xff\xff"), Taken::Nothing);
-    assert_eq!(limits.unread.bytes(), 0);
+    assert_eq!(limits.take(&broken), Ok(None), "a token that is no UTF-8");
+    assert_eq!(limits.take(b"\xff\xff\xff"), Ok(None));
+    assert_eq!(limits.skipped, 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn unread_messages_are_bounded_and_continue_when_read() {
-    let mut limits = opened();
-    let unread = limits.unread.clone();
-    let frame = token(&"t".repeat(60_000));
+    let unread = Arc::new(Unread::default());
     let mut waiting = 0;
     while unread.bytes() < MAX_UNREAD {
         unread.room().await;
-        assert!(matches!(limits.take(&frame), Taken::Frame(_)));
+        unread.add(60_000);
         waiting += 1;
     }
     assert!(waiting <= MAX_UNREAD / 60_000 + 1, "{waiting}");
