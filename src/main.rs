@@ -12,13 +12,13 @@ mod cli;
 #[path = "adapter/sink/connections.rs"]
 #[allow(dead_code, reason = "a connection of the development server carries one request")]
 mod connections;
-#[path = "transport/livekit/crypto.rs"]
+#[path = "transport/livekit/path/crypto.rs"]
 mod crypto;
 #[path = "recording/escape.rs"]
 mod escape;
 #[path = "adapter/json/head.rs"]
 mod head;
-#[path = "transport/livekit/host.rs"]
+#[path = "transport/livekit/signaling/host.rs"]
 mod host;
 #[path = "recording/shown.rs"]
 mod shown;

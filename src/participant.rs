@@ -338,7 +338,7 @@ pub enum JoinError {
     )]
     WrongToken {
         /// The role or kind in the token.
-        bearer: crate::transport::livekit::access_token::Bearer,
+        bearer: crate::transport::livekit::token::access_token::Bearer,
         /// The role that is needed.
         wanted: crate::transport::Role,
     },

@@ -127,7 +127,8 @@ impl Setup {
     /// Refuses a token with another role, and logs the consequences of a token without a role.
     #[cfg(feature = "livekit")]
     pub(super) fn check_token(&self, token: &str, wanted: Role) -> Result<(), JoinError> {
-        let Some(part) = crate::transport::livekit::access_token::TokenClaims::from_unverified(token) else {
+        let Some(part) = crate::transport::livekit::token::access_token::TokenClaims::from_unverified(token)
+        else {
             return Ok(());
         };
         if let Some(bearer) = part.conflict(wanted) {

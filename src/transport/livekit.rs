@@ -29,57 +29,32 @@ use crate::transport::{
     Background, Capabilities, Packet, Participant, SendError, SentObserver, Transport, TransportEvent,
 };
 
-pub(crate) mod access_token;
-mod address;
-mod connect;
-mod connection;
-mod crypto;
-mod dial;
 mod error;
-pub(crate) mod host;
-mod host_lookup;
 #[cfg(test)]
 mod hostile;
-mod ice_tcp;
-mod inbox;
-mod liveness;
-mod packet;
-mod participants;
-mod peer_connection;
+mod path;
 pub mod probe;
-mod proxy;
-mod queues;
-mod refusal;
-mod rejoin;
-mod resume;
-mod sequence;
-mod signal;
-mod simulate;
-mod snapshot;
-mod sockets;
-mod stream;
-mod task;
-mod tls;
-mod tokens;
-mod turn;
-mod udp;
-mod websocket;
-mod work;
+mod room;
+mod signaling;
+pub(crate) mod token;
+mod wire;
 
-pub use access_token::{AccessKey, Bearer, Token, TokenClaims, TokenError};
 pub use error::{ConnectError, JoinPhase};
-pub use refusal::TokenRefusal;
-pub use simulate::Scenario;
-pub use turn::{RelayError, RelayFailure};
+pub use path::turn::{RelayError, RelayFailure};
+pub use room::simulate::Scenario;
+pub use signaling::refusal::TokenRefusal;
+pub use token::access_token::{AccessKey, Bearer, Token, TokenClaims, TokenError};
 
-use address::ServerUrl;
-use connect::Connector;
-use queues::{Leave, Queues, Shared, State, UserQueues};
-use rejoin::{Policy, Rejoin};
-use snapshot::Snapshot;
-use task::Task;
-use tokens::{TokenSource, has_the_form_of_a_token};
-use work::Work;
+use room::{
+    connect::Connector,
+    queues::{Leave, Queues, Shared, State, UserQueues},
+    rejoin::{Policy, Rejoin},
+    snapshot::Snapshot,
+    task::Task,
+    work::Work,
+};
+use signaling::address::ServerUrl;
+use token::tokens::{TokenSource, has_the_form_of_a_token};
 
 /// Validates a server address with the rules that [`ConnectOptions::join`] uses, without connecting.
 ///
@@ -548,7 +523,8 @@ mod tests {
 
     #[test]
     fn unlimited_rejoin_waits_are_bounded() {
-        let (now, lost) = (Instant::now(), || liveness::End::Lost(liveness::Loss::Signaling("gone".into())));
+        let (now, lost) =
+            (Instant::now(), || room::liveness::End::Lost(room::liveness::Loss::Signaling("gone".into())));
         for first in [Duration::ZERO, Duration::from_secs(1), Duration::MAX] {
             let policy =
                 ConnectOptions::new().rejoin_wait(first, Duration::MAX).rejoin_limit(Duration::MAX).policy();
@@ -556,15 +532,15 @@ mod tests {
                 assert!(policy.wait(tries, u32::MAX) <= LONGEST, "{first:?}, {tries}");
             }
             let (mut rejoin, mut resume) =
-                (Rejoin::new(now, policy, LONGEST), resume::Resume::new(now, policy));
+                (Rejoin::new(now, policy, LONGEST), room::resume::Resume::new(now, policy));
             rejoin.handle_ended(now, lost(), u32::MAX);
             resume.handle_lost(now, u32::MAX);
             let mut at = now;
             for _ in 0..40 {
-                while let rejoin::Step::Wait(until) = rejoin.poll(at) {
+                while let room::rejoin::Step::Wait(until) = rejoin.poll(at) {
                     at = until;
                 }
-                let failed = rejoin::Failure::NoToken("away".into());
+                let failed = room::rejoin::Failure::NoToken("away".into());
                 rejoin.handle_failed(at, &failed, u32::MAX);
                 at = resume.poll_timeout().unwrap_or(at).max(at);
                 if resume.poll(at).is_some() {

@@ -4,7 +4,11 @@ use std::{error::Error, fmt, io, net::SocketAddr, time::Duration};
 
 use rustls::CertificateError;
 
-use super::{liveness::End, proxy::ProxyError, refusal::TokenRefusal, turn::RelayFailure};
+use crate::transport::livekit::{
+    path::turn::RelayFailure,
+    room::liveness::End,
+    signaling::{proxy::ProxyError, refusal::TokenRefusal},
+};
 use crate::transport::{
     CloseReason,
     tls_error::{cause, certificate_fault},

@@ -29,10 +29,9 @@ use tokio_tungstenite::{
     },
 };
 
-use super::{
-    address::ServerUrl,
+use crate::transport::livekit::{
     error::ConnectError,
-    signal::{NotResumed, ServerEvent, Signal},
+    signaling::{NotResumed, ServerEvent, Signal, address::ServerUrl},
 };
 use crate::transport::{CloseReason, livekit::ConnectOptions};
 
@@ -392,7 +391,7 @@ async fn invalid_response_to_a_resume_is_retried() {
 async fn leave_in_place_of_a_resume_is_final() {
     let (_signal, event) = resume(vec![leave(DisconnectReason::RoomDeleted), joined()]).await;
     let ServerEvent::NotResumed(NotResumed::Over(end)) = event else { panic!("{}", name(&event)) };
-    assert_eq!(end, super::liveness::End::Closed(CloseReason::RoomDeleted));
+    assert_eq!(end, super::room::liveness::End::Closed(CloseReason::RoomDeleted));
 }
 
 #[tokio::test]

@@ -38,19 +38,21 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use url::{Host, Url};
 
-use super::{
+use crate::transport::livekit::{
     ConnectError, ConnectOptions,
-    address::ServerUrl,
     error::NO_TLS,
-    proxy::{Proxy, port_of},
-    tls,
+    signaling::{
+        address::ServerUrl,
+        proxy::{Proxy, port_of},
+        tls,
+    },
 };
 use crate::transport::tls_error::{certificate, in_dns, in_words};
 
 mod certificate;
 mod http;
 
-pub use super::proxy::ProxyError;
+pub use super::signaling::proxy::ProxyError;
 pub use http::{HttpAnswer, HttpFault};
 
 /// How many addresses of one name are tried.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use str0m::{Rtc, change::SdpOffer};
 
-use crate::transport::livekit::{crypto, peer_connection::PeerConnection};
+use crate::transport::livekit::path::{crypto, peer_connection::PeerConnection};
 
 /// How many mutated answers are tried. Each needs a peer connection.
 const ROUNDS: u64 = 600;

@@ -1,0 +1,14 @@
+//! The participant in its room: joins, resumes, rejoins, and who else is there.
+
+pub(crate) mod connect;
+pub(crate) mod connection;
+pub(crate) mod inbox;
+pub(crate) mod liveness;
+pub(crate) mod participants;
+pub(crate) mod queues;
+pub(crate) mod rejoin;
+pub(crate) mod resume;
+pub(crate) mod simulate;
+pub(crate) mod snapshot;
+pub(crate) mod task;
+pub(crate) mod work;

@@ -1,0 +1,207 @@
+//! The requests that open a signaling connection: the URL with the join request in it.
+
+use std::{env::consts::OS, io::Write, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE};
+use flate2::{Compression as Level, write::GzEncoder};
+use livekit_protocol::{
+    ClientInfo, ConnectionSettings, JoinRequest, ReconnectReason, SessionDescription, WrappedJoinRequest,
+    client_info::Sdk, wrapped_join_request::Compression,
+};
+use prost::Message as _;
+use rustls::pki_types::CertificateDer;
+use url::Url;
+
+use super::open_link::KeepAlive;
+use crate::transport::livekit::signaling::address::ServerUrl;
+
+/// The protocol version announced to the server. From version 18 data channels would be negotiated out of band.
+const PROTOCOL: i32 = 17;
+/// The time limit of opening a socket. A longer join timeout also extends it.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a connection is opened with.
+pub(super) struct Request {
+    pub(super) url: ServerUrl,
+    pub(super) token: String,
+    pub(super) roots: Vec<CertificateDer<'static>>,
+    pub(super) purpose: Purpose,
+    /// The time limit of opening the socket.
+    pub(super) connect_limit: Duration,
+}
+
+/// Why a connection is opened.
+pub(super) enum Purpose {
+    /// To join with this SDP offer.
+    Join(SessionDescription),
+    /// To resume the participant with this sid. The server repeats the times of its keepalives only at a join.
+    Resume(String, KeepAlive),
+}
+
+impl Request {
+    /// The URL of the endpoint for participants with a single peer connection.
+    pub(super) fn endpoint(&self) -> Url {
+        let mut url = self.endpoint_at(&["rtc", "v1"]);
+        url.query_pairs_mut().append_pair("join_request", &wrapped(&self.join_request()));
+        url
+    }
+
+    /// The URL of the endpoint that servers before LiveKit 1.9.11 have, too.
+    ///
+    /// A server that lacks the other one is asked there for its version.
+    pub(super) fn old_endpoint(&self) -> Url {
+        let mut url = self.endpoint_at(&["rtc"]);
+        url.query_pairs_mut()
+            .append_pair("sdk", "rust")
+            .append_pair("version", env!("CARGO_PKG_VERSION"))
+            .append_pair("protocol", &PROTOCOL.to_string())
+            .append_pair("auto_subscribe", "0");
+        url
+    }
+
+    fn endpoint_at(&self, path: &[&str]) -> Url {
+        let mut url = self.url.websocket_url();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.extend(path);
+        }
+        url
+    }
+
+    fn join_request(&self) -> JoinRequest {
+        let request = JoinRequest {
+            client_info: Some(client_info()),
+            connection_settings: Some(ConnectionSettings { auto_subscribe: false, ..Default::default() }),
+            ..Default::default()
+        };
+        match &self.purpose {
+            Purpose::Join(offer) => JoinRequest { publisher_offer: Some(offer.clone()), ..request },
+            Purpose::Resume(sid, _) => JoinRequest {
+                reconnect: true,
+                reconnect_reason: ReconnectReason::RrSignalDisconnected.into(),
+                participant_sid: sid.clone(),
+                ..request
+            },
+        }
+    }
+}
+
+/// Returns the time limit of opening a socket within a join or resume of this limit.
+pub(super) fn connect_limit(limit: Duration) -> Duration {
+    CONNECT_LIMIT.max(limit / 3)
+}
+
+/// What the server and its dashboards know of this program. The model of the device is nobody's business.
+fn client_info() -> ClientInfo {
+    ClientInfo {
+        sdk: Sdk::Rust.into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        protocol: PROTOCOL,
+        os: OS.into(),
+        other_sdks: concat!(env!("CARGO_PKG_NAME"), ":", env!("CARGO_PKG_VERSION")).into(),
+        ..Default::default()
+    }
+}
+
+/// Returns the request as the value of a query parameter. It is compressed if that is shorter: with the SDP offer, the URL of
+/// a join would exceed a network packet.
+fn wrapped(request: &JoinRequest) -> String {
+    let plain = request.encode_to_vec();
+    let mut gzip = GzEncoder::new(Vec::new(), Level::default());
+    // Writing to memory does not fail; if it did, the request would go as it is.
+    let gzipped = gzip.write_all(&plain).and_then(|()| gzip.finish());
+    let (join_request, compression) = match gzipped {
+        Ok(gzipped) if gzipped.len() < plain.len() => (gzipped, Compression::Gzip),
+        _ => (plain, Compression::None),
+    };
+    URL_SAFE.encode(WrappedJoinRequest { join_request, compression: compression.into() }.encode_to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    fn request(url: &str, purpose: Purpose) -> Request {
+        Request {
+            url: ServerUrl::parse(url).unwrap(),
+            token: "a.b.c".into(),
+            roots: Vec::new(),
+            purpose,
+            connect_limit: CONNECT_LIMIT,
+        }
+    }
+
+    /// Reads a URL as the server does.
+    fn read(url: &Url) -> (JoinRequest, Compression) {
+        let (_, value) = url.query_pairs().find(|(name, _)| name == "join_request").unwrap();
+        let wrapped = WrappedJoinRequest::decode(&URL_SAFE.decode(&*value).unwrap()[..]).unwrap();
+        let mut bytes = Vec::new();
+        match wrapped.compression() {
+            Compression::None => bytes.clone_from(&wrapped.join_request),
+            Compression::Gzip => {
+                GzDecoder::new(&wrapped.join_request[..]).read_to_end(&mut bytes).map(drop).unwrap();
+            }
+        }
+        (JoinRequest::decode(&bytes[..]).unwrap(), wrapped.compression())
+    }
+
+    fn offer(sdp: &str) -> SessionDescription {
+        SessionDescription { r#type: "offer".into(), sdp: sdp.into(), id: 1, ..Default::default() }
+    }
+
+    #[test]
+    fn join_carries_its_offer_and_no_sid() {
+        let sdp = "a=candidate:1 1 udp 1 127.0.0.1 9 typ host\r\n".repeat(20);
+        let (read, compression) = read(&request("ws://sfu", Purpose::Join(offer(&sdp))).endpoint());
+        assert_eq!(read.publisher_offer, Some(offer(&sdp)));
+        assert_eq!((read.reconnect, read.participant_sid.as_str()), (false, ""));
+        assert_eq!(compression, Compression::Gzip);
+        let client = read.client_info.unwrap();
+        assert_eq!((client.sdk(), client.protocol), (Sdk::Rust, PROTOCOL));
+        assert_eq!(client.other_sdks, concat!("toolbridge:", env!("CARGO_PKG_VERSION")));
+        assert!(!read.connection_settings.unwrap().auto_subscribe, "tracks are not for this participant");
+    }
+
+    #[test]
+    fn resume_names_the_sid_and_the_reason() {
+        let (read, _) =
+            read(&request("ws://sfu", Purpose::Resume("PA_1".into(), KeepAlive::default())).endpoint());
+        assert_eq!((read.reconnect, read.participant_sid.as_str()), (true, "PA_1"));
+        assert_eq!(read.reconnect_reason(), ReconnectReason::RrSignalDisconnected);
+        assert_eq!(read.publisher_offer, None);
+    }
+
+    #[test]
+    fn short_request_is_not_compressed() {
+        let plain = JoinRequest { participant_sid: "PA_1".into(), ..Default::default() };
+        let url = Url::parse(&format!("ws://sfu/?join_request={}", wrapped(&plain))).unwrap();
+        assert_eq!(read(&url), (plain, Compression::None));
+    }
+
+    #[test]
+    fn endpoint_is_below_the_path_of_the_url() {
+        for (given, expected) in [
+            ("ws://sfu:7880", "ws://sfu:7880/rtc/v1"),
+            ("http://sfu:7880/", "ws://sfu:7880/rtc/v1"),
+            ("https://sfu/lk/", "wss://sfu/lk/rtc/v1"),
+            ("wss://sfu/a/b", "wss://sfu/a/b/rtc/v1"),
+        ] {
+            let request = request(given, Purpose::Join(offer("")));
+            let mut endpoint = request.endpoint();
+            endpoint.set_query(None);
+            assert_eq!(endpoint.as_str(), expected);
+            let old = request.old_endpoint();
+            assert_eq!(format!("{}/v1", old.as_str().split('?').next().unwrap()), expected);
+            assert!(old.query().unwrap().contains("protocol=17"), "{old}");
+        }
+    }
+
+    #[test]
+    fn connection_timeout_is_5_s_or_more_with_a_longer_join_timeout() {
+        let limit = |join| connect_limit(Duration::from_secs(join)).as_secs();
+        assert_eq!((limit(1), limit(15), limit(60)), (5, 5, 20));
+    }
+}
