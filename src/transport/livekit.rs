@@ -1,6 +1,6 @@
 //! A data-only LiveKit participant: no media, and no native WebRTC library.
 //!
-//! One task owns a participant: its signaling (`livekit/signal.rs`), its peer connection (`str0m`), the sockets below
+//! One task owns a participant: its signaling (`livekit/signaling.rs`), its peer connection (`str0m`), the sockets below
 //! them. It takes packets from one queue and puts events into another one. Both are bounded: a sender waits when the
 //! queue is full, and a slow reader slows the remote sender down.
 //!

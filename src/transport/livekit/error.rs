@@ -4,13 +4,13 @@ use std::{error::Error, fmt, io, net::SocketAddr, time::Duration};
 
 use rustls::CertificateError;
 
-use crate::transport::livekit::{
-    path::turn::RelayFailure,
-    room::liveness::End,
-    signaling::{proxy::ProxyError, refusal::TokenRefusal},
-};
 use crate::transport::{
     CloseReason,
+    livekit::{
+        path::turn::RelayFailure,
+        room::liveness::End,
+        signaling::{proxy::ProxyError, refusal::TokenRefusal},
+    },
     tls_error::{cause, certificate_fault},
 };
 

@@ -29,11 +29,14 @@ use tokio_tungstenite::{
     },
 };
 
-use crate::transport::livekit::{
-    error::ConnectError,
-    signaling::{NotResumed, ServerEvent, Signal, address::ServerUrl},
+use crate::transport::{
+    CloseReason,
+    livekit::{
+        ConnectOptions,
+        error::ConnectError,
+        signaling::{NotResumed, ServerEvent, Signal, address::ServerUrl},
+    },
 };
-use crate::transport::{CloseReason, livekit::ConnectOptions};
 
 mod sdp;
 

@@ -38,16 +38,18 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use url::{Host, Url};
 
-use crate::transport::livekit::{
-    ConnectError, ConnectOptions,
-    error::NO_TLS,
-    signaling::{
-        address::ServerUrl,
-        proxy::{Proxy, port_of},
-        tls,
+use crate::transport::{
+    livekit::{
+        ConnectError, ConnectOptions,
+        error::NO_TLS,
+        signaling::{
+            address::ServerUrl,
+            proxy::{Proxy, port_of},
+            tls,
+        },
     },
+    tls_error::{certificate, in_dns, in_words},
 };
-use crate::transport::tls_error::{certificate, in_dns, in_words};
 
 mod certificate;
 mod http;

@@ -14,7 +14,6 @@ use tokio::time;
 use crate::transport::livekit::{
     error::{ConnectError, JoinPhase},
     path::peer_connection::Described,
-    signaling::{address::ServerUrl, websocket::DialFailure},
 };
 
 pub(crate) mod address;
@@ -34,11 +33,13 @@ pub(crate) mod websocket;
 pub(crate) use attempt::NotResumed;
 pub(crate) use server_event::{ServerEvent, demands_relays};
 
+use address::ServerUrl;
 use attempt::{Attempt, Step, step};
-use link::{Accepted, End, GOODBYE, Link, RESPONSE_LIMIT};
-use open_link::KeepAlive;
+use link::{Accepted, End, Link, RESPONSE_LIMIT};
+use open_link::{GOODBYE, KeepAlive};
 use request::{Purpose, Request, connect_limit};
 use server_event::end;
+use websocket::DialFailure;
 
 /// A signaling connection. Dropping it leaves the room.
 pub(crate) struct Signal {
@@ -353,6 +354,10 @@ mod tests {
         ServerUrl::parse(&url).unwrap()
     }
 
+    fn sent(message: Message) -> Frame {
+        Frame::Binary(SignalResponse { message: Some(message) }.encode_to_vec().into())
+    }
+
     async fn join(url: &ServerUrl) -> ConnectError {
         let joined = Signal::join(url, "token", Vec::new(), String::new(), Duration::from_secs(20)).await;
         joined.err().unwrap()
@@ -390,8 +395,7 @@ mod tests {
         let (joined, mut socket) = tokio::join!(connecting, async {
             let (stream, _) = listener.accept().await.unwrap();
             let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
-            let frame = SignalResponse { message: Some(Message::Join(response())) }.encode_to_vec();
-            socket.send(frame.into()).await.unwrap();
+            socket.send(sent(Message::Join(response()))).await.unwrap();
             socket
         });
         let (signal, _) = joined.unwrap();
@@ -420,8 +424,7 @@ mod tests {
             } => socket,
         };
         // The future is dropped before the server accepts the join.
-        let frame = SignalResponse { message: Some(Message::Join(response())) }.encode_to_vec();
-        socket.send(frame.into()).await.unwrap();
+        socket.send(sent(Message::Join(response()))).await.unwrap();
         let mut left = false;
         while let Some(Ok(frame)) = socket.next().await {
             let request = SignalRequest::decode(frame.into_data()).unwrap();
@@ -444,9 +447,8 @@ mod tests {
         assert!(matches!(joined.err().unwrap(), ConnectError::Timeout { .. }));
         // On a slow machine the join may time out before the WebSocket upgrade; the socket is closed then, too.
         if let Ok(mut socket) = socket {
-            // The socket may be closed already, and a late response finds nobody.
-            let frame = SignalResponse { message: Some(Message::Join(response())) }.encode_to_vec();
-            let _ = socket.send(frame.into()).await;
+            // The client has closed the socket, so nobody answers a late response.
+            let _ = socket.send(sent(Message::Join(response()))).await;
             assert!(!matches!(socket.next().await, Some(Ok(_))), "not even a goodbye");
         }
     }
@@ -488,10 +490,6 @@ mod tests {
         (socket.await.unwrap(), asked)
     }
 
-    fn sent(message: Message) -> Frame {
-        Frame::Binary(SignalResponse { message: Some(message) }.encode_to_vec().into())
-    }
-
     #[tokio::test]
     async fn resume_after_a_failed_one_uses_the_newest_token_and_the_sid() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -517,11 +515,11 @@ mod tests {
             );
             silent
         });
-        // A late response finds nobody.
+        // The client has closed the socket, so nobody answers a late response.
         let _ = silent.send(sent(Message::Reconnect(Default::default()))).await;
         assert!(!matches!(silent.next().await, Some(Ok(_))), "not even a goodbye");
         assert!(matches!(event, ServerEvent::NotResumed(NotResumed::Again(why)) if why.contains("100ms")));
-        // What is sent meanwhile is dropped, and what is sent afterwards is not.
+        // `Signal` drops a candidate that it gets during an attempt, and sends one that it gets afterwards.
         signal.resume(Vec::new(), Duration::from_secs(20));
         signal.send_candidate("candidate:early");
         let (event, mut second) = tokio::join!(signal.next(), async {

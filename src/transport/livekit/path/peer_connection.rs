@@ -15,15 +15,12 @@ use str0m::{
     stats::PeerStats,
 };
 
-use crate::transport::livekit::{
-    path::{
-        crypto,
-        ice_tcp::TcpEvent,
-        sockets::{MAX_DATAGRAM, Readable, Sockets},
-    },
-    room::liveness::CHECK,
+use super::{
+    crypto,
+    ice_tcp::TcpEvent,
+    sockets::{MAX_DATAGRAM, Readable, Sockets},
 };
-use crate::transport::{Lane, alarm::Alarm};
+use crate::transport::{Lane, alarm::Alarm, livekit::room::liveness::CHECK};
 
 mod candidates;
 mod path;

@@ -11,7 +11,7 @@ use std::{
 
 use str0m::net::{Protocol, Transmit};
 
-use crate::transport::livekit::path::{
+use super::{
     ice_tcp::{IceTcp, Pair, TcpEvent},
     turn::{RelayEvent, Relays, StunClient},
     udp::UdpSocket,

@@ -9,17 +9,19 @@ use livekit_protocol::{JoinResponse, ParticipantInfo};
 use rustls::pki_types::CertificateDer;
 use tokio::time;
 
-use crate::transport::CloseReason;
-use crate::transport::livekit::{
-    error::{ConnectError, JoinPhase},
-    path::peer_connection::{Admit, Locals, PeerConnection},
-    room::{
-        connection::Connection,
-        liveness::{End, Loss},
-        participants::Participants,
-        rejoin::Policy,
+use super::{
+    connection::Connection,
+    liveness::{End, Loss},
+    participants::Participants,
+    rejoin::Policy,
+};
+use crate::transport::{
+    CloseReason,
+    livekit::{
+        error::{ConnectError, JoinPhase},
+        path::peer_connection::{Admit, Locals, PeerConnection},
+        signaling::{ServerEvent, Signal, address::ServerUrl, demands_relays},
     },
-    signaling::{ServerEvent, Signal, address::ServerUrl, demands_relays},
 };
 
 /// How long to wait for the server's reason after the peer connection ended.

@@ -12,22 +12,22 @@ use livekit_protocol::{ParticipantInfo, participant_info};
 use prost::Message;
 use rustls::pki_types::CertificateDer;
 
-use crate::transport::livekit::{
-    path::peer_connection::{Admit, Error, PeerConnection},
-    room::{
-        inbox::Inbox,
-        liveness::{End, Liveness, Sign},
-        participants::{self, Participants, can_publish_data},
-        queues::{Leave, Leaving, Queues},
-        rejoin::Policy,
-        resume::Resume,
-        snapshot::Snapshot,
-    },
-    signaling::Signal,
-    wire::{packet, sequence},
+use super::{
+    inbox::Inbox,
+    liveness::{End, Liveness, Sign},
+    participants::{self, Participants, can_publish_data},
+    queues::{Leave, Leaving, Queues},
+    rejoin::Policy,
+    resume::Resume,
+    snapshot::Snapshot,
 };
 use crate::transport::{
     ConnectionState, Lane, Participant, SendError, TransportEvent,
+    livekit::{
+        path::peer_connection::{Admit, Error, PeerConnection},
+        signaling::Signal,
+        wire::{packet, sequence},
+    },
     send_queue::{Priority, SendQueue},
 };
 

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::task::coop;
 
-use crate::transport::livekit::room::snapshot::TaskEvent;
+use super::snapshot::TaskEvent;
 use crate::transport::{Participant, Peer, StreamPart, TransportEvent};
 
 /// The size of queued events, in bytes, at which the task stops receiving.

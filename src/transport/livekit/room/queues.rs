@@ -9,7 +9,7 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::transport::livekit::room::{
+use super::{
     inbox::Inbox,
     simulate::Scenario,
     snapshot::{Snapshot, TaskEvent},

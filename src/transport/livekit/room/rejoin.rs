@@ -8,11 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::transport::CloseReason;
-use crate::transport::livekit::{
-    error::ConnectError,
-    room::liveness::{End, Loss},
-    signaling::is_passing,
+use super::liveness::{End, Loss};
+use crate::transport::{
+    CloseReason,
+    livekit::{error::ConnectError, signaling::is_passing},
 };
 
 /// The time limit of the first attempt, or four times the duration of the last join if that is longer. On a dead network

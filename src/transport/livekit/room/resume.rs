@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::transport::livekit::room::rejoin::{Policy, STABLE};
+use super::rejoin::{Policy, STABLE};
 
 /// The time limit of the first attempt. It doubles with each attempt, up to the join timeout.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(3);

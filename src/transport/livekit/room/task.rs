@@ -4,19 +4,21 @@ use std::time::{Duration, Instant};
 
 use tokio::time;
 
-use crate::transport::livekit::{
-    chance,
-    error::ConnectError,
-    room::{
-        connect::Connector,
-        connection::{Connection, Ended},
-        liveness::End,
-        queues::{Left, Queues},
-        rejoin::{Failure, Rejoin, Step},
-    },
-    token::tokens::{self, TokenSource},
+use super::{
+    connect::Connector,
+    connection::{Connection, Ended},
+    liveness::End,
+    queues::{Left, Queues},
+    rejoin::{Failure, Rejoin, Step},
 };
-use crate::transport::{CloseReason, ConnectionState, Participant};
+use crate::transport::{
+    CloseReason, ConnectionState, Participant,
+    livekit::{
+        chance,
+        error::ConnectError,
+        token::tokens::{self, TokenSource},
+    },
+};
 
 /// The state of a participant's task.
 pub(crate) struct Task {

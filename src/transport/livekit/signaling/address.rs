@@ -4,11 +4,8 @@ use std::fmt;
 
 use url::Url;
 
-use crate::transport::livekit::signaling::host;
-use crate::transport::livekit::{
-    error::ConnectError,
-    signaling::{host_lookup, proxy::Proxy},
-};
+use super::{host, host_lookup, proxy::Proxy};
+use crate::transport::livekit::error::ConnectError;
 
 /// A validated URL: `ws`, `wss`, `http` or `https`, without credentials and without a query.
 #[derive(Clone)]

@@ -10,11 +10,9 @@ use super::{
     is_passing,
     link::{Accepted, Response},
     server_event::{ServerEvent, server_leave},
+    websocket::DialFailure,
 };
-use crate::transport::livekit::{
-    room::liveness::{End, Loss},
-    signaling::websocket::DialFailure,
-};
+use crate::transport::livekit::room::liveness::{End, Loss};
 
 /// An attempt to resume signaling.
 pub(super) enum Attempt {

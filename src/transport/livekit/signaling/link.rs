@@ -13,16 +13,14 @@ use tokio::{
 };
 
 use super::{
-    open_link::{KeepAlive, OpenLink},
+    open_link::{GOODBYE, KeepAlive, OpenLink},
     request::{Purpose, Request},
     server_event::ServerEvent,
+    websocket::{self, DialFailure, FrameLimits, Unread},
 };
-use crate::transport::livekit::signaling::websocket::{self, DialFailure, FrameLimits, Unread};
 
 /// The time limit of the server's first message once the socket is open. The server has accepted the participant by then.
 pub(super) const RESPONSE_LIMIT: Duration = Duration::from_secs(5);
-/// The time limit of leaving and closing, for the case that the socket is dead.
-pub(super) const GOODBYE: Duration = Duration::from_secs(1);
 /// The most messages that wait to be sent. A resume sends about a dozen.
 const MAX_WAITING: usize = 64;
 
@@ -154,7 +152,7 @@ async fn run(
             return;
         }
     };
-    // Who no longer waits for the answer has dropped the connection, too.
+    // A caller that no longer waits for the answer has dropped the link, too, and the task leaves.
     let _ = answer.send(Ok(accepted));
     let how = tokio::select! {
         biased;

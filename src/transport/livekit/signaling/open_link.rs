@@ -1,6 +1,9 @@
 //! An open signaling connection: reads, writes, and keeps it alive.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{
+    io,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 use livekit_protocol::{
     DisconnectReason, JoinResponse, LeaveRequest, Ping, SignalRequest, leave_request, signal_request,
@@ -12,11 +15,13 @@ use tokio::{
     time::{self, MissedTickBehavior},
 };
 
-use super::server_event::{ServerEvent, server_event};
-use crate::transport::livekit::signaling::websocket::{
-    DialFailure, FrameLimits, Incoming, Socket, SocketReader, SocketWriter, Unread,
+use super::{
+    server_event::{ServerEvent, server_event},
+    websocket::{DialFailure, FrameLimits, Incoming, Socket, SocketReader, SocketWriter, Unread},
 };
 
+/// The time limit of leaving and closing, for the case that the socket is dead.
+pub(super) const GOODBYE: Duration = Duration::from_secs(1);
 /// The status of a normal closure.
 const NORMAL: u16 = 1000;
 /// The size of unwritten bytes from which nothing more is read or taken. Otherwise a server that sends pings and reads no
@@ -116,7 +121,7 @@ impl OpenLink {
                                 Ok(Some(message)) => {
                                     if let Some(event) = server_event(message) {
                                         unread.add(frame.len());
-                                        // Who no longer reads ends the connection.
+                                        // An owner that no longer reads ends the connection.
                                         let _ = events.send(event);
                                     }
                                 }
@@ -130,7 +135,7 @@ impl OpenLink {
                         Incoming::Close(status) => {
                             // A peer that has left needs no reply.
                             let _ = self.writer.close(status);
-                            let _ = time::timeout(super::link::GOODBYE, self.writer.flush()).await;
+                            let _ = time::timeout(GOODBYE, self.writer.flush()).await;
                             return "the server closed it".into();
                         }
                     }
@@ -167,7 +172,7 @@ impl OpenLink {
         let _ = self.writer.flush().await;
     }
 
-    fn put(&mut self, message: signal_request::Message) -> std::io::Result<()> {
+    fn put(&mut self, message: signal_request::Message) -> io::Result<()> {
         self.writer.message(&SignalRequest { message: Some(message) }.encode_to_vec())
     }
 }
@@ -176,7 +181,7 @@ impl OpenLink {
 ///
 /// # Cancel safety
 /// Dropping the future loses nothing.
-async fn read(reader: &mut SocketReader, unread: &Unread) -> std::io::Result<Incoming> {
+async fn read(reader: &mut SocketReader, unread: &Unread) -> io::Result<Incoming> {
     unread.room().await;
     reader.next().await
 }

@@ -20,8 +20,7 @@ use tokio::{
 };
 use url::{Host, Url};
 
-use crate::transport::livekit::signaling::host;
-use crate::transport::livekit::signaling::host_lookup;
+use super::{host, host_lookup};
 
 mod no_proxy;
 

@@ -12,8 +12,7 @@ use prost::Message as _;
 use rustls::pki_types::CertificateDer;
 use url::Url;
 
-use super::open_link::KeepAlive;
-use crate::transport::livekit::signaling::address::ServerUrl;
+use super::{address::ServerUrl, open_link::KeepAlive};
 
 /// The protocol version announced to the server. From version 18 data channels would be negotiated out of band.
 const PROTOCOL: i32 = 17;

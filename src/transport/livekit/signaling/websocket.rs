@@ -13,16 +13,16 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
-use crate::transport::livekit::{
-    error::NO_TLS,
-    signaling::{
-        dial,
-        proxy::{Proxy, ProxyError, port_of},
-        refusal::TokenRefusal,
-        tls,
-    },
+use super::{
+    dial,
+    proxy::{Proxy, ProxyError, port_of},
+    refusal::TokenRefusal,
+    tls,
 };
-use crate::transport::tls_error::{cause, of_tls};
+use crate::transport::{
+    livekit::error::NO_TLS,
+    tls_error::{cause, of_tls},
+};
 
 mod frames;
 mod limits;

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use livekit_protocol::data_stream::{Header, Trailer};
 use prost::Message;
 
-use crate::transport::{Incoming, Lane, Packet, Peer, Sid, TransportEvent, livekit::wire::stream};
+use super::stream;
+use crate::transport::{Incoming, Lane, Packet, Peer, Sid, TransportEvent};
 
 /// LiveKit's `DataPacket`, as far as toolbridge uses it. In contrast to `livekit_protocol`, payloads are [`Bytes`]: a received
 /// one is a slice of the message, and one to be sent is shared until it is written.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use livekit_protocol::data_stream::{ByteHeader, CompressionType, Header, Trailer, header::ContentHeader};
 
-use crate::transport::livekit::wire::packet::{Chunk, DataPacket, Value, detached};
+use super::packet::{Chunk, DataPacket, Value, detached};
 use crate::transport::{Packet, STREAM_CHUNK, Sid, StreamHeader, StreamPart, StreamParts};
 
 /// The MIME type of a frame, as the header states it.
