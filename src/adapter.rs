@@ -9,7 +9,7 @@ pub mod agent_air;
 mod elicitation;
 mod json;
 #[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
-mod lines;
+mod jsonrpc;
 pub mod mcp;
 pub mod orchestrate;
 mod patch;

@@ -296,13 +296,11 @@ fn start_logs() {
         hint(&format!("RUST_LOG is invalid, so logging is off: {error}"));
         "off".into()
     });
-    // Below this level these crates print the arguments and results of calls.
-    let filter = ["rmcp=warn", "agent_client_protocol=warn"].into_iter().fold(filter, |filter, directive| {
-        match directive.parse() {
-            Ok(directive) if requested != "off" => filter.add_directive(directive),
-            _ => filter,
-        }
-    });
+    // Below this level the crate prints the arguments and results of calls.
+    let filter = match "rmcp=warn".parse() {
+        Ok(directive) if requested != "off" => filter.add_directive(directive),
+        _ => filter,
+    };
     let colors = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colors).init();
 }

@@ -16,7 +16,7 @@ mod connections;
 mod crypto;
 #[path = "recording/escape.rs"]
 mod escape;
-#[path = "adapter/json/head.rs"]
+#[path = "adapter/jsonrpc/head.rs"]
 mod head;
 #[path = "transport/livekit/signaling/host.rs"]
 mod host;

@@ -2,15 +2,15 @@
 //!
 //! An agent is a process that speaks JSON-RPC over its standard streams, one message a line. Its definition is at
 //! <https://agentclientprotocol.com>.
-//!
-//! Log `agent_client_protocol`, which speaks the protocol, at the level `warn`: below it prints whole messages.
 
 mod agent;
 mod client;
 mod document;
-mod lines;
 mod result;
 mod text;
+
+/// The error of a request that was cancelled.
+const CANCELLED: i64 = -32_800;
 
 pub use agent::{AcpAgent, AcpServeError, AgentCall, AgentTurn, Editor, TurnEnd, UserPrompt, agent};
 pub use client::{AcpCommand, AcpError, AcpTool, command, forget_permissions, from_file, line, stdio};

@@ -9,11 +9,6 @@ use serde_json::{Map, Value as Json};
 
 use crate::value::{TextSize, measured, repaired, without_mark};
 
-#[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
-pub(super) mod head;
-#[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
-pub(super) mod id;
-
 /// Why a document of another system cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -110,19 +105,6 @@ pub(super) fn measure(text: &str) -> Result<(), DocumentError> {
     Ok(())
 }
 
-/// Returns a message of another program as a text that every JSON reader takes. Nothing is built of it.
-///
-/// # Errors
-/// Any [`DocumentError`] but `NotAnObject`.
-#[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
-pub(super) fn message(bytes: &[u8]) -> Result<Cow<'_, str>, DocumentError> {
-    let text =
-        std::str::from_utf8(bytes).map_err(|error| DocumentError::NotUtf8 { offset: error.valid_up_to() })?;
-    let text = without_mark(text);
-    id::check(text)?;
-    checked(text)
-}
-
 /// Returns a text of another program as one that every JSON reader takes. Nothing is built of it.
 ///
 /// # Errors
@@ -182,25 +164,5 @@ mod tests {
     fn half_of_a_surrogate_pair_and_a_huge_number_are_replaced() {
         let json = json!({"a": "\u{fffd}", "b": "1e999"});
         assert_eq!(read(r#"{"a": "\ud83d", "b": 1e999}"#), Ok(json));
-    }
-
-    #[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
-    #[test]
-    fn message_that_cannot_be_read_is_refused_with_its_reason() {
-        let many = format!("[{}0]", "0,".repeat(DocumentError::MAX_VALUES));
-        let deep = "[".repeat(DocumentError::MAX_DEPTH + 1);
-        let long = format!("{{\"id\": \"{}\"}}", "x".repeat(255));
-        for (bytes, says) in [
-            (&b"{\"a\": \"\xff\"}"[..], "is not UTF-8, from byte 7 on"),
-            (b"{\"a\": tru}", "is not JSON"),
-            (deep.as_bytes(), "121 levels deep; the limit is 120"),
-            (many.as_bytes(), "250002 values; the limit is 250000"),
-            (long.as_bytes(), "the id of the message has 257 bytes; the limit is 256"),
-        ] {
-            let error = message(bytes).unwrap_err().to_string();
-            assert!(error.contains(says), "{error}");
-        }
-        assert_eq!(message("\u{feff}{}".as_bytes()).unwrap(), "{}");
-        assert_eq!(message(br#"{"a": ["\ud83d", 1e999]}"#).unwrap(), r#"{"a": ["\ufffd", "1e999"]}"#);
     }
 }

@@ -58,13 +58,8 @@ pub(super) fn of_rpc(message: &str, data: Option<&Json>) -> Option<String> {
     }
 }
 
-/// Returns what a value says that stands for an error: a text, an error of JSON-RPC, or anything else.
-#[cfg(any(test, feature = "acp"))]
-pub(super) fn of_error(error: &Json) -> String {
-    reason_of(error).unwrap_or_else(|| "no reason is given".to_owned())
-}
-
-/// Returns what a value says that stands for an error, if it says anything.
+/// Returns what a value says that stands for an error: a text, an error of JSON-RPC, or anything else. `None` if it says
+/// nothing.
 #[cfg(any(test, feature = "acp", feature = "mcp"))]
 pub(super) fn reason_of(error: &Json) -> Option<String> {
     match error["message"].as_str().filter(|message| !line(message).is_empty()) {
@@ -77,7 +72,7 @@ pub(super) fn reason_of(error: &Json) -> Option<String> {
 }
 
 /// Returns a value of another program on one line: a text, or the JSON. It has nothing that is for the model alone.
-#[cfg(any(test, all(any(feature = "acp", feature = "mcp"), unix)))]
+#[cfg(any(test, all(feature = "mcp", unix)))]
 pub(super) fn of_value(value: &Json) -> String {
     match public(value) {
         Json::String(text) => line(&text),
@@ -223,9 +218,9 @@ mod tests {
         }
         assert_eq!(of_rpc("", Some(&json!("why"))).as_deref(), Some("why"));
         assert_eq!(of_rpc(" ", None), None);
-        assert_eq!(of_error(&json!("ENOENT")), "ENOENT");
-        assert_eq!(of_error(&json!({"message": "a", "data": "b"})), "a: b");
-        assert_eq!(of_error(&json!(null)), "no reason is given");
+        assert_eq!(reason_of(&json!("ENOENT")).as_deref(), Some("ENOENT"));
+        assert_eq!(reason_of(&json!({"message": "a", "data": "b"})).as_deref(), Some("a: b"));
+        assert_eq!((reason_of(&json!(null)), reason_of(&json!({"code": -7, "message": ""}))), (None, None));
     }
 
     #[test]
@@ -235,10 +230,9 @@ mod tests {
             (json!({"message": " ", "data": {"a": 1}}), r#"{"a":1}"#),
             (json!({"details": {}, "error": {"message": "", "reason": "no quota"}}), "no quota"),
             (json!(["no", "quota"]), r#"["no","quota"]"#),
-            (json!({"code": -7, "message": ""}), "no reason is given"),
             (json!({"code": 7, "errors": ["no quota"]}), r#"{"errors":["no quota"]}"#),
         ] {
-            assert_eq!(of_error(&error), says, "{error}");
+            assert_eq!(reason_of(&error).as_deref(), Some(says), "{error}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use agent_client_protocol::v1::schema::{
+use agent_client_protocol_schema::v1::{
     CreateElicitationRequest, InitializeResponse, NewSessionResponse, PromptResponse,
     RequestPermissionRequest, SessionNotification,
 };
@@ -574,7 +574,7 @@ async fn acp_c13_junk_is_skipped_and_half_lines_are_joined() {
     editor.line(r#"[{"jsonrpc":"2.0","id":1,"method":"initialize"}]"#).await;
     // Whoever sent a request with an id that can be read waits for an answer.
     for (id, code, says) in [
-        (json!(1), -32600, "not a request of JSON-RPC 2.0"),
+        (json!(1), -32600, "not a JSON-RPC 2.0 request"),
         (json!(1.5), -32601, "not offered"),
         (json!(1), -32700, "200001 levels deep; the limit is 120"),
         (json!(2), -32700, "the limit is 8388608"),

@@ -40,7 +40,7 @@ const AGENT: &str = r#"
 #[tokio::test]
 async fn acp_x5_planted_secret_is_in_no_frame_log_recording_or_report() {
     // The command line does not print more of this crate, either.
-    let (log, _captured) = captured("trace,agent_client_protocol=warn");
+    let (log, _captured) = captured("trace");
 
     let script = AgentScript::new("acp-planted");
     let agent = script.agent(AGENT, "echo \"planted-stderr $API_KEY\" >&2");

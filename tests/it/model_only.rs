@@ -283,7 +283,7 @@ fn hostile() -> String {
 
 #[tokio::test]
 async fn agent_shows_nothing_that_is_for_the_model_alone_while_it_works() {
-    let (log, _captured) = captured("trace,agent_client_protocol=warn");
+    let (log, _captured) = captured("trace");
     let folder = Folder::new();
     let file = folder.file("phone");
     let script = AgentScript::new("model-only");

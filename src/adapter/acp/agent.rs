@@ -18,8 +18,7 @@ pub use turn::{AgentCall, AgentTurn};
 use std::{fmt, future::Future, io, sync::Arc, time::Duration};
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
-    sync::mpsc,
+    io::{AsyncRead, AsyncWrite},
     task::{JoinError, JoinSet},
     time::timeout,
 };
@@ -121,11 +120,11 @@ where
         write: impl AsyncWrite + Send + Unpin + 'static,
     ) -> Result<(), AcpServeError> {
         let assistant = self.assistant.clone();
-        let (connection, lines) = Connection::new();
+        let (connection, writer) = Connection::new();
         let open = Arc::new(Turns::default());
         self.editor.attach(&open);
         let mut writing = JoinSet::new(); // aborted with this future
-        writing.spawn(write_lines(write, lines));
+        writing.spawn(writer.write(write));
         let mut service = Service::new(self.assistant, self.run, Arc::clone(&connection), open, self.title);
         let ended = tokio::select! {
             biased;
@@ -133,9 +132,8 @@ where
             written = writing.join_next() => as_written(written), // the editor reads no more
             reason = assistant.closed() => Err(AcpServeError::Left(reason)),
         };
-        connection.close();
         service.end().await;
-        drop(connection);
+        connection.peer.close();
         // What was sent last is still written.
         let last = timeout(LAST_WRITE, writing.join_next()).await;
         ended.and_then(|()| last.map_or(Ok(()), as_written))
@@ -172,17 +170,4 @@ fn as_written(written: Option<Result<io::Result<()>, JoinError>>) -> Result<(), 
         }
         _ => Ok(()),
     }
-}
-
-/// Writes lines until nothing can follow.
-async fn write_lines(
-    mut write: impl AsyncWrite + Unpin,
-    mut lines: mpsc::Receiver<String>,
-) -> io::Result<()> {
-    while let Some(mut line) = lines.recv().await {
-        line.push('\n');
-        write.write_all(line.as_bytes()).await?;
-        write.flush().await?;
-    }
-    write.shutdown().await
 }

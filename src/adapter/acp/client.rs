@@ -10,7 +10,6 @@ mod handler;
 mod life;
 mod offer;
 mod permission;
-mod rpc_error;
 mod session;
 mod settings;
 mod shown;

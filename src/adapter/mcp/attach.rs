@@ -17,11 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     exchange::{Gone, Server},
-    message::{Kind, Message, refusal},
+    message::{Kind, Message},
 };
 use crate::adapter::{
-    json::head::Head,
-    lines::{Line, Lines},
+    jsonrpc::{
+        error::{INTERNAL, INVALID_REQUEST, refusal},
+        head::Head,
+        lines::{Line, Lines},
+    },
     mcp::source::address::Address,
 };
 
@@ -183,7 +186,7 @@ impl Bridge {
             Line::TooLong { size, start, end } => {
                 let reason = format!("it has {size} bytes; the limit is {MAX_LINE}");
                 let head = Head::of_ends(&start, &end);
-                let refused = Message::unreadable(head, message::INVALID_REQUEST, &reason);
+                let refused = Message::unreadable(head, INVALID_REQUEST, &reason);
                 return self.answer(refused).await;
             }
         };
@@ -222,7 +225,7 @@ impl Bridge {
     async fn begin(&mut self, id: String, is_stream: bool, message: Message) -> Result<(), Gone> {
         if self.open.len() >= MAX_OPEN {
             let text = format!("busy: {MAX_OPEN} requests are open already; wait for one to end");
-            return self.answer(refusal(Some(&message.id), message::INTERNAL, &text)).await;
+            return self.answer(refusal(Some(&message.id), INTERNAL, &text).to_string()).await;
         }
         let (server, out, heard) = (Arc::clone(&self.server), self.out.clone(), CancellationToken::new());
         let (is_modern, begun) = (message.version.is_some(), heard.clone());

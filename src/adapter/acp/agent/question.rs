@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{super::text, connection::Unanswered, open_turn::Turn};
+use super::{super::text, open_turn::Turn};
 use crate::{
     AuthorizePrompt, ChoicePrompt, ErrorCode, FormPrompt, PermissionPrompt, Prompt, PromptAnswer, ToolError,
-    Value,
+    Value, adapter::jsonrpc::peer::Unanswered,
 };
 
 /// The kinds of options that the protocol knows.
@@ -75,7 +75,8 @@ async fn select(
     options: Vec<Json>,
 ) -> Result<Option<String>, ToolError> {
     let params = json!({"sessionId": &*turn.session, "toolCall": tool_call, "options": options});
-    let answer = turn.connection.ask("session/request_permission", params).await.map_err(unanswered)?;
+    let answer =
+        turn.connection.peer.request("session/request_permission", params).await.map_err(unanswered)?;
     let outcome = &answer["outcome"];
     let is_selected = outcome["outcome"].as_str() == Some("selected");
     Ok(outcome["optionId"].as_str().filter(|_| is_selected).map(str::to_owned))
@@ -154,7 +155,7 @@ async fn elicit(turn: &Turn, call: Option<&str>, mut params: Json) -> Result<Jso
     if let Some(call) = call {
         params["toolCallId"] = json!(call);
     }
-    turn.connection.ask("elicitation/create", params).await.map_err(unanswered)
+    turn.connection.peer.request("elicitation/create", params).await.map_err(unanswered)
 }
 
 /// Returns the content of an answer that accepts.
@@ -194,8 +195,11 @@ fn unanswered(why: Unanswered) -> ToolError {
             let text = format!("{limit} questions are open at the editor already; wait for one to end");
             ToolError::new(ErrorCode::BUSY, text)
         }
-        Unanswered::Refused(text) => impossible(&format!("the editor refuses the question: {text}")),
-        Unanswered::Gone => impossible("nobody can be asked: the editor has gone"),
+        Unanswered::Refused(failure) => {
+            let text = failure.said().unwrap_or_else(|| "no reason is given".to_owned());
+            impossible(&format!("the editor refuses the question: {text}"))
+        }
+        Unanswered::Ended => impossible("nobody can be asked: the editor has gone"),
     }
 }
 

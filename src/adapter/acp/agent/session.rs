@@ -18,20 +18,21 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    connection::{Abilities, Connection, RpcError},
+    connection::{Abilities, Connection},
     open_turn::{Turn, Turns},
     prompt::{TurnEnd, UserPrompt},
     turn::AgentTurn,
 };
 use crate::{
     Assistant, ContentBlock, ToolError,
-    adapter::{
-        acp::lines::MAX_LINE,
-        json::{head::Head, message},
-        lines::{Line, Lines},
-        words,
+    adapter::jsonrpc::{
+        error::{self, RpcError},
+        reader::{Incoming, Reader, Request, as_json},
     },
 };
+
+/// The error of a request for a session that is not known.
+const NOT_FOUND: i64 = -32_002;
 
 /// The version of the protocol.
 const VERSION: u64 = 1;
@@ -70,8 +71,6 @@ pub(super) struct Service<F> {
     order: VecDeque<Arc<str>>,
     turns: JoinSet<()>,
     is_open: bool,
-    /// The lines that are no messages, or too long.
-    ignored: u64,
 }
 
 impl<F, Fut> Service<F>
@@ -96,26 +95,23 @@ where
             order: VecDeque::new(),
             turns: JoinSet::new(),
             is_open: false,
-            ignored: 0,
         }
     }
 
     /// Answers until the editor sends nothing more.
     pub(super) async fn serve(&mut self, read: impl AsyncRead + Unpin) -> io::Result<()> {
-        let mut lines = Lines::new(read, MAX_LINE);
-        loop {
-            tokio::select! {
-                line = lines.next() => match line? {
-                    Some(Line::Text(text)) => self.line(&text).await,
-                    Some(Line::TooLong { size, start, end }) => {
-                        let reason = format!("it has {size} bytes; the limit is {MAX_LINE}");
-                        self.unreadable(Head::of_ends(&start, &end), &reason).await;
-                    }
-                    None => return Ok(()),
-                },
-                Some(_) = self.turns.join_next() => {}
+        let peer = Arc::clone(&self.connection.peer);
+        let mut reader = Reader::new(read, peer, "an ACP client".into(), Arc::default());
+        while let Some(message) = reader.next().await? {
+            while self.turns.try_join_next().is_some() {}
+            match message {
+                Incoming::Request(request) => self.request(request).await,
+                Incoming::Notification { method, params } => {
+                    self.notification(&method, &as_json(params.as_deref()));
+                }
             }
         }
+        Ok(())
     }
 
     /// Ends the turns that are open.
@@ -129,91 +125,21 @@ where
         let _ = timeout(CANCEL_GRACE, ended).await; // then they are aborted
     }
 
-    fn ignore(&mut self) {
-        self.ignored += 1;
-        if self.ignored.is_power_of_two() {
-            tracing::warn!(
-                lines = self.ignored,
-                "an ACP client writes lines that are not messages; they are ignored"
-            );
-        }
-    }
-
-    async fn line(&mut self, text: &[u8]) {
-        if text.trim_ascii().is_empty() {
-            return;
-        }
-        let read = message(text).map_err(|error| error.to_string());
-        let read =
-            read.and_then(|text| serde_json::from_str::<Json>(&text).map_err(|error| error.to_string()));
-        let message = match read {
-            Ok(message) => message,
-            Err(reason) => return self.unreadable(Head::of(text), &reason).await,
-        };
-        let id = message.get("id").filter(|id| id.is_string() || id.is_number());
-        let is_answer = message.get("result").or_else(|| message.get("error")).is_some();
-        match (&message, message["method"].as_str(), id) {
-            (Json::Array(parts), ..) => self.batch(parts).await,
-            (_, Some(method), Some(id)) if message["jsonrpc"] == "2.0" => {
-                self.request(id, method, &message["params"]).await;
-            }
-            (_, Some(method), None) if message["jsonrpc"] == "2.0" && message.get("id").is_none() => {
-                self.notification(method, &message["params"]);
-            }
-            (_, None, Some(id)) if is_answer => self.connection.answered(id, answer_of(&message)),
-            // The editor could not read what it answers.
-            (_, None, None) if message.get("error").is_some() => {
-                self.connection.answered_without_id(words::of_error(&message["error"]));
-            }
-            (_, _, Some(id)) => {
-                let error = RpcError::new(RpcError::INVALID_REQUEST, "not a request of JSON-RPC 2.0");
-                self.connection.answer(id, Err(error)).await;
-            }
-            _ => self.ignore(),
-        }
-    }
-
-    /// Refuses a batch, which the protocol does not have. The questions that it answers end.
-    async fn batch(&mut self, parts: &[Json]) {
-        let reason = "batches are not supported";
-        for answer in parts.iter().filter(|part| part.get("method").is_none()) {
-            self.connection.answered(&answer["id"], Err(reason.to_owned()));
-        }
-        let error = RpcError::new(RpcError::INVALID_REQUEST, reason);
-        self.connection.answer(&Json::Null, Err(error)).await;
-    }
-
-    /// Answers a message that cannot be read, if it is a request with an id: its sender waits.
-    async fn unreadable(&mut self, head: Head<'_>, reason: &str) {
-        self.ignore();
-        match (head.id(), head.has_method()) {
-            (None, _) if head.member("id").is_none() => {} // a notification, or no message
-            (None, false) => {}
-            (id, true) => {
-                let text = format!("the message cannot be read: {reason}");
-                let error = RpcError::new(RpcError::PARSE, text);
-                self.connection.answer(&id.unwrap_or_default(), Err(error)).await;
-            }
-            (Some(id), false) => {
-                self.connection.answered(&id, Err(format!("its answer cannot be read: {reason}")));
-            }
-        }
-    }
-
-    async fn request(&mut self, id: &Json, method: &str, params: &Json) {
-        let answer = match method {
+    async fn request(&mut self, Request { id, method, params, .. }: Request) {
+        let params = &as_json(params.as_deref());
+        let answer = match &*method {
             "initialize" => self.initialize(params),
             "session/new" | "session/prompt" if !self.is_open => {
-                Err(RpcError::new(RpcError::INVALID_REQUEST, "the connection is not initialized"))
+                Err(RpcError::new(error::INVALID_REQUEST, "the connection is not initialized"))
             }
             "session/new" => self.open(params),
-            "session/prompt" => match self.prompt(id, params) {
+            "session/prompt" => match self.prompt(&id, params) {
                 Ok(()) => return, // answered when the turn is over
                 Err(error) => Err(error),
             },
-            _ => Err(RpcError::new(RpcError::METHOD_NOT_FOUND, "the method is not offered")),
+            _ => Err(RpcError::new(error::METHOD_NOT_FOUND, "the method is not offered")),
         };
-        self.connection.answer(id, answer).await;
+        self.connection.peer.answer(&id, answer, None).await;
     }
 
     /// A notification has no answer, and an unknown one no effect.
@@ -262,7 +188,7 @@ where
             let is_idle = |id: &Arc<str>| self.sessions.get(id).is_none_or(|it| !it.is_busy());
             let Some(at) = self.order.iter().position(is_idle) else {
                 let text = format!("busy: {MAX_SESSIONS} sessions have open turns already");
-                return Err(RpcError::new(RpcError::INTERNAL, text));
+                return Err(RpcError::new(error::INTERNAL, text));
             };
             if let Some(oldest) = self.order.remove(at) {
                 self.sessions.remove(&oldest);
@@ -281,11 +207,11 @@ where
             params["sessionId"].as_str().ok_or_else(|| invalid("`sessionId` is missing"))?.into();
         let blocks = params["prompt"].as_array().ok_or_else(|| invalid("`prompt` must be a list"))?;
         let Some(session) = self.sessions.get_mut(&name) else {
-            return Err(RpcError::new(RpcError::NOT_FOUND, "unknown session"));
+            return Err(RpcError::new(NOT_FOUND, "unknown session"));
         };
         if session.is_busy() {
             return Err(RpcError::new(
-                RpcError::INVALID_REQUEST,
+                error::INVALID_REQUEST,
                 "busy: a prompt of this session is not answered yet",
             ));
         }
@@ -317,17 +243,9 @@ where
             };
             running.shutdown().await;
             turn.end().await;
-            turn.connection.answer(&id, answer(&turn, outcome)).await;
+            turn.connection.peer.answer(&id, answer(&turn, outcome), None).await;
         });
         Ok(())
-    }
-}
-
-/// Returns what an editor answers to a question. Of an error these are its own words.
-fn answer_of(message: &Json) -> Result<Json, String> {
-    match message.get("result") {
-        Some(result) => Ok(result.clone()),
-        None => Err(words::of_error(&message["error"])),
     }
 }
 
@@ -340,11 +258,11 @@ fn answer(turn: &Turn, outcome: Outcome) -> Result<Json, RpcError> {
     }
     match outcome {
         Some(Ok(Ok(end))) => Ok(json!({"stopReason": end.as_str()})),
-        Some(Ok(Err(error))) => Err(RpcError::new(RpcError::INTERNAL, error.for_clients().message())),
-        _ => Err(RpcError::new(RpcError::INTERNAL, "the agent failed")), // it panicked, and its text stays here
+        Some(Ok(Err(error))) => Err(RpcError::new(error::INTERNAL, error.for_clients().message())),
+        _ => Err(RpcError::new(error::INTERNAL, "the agent failed")), // it panicked, and its text stays here
     }
 }
 
 fn invalid(text: &str) -> RpcError {
-    RpcError::new(RpcError::INVALID_PARAMS, text)
+    RpcError::new(error::INVALID_PARAMS, text)
 }

@@ -5,13 +5,9 @@ use std::{
     time::Duration,
 };
 
-use agent_client_protocol::{
-    Agent, Builder, Client, ConnectionTermination, ConnectionTo, ErrorCode, UntypedMessage,
-    is_connection_terminated, is_incoming_transport_closed,
-};
 use serde_json::{Value as Json, json};
 use tokio::{
-    sync::{oneshot, watch},
+    sync::watch,
     task::JoinSet,
     time::{Instant, sleep_until, timeout, timeout_at},
 };
@@ -28,9 +24,10 @@ use super::{
     terminal::{Options, Terminals},
 };
 use crate::{
-    adapter::{
-        acp::lines::{self, Inspected},
-        words,
+    adapter::jsonrpc::{
+        failure::Failure as RpcFailure,
+        peer::{End, Peer, Unanswered},
+        reader::Reader,
     },
     process::Child,
     value::prefix,
@@ -47,6 +44,12 @@ const DRAIN: Duration = Duration::from_secs(2);
 
 /// The longest text of an agent in an error, in bytes.
 const MAX_REASON: usize = 512;
+
+/// The code of an error that demands a sign-in.
+const AUTH_REQUIRED: i64 = -32_000;
+
+/// The most requests that are open at once: a prompt, or one that opens a session.
+const MAX_OPEN: usize = 8;
 
 /// The most ways to sign in that an error names.
 const MAX_WAYS: usize = 8;
@@ -75,7 +78,7 @@ impl Failure {
 /// What prompts need of a connection.
 #[derive(Clone)]
 pub(super) struct Live {
-    pub(super) agent: ConnectionTo<Agent>,
+    pub(super) peer: Arc<Peer>,
     pub(super) session: Arc<Session>,
     /// Ends the process group.
     pub(super) kill: CancellationToken,
@@ -91,8 +94,7 @@ pub(super) struct Live {
 pub(super) struct Connection {
     pub(super) live: Live,
     child: Child,
-    /// Ends the protocol's task when this is dropped.
-    closing: Option<oneshot::Sender<()>>,
+    /// Those that read and write.
     tasks: JoinSet<()>,
 }
 
@@ -114,48 +116,25 @@ impl Connection {
         let not_started = |source| AcpError::NotStarted { agent: name.to_string(), source };
         let (child, stdin, stdout) = settings.command.spawn().map_err(not_started)?;
         let session = Arc::new(Session::new(Arc::clone(name), Terminals::new(options)));
-        let reader = Arc::clone(&session);
-        let transport = lines::lines(name, stdout, stdin, Arc::clone(&session.traffic), move |message| {
-            match (message.method.as_deref(), message.params, message.id) {
-                (Some("session/update"), Some(params), None) => {
-                    reader.update(params);
-                    Inspected::Handled
-                }
-                (Some(permission::METHOD), Some(params), Some(_)) => {
-                    Inspected::PassedWith(permission::as_text(params))
-                }
-                // Others have no effect.
-                (Some(method), _, None) if method != "$/cancel_request" => Inspected::Handled,
-                _ => Inspected::Passed,
-            }
-        });
-        let handler = Handler {
-            agent: permission::Agent {
-                name: Arc::clone(name),
-                instance: settings.instance,
-                kinds: settings.kinds.clone().into(),
-            },
-            session: Arc::clone(&session),
-            folder: files.map(Arc::new),
-            open: Arc::default(),
+        let agent = permission::Agent {
+            name: Arc::clone(name),
+            instance: settings.instance,
+            kinds: settings.kinds.clone().into(),
         };
-        let has_files = handler.folder.is_some();
-        let (opened, connected) = oneshot::channel();
-        let (closing, closed) = oneshot::channel::<()>();
+        let has_files = files.is_some();
+        let handler = Handler::new(agent, Arc::clone(&session), files.map(Arc::new));
+        let (peer, writer) = Peer::new(MAX_OPEN);
+        let reader = Reader::new(stdout, Arc::clone(&peer), Arc::clone(name), Arc::clone(&session.junk));
         let mut tasks = JoinSet::new();
+        tasks.spawn(handler.serve(reader, Arc::clone(&peer)));
+        let written = Arc::clone(&peer);
         tasks.spawn(async move {
-            let served = Builder::new_with(Client, handler).connect_with(transport, async move |agent| {
-                let _ = opened.send(agent); // the start was given up
-                let _ = closed.await;
-                Ok(())
-            });
-            if let Err(error) = served.await {
-                tracing::debug!(code = i32::from(error.code), "the connection to an agent has failed");
+            if let Err(error) = writer.write(stdin).await {
+                written.end(End::Failed(error.to_string().into()));
             }
         });
-        let agent = connected.await.map_err(|_| AcpError::protocol(name, "its connection has ended"))?;
         let live = Live {
-            agent,
+            peer,
             session,
             kill: CancellationToken::new(),
             end: watch::Sender::new(None),
@@ -164,7 +143,7 @@ impl Connection {
             has_http: false,
             ways: [].into(),
         };
-        let mut connection = Self { live, child, closing: Some(closing), tasks };
+        let mut connection = Self { live, child, tasks };
         let opened = timeout_at(deadline, connection.open(name, has_files, settings, offered)).await;
         match opened {
             Ok(Ok(())) => Ok(connection),
@@ -185,7 +164,7 @@ impl Connection {
         settings: &Settings,
         offered: Option<&Offered>,
     ) -> Result<(), Failure> {
-        let answer = self.live.request("initialize", json!({
+        let answer = self.live.peer.request("initialize", json!({
             "protocolVersion": VERSION,
             "clientCapabilities": {
                 "fs": {"readTextFile": has_files, "writeTextFile": has_files},
@@ -241,29 +220,22 @@ impl Connection {
     /// Safe.
     pub(super) async fn ended(&mut self) -> String {
         let session = Arc::clone(&self.live.session);
-        let (agent, kill) = (self.live.agent.clone(), self.live.kill.clone());
+        let (peer, kill) = (Arc::clone(&self.live.peer), self.live.kill.clone());
         let exit = loop {
             let due = session.due();
             tokio::select! {
                 exit = self.child.wait() => {
-                    let read = async {
-                        tokio::select! {
-                            () = agent.incoming_closed() => {}
-                            _ = agent.terminated() => {}
-                        }
-                    };
-                    let _ = timeout(DRAIN, read).await; // a child of it may hold the output open
+                    let _ = timeout(DRAIN, peer.ended()).await; // a child of it may hold the output open
                     break exit.ok();
                 }
-                () = agent.incoming_closed() => break timeout(EXIT_GRACE, self.child.wait()).await.ok().and_then(Result::ok),
-                // A read or write error, or a panic: the output may still be open.
-                _ = agent.terminated() => break timeout(EXIT_GRACE, self.child.wait()).await.ok().and_then(Result::ok),
+                // After a failure the output may still be open.
+                _ = peer.ended() => break timeout(EXIT_GRACE, self.child.wait()).await.ok().and_then(Result::ok),
                 () = kill.cancelled() => return "it did not end its turn within 5 s after it was told to".to_owned(),
                 () = session.held.notified() => {}
                 () = async { match due { Some(due) => sleep_until(due).await, None => std::future::pending().await } } => session.release(),
             }
         };
-        match (agent.termination().as_ref().map(failed), exit) {
+        match (peer.failure().as_deref().map(failed), exit) {
             // Perhaps because nobody reads its output any longer.
             (Some(failure), Some(exit)) => format!("{failure}, then it ended ({})", exit.status()),
             (Some(failure), None) => failure,
@@ -277,7 +249,7 @@ impl Connection {
         if self.live.kill.is_cancelled() {
             drop(self.child); // kills the group at once
         } else {
-            self.closing.take();
+            self.live.peer.close();
             let _ = self.child.close().await;
         }
         self.tasks.shutdown().await;
@@ -286,43 +258,26 @@ impl Connection {
 }
 
 impl Live {
-    /// Sends a request, and returns its answer.
-    pub(super) async fn request(
-        &self,
-        method: &str,
-        params: Json,
-    ) -> Result<Json, agent_client_protocol::Error> {
-        self.agent.send_request(UntypedMessage { method: method.to_owned(), params }).block_task().await
-    }
-
-    /// Sends a notification. An agent that has ended does not get it.
-    pub(super) fn notify(&self, method: &str, params: Json) {
-        let _ = self.agent.send_notification(UntypedMessage { method: method.to_owned(), params });
-    }
-
     /// Returns the demand for a sign-in that an error of the agent is, whatever it answers.
-    pub(super) fn demand(&self, name: &str, error: &agent_client_protocol::Error) -> Option<AcpError> {
-        let said = || words::of_rpc(&error.message, error.data.as_ref());
-        (error.code == ErrorCode::AUTH_REQUIRED).then(|| AcpError::SignInRequired {
+    pub(super) fn demand(&self, name: &str, error: &RpcFailure) -> Option<AcpError> {
+        (error.code == Some(AUTH_REQUIRED)).then(|| AcpError::SignInRequired {
             agent: name.to_owned(),
             ways: self.ways.to_vec(),
-            said: said(),
+            said: error.said(),
         })
     }
 
-    /// Whether an error is the crate's own: the agent has closed its output or ended, or its connection has failed.
-    pub(super) fn is_gone(error: &agent_client_protocol::Error) -> bool {
-        is_incoming_transport_closed(error) || is_connection_terminated(error)
-    }
-
-    fn refused(&self, name: &str, method: &str, error: &agent_client_protocol::Error) -> Failure {
-        if Self::is_gone(error) {
-            let failure = self.agent.termination().as_ref().map(failed);
-            return Failure::Gone(
-                failure.unwrap_or_else(|| format!("it closed its output before it answered {method}")),
-            );
+    fn refused(&self, name: &str, method: &str, error: &Unanswered) -> Failure {
+        match error {
+            Unanswered::Refused(error) => Failure::Said(self.demand(name, error).unwrap_or_else(|| {
+                AcpError::protocol(name, format!("it refused {method}: {}", words(error)))
+            })),
+            Unanswered::Ended | Unanswered::TooMany(_) => {
+                let failure = self.peer.failure().as_deref().map(failed);
+                let closed = || format!("it closed its output before it answered {method}");
+                Failure::Gone(failure.unwrap_or_else(closed))
+            }
         }
-        Failure::Said(self.demand(name, error).unwrap_or_else(|| refused(name, method, error)))
     }
 
     /// Opens a session, unless there is one with these tools.
@@ -342,7 +297,7 @@ impl Live {
             .into_iter()
             .collect();
         let params = json!({"cwd": &*self.folder, "mcpServers": servers});
-        let answer = self.request("session/new", params).await;
+        let answer = self.peer.request("session/new", params).await;
         let answer = answer.map_err(|error| self.refused(name, "session/new", &error))?;
         let id = answer["sessionId"].as_str().filter(|id| !id.is_empty());
         let id =
@@ -370,21 +325,17 @@ pub(super) fn folders<'a>(name: &str, settings: &'a Settings) -> Result<(&'a str
     Ok((folder, files))
 }
 
-/// Describes why a connection has ended. Only errors of the transport are without content of messages.
-fn failed(end: &ConnectionTermination) -> String {
-    let reason = match end {
-        ConnectionTermination::TransportError(error) => error.data.as_ref().and_then(Json::as_str),
-        _ => None,
-    };
-    let reason = reason.map(|reason| format!(": {}", prefix(reason, MAX_REASON))).unwrap_or_default();
-    format!("the connection to it failed{reason}")
+fn failed(reason: &str) -> String {
+    format!("the connection to it failed: {}", prefix(reason, MAX_REASON))
 }
 
-fn refused(name: &str, method: &str, error: &agent_client_protocol::Error) -> AcpError {
-    let code = i32::from(error.code);
-    let said = words::of_rpc(&error.message, error.data.as_ref());
-    let said = said.unwrap_or_else(|| "it gave no reason".to_owned());
-    AcpError::protocol(name, format!("it refused {method}: {said} ({code})"))
+/// Returns the words of an error of the agent, with its code.
+pub(super) fn words(error: &RpcFailure) -> String {
+    let said = error.said().unwrap_or_else(|| "it gave no reason".to_owned());
+    match &*error.shown_code {
+        "" => said,
+        code => format!("{said} ({code})"),
+    }
 }
 
 /// Describes a way to sign in. A variable of the environment reaches the agent only if a person passes it on.

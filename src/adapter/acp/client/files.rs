@@ -12,12 +12,11 @@ use std::{
     sync::Arc,
 };
 
-use agent_client_protocol::{Error, ErrorCode};
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use super::rpc_error::error;
+use crate::adapter::jsonrpc::error::{self, RpcError};
 
 /// The largest file that is read, and the largest text that is written, in bytes: a message has 8 MiB.
 const MAX_FILE: u64 = 4 << 20;
@@ -57,20 +56,23 @@ impl Folder {
     }
 
     /// Answers `fs/read_text_file` and `fs/write_text_file`.
-    pub(super) async fn answer(self: Arc<Self>, method: &str, params: Json) -> Result<Json, Error> {
+    pub(super) async fn answer(self: Arc<Self>, method: &str, params: Json) -> Result<Json, RpcError> {
         let is_read = method == "fs/read_text_file";
         let done =
             tokio::task::spawn_blocking(move || if is_read { self.read(params) } else { self.write(params) });
-        done.await.unwrap_or_else(|_| Err(error(ErrorCode::INTERNAL_ERROR, "the file could not be used")))
+        done.await.unwrap_or_else(|_| Err(RpcError::new(error::INTERNAL, "the file could not be used")))
     }
 
-    fn read(&self, params: Json) -> Result<Json, Error> {
+    fn read(&self, params: Json) -> Result<Json, RpcError> {
         let request: ReadFile = serde_json::from_value(params).map_err(|_| unreadable())?;
         let file = self.file(&request.path, OFlags::RDONLY).map_err(|error| refused(&error))?;
         let mut text = String::new();
         let size = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| refused(&error))?;
         if size as u64 > MAX_FILE {
-            return Err(error(ErrorCode::INVALID_PARAMS, format!("the file has more than {MAX_FILE} bytes")));
+            return Err(RpcError::new(
+                error::INVALID_PARAMS,
+                format!("the file has more than {MAX_FILE} bytes"),
+            ));
         }
         if request.line.is_some() || request.limit.is_some() {
             let skipped = request.line.unwrap_or(1).saturating_sub(1);
@@ -80,12 +82,12 @@ impl Folder {
         Ok(json!({ "content": text }))
     }
 
-    fn write(&self, params: Json) -> Result<Json, Error> {
+    fn write(&self, params: Json) -> Result<Json, RpcError> {
         let request: WriteFile = serde_json::from_value(params).map_err(|_| unreadable())?;
         let size = request.content.len() as u64;
         if size > MAX_FILE {
             let text = format!("the text has {size} bytes; the limit is {MAX_FILE}");
-            return Err(error(ErrorCode::INVALID_PARAMS, text));
+            return Err(RpcError::new(error::INVALID_PARAMS, text));
         }
         let written = self.file(&request.path, OFlags::WRONLY | OFlags::CREATE).and_then(|mut file| {
             file.set_len(0)?;
@@ -150,12 +152,12 @@ impl Folder {
     }
 }
 
-fn unreadable() -> Error {
-    error(ErrorCode::INVALID_PARAMS, "the parameters cannot be read")
+fn unreadable() -> RpcError {
+    RpcError::new(error::INVALID_PARAMS, "the parameters cannot be read")
 }
 
 /// Describes a failure without a path.
-fn refused(failure: &io::Error) -> Error {
+fn refused(failure: &io::Error) -> RpcError {
     let text = match failure.kind() {
         io::ErrorKind::NotFound => "there is no such file",
         io::ErrorKind::InvalidData => "the file is not text",
@@ -166,7 +168,7 @@ fn refused(failure: &io::Error) -> Error {
         }
         _ => "the file could not be used",
     };
-    error(ErrorCode::INVALID_PARAMS, text)
+    RpcError::new(error::INVALID_PARAMS, text)
 }
 
 #[cfg(test)]
@@ -191,11 +193,11 @@ mod tests {
             Self { root, folder }
         }
 
-        fn read(&self, path: impl AsRef<Path>) -> Result<Json, Error> {
+        fn read(&self, path: impl AsRef<Path>) -> Result<Json, RpcError> {
             self.folder.read(json!({ "path": path.as_ref() }))
         }
 
-        fn write(&self, path: impl AsRef<Path>) -> Result<Json, Error> {
+        fn write(&self, path: impl AsRef<Path>) -> Result<Json, RpcError> {
             self.folder.write(json!({ "path": path.as_ref(), "content": "new" }))
         }
     }

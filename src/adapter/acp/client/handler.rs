@@ -1,101 +1,94 @@
-//! What an agent asks of its client.
+//! Handles the requests that an agent sends to its client.
 
-use std::{
-    fmt, io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{io, sync::Arc};
 
-use agent_client_protocol::{
-    Agent, ConnectionTo, Dispatch, Error, ErrorCode, HandleDispatchFrom, Handled, Responder, UntypedMessage,
-};
-use serde_json::{Value as Json, json};
+use serde_json::{Value as Json, json, value::RawValue};
+use tokio::{io::AsyncRead, task::JoinSet};
+use tokio_util::sync::CancellationToken;
 
-use super::{files::Folder, permission, rpc_error::error, session::Session, terminal};
+use super::{files::Folder, permission, session::Session, terminal};
 use crate::adapter::{
-    acp::lines::{MAX_ANSWER, Share, UNREADABLE},
+    acp::CANCELLED,
     elicitation,
+    jsonrpc::{
+        error::{self, RpcError},
+        memory::{Memory, Share},
+        peer::Peer,
+        reader::{Incoming, MAX_LINE, Reader, Request, as_json},
+    },
 };
 
 /// The most requests of an agent that are open.
 const MAX_OPEN: usize = 64;
 
-/// The longest reason why a message cannot be read, in bytes. The agent that wrote it may have written the reason, too.
-const MAX_REASON: usize = 256;
+/// The most bytes in the open requests of an agent. Nothing is read while there are as many.
+const MAX_REQUESTS_BYTES: usize = 16 << 20;
+
+/// The longest answer, in bytes: as the longest line.
+const MAX_ANSWER: usize = MAX_LINE;
+
+/// The most bytes in answers that are made, or wait to be written: an agent may ask for large files and read nothing.
+const MAX_ANSWERS_BYTES: usize = 32 << 20;
 
 /// Answers the requests of an agent.
-#[derive(Clone)]
 pub(super) struct Handler {
-    pub(super) agent: permission::Agent,
-    pub(super) session: Arc<Session>,
-    pub(super) folder: Option<Arc<Folder>>,
-    pub(super) open: Arc<AtomicUsize>,
-}
-
-impl HandleDispatchFrom<Agent> for Handler {
-    async fn handle_dispatch_from(
-        &mut self,
-        message: Dispatch,
-        connection: ConnectionTo<Agent>,
-    ) -> Result<Handled<Dispatch>, Error> {
-        match message {
-            Dispatch::Request(request, responder) => self.begin(request, responder, &connection)?,
-            Dispatch::Notification(_) => {} // what is not known has no effect
-            response => return Ok(Handled::No { message: response, retry: false }),
-        }
-        Ok(Handled::Yes)
-    }
-
-    fn describe_chain(&self) -> impl fmt::Debug {
-        "toolbridge"
-    }
+    agent: permission::Agent,
+    session: Arc<Session>,
+    folder: Option<Arc<Folder>>,
+    /// Memory for large answers.
+    answers: Memory,
 }
 
 impl Handler {
-    fn begin(
-        &self,
-        request: UntypedMessage,
-        responder: Responder,
-        connection: &ConnectionTo<Agent>,
-    ) -> Result<(), Error> {
-        if self.open.fetch_add(1, Ordering::Relaxed) >= MAX_OPEN {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            return responder
-                .respond_with_error(error(ErrorCode::INVALID_REQUEST, "too many requests are open"));
-        }
-        let handler = self.clone();
-        connection.spawn(async move {
-            let cancellation = responder.cancellation();
-            let (answer, share) = tokio::select! {
-                answered = handler.answer_within_memory(&request.method, request.params) => answered,
-                () = cancellation.cancelled() => (Err(Error::request_cancelled()), None),
-            };
-            handler.open.fetch_sub(1, Ordering::Relaxed);
-            if let (Some(share), Ok(id)) = (share, serde_json::to_value(responder.id())) {
-                handler.session.traffic.hold(&id, share);
+    pub(super) fn new(
+        agent: permission::Agent,
+        session: Arc<Session>,
+        folder: Option<Arc<Folder>>,
+    ) -> Arc<Self> {
+        Arc::new(Self { agent, session, folder, answers: Memory::new(MAX_ANSWERS_BYTES) })
+    }
+
+    /// Handles what an agent sends until it sends nothing more, and answers its last requests. The updates of a turn are
+    /// handled in their order, before the answer that ends it.
+    pub(super) async fn serve<R: AsyncRead + Unpin>(self: Arc<Self>, mut reader: Reader<R>, peer: Arc<Peer>) {
+        let mut open = Open {
+            handler: self,
+            peer,
+            requests: Memory::new(MAX_REQUESTS_BYTES),
+            tasks: JoinSet::new(),
+            tokens: Vec::new(),
+        };
+        while let Ok(Some(message)) = reader.next().await {
+            match message {
+                Incoming::Request(request) => open.begin(request).await,
+                Incoming::Notification { method, params: Some(params) } => match &*method {
+                    "session/update" => open.handler.session.update(&params),
+                    "$/cancel_request" => open.cancel(&as_json(Some(&params))["requestId"]),
+                    _ => {} // what is not known has no effect
+                },
+                Incoming::Notification { params: None, .. } => {}
             }
-            let _ = responder.respond_with_result(answer); // the agent may have ended
-            Ok(())
-        })
+        }
+        while open.tasks.join_next().await.is_some() {}
     }
 
     /// Answers a request. An answer that may be large is made once there is memory for it, which it has until it is written.
-    async fn answer_within_memory(&self, method: &str, params: Json) -> (Result<Json, Error>, Option<Share>) {
+    async fn answer_within_memory(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> (Result<Json, RpcError>, Option<Share>) {
         let most = match method {
             "fs/read_text_file" => MAX_ANSWER,
             "terminal/output" => terminal::MAX_ANSWER,
             _ => return (self.answer(method, params).await, None),
         };
-        let Some(mut share) = self.session.traffic.share(most).await else {
-            return (Err(error(ErrorCode::INTERNAL_ERROR, "there is no memory for the answer")), None);
-        };
+        let mut share = self.answers.share(most).await;
         let answer = self.answer(method, params).await;
         match answer.as_ref().map_or(0, size) {
             size if size > most => {
                 let text = format!("the answer has {size} bytes; the limit is {most}");
-                (Err(error(ErrorCode::INVALID_PARAMS, text)), None)
+                (Err(RpcError::new(error::INVALID_PARAMS, text)), None)
             }
             size => {
                 share.shrink(size);
@@ -104,13 +97,16 @@ impl Handler {
         }
     }
 
-    async fn answer(&self, method: &str, params: Json) -> Result<Json, Error> {
-        match method {
-            permission::METHOD => permission::answer(&self.agent, &self.session, &params).await.map_err(
+    async fn answer(&self, method: &str, params: Option<&RawValue>) -> Result<Json, RpcError> {
+        if method == permission::METHOD {
+            return permission::answer(&self.agent, &self.session, params).await.map_err(
                 |permission::Invalid| {
-                    error(ErrorCode::INVALID_PARAMS, "the permission request cannot be read")
+                    RpcError::new(error::INVALID_PARAMS, "the permission request cannot be read")
                 },
-            ),
+            );
+        }
+        let params = as_json(params);
+        match method {
             "elicitation/create" => self.elicit(params).await,
             "fs/read_text_file" | "fs/write_text_file" => {
                 let folder = self.folder.clone().ok_or_else(|| not_offered(method))?;
@@ -122,25 +118,19 @@ impl Handler {
                 let place = self.session.place();
                 self.session.terminals.answer(&self.agent.name, method, &params, place.as_ref()).await
             }
-            UNREADABLE => {
-                let reason = params["reason"].as_str().unwrap_or_default();
-                let text =
-                    format!("the message cannot be read: {}", crate::value::prefix(reason, MAX_REASON));
-                Err(error(ErrorCode::PARSE_ERROR, text))
-            }
             _ => Err(not_offered(method)),
         }
     }
 
     /// Checks that a request belongs to the session.
-    fn check(&self, params: &Json) -> Result<(), Error> {
+    fn check(&self, params: &Json) -> Result<(), RpcError> {
         match self.session.is_own(params["sessionId"].as_str()) {
             true => Ok(()),
-            false => Err(error(ErrorCode::INVALID_PARAMS, "the session is not known")),
+            false => Err(RpcError::new(error::INVALID_PARAMS, "the session is not known")),
         }
     }
 
-    async fn elicit(&self, params: Json) -> Result<Json, Error> {
+    async fn elicit(&self, params: Json) -> Result<Json, RpcError> {
         // A question may belong to a request instead, such as a sign-in.
         if params.get("sessionId").is_some() {
             self.check(&params)?;
@@ -156,13 +146,59 @@ impl Handler {
         match answer {
             Ok(answer) => Ok(answer),
             Err(_) if place.is_over() => Ok(json!({"action": "cancel"})),
-            Err(failure) => Err(error(ErrorCode::INTERNAL_ERROR, failure.message())),
+            Err(failure) => Err(RpcError::new(error::INTERNAL, failure.message())),
         }
     }
 }
 
-fn not_offered(method: &str) -> Error {
-    error(ErrorCode::METHOD_NOT_FOUND, format!("{} is not offered", crate::value::prefix(method, 128)))
+/// The requests that are open.
+struct Open {
+    handler: Arc<Handler>,
+    peer: Arc<Peer>,
+    /// Memory for the parameters.
+    requests: Memory,
+    tasks: JoinSet<()>,
+    /// The id of each. Its token is cancelled by the agent, or because the request is answered.
+    tokens: Vec<(Json, CancellationToken)>,
+}
+
+impl Open {
+    async fn begin(&mut self, Request { id, method, params, size }: Request) {
+        while self.tasks.try_join_next().is_some() {}
+        self.tokens.retain(|(_, token)| !token.is_cancelled());
+        if self.tokens.len() >= MAX_OPEN {
+            let error = RpcError::new(error::INVALID_REQUEST, "too many requests are open");
+            return self.peer.answer(&id, Err(error), None).await;
+        }
+        let memory = self.requests.share(size).await;
+        let token = CancellationToken::new();
+        self.tokens.push((id.clone(), token.clone()));
+        let (handler, peer) = (Arc::clone(&self.handler), Arc::clone(&self.peer));
+        self.tasks.spawn(async move {
+            let _over = token.clone().drop_guard();
+            let mut answering = JoinSet::new(); // it may panic, and the agent still gets an answer
+            answering.spawn(async move { handler.answer_within_memory(&method, params.as_deref()).await });
+            let (answer, share) = tokio::select! {
+                answered = answering.join_next() => answered.and_then(Result::ok).unwrap_or_else(|| {
+                    (Err(RpcError::new(error::INTERNAL, "the request could not be handled")), None)
+                }),
+                () = token.cancelled() => (Err(RpcError::new(CANCELLED, "the request was cancelled")), None),
+            };
+            peer.answer(&id, answer, share).await;
+            drop(memory);
+        });
+    }
+
+    /// Cancels a request.
+    fn cancel(&self, id: &Json) {
+        if let Some((_, token)) = self.tokens.iter().find(|(open, _)| open == id) {
+            token.cancel();
+        }
+    }
+}
+
+fn not_offered(method: &str) -> RpcError {
+    RpcError::new(error::METHOD_NOT_FOUND, format!("{} is not offered", crate::value::prefix(method, 128)))
 }
 
 /// Returns the size of an answer as JSON, in bytes.
@@ -190,27 +226,133 @@ mod tests {
     use std::{fs, task::Poll};
 
     use futures_util::poll;
+    use serde_json::value::to_raw_value;
+    use tokio::io::{
+        AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf, duplex, split,
+    };
 
     use super::*;
     use crate::adapter::acp::client::terminal::Terminals;
 
+    /// An agent, whose client has no memory for large answers until a test gives it some.
+    struct Agent {
+        lines: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
+        writer: WriteHalf<DuplexStream>,
+        memory: Option<Share>,
+        _tasks: JoinSet<()>,
+    }
+
+    async fn agent() -> Agent {
+        let handler = handler(&std::env::temp_dir());
+        let memory = handler.answers.share(MAX_ANSWERS_BYTES).await;
+        let (ours, theirs) = duplex(1 << 20);
+        let (read, write) = split(ours);
+        let (peer, writer) = Peer::new(1);
+        let reader = Reader::new(read, Arc::clone(&peer), "agent".into(), Arc::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(handler.serve(reader, peer));
+        tasks.spawn(async move { writer.write(write).await.unwrap() });
+        let (read, writer) = split(theirs);
+        Agent { lines: BufReader::new(read).lines(), writer, memory: Some(memory), _tasks: tasks }
+    }
+
+    impl Agent {
+        async fn send(&mut self, message: Json) {
+            self.writer.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+        }
+
+        /// Asks for a file that is not there. The answer waits for memory.
+        async fn ask_for_file(&mut self, id: u64, padding: usize) {
+            let path = std::env::temp_dir().join("toolbridge-no-such-file");
+            let params = json!({"sessionId": "s1", "path": path, "_meta": "x".repeat(padding)});
+            self.send(json!({"jsonrpc": "2.0", "id": id, "method": "fs/read_text_file", "params": params}))
+                .await;
+        }
+
+        async fn read(&mut self) -> Json {
+            serde_json::from_str(&self.lines.next_line().await.unwrap().unwrap()).unwrap()
+        }
+
+        /// Returns the message of the error that is read next, and the id.
+        async fn refused(&mut self) -> (u64, String) {
+            let answer = self.read().await;
+            (answer["id"].as_u64().unwrap(), answer["error"]["message"].as_str().unwrap().to_owned())
+        }
+    }
+
+    const NO_FILE: &str = "there is no such file";
+
+    #[tokio::test]
+    async fn agent_has_64_open_requests_and_more_are_refused() {
+        let mut agent = agent().await;
+        for id in 0..70 {
+            agent.ask_for_file(id, 0).await;
+        }
+        for id in 64..70 {
+            assert_eq!(agent.refused().await, (id, "too many requests are open".to_owned()));
+        }
+        agent.memory = None;
+        for _ in 0..64 {
+            assert_eq!(agent.refused().await.1, NO_FILE);
+        }
+        agent.ask_for_file(70, 0).await;
+        assert_eq!(agent.refused().await, (70, NO_FILE.to_owned()));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_read_while_requests_of_16_mib_are_open() {
+        let mut agent = agent().await;
+        for id in 0..3 {
+            agent.ask_for_file(id, 6 << 20).await;
+        }
+        agent.send(json!({"jsonrpc": "2.0", "id": 3, "method": "no/such"})).await;
+        {
+            let mut answer = std::pin::pin!(agent.lines.next_line());
+            // What can run has run when nothing else is left to do.
+            for _ in 0..10_000 {
+                assert!(poll!(&mut answer).is_pending());
+                tokio::task::yield_now().await;
+            }
+        }
+        agent.memory = None;
+        let mut answered: Vec<_> = Vec::new();
+        for _ in 0..4 {
+            answered.push(agent.refused().await);
+        }
+        answered.sort();
+        assert_eq!(answered.pop(), Some((3, "no/such is not offered".to_owned())));
+        assert!(answered.iter().all(|(_, says)| says == NO_FILE), "{answered:?}");
+    }
+
+    #[tokio::test]
+    async fn request_that_is_cancelled_is_answered_at_once() {
+        let mut agent = agent().await;
+        agent.ask_for_file(1, 0).await;
+        agent.ask_for_file(2, 0).await;
+        let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}});
+        agent.send(cancel).await;
+        assert_eq!(agent.refused().await, (1, "the request was cancelled".to_owned()));
+        agent.memory = None;
+        assert_eq!(agent.refused().await, (2, NO_FILE.to_owned()));
+    }
+
     /// A handler of the session `s1`, whose agent may use the files of a folder and run commands.
-    fn handler(folder: &std::path::Path) -> Handler {
+    fn handler(folder: &std::path::Path) -> Arc<Handler> {
         let options = terminal::Options { folder: folder.to_owned(), supervisor: None };
         let session = Session::new("agent".into(), Terminals::new(Some(options)));
         session.set_id("s1".to_owned());
-        Handler {
-            agent: permission::Agent { name: "agent".into(), instance: 0, kinds: Default::default() },
-            session: Arc::new(session),
-            folder: Some(Arc::new(Folder::open(folder).unwrap())),
-            open: Arc::default(),
-        }
+        let agent = permission::Agent { name: "agent".into(), instance: 0, kinds: Default::default() };
+        Handler::new(agent, Arc::new(session), Some(Arc::new(Folder::open(folder).unwrap())))
+    }
+
+    fn raw(params: &Json) -> Box<RawValue> {
+        to_raw_value(params).unwrap()
     }
 
     /// Returns the error of a request.
     async fn refused(method: &str, params: Json) -> String {
         let handler = handler(&std::env::temp_dir());
-        handler.answer(method, params).await.unwrap_err().message
+        handler.answer(method, Some(&raw(&params))).await.unwrap_err().message
     }
 
     const UNKNOWN: &str = "the session is not known";
@@ -236,7 +378,8 @@ mod tests {
     async fn question_is_for_the_session_alone() {
         assert_eq!(refused("elicitation/create", json!({"sessionId": "s2"})).await, UNKNOWN);
         let handler = handler(&std::env::temp_dir());
-        let answer = handler.answer("elicitation/create", json!({"sessionId": "s1"})).await.unwrap();
+        let params = raw(&json!({"sessionId": "s1"}));
+        let answer = handler.answer("elicitation/create", Some(&params)).await.unwrap();
         assert_eq!(answer, json!({"action": "cancel"}), "no turn is open");
     }
 
@@ -246,12 +389,13 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let path = |name: &str, text: &str| {
             fs::write(folder.join(name), text).unwrap();
-            json!({"sessionId": "s1", "path": folder.join(name)})
+            raw(&json!({"sessionId": "s1", "path": folder.join(name)}))
         };
         let (large, control) =
             (path("large", &"x".repeat(4 << 20)), path("control", &"\u{1}".repeat(4 << 20)));
         let handler = handler(&folder);
-        let read = |params: &Json| handler.answer_within_memory("fs/read_text_file", params.clone());
+        let read =
+            async |params: &RawValue| handler.answer_within_memory("fs/read_text_file", Some(params)).await;
         let mut shares = Vec::new();
         while shares.len() < 6 {
             let (answer, share) = read(&large).await;

@@ -48,9 +48,8 @@ pub(super) async fn run(shared: Arc<Shared>, mut first: Option<oneshot::Sender<R
                 let ignored = session.ignored();
                 tracing::debug!(
                     agent = &*shared.name,
-                    junk = session.traffic.junk(),
-                    too_long = session.traffic.too_long(),
-                    bad_errors = session.traffic.bad_errors(),
+                    junk = session.junk.junk(),
+                    too_long = session.junk.too_long(),
                     late = ignored.late,
                     refused = ignored.refused,
                     foreign = session.foreign(),

@@ -22,9 +22,6 @@ use crate::{
 /// The method of a request.
 pub(super) const METHOD: &str = "session/request_permission";
 
-/// The member that holds the parameters of a request as text.
-const TEXT: &str = "text";
-
 /// The largest input, content or locations that a question shows, in bytes each.
 const MAX_SHOWN: usize = 16 << 10;
 
@@ -88,12 +85,6 @@ struct Request<'a> {
     options: Option<&'a RawValue>,
 }
 
-/// Returns the parameters of a request as a text in parameters: JSON values would change the numbers of the call, and the
-/// order of its keys.
-pub(super) fn as_text(params: &RawValue) -> Json {
-    json!({ TEXT: params.get() })
-}
-
 /// An option. One that cannot be read is not offered.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -119,10 +110,14 @@ pub(super) struct Agent {
     pub(super) kinds: Arc<Kinds>,
 }
 
-/// Answers a request, whose parameters are those of [`as_text`]: with the option that the person chooses, or with a refusal.
-pub(super) async fn answer(agent: &Agent, session: &Session, params: &Json) -> Result<Json, Invalid> {
-    let params = params[TEXT].as_str().ok_or(Invalid)?;
-    let request: Request<'_> = serde_json::from_str(params).map_err(|_| Invalid)?;
+/// Answers a request with the option that the person chooses, or with a refusal. Its parameters are text, because JSON values
+/// would change the numbers of the call, and the order of its keys.
+pub(super) async fn answer(
+    agent: &Agent,
+    session: &Session,
+    params: Option<&RawValue>,
+) -> Result<Json, Invalid> {
+    let request: Request<'_> = serde_json::from_str(params.ok_or(Invalid)?.get()).map_err(|_| Invalid)?;
     if !session.is_own(Some(&request.session_id)) {
         return Err(Invalid);
     }
@@ -410,7 +405,7 @@ mod tests {
         let ask = async |id: &str| {
             let request = json!({"sessionId": id, "toolCall": {"toolCallId": "1"}, "options": []});
             let text = RawValue::from_string(request.to_string()).unwrap();
-            answer(&agent, &session, &as_text(&text)).await
+            answer(&agent, &session, Some(&text)).await
         };
         assert!(ask("s2").await.is_err() && ask("").await.is_err());
         assert!(ask("s1").await.is_ok());

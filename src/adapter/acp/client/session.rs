@@ -16,10 +16,7 @@ use super::{
 };
 use crate::{
     Progress, ToolError, ToolResult,
-    adapter::{
-        acp::{ToolCall, lines::Traffic},
-        json,
-    },
+    adapter::{acp::ToolCall, json, jsonrpc::reader},
     tool::public::is_hidden,
     value::prefix,
 };
@@ -43,7 +40,8 @@ pub(super) struct Session {
     state: Mutex<State>,
     /// The earliest end of a hold has changed.
     pub(super) held: Notify,
-    pub(super) traffic: Arc<Traffic>,
+    /// What the agent has sent that is no message.
+    pub(super) junk: Arc<reader::Ignored>,
     pub(super) terminals: Terminals,
     /// Messages of other sessions.
     foreign: AtomicU64,
@@ -166,7 +164,7 @@ impl Session {
             agent,
             state: Mutex::default(),
             held: Notify::new(),
-            traffic: Arc::default(),
+            junk: Arc::default(),
             terminals,
             foreign: AtomicU64::new(0),
         }

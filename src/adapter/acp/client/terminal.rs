@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use agent_client_protocol::{Error, ErrorCode};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::{io::AsyncReadExt as _, process::ChildStdout, sync::watch, task::JoinSet, time::timeout};
@@ -16,12 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     choice::chosen,
-    rpc_error::error,
     shown::{Place, Question},
 };
 use crate::{
     MAX_PROMPT_TEXT, PermissionPrompt, PromptedCall, Value,
-    adapter::acp::result::TerminalOutput,
+    adapter::{
+        acp::result::TerminalOutput,
+        jsonrpc::error::{self, RpcError},
+    },
     process::{Child, Command, Exit},
 };
 
@@ -162,17 +163,17 @@ impl Terminals {
         method: &str,
         params: &Json,
         place: Option<&Place>,
-    ) -> Result<Json, Error> {
+    ) -> Result<Json, RpcError> {
         if method == "terminal/create" {
             return self.create(agent, params, place).await;
         }
         let id = params["terminalId"].as_str().and_then(number);
-        let id = id.ok_or_else(|| error(ErrorCode::INVALID_PARAMS, "there is no such terminal"))?;
+        let id = id.ok_or_else(|| RpcError::new(error::INVALID_PARAMS, "there is no such terminal"))?;
         let (buffer, mut end, kill) = {
             let state = self.state();
             let terminal = state.terminals.get(&id).filter(|it| !it.is_released);
             let terminal =
-                terminal.ok_or_else(|| error(ErrorCode::INVALID_PARAMS, "there is no such terminal"))?;
+                terminal.ok_or_else(|| RpcError::new(error::INVALID_PARAMS, "there is no such terminal"))?;
             (Arc::clone(&terminal.buffer), terminal.end.clone(), terminal.kill.clone())
         };
         match method {
@@ -201,16 +202,16 @@ impl Terminals {
                 }
                 Ok(json!({}))
             }
-            _ => Err(error(ErrorCode::METHOD_NOT_FOUND, "there is no such method")),
+            _ => Err(RpcError::new(error::METHOD_NOT_FOUND, "there is no such method")),
         }
     }
 
-    async fn create(&self, agent: &str, params: &Json, place: Option<&Place>) -> Result<Json, Error> {
-        let invalid = |text: &str| error(ErrorCode::INVALID_PARAMS, text);
+    async fn create(&self, agent: &str, params: &Json, place: Option<&Place>) -> Result<Json, RpcError> {
+        let invalid = |text: &str| RpcError::new(error::INVALID_PARAMS, text);
         let options = self
             .options
             .as_ref()
-            .ok_or_else(|| error(ErrorCode::METHOD_NOT_FOUND, "commands are not allowed"))?;
+            .ok_or_else(|| RpcError::new(error::METHOD_NOT_FOUND, "commands are not allowed"))?;
         let create: Create =
             serde_json::from_value(params.clone()).map_err(|_| invalid("the parameters cannot be read"))?;
         if create.args.len() > MAX_WORDS || create.env.len() > MAX_WORDS {
@@ -230,7 +231,7 @@ impl Terminals {
             return Err(invalid("`cwd` is not the absolute path of a folder"));
         }
         self.state().has_room()?;
-        let refuse = |text: &str| error(ErrorCode::INVALID_REQUEST, text);
+        let refuse = |text: &str| RpcError::new(error::INVALID_REQUEST, text);
         let place = place.ok_or_else(|| refuse("no prompt is open"))?;
         let program = program(&create.command, &folder).map_err(invalid)?;
         let question = place.question().await.map_err(|_| refuse("the turn is over"))?;
@@ -247,14 +248,14 @@ impl Terminals {
         tasks.shutdown().await;
     }
 
-    fn start(&self, command: &Command, limit: usize, place: &Place) -> Result<u64, Error> {
+    fn start(&self, command: &Command, limit: usize, place: &Place) -> Result<u64, RpcError> {
         let mut state = self.state();
         state.has_room()?;
         if place.is_over() {
-            return Err(error(ErrorCode::INVALID_REQUEST, "the turn is over"));
+            return Err(RpcError::new(error::INVALID_REQUEST, "the turn is over"));
         }
         let (child, stdin, stdout) =
-            command.spawn().map_err(|_| error(ErrorCode::INTERNAL_ERROR, "the command cannot be started"))?;
+            command.spawn().map_err(|_| RpcError::new(error::INTERNAL, "the command cannot be started"))?;
         drop(stdin); // nobody types
         let buffer = Arc::new(Mutex::new(Buffer { limit, ..Buffer::default() }));
         let (ended, end) = watch::channel(None);
@@ -277,11 +278,11 @@ impl Terminals {
 
 impl State {
     /// Checks that another command may run.
-    fn has_room(&self) -> Result<(), Error> {
+    fn has_room(&self) -> Result<(), RpcError> {
         let running = self.terminals.values().filter(|it| it.end.borrow().is_none()).count();
         match running < MAX_RUNNING {
             true => Ok(()),
-            false => Err(error(ErrorCode::INVALID_REQUEST, "too many commands are running; release one")),
+            false => Err(RpcError::new(error::INVALID_REQUEST, "too many commands are running; release one")),
         }
     }
 }
@@ -329,8 +330,8 @@ async fn allowed(
     program: &str,
     folder: &Path,
     question: &Question<'_>,
-) -> Result<(), Error> {
-    let refuse = |text: &str| error(ErrorCode::INVALID_REQUEST, text);
+) -> Result<(), RpcError> {
+    let refuse = |text: &str| RpcError::new(error::INVALID_REQUEST, text);
     let shown = |_| refuse("the command cannot be shown");
     let words = [program].into_iter().chain(create.args.iter().map(String::as_str));
     let line = shlex::try_join(words).map_err(shown)?;

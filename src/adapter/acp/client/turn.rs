@@ -1,6 +1,6 @@
 //! One prompt: sent, cancelled, and answered.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use serde_json::{Value as Json, json};
 use tokio::{
@@ -9,8 +9,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{calls, connection::Live};
-use crate::{ErrorCode, Outcome, ToolError, ToolResult, adapter::words};
+use super::{
+    calls,
+    connection::{Live, words},
+};
+use crate::{ErrorCode, Outcome, ToolError, ToolResult, adapter::jsonrpc::peer::Unanswered};
 
 /// The time that an agent has to end its turn after a cancel. Then its process group is killed.
 pub(super) const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -41,14 +44,18 @@ impl Prompt {
             return;
         }
         let params = json!({"sessionId": session.id(), "prompt": [{"type": "text", "text": self.text}]});
-        let mut answer = std::pin::pin!(self.live.request("session/prompt", params));
+        let mut answer = std::pin::pin!(self.live.peer.request("session/prompt", params));
         let answer = tokio::select! {
             biased;
             answer = &mut answer => answer,
             () = self.cancel.cancelled() => {
                 session.cancel();
-                self.live.notify("session/cancel", json!({"sessionId": session.id()}));
-                if timeout(CANCEL_GRACE, &mut answer).await.is_err() {
+                let cancel = async {
+                    self.live.peer.notify("session/cancel", json!({"sessionId": session.id()})).await;
+                    pending().await
+                };
+                let ending = async { tokio::select! { _ = &mut answer => {}, () = cancel => {} } };
+                if timeout(CANCEL_GRACE, ending).await.is_err() {
                     tracing::warn!(agent = &*self.agent, "an agent has ignored a cancel, so it is killed");
                     self.live.kill.cancel();
                     self.gone().await;
@@ -62,14 +69,14 @@ impl Prompt {
         let outcome = match answer {
             Ok(answer) => self.ended(&answer),
             Err(error) => {
-                let reason = if Live::is_gone(&error) {
-                    format!("the agent {:?} has ended: {}", self.agent, self.gone().await)
-                } else if let Some(demand) = self.live.demand(&self.agent, &error) {
-                    demand.to_string()
-                } else {
-                    let said = words::of_rpc(&error.message, error.data.as_ref());
-                    let said = said.unwrap_or_else(|| "it gave no reason".to_owned());
-                    format!("the agent {:?} failed: {said} ({})", self.agent, i32::from(error.code))
+                let reason = match &error {
+                    Unanswered::Refused(failure) => match self.live.demand(&self.agent, failure) {
+                        Some(demand) => demand.to_string(),
+                        None => format!("the agent {:?} failed: {}", self.agent, words(failure)),
+                    },
+                    Unanswered::Ended | Unanswered::TooMany(_) => {
+                        format!("the agent {:?} has ended: {}", self.agent, self.gone().await)
+                    }
                 };
                 let failure = ToolError::new(ErrorCode::EXECUTION_ERROR, reason);
                 let said = session.end(&failure);

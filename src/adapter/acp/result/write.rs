@@ -261,7 +261,7 @@ fn plain(value: &Value) -> Json {
 
 #[cfg(test)]
 mod tests {
-    use agent_client_protocol::v1::schema::{ToolCallContent, ToolCallStatus, ToolCallUpdateFields};
+    use agent_client_protocol_schema::v1::{ToolCallContent, ToolCallStatus, ToolCallUpdateFields};
 
     use super::*;
     use crate::{Native, ToolError};
@@ -270,7 +270,7 @@ mod tests {
         Path::new("/home/ada")
     }
 
-    /// Writes a result, and checks it with the types of the protocol's crate: nothing is lost in them.
+    /// Writes a result, and checks it with the types of the protocol: nothing is lost in them.
     fn written(result: &ToolResult) -> Json {
         let fields = Json::Object(completed(&Value::encode(result).unwrap(), folder()));
         checked(&fields);

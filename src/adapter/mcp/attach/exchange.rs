@@ -18,9 +18,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::message::{self, Kind, Message, answers, chosen_version, refusal};
+use super::message::{self, Kind, Message, answers, chosen_version};
 use crate::{
     adapter::{
+        jsonrpc::error::{INTERNAL, refusal},
         mcp::source::{
             address::Address,
             http::{is_http_sse, streams::Bounded, target},
@@ -98,7 +99,7 @@ impl Server {
         out: &mpsc::Sender<String>,
     ) -> Result<(), Gone> {
         let is_opening = matches!(&message.kind, Kind::Request { method, .. } if method == "initialize");
-        let failed = |text: &str| refusal(Some(&message.id), message::INTERNAL, text);
+        let failed = |text: &str| refusal(Some(&message.id), INTERNAL, text).to_string();
         let response = match self.send(self.post(message)).await {
             Ok(response) => response,
             Err(gone) => {

@@ -1,23 +1,19 @@
-//! What HTTP needs to know of a message.
+//! Reads the parts of a JSON-RPC message that become HTTP headers.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
-use serde::{Deserialize, de::IgnoredAny};
-use serde_json::{Value as Json, json, value::RawValue};
+use serde::Deserialize;
+use serde_json::Value as Json;
 
-use crate::adapter::json::{
-    self, DocumentError,
-    head::{Head, as_id},
+use crate::adapter::{
+    json::{self, DocumentError},
+    jsonrpc::{
+        self,
+        error::{INVALID_REQUEST, SHAPE, code_of, refusal, unreadable},
+        head::{Head, as_id},
+        message::Parts,
+    },
 };
-
-/// The message is not JSON (JSON-RPC 2.0, section 5.1).
-const PARSE_ERROR: i32 = -32700;
-
-/// The message is not a request, notification or response.
-pub(super) const INVALID_REQUEST: i32 = -32600;
-
-/// The request could not be carried.
-pub(super) const INTERNAL: i32 = -32603;
 
 /// The key of the protocol version in the metadata of a request, from version 2026-07-28 on.
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -51,16 +47,10 @@ pub(super) enum Kind {
 impl Message {
     /// Reads a message, or returns the error to send.
     pub(super) fn read(text: Vec<u8>) -> Result<Self, String> {
-        let unreadable = |error: &DocumentError| {
-            let code = match error {
-                DocumentError::NotUtf8 { .. } | DocumentError::NotJson { .. } => PARSE_ERROR,
-                _ => INVALID_REQUEST,
-            };
-            Self::unreadable(Head::of(&text), code, &error.to_string())
-        };
-        let readable = json::message(&text).map_err(|error| unreadable(&error))?;
+        let refused = |error: &DocumentError| Self::unreadable(Head::of(&text), code_of(error), error);
+        let readable = jsonrpc::text(&text).map_err(|error| refused(&error))?;
         let json: Json = serde_json::from_str(&readable)
-            .map_err(|error| unreadable(&DocumentError::NotJson { reason: error.to_string() }))?;
+            .map_err(|error| refused(&DocumentError::NotJson { reason: error.to_string() }))?;
         let repaired = match readable {
             Cow::Borrowed(_) => None,
             Cow::Owned(readable) => Some(readable.into_bytes()),
@@ -76,9 +66,8 @@ impl Message {
             }
             (None, _) if json.get("result").is_some() || json.get("error").is_some() => Kind::Response,
             _ => {
-                let text = "not a JSON-RPC 2.0 request, notification or response";
                 let id = Some(&id).filter(|id| id.is_string() || id.is_number());
-                return Err(refusal(id, INVALID_REQUEST, text));
+                return Err(refusal(id, INVALID_REQUEST, SHAPE).to_string());
             }
         };
         let params = &json["params"];
@@ -87,10 +76,9 @@ impl Message {
         Ok(Self { text: repaired.unwrap_or(text), kind, id, version, name })
     }
 
-    /// Returns the error for a message that cannot be read. Only a request gets its id back.
-    pub(super) fn unreadable(head: Head<'_>, code: i32, reason: &str) -> String {
-        let id = head.id().filter(|_| head.has_method());
-        refusal(id.as_ref(), code, &format!("the message cannot be read: {reason}"))
+    /// Returns the error for a message that cannot be read.
+    pub(super) fn unreadable(head: Head<'_>, code: i64, reason: impl fmt::Display) -> String {
+        unreadable(head, code, &format!("the message cannot be read: {reason}")).to_string()
     }
 
     pub(super) fn method(&self) -> Option<&str> {
@@ -101,25 +89,9 @@ impl Message {
     }
 }
 
-/// Returns a JSON-RPC error. If the id is unknown it is left out: MCP does not allow null.
-pub(super) fn refusal(id: Option<&Json>, code: i32, text: &str) -> String {
-    let mut error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": text}});
-    if let Some(id) = id.filter(|id| !id.is_null()) {
-        error["id"] = id.clone();
-    }
-    error.to_string()
-}
-
 /// Returns whether a message of the server is the answer to this request, or an error that names no request.
 pub(super) fn answers(text: &str, id: &Json) -> bool {
-    #[derive(Deserialize)]
-    struct Answer<'a> {
-        #[serde(default, borrow)]
-        id: Option<&'a RawValue>,
-        method: Option<IgnoredAny>,
-        error: Option<IgnoredAny>,
-    }
-    let Ok(answer) = serde_json::from_str::<Answer<'_>>(text) else { return false };
+    let Ok(answer) = serde_json::from_str::<Parts<'_>>(text) else { return false };
     let named = answer.id.and_then(|it| as_id(it.get().as_bytes()));
     answer.method.is_none() && (named.as_ref() == Some(id) || answer.id.is_none() && answer.error.is_some())
 }
@@ -136,13 +108,8 @@ pub(super) fn addressed(text: String, id: &Json) -> String {
 
 /// Returns whether a message names this request.
 pub(super) fn names(text: &str, id: &Json) -> bool {
-    #[derive(Deserialize)]
-    struct Named<'a> {
-        #[serde(borrow)]
-        id: &'a RawValue,
-    }
-    let named = serde_json::from_str::<Named<'_>>(text);
-    named.is_ok_and(|named| as_id(named.id.get().as_bytes()).as_ref() == Some(id))
+    let named = serde_json::from_str::<Parts<'_>>(text).ok().and_then(|parts| parts.id);
+    named.is_some_and(|named| as_id(named.get().as_bytes()).as_ref() == Some(id))
 }
 
 /// Returns the protocol version that the server has chosen in its answer to `initialize`.
@@ -167,7 +134,10 @@ pub(super) fn line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::adapter::jsonrpc::error::PARSE;
 
     fn read(text: &str) -> Result<Message, String> {
         Message::read(text.as_bytes().to_vec())
@@ -183,7 +153,7 @@ mod tests {
         assert!(matches!(cancel.kind, Kind::Notification { cancels: Some(id), .. } if id == r#""a""#));
         assert!(matches!(read(r#"{"id":1,"result":{}}"#).unwrap().kind, Kind::Response));
         for (text, code) in [
-            ("{", PARSE_ERROR),
+            ("{", PARSE),
             ("[]", INVALID_REQUEST),
             ("7", INVALID_REQUEST),
             (r#"{"id":null,"method":"ping"}"#, INVALID_REQUEST),

@@ -12,18 +12,18 @@ use hyper::{
     body::{Body, Incoming},
     header,
 };
-use rmcp::{
-    model::ErrorCode,
-    transport::{StreamableHttpServerConfig, StreamableHttpService},
-};
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::{net::TcpListener, task::JoinSet};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     handler::Handler,
-    lines::{MAX_MESSAGE, parsed, refusal},
+    lines::{MAX_MESSAGE, parsed},
 };
-use crate::adapter::sink::{BoxError, READ, Reply, Room, Whole, is_too_long, reachable, serve, text};
-use tokio_util::sync::CancellationToken;
+use crate::adapter::{
+    jsonrpc::error::{INVALID_REQUEST, refusal},
+    sink::{BoxError, READ, Reply, Room, Whole, is_too_long, reachable, serve, text},
+};
 
 mod body;
 mod sessions;
@@ -213,8 +213,7 @@ where
             Ok(Request::from_parts(head, Whole::from(repaired)))
         }
         Err(error) => {
-            let error =
-                error.unwrap_or_else(|| refusal(ErrorCode::INVALID_REQUEST, None, "not a notification"));
+            let error = error.unwrap_or_else(|| refusal(None, INVALID_REQUEST, "not a notification"));
             let mut refused = text(StatusCode::BAD_REQUEST, &error.to_string());
             let json = header::HeaderValue::from_static("application/json");
             refused.headers_mut().insert(header::CONTENT_TYPE, json);

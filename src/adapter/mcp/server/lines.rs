@@ -4,11 +4,10 @@ use std::{borrow::Cow, io, time::Duration};
 
 use rmcp::{
     RoleServer,
-    model::{ClientJsonRpcMessage, ErrorCode, JsonRpcMessage, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage},
     transport::Transport,
 };
-use serde::{Deserialize, de::IgnoredAny};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     sync::{mpsc, oneshot},
@@ -16,9 +15,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::raw;
-use crate::adapter::{
-    json::{DocumentError, head::Head, message},
+use crate::adapter::jsonrpc::{
+    self,
+    error::{INVALID_REQUEST, SHAPE, code_of, refusal, unreadable},
+    head::Head,
     lines::{Line, Lines},
+    message::Parts,
 };
 
 /// The longest line that a host may send, in bytes: as a request over HTTP.
@@ -82,7 +84,7 @@ impl<R: AsyncRead + Unpin + Send> Connection<R> {
                 },
                 Line::TooLong { start, end, .. } => {
                     let text = format!("the message exceeds {MAX_MESSAGE} bytes");
-                    Some(unreadable(ErrorCode::INVALID_REQUEST, Head::of_ends(&start, &end), &text))
+                    Some(unreadable(Head::of_ends(&start, &end), INVALID_REQUEST, &text))
                 }
             };
             self.refusal = refusal.map(|refusal| refusal.to_string());
@@ -90,56 +92,23 @@ impl<R: AsyncRead + Unpin + Send> Connection<R> {
     }
 }
 
-/// The parts that tell a request from a notification and from an answer.
-#[derive(Deserialize)]
-struct Shape {
-    #[serde(default)]
-    id: Option<IgnoredAny>,
-    #[serde(default)]
-    method: Option<IgnoredAny>,
-    #[serde(default)]
-    result: Option<IgnoredAny>,
-    #[serde(default)]
-    error: Option<IgnoredAny>,
-}
-
 /// Parses a message. Returns its text, too, if that had to be repaired.
 ///
 /// # Errors
 /// The JSON-RPC error to send, or `None` for a notification or an answer, which get no response.
 pub(super) fn parsed(bytes: &[u8]) -> Result<(ClientJsonRpcMessage, Option<String>), Option<Json>> {
-    let text = message(bytes).map_err(|error| {
-        let code = match error {
-            DocumentError::NotUtf8 { .. } | DocumentError::NotJson { .. } => ErrorCode::PARSE_ERROR,
-            _ => ErrorCode::INVALID_REQUEST,
-        };
-        Some(unreadable(code, Head::of(bytes), &format!("the message cannot be read: {error}")))
+    let text = jsonrpc::text(bytes).map_err(|error| {
+        let reason = format!("the message cannot be read: {error}");
+        Some(unreadable(Head::of(bytes), code_of(&error), &reason))
     })?;
     let message = serde_json::from_str(&text).map_err(|_| {
-        let shape = serde_json::from_str::<Shape>(&text).ok();
-        let needs_none = shape.is_some_and(|it| {
-            it.method.is_some() && it.id.is_none()
-                || it.method.is_none() && (it.result.is_some() || it.error.is_some())
+        let needs_none = serde_json::from_str::<Parts<'_>>(&text).is_ok_and(|it| match it.method {
+            Some(_) => it.id.is_none(),
+            None => it.result.is_some() || it.error.is_some(),
         });
-        let text = "not a JSON-RPC 2.0 request, notification or response";
-        (!needs_none).then(|| refusal(ErrorCode::INVALID_REQUEST, Head::of(bytes).id(), text))
+        (!needs_none).then(|| refusal(Head::of(bytes).id().as_ref(), INVALID_REQUEST, SHAPE))
     })?;
     Ok((message, matches!(text, Cow::Owned(_)).then(|| text.into_owned())))
-}
-
-/// Returns the error for a message that cannot be read. Only a request gets its id back: the id of an answer may be that
-/// of another request.
-fn unreadable(code: ErrorCode, head: Head<'_>, text: &str) -> Json {
-    refusal(code, head.id().filter(|_| head.has_method()), text)
-}
-
-/// Returns a JSON-RPC error. If the id is unknown it is left out: MCP does not allow null, as JSON-RPC does.
-pub(super) fn refusal(code: ErrorCode, id: Option<Json>, text: &str) -> Json {
-    let mut error = json!({"jsonrpc": "2.0", "error": {"code": code.0, "message": text}});
-    if let Some(id) = id {
-        error["id"] = id;
-    }
-    error
 }
 
 impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Connection<R> {

@@ -15,11 +15,11 @@ use super::{
     Listed, Shared,
     connection::Live,
     elicitation::{self, Inputs},
-    requests::{Answer, Failure, Handover, MAX_RESULT, Requests},
+    requests::{Answer, Handover, MAX_RESULT, Requests, words_of},
 };
 use crate::{
     ErrorCode, Outcome, StopReason, ToolContext, ToolError, Value,
-    adapter::{json::value, mcp::CallToolResult},
+    adapter::{json::value, jsonrpc::failure::Failure, mcp::CallToolResult},
 };
 
 /// How often a server may ask for input during one call.
@@ -217,7 +217,7 @@ fn json_rpc_error(error: &Failure, tool: &str) -> ToolError {
         Some(INVALID_PARAMS) => ErrorCode::INVALID_PARAMETERS,
         _ => ErrorCode::EXECUTION_ERROR,
     };
-    ToolError::new(kind, error.words())
+    ToolError::new(kind, words_of(error))
 }
 
 fn not_sent(shared: &Shared) -> ToolError {

@@ -36,7 +36,7 @@ use super::{
     definition::Definition,
     elicitation::Handler,
     http::HttpClient,
-    requests::{Answer, HEADER_KEY, Handover, Requests},
+    requests::{Answer, HEADER_KEY, Handover, Requests, words_of},
     settings::{Bearer, Place},
     stdio::StdioTransport,
 };
@@ -358,7 +358,7 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
             }
             Ok(page)
         }
-        Ok(Ok(Answer::Error(error))) => Err(fail(format!("it lists no tools: {}", error.words()))),
+        Ok(Ok(Answer::Error(error))) => Err(fail(format!("it lists no tools: {}", words_of(&error)))),
         Ok(Ok(Answer::Unreadable(reason))) => Err(fail(format!("its tool list cannot be read: {reason}"))),
         Ok(Ok(Answer::TooLarge(size))) => Err(fail(format!("its tool list has {size} bytes"))),
         Ok(Ok(Answer::Ended(reason))) => Err(fail(format!("it lists no tools: {reason}"))),

@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     adapter::{
-        json::{head::Head, id::restored},
+        jsonrpc::{head::Head, id::restored},
         public_address::tls,
         words,
     },

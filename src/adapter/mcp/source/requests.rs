@@ -5,7 +5,6 @@
 //! answer. `rmcp` gets an empty result in its place, or what it needs to know of a list of tools.
 
 use std::{
-    borrow::Cow,
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -27,10 +26,12 @@ use super::{elicitation::ELICITATION, log};
 use crate::{
     Progress, ToolContext,
     adapter::{
-        json::{
-            self,
+        json,
+        jsonrpc::{
+            failure::Failure,
             head::{Head, MAX_ID, as_id},
             id::carried,
+            message::Parts,
         },
         words,
     },
@@ -46,11 +47,8 @@ pub(super) const OWN_METHOD: &str = "toolbridge:";
 /// The largest message of a server, in bytes: such a result, and half as much for what else stands in its message.
 pub(in crate::adapter::mcp) const MAX_MESSAGE: usize = 24 << 20;
 
-/// The largest data of an error, in bytes.
-const MAX_DATA: usize = 64 << 10;
-
-/// The longest code of an error that is a text, in bytes.
-const MAX_CODE: usize = 64;
+/// The longest id of a message in a failure, in bytes.
+const MAX_SHOWN_ID: usize = 64;
 
 /// The largest answer to a request of `rmcp`'s own, in bytes: what a server says of itself. `rmcp` builds all of it.
 const MAX_OWN: usize = 1 << 20;
@@ -104,7 +102,7 @@ impl Answer {
     /// Says what is wrong with an answer that is no result.
     fn words(&self) -> String {
         match self {
-            Self::Error(failure) => failure.words(),
+            Self::Error(failure) => words_of(failure),
             Self::Unreadable(reason) => reason.clone(),
             Self::TooLarge(size) => format!("it has {size} bytes; the limit is {MAX_MESSAGE}"),
             Self::Ended(reason) => reason.to_string(),
@@ -113,59 +111,20 @@ impl Answer {
     }
 }
 
-/// A JSON-RPC error. Programs write codes that are texts, and errors that are texts as a whole.
-#[derive(Debug, Default)]
-pub(super) struct Failure {
-    /// The code, if it is a number.
-    pub(super) code: Option<i64>,
-    /// The code in the server's form.
-    pub(super) shown_code: String,
-    pub(super) message: String,
-    /// The text of its data, up to [`MAX_DATA`].
-    pub(super) data: Option<String>,
-}
-
-impl Failure {
-    fn read(error: Option<&RawValue>) -> Self {
-        let Some(error) = error else { return Self::default() };
-        let parts = Some(error.get()).filter(|it| it.starts_with('{'));
-        let parts = parts.and_then(|it| serde_json::from_str::<ErrorParts<'_>>(it).ok()).unwrap_or_default();
-        let shown_code = parts.code.map(|code| text_of(code).unwrap_or_else(|| code.get().to_owned()));
-        Self {
-            code: parts.code.and_then(|code| serde_json::from_str(code.get()).ok()),
-            shown_code: words::line(prefix(&shown_code.unwrap_or_default(), MAX_CODE)),
-            message: parts.message.and_then(text_of).or_else(|| said(error)).unwrap_or_default(),
-            data: parts.data.map(RawValue::get).filter(|it| it.len() <= MAX_DATA).map(str::to_owned),
-        }
-    }
-
-    /// Returns the server's words, and the code.
-    pub(super) fn words(&self) -> String {
-        let data = self.data.as_deref().and_then(|data| json::value(data).ok());
-        let words = words::of_rpc(&self.message, data.as_ref());
-        let words = words.unwrap_or_else(|| "the MCP server gave no reason".to_owned());
-        if self.shown_code.is_empty() { words } else { format!("{words} (MCP error {})", self.shown_code) }
-    }
-
-    /// Returns the error for `rmcp`.
-    fn to_rmcp(&self, id: RequestId) -> ServerJsonRpcMessage {
-        let code =
-            self.code.and_then(|code| i32::try_from(code).ok()).map_or(McpCode::INTERNAL_ERROR, McpCode);
-        JsonRpcMessage::error(ErrorData::new(code, words::line(&self.message), None), Some(id))
+/// Returns the words of an error of a server, and its code.
+pub(super) fn words_of(failure: &Failure) -> String {
+    let words = failure.said().unwrap_or_else(|| "the MCP server gave no reason".to_owned());
+    match &*failure.shown_code {
+        "" => words,
+        code => format!("{words} (MCP error {code})"),
     }
 }
 
-/// Returns the text of a value that is one, up to [`MAX_DATA`]. A blank one says nothing.
-fn text_of(value: &RawValue) -> Option<String> {
-    let text = Some(value.get()).filter(|it| it.starts_with('"'))?;
-    let read = |text: &str| json::value(text).ok()?.as_str().map(|it| prefix(it, MAX_DATA).to_owned());
-    read(text).filter(|it| !it.trim().is_empty())
-}
-
-/// Returns what an error says that has no message.
-fn said(error: &RawValue) -> Option<String> {
-    let text = Some(error.get()).filter(|it| it.len() <= MAX_DATA)?;
-    words::reason_of(&json::value(text).ok()?)
+/// Returns an error of a server for `rmcp`.
+fn to_rmcp(failure: &Failure, id: RequestId) -> ServerJsonRpcMessage {
+    let code =
+        failure.code.and_then(|code| i32::try_from(code).ok()).map_or(McpCode::INTERNAL_ERROR, McpCode);
+    JsonRpcMessage::error(ErrorData::new(code, words::line(&failure.message), None), Some(id))
 }
 
 /// What waits for the answer of a request.
@@ -246,33 +205,14 @@ enum Own {
     Other,
 }
 
-/// The parts of a message. Nothing below them is read.
-#[derive(Deserialize)]
-struct Parts<'a> {
-    #[serde(default, borrow)]
-    jsonrpc: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    params: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    result: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    error: Option<&'a RawValue>,
-}
-
-impl Parts<'_> {
-    /// Returns the id, if there is one.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    fn id(&self) -> Result<Option<RequestId>, String> {
-        let Some(id) = self.id else { return Ok(None) };
-        let read = as_id(id.get().as_bytes()).and_then(|id| serde_json::from_value(carried(id)).ok());
-        read.map(Some).ok_or_else(|| format!("its id is not a number or a text of at most {MAX_ID} bytes"))
-    }
+/// Returns the id of a message, if there is one.
+///
+/// # Errors
+/// What is wrong with it.
+fn id_of(parts: &Parts<'_>) -> Result<Option<RequestId>, String> {
+    let Some(id) = parts.id else { return Ok(None) };
+    let read = as_id(id.get().as_bytes()).and_then(|id| serde_json::from_value(carried(id)).ok());
+    read.map(Some).ok_or_else(|| format!("its id is not a number or a text of at most {MAX_ID} bytes"))
 }
 
 #[derive(Deserialize)]
@@ -282,16 +222,6 @@ struct ProgressParts {
     progress: f64,
     total: Option<f64>,
     message: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-struct ErrorParts<'a> {
-    #[serde(default, borrow)]
-    code: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    message: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    data: Option<&'a RawValue>,
 }
 
 impl Requests {
@@ -442,7 +372,7 @@ impl Requests {
         if parts.jsonrpc.as_deref() != Some("2.0") {
             return unreadable("it is not a message of JSON-RPC 2.0".to_owned());
         }
-        let id = match parts.id() {
+        let id = match id_of(&parts) {
             Ok(id) => id,
             Err(reason) => return unreadable(reason),
         };
@@ -450,8 +380,8 @@ impl Requests {
             (Some(method), None) => Ok(self.notification(server, method, &parts, text)),
             (Some(method), Some(id)) => Ok(Some(request(method, &parts, id))),
             (None, Some(id)) => Ok(self.answer(&id, &parts)),
-            (None, None) => Ok(match parts.error {
-                Some(error) => self.unnamed(server, Answer::Error(Failure::read(Some(error))), of),
+            (None, None) => Ok(match not_null(parts.error) {
+                Some(error) => self.unnamed(server, Answer::Error(Failure::read(error)), of),
                 None => self.ignore(&self.ignored.stale),
             }),
         }
@@ -468,7 +398,7 @@ impl Requests {
         if answers().any(|part| part.id.is_none()) {
             return self.unnamed(server, answer(), of);
         }
-        let asked = |part: &Parts<'_>| lock(&self.open).asked(&part.id().ok()??);
+        let asked = |part: &Parts<'_>| lock(&self.open).asked(&id_of(part).ok()??);
         let ended: Vec<_> = answers().filter_map(asked).filter_map(|id| self.settle(id, answer())).collect();
         ended.into_iter().next()
     }
@@ -502,7 +432,7 @@ impl Requests {
             (Some(_), answer) => {
                 let message = answer.words();
                 self.fail(format!("its answer cannot be read: {message}"));
-                Some(Failure { message, ..Failure::default() }.to_rmcp(id))
+                Some(to_rmcp(&Failure::of(message), id))
             }
         }
     }
@@ -528,7 +458,7 @@ impl Requests {
             open.own.remove(&own);
             let message = format!("it answers with ids that were not asked ({} for {own})", shown(id));
             self.fail(message.clone());
-            return Some(Failure { message, ..Failure::default() }.to_rmcp(own));
+            return Some(to_rmcp(&Failure::of(message), own));
         };
         open.has_matched = true;
         if let Some(own) = open.own.remove(&id) {
@@ -540,10 +470,10 @@ impl Requests {
         }
         let expected = open.remove(&id)?;
         drop(open);
-        let answer = match parts.result {
+        let answer = match not_null(parts.result) {
             Some(result) if result.get().len() > MAX_RESULT => Answer::TooLarge(result.get().len()),
             Some(result) => Answer::Result(result.get().to_owned()),
-            None => Answer::Error(Failure::read(parts.error)),
+            None => Answer::Error(parts.error.map(Failure::read).unwrap_or_default()),
         };
         let tools = match &answer {
             Answer::Result(result) if expected.call.is_none() => annotated(result),
@@ -557,8 +487,9 @@ impl Requests {
 
     /// Returns the answer to a request of `rmcp`'s own. Of the message, `rmcp` gets no more than the result.
     fn own_answer(&self, own: Own, id: RequestId, parts: &Parts<'_>) -> ServerJsonRpcMessage {
-        let Some(result) = parts.result else {
-            return self.refused(own, &Failure::read(parts.error), id);
+        let Some(result) = not_null(parts.result) else {
+            let failure = parts.error.map(Failure::read).unwrap_or_default();
+            return self.refused(own, &failure, id);
         };
         let read = own_result(own, result).and_then(|text| {
             let number = serde_json::to_string(&id).unwrap_or_default();
@@ -573,7 +504,7 @@ impl Requests {
                 let method = if own == Own::Initialize { " to `initialize`" } else { "" };
                 let message = words::line(&format!("its answer{method} {reason}"));
                 self.fail(message.clone());
-                Failure { message, ..Failure::default() }.to_rmcp(id)
+                to_rmcp(&Failure::of(message), id)
             }
         }
     }
@@ -581,9 +512,9 @@ impl Requests {
     /// Returns the error that the server answers to a request of `rmcp`'s own.
     fn refused(&self, own: Own, failure: &Failure, id: RequestId) -> ServerJsonRpcMessage {
         if own == Own::Initialize {
-            self.fail(format!("it refuses `initialize`: {}", failure.words()));
+            self.fail(format!("it refuses `initialize`: {}", words_of(failure)));
         }
-        failure.to_rmcp(id)
+        to_rmcp(failure, id)
     }
 
     fn notification(
@@ -680,6 +611,11 @@ impl Open {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotAMessage;
 
+/// Returns a member that says something.
+fn not_null(member: Option<&RawValue>) -> Option<&RawValue> {
+    member.filter(|it| it.get() != "null")
+}
+
 /// Returns whether a text is a batch of messages.
 fn is_batch(text: &[u8]) -> bool {
     let start = &text[..text.len().min(MAX_BATCH_START)];
@@ -745,7 +681,7 @@ const INITIALIZE: [(&str, IsRight); 5] = [
 
 /// Returns an id as JSON.
 fn shown(id: &RequestId) -> String {
-    words::line(prefix(&serde_json::to_string(id).unwrap_or_default(), MAX_CODE))
+    words::line(prefix(&serde_json::to_string(id).unwrap_or_default(), MAX_SHOWN_ID))
 }
 
 /// Returns the answer to the question for versions. A server that does not know the question may answer anything.
@@ -902,7 +838,7 @@ mod tests {
             (json!({}), "the MCP server gave no reason"),
         ] {
             let raw = serde_json::value::to_raw_value(&error).unwrap();
-            assert_eq!(Failure::read(Some(&raw)).words(), says, "{error}");
+            assert_eq!(words_of(&Failure::read(&raw)), says, "{error}");
         }
     }
 

@@ -16,8 +16,9 @@ use tokio::{
 };
 
 use super::requests::{Answer, MAX_MESSAGE, Requests};
-use crate::adapter::{
-    json::{head::Head, id::restored},
+use crate::adapter::jsonrpc::{
+    head::Head,
+    id::restored,
     lines::{Line, Lines},
 };
 

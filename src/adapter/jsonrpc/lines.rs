@@ -15,7 +15,7 @@ const KEPT: usize = 64 << 10;
 
 /// A line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(in crate::adapter) enum Line {
     /// Without its newline.
     Text(Vec<u8>),
     /// Over the limit: its size in bytes, its start and its end.
@@ -23,7 +23,7 @@ pub(super) enum Line {
 }
 
 /// Reads lines.
-pub(super) struct Lines<R> {
+pub(in crate::adapter) struct Lines<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
     /// The size of the line so far.
@@ -32,7 +32,7 @@ pub(super) struct Lines<R> {
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    pub(super) fn new(reader: R, limit: usize) -> Self {
+    pub(in crate::adapter) fn new(reader: R, limit: usize) -> Self {
         Self { reader: BufReader::with_capacity(KEPT, reader), line: Vec::new(), size: 0, limit }
     }
 
@@ -43,7 +43,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     ///
     /// # Cancel safety
     /// Safe: what was read of a line is kept.
-    pub(super) async fn next(&mut self) -> io::Result<Option<Line>> {
+    pub(in crate::adapter) async fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
             let available = self.reader.fill_buf().await?;
             if available.is_empty() {

@@ -1,12 +1,10 @@
 //! The ids of requests.
 
-#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+#[cfg(all(feature = "mcp", unix))]
 pub(in crate::adapter) use carry::{carried, restored};
 
-use super::{
-    DocumentError,
-    head::{Head, MAX_ID},
-};
+use super::head::{Head, MAX_ID};
+use crate::adapter::json::DocumentError;
 
 impl<'a> Head<'a> {
     /// Creates the head of a message of which all is known.
@@ -31,7 +29,7 @@ pub(super) fn check(message: &str) -> Result<(), DocumentError> {
     }
 }
 
-#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+#[cfg(all(feature = "mcp", unix))]
 mod carry {
     use std::borrow::Cow;
 
@@ -70,7 +68,7 @@ mod tests {
         assert_eq!(check(&message(size)), Err(DocumentError::LongId { size, limit }));
     }
 
-    #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+    #[cfg(all(feature = "mcp", unix))]
     #[test]
     fn id_that_no_crate_holds_is_restored() {
         use serde_json::{Value as Json, json};

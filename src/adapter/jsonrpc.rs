@@ -1,0 +1,65 @@
+//! JSON-RPC 2.0 as other systems speak it: ACP and MCP.
+//!
+//! The crates of these protocols have queues without a limit, lose the members that they do not know, and refuse messages
+//! that real programs write. So the messages, and the limits, are read here.
+//!
+//! - [`message`]: the parts of a message, as text.
+//! - [`head`] and [`id`]: the id of a message, also of one that cannot be read.
+//! - [`error`] and [`failure`]: the errors of this side, and those of the other side.
+//! - [`lines`]: lines of a byte stream, with a limit on their length.
+//! - [`reader`] and [`peer`]: one side of a connection, with one message a line.
+
+pub(super) mod error;
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+pub(super) mod failure;
+pub(super) mod head;
+pub(super) mod id;
+pub(super) mod lines;
+#[cfg(all(feature = "acp", unix))]
+pub(super) mod memory;
+pub(super) mod message;
+#[cfg(all(feature = "acp", unix))]
+pub(super) mod peer;
+#[cfg(all(feature = "acp", unix))]
+pub(super) mod reader;
+
+use std::borrow::Cow;
+
+use super::json::{DocumentError, checked};
+use crate::value::without_mark;
+
+/// Returns a message of another program as a text that every JSON reader takes. Nothing is built of it.
+///
+/// # Errors
+/// Any [`DocumentError`] but `NotAnObject`.
+pub(super) fn text(bytes: &[u8]) -> Result<Cow<'_, str>, DocumentError> {
+    let text =
+        std::str::from_utf8(bytes).map_err(|error| DocumentError::NotUtf8 { offset: error.valid_up_to() })?;
+    let text = without_mark(text);
+    id::check(text)?;
+    checked(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_that_cannot_be_read_is_refused_with_its_reason() {
+        let many = format!("[{}0]", "0,".repeat(DocumentError::MAX_VALUES));
+        let deep = "[".repeat(DocumentError::MAX_DEPTH + 1);
+        let long = format!("{{\"id\": \"{}\"}}", "x".repeat(255));
+        for (bytes, says) in [
+            (&b"{\"a\": \"\xff\"}"[..], "is not UTF-8, from byte 7 on"),
+            (b"{\"a\": tru}", "is not JSON"),
+            (deep.as_bytes(), "121 levels deep; the limit is 120"),
+            (many.as_bytes(), "250002 values; the limit is 250000"),
+            (long.as_bytes(), "the id of the message has 257 bytes; the limit is 256"),
+        ] {
+            let error = text(bytes).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        assert_eq!(text("\u{feff}{}".as_bytes()).unwrap(), "{}");
+        assert_eq!(text(br#"{"a": ["\ud83d", 1e999]}"#).unwrap(), r#"{"a": ["\ufffd", "1e999"]}"#);
+    }
+}

@@ -1,0 +1,70 @@
+//! The errors that this side answers with.
+
+#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+use serde_json::{Value as Json, json};
+
+#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+use super::head::Head;
+#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+use crate::adapter::json::DocumentError;
+
+/// The message is not JSON.
+pub(in crate::adapter) const PARSE: i64 = -32_700;
+
+/// The message is not a request, notification or response, or exceeds a limit.
+pub(in crate::adapter) const INVALID_REQUEST: i64 = -32_600;
+
+/// The method is not offered.
+#[cfg(all(feature = "acp", unix))]
+pub(in crate::adapter) const METHOD_NOT_FOUND: i64 = -32_601;
+
+/// The parameters are invalid.
+#[cfg(all(feature = "acp", unix))]
+pub(in crate::adapter) const INVALID_PARAMS: i64 = -32_602;
+
+/// The request could not be handled.
+pub(in crate::adapter) const INTERNAL: i64 = -32_603;
+
+/// What is wrong with a JSON text that is no message.
+pub(in crate::adapter) const SHAPE: &str = "not a JSON-RPC 2.0 request, notification or response";
+
+/// Returns the code for a message that cannot be read, for this reason.
+#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+pub(in crate::adapter) fn code_of(error: &DocumentError) -> i64 {
+    match error {
+        DocumentError::NotUtf8 { .. } | DocumentError::NotJson { .. } => PARSE,
+        _ => INVALID_REQUEST,
+    }
+}
+
+/// Returns the error for a message that cannot be read. Only a request gets its id back: the id of an answer may be that of
+/// another request.
+#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+pub(in crate::adapter) fn unreadable(head: Head<'_>, code: i64, text: &str) -> Json {
+    refusal(head.id().filter(|_| head.has_method()).as_ref(), code, text)
+}
+
+/// Returns an error. If the id is unknown it is left out: MCP does not allow null, as JSON-RPC does.
+#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+pub(in crate::adapter) fn refusal(id: Option<&Json>, code: i64, text: &str) -> Json {
+    let mut error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": text}});
+    if let Some(id) = id.filter(|id| !id.is_null()) {
+        error["id"] = id.clone();
+    }
+    error
+}
+
+/// An error that this side answers with.
+#[cfg(all(feature = "acp", unix))]
+#[derive(Debug)]
+pub(in crate::adapter) struct RpcError {
+    pub(in crate::adapter) code: i64,
+    pub(in crate::adapter) message: String,
+}
+
+#[cfg(all(feature = "acp", unix))]
+impl RpcError {
+    pub(in crate::adapter) fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
