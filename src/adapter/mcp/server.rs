@@ -34,6 +34,7 @@ pub use http::McpListener;
 
 use handler::Handler;
 use lines::Connection;
+use raw::Opened;
 
 /// Serves the tools of the assistant's room as an MCP server.
 ///
@@ -176,7 +177,7 @@ async fn connection<R>(
 where
     R: AsyncRead + Send + Unpin + 'static,
 {
-    let running = match serve_server_with_ct(handler, transport, stop).await {
+    let running = match serve_server_with_ct(Opened(handler), transport, stop).await {
         Ok(running) => running,
         // The host left before it asked for anything, or this side stopped.
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => return Ok(()),

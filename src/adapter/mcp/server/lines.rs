@@ -14,7 +14,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::raw;
 use crate::adapter::jsonrpc::{
     self,
     error::{INVALID_REQUEST, SHAPE, code_of, refusal, unreadable},
@@ -125,7 +124,6 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Connection<R> {
         let out = self.out.clone();
         async move {
             let text = serde_json::to_string(&message)?;
-            let text = raw::unwrapped(&text).unwrap_or(text);
             let (written, is_written) = oneshot::channel();
             let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
             out.send((text, Some(written))).await.map_err(|_| gone())?;
