@@ -15,12 +15,12 @@ pub mod orchestrate;
 mod patch;
 #[cfg(any(feature = "mcp-server", all(feature = "mcp", unix), all(feature = "rap", unix)))]
 mod pattern;
-#[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
-mod public_address;
 #[cfg(all(feature = "rap", unix))]
 pub mod rap;
 #[cfg(any(feature = "mcp-server", all(feature = "rap", unix)))]
 mod sink;
+#[cfg(any(feature = "mcp-server", all(any(feature = "mcp", feature = "rap"), unix)))]
+mod web;
 #[cfg(all(any(feature = "acp", feature = "mcp", feature = "rap"), unix))]
 mod words;
 

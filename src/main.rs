@@ -9,7 +9,7 @@ use toolbridge as value;
 mod cli;
 
 // The library compiles these files as well.
-#[path = "adapter/sink/connections.rs"]
+#[path = "adapter/web/connections.rs"]
 #[allow(dead_code, reason = "a connection of the development server carries one request")]
 mod connections;
 #[path = "transport/livekit/path/crypto.rs"]

@@ -46,9 +46,7 @@
 
 mod address;
 mod document;
-mod listen;
 mod result;
-mod secret;
 mod server;
 mod source;
 

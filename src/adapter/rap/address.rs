@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use url::{Host, Url};
 
 use crate::{
-    adapter::public_address::{is_localhost, is_public, tls},
+    adapter::web::public_address::{is_localhost, is_public, tls},
     transport::tls_error::cause,
 };
 
@@ -554,7 +554,7 @@ mod tests {
 
     #[tokio::test]
     async fn sec_a2_guarded_request_goes_through_no_proxy() {
-        use crate::adapter::public_address::{PROXY, passes_with_proxy};
+        use crate::adapter::web::public_address::{PROXY, passes_with_proxy};
 
         let Some(port) =
             std::env::var(PROXY).ok().and_then(|proxy| proxy.rsplit_once(':')?.1.parse::<u16>().ok())

@@ -13,13 +13,16 @@ use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::{
-    address::{NamedHost, Outgoing, host_in},
-    secret::random_text,
-};
+use super::address::{NamedHost, Outgoing, host_in};
 use crate::{
     Assistant,
-    adapter::sink::{Filter, Room, reachable, serve as serve_http},
+    adapter::{
+        sink::{Filter, Room},
+        web::{
+            secret::random_text,
+            server::{reachable, serve as serve_http},
+        },
+    },
 };
 
 mod call;

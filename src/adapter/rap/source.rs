@@ -30,17 +30,19 @@ use tokio::{
     time::timeout,
 };
 
-pub use self::{counts::RapCounts, error::RapError, file::from_file, settings::RapToolset};
 use self::{
+    callback::Callbacks,
     inbox::Inbox,
     manifest::{LeftOut, Listed, Manifest},
     requests::{Requests, Server},
     settings::is_exposed,
 };
-use super::{address::host_in, listen::Listener, secret::random_text};
+pub use self::{counts::RapCounts, error::RapError, file::from_file, settings::RapToolset};
+use super::address::host_in;
 use crate::{
     Consent, ErrorCode, NameMap, NameRules, Outcome, Progress, SourceHealth, Tool, ToolContext, ToolError,
     ToolName, ToolOptions, ToolSource, Value,
+    adapter::web::{listen::Listener, secret::random_text},
     tool::source::{left_out_note, renamed_note},
 };
 
@@ -133,8 +135,9 @@ async fn start(settings: RapToolset) -> Result<RapTools, RapError> {
         Some(requests) => requests.check(url).map(|_| ()).map_err(|error| error.to_string()),
         None => Err("the toolset is not read yet".to_owned()),
     };
-    let routes = callback::routes(Arc::clone(&inbox), Box::new(check));
-    let listener = Listener::start(address, routes).await.map_err(io_failed)?;
+    let callbacks = Arc::new(Callbacks::new(Arc::clone(&inbox), Box::new(check)));
+    let answer = move |request| Arc::clone(&callbacks).answer(request);
+    let listener = Listener::start(address, answer).await.map_err(io_failed)?;
     let callback = match &settings.callback_url {
         Some(url) => url.trim_end_matches('/').to_owned(),
         None => format!("http://{}", listener.address()),

@@ -1,44 +1,37 @@
-//! An HTTP listener within limits, which serves the routes of an `axum` router.
+//! An HTTP listener within limits.
 
 use std::{io, net::SocketAddr};
 
-use axum::Router;
-use hyper::service::Service as _;
-use hyper_util::service::TowerToHyperService;
+use hyper::{Request, Response, body::Incoming};
 use tokio::{net::TcpListener, task::JoinSet};
 
-use crate::adapter::sink::serve;
+use super::server::{Reply, serve};
 
 /// A listener and the task that serves its connections. Dropping it ends both.
-pub(super) struct Listener {
+pub(in crate::adapter) struct Listener {
     address: SocketAddr,
     _task: JoinSet<()>,
 }
 
 impl Listener {
-    /// Binds the address, and serves the routes there.
+    /// Binds the address, and answers the requests there.
     ///
     /// # Errors
     /// The address cannot be bound.
-    pub(super) async fn start(address: SocketAddr, routes: Router) -> io::Result<Self> {
+    pub(in crate::adapter) async fn start<A, F>(address: SocketAddr, answer: A) -> io::Result<Self>
+    where
+        A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+        F: Future<Output = Response<Reply>> + Send + 'static,
+    {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let routes = TowerToHyperService::new(routes);
         let mut task = JoinSet::new();
-        task.spawn(serve(listener, "RAP", move |request| {
-            let answered = routes.call(request);
-            async move {
-                match answered.await {
-                    Ok(response) => response,
-                    Err(never) => match never {},
-                }
-            }
-        }));
+        task.spawn(serve(listener, "RAP", answer));
         Ok(Self { address, _task: task })
     }
 
     /// Returns the address, with the port that the system has chosen for port 0.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(in crate::adapter) fn address(&self) -> SocketAddr {
         self.address
     }
 }

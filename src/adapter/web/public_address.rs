@@ -13,7 +13,7 @@ const AZURE: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
 ///
 /// Source: the registries of special addresses, <https://www.iana.org/assignments/iana-ipv4-special-registry> and
 /// <https://www.iana.org/assignments/iana-ipv6-special-registry>.
-pub(super) fn is_public(ip: IpAddr) -> bool {
+pub(in crate::adapter) fn is_public(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => is_public_v4(ip),
         IpAddr::V6(ip) => is_public_v6(ip),
@@ -48,7 +48,7 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
 }
 
 /// Returns whether a host name stands for this machine (RFC 6761).
-pub(super) fn is_localhost(name: &str) -> bool {
+pub(in crate::adapter) fn is_localhost(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
 }

@@ -244,6 +244,21 @@ impl Body for Whole {
     }
 }
 
+/// Returns whether the body of a message is declared as JSON.
+#[cfg(all(feature = "rap", unix))]
+pub(in crate::adapter) fn is_json(headers: &header::HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+}
+
+/// Refuses the method of a request. `methods` are those of its path.
+#[cfg(all(feature = "rap", unix))]
+pub(in crate::adapter) fn not_allowed(methods: &'static str) -> Response<Reply> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "");
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+    response
+}
+
 /// Returns a response with a text.
 pub(in crate::adapter) fn text(status: StatusCode, text: &str) -> Response<Reply> {
     let body: Reply = Box::pin(Whole(Some(Bytes::copy_from_slice(text.as_bytes()))));

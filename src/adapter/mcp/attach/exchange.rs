@@ -27,7 +27,7 @@ use crate::{
             http::{is_http_sse, streams::Bounded, target},
             requests::MAX_MESSAGE,
         },
-        public_address::tls,
+        web::public_address::tls,
         words,
     },
     transport::tls_error::cause,

@@ -22,16 +22,18 @@ use super::{
 };
 use crate::adapter::{
     jsonrpc::error::{INVALID_REQUEST, refusal},
-    sink::{BoxError, READ, Reply, Room, Whole, is_too_long, reachable, serve, text},
+    sink::Room,
+    web::{
+        secret::Token,
+        server::{BoxError, READ, Reply, Whole, is_too_long, reachable, serve, text},
+    },
 };
 
 mod body;
 mod sessions;
-mod token;
 
 use body::unwrapping;
 use sessions::Sessions;
-use token::Token;
 
 /// The path of the server.
 const PATH: &str = "/mcp";

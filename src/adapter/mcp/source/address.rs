@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, sync::Arc};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-use crate::adapter::public_address::{is_localhost, is_public};
+use crate::adapter::web::public_address::{is_localhost, is_public};
 
 /// Why an address cannot be used. It names the host alone.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

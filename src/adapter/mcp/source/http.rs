@@ -38,7 +38,7 @@ use super::{
 use crate::{
     adapter::{
         jsonrpc::{head::Head, id::restored},
-        public_address::tls,
+        web::public_address::tls,
         words,
     },
     transport::{redirect, tls_error::cause},
@@ -542,7 +542,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::adapter::public_address::{PROXY, passes_with_proxy};
+    use crate::adapter::web::public_address::{PROXY, passes_with_proxy};
 
     fn client(url: &str, bearer: Option<&str>) -> HttpClient {
         let address = Address::read(url).unwrap();

@@ -19,9 +19,9 @@ use super::{
     manifest::manifest,
     table::Accepted,
 };
-use crate::adapter::{
-    rap::secret::{Digest, DigestKey},
-    sink::{READ, Reply, Whole, is_too_long, text},
+use crate::adapter::web::{
+    secret::{Digest, DigestKey},
+    server::{READ, Reply, Whole, is_json, is_too_long, not_allowed, text},
 };
 
 /// The longest request, in bytes. It holds the arguments of one call.
@@ -156,9 +156,7 @@ async fn read(request: Request<Incoming>) -> Result<Whole, Response<Reply>> {
     if request.method() != Method::POST {
         return Err(not_allowed("POST"));
     }
-    let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok());
-    let media_type = content_type.and_then(|it| it.split(';').next()).unwrap_or_default().trim();
-    if !media_type.eq_ignore_ascii_case("application/json") {
+    if !is_json(request.headers()) {
         return Err(text(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the content type is not application/json"));
     }
     match timeout(READ, Whole::read(request.into_body(), MAX_REQUEST)).await {
@@ -178,12 +176,6 @@ fn unknown() -> Response<Reply> {
 
 fn refused(why: &str) -> Response<Reply> {
     text(StatusCode::BAD_REQUEST, why)
-}
-
-fn not_allowed(methods: &'static str) -> Response<Reply> {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "");
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
-    response
 }
 
 /// Runtimes try again after this status.

@@ -13,16 +13,10 @@
 //! | 429 | the call has sent too many messages |
 //! | 503 | too many large bodies are read at once, or the room takes no report now; the tool sends it again |
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
-use axum::{
-    Router,
-    body::{Body, to_bytes},
-    extract::{Path, Request, State},
-    http::{HeaderMap, StatusCode, header},
-    response::{IntoResponse as _, Response},
-    routing::post,
-};
+use bytes::Bytes;
+use hyper::{Method, Request, Response, StatusCode, body::Body, header};
 use tokio::{
     sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     task::spawn_blocking,
@@ -30,6 +24,7 @@ use tokio::{
 };
 
 use super::inbox::{CALL_BODIES, Inbox, Refusal};
+use crate::adapter::web::server::{BoxError, READ, Reply, Whole, is_json, is_too_long, not_allowed, text};
 
 /// The path of callbacks, before the token.
 pub(super) const PATH: &str = "/rap/cb";
@@ -50,13 +45,10 @@ const CUT: &str = "[callback]";
 /// One unit of a body, in bytes.
 const UNIT: usize = 1 << 20;
 
-/// The longest time that a body may take, and that it may wait for others.
-const READ: Duration = Duration::from_secs(30);
-
 /// Decides whether the answer to a choice may be sent to an address.
 pub(super) type CheckAddress = dyn Fn(&str) -> Result<(), String> + Send + Sync;
 
-struct Callbacks {
+pub(super) struct Callbacks {
     inbox: Arc<Inbox>,
     check: Box<CheckAddress>,
     bodies: Semaphore,
@@ -64,28 +56,37 @@ struct Callbacks {
     turn: Mutex<()>,
 }
 
-/// Returns the routes of callbacks.
-pub(super) fn routes(inbox: Arc<Inbox>, check: Box<CheckAddress>) -> Router {
-    let callbacks = Callbacks { inbox, check, bodies: Semaphore::new(BODIES as usize), turn: Mutex::new(()) };
-    Router::new().route(&format!("{PATH}/{{token}}"), post(receive)).with_state(Arc::new(callbacks))
-}
-
-async fn receive(
-    State(callbacks): State<Arc<Callbacks>>,
-    Path(token): Path<String>,
-    request: Request,
-) -> Response {
-    match callbacks.receive(&token, request).await {
-        Ok(()) => StatusCode::OK.into_response(),
-        Err(Refused(status, text)) => (status, format!("{text}\n")).into_response(),
-    }
-}
-
 /// A message that is not accepted: the status, and a line about it.
 struct Refused(StatusCode, String);
 
 impl Callbacks {
-    async fn receive(self: &Arc<Self>, token: &str, request: Request) -> Result<(), Refused> {
+    pub(super) fn new(inbox: Arc<Inbox>, check: Box<CheckAddress>) -> Self {
+        Self { inbox, check, bodies: Semaphore::new(BODIES as usize), turn: Mutex::new(()) }
+    }
+
+    /// Answers a request. Of another path than `/rap/cb/{token}` nothing is known.
+    pub(super) async fn answer<B>(self: Arc<Self>, request: Request<B>) -> Response<Reply>
+    where
+        B: Body<Data = Bytes, Error: Into<BoxError>>,
+    {
+        let path = request.uri().path().to_owned();
+        let token = path.strip_prefix(PATH).and_then(|it| it.strip_prefix('/'));
+        let Some(token) = token.filter(|it| !it.is_empty() && !it.contains('/')) else {
+            return text(StatusCode::NOT_FOUND, "");
+        };
+        if request.method() != Method::POST {
+            return not_allowed("POST");
+        }
+        match self.receive(token, request).await {
+            Ok(()) => text(StatusCode::OK, ""),
+            Err(Refused(status, reason)) => text(status, &format!("{reason}\n")),
+        }
+    }
+
+    async fn receive<B>(self: &Arc<Self>, token: &str, request: Request<B>) -> Result<(), Refused>
+    where
+        B: Body<Data = Bytes, Error: Into<BoxError>>,
+    {
         // Before the body is read: a stranger costs nothing but a look at its token.
         let (call, share) = self.inbox.admit(token).map_err(refused)?;
         if !is_json(request.headers()) {
@@ -112,11 +113,14 @@ impl Callbacks {
     }
 
     /// Reads a body within the memory of its call, `share`, and that of all calls.
-    async fn read(
+    async fn read<B>(
         &self,
-        request: Request,
+        request: Request<B>,
         share: Arc<Semaphore>,
-    ) -> Result<(String, (OwnedSemaphorePermit, SemaphorePermit<'_>)), Refused> {
+    ) -> Result<(String, (OwnedSemaphorePermit, SemaphorePermit<'_>)), Refused>
+    where
+        B: Body<Data = Bytes, Error: Into<BoxError>>,
+    {
         let length = request.headers().get(header::CONTENT_LENGTH);
         let length = length.and_then(|it| it.to_str().ok()?.parse().ok()).unwrap_or(MAX_MESSAGE);
         if length > MAX_MESSAGE {
@@ -130,33 +134,19 @@ impl Callbacks {
         });
         let share = share.await.flatten().ok_or_else(busy)?;
         let too_slow = || answer(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time");
-        let body = in_time(whole(request.into_body())).await.ok_or_else(too_slow)??;
-        let text = String::from_utf8(body);
-        Ok((text.map_err(|_| answer(StatusCode::BAD_REQUEST, "the body is not UTF-8"))?, share))
+        let body = in_time(Whole::read(request.into_body(), MAX_MESSAGE)).await.ok_or_else(too_slow)?;
+        let body = body.map_err(|error| match is_too_long(&error) {
+            true => too_large(),
+            false => answer(StatusCode::BAD_REQUEST, "the body could not be read"),
+        })?;
+        let text = std::str::from_utf8(body.bytes());
+        let text = text.map_err(|_| answer(StatusCode::BAD_REQUEST, "the body is not UTF-8"))?;
+        Ok((text.to_owned(), share))
     }
 }
 
 async fn in_time<T>(waiting: impl Future<Output = T>) -> Option<T> {
     timeout(READ, waiting).await.ok()
-}
-
-async fn whole(body: Body) -> Result<Vec<u8>, Refused> {
-    to_bytes(body, MAX_MESSAGE).await.map(Vec::from).map_err(|error| {
-        let mut source: Option<&dyn std::error::Error> = Some(&error);
-        while let Some(error) = source {
-            // `axum` reports the limit by the text of an error that it does not export.
-            if error.to_string().contains("length limit exceeded") {
-                return too_large();
-            }
-            source = error.source();
-        }
-        answer(StatusCode::BAD_REQUEST, "the body could not be read")
-    })
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
-    kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
 }
 
 fn refused(refusal: Refusal) -> Refused {
@@ -180,12 +170,14 @@ fn answer(status: StatusCode, text: &str) -> Refused {
 #[cfg(test)]
 mod tests {
     use std::{
-        io,
+        convert::Infallible,
+        pin::Pin,
         sync::atomic::{AtomicUsize, Ordering},
+        task::{Context, Poll},
+        time::Duration,
     };
 
-    use bytes::Bytes;
-    use futures_util::stream;
+    use hyper::body::Frame;
     use serde_json::{Value as Json, json};
     use tokio::{sync::mpsc, task::JoinSet};
 
@@ -201,7 +193,7 @@ mod tests {
     fn callbacks(check: Box<CheckAddress>) -> Arc<Callbacks> {
         let (cancels, _) = mpsc::channel(1);
         let inbox = Arc::new(Inbox::new("g".into(), cancels).unwrap());
-        Arc::new(Callbacks { inbox, check, bodies: Semaphore::new(BODIES as usize), turn: Mutex::new(()) })
+        Arc::new(Callbacks::new(inbox, check))
     }
 
     fn open(callbacks: &Callbacks, id: &str) -> OpenCall {
@@ -213,18 +205,39 @@ mod tests {
         callbacks.inbox.open(call).unwrap()
     }
 
-    fn request(body: impl Into<Body>) -> Request {
-        Request::post("/").header("content-type", "application/json").body(body.into()).unwrap()
+    /// A body that is there, or that never comes.
+    enum TestBody {
+        Chunks(Vec<Bytes>),
+        Endless,
+    }
+
+    impl Body for TestBody {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            match &mut *self {
+                Self::Chunks(chunks) => Poll::Ready(chunks.pop().map(|chunk| Ok(Frame::data(chunk)))),
+                Self::Endless => Poll::Pending,
+            }
+        }
+    }
+
+    fn request(body: TestBody) -> Request<TestBody> {
+        Request::post("/").header("content-type", "application/json").body(body).unwrap()
+    }
+
+    fn whole(text: String) -> TestBody {
+        TestBody::Chunks(vec![text.into()])
     }
 
     fn message(kind: &str, id: &str, more: &Json) -> String {
         let mut message = json!({"type": kind, "group_id": "g", "id": id});
         message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         message.to_string()
-    }
-
-    fn endless() -> Body {
-        Body::from_stream(stream::pending::<io::Result<Bytes>>())
     }
 
     #[tokio::test(start_paused = true)]
@@ -234,12 +247,12 @@ mod tests {
         let mut posts = JoinSet::new();
         for _ in 0..8 {
             let (callbacks, token) = (Arc::clone(&callbacks), slow.token.clone());
-            posts.spawn(async move { callbacks.receive(&token, request(endless())).await.is_ok() });
+            posts.spawn(async move { callbacks.receive(&token, request(TestBody::Endless)).await.is_ok() });
         }
         for _ in 0..100 {
             tokio::task::yield_now().await; // each of them waits for its body, or for the others
         }
-        let result = request(message("tool_result", "quick", &json!({"text": "done"})));
+        let result = request(whole(message("tool_result", "quick", &json!({"text": "done"}))));
         let answered = timeout(Duration::from_secs(1), callbacks.receive(&quick.token, result)).await;
         assert!(matches!(answered, Ok(Ok(()))));
         // The slow ones end with their time.
@@ -254,10 +267,8 @@ mod tests {
         let callbacks = callbacks(Box::new(|_| Ok(())));
         let call = open(&callbacks, "c");
         let chunk = Bytes::from(vec![b' '; UNIT]);
-        let chunks = stream::iter((0..17).map(move |_| Ok::<_, io::Error>(chunk.clone())));
-        let Err(Refused(status, _)) =
-            callbacks.receive(&call.token, request(Body::from_stream(chunks))).await
-        else {
+        let chunks = TestBody::Chunks(vec![chunk; 17]);
+        let Err(Refused(status, _)) = callbacks.receive(&call.token, request(chunks)).await else {
             panic!("it was accepted")
         };
         assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
@@ -283,7 +294,7 @@ mod tests {
             // Every other message is large, and processed in a thread of its own.
             let prompt = "?".repeat(if n % 2 == 0 { 1 } else { LARGE });
             let choice = json!({"prompt": prompt, "choices": ["a"], "default": 0, "response_url": "https://x.example"});
-            let message = message("user_choice", "c", &choice);
+            let message = whole(message("user_choice", "c", &choice));
             asking.spawn(async move { callbacks.receive(&call.token, request(message)).await.is_ok() });
         }
         let accepted = asking.join_all().await.into_iter().filter(|is_accepted| *is_accepted);
@@ -291,7 +302,7 @@ mod tests {
         assert_eq!(most.load(Ordering::SeqCst), 1);
     }
 
-    async fn status(request: Request) -> StatusCode {
+    async fn status(request: Request<TestBody>) -> StatusCode {
         let callbacks = callbacks(Box::new(|_| Ok(())));
         let call = open(&callbacks, "c");
         let received = timeout(2 * READ, callbacks.receive(&call.token, request)).await;
@@ -299,22 +310,41 @@ mod tests {
         status
     }
 
+    #[tokio::test]
+    async fn only_posts_to_the_path_of_a_token_are_read() {
+        let callbacks = callbacks(Box::new(|_| Ok(())));
+        let call = open(&callbacks, "c");
+        let path = format!("{PATH}/{}", call.token);
+        for (method, path, status) in [
+            ("POST", format!("{path}/more"), StatusCode::NOT_FOUND),
+            ("POST", format!("{PATH}/"), StatusCode::NOT_FOUND),
+            ("POST", format!("{PATH}{}", call.token), StatusCode::NOT_FOUND),
+            ("POST", "/".to_owned(), StatusCode::NOT_FOUND),
+            ("GET", path.clone(), StatusCode::METHOD_NOT_ALLOWED),
+            ("POST", path, StatusCode::UNSUPPORTED_MEDIA_TYPE),
+        ] {
+            let request = Request::builder().method(method).uri(&path).body(TestBody::Endless).unwrap();
+            assert_eq!(Arc::clone(&callbacks).answer(request).await.status(), status, "{method} {path}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn body_that_is_declared_too_large_is_not_read() {
         let length = (MAX_MESSAGE + 1).to_string();
         let request =
             Request::post("/").header("content-type", "application/json").header("content-length", length);
-        assert_eq!(status(request.body(endless()).unwrap()).await, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(status(request.body(TestBody::Endless).unwrap()).await, StatusCode::PAYLOAD_TOO_LARGE);
     }
 
     #[tokio::test(start_paused = true)]
     async fn body_that_is_not_declared_as_json_is_not_read() {
-        let request = Request::post("/").header("content-type", "text/plain").body(endless()).unwrap();
+        let request =
+            Request::post("/").header("content-type", "text/plain").body(TestBody::Endless).unwrap();
         assert_eq!(status(request).await, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     }
 
     #[tokio::test(start_paused = true)]
     async fn body_that_does_not_arrive_is_given_up() {
-        assert_eq!(status(request(endless())).await, StatusCode::REQUEST_TIMEOUT);
+        assert_eq!(status(request(TestBody::Endless)).await, StatusCode::REQUEST_TIMEOUT);
     }
 }

@@ -27,10 +27,12 @@ use super::{
 };
 use crate::{
     ToolName,
-    adapter::rap::{
-        RapResult, RapResultError,
-        document::{Choice, Event, Message, MessageContent, MessageError},
-        secret::{Digest, DigestKey, random_text},
+    adapter::{
+        rap::{
+            RapResult, RapResultError,
+            document::{Choice, Event, Message, MessageContent, MessageError},
+        },
+        web::secret::{Digest, DigestKey, random_text},
     },
 };
 

@@ -15,8 +15,8 @@ use url::{Host, Url};
 
 use crate::{
     adapter::{
-        public_address::{is_localhost, is_public},
         rap::address::{AddressError, NamedHost, Outgoing, Target, reason},
+        web::public_address::{is_localhost, is_public},
         words,
     },
     transport::redirect,

@@ -20,7 +20,7 @@ use crate::{
     Consent,
     adapter::{
         pattern::matches,
-        public_address::{is_localhost, is_public},
+        web::public_address::{is_localhost, is_public},
     },
 };
 

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Frame};
 
 use super::super::raw;
-use crate::adapter::sink::Reply;
+use crate::adapter::web::server::Reply;
 
 /// Puts documents in the place of wrapped results.
 pub(super) fn unwrapping<B>(body: B) -> Reply

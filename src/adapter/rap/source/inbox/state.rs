@@ -13,13 +13,15 @@ use tokio::{
 use super::{Answer, Effect, Question, Refusal};
 use crate::{
     ToolName,
-    adapter::rap::{
-        document::Event,
-        secret::Digest,
-        source::{
-            rate::Rate,
-            reports::{Origin, Reports},
+    adapter::{
+        rap::{
+            document::Event,
+            source::{
+                rate::Rate,
+                reports::{Origin, Reports},
+            },
         },
+        web::secret::Digest,
     },
 };
 

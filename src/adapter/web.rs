@@ -1,0 +1,12 @@
+//! HTTP of the adapters: servers with limits, secrets that are compared in constant time, and addresses.
+
+#[cfg(any(feature = "mcp-server", all(feature = "rap", unix)))]
+pub(super) mod connections;
+#[cfg(all(feature = "rap", unix))]
+pub(super) mod listen;
+#[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
+pub(super) mod public_address;
+#[cfg(any(feature = "mcp-server", all(feature = "rap", unix)))]
+pub(super) mod secret;
+#[cfg(any(feature = "mcp-server", all(feature = "rap", unix)))]
+pub(super) mod server;
