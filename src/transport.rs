@@ -18,6 +18,8 @@ pub(crate) mod redirect;
 pub(crate) mod send_queue;
 #[cfg(any(feature = "livekit", feature = "mcp", feature = "rap"))]
 pub(crate) mod tls_error;
+#[cfg(any(feature = "livekit", feature = "mcp", feature = "rap"))]
+pub(crate) mod tls_roots;
 pub(crate) mod types;
 
 #[cfg(any(feature = "livekit", feature = "record"))]

@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use crate::transport::tls_roots;
+
 /// The metadata service of Azure has an address of the public range: <https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16>.
 const AZURE: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
 
@@ -55,13 +57,10 @@ pub(in crate::adapter) fn is_localhost(name: &str) -> bool {
 
 /// Returns the settings of TLS: the certificates that the operating system trusts, and `ring`.
 pub(in crate::adapter) fn tls() -> Result<rustls::ClientConfig, rustls::Error> {
-    let mut roots = rustls::RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
     let config =
         rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+    Ok(config.with_root_certificates(tls_roots::of_the_system()).with_no_client_auth())
 }
 
 /// Runs a test again, in a process of its own whose variables name this proxy. Returns whether it passed.

@@ -3,25 +3,20 @@
 use std::{error::Error, io, sync::Arc};
 
 use rustls::{
-    ClientConfig, RootCertStore,
+    ClientConfig,
     crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, InvalidDnsNameError, ServerName},
 };
 use url::Host;
 
-use crate::transport::tls_error;
+use crate::transport::{tls_error, tls_roots};
 
 /// Creates the configuration of a client that trusts the system's root certificates and these.
 pub(crate) async fn config(
     own: &[CertificateDer<'static>],
 ) -> Result<ClientConfig, Box<dyn Error + Send + Sync>> {
     // Reading the system's certificates accesses the disk.
-    let native = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await?;
-    for error in &native.errors {
-        tracing::debug!(%error, "a system certificate could not be read");
-    }
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(native.certs);
+    let mut roots = tokio::task::spawn_blocking(tls_roots::of_the_system).await?;
     for root in own {
         roots.add(root.clone()).map_err(|error| {
             format!("the given root certificate is unusable: {}", tls_error::in_words(&error))
