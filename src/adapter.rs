@@ -19,6 +19,8 @@ mod pattern;
 pub mod rap;
 #[cfg(any(feature = "mcp-server", all(feature = "rap", unix)))]
 mod sink;
+#[cfg(all(any(feature = "acp", feature = "mcp", feature = "rap"), unix))]
+mod source;
 #[cfg(any(feature = "mcp-server", all(any(feature = "mcp", feature = "rap"), unix)))]
 mod web;
 #[cfg(all(any(feature = "acp", feature = "mcp", feature = "rap"), unix))]

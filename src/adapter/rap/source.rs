@@ -42,7 +42,10 @@ use super::address::host_in;
 use crate::{
     Consent, ErrorCode, NameMap, NameRules, Outcome, Progress, SourceHealth, Tool, ToolContext, ToolError,
     ToolName, ToolOptions, ToolSource, Value,
-    adapter::web::{listen::Listener, secret::random_text},
+    adapter::{
+        source::down,
+        web::{listen::Listener, secret::random_text},
+    },
     tool::source::{left_out_note, renamed_note},
 };
 
@@ -169,7 +172,7 @@ async fn start(settings: RapToolset) -> Result<RapTools, RapError> {
             shared.adopt(&server, &text).map_err(|reason| RapError::Toolset { toolset: name, reason })?;
         }
         Err(error) => {
-            shared.set_health(later::down(&error.to_string()));
+            shared.set_health(down(&error.to_string()));
             reading.spawn(later::read(Arc::clone(&shared), server, limit, error));
         }
     }

@@ -42,7 +42,7 @@ use super::{
 };
 use crate::{
     DataSchema, NameMap, NameRules, ToolName,
-    adapter::{json, words},
+    adapter::{json, source::Pauses, words},
     process::{Child, Exit},
     tool::source::{left_out_note, renamed_note},
 };
@@ -64,12 +64,6 @@ const END_GRACE: Duration = Duration::from_secs(2);
 
 /// The most calls that are being sent at once.
 const MAX_POSTS: usize = 64;
-
-/// The time before the first new start. It doubles with each that fails.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
-
-/// The longest time before a new start. A server that ran this long is started again after the first pause.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// How long the end of `rmcp`'s task is awaited.
 const SERVICE_GRACE: Duration = Duration::from_millis(500);
@@ -214,7 +208,7 @@ impl Connection {
         }
         let (peer, shared) = (self.live.peer.clone(), Arc::clone(shared));
         self.tasks.spawn(async move {
-            let mut pause = FIRST_PAUSE;
+            let mut pauses = Pauses::new();
             loop {
                 let filter = SubscriptionFilter::builder().tools_list_changed().build();
                 let start = Instant::now();
@@ -228,11 +222,7 @@ impl Connection {
                     Err(ServiceError::McpError(_)) => return,
                     Err(_) => {}
                 }
-                if start.elapsed() >= LONGEST_PAUSE {
-                    pause = FIRST_PAUSE;
-                }
-                sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                sleep(pauses.after(start.elapsed())).await;
                 shared.list_changed.notify_one(); // changes may have been missed
             }
         });

@@ -5,15 +5,19 @@ use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     McpError, Shared,
     call::Cancel,
-    connection::{Connection, FIRST_PAUSE, LONGEST_PAUSE, Toolset, list},
+    connection::{Connection, Toolset, list},
 };
-use crate::SourceHealth;
+use crate::{
+    SourceHealth,
+    adapter::source::{self, Life},
+};
 
 /// The shortest time between two reads of a list that changes.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
@@ -21,60 +25,60 @@ const LIST_AGAIN: Duration = Duration::from_secs(1);
 /// Runs until the source is closed, or until the first start has failed and somebody has waited for it.
 pub(super) async fn run(
     shared: Arc<Shared>,
-    mut to_cancel: mpsc::UnboundedReceiver<Cancel>,
-    mut first: Option<oneshot::Sender<Result<(), McpError>>>,
+    to_cancel: mpsc::UnboundedReceiver<Cancel>,
+    first: Option<oneshot::Sender<Result<(), McpError>>>,
 ) {
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let start = Instant::now();
-        let started = tokio::select! {
-            started = start_and_list(&shared) => started,
-            () = shared.closing.cancelled() => break,
-        };
-        let reason = match started {
-            Ok((mut connection, tools)) => {
-                tracing::info!(server = &*shared.name, tools = tools.tools.len(), "an MCP server is up");
-                shared.set(SourceHealth::Up, tools, Some(connection.live.clone()));
-                if let Some(first) = first.take() {
-                    let _ = first.send(Ok(())); // dropped: then this task is ended, too
-                }
-                let reason = serve(&shared, &mut connection, &mut to_cancel).await;
-                if let Some(reason) = &reason {
-                    // Before its calls fail: no further call may reach it.
-                    shared.set(down(reason), Toolset::default(), None);
-                    connection.live.requests.end(reason);
-                }
-                connection.close().await;
-                match reason {
-                    Some(reason) => reason,
-                    None => break,
-                }
-            }
-            Err(error) => match first.take() {
-                Some(first) => {
-                    let _ = first.send(Err(error)); // the caller has gone
-                    break;
-                }
-                None => {
-                    shared.state().failure = Some(error.to_string());
-                    error.without_stderr()
-                }
-            },
-        };
-        if start.elapsed() >= LONGEST_PAUSE {
-            pause = FIRST_PAUSE;
-        }
-        tracing::warn!(server = &*shared.name, reason, again_in = ?pause, "an MCP server is down");
-        shared.set(down(&reason), Toolset::default(), None);
-        tokio::select! {
-            () = sleep(pause) => {}
-            () = shared.closing.cancelled() => break,
-        }
-        pause = (pause * 2).min(LONGEST_PAUSE);
-        shared.set(SourceHealth::Starting, Toolset::default(), None);
-    }
-    shared.set(down("it was closed"), Toolset::default(), None);
+    let mut server = Server { shared: Arc::clone(&shared), to_cancel };
+    source::run(&mut server, first).await;
     shared.closed.cancel();
+}
+
+struct Server {
+    shared: Arc<Shared>,
+    to_cancel: mpsc::UnboundedReceiver<Cancel>,
+}
+
+impl Life for Server {
+    type Connection = (Connection, Toolset);
+    type Error = McpError;
+
+    fn closing(&self) -> CancellationToken {
+        self.shared.closing.clone()
+    }
+
+    async fn start(&mut self) -> Result<(Connection, Toolset), McpError> {
+        start_and_list(&self.shared).await
+    }
+
+    fn up(&mut self, (connection, tools): &mut (Connection, Toolset)) {
+        let tools = std::mem::take(tools);
+        tracing::info!(server = &*self.shared.name, tools = tools.tools.len(), "an MCP server is up");
+        self.shared.set(SourceHealth::Up, tools, Some(connection.live.clone()));
+    }
+
+    async fn serve(&mut self, (connection, _): &mut (Connection, Toolset)) -> String {
+        serve(&self.shared, connection, &mut self.to_cancel).await
+    }
+
+    async fn end(&mut self, (connection, _): (Connection, Toolset), reason: Option<&str>) {
+        if let Some(reason) = reason {
+            connection.live.requests.end(reason);
+        }
+        connection.close().await;
+    }
+
+    fn failed(&mut self, error: &McpError) -> String {
+        self.shared.state().failure = Some(error.to_string());
+        error.without_stderr()
+    }
+
+    fn note(&mut self, health: SourceHealth) {
+        self.shared.set(health, Toolset::default(), None);
+    }
+
+    fn warn(&self, reason: &str, again_in: Duration) {
+        tracing::warn!(server = &*self.shared.name, reason, ?again_in, "an MCP server is down");
+    }
 }
 
 async fn start_and_list(shared: &Arc<Shared>) -> Result<(Connection, Toolset), McpError> {
@@ -90,19 +94,18 @@ async fn start_and_list(shared: &Arc<Shared>) -> Result<(Connection, Toolset), M
     Ok((connection, listed?))
 }
 
-/// Serves a connection until it ends, and returns why, or until the source is closed.
+/// Serves a connection until it ends, and returns why.
 async fn serve(
     shared: &Arc<Shared>,
     connection: &mut Connection,
     to_cancel: &mut mpsc::UnboundedReceiver<Cancel>,
-) -> Option<String> {
+) -> String {
     let (mut listing, mut cancelling) = (JoinSet::new(), JoinSet::new());
     let mut listed = Instant::now();
     let mut has_changed = false;
     loop {
         tokio::select! {
-            reason = connection.ended() => return Some(reason),
-            () = shared.closing.cancelled() => return None,
+            reason = connection.ended() => return reason,
             Some((request, reason)) = to_cancel.recv() => {
                 // An error: the server has just ended. The task waits while the server does not read.
                 cancelling.spawn(async move { _ = request.cancel(Some(reason)).await });
@@ -124,8 +127,4 @@ async fn serve(
             }
         }
     }
-}
-
-fn down(reason: &str) -> SourceHealth {
-    SourceHealth::Down { reason: reason.into(), since: Instant::now().into_std() }
 }

@@ -3,31 +3,28 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::{
     Shared,
     requests::{RequestError, Server},
 };
-use crate::SourceHealth;
-
-/// The pause before the second attempt. Each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+use crate::{
+    SourceHealth,
+    adapter::source::{Pauses, down},
+};
 
 /// Reads the manifest until it is there, or until it has a fault that another attempt does not mend.
 ///
 /// # Cancel safety
 /// Dropping the future ends the attempts.
 pub(super) async fn read(shared: Arc<Shared>, server: Server, limit: Duration, first: RequestError) {
-    let (mut error, mut pause) = (first, FIRST_PAUSE);
+    let (mut error, mut pauses) = (first, Pauses::new());
     while error.may_pass() {
+        let pause = pauses.after(Duration::ZERO);
         tracing::warn!(toolset = &*shared.name, reason = %error, again_in = ?pause, "a toolset is down");
         shared.set_health(down(&error.to_string()));
         sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
         shared.set_health(SourceHealth::Starting);
         error = match server.manifest(limit).await {
             Ok(text) => {
@@ -45,8 +42,4 @@ pub(super) async fn read(shared: Arc<Shared>, server: Server, limit: Duration, f
 fn refused(shared: &Shared, reason: &str) {
     tracing::warn!(toolset = &*shared.name, reason, "a toolset is not used");
     shared.set_health(down(reason));
-}
-
-pub(super) fn down(reason: &str) -> SourceHealth {
-    SourceHealth::Down { reason: reason.into(), since: Instant::now().into_std() }
 }

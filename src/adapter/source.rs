@@ -1,0 +1,56 @@
+//! What the sources of tools share that run a program, or use a server: when it is started again.
+
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+pub(in crate::adapter) use life::{Life, run};
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::SourceHealth;
+
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+mod life;
+
+/// The pauses between attempts: 1, 2, 4 … 60 s.
+#[derive(Debug)]
+pub(in crate::adapter) struct Pauses(Duration);
+
+impl Pauses {
+    /// The first pause.
+    const FIRST: Duration = Duration::from_secs(1);
+
+    /// The longest pause. What has worked for as long has the first pause again.
+    pub(in crate::adapter) const LONGEST: Duration = Duration::from_secs(60);
+
+    pub(in crate::adapter) fn new() -> Self {
+        Self(Self::FIRST)
+    }
+
+    /// Returns the pause after an attempt that took, or worked for, this long.
+    pub(in crate::adapter) fn after(&mut self, worked: Duration) -> Duration {
+        let pause = if worked >= Self::LONGEST { Self::FIRST } else { self.0 };
+        self.0 = (pause * 2).min(Self::LONGEST);
+        pause
+    }
+}
+
+/// Returns the health of a source that cannot be used.
+pub(in crate::adapter) fn down(reason: &str) -> SourceHealth {
+    SourceHealth::Down { reason: reason.into(), since: Instant::now().into_std() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_minute_and_begin_again_after_a_minute_of_work() {
+        let mut pauses = Pauses::new();
+        let seconds: Vec<_> = (0..8).map(|_| pauses.after(Duration::ZERO).as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pauses.after(Duration::from_secs(59)).as_secs(), 60);
+        assert_eq!(pauses.after(Duration::from_secs(60)).as_secs(), 1);
+        assert_eq!(pauses.after(Duration::ZERO).as_secs(), 2);
+    }
+}
