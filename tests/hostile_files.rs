@@ -10,7 +10,12 @@ use std::{
     fs,
     io::{self, Cursor},
     path::{Path, PathBuf},
-    process, thread,
+    process,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
 };
 
 use allocation_counter::measure;
@@ -340,19 +345,29 @@ fn entries(path: &Path) -> Entries {
 fn costly_files_are_read_by_every_verb_in_bounded_memory() {
     let folder = env::temp_dir().join(format!("toolbridge-costly-{}", process::id()));
     fs::create_dir_all(&folder).unwrap();
-    let mut wrong = Vec::new();
-    for file in costly::ALL {
-        let path = folder.join(format!("{}.mcap", file.name));
-        fs::write(&path, (file.make)(file.few)).unwrap();
-        for (verb, read) in VERBS {
-            let cost = measure(|| read(&path));
-            if cost.bytes_max > MOST {
-                wrong.push(format!("{verb} of {}: {} MiB", file.name, cost.bytes_max >> 20));
+    let (wrong, next) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+    // What a thread allocates is measured for that thread alone.
+    let read_files = || {
+        while let Some(file) = costly::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let path = folder.join(format!("{}.mcap", file.name));
+            fs::write(&path, (file.make)(file.few)).unwrap();
+            for (verb, read) in VERBS {
+                let cost = measure(|| read(&path));
+                if cost.bytes_max > MOST {
+                    let text = format!("{verb} of {}: {} MiB", file.name, cost.bytes_max >> 20);
+                    wrong.lock().unwrap().push(text);
+                }
             }
+            fs::remove_file(path).unwrap();
         }
-        fs::remove_file(path).unwrap();
-    }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(read_files);
+        }
+    });
     fs::remove_dir_all(&folder).unwrap();
+    let wrong = wrong.into_inner().unwrap();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
