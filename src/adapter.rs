@@ -7,14 +7,14 @@ pub mod acp;
 pub mod agent_air;
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 mod elicitation;
+#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix), all(feature = "rap", unix)))]
+mod filter;
 mod json;
 #[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
 mod jsonrpc;
 pub mod mcp;
 pub mod orchestrate;
 mod patch;
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix), all(feature = "rap", unix)))]
-mod pattern;
 #[cfg(all(feature = "rap", unix))]
 pub mod rap;
 #[cfg(any(feature = "mcp-server", all(feature = "rap", unix)))]

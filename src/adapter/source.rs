@@ -11,6 +11,8 @@ use crate::SourceHealth;
 
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 mod life;
+#[cfg(any(feature = "mcp", feature = "rap"))]
+pub(in crate::adapter) mod policy;
 
 /// The pauses between attempts: 1, 2, 4 … 60 s.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Assistant, CloseReason,
-    adapter::sink::{Filter, Room},
+    adapter::{filter::Filter, sink::Room},
 };
 
 mod call;
@@ -68,13 +68,13 @@ impl RoomServer {
     /// A pattern is a tool's name, or `owner.tool`, or the name that a host sees. A `*` at its end stands for any text:
     /// `fs.*`, `phone.*`, `fs__read`.
     pub fn allow(mut self, pattern: impl Into<String>) -> Self {
-        self.filter.allow(pattern.into());
+        self.filter.allow([pattern.into()]);
         self
     }
 
     /// Does not offer tools that match this pattern, even if another pattern allows them.
     pub fn deny(mut self, pattern: impl Into<String>) -> Self {
-        self.filter.deny(pattern.into());
+        self.filter.deny([pattern.into()]);
         self
     }
 

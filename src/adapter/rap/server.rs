@@ -17,7 +17,8 @@ use super::address::{NamedHost, Outgoing, host_in};
 use crate::{
     Assistant,
     adapter::{
-        sink::{Filter, Room},
+        filter::Filter,
+        sink::Room,
         web::{
             secret::random_text,
             server::{reachable, serve as serve_http},
@@ -125,13 +126,13 @@ impl RoomToolset {
     /// A pattern is a tool's name, or `owner.tool`, or the name that a runtime sees. A `*` at its end stands for any text:
     /// `fs.*`, `phone.*`, `fs__read`.
     pub fn allow(mut self, pattern: impl Into<String>) -> Self {
-        self.filter.allow(pattern.into());
+        self.filter.allow([pattern.into()]);
         self
     }
 
     /// Does not offer tools that match this pattern, even if another pattern allows them.
     pub fn deny(mut self, pattern: impl Into<String>) -> Self {
-        self.filter.deny(pattern.into());
+        self.filter.deny([pattern.into()]);
         self
     }
 

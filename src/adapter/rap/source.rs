@@ -287,9 +287,7 @@ impl Shared {
         let manifest = Manifest::read(text).map_err(|error| refused(&error))?;
         let requests = server.clone().with_endpoint(&manifest.endpoint).map_err(|error| refused(&error))?;
         let settings = &self.settings;
-        let (tools, left_out) =
-            manifest
-                .tools(&self.name, &settings.policy, self.cancel_name.as_ref(), |tool| settings.offers(tool));
+        let (tools, left_out) = manifest.tools(&self.name, &settings.policy, self.cancel_name.as_ref());
         for (tool, reason) in &left_out {
             tracing::warn!(toolset = &*self.name, tool, reason, "a tool of a toolset is not offered");
         }

@@ -2,34 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::{NameMap, NameRules, Offer, ToolName, adapter::pattern::matches};
+use crate::{NameMap, NameRules, Offer, ToolName, adapter::filter::Filter};
 
-/// Which tools are offered.
-#[derive(Debug, Default)]
-pub(in crate::adapter) struct Filter {
-    allowed: Vec<String>,
-    denied: Vec<String>,
-}
-
-impl Filter {
-    pub(in crate::adapter) fn allow(&mut self, pattern: String) {
-        self.allowed.push(pattern);
-    }
-
-    pub(in crate::adapter) fn deny(&mut self, pattern: String) {
-        self.denied.push(pattern);
-    }
-
-    /// A pattern applies to the tool's own name and to the name that a host sees if no other tool has the same, whatever
-    /// name it is listed under, so that a second client with the same tool cannot evade it.
-    fn offers(&self, offer: &Offer) -> bool {
-        let name = offer.tool.name().as_str();
-        let with_owner = format!("{}.{name}", offer.owner);
-        let names = [name, &with_owner].map(|name| [name.to_owned(), shown(name)]).concat();
-        let is_in =
-            |patterns: &[String]| patterns.iter().any(|it| names.iter().any(|name| matches(it, name)));
-        (self.allowed.is_empty() || is_in(&self.allowed)) && !is_in(&self.denied)
-    }
+/// Returns whether a tool is offered. A pattern applies to the tool's own name and to the name that a host sees if no other
+/// tool has the same, whatever name it is listed under, so that a second client with the same tool cannot evade it.
+fn is_offered(offer: &Offer, filter: &Filter) -> bool {
+    let name = offer.tool.name().as_str();
+    let with_owner = format!("{}.{name}", offer.owner);
+    filter.offers(&[name, &with_owner].map(|name| [name.to_owned(), shown(name)]).concat())
 }
 
 /// Returns the name under which a host sees a tool of this name.
@@ -45,7 +25,7 @@ pub(in crate::adapter) type Entry = Arc<Offer>;
 
 impl Catalog {
     pub(in crate::adapter) fn new(mut offers: BTreeMap<ToolName, Offer>, filter: &Filter) -> Self {
-        offers.retain(|_, offer| filter.offers(offer));
+        offers.retain(|_, offer| is_offered(offer, filter));
         let names = NameMap::new(NameRules::Model, offers.keys().map(ToolName::as_str));
         let named = |(name, offer): (ToolName, Offer)| {
             Some((names.converted(name.as_str())?.to_owned(), offer.into()))
@@ -94,7 +74,7 @@ mod tests {
     #[test]
     fn denied_tool_stays_denied_under_the_name_with_its_owner() {
         let mut filter = Filter::default();
-        filter.deny("erase".to_owned());
+        filter.deny(["erase".to_owned()]);
         let list = [
             ("erase", "erase", "phone"),
             ("a.erase", "erase", "a"),
@@ -109,11 +89,11 @@ mod tests {
         let list =
             [("fs.read", "fs.read", "desk"), ("fs.erase", "fs.erase", "desk"), ("ring", "ring", "phone")];
         let mut filter = Filter::default();
-        filter.allow("fs.*".to_owned());
+        filter.allow(["fs.*".to_owned()]);
         assert_eq!(listed(&filter, &list), ["fs__erase", "fs__read"]);
-        filter.deny("desk.fs.erase".to_owned());
+        filter.deny(["desk.fs.erase".to_owned()]);
         assert_eq!(listed(&filter, &list), ["fs__read"]);
-        filter.allow("phone.*".to_owned());
+        filter.allow(["phone.*".to_owned()]);
         assert_eq!(listed(&filter, &list), ["fs__read", "ring"]);
     }
 
@@ -126,10 +106,10 @@ mod tests {
             ("phone.ring", "ring", "phone"),
         ];
         let mut filter = Filter::default();
-        filter.deny("fs__erase".to_owned());
-        filter.deny("phone__ring".to_owned());
+        filter.deny(["fs__erase".to_owned()]);
+        filter.deny(["phone__ring".to_owned()]);
         assert_eq!(listed(&filter, &list), ["desk__ring", "fs__read"]);
-        filter.allow("fs__*".to_owned());
+        filter.allow(["fs__*".to_owned()]);
         assert_eq!(listed(&filter, &list), ["fs__read"]);
         // A tool that takes the name does not free the other one.
         let clash = [("fs.erase", "fs.erase", "desk"), ("fs__erase", "fs__erase", "phone")];

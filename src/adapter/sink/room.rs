@@ -14,8 +14,10 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::catalog::{Catalog, Entry, Filter};
-use crate::{Assistant, ByOwner, Call, Identity, Participant, Role, ToolSource as _, Value};
+use super::catalog::{Catalog, Entry};
+use crate::{
+    Assistant, ByOwner, Call, Identity, Participant, Role, ToolSource as _, Value, adapter::filter::Filter,
+};
 
 /// The most calls that are open at once.
 pub(in crate::adapter) const MAX_CALLS: usize = 64;

@@ -91,7 +91,7 @@ async fn next_change(shared: &Room, listed: &Listed, offers: &ByOwner) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Assistant, Client, ToolError, adapter::sink::Filter, memory::MemoryRoom};
+    use crate::{Assistant, Client, ToolError, adapter::filter::Filter, memory::MemoryRoom};
 
     #[tokio::test(start_paused = true)]
     async fn change_before_a_list_is_noted_is_reported() {

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env,
     error::Error,
     sync::{
         Arc,
@@ -37,12 +36,16 @@ use super::{
     elicitation::Handler,
     http::HttpClient,
     requests::{Answer, HEADER_KEY, Handover, Requests, words_of},
-    settings::{Bearer, Place},
+    settings::Place,
     stdio::StdioTransport,
 };
 use crate::{
     DataSchema, NameMap, NameRules, ToolName,
-    adapter::{json, source::Pauses, words},
+    adapter::{
+        json,
+        source::{Pauses, policy::Bearer},
+        words,
+    },
     process::{Child, Exit},
     tool::source::{left_out_note, renamed_note},
 };
@@ -130,16 +133,10 @@ impl Connection {
             reason: error.to_string(),
         })?;
         let requests = Arc::new(Requests::default());
-        let bearer = match &shared.settings.bearer {
-            Some(Bearer::Token(token)) => Some(token.clone()),
-            Some(Bearer::Variable(variable)) => Some(env::var(variable).map_err(|_| {
-                McpError::protocol(
-                    &shared.name,
-                    format!("the variable {variable} of its bearer token is not set"),
-                )
-            })?),
-            None => None,
-        };
+        let bearer = shared.settings.bearer.as_ref().map(Bearer::token).transpose().map_err(|variable| {
+            let reason = format!("the variable {variable} of its bearer token is not set");
+            McpError::protocol(&shared.name, reason)
+        })?;
         let client =
             HttpClient::new(Arc::clone(&shared.name), &address, bearer.as_deref(), Arc::clone(&requests));
         let client = client.map_err(|error| fail(&error))?;
@@ -451,7 +448,7 @@ fn toolset(shared: &Shared, definitions: &[Box<RawValue>]) -> Toolset {
             continue;
         }
         match Definition::read(text) {
-            Ok(definition) if !settings.offers(&definition.name) => {}
+            Ok(definition) if !settings.policy.offers(&definition.name) => {}
             Ok(definition) => match definition.refusal() {
                 None => _ = read.entry(definition.name.clone()).or_insert(definition),
                 Some(reason) => leave_out(&definition.name, reason),
@@ -459,8 +456,7 @@ fn toolset(shared: &Shared, definitions: &[Box<RawValue>]) -> Toolset {
             Err(reason) => leave_out("", &reason),
         }
     }
-    let in_room =
-        |name: &str| settings.prefix.as_ref().map_or_else(|| name.to_owned(), |it| format!("{it}.{name}"));
+    let in_room = |name: &str| settings.policy.in_room(name);
     let names = NameMap::new(NameRules::Tool, read.keys().map(|name| in_room(name)));
     let tools = read.into_iter().filter_map(|(foreign, definition)| {
         let name: ToolName = names.converted(&in_room(&foreign))?.parse().ok()?;

@@ -1,11 +1,9 @@
 //! A server's definition of a tool, as a tool of the room.
 
-use std::time::Duration;
-
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use crate::{Consent, Tool, ToolHints, ToolName, ToolOptions};
+use crate::{Tool, ToolHints, ToolName, ToolOptions, adapter::source::policy::Policy};
 
 /// The longest title, in bytes. A longer one is cut.
 const MAX_TITLE: usize = 256;
@@ -16,15 +14,6 @@ const MAX_META: usize = 2 << 10;
 /// The most bytes of a `_meta` and an output schema together: an assistant refuses annotations of more than 17 KiB, which
 /// hold three texts of 256 bytes, too. The schema goes first.
 const MAX_META_AND_SCHEMA: usize = 15 << 10;
-
-/// What the user has set for all tools of a server.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Policy {
-    pub(super) consent: Option<Consent>,
-    pub(super) timeout: Option<Duration>,
-    /// Whether the server's `readOnlyHint` skips the question.
-    pub(super) trusts_hints: bool,
-}
 
 /// One entry of a tool list. Hints that are not booleans count as absent.
 #[derive(Debug, Deserialize)]
@@ -71,12 +60,9 @@ impl Definition {
         let mut hints = ToolHints::default();
         (hints.read_only, hints.destructive) = (hint("readOnlyHint"), hint("destructiveHint"));
         (hints.idempotent, hints.open_world) = (hint("idempotentHint"), hint("openWorldHint"));
-        let mut options = ToolOptions::default().consent(match policy.consent {
-            Some(consent) => consent,
-            None if hints.destructive == Some(true) => Consent::Always,
-            None if hints.read_only == Some(true) && policy.trusts_hints => Consent::Never,
-            None => Consent::OncePerSession,
-        });
+        let is = |hint: Option<bool>| hint == Some(true);
+        let mut options =
+            ToolOptions::default().consent(policy.consent(is(hints.read_only), is(hints.destructive)));
         if let Some(limit) = policy.timeout {
             options = options.timeout(limit).patience(limit);
         }
@@ -121,6 +107,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::Consent;
 
     fn tool(definition: &Value, policy: &Policy) -> Tool {
         let text = RawValue::from_string(definition.to_string()).unwrap();

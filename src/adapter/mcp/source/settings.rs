@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use super::{McpError, McpTools, address::Address, definition::Policy};
+use super::{McpError, McpTools, address::Address};
 use crate::{
     Consent,
-    adapter::pattern::matches,
+    adapter::source::policy::{Bearer, Policy},
     process::{Command, CommandError},
 };
 
@@ -28,27 +28,9 @@ pub(super) enum Place {
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) place: Place,
-    pub(super) prefix: Option<String>,
-    allow: Option<Vec<String>>,
-    deny: Vec<String>,
     pub(super) policy: Policy,
     pub(super) start_limit: Duration,
     pub(super) bearer: Option<Bearer>,
-}
-
-/// Where the bearer token comes from.
-#[derive(Clone)]
-pub(super) enum Bearer {
-    Token(String),
-    Variable(String),
-}
-
-impl Settings {
-    /// Returns whether the user wants this tool.
-    pub(super) fn offers(&self, tool: &str) -> bool {
-        let listed = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, tool));
-        self.allow.as_deref().is_none_or(listed) && !listed(&self.deny)
-    }
 }
 
 /// An MCP server whose tools are to be offered. Awaiting it starts the server, and returns its tools.
@@ -66,9 +48,6 @@ impl McpServer {
     pub(super) fn new(name: String, place: Result<Place, CommandError>) -> Self {
         let settings = place.map(|place| Settings {
             place,
-            prefix: None,
-            allow: None,
-            deny: Vec::new(),
             policy: Policy::default(),
             start_limit: START_LIMIT,
             bearer: None,
@@ -119,17 +98,17 @@ impl McpServer {
 
     /// Puts this prefix and a dot before the name of each tool.
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
-        self.with(|settings| settings.prefix = Some(prefix.into()))
+        self.with(|settings| settings.policy.prefix = Some(prefix.into()))
     }
 
     /// Offers only these tools, by the server's names for them. A name that ends in `*` stands for all that start so.
     pub fn allow<N: Into<String>>(self, names: impl IntoIterator<Item = N>) -> Self {
-        self.with(|settings| settings.allow.get_or_insert_default().extend(names.into_iter().map(Into::into)))
+        self.with(|settings| settings.policy.filter.allow(names.into_iter().map(Into::into)))
     }
 
     /// Does not offer these tools, even if [`allow`](Self::allow) names them.
     pub fn deny<N: Into<String>>(self, names: impl IntoIterator<Item = N>) -> Self {
-        self.with(|settings| settings.deny.extend(names.into_iter().map(Into::into)))
+        self.with(|settings| settings.policy.filter.deny(names.into_iter().map(Into::into)))
     }
 
     /// Sets when a person is asked before a tool of this server runs. Default: always before one that the server calls
@@ -232,17 +211,6 @@ impl IntoFuture for McpServer {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn denied_tool_is_not_offered_even_if_it_is_allowed() {
-        let server = McpServer::new(String::new(), Ok(Place::Url(String::new())));
-        let settings = server.allow(["read_*", "list"]).deny(["read_secret"]).settings.unwrap();
-        for (tool, is_offered) in
-            [("read_file", true), ("list", true), ("lists", false), ("read_secret", false)]
-        {
-            assert_eq!(settings.offers(tool), is_offered, "{tool}");
-        }
-    }
 
     #[tokio::test]
     async fn sec_x2_variable_that_gives_access_to_the_room_is_not_passed_on() {

@@ -226,8 +226,8 @@ mod tests {
     use crate::{
         Assistant, Client, ToolError,
         adapter::{
+            filter::Filter,
             rap::{address::Answers, server::table::Accepted},
-            sink::Filter,
         },
         memory::MemoryRoom,
     };

@@ -59,7 +59,7 @@ mod tests {
     use std::{collections::BTreeMap, time::Duration};
 
     use super::*;
-    use crate::{Tool, adapter::sink::Filter};
+    use crate::{Tool, adapter::filter::Filter};
 
     fn tool(name: &str, options: ToolOptions) -> Tool {
         Tool::new(name.parse().unwrap(), "what it does").options(options)

@@ -7,14 +7,16 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use serde_json::{Map, Value as Json};
 
 use crate::{
-    Consent, DataSchema, NameMap, NameRules, Tool, ToolName, ToolOptions,
-    adapter::json::{DocumentError, object},
+    DataSchema, NameMap, NameRules, Tool, ToolName, ToolOptions,
+    adapter::{
+        json::{DocumentError, object},
+        source::policy::Policy,
+    },
 };
 
 /// The longest name of a toolset or a tool, in characters. The specification sets it.
@@ -59,23 +61,6 @@ struct Definition {
     description: String,
     schema: Json,
     annotations: Map<String, Json>,
-}
-
-/// What the user has set for all tools of a toolset.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Policy {
-    pub(super) prefix: Option<String>,
-    pub(super) consent: Option<Consent>,
-    pub(super) timeout: Option<Duration>,
-    /// Whether the annotation `readOnly` skips the question.
-    pub(super) trusts_hints: bool,
-}
-
-impl Policy {
-    /// Returns the name of the room for a tool.
-    pub(super) fn in_room(&self, name: &str) -> String {
-        self.prefix.as_ref().map_or_else(|| name.to_owned(), |it| format!("{it}.{name}"))
-    }
 }
 
 /// A tool that is offered.
@@ -143,11 +128,10 @@ impl Manifest {
         source: &str,
         policy: &Policy,
         reserved: Option<&ToolName>,
-        offers: impl Fn(&str) -> bool,
     ) -> (BTreeMap<ToolName, Arc<Listed>>, Vec<LeftOut>) {
         let mut left_out = Vec::new();
         let mut kept: Vec<Definition> = Vec::new();
-        for definition in self.definitions.into_iter().filter(|it| offers(&it.name)) {
+        for definition in self.definitions.into_iter().filter(|it| policy.offers(&it.name)) {
             let size = definition.schema.to_string().len();
             let reason = if size > MAX_SCHEMA {
                 format!("its input schema has {size} bytes; the limit is {MAX_SCHEMA}")
@@ -211,12 +195,7 @@ impl Definition {
         let mut options = ToolOptions::default();
         (options.read_only, options.destructive) = (has("readOnly"), has("destructive"));
         options.idempotent = has("idempotent");
-        options.consent = Some(match policy.consent {
-            Some(consent) => consent,
-            None if options.destructive => Consent::Always,
-            None if options.read_only && policy.trusts_hints => Consent::Never,
-            None => Consent::OncePerSession,
-        });
+        options.consent = Some(policy.consent(options.read_only, options.destructive));
         if let Some(limit) = policy.timeout {
             options = options.timeout(limit).patience(limit);
         } else if has("longRunning") {
@@ -234,9 +213,12 @@ impl Definition {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::json;
 
     use super::*;
+    use crate::Consent;
 
     fn tool(name: &str, more: &Json) -> Json {
         let mut tool = json!({"name": name, "description": "d", "inputSchema": {"type": "object"}});
@@ -257,7 +239,9 @@ mod tests {
     }
 
     fn offered(tools: &[Json], policy: &Policy) -> (BTreeMap<ToolName, Arc<Listed>>, Vec<LeftOut>) {
-        read(&manifest(tools)).unwrap().tools("source", policy, Some(&reserved()), |it| it != "denied")
+        let mut policy = policy.clone();
+        policy.filter.deny(["denied".to_owned()]);
+        read(&manifest(tools)).unwrap().tools("source", &policy, Some(&reserved()))
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the user sets about a toolset.
 
 use std::{
-    env, fmt,
+    fmt,
     future::{Future, IntoFuture},
     net::SocketAddr,
     pin::Pin,
@@ -12,14 +12,13 @@ use url::{Host, Url};
 
 use super::{
     RapError, RapTools,
-    manifest::Policy,
     requests::{Place, Server},
     start,
 };
 use crate::{
     Consent,
     adapter::{
-        pattern::matches,
+        source::policy::{Bearer, Policy},
         web::public_address::{is_localhost, is_public},
     },
 };
@@ -42,15 +41,6 @@ pub struct RapToolset {
     pub(super) user_id: Option<String>,
     pub(super) start_limit: Duration,
     bearer: Option<Bearer>,
-    allow: Option<Vec<String>>,
-    deny: Vec<String>,
-}
-
-/// Where the bearer token comes from.
-#[derive(Clone)]
-enum Bearer {
-    Token(String),
-    Variable(String),
 }
 
 impl RapToolset {
@@ -65,8 +55,6 @@ impl RapToolset {
             user_id: None,
             start_limit: START_LIMIT,
             bearer: None,
-            allow: None,
-            deny: Vec::new(),
         }
     }
 
@@ -128,13 +116,13 @@ impl RapToolset {
 
     /// Offers only these tools, by the toolset's names for them. A name that ends in `*` stands for all that start so.
     pub fn allow<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
-        self.allow.get_or_insert_default().extend(names.into_iter().map(Into::into));
+        self.policy.filter.allow(names.into_iter().map(Into::into));
         self
     }
 
     /// Does not offer these tools, even if [`allow`](Self::allow) names them.
     pub fn deny<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
-        self.deny.extend(names.into_iter().map(Into::into));
+        self.policy.filter.deny(names.into_iter().map(Into::into));
         self
     }
 
@@ -164,21 +152,12 @@ impl RapToolset {
         self
     }
 
-    /// Returns whether the user wants this tool.
-    pub(super) fn offers(&self, tool: &str) -> bool {
-        let listed = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, tool));
-        self.allow.as_deref().is_none_or(listed) && !listed(&self.deny)
-    }
-
     /// Returns the bearer token, if one is set.
     pub(super) fn bearer(&self) -> Result<Option<String>, RapError> {
-        match &self.bearer {
-            None => Ok(None),
-            Some(Bearer::Token(token)) => Ok(Some(token.clone())),
-            Some(Bearer::Variable(variable)) => env::var(variable)
-                .map(Some)
-                .map_err(|_| RapError::Variable { toolset: self.name.clone(), variable: variable.clone() }),
-        }
+        self.bearer.as_ref().map(Bearer::token).transpose().map_err(|variable| RapError::Variable {
+            toolset: self.name.clone(),
+            variable: variable.to_owned(),
+        })
     }
 
     /// Checks that tools can use the callback: each call would run, and its answer be lost.
@@ -330,17 +309,6 @@ mod tests {
         ] {
             let refused = check(here, "127.0.0.1:0", Some(url)).await.unwrap_err();
             assert!(refused.contains("must be a URL such as") && !refused.contains("hunter2"), "{refused}");
-        }
-    }
-
-    #[test]
-    fn denied_tool_is_not_offered_even_if_it_is_allowed() {
-        let set =
-            RapToolset::new("t".into(), "https://x".into()).allow(["read_*", "list"]).deny(["read_secret"]);
-        for (tool, is_offered) in
-            [("read_file", true), ("list", true), ("lists", false), ("read_secret", false)]
-        {
-            assert_eq!(set.offers(tool), is_offered, "{tool}");
         }
     }
 }
