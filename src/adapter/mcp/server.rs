@@ -26,6 +26,7 @@ mod fit;
 mod handler;
 mod http;
 mod lines;
+mod opened;
 mod progress;
 mod raw;
 mod result;
@@ -34,7 +35,7 @@ pub use http::McpListener;
 
 use handler::Handler;
 use lines::Connection;
-use raw::Opened;
+use opened::Opened;
 
 /// Serves the tools of the assistant's room as an MCP server.
 ///

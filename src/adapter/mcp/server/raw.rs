@@ -6,17 +6,12 @@
 //! an empty success.
 
 use rmcp::{
-    ErrorData, RoleServer, Service,
-    model::{
-        CallToolResponse, CallToolResult, ClientNotification, ClientRequest, CustomResult, MetaObject,
-        ProtocolVersion, ServerConfig, ServerResult,
-    },
-    service::{NotificationContext, RequestContext},
+    ErrorData,
+    model::{CallToolResponse, CallToolResult, CustomResult, MetaObject, ServerResult},
 };
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value as Json, value::RawValue};
 
-use super::handler::Handler;
 use crate::adapter::jsonrpc::{
     error::{INTERNAL, refusal},
     head::Head,
@@ -36,40 +31,11 @@ pub(super) fn wrapped(document: &Map<String, Json>) -> CallToolResponse {
     result.into()
 }
 
-/// A handler that returns the documents of its results.
-pub(super) struct Opened(pub(super) Handler);
-
-impl Service<RoleServer> for Opened {
-    async fn handle_request(
-        &self,
-        request: ClientRequest,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ServerResult, ErrorData> {
-        opened(self.0.handle_request(request, context).await?)
-    }
-
-    async fn handle_notification(
-        &self,
-        notification: ClientNotification,
-        context: NotificationContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        self.0.handle_notification(notification, context).await
-    }
-
-    fn get_info(&self) -> ServerConfig {
-        Service::get_info(&self.0)
-    }
-
-    fn supported_protocol_versions(&self) -> std::borrow::Cow<'static, [ProtocolVersion]> {
-        Service::supported_protocol_versions(&self.0)
-    }
-}
-
 /// Returns a result with the document in place of a wrapped one.
 ///
 /// # Errors
 /// A result of a call is not wrapped.
-fn opened(result: ServerResult) -> Result<ServerResult, ErrorData> {
+pub(super) fn opened(result: ServerResult) -> Result<ServerResult, ErrorData> {
     let ServerResult::CallToolResult(result) = result else { return Ok(result) };
     let text = result.meta.as_ref().and_then(|meta| meta.0.get(KEY)?.as_str());
     match text.and_then(|text| serde_json::from_str(text).ok()) {
