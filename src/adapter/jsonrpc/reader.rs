@@ -265,6 +265,7 @@ mod tests {
             split,
         },
         task::JoinSet,
+        time::timeout,
     };
 
     use super::*;
@@ -491,6 +492,12 @@ mod tests {
         assert_eq!(far.ask(unnamed).await, refused);
     }
 
+    /// Sends a request that is to end without an answer.
+    async fn ended(peer: &Peer) -> Result<Json, Unanswered> {
+        let asked = timeout(Duration::from_secs(60), peer.request("ask", json!({}))).await;
+        asked.expect("the request does not end")
+    }
+
     #[tokio::test]
     async fn requests_end_with_the_stream_and_none_follows() {
         let mut far = connected();
@@ -499,9 +506,9 @@ mod tests {
             far.read().await;
             far.writer.shutdown().await.unwrap();
         };
-        let (asked, ()) = tokio::join!(peer.request("ask", json!({})), leaving);
+        let (asked, ()) = tokio::join!(ended(&peer), leaving);
         assert_eq!(asked, Err(Unanswered::Ended));
-        assert_eq!(peer.request("ask", json!({})).await, Err(Unanswered::Ended));
+        assert_eq!(ended(&peer).await, Err(Unanswered::Ended));
         assert_eq!((peer.ended().await, peer.failure()), (End::Closed, None));
     }
 
@@ -513,7 +520,7 @@ mod tests {
             far.read().await;
             far._tasks.shutdown().await;
         };
-        let (asked, ()) = tokio::join!(peer.request("ask", json!({})), dropping);
+        let (asked, ()) = tokio::join!(ended(&peer), dropping);
         assert_eq!(asked, Err(Unanswered::Ended));
     }
 }

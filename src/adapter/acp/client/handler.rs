@@ -223,12 +223,16 @@ fn size(answer: &Json) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, task::Poll};
+    use std::{fs, task::Poll, time::Duration};
 
     use futures_util::poll;
     use serde_json::value::to_raw_value;
-    use tokio::io::{
-        AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf, duplex, split,
+    use tokio::{
+        io::{
+            AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf, duplex,
+            split,
+        },
+        time::timeout,
     };
 
     use super::*;
@@ -270,7 +274,8 @@ mod tests {
         }
 
         async fn read(&mut self) -> Json {
-            serde_json::from_str(&self.lines.next_line().await.unwrap().unwrap()).unwrap()
+            let line = timeout(PATIENCE, self.lines.next_line()).await.expect("nothing is answered");
+            serde_json::from_str(&line.unwrap().unwrap()).unwrap()
         }
 
         /// Returns the message of the error that is read next, and the id.
@@ -279,6 +284,9 @@ mod tests {
             (answer["id"].as_u64().unwrap(), answer["error"]["message"].as_str().unwrap().to_owned())
         }
     }
+
+    /// The longest time that an answer takes on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     const NO_FILE: &str = "there is no such file";
 
