@@ -9,9 +9,6 @@ mod document;
 mod result;
 mod text;
 
-/// The error of a request that was cancelled.
-const CANCELLED: i64 = -32_800;
-
 pub use agent::{AcpAgent, AcpServeError, AgentCall, AgentTurn, Editor, TurnEnd, UserPrompt, agent};
 pub use client::{AcpCommand, AcpError, AcpTool, command, forget_permissions, from_file, line, stdio};
 pub use document::{CallStatus, ToolCall};

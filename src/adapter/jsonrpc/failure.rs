@@ -60,6 +60,15 @@ impl Failure {
         let data = self.data.as_deref().and_then(|data| json::value(data).ok());
         words::of_rpc(&self.message, data.as_ref())
     }
+
+    /// Returns the words of the other side, or else `silent`, and then the code behind `label`.
+    pub(in crate::adapter) fn words(&self, silent: &str, label: &str) -> String {
+        let said = self.said().unwrap_or_else(|| silent.to_owned());
+        match &*self.shown_code {
+            "" => said,
+            code => format!("{said} ({label}{code})"),
+        }
+    }
 }
 
 /// Returns the text of a value that is one, up to [`MAX_DATA`]. A blank one says nothing.

@@ -68,7 +68,7 @@ struct Open {
 }
 
 impl Peer {
-    /// Returns the other side, and the writer of what is sent to it.
+    /// Returns the other side, and the writer, which writes the messages of this side to it.
     pub(in crate::adapter) fn new(most_open: usize) -> (Arc<Self>, Writer) {
         let (out, lines) = mpsc::channel(QUEUED);
         let closing = CancellationToken::new();
@@ -221,7 +221,7 @@ impl Drop for Request<'_> {
     }
 }
 
-/// Writes what is sent to the other side.
+/// Writes the messages of this side to the stream that the other side reads.
 pub(in crate::adapter) struct Writer {
     lines: mpsc::Receiver<Line>,
     closing: CancellationToken,

@@ -24,7 +24,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Returns the connection, and the writer of what is sent.
+    /// Returns the connection, and the writer, which writes the messages of this side to the editor.
     pub(super) fn new() -> (Arc<Self>, Writer) {
         let (peer, writer) = Peer::new(MAX_QUESTIONS);
         (Arc::new(Self { peer, abilities: Mutex::default() }), writer)

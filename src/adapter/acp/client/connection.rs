@@ -331,11 +331,7 @@ fn failed(reason: &str) -> String {
 
 /// Returns the words of an error of the agent, with its code.
 pub(super) fn words(error: &RpcFailure) -> String {
-    let said = error.said().unwrap_or_else(|| "it gave no reason".to_owned());
-    match &*error.shown_code {
-        "" => said,
-        code => format!("{said} ({code})"),
-    }
+    error.words("it gave no reason", "")
 }
 
 /// Describes a way to sign in. A variable of the environment reaches the agent only if a person passes it on.

@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{files::Folder, permission, session::Session, terminal};
 use crate::adapter::{
-    acp::CANCELLED,
     elicitation,
     jsonrpc::{
         error::{self, RpcError},
@@ -17,6 +16,9 @@ use crate::adapter::{
         reader::{Incoming, MAX_LINE, Reader, Request, as_json},
     },
 };
+
+/// The code of the error for a request that its agent has cancelled.
+const CANCELLED: i64 = -32_800;
 
 /// The most requests of an agent that are open.
 const MAX_OPEN: usize = 64;

@@ -113,11 +113,7 @@ impl Answer {
 
 /// Returns the words of an error of a server, and its code.
 pub(super) fn words_of(failure: &Failure) -> String {
-    let words = failure.said().unwrap_or_else(|| "the MCP server gave no reason".to_owned());
-    match &*failure.shown_code {
-        "" => words,
-        code => format!("{words} (MCP error {code})"),
-    }
+    failure.words("the MCP server gave no reason", "MCP error ")
 }
 
 /// Returns an error of a server for `rmcp`.
