@@ -267,6 +267,30 @@ pub(in crate::adapter) fn text(status: StatusCode, text: &str) -> Response<Reply
     response
 }
 
+/// A body of these frames, for tests. Then it ends, or it never does.
+#[cfg(test)]
+pub(in crate::adapter) struct Frames {
+    pub(in crate::adapter) left: std::collections::VecDeque<Bytes>,
+    pub(in crate::adapter) ends: bool,
+}
+
+#[cfg(test)]
+impl Body for Frames {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.left.pop_front() {
+            Some(frame) => Poll::Ready(Some(Ok(Frame::data(frame)))),
+            None if self.ends => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -170,23 +170,22 @@ fn answer(status: StatusCode, text: &str) -> Refused {
 #[cfg(test)]
 mod tests {
     use std::{
-        convert::Infallible,
-        pin::Pin,
         sync::atomic::{AtomicUsize, Ordering},
-        task::{Context, Poll},
         time::Duration,
     };
 
-    use hyper::body::Frame;
     use serde_json::{Value as Json, json};
     use tokio::{sync::mpsc, task::JoinSet};
 
     use super::*;
     use crate::{
         ToolContext,
-        adapter::rap::source::{
-            inbox::{NewCall, OpenCall},
-            reports::Reports,
+        adapter::{
+            rap::source::{
+                inbox::{NewCall, OpenCall},
+                reports::Reports,
+            },
+            web::server::Frames,
         },
     };
 
@@ -205,33 +204,17 @@ mod tests {
         callbacks.inbox.open(call).unwrap()
     }
 
-    /// A body that is there, or that never comes.
-    enum TestBody {
-        Chunks(Vec<Bytes>),
-        Endless,
-    }
-
-    impl Body for TestBody {
-        type Data = Bytes;
-        type Error = Infallible;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            match &mut *self {
-                Self::Chunks(chunks) => Poll::Ready(chunks.pop().map(|chunk| Ok(Frame::data(chunk)))),
-                Self::Endless => Poll::Pending,
-            }
-        }
-    }
-
-    fn request(body: TestBody) -> Request<TestBody> {
+    fn request(body: Frames) -> Request<Frames> {
         Request::post("/").header("content-type", "application/json").body(body).unwrap()
     }
 
-    fn whole(text: String) -> TestBody {
-        TestBody::Chunks(vec![text.into()])
+    fn whole(text: String) -> Frames {
+        Frames { left: [text.into()].into(), ends: true }
+    }
+
+    /// A body that never comes.
+    fn endless() -> Frames {
+        Frames { left: Default::default(), ends: false }
     }
 
     fn message(kind: &str, id: &str, more: &Json) -> String {
@@ -247,7 +230,7 @@ mod tests {
         let mut posts = JoinSet::new();
         for _ in 0..8 {
             let (callbacks, token) = (Arc::clone(&callbacks), slow.token.clone());
-            posts.spawn(async move { callbacks.receive(&token, request(TestBody::Endless)).await.is_ok() });
+            posts.spawn(async move { callbacks.receive(&token, request(endless())).await.is_ok() });
         }
         for _ in 0..100 {
             tokio::task::yield_now().await; // each of them waits for its body, or for the others
@@ -267,7 +250,7 @@ mod tests {
         let callbacks = callbacks(Box::new(|_| Ok(())));
         let call = open(&callbacks, "c");
         let chunk = Bytes::from(vec![b' '; UNIT]);
-        let chunks = TestBody::Chunks(vec![chunk; 17]);
+        let chunks = Frames { left: vec![chunk; 17].into(), ends: true };
         let Err(Refused(status, _)) = callbacks.receive(&call.token, request(chunks)).await else {
             panic!("it was accepted")
         };
@@ -302,7 +285,7 @@ mod tests {
         assert_eq!(most.load(Ordering::SeqCst), 1);
     }
 
-    async fn status(request: Request<TestBody>) -> StatusCode {
+    async fn status(request: Request<Frames>) -> StatusCode {
         let callbacks = callbacks(Box::new(|_| Ok(())));
         let call = open(&callbacks, "c");
         let received = timeout(2 * READ, callbacks.receive(&call.token, request)).await;
@@ -323,7 +306,7 @@ mod tests {
             ("GET", path.clone(), StatusCode::METHOD_NOT_ALLOWED),
             ("POST", path, StatusCode::UNSUPPORTED_MEDIA_TYPE),
         ] {
-            let request = Request::builder().method(method).uri(&path).body(TestBody::Endless).unwrap();
+            let request = Request::builder().method(method).uri(&path).body(endless()).unwrap();
             assert_eq!(Arc::clone(&callbacks).answer(request).await.status(), status, "{method} {path}");
         }
     }
@@ -333,18 +316,17 @@ mod tests {
         let length = (MAX_MESSAGE + 1).to_string();
         let request =
             Request::post("/").header("content-type", "application/json").header("content-length", length);
-        assert_eq!(status(request.body(TestBody::Endless).unwrap()).await, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(status(request.body(endless()).unwrap()).await, StatusCode::PAYLOAD_TOO_LARGE);
     }
 
     #[tokio::test(start_paused = true)]
     async fn body_that_is_not_declared_as_json_is_not_read() {
-        let request =
-            Request::post("/").header("content-type", "text/plain").body(TestBody::Endless).unwrap();
+        let request = Request::post("/").header("content-type", "text/plain").body(endless()).unwrap();
         assert_eq!(status(request).await, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     }
 
     #[tokio::test(start_paused = true)]
     async fn body_that_does_not_arrive_is_given_up() {
-        assert_eq!(status(request(TestBody::Endless)).await, StatusCode::REQUEST_TIMEOUT);
+        assert_eq!(status(request(endless())).await, StatusCode::REQUEST_TIMEOUT);
     }
 }

@@ -80,24 +80,10 @@ fn unwrapped(data: Bytes) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::VecDeque, future::poll_fn};
+    use std::future::poll_fn;
 
     use super::*;
-
-    /// A body of these frames.
-    struct Frames(VecDeque<Bytes>);
-
-    impl Body for Frames {
-        type Data = Bytes;
-        type Error = Infallible;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            Poll::Ready(self.0.pop_front().map(|frame| Ok(Frame::data(frame))))
-        }
-    }
+    use crate::adapter::web::server::Frames;
 
     #[tokio::test]
     async fn result_is_unwrapped_wherever_the_frames_are_cut() {
@@ -109,8 +95,8 @@ mod tests {
             (format!("id: 1\ndata: {message}\n\n"), format!("id: 1\ndata: {expected}\n\n")),
         ] {
             for size in 1..=written.len() {
-                let frames = written.as_bytes().chunks(size).map(Bytes::copy_from_slice).collect();
-                let mut body = unwrapping(Frames(frames));
+                let left = written.as_bytes().chunks(size).map(Bytes::copy_from_slice).collect();
+                let mut body = unwrapping(Frames { left, ends: true });
                 let mut read = Vec::new();
                 while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
                     read.extend(frame.unwrap().into_data().unwrap());
