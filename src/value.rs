@@ -18,6 +18,7 @@ mod error;
 mod json;
 pub(crate) mod json_string;
 mod json_text;
+pub(crate) mod json_tokens;
 mod keys;
 mod run;
 pub(crate) mod scan;

@@ -1,6 +1,6 @@
 //! Redacts secrets in texts inside frames: JSON, for example the document of another system, and other texts.
 
-use std::{cmp::Reverse, ops::Range};
+use std::{cmp::Reverse, iter::Peekable, ops::Range};
 
 use serde::de::IgnoredAny;
 
@@ -10,8 +10,9 @@ use super::{
 };
 use crate::value::{
     bytes_without_mark,
-    json_string::{decoded, string_end},
-    without_mark,
+    json_string::decoded,
+    json_tokens::{JsonToken, JsonTokens},
+    measured, without_mark,
 };
 
 /// How many texts inside strings of JSON texts are opened. A deeper one is redacted whole if it looks suspicious.
@@ -52,61 +53,43 @@ fn redacted_within(text: &str, rule: &mut impl Secrets, nested: u8, open: usize)
     if !is_like_json(text.as_bytes()) {
         return secret_text::redacted(text, rule);
     }
-    let start = text.len() - without_mark(text).len();
+    let json = without_mark(text);
     // Afterwards only the structure has to be followed.
     let is_readable = nested > 0
-        && open + depth(text.as_bytes()) <= MAX_DEPTH
-        && serde_json::from_str::<IgnoredAny>(&text[start..]).is_ok();
+        && open + measured(json).depth <= MAX_DEPTH
+        && serde_json::from_str::<IgnoredAny>(json).is_ok();
     if !is_readable {
         if rule.is_suspect(text.as_bytes()) {
             return Some(placeholder::of(placeholder::TEXT, text.len()));
         }
         return secret_text::redacted(text, rule); // a password in a URL has no name
     }
-    let mut walk = Walk { text, rule, nested, open, changes: Vec::new() };
-    walk.value(start);
+    let tokens = JsonTokens::new(json).peekable();
+    let mut walk = Walk { text: json, tokens, rule, nested, open, changes: Vec::new() };
+    walk.value();
     let mut changes = walk.changes;
     if changes.is_empty() {
         return None;
     }
     changes.sort_by_key(|(range, _)| (range.start, Reverse(range.end)));
     let (mut out, mut at) = (String::with_capacity(text.len()), 0);
+    out.push_str(&text[..text.len() - json.len()]);
     for (place, new) in changes {
         if place.start < at {
             continue; // a value around it is redacted
         }
-        out.push_str(text.get(at..place.start)?);
+        out.push_str(json.get(at..place.start)?);
         out.push_str(&new);
         at = place.end;
     }
-    out.push_str(text.get(at..)?);
+    out.push_str(json.get(at..)?);
     Some(out)
-}
-
-/// Returns how many containers are open at once at most.
-fn depth(text: &[u8]) -> usize {
-    let (mut at, mut open, mut most) = (0, 0_usize, 0);
-    while let Some(byte) = text.get(at) {
-        match byte {
-            b'"' => {
-                at = string_end(text, at);
-                continue;
-            }
-            b'{' | b'[' => {
-                open += 1;
-                most = most.max(open);
-            }
-            b'}' | b']' => open = open.saturating_sub(1),
-            _ => {}
-        }
-        at += 1;
-    }
-    most
 }
 
 /// Walks through valid JSON whose depth is limited.
 struct Walk<'a, R> {
     text: &'a str,
+    tokens: Peekable<JsonTokens<'a>>,
     rule: &'a mut R,
     nested: u8,
     /// How many containers are open.
@@ -115,89 +98,85 @@ struct Walk<'a, R> {
 }
 
 impl<R: Secrets> Walk<'_, R> {
-    /// Walks through the value that starts here or after spaces, and returns its end.
-    fn value(&mut self, at: usize) -> usize {
-        let at = self.skip_space(at);
-        match self.byte(at) {
-            Some(byte @ (b'{' | b'[')) => {
+    /// Walks through the next value, and returns its place.
+    fn value(&mut self) -> Option<Range<usize>> {
+        let (token, place) = self.tokens.next()?;
+        match token {
+            JsonToken::Object | JsonToken::Array => {
                 self.open += 1;
-                let end = if byte == b'{' { self.object(at) } else { self.array(at) };
+                let is_object = token == JsonToken::Object;
+                let place = if is_object { self.object(place.start) } else { self.array(place.start) };
                 self.open -= 1;
-                end
+                place
             }
-            Some(b'"') => {
-                let end = string_end(self.text.as_bytes(), at).min(self.text.len());
-                let string = self.string(at..end);
+            JsonToken::Text => {
+                let string = self.string(place.clone());
                 if let Some(inner) = redacted_within(&string, self.rule, self.nested - 1, self.open) {
-                    self.changes.push((at..end, serde_json::Value::from(inner).to_string()));
+                    self.changes.push((place.clone(), serde_json::Value::from(inner).to_string()));
                 }
-                end
+                Some(place)
             }
-            _ => self.end_of_word(at),
+            _ => Some(place),
         }
     }
 
-    fn object(&mut self, start: usize) -> usize {
+    /// Walks through the members of an object that starts here, and returns its place.
+    fn object(&mut self, start: usize) -> Option<Range<usize>> {
         let (mut map, mut has_secret_key) = (Map::default(), false);
-        let mut at = self.skip_space(start + 1);
-        while let Some(b'"') = self.byte(at) {
-            let key_end = string_end(self.text.as_bytes(), at).min(self.text.len());
-            let key = self.string(at..key_end);
-            let value = self.skip_space(self.skip_space(key_end) + 1); // after the colon
-            has_secret_key |= redacted_within(&key, self.rule, self.nested - 1, self.open).is_some();
-            let end = if self.rule.is_secret(key.as_bytes()) {
-                let end = self.end(value);
-                self.hide(value..end);
-                end
-            } else {
-                let name = self.name(value);
-                let is_secret = name.is_some_and(|name| self.rule.is_secret_name(name.as_bytes()));
-                let end = self.value(value);
-                map.add(key.as_bytes(), value..end, is_secret);
-                end
+        let end = loop {
+            let key = match self.tokens.next()? {
+                (JsonToken::Text, key) => self.string(key),
+                (JsonToken::End, end) => break end.end,
+                _ => continue, // a comma
             };
-            at = self.skip_space(end);
-            if self.byte(at) == Some(b',') {
-                at = self.skip_space(at + 1);
+            self.tokens.next(); // the colon
+            has_secret_key |= redacted_within(&key, self.rule, self.nested - 1, self.open).is_some();
+            if self.rule.is_secret(key.as_bytes()) {
+                let value = self.skip()?;
+                self.hide(value);
+            } else {
+                let name = self.name();
+                let is_secret = name.is_some_and(|name| self.rule.is_secret_name(name.as_bytes()));
+                map.add(key.as_bytes(), self.value()?, is_secret);
             }
-        }
-        let end = (at + 1).min(self.text.len());
+        };
         if has_secret_key {
             self.hide(start..end); // two keys could become equal
         } else {
             map.beside().for_each(|value| self.hide(value));
         }
-        end
+        Some(start..end)
     }
 
-    fn array(&mut self, start: usize) -> usize {
+    /// Walks through the elements of an array that starts here, and returns its place.
+    fn array(&mut self, start: usize) -> Option<Range<usize>> {
         let mut array = Array::default();
-        let mut at = self.skip_space(start + 1);
-        while self.byte(at).is_some_and(|byte| byte != b']') {
-            let name = self.name(at);
-            let is_secret = name.as_deref().is_some_and(|name| self.rule.is_secret_name(name.as_bytes()));
-            let end = self.value(at);
-            array.add(at..end, is_secret);
-            at = self.skip_space(end);
-            if self.byte(at) == Some(b',') {
-                at = self.skip_space(at + 1);
+        let end = loop {
+            match self.tokens.peek()? {
+                (JsonToken::End, end) => break end.end,
+                (JsonToken::Comma, _) => _ = self.tokens.next(),
+                _ => {
+                    let name = self.name();
+                    let is_secret =
+                        name.as_deref().is_some_and(|name| self.rule.is_secret_name(name.as_bytes()));
+                    array.add(self.value()?, is_secret);
+                }
             }
-        }
+        };
+        self.tokens.next();
         array.beside().for_each(|value| self.hide(value));
-        (at + 1).min(self.text.len())
+        Some(start..end)
     }
 
-    /// The string that starts here, if it is one.
-    fn name(&self, at: usize) -> Option<String> {
-        (self.byte(at) == Some(b'"')).then(|| {
-            let end = string_end(self.text.as_bytes(), at).min(self.text.len());
-            self.string(at..end)
-        })
+    /// Returns the next value, if it is a string.
+    fn name(&mut self) -> Option<String> {
+        let (_, place) = self.tokens.peek().filter(|(token, _)| *token == JsonToken::Text)?.clone();
+        Some(self.string(place))
     }
 
-    /// A string. One with half of a surrogate pair is searched as it is written.
-    fn string(&self, range: Range<usize>) -> String {
-        let quoted = self.text.get(range).unwrap_or_default();
+    /// Returns a string. One with half of a surrogate pair is searched as it is written.
+    fn string(&self, place: Range<usize>) -> String {
+        let quoted = self.text.get(place).unwrap_or_default();
         decoded(quoted).unwrap_or_else(|| quoted.trim_matches('"').into()).into_owned()
     }
 
@@ -210,45 +189,21 @@ impl<R: Secrets> Walk<'_, R> {
         }
     }
 
-    /// The end of the value that starts here.
-    fn end(&self, start: usize) -> usize {
-        let bytes = self.text.as_bytes();
-        let (mut at, mut depth) = (start, 0_usize);
-        while let Some(byte) = bytes.get(at) {
-            at = match byte {
-                b'"' => string_end(bytes, at).min(bytes.len()),
-                b'{' | b'[' => {
-                    depth += 1;
-                    at + 1
-                }
-                b'}' | b']' => {
-                    depth = depth.saturating_sub(1);
-                    at + 1
-                }
-                _ if depth == 0 => return self.end_of_word(at),
-                _ => at + 1,
-            };
+    /// Skips the next value, and returns its place.
+    fn skip(&mut self) -> Option<Range<usize>> {
+        let (mut depth, mut start) = (0_usize, None);
+        loop {
+            let (token, place) = self.tokens.next()?;
+            let start = *start.get_or_insert(place.start);
+            match token {
+                JsonToken::Object | JsonToken::Array => depth += 1,
+                JsonToken::End => depth = depth.saturating_sub(1),
+                _ => {}
+            }
             if depth == 0 {
-                return at;
+                return Some(start..place.end);
             }
         }
-        bytes.len()
-    }
-
-    /// The end of a number or another word that starts here.
-    fn end_of_word(&self, start: usize) -> usize {
-        let rest = self.text.as_bytes().get(start..).unwrap_or_default();
-        let is_end = |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
-        start + rest.iter().position(is_end).unwrap_or(rest.len())
-    }
-
-    fn byte(&self, at: usize) -> Option<u8> {
-        self.text.as_bytes().get(at).copied()
-    }
-
-    fn skip_space(&self, at: usize) -> usize {
-        let rest = self.text.as_bytes().get(at..).unwrap_or_default();
-        at + rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count()
     }
 }
 

@@ -1,6 +1,8 @@
 //! Texts of JSON that other programs write: measured before anything is built of them, and repaired.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
+
+use super::json_tokens::{JsonToken, JsonTokens};
 
 /// The size of a JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,64 +16,50 @@ pub(crate) struct TextSize {
 /// Measures a text in one pass, whether it is JSON or not.
 pub(crate) fn measured(text: &str) -> TextSize {
     let (mut depth, mut deepest, mut values) = (0_usize, 0, 1_usize);
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'"' => skip_string(&mut bytes),
-            b'{' | b'[' => {
+    for (token, _) in JsonTokens::new(text) {
+        match token {
+            JsonToken::Object | JsonToken::Array => {
                 depth += 1;
                 values += 1;
                 deepest = deepest.max(depth);
             }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            b',' | b':' => values += 1,
-            _ => {}
+            JsonToken::End => depth = depth.saturating_sub(1),
+            JsonToken::Comma | JsonToken::Colon => values += 1,
+            JsonToken::Text | JsonToken::Word => {}
         }
     }
     TextSize { depth: deepest, values }
 }
 
-/// Skips the rest of a string whose opening quote was read.
-fn skip_string(bytes: &mut impl Iterator<Item = u8>) {
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'\\' => {
-                bytes.next();
-            }
-            b'"' => return,
-            _ => {}
-        }
-    }
-}
-
 /// Returns the text with U+FFFD for each half of a surrogate pair, and with strings in place of numbers that are too
 /// large. Programs write both, and neither has a place in a value. A text that has neither is returned as it is.
 pub(crate) fn repaired(text: &str) -> Cow<'_, str> {
-    let bytes = text.as_bytes();
     let mut out = String::new();
-    // `kept` is where the part begins that is not in `out` yet.
-    let (mut at, mut kept, mut is_in_string) = (0, 0, false);
-    while let Some(first) = bytes.get(at) {
-        let length = match first {
-            b'\\' if is_in_string => escape(&text[at..]),
-            b'-' | b'0'..=b'9' if !is_in_string => number(&text[at..]),
-            _ => 1,
-        };
-        is_in_string ^= *first == b'"';
-        let replaced = match first {
-            b'\\' if is_lone_surrogate(&text[at..at + length]) => Some(Cow::Borrowed("\\ufffd")),
-            b'-' | b'0'..=b'9' if !is_in_string => {
-                let number = &text[at..at + length];
-                number.parse().is_ok_and(f64::is_infinite).then(|| format!("\"{number}\"").into())
+    let mut kept = 0; // where the part begins that is not in `out` yet
+    let mut replace = |place: Range<usize>, by: &str| {
+        out.push_str(&text[kept..place.start]);
+        out.push_str(by);
+        kept = place.end;
+    };
+    for (token, place) in JsonTokens::new(text) {
+        match token {
+            JsonToken::Text => {
+                let mut at = place.start;
+                while let Some(next) = text[at..place.end].find('\\') {
+                    at += next;
+                    let length = escape(&text[at..place.end]);
+                    if is_lone_surrogate(&text[at..at + length]) {
+                        replace(at..at + length, "\\ufffd");
+                    }
+                    at += length;
+                }
             }
-            _ => None,
-        };
-        if let Some(replaced) = replaced {
-            out.push_str(&text[kept..at]);
-            out.push_str(&replaced);
-            kept = at + length;
+            JsonToken::Word if is_infinite(&text[place.clone()]) => {
+                let number = format!("\"{}\"", &text[place.clone()]);
+                replace(place, &number);
+            }
+            _ => {}
         }
-        at += length;
     }
     if kept == 0 {
         return text.into();
@@ -100,10 +88,9 @@ fn is_lone_surrogate(escape: &str) -> bool {
     escape.len() == 6 && unit(escape).is_some_and(|unit| (0xd800..=0xdfff).contains(&unit))
 }
 
-/// Returns the length of the number that the text starts with.
-fn number(text: &str) -> usize {
-    let is_part = |it: &u8| matches!(it, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
-    text.bytes().take_while(is_part).count()
+/// Returns whether a word is a number that exceeds a 64-bit float.
+fn is_infinite(word: &str) -> bool {
+    word.starts_with(|it: char| it == '-' || it.is_ascii_digit()) && word.parse().is_ok_and(f64::is_infinite)
 }
 
 #[cfg(test)]

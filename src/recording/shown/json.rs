@@ -1,18 +1,27 @@
-//! JSON texts with line breaks. It works on the text alone, so that numbers keep their digits, and a text that is broken,
-//! cut or nested deep is shown as well.
+//! Shows JSON texts with line breaks. Numbers keep their digits, and a text that is broken, cut or nested deep is shown as
+//! well, because no tree is built.
+
+use std::iter::Peekable;
+
+use crate::value::json_tokens::{JsonToken, JsonTokens};
 
 /// The deepest indentation, in levels.
 const MAX_INDENT: usize = 32;
 
 /// The lines of a JSON text, indented by two spaces a level.
 pub(super) struct Pretty<'a> {
-    rest: &'a str,
+    text: &'a str,
+    tokens: Peekable<JsonTokens<'a>>,
     depth: usize,
 }
 
 impl<'a> Pretty<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { rest: text.trim_start(), depth: 0 }
+        Self { text, tokens: JsonTokens::new(text).peekable(), depth: 0 }
+    }
+
+    fn is_at(&mut self, token: JsonToken) -> bool {
+        self.tokens.peek().is_some_and(|(next, _)| *next == token)
     }
 }
 
@@ -20,55 +29,31 @@ impl Iterator for Pretty<'_> {
     type Item = String;
 
     fn next(&mut self) -> Option<String> {
-        if self.rest.is_empty() {
-            return None;
-        }
-        if self.rest.starts_with(['}', ']']) {
+        self.tokens.peek()?;
+        if self.is_at(JsonToken::End) {
             self.depth = self.depth.saturating_sub(1);
         }
         let mut line = "  ".repeat(self.depth.min(MAX_INDENT));
-        loop {
-            let (piece, rest) = self.rest.split_at(length(self.rest));
-            let rest = rest.trim_start();
-            self.rest = rest;
-            line.push_str(piece);
-            match piece {
-                "{" | "[" if rest.starts_with(['}', ']']) => {
-                    line.push_str(&rest[..1]);
-                    self.rest = rest[1..].trim_start();
+        while let Some((token, place)) = self.tokens.next() {
+            line.push_str(&self.text[place]);
+            match token {
+                JsonToken::Object | JsonToken::Array if self.is_at(JsonToken::End) => {
+                    line.extend(self.tokens.next().map(|(_, end)| &self.text[end]));
                 }
-                "{" | "[" => {
+                JsonToken::Object | JsonToken::Array => {
                     self.depth += 1;
-                    return Some(line);
+                    break;
                 }
-                ":" => line.push(' '),
-                "," => return Some(line),
-                _ => {}
+                JsonToken::Colon => line.push(' '),
+                JsonToken::Comma => break,
+                JsonToken::End | JsonToken::Text | JsonToken::Word => {}
             }
-            if self.rest.is_empty() || self.rest.starts_with(['}', ']']) {
-                return Some(line);
+            if self.is_at(JsonToken::End) {
+                break;
             }
         }
+        Some(line)
     }
-}
-
-/// Returns the length of the first piece: a sign, a string, or anything up to the next of them.
-fn length(text: &str) -> usize {
-    let is_end = |it: char| it.is_whitespace() || matches!(it, '{' | '}' | '[' | ']' | ',' | ':' | '"');
-    let Some(rest) = text.strip_prefix('"') else {
-        return match text.find(is_end) {
-            Some(0) => 1,
-            Some(end) => end,
-            None => text.len(),
-        };
-    };
-    let mut is_escaped = false;
-    let end = rest.find(|it| {
-        let ends = it == '"' && !is_escaped;
-        is_escaped = it == '\\' && !is_escaped;
-        ends
-    });
-    end.map_or(text.len(), |end| end + 2)
 }
 
 #[cfg(test)]

@@ -4,7 +4,10 @@ use std::{borrow::Cow, ops::Range};
 
 use serde::de::IgnoredAny;
 
-use crate::value::json_string::{decoded, string_end};
+use crate::value::{
+    json_string::decoded,
+    json_tokens::{JsonToken, JsonTokens},
+};
 
 /// The deepest nesting that is read. A deeper document is carried, but nothing refers to it or is cut out of it.
 const MAX_DEPTH: usize = 256;
@@ -34,7 +37,6 @@ pub(super) fn without<'a>(
 ) -> Option<Cow<'a, str>> {
     let mut scan = Scan {
         text,
-        at: 0,
         min_text,
         on,
         pointer: String::new(),
@@ -83,6 +85,8 @@ struct Open {
     member: usize,
     /// The current member's key with its quotes.
     key: Range<usize>,
+    /// The next string is a key.
+    expects_key: bool,
     /// Whether an earlier member is kept.
     has_kept: bool,
     /// The position of the last comma.
@@ -93,7 +97,6 @@ struct Open {
 
 struct Scan<'a, F> {
     text: &'a str,
-    at: usize,
     min_text: usize,
     on: F,
     pointer: String,
@@ -107,22 +110,16 @@ impl<'a, F: FnMut(&str, Found<'a>) -> bool> Scan<'a, F> {
     fn run(&mut self) -> Option<()> {
         // Afterwards only the structure has to be followed.
         serde_json::from_str::<IgnoredAny>(self.text).ok()?;
-        let bytes = self.text.as_bytes();
-        while let Some(byte) = bytes.get(self.at) {
-            match byte {
-                b'{' | b'[' => self.enter(*byte == b'{')?,
-                b'}' | b']' => self.leave()?,
-                b',' => self.comma(),
-                b'"' => self.string()?,
-                b' ' | b'\n' | b'\r' | b'\t' => self.at += 1,
-                _ => {
-                    self.begin();
-                    let rest = bytes.get(self.at..)?;
-                    self.at += rest
-                        .iter()
-                        .position(|it| matches!(it, b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t'))
-                        .unwrap_or(rest.len());
-                    self.end(false)?;
+        for (token, place) in JsonTokens::new(self.text) {
+            match token {
+                JsonToken::Object | JsonToken::Array => self.enter(place.start, token == JsonToken::Object)?,
+                JsonToken::End => self.leave(place.end)?,
+                JsonToken::Comma => self.comma(place),
+                JsonToken::Colon => {}
+                JsonToken::Text => self.string(place)?,
+                JsonToken::Word => {
+                    self.begin(place.start);
+                    self.end(false, place.end)?;
                 }
             }
         }
@@ -130,8 +127,7 @@ impl<'a, F: FnMut(&str, Found<'a>) -> bool> Scan<'a, F> {
     }
 
     /// Notes where an array's element starts.
-    fn begin(&mut self) {
-        let at = self.at;
+    fn begin(&mut self, at: usize) {
         if let Some(open) = self.open.last_mut().filter(|open| !open.is_object) {
             open.member = at;
         }
@@ -161,8 +157,8 @@ impl<'a, F: FnMut(&str, Found<'a>) -> bool> Scan<'a, F> {
         }
     }
 
-    fn enter(&mut self, is_object: bool) -> Option<()> {
-        self.begin();
+    fn enter(&mut self, at: usize, is_object: bool) -> Option<()> {
+        self.begin(at);
         self.step();
         if self.ask(Found::Container) {
             self.quiet = Some(self.open.len());
@@ -170,92 +166,65 @@ impl<'a, F: FnMut(&str, Found<'a>) -> bool> Scan<'a, F> {
         if self.open.len() == MAX_DEPTH {
             return None;
         }
-        self.at += 1;
         self.open.push(Open {
             is_object,
             index: 0,
             pointer: self.pointer.len(),
-            member: self.at,
+            member: at + 1,
             key: 0..0,
+            expects_key: is_object,
             has_kept: false,
-            comma: self.at,
+            comma: at + 1,
             pending: None,
         });
-        self.key();
         Some(())
     }
 
-    fn leave(&mut self) -> Option<()> {
+    fn leave(&mut self, end: usize) -> Option<()> {
         self.open.pop();
-        self.at += 1;
         let removed = self.quiet == Some(self.open.len());
         if removed {
             self.quiet = None;
         }
-        self.end(removed)
+        self.end(removed, end)
     }
 
-    fn comma(&mut self) {
-        let at = self.at;
-        self.at += 1;
-        if let Some(open) = self.open.last_mut() {
-            open.comma = at;
-            open.index += 1;
-            let pending = open.pending.take();
-            if let Some(range) = pending.and_then(|pending| self.removed.get_mut(pending)) {
-                range.end = at + 1;
-            }
-        }
-        self.key();
-    }
-
-    /// Reads the key that starts here, if the innermost container is an object that has another member.
-    fn key(&mut self) {
-        if !self.open.last().is_some_and(|open| open.is_object) {
-            return;
-        }
-        self.space();
-        let start = self.at;
-        if self.text.as_bytes().get(start) != Some(&b'"') {
-            return;
-        }
-        self.at = string_end(self.text.as_bytes(), self.at);
-        let key = start..self.at;
-        self.space();
-        // The colon.
-        self.at += 1;
-        if let Some(open) = self.open.last_mut() {
-            open.member = start;
-            open.key = key;
+    fn comma(&mut self, place: Range<usize>) {
+        let Some(open) = self.open.last_mut() else { return };
+        open.comma = place.start;
+        open.index += 1;
+        open.expects_key = open.is_object;
+        let pending = open.pending.take();
+        if let Some(range) = pending.and_then(|pending| self.removed.get_mut(pending)) {
+            range.end = place.end;
         }
     }
 
-    fn space(&mut self) {
-        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.text.as_bytes().get(self.at) {
-            self.at += 1;
+    /// Reads a key, or a value that is a string.
+    fn string(&mut self, place: Range<usize>) -> Option<()> {
+        if let Some(open) = self.open.last_mut().filter(|open| open.expects_key) {
+            open.member = place.start;
+            open.key = place;
+            open.expects_key = false;
+            return Some(());
         }
-    }
-
-    fn string(&mut self) -> Option<()> {
-        self.begin();
-        let start = self.at;
-        let end = string_end(self.text.as_bytes(), self.at);
+        self.begin(place.start);
+        let end = place.end;
         let mut removed = false;
         // An escaped text is never shorter than the text itself.
-        if end - start - 2 >= self.min_text && self.quiet.is_none() {
-            let found = self.text.get(start..end).and_then(decoded).map_or(Found::Broken, Found::Text);
+        if place.len() - 2 >= self.min_text && self.quiet.is_none() {
+            let found = self.text.get(place).and_then(decoded).map_or(Found::Broken, Found::Text);
             let is_long = !matches!(&found, Found::Text(text) if text.len() < self.min_text);
             if is_long {
                 self.step();
                 removed = self.ask(found);
             }
         }
-        self.at = end;
-        self.end(removed)
+        self.end(removed, end)
     }
 
-    /// Ends the current value.
-    fn end(&mut self, removed: bool) -> Option<()> {
+    /// Ends the current value, after which this position stands.
+    fn end(&mut self, removed: bool, end: usize) -> Option<()> {
         let Some(open) = self.open.last_mut() else { return (!removed).then_some(()) };
         if !removed {
             open.has_kept = true;
@@ -264,7 +233,7 @@ impl<'a, F: FnMut(&str, Found<'a>) -> bool> Scan<'a, F> {
         // Every removed member takes one comma with it: the one before it if an earlier member is kept.
         let start = if open.has_kept { open.comma } else { open.member };
         open.pending = (!open.has_kept).then_some(self.removed.len());
-        self.removed.push(start..self.at);
+        self.removed.push(start..end);
         Some(())
     }
 }
