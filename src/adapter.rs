@@ -14,7 +14,6 @@ mod json;
 mod jsonrpc;
 pub mod mcp;
 pub mod orchestrate;
-mod patch;
 #[cfg(all(feature = "rap", unix))]
 pub mod rap;
 #[cfg(any(feature = "mcp-server", all(feature = "rap", unix)))]

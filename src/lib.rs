@@ -113,6 +113,7 @@
 
 #[cfg(feature = "runtime")]
 pub mod adapter;
+pub mod escape;
 #[cfg(feature = "runtime")]
 mod participant;
 #[cfg(all(feature = "programs", unix))]
@@ -170,6 +171,12 @@ pub use transport::{
     StreamHeader, StreamPart, StreamParts, TOPIC, TransportEvent,
 };
 pub use value::{DecodeError, EncodeError, Limits, Value, ValueKind};
+
+pub mod result {
+    //! Results of tools: how a screen shows them.
+
+    pub use crate::tool::render;
+}
 
 /// The bytes of a packet.
 #[doc(no_inline)]

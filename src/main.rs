@@ -2,10 +2,6 @@
 
 use std::process::ExitCode;
 
-// The names under which the files below know the library.
-use toolbridge as tool;
-use toolbridge as value;
-
 mod cli;
 
 // The library compiles these files as well.
@@ -14,14 +10,10 @@ mod cli;
 mod connections;
 #[path = "transport/livekit/path/crypto.rs"]
 mod crypto;
-#[path = "recording/escape.rs"]
-mod escape;
 #[path = "adapter/jsonrpc/head.rs"]
 mod head;
 #[path = "transport/livekit/signaling/host.rs"]
 mod host;
-#[path = "recording/shown.rs"]
-mod shown;
 
 fn main() -> ExitCode {
     cli::main()

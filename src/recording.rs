@@ -23,7 +23,6 @@ mod check;
 mod decoded;
 mod entry;
 mod error;
-pub(crate) mod escape;
 mod event_texts;
 mod follow;
 mod format;
@@ -46,8 +45,6 @@ mod report;
 mod rewrite;
 mod secret_names;
 mod secret_text;
-#[cfg(feature = "report")]
-mod shown;
 mod siblings;
 mod tap;
 mod text;

@@ -54,3 +54,8 @@ pub use mismatch::{Mismatch, MismatchReason};
 pub use pace::Speed;
 pub use plan::{Plan, PlannedCall};
 pub use report::{Difference, DryError, DryReport, Skipped};
+
+/// "1 call", "2 calls".
+fn counted(count: u64, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
+}

@@ -55,7 +55,10 @@ pub use prompt::{
 pub use report_error::ReportError;
 #[cfg(feature = "runtime")]
 pub use reporter::{Report, Reported, Reporter};
+#[cfg(all(feature = "acp", unix))]
+pub(crate) use result::patch;
 pub(crate) use result::public;
+pub use result::render;
 pub use result::{
     Audience, BlockKind, ContentBlock, Cut, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource,
     Media, ModelView, Native, ToolResult, ToolSystem, Widget,

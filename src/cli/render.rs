@@ -13,8 +13,11 @@ use clap::{
 use serde_json::Value as Json;
 
 use super::text;
-use crate::shown::{self, Ink, Limits, Line, Section, Style, has_parts, sections};
-use toolbridge::{BlockKind, Display, DisplayContent, ToolResult, Value, frame::ViewUpdate};
+use toolbridge::{
+    BlockKind, Display, DisplayContent, ToolResult, Value,
+    frame::ViewUpdate,
+    result::render::{self, Limits, Line, LineStyle, Section, SpanStyle},
+};
 
 /// How much of a result fills a screen.
 const SCREEN: Limits = Limits { lines: 400, line: 4_000, text: 128 * 1024 };
@@ -64,7 +67,7 @@ pub(super) fn has_colors() -> bool {
 /// Returns what a person sees of a result, with a line break after each line.
 pub(super) fn screen(value: &Value, colors: bool) -> String {
     let result = ToolResult::of(value);
-    let sections = sections(&result, SCREEN);
+    let sections = render::result(&result, SCREEN);
     let mut out = String::new();
     for (n, section) in sections.iter().enumerate() {
         if n > 0 {
@@ -81,11 +84,11 @@ pub(super) fn screen(value: &Value, colors: bool) -> String {
 /// Returns a few lines about a result that stand below its line in a list. Of a plain value, returns none.
 pub(super) fn summary(value: &Value, colors: bool) -> Vec<String> {
     let result = ToolResult::of(value);
-    if !has_parts(&result) {
+    if result.is_plain_value() {
         return Vec::new();
     }
     let pen = Pen { colors };
-    let all = sections(&result, LIST);
+    let all = render::result(&result, LIST);
     let mut lines: Vec<String> = Vec::new();
     for section in all.iter().take(LIST_SECTIONS) {
         lines.extend(heading(section).map(|it| pen.title(&it)));
@@ -104,12 +107,12 @@ pub(super) fn summary(value: &Value, colors: bool) -> Vec<String> {
 pub(super) fn whole(result: &ToolResult) -> Option<Vec<String>> {
     let pen = Pen { colors: false };
     let mut lines = Vec::new();
-    for section in sections(result, ALL) {
+    for section in render::result(result, ALL) {
         if section.omitted > 0 {
             return None;
         }
         // The title of a diff is its path, and may be cut.
-        let is_diff = section.lines.iter().any(|line| line.style == Style::Place);
+        let is_diff = section.lines.iter().any(|line| line.style == LineStyle::Hunk);
         lines.extend(heading(&section).filter(|_| !is_diff));
         lines.extend(section.lines.iter().map(|line| pen.line(line)));
     }
@@ -123,7 +126,7 @@ const FILES: usize = 5;
 /// Returns a few lines about the state of a view: its name, and the steps of a plan, its text or its content.
 pub(super) fn view(view: &ViewUpdate, colors: bool) -> Vec<String> {
     let pen = Pen { colors };
-    let section = shown::view(&view.view, &view.content, view.text.as_deref(), VIEW);
+    let section = render::view(&view.view, &view.content, view.text.as_deref(), VIEW);
     let mut lines: Vec<String> = heading(&section).map(|it| pen.title(&it)).into_iter().collect();
     lines.extend(section.lines.iter().map(|line| pen.line(line)));
     lines.extend(rest(section.omitted).map(|it| pen.note(&it)));
@@ -267,22 +270,22 @@ impl Pen {
 
     fn line(self, line: &Line) -> String {
         let (before, paint) = match line.style {
-            Style::Plain | Style::Mono => ("", Paint::new()),
-            Style::Heading => ("", Paint::new().bold()),
-            Style::Quote => ("│ ", Paint::new()),
-            Style::Added => ("", AnsiColor::Green.on_default()),
-            Style::Removed => ("", AnsiColor::Red.on_default()),
-            Style::Place => ("", AnsiColor::Cyan.on_default()),
-            Style::Note => ("", Paint::new().dimmed()),
+            LineStyle::Heading => ("", Paint::new().bold()),
+            LineStyle::Quote => ("│ ", Paint::new()),
+            LineStyle::Added => ("", AnsiColor::Green.on_default()),
+            LineStyle::Removed => ("", AnsiColor::Red.on_default()),
+            LineStyle::Hunk => ("", AnsiColor::Cyan.on_default()),
+            LineStyle::Note => ("", Paint::new().dimmed()),
+            _ => ("", Paint::new()),
         };
         let mut out = before.to_owned();
         for span in &line.spans {
-            let paint = match span.ink {
-                Ink::Plain => paint,
-                Ink::Strong => paint.bold(),
-                Ink::Emphasis => paint.italic(),
-                Ink::Code => paint.fg_color(Some(AnsiColor::Cyan.into())),
-                Ink::Link => paint.underline(),
+            let paint = match span.style {
+                SpanStyle::Strong => paint.bold(),
+                SpanStyle::Emphasis => paint.italic(),
+                SpanStyle::Code => paint.fg_color(Some(AnsiColor::Cyan.into())),
+                SpanStyle::Link => paint.underline(),
+                _ => paint,
             };
             out.push_str(&self.painted(paint, &span.text));
         }

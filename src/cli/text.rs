@@ -1,6 +1,11 @@
 //! Escapes text for a terminal.
 
-pub(super) use crate::escape::{counted, json, plain, write_json};
+pub(super) use toolbridge::escape::{json, plain, write_json};
+
+/// "1 call", "2 calls".
+pub(super) fn counted(count: u64, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
+}
 
 /// What the library calls a setting, and how a person sets it on the command line.
 const OPTIONS: [(&str, &str); 5] = [

@@ -12,10 +12,9 @@ use super::{
     Decoded, Direction, Entry, HIDDEN, Happened, Level, Moment, Recorded, RecordedCall, RoomEvent,
     check::Checker,
     entry::millis,
-    escape::plain,
     format::{identity_of, sid_of},
 };
-use crate::{protocol::frame::Kind, transport::Role};
+use crate::{escape::plain, protocol::frame::Kind, transport::Role};
 
 /// How many participants are counted.
 const MAX_PEERS: usize = 4_096;

@@ -2,7 +2,7 @@
 
 use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 
-use super::escape::is_dangerous;
+use crate::escape::is_dangerous;
 
 /// Substrings of secret names, folded.
 pub(super) const PARTS: &[&str] = &[

@@ -9,11 +9,11 @@ use super::{
     Decoded, Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent,
     decoded::{call_of, frame_json},
     entry::millis,
-    escape::plain,
     format::{identity_of, sid_of},
     info::clock,
 };
 use crate::{
+    escape::plain,
     protocol::frame::Message,
     transport::{Identity, Lane},
 };

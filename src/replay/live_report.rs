@@ -4,8 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::counted;
 use crate::{
-    recording::{Damage, RecordError, escape::counted},
+    recording::{Damage, RecordError},
     transport::CloseReason,
 };
 

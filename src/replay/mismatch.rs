@@ -4,10 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::{
-    recording::escape::counted,
-    tool::{CallId, ErrorCode, ToolError},
-};
+use super::counted;
+use crate::tool::{CallId, ErrorCode, ToolError};
 
 /// A call that a [`Cassette`](super::Cassette) could not answer. Its caller receives the error `not_recorded`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

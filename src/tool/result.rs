@@ -5,13 +5,17 @@
 //! the document of any system: adapters do.
 
 mod block;
+mod diff;
 mod display;
 mod document;
 mod fields;
 mod native;
 mod nested;
+#[cfg(all(feature = "acp", unix))]
+pub(crate) mod patch;
 pub(crate) mod public;
 mod references;
+pub mod render;
 mod same;
 mod view;
 
@@ -296,6 +300,11 @@ impl ToolResult {
     /// Returns whether it was read from a plain value, and has no parts.
     pub(crate) fn is_plain(&self) -> bool {
         self.plain.is_some()
+    }
+
+    /// Returns whether the result is a plain value: structured data without content, display or widget.
+    pub fn is_plain_value(&self) -> bool {
+        self.content.is_empty() && self.display.is_empty() && self.widget.is_none()
     }
 
     /// Returns the blocks of content.

@@ -297,7 +297,7 @@ fn result_of_another_system_becomes_a_document_by_its_views() {
         old_text = Some("b\n".into()),
         new_text = Some("c\n".into())
     );
-    let (texts, patch) = (display(DisplayContent::Diff(texts)), "--- /a\n+++ /a\n@@ -1,1 +1,1 @@\n-b\n+c\n");
+    let (texts, patch) = (display(DisplayContent::Diff(texts)), "--- /a\n+++ /a\n@@ -1 +1 @@\n-b\n+c\n");
     let terminal = |output: Option<&str>| {
         display(DisplayContent::Terminal {
             id: "1".into(),

@@ -94,7 +94,7 @@ async fn result_is_json_for_programs_and_rendered_on_a_terminal() {
     let whole = stage.call(&["edit", "--json"]).await;
     assert!(whole.status.success() && !text(&whole.stdout).contains("hidden"), "{whole:?}");
 
-    let expected = "The lamp is on.\n\n── src/\\u{1b}[31mlamp.rs · +1 −1\n@@ -1,1 +1,1 @@\n-off\n+on\n";
+    let expected = "The lamp is on.\n\n── src/\\u{1b}[31mlamp.rs · +1 −1\n@@ -1 +1 @@\n-off\n+on\n";
     let shown = stage.call(&["edit", "--view", "screen"]).await;
     assert_eq!(text(&shown.stdout), expected, "{shown:?}");
     let (screen, stdout) = terminal();
@@ -173,7 +173,7 @@ async fn watch_shows_a_result_in_a_few_lines() {
     });
     let shown = shown.await.unwrap();
     assert!(shown[0].contains("\"success\":true") && !shown[0].contains("bridge.result"), "{shown:#?}");
-    let below = ["The lamp is on.", "── src/\\u{1b}[31mlamp.rs · +1 −1", "@@ -1,1 +1,1 @@", "-off", "+on"];
+    let below = ["The lamp is on.", "── src/\\u{1b}[31mlamp.rs · +1 −1", "@@ -1 +1 @@", "-off", "+on"];
     assert_eq!(shown[1..], below.map(|line| format!("    {line}")));
     watch.kill().unwrap();
     watch.wait().unwrap();

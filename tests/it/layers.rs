@@ -10,15 +10,16 @@ use std::{
 /// path.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("value", &[]),
+    ("escape", &[]),
     ("process", &[]),
     ("tools_file", &["process"]),
     ("transport", &[]),
     ("transport/livekit", &["transport"]),
-    ("tool", &["value", "transport"]),
+    ("tool", &["value", "escape", "transport"]),
     ("tool/programs", &["value", "process", "tools_file", "tool"]),
     ("protocol/frame", &["value", "transport", "tool"]),
     ("protocol/session", &["value", "transport", "tool", "protocol/frame"]),
-    ("recording", &["value", "transport", "tool", "protocol/frame"]),
+    ("recording", &["value", "escape", "transport", "tool", "protocol/frame"]),
     (
         "participant",
         &[
@@ -58,7 +59,7 @@ const NOT_IN_THE_CORE: &[&str] =
     &["tokio", "std::net", "std::thread", "std::fs", "Instant::now", "SystemTime", "rand::"];
 
 /// The core, which builds without an async runtime, and the files of these folders that do not belong to it.
-const CORE: &[&str] = &["value", "transport/types", "tool", "protocol"];
+const CORE: &[&str] = &["value", "escape", "transport/types", "tool", "protocol"];
 const NOT_CORE: &[&str] =
     &["tool/executor", "tool/functions", "tool/programs", "tool/schema", "tool/source", "tool/stop_signal"];
 

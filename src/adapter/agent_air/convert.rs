@@ -10,8 +10,7 @@ use super::{
 };
 use crate::{
     ContentBlock, Display, DisplayContent, Native, Outcome, ToolError, ToolResult, ToolSystem, Value,
-    adapter::{json::value, patch},
-    tool::public::Public,
+    adapter::json::value, tool::public::Public,
 };
 
 /// The longest output that is also offered as structured data, in bytes: the data is a second copy of it on the wire.
@@ -152,7 +151,7 @@ fn form_of(content: &DisplayContent) -> Option<(ContentType, Cow<'_, str>)> {
         DisplayContent::Code { language, text } => {
             (ContentType::Code(language.as_deref().unwrap_or_default().to_owned()), (&**text).into())
         }
-        DisplayContent::Diff(diff) => (ContentType::Code("diff".to_owned()), patch::of(diff)?),
+        DisplayContent::Diff(diff) => (ContentType::Code("diff".to_owned()), diff.to_patch()?),
         DisplayContent::Terminal { output, .. } => (ContentType::Text, output.as_deref()?.into()),
         _ => return None,
     })

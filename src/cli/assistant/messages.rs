@@ -9,7 +9,6 @@ use super::{
     conversation::OPEN_CALLS,
     input::MAX_LINE,
 };
-use crate::shown::has_parts;
 use toolbridge::{
     CallError, CallId, CloseReason, ConnectionState, ErrorCode, Execution, Identity, LateResult, Offer,
     Participant, Peer, Progress, ToolResult, Value,
@@ -79,7 +78,7 @@ fn outcome(line: &mut Json, result: &Result<Value, CallError>) {
     // A plain value is what the model reads.
     if let Ok(body) = result {
         let read = ToolResult::of(body);
-        if has_parts(&read) || body.get(RESULT).is_some() {
+        if !read.is_plain_value() || body.get(RESULT).is_some() {
             views(line, &read);
         }
     }

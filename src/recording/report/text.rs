@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::super::escape::{is_dangerous, plain};
+use crate::escape::{is_dangerous, plain};
 use crate::value::prefix;
 
 /// The longest name, code or other single text, in bytes; no honest text is longer.

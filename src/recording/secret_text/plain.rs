@@ -2,7 +2,8 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use super::super::{escape::is_dangerous, secret_names::is_invisible};
+use super::super::secret_names::is_invisible;
+use crate::escape::is_dangerous;
 
 /// A text in which names and separators are looked for, and where its parts stand in the original.
 pub(super) struct Plain<'a> {

@@ -112,7 +112,9 @@ impl<'a, F: FnMut(&str, Found<'a>) -> bool> Scan<'a, F> {
         serde_json::from_str::<IgnoredAny>(self.text).ok()?;
         for (token, place) in JsonTokens::new(self.text) {
             match token {
-                JsonToken::Object | JsonToken::Array => self.enter(place.start, token == JsonToken::Object)?,
+                JsonToken::Object | JsonToken::Array => {
+                    self.enter(place.start, token == JsonToken::Object)?
+                }
                 JsonToken::End => self.leave(place.end)?,
                 JsonToken::Comma => self.comma(place),
                 JsonToken::Colon => {}

@@ -10,8 +10,7 @@ use serde_json::{Map, Value as Json, json};
 use super::super::text::fenced;
 use crate::{
     Audience, BlockKind, CallError, ContentBlock, Diff, Display, DisplayContent, DisplayKind, ErrorCode,
-    Media, ToolResult, ToolSystem, Value,
-    adapter::{json::object, patch},
+    Media, ToolResult, ToolSystem, Value, adapter::json::object, tool::patch,
 };
 
 /// The code of a failure, in `_meta`.

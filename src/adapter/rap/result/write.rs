@@ -7,9 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use super::{ERROR_PREFIX, RapResult};
 use crate::{
     Audience, BlockKind, ContentBlock, Display, DisplayContent, DisplayKind, Media, Native, ToolResult,
-    ToolSystem,
-    adapter::{json::object, patch},
-    value::prefix,
+    ToolSystem, adapter::json::object, value::prefix,
 };
 
 /// The fields that belong to one call, and are never taken from another one's document. Events of a subscription cannot be
@@ -145,7 +143,7 @@ fn text_of<'a>(blocks: impl Iterator<Item = &'a ContentBlock>) -> String {
 fn segments(result: &ToolResult, text: &str) -> Vec<Json> {
     let rich = result.display().iter().filter_map(|display| match display.content() {
         DisplayContent::Diff(diff) => {
-            Some(segment("diff", &json!({"path": diff.path, "patch": patch::of(diff)?})))
+            Some(segment("diff", &json!({"path": diff.path, "patch": diff.to_patch()?})))
         }
         DisplayContent::Image(media) => Some(segment("image", &image(media))),
         _ => None,

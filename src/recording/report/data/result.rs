@@ -3,15 +3,15 @@
 use serde_json::{Value, json};
 
 use super::super::{
-    super::{
-        decoded::can_be_shown,
-        shown::{Ink, Limits, Line, Section, has_parts, sections},
-    },
+    super::decoded::can_be_shown,
     text::{MAX_TEXT, json_text, shown},
 };
 use crate::{
     protocol::frame::{Frame, Message},
-    tool::ToolResult,
+    tool::{
+        ToolResult,
+        render::{self, Limits, Line, Section, SpanStyle},
+    },
 };
 
 /// How much of a result is shown.
@@ -30,10 +30,10 @@ pub(super) fn row(frame: &Frame) -> Option<Value> {
     let Ok(Message::ToolUseResult(message)) = frame.message() else { return None };
     let all = ToolResult::of(&message.result?);
     let result = all.for_clients();
-    if !has_parts(&all) {
+    if all.is_plain_value() {
         return None;
     }
-    let sections: Vec<Value> = sections(&result, LIMITS).iter().map(section).collect();
+    let sections: Vec<Value> = render::result(&result, LIMITS).iter().map(section).collect();
     let spoken = result.spoken().map(|text| shown(&text, 4 * MAX_TEXT));
     let native = result.native().map(|native| {
         let (text, length) = json_text(native.json(), MAX_NATIVE);
@@ -48,11 +48,11 @@ pub(super) fn section(section: &Section) -> Value {
     json!([section.title, section.note, section.is_collapsed, lines, section.omitted])
 }
 
-/// A line is its style and its texts; a text with an ink is a pair.
+/// A line is its style and its texts; a text with an style is a pair.
 fn line(line: &Line) -> Value {
-    let texts = line.spans.iter().map(|span| match span.ink {
-        Ink::Plain => json!(span.text),
-        ink => json!([ink as usize, span.text]),
+    let texts = line.spans.iter().map(|span| match span.style {
+        SpanStyle::Plain => json!(span.text),
+        style => json!([style as usize, span.text]),
     });
     std::iter::once(json!(line.style as usize)).chain(texts).collect()
 }

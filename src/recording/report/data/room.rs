@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        super::{Direction, REDACTED, Recorded, RecordedCall, RoomEvent, decoded::can_be_shown, shown::view},
+        super::{Direction, REDACTED, Recorded, RecordedCall, RoomEvent, decoded::can_be_shown},
         text::{MAX_TEXT, shown},
     },
     Rows, result,
 };
 use crate::{
     protocol::frame::{Frame, Message, ViewUpdate},
+    tool::render,
     transport::{Identity, Sid},
 };
 
@@ -113,7 +114,7 @@ impl RoomTimeline {
             self.views.omitted += 1;
             return;
         }
-        let section = view(&state.view, &state.content, state.text.as_deref(), result::VIEW);
+        let section = render::view(&state.view, &state.content, state.text.as_deref(), result::VIEW);
         let section = result::section(&section);
         let key = (from, state.view);
         if self.latest_views.get(&key) == Some(&section) {

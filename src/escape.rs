@@ -1,16 +1,15 @@
-//! Escapes untrusted text for a terminal. The library and the command line each compile this file.
+//! Escapes untrusted text for a terminal or a page: control, bidi and invisible characters.
+//!
+//! Names, errors and results come from other participants. Written as they are, they could move the cursor, change colors or
+//! the title of a window, or look like another text.
 
-#![allow(dead_code, reason = "the library and the command line use different parts of it")]
-
-use std::{borrow::Cow, fmt::Write as _};
-
-use std::io;
+use std::{borrow::Cow, fmt::Write as _, io};
 
 use serde::Serialize;
 use serde_json::{Value, ser::Formatter};
 
-/// Escapes untrusted text for a terminal: control, bidi and invisible characters become `\u{…}`.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+/// Returns a text whose control, bidi and invisible characters are written as `\u{…}`.
+pub fn plain(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_dangerous) {
         return Cow::Borrowed(text);
     }
@@ -26,20 +25,18 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// "1 call", "2 calls".
-pub(crate) fn counted(count: u64, word: &str) -> String {
-    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
-}
-
-/// JSON on one line, safe for a terminal: the same value with every dangerous character as a `\u` escape.
-pub(crate) fn json(value: &Value) -> String {
+/// Returns JSON on one line: the same value, with each dangerous character as a `\u` escape.
+pub fn json(value: &Value) -> String {
     let mut out = Vec::new();
     let _ = write_json(&mut out, value); // writing to memory cannot fail
     String::from_utf8(out).unwrap_or_default()
 }
 
 /// Writes JSON like [`json`], piece by piece.
-pub(crate) fn write_json(out: &mut impl io::Write, value: &impl Serialize) -> io::Result<()> {
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_json(out: &mut impl io::Write, value: &impl Serialize) -> io::Result<()> {
     let mut serializer = serde_json::Serializer::with_formatter(out, Harmless);
     value.serialize(&mut serializer).map_err(io::Error::from)
 }
@@ -61,8 +58,9 @@ impl Formatter for Harmless {
     }
 }
 
-/// Controls (C0, DEL, C1), bidi controls, zero-width and other invisible characters, tags.
-pub(super) fn is_dangerous(character: char) -> bool {
+/// Returns whether a character is a control (C0, DEL, C1), a bidi control, a zero-width or another invisible character, or a
+/// tag.
+pub(crate) fn is_dangerous(character: char) -> bool {
     character.is_control()
         || matches!(character,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

@@ -1,9 +1,9 @@
-//! Widgets: forms by their JSON Schema, menus by their options, and others as JSON.
+//! Lays out widgets: forms by their JSON Schema, menus by their options, and others as JSON.
 
 use serde_json::{Map, Value as Json};
 
 use super::{
-    Line, Style, json,
+    Line, LineStyle, json,
     lines::{Page, clean},
 };
 use crate::tool::Widget;
@@ -31,7 +31,7 @@ pub(super) fn show(page: &mut Page, widget: &Widget) {
             let text = value.to_string();
             return page
                 .section(title, "widget")
-                .extend(json::Pretty::new(&text), |line| Line::of(Style::Mono, line));
+                .extend(json::Pretty::new(&text), |line| Line::of(LineStyle::Mono, line));
         }
     };
     let note = if schema.is_some() { "form" } else { "choice" };
@@ -59,23 +59,23 @@ fn form(schema: &Json, widget: &Json) -> Vec<Line> {
         .flatten()
         .collect();
         let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) };
-        lines.push(Line::of(Style::Plain, format!("{}. {title}{notes}", n + 1)));
+        lines.push(Line::of(LineStyle::Plain, format!("{}. {title}{notes}", n + 1)));
         if let Some(description) = text(&[&ui["ui:description"], &field["description"]]) {
-            lines.push(Line::of(Style::Note, format!("   {description}")));
+            lines.push(Line::of(LineStyle::Note, format!("   {description}")));
         }
         let choices =
-            options(field, ui).into_iter().map(|option| Line::of(Style::Plain, format!("   • {option}")));
+            options(field, ui).into_iter().map(|option| Line::of(LineStyle::Plain, format!("   • {option}")));
         lines.extend(choices);
     }
     let count = names.len().saturating_sub(MAX_ITEMS);
     if count > 0 {
-        lines.push(Line::of(Style::Note, format!("… {count} more fields")));
+        lines.push(Line::of(LineStyle::Note, format!("… {count} more fields")));
     }
     let buttons = [&ui["ui:submitButtonOptions"]["submitText"], &ui["ui:cancelButtonOptions"]["cancelText"]];
     let buttons: Vec<String> =
         buttons.iter().filter_map(|it| text(&[it])).map(|it| format!("[{it}]")).collect();
     if !buttons.is_empty() {
-        lines.push(Line::of(Style::Note, buttons.join(" ")));
+        lines.push(Line::of(LineStyle::Note, buttons.join(" ")));
     }
     lines
 }
@@ -84,12 +84,12 @@ fn form(schema: &Json, widget: &Json) -> Vec<Line> {
 fn menu(widget: &Json, options: &[String]) -> Vec<Line> {
     let mut lines = about(widget);
     let numbered = options.iter().enumerate();
-    lines.extend(numbered.map(|(n, option)| Line::of(Style::Plain, format!("{}. {option}", n + 1))));
+    lines.extend(numbered.map(|(n, option)| Line::of(LineStyle::Plain, format!("{}. {option}", n + 1))));
     lines
 }
 
 fn about(of: &Json) -> Vec<Line> {
-    text(&[&of["description"]]).map(|text| Line::of(Style::Plain, text)).into_iter().collect()
+    text(&[&of["description"]]).map(|text| Line::of(LineStyle::Plain, text)).into_iter().collect()
 }
 
 /// Returns the names of the fields: those that the form orders first, then the others.

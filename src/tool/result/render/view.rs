@@ -1,16 +1,16 @@
-//! The state of a view, as a person sees it.
+//! Lays out the state of a view.
 
 use serde_json::Value as Json;
 
 use super::{
     json_section,
-    lines::{Limits, Line, Page, Section, Style},
+    lines::{Limits, Line, LineStyle, Page, Section},
 };
 use crate::value::Value;
 
 /// Returns what a person sees of a view: the steps of a plan, otherwise its text, otherwise its content as JSON. A view that
 /// has ended has no lines.
-pub(crate) fn view(name: &str, content: &Value, text: Option<&str>, limits: Limits) -> Section {
+pub fn view(name: &str, content: &Value, text: Option<&str>, limits: Limits) -> Section {
     let mut page = Page::new(limits);
     if content.is_nil() {
         page.section(name, "ended");
@@ -20,9 +20,9 @@ pub(crate) fn view(name: &str, content: &Value, text: Option<&str>, limits: Limi
             (Some(steps), _) => {
                 let done = steps.iter().filter(|step| step["status"] == "completed").count();
                 let note = format!("plan, {done} of {} done", steps.len());
-                page.section(name, &note).extend(steps.iter(), |step| Line::of(Style::Plain, line(step)));
+                page.section(name, &note).extend(steps.iter(), |step| Line::of(LineStyle::Plain, line(step)));
             }
-            (None, Some(text)) => page.section(name, "").text(Style::Plain, text),
+            (None, Some(text)) => page.section(name, "").text(LineStyle::Plain, text),
             (None, None) => json_section(&mut page, name, &content.to_string()),
         }
     }

@@ -1,6 +1,6 @@
-//! Markdown as lines: headings, lists, quotes, code, emphasis and links. Everything else stays as it is written.
+//! Lays out Markdown: headings, lists, quotes, code, emphasis and links. Everything else stays as it is written.
 
-use super::{Ink, Line, Span, Style};
+use super::{Line, LineStyle, Span, SpanStyle};
 
 /// The longest line of which the marks are read, in bytes.
 const MAX_LINE: usize = 16 * 1024;
@@ -46,7 +46,7 @@ impl<'a> Iterator for Source<'a> {
 impl From<Written<'_>> for Line {
     fn from(written: Written<'_>) -> Self {
         match written {
-            Written::Code(line) => Self::of(Style::Mono, line),
+            Written::Code(line) => Self::of(LineStyle::Mono, line),
             Written::Text(line) => block(line),
         }
     }
@@ -64,18 +64,18 @@ fn block(line: &str) -> Line {
     let indent = &line[..line.len() - text.len()];
     let level = text.len() - text.trim_start_matches('#').len();
     if (1..=6).contains(&level) && (text.len() == level || text[level..].starts_with([' ', '\t'])) {
-        return Line { style: Style::Heading, spans: spans(text[level..].trim().trim_end_matches(" #")) };
+        return Line { style: LineStyle::Heading, spans: spans(text[level..].trim().trim_end_matches(" #")) };
     }
     if let Some(quoted) = text.strip_prefix('>') {
-        return Line { style: Style::Quote, spans: spans(quoted.trim_start()) };
+        return Line { style: LineStyle::Quote, spans: spans(quoted.trim_start()) };
     }
     // The columns of a table are aligned in its source, if anywhere.
     if text.starts_with('|') {
-        return Line::of(Style::Mono, line);
+        return Line::of(LineStyle::Mono, line);
     }
     let is_rule = |mark| text.len() >= 3 && text.chars().all(|it| it == mark || it == ' ');
     if ['-', '*', '_'].into_iter().any(is_rule) {
-        return Line::of(Style::Note, "―――");
+        return Line::of(LineStyle::Note, "―――");
     }
     let item = ["- ", "* ", "+ "].iter().find_map(|mark| text.strip_prefix(mark));
     let (before, text) = match item {
@@ -84,22 +84,22 @@ fn block(line: &str) -> Line {
     };
     let mut spans = spans(text);
     if !before.is_empty() {
-        spans.insert(0, Span { ink: Ink::Plain, text: before });
+        spans.insert(0, Span { style: SpanStyle::Plain, text: before });
     }
-    Line { style: Style::Plain, spans }
+    Line { style: LineStyle::Plain, spans }
 }
 
 /// Returns a link as its text and its address, which can be opened if it is of the web.
 pub(super) fn link(text: &str, url: &str) -> Line {
     let mut spans = Spans::default();
     spans.link(text, url);
-    Line { style: Style::Plain, spans: spans.all }
+    Line { style: LineStyle::Plain, spans: spans.all }
 }
 
 /// Reads the marks inside a line.
 fn spans(line: &str) -> Vec<Span> {
     if line.len() > MAX_LINE {
-        return vec![Span { ink: Ink::Plain, text: line.to_owned() }];
+        return vec![Span { style: SpanStyle::Plain, text: line.to_owned() }];
     }
     spans_of(&mut Marks::new(line))
 }
@@ -121,10 +121,10 @@ fn spans_of(marks: &mut Marks<'_>) -> Vec<Span> {
         };
         let (piece, length) = read.unwrap_or_else(|| {
             let length = rest.chars().next().map_or(rest.len(), char::len_utf8);
-            (Piece::Text(Ink::Plain, &rest[..length]), length)
+            (Piece::Text(SpanStyle::Plain, &rest[..length]), length)
         });
         match piece {
-            Piece::Text(ink, text) => spans.push(ink, text),
+            Piece::Text(style, text) => spans.push(style, text),
             Piece::Link(text, url) => spans.link(text, url),
             Piece::Image(text, url) => {
                 spans.plain("[image] ");
@@ -139,14 +139,14 @@ fn spans_of(marks: &mut Marks<'_>) -> Vec<Span> {
 
 /// What a mark encloses.
 enum Piece<'a> {
-    Text(Ink, &'a str),
+    Text(SpanStyle, &'a str),
     Link(&'a str, &'a str),
     Image(&'a str, &'a str),
 }
 
 fn escaped(rest: &str) -> Option<(Piece<'_>, usize)> {
     let next = rest[1..].chars().next().filter(char::is_ascii_punctuation)?;
-    Some((Piece::Text(Ink::Plain, &rest[1..=next.len_utf8()]), 1 + next.len_utf8()))
+    Some((Piece::Text(SpanStyle::Plain, &rest[1..=next.len_utf8()]), 1 + next.len_utf8()))
 }
 
 /// Reads an address in angle brackets.
@@ -161,17 +161,17 @@ fn marked<'a>(rest: &'a str, is_inside_word: bool, marks: &mut Marks<'a>) -> Opt
     let first = rest.chars().next()?;
     let length = rest.len() - rest.trim_start_matches(first).len();
     let (mark, after) = rest.split_at(length);
-    let ink = match (first, length) {
-        ('`', _) => Ink::Code,
-        ('_', _) if is_inside_word => return Some((Piece::Text(Ink::Plain, mark), length)),
-        (_, 1) => Ink::Emphasis,
-        (_, 2 | 3) => Ink::Strong,
-        _ => return Some((Piece::Text(Ink::Plain, mark), length)),
+    let style = match (first, length) {
+        ('`', _) => SpanStyle::Code,
+        ('_', _) if is_inside_word => return Some((Piece::Text(SpanStyle::Plain, mark), length)),
+        (_, 1) => SpanStyle::Emphasis,
+        (_, 2 | 3) => SpanStyle::Strong,
+        _ => return Some((Piece::Text(SpanStyle::Plain, mark), length)),
     };
-    let may_open = ink == Ink::Code || !after.starts_with(char::is_whitespace);
+    let may_open = style == SpanStyle::Code || !after.starts_with(char::is_whitespace);
     match may_open.then(|| marks.find(after, mark)).flatten() {
-        Some(end) if end > 0 => Some((Piece::Text(ink, &after[..end]), length + end + length)),
-        _ => Some((Piece::Text(Ink::Plain, mark), length)),
+        Some(end) if end > 0 => Some((Piece::Text(style, &after[..end]), length + end + length)),
+        _ => Some((Piece::Text(SpanStyle::Plain, mark), length)),
     }
 }
 
@@ -274,7 +274,7 @@ fn is_of_address(it: char) -> bool {
     it.is_ascii_graphic() && !r#"<>"\^`{|}"#.contains(it)
 }
 
-/// Spans, of which neighbors with the same ink are joined.
+/// Spans, of which neighbors with the same style are joined.
 #[derive(Default)]
 struct Spans {
     all: Vec<Span>,
@@ -282,26 +282,26 @@ struct Spans {
 
 impl Spans {
     fn plain(&mut self, text: &str) {
-        self.push(Ink::Plain, text);
+        self.push(SpanStyle::Plain, text);
     }
 
-    fn push(&mut self, ink: Ink, text: &str) {
+    fn push(&mut self, style: SpanStyle, text: &str) {
         match self.all.last_mut() {
             _ if text.is_empty() => {}
-            Some(last) if last.ink == ink && ink != Ink::Link => last.text.push_str(text),
-            _ => self.all.push(Span { ink, text: text.to_owned() }),
+            Some(last) if last.style == style && style != SpanStyle::Link => last.text.push_str(text),
+            _ => self.all.push(Span { style, text: text.to_owned() }),
         }
     }
 
     fn link(&mut self, text: &str, url: &str) {
-        let ink = if is_web(url) { Ink::Link } else { Ink::Plain };
+        let style = if is_web(url) { SpanStyle::Link } else { SpanStyle::Plain };
         let text = text.trim();
         if text.is_empty() || text == url {
-            return self.push(ink, url);
+            return self.push(style, url);
         }
         self.plain(text);
         self.plain(" <");
-        self.push(ink, url);
+        self.push(style, url);
         self.plain(">");
     }
 
@@ -314,21 +314,21 @@ impl Spans {
 mod tests {
     use super::*;
 
-    /// Writes a line with marks of its own: `#` heading, `>` quote, `|` mono, `-` note; `{s …}` and so on for inks.
+    /// Writes a line with marks of its own: `#` heading, `>` quote, `|` mono, `-` note; `{s …}` and so on for styles.
     fn written(text: &str) -> Vec<String> {
-        let span = |span: &Span| match span.ink {
-            Ink::Plain => span.text.clone(),
-            Ink::Strong => format!("{{s {}}}", span.text),
-            Ink::Emphasis => format!("{{e {}}}", span.text),
-            Ink::Code => format!("{{c {}}}", span.text),
-            Ink::Link => format!("{{l {}}}", span.text),
+        let span = |span: &Span| match span.style {
+            SpanStyle::Plain => span.text.clone(),
+            SpanStyle::Strong => format!("{{s {}}}", span.text),
+            SpanStyle::Emphasis => format!("{{e {}}}", span.text),
+            SpanStyle::Code => format!("{{c {}}}", span.text),
+            SpanStyle::Link => format!("{{l {}}}", span.text),
         };
         let line = |line: Line| {
             let style = match line.style {
-                Style::Plain => "",
-                Style::Heading => "# ",
-                Style::Quote => "> ",
-                Style::Mono => "| ",
+                LineStyle::Plain => "",
+                LineStyle::Heading => "# ",
+                LineStyle::Quote => "> ",
+                LineStyle::Mono => "| ",
                 _ => "- ",
             };
             format!("{style}{}", line.spans.iter().map(span).collect::<String>())

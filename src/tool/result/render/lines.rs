@@ -1,16 +1,16 @@
-//! Sections of lines within limits.
+//! Collects sections of lines within limits.
 
-use super::super::escape::plain;
+use crate::escape::plain;
 
 /// How much is shown.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Lines of a section.
-    pub(crate) lines: usize,
-    /// Bytes of a line.
-    pub(crate) line: usize,
-    /// Bytes of all lines together.
-    pub(crate) text: usize,
+pub struct Limits {
+    /// The most lines of a section.
+    pub lines: usize,
+    /// The most bytes of a line.
+    pub line: usize,
+    /// The most bytes of all lines together.
+    pub text: usize,
 }
 
 /// The most sections of a page. Media share one, and so do links.
@@ -19,60 +19,83 @@ const MAX_SECTIONS: usize = 32;
 /// The longest title or note, in bytes.
 const MAX_TITLE: usize = 200;
 
-/// A part of a result.
+/// A part of a result, such as a text, a change of a file or a form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Section {
-    pub(crate) title: String,
-    /// What it is, such as a language or the size of a change.
-    pub(crate) note: String,
-    pub(crate) is_collapsed: bool,
-    pub(crate) lines: Vec<Line>,
+#[non_exhaustive]
+pub struct Section {
+    /// The heading. May be empty.
+    pub title: String,
+    /// What the section is, such as a language or the size of a change. May be empty.
+    pub note: String,
+    /// Whether it is shown collapsed at first.
+    pub is_collapsed: bool,
+    /// The lines.
+    pub lines: Vec<Line>,
     /// How many lines are left out after these.
-    pub(crate) omitted: usize,
+    pub omitted: usize,
 }
 
+/// A line of a section.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
-    pub(crate) style: Style,
-    pub(crate) spans: Vec<Span>,
+#[non_exhaustive]
+pub struct Line {
+    /// What the line is.
+    pub style: LineStyle,
+    /// Its text, in pieces.
+    pub spans: Vec<Span>,
 }
 
+/// A piece of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) ink: Ink,
-    pub(crate) text: String,
+#[non_exhaustive]
+pub struct Span {
+    /// What the piece is.
+    pub style: SpanStyle,
+    /// Its text, without line breaks.
+    pub text: String,
 }
 
 /// What a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Style {
+#[non_exhaustive]
+pub enum LineStyle {
+    /// Text.
     Plain,
+    /// A heading.
     Heading,
+    /// A quotation.
     Quote,
     /// Code, JSON or the output of a terminal, in which columns matter.
     Mono,
+    /// A line that a change adds, with its sign.
     Added,
+    /// A line that a change removes, with its sign.
     Removed,
-    /// The place of a change in its file.
-    Place,
-    /// Said about the content.
+    /// The line numbers of a change, such as `@@ -1,2 +1,3 @@`.
+    Hunk,
+    /// A remark about the content.
     Note,
 }
 
 /// What a piece of a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ink {
+#[non_exhaustive]
+pub enum SpanStyle {
+    /// Text.
     Plain,
+    /// Strong text.
     Strong,
+    /// Emphasized text.
     Emphasis,
+    /// Code.
     Code,
     /// An address that may be opened: ASCII text that begins with `http://` or `https://`.
     Link,
 }
 
 impl Line {
-    pub(super) fn of(style: Style, text: impl Into<String>) -> Self {
-        Self { style, spans: vec![Span { ink: Ink::Plain, text: text.into() }] }
+    pub(super) fn of(style: LineStyle, text: impl Into<String>) -> Self {
+        Self { style, spans: vec![Span { style: SpanStyle::Plain, text: text.into() }] }
     }
 }
 
@@ -140,7 +163,7 @@ pub(super) struct Writer<'a> {
 
 impl Writer<'_> {
     /// Adds a text line by line.
-    pub(super) fn text(&mut self, style: Style, text: &str) {
+    pub(super) fn text(&mut self, style: LineStyle, text: &str) {
         self.extend(text.lines(), |line| Line::of(style, line));
     }
 
@@ -150,11 +173,11 @@ impl Writer<'_> {
         self.extend(text.lines(), |line| {
             let line = line.trim_end_matches('\r');
             let last = line.rfind('\r').map_or(line, |at| &line[at + 1..]);
-            Line::of(Style::Mono, without_sequences(cut(last, limit)))
+            Line::of(LineStyle::Mono, without_sequences(cut(last, limit)))
         });
     }
 
-    pub(super) fn line(&mut self, style: Style, text: &str) {
+    pub(super) fn line(&mut self, style: LineStyle, text: &str) {
         self.push(Line::of(style, text));
     }
 
@@ -176,14 +199,14 @@ impl Writer<'_> {
     fn fitted(&mut self, line: Line) -> Line {
         let mut left = self.limits.line.min(*self.left);
         let mut spans = Vec::new();
-        for Span { ink, text } in line.spans {
+        for Span { style, text } in line.spans {
             let shown = clean(&text, left);
             // An address that was changed leads elsewhere.
-            let ink = if ink == Ink::Link && shown != text { Ink::Plain } else { ink };
+            let style = if style == SpanStyle::Link && shown != text { SpanStyle::Plain } else { style };
             let used = text.len().min(left);
             left -= used;
             *self.left -= used;
-            spans.push(Span { ink, text: shown });
+            spans.push(Span { style, text: shown });
             if used < text.len() {
                 break;
             }

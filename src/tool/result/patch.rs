@@ -1,15 +1,15 @@
-//! The whole texts of a file, read from a unified diff.
+//! Reads the whole texts of a file from a unified diff.
 
 /// The name of the side that does not exist.
 const NOTHING: &str = "/dev/null";
 
 /// The whole texts of a file before and after a change.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::adapter) struct Texts {
+pub(crate) struct Texts {
     /// `None` for a new file.
-    pub(in crate::adapter) old: Option<String>,
+    pub(crate) old: Option<String>,
     /// Empty for a deleted file.
-    pub(in crate::adapter) new: String,
+    pub(crate) new: String,
 }
 
 /// Returns the whole texts that a patch is about. `None` if it does not say them all, or is not a unified diff of one file.
@@ -17,7 +17,7 @@ pub(in crate::adapter) struct Texts {
 /// A patch says them all if it creates or deletes the file (`/dev/null`), or if its only place begins at line 1 and ends at
 /// the end of the file, which `\ No newline at end of file` marks. Any other patch leaves out lines, or does not say that
 /// it leaves out none.
-pub(in crate::adapter) fn texts(patch: &str) -> Option<Texts> {
+pub(crate) fn texts(patch: &str) -> Option<Texts> {
     // A `\r` before the line break belongs to the line.
     let mut lines = patch.split_inclusive('\n').map(|line| line.strip_suffix('\n').unwrap_or(line));
     let (mut from, mut to) = (None, None);

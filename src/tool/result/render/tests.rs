@@ -8,7 +8,7 @@ const LIMITS: Limits = Limits { lines: 20, line: 200, text: 4_000 };
 /// Writes sections as text: the heading with its note, then each line with its style.
 fn written(result: &ToolResult) -> Vec<String> {
     let mut lines = Vec::new();
-    for section in sections(result, LIMITS) {
+    for section in super::result(result, LIMITS) {
         if !section.title.is_empty() || !section.note.is_empty() {
             lines.push(format!("[{}|{}]", section.title, section.note));
         }
@@ -55,11 +55,11 @@ fn each_kind_of_display_has_its_lines() {
         ),
         (
             json!({"type": "diff", "path": "a", "patch": "@@ -1 +1 @@\n-x\n+y"}),
-            &["[a|+1 −1]", "Place: @@ -1 +1 @@", "Removed: -x", "Added: +y"],
+            &["[a|+1 −1]", "Hunk: @@ -1 +1 @@", "Removed: -x", "Added: +y"],
         ),
         (
             json!({"type": "diff", "path": "a", "newText": "x"}),
-            &["[a|new file, +1 −0]", "Place: @@ -1,0 +1,1 @@", "Added: +x"],
+            &["[a|new file, +1 −0]", "Hunk: @@ -0,0 +1 @@", "Added: +x"],
         ),
         (png, &["Note: image/png, 12.3 KB"]),
         (
@@ -87,7 +87,7 @@ fn each_change_and_each_terminal_is_shown_in_order() {
     let part = |path: &str| {
         [
             format!("[{path}|+1 −1]"),
-            "Place: @@ -1 +1 @@".into(),
+            "Hunk: @@ -1 +1 @@".into(),
             "Removed: -x".into(),
             format!("Added: +{path}"),
         ]
@@ -106,7 +106,7 @@ fn each_change_and_each_terminal_is_shown_in_order() {
 #[test]
 fn collapsed_display_says_so() {
     let display = json!({"type": "text", "text": "a", "collapsed": true});
-    assert!(sections(&displayed(&display), LIMITS)[0].is_collapsed);
+    assert!(result(&displayed(&display), LIMITS)[0].is_collapsed);
 }
 
 #[test]
@@ -219,11 +219,14 @@ fn common_x4_shown_text_cannot_control_the_screen() {
     ] {
         let result =
             read(json!({"bridge.result": 1, "content": content, "display": [display], "widget": widget}));
-        for section in sections(&result, LIMITS) {
-            let lines = section.lines.iter().flat_map(|line| &line.spans).map(|span| (span.ink, &*span.text));
-            for (ink, text) in lines.chain([(Ink::Plain, &*section.title), (Ink::Plain, &*section.note)]) {
-                assert!(!text.contains(super::super::escape::is_dangerous), "{text:?} of {display}");
-                assert!(ink != Ink::Link || text.bytes().all(|it| it.is_ascii_graphic()), "{text:?}");
+        for section in super::result(&result, LIMITS) {
+            let lines =
+                section.lines.iter().flat_map(|line| &line.spans).map(|span| (span.style, &*span.text));
+            for (style, text) in
+                lines.chain([(SpanStyle::Plain, &*section.title), (SpanStyle::Plain, &*section.note)])
+            {
+                assert!(!text.contains(crate::escape::is_dangerous), "{text:?} of {display}");
+                assert!(style != SpanStyle::Link || text.bytes().all(|it| it.is_ascii_graphic()), "{text:?}");
             }
         }
     }
@@ -253,7 +256,7 @@ fn everything_is_cut_to_the_limits() {
     ] {
         let mut json = json;
         json["bridge.result"] = 1.into();
-        let sections = sections(&read(json), LIMITS);
+        let sections = result(&read(json), LIMITS);
         assert!((1..=32).contains(&sections.len()));
         assert!(
             sections.iter().all(|section| section.lines.len() <= LIMITS.lines && section.title.len() < 250)

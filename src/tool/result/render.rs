@@ -1,23 +1,29 @@
-//! What a person sees of a result or a view, as sections of styled lines. The library and the command line each compile this file.
+//! Lays out a result or a view as a person sees it: as sections of styled lines.
 //!
 //! Whoever shows the lines decides on colors or markup. Their texts are safe to show: control, bidi and invisible
 //! characters are escaped, and everything has a limit.
+//!
+//! ```
+//! use toolbridge::{ToolResult, Value, result::render};
+//!
+//! let value = Value::from_json(r#"{"battery": 0.8}"#)?;
+//! let limits = render::Limits { lines: 100, line: 1_000, text: 16 << 10 };
+//! let sections = render::result(&ToolResult::of(&value), limits);
+//! let texts: Vec<_> = sections[0].lines.iter().map(|line| line.spans[0].text.as_str()).collect();
+//! assert_eq!(texts, ["{", "  \"battery\": 0.8", "}"]);
+//! # Ok::<(), toolbridge::DecodeError>(())
+//! ```
 
-#[path = "shown/diff.rs"]
-mod diff;
-#[path = "shown/form.rs"]
+mod diff_lines;
 mod form;
-#[path = "shown/json.rs"]
 mod json;
-#[path = "shown/lines.rs"]
 mod lines;
-#[path = "shown/markdown.rs"]
 mod markdown;
 #[cfg(test)]
-#[path = "shown/tests.rs"]
 mod tests;
-#[path = "shown/view.rs"]
 mod view;
+
+use std::borrow::Cow;
 
 use crate::{
     tool::{
@@ -26,9 +32,10 @@ use crate::{
     },
     value::Value,
 };
-pub(crate) use lines::{Ink, Limits, Line, Section, Span, Style};
+use diff_lines::diff_lines;
+pub use lines::{Limits, Line, LineStyle, Section, Span, SpanStyle};
 use lines::{Page, size};
-pub(crate) use view::view;
+pub use view::view;
 
 /// The forms of display that are understood.
 const KINDS: [DisplayKind; 7] = [
@@ -41,16 +48,11 @@ const KINDS: [DisplayKind; 7] = [
     DisplayKind::Terminal,
 ];
 
-/// Returns whether a result has parts, other than a plain value, which is data and nothing else.
-pub(crate) fn has_parts(result: &ToolResult) -> bool {
-    !result.content().is_empty() || !result.display().is_empty() || result.widget().is_some()
-}
-
 /// Returns what a person sees of a result: the text for the person alone, the best display, all changes and terminals,
 /// media and links, and the widget. Of a plain value, returns its JSON. Nothing that is for the model alone is in it.
-pub(crate) fn sections(result: &ToolResult, limits: Limits) -> Vec<Section> {
+pub fn result(result: &ToolResult, limits: Limits) -> Vec<Section> {
     let mut page = Page::new(limits);
-    if !has_parts(result) {
+    if result.is_plain_value() {
         if let Some(data) = result.structured() {
             json_section(&mut page, "", &data.to_json().to_string());
         }
@@ -59,7 +61,7 @@ pub(crate) fn sections(result: &ToolResult, limits: Limits) -> Vec<Section> {
     let result = &result.for_clients();
     let text = result.person_text();
     if let Some(text) = &text {
-        page.section("", "").text(Style::Plain, text);
+        page.section("", "").text(LineStyle::Plain, text);
     }
     let best = result.for_display(&KINDS);
     let shown = displays(result, best.as_deref());
@@ -98,22 +100,26 @@ fn is_text(display: &Display, text: Option<&str>) -> bool {
 fn show(page: &mut Page, display: &Display) {
     let title = display.title().unwrap_or_default();
     match display.content() {
-        DisplayContent::Text(text) => page.section(title, "").text(Style::Plain, text),
+        DisplayContent::Text(text) => page.section(title, "").text(LineStyle::Plain, text),
         DisplayContent::Markdown(text) => {
             page.section(title, "").extend(markdown::Source::new(text), Line::from);
         }
         DisplayContent::Json(text) => json_section(page, title, text),
         DisplayContent::Code { language, text } => {
-            page.section(title, language.as_deref().unwrap_or("code")).text(Style::Mono, text);
+            page.section(title, language.as_deref().unwrap_or("code")).text(LineStyle::Mono, text);
         }
         DisplayContent::Diff(diff) => diff_section(page, title, diff),
-        DisplayContent::Image(image) => page.section(title, "").line(Style::Note, &described(image, "image")),
+        DisplayContent::Image(image) => {
+            page.section(title, "").line(LineStyle::Note, &described(image, "image"))
+        }
         DisplayContent::Terminal { id, output, exit_code } => {
             let note = exit_code.map_or_else(|| "terminal".to_owned(), |code| format!("exit status {code}"));
             let mut section = page.section(title, &note);
             match output {
                 Some(output) => section.terminal(output),
-                None => section.line(Style::Note, &format!("terminal {id}: the result has no output of it")),
+                None => {
+                    section.line(LineStyle::Note, &format!("terminal {id}: the result has no output of it"))
+                }
             }
         }
         _ => return unknown(page, display.title(), display.raw()),
@@ -126,18 +132,19 @@ fn show(page: &mut Page, display: &Display) {
 fn json_section(page: &mut Page, title: &str, text: &str) {
     let mut section = page.section(title, "");
     if text.trim_start().starts_with(['{', '[']) {
-        section.extend(json::Pretty::new(text), |line| Line::of(Style::Mono, line));
+        section.extend(json::Pretty::new(text), |line| Line::of(LineStyle::Mono, line));
     } else {
-        section.text(Style::Mono, text);
+        section.text(LineStyle::Mono, text);
     }
 }
 
 fn diff_section(page: &mut Page, title: &str, diff: &Diff) {
-    let (mut added, mut removed) = (0_usize, 0_usize);
-    for change in diff::changes(diff) {
-        added += usize::from(change.style == Style::Added);
-        removed += usize::from(change.style == Style::Removed);
-    }
+    let patch = match &diff.patch {
+        Some(patch) => Cow::Borrowed(&**patch),
+        None => diff.hunks_for_people().unwrap_or_default().into(),
+    };
+    let count = |style: LineStyle| diff_lines(&patch).filter(|(it, _)| *it == style).count();
+    let (added, removed) = (count(LineStyle::Added), count(LineStyle::Removed));
     let what = match (&diff.patch, &diff.old_text, &diff.new_text) {
         (None, None, Some(_)) => "new file, ",
         _ => "",
@@ -148,7 +155,7 @@ fn diff_section(page: &mut Page, title: &str, diff: &Diff) {
     } else {
         format!("{title}: {}", diff.path)
     };
-    page.section(&path, &note).extend(diff::changes(diff), Line::from);
+    page.section(&path, &note).extend(diff_lines(&patch), |(style, line)| Line::of(style, line));
 }
 
 /// Shows a block that is not a text as a line, and the text of an embedded resource.
@@ -165,7 +172,7 @@ fn media(page: &mut Page, block: &ContentBlock, shown: Option<&DisplayContent>) 
         BlockKind::Resource(resource) => return embedded(page, resource),
         _ => return unknown(page, None, block.raw()),
     };
-    page.loose().line(Style::Note, &line);
+    page.loose().line(LineStyle::Note, &line);
 }
 
 /// Describes a medium in one line, such as `image/png, 12.3 KB`.
@@ -180,11 +187,11 @@ fn embedded(page: &mut Page, resource: &EmbeddedResource) {
             page.section(&resource.uri, kind).extend(markdown::Source::new(text), Line::from);
         }
         Some(text) if kind == "application/json" => json_section(page, &resource.uri, text),
-        Some(text) => page.section(&resource.uri, kind).text(Style::Mono, text),
+        Some(text) => page.section(&resource.uri, kind).text(LineStyle::Mono, text),
         None => {
             let blob = resource.blob.as_deref().unwrap_or_default();
             let blob = described(&Media::new(blob, kind), "data");
-            page.loose().line(Style::Note, &format!("{}: {blob}", resource.uri));
+            page.loose().line(LineStyle::Note, &format!("{}: {blob}", resource.uri));
         }
     }
 }
@@ -193,10 +200,10 @@ fn embedded(page: &mut Page, resource: &EmbeddedResource) {
 fn unknown(page: &mut Page, title: Option<&str>, raw: &Value) {
     let field = |name: &str| raw.get(name).and_then(|text| text.as_str().map(str::to_owned));
     match (field("text"), field("type")) {
-        (Some(text), _) => page.section(title.unwrap_or_default(), "").text(Style::Plain, &text),
+        (Some(text), _) => page.section(title.unwrap_or_default(), "").text(LineStyle::Plain, &text),
         (None, Some(kind)) => {
-            page.loose().line(Style::Note, &format!("content of the unknown type {kind:?}"))
+            page.loose().line(LineStyle::Note, &format!("content of the unknown type {kind:?}"))
         }
-        (None, None) => page.loose().line(Style::Note, "content of an unknown type"),
+        (None, None) => page.loose().line(LineStyle::Note, "content of an unknown type"),
     }
 }
