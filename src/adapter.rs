@@ -11,7 +11,7 @@ mod elicitation;
 mod filter;
 mod json;
 #[cfg(any(feature = "mcp-server", all(any(feature = "acp", feature = "mcp"), unix)))]
-mod jsonrpc;
+pub(crate) mod jsonrpc;
 pub mod mcp;
 pub mod orchestrate;
 #[cfg(all(feature = "rap", unix))]

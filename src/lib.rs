@@ -109,11 +109,16 @@
 //! | `rap` | tools of RAP servers, and the room's tools as a RAP server; Unix only |
 //! | `record` | sessions as MCAP files: recording, reading, checking, replaying |
 //! | `report` | a recording as an HTML page |
+//! | `dev-server` | a LiveKit-compatible server for tests and development, without media |
 //! | `cli` (default) | the command line tool `toolbridge`, with all of the above |
 
 #[cfg(feature = "runtime")]
 pub mod adapter;
+#[cfg(feature = "dev-server")]
+pub mod dev_server;
 pub mod escape;
+#[cfg(any(feature = "livekit", feature = "mcp", feature = "mcp-server", feature = "rap"))]
+mod net;
 #[cfg(feature = "runtime")]
 mod participant;
 #[cfg(all(feature = "programs", unix))]
@@ -171,6 +176,16 @@ pub use transport::{
     StreamHeader, StreamPart, StreamParts, TOPIC, TransportEvent,
 };
 pub use value::{DecodeError, EncodeError, Limits, Value, ValueKind};
+
+/// What the command line needs beside the API. It may change in any version.
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli_support {
+    pub use crate::{
+        adapter::jsonrpc::head::Head,
+        net::host::{is_certainly_local, is_own},
+    };
+}
 
 pub mod result {
     //! Results of tools: how a screen shows them.

@@ -12,14 +12,8 @@ mod event;
 pub mod livekit;
 #[cfg(feature = "runtime")]
 pub mod memory;
-#[cfg(any(feature = "livekit", feature = "mcp", feature = "rap"))]
-pub(crate) mod redirect;
 #[cfg(feature = "runtime")]
 pub(crate) mod send_queue;
-#[cfg(any(feature = "livekit", feature = "mcp", feature = "rap"))]
-pub(crate) mod tls_error;
-#[cfg(any(feature = "livekit", feature = "mcp", feature = "rap"))]
-pub(crate) mod tls_roots;
 pub(crate) mod types;
 
 #[cfg(any(feature = "livekit", feature = "record"))]

@@ -12,7 +12,7 @@
 pub(super) mod error;
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(super) mod failure;
-pub(super) mod head;
+pub(crate) mod head;
 pub(super) mod id;
 pub(super) mod lines;
 #[cfg(all(feature = "acp", unix))]

@@ -1,7 +1,5 @@
 //! HTTP of the adapters: servers with limits, secrets that are compared in constant time, and addresses.
 
-#[cfg(any(feature = "mcp-server", all(feature = "rap", unix)))]
-pub(super) mod connections;
 #[cfg(all(feature = "rap", unix))]
 pub(super) mod listen;
 #[cfg(all(any(feature = "mcp", feature = "rap"), unix))]

@@ -8,9 +8,9 @@ use livekit_token::Claims;
 use url::Url;
 
 use super::{Failure, hint, interrupt::unless_interrupted, token_role::check_role};
-use crate::host;
 use toolbridge::{
     Identity, Role,
+    cli_support::is_certainly_local,
     livekit::{self, AccessKey, ConnectOptions, LiveKitTransport, TokenClaims},
 };
 
@@ -322,7 +322,7 @@ pub(super) fn agrees(token: &str, room: Option<&str>, identity: Option<&str>) ->
 /// Returns whether a URL certainly names this machine, without a DNS lookup that could point elsewhere. Tokens signed with
 /// the publicly known key go nowhere else.
 fn is_loopback(url: &str) -> bool {
-    Url::parse(url).ok().as_ref().and_then(Url::host).is_some_and(|host| host::is_certainly_local(&host))
+    Url::parse(url).ok().as_ref().and_then(Url::host).is_some_and(|host| is_certainly_local(&host))
 }
 
 #[cfg(test)]

@@ -24,10 +24,10 @@ use super::{
     },
     text,
 };
-use crate::cli::dev::server::{DevServer, Key};
 use toolbridge::{
     Assistant, CallError, Client, Event, JoinError, Role, State, ToolContext, ToolError, Tools, Value,
-    livekit::{AccessKey, ConnectOptions, Token},
+    dev_server::DevServer,
+    livekit::{ConnectOptions, Token},
 };
 
 /// The identities of the client and the assistant.
@@ -165,9 +165,8 @@ impl Setup {
     }
 
     async fn own(room: &str) -> Result<Self, Failure> {
-        let (name, secret) = ("demo", nanoid::nanoid!(32));
-        let own = DevServer::start(0, Key::new(name, &secret), Vec::new()).await.map_err(Failure::failed)?;
-        let key = AccessKey::new(name, secret);
+        let own = DevServer::start().await.map_err(Failure::failed)?;
+        let key = own.key();
         let target = |token: Token| {
             let token = token.sign().map_err(Failure::failed)?;
             Ok::<_, Failure>(JoinTarget { url: own.url(), token, options: ConnectOptions::new() })

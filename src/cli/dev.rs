@@ -1,6 +1,9 @@
 //! `toolbridge dev`: an embedded LiveKit-compatible server for local development.
 
-use std::io::{self, Write as _};
+use std::{
+    fmt,
+    io::{self, Write as _},
+};
 
 use clap::Args;
 
@@ -9,10 +12,7 @@ use super::{
     interrupt::{interrupted, unless_interrupted},
     text,
 };
-
-pub(super) mod server;
-
-use server::{DevServer, Key};
+use toolbridge::{dev_server::DevServer, livekit::AccessKey};
 
 /// The publicly known API key and secret of `livekit-server --dev`.
 const DEV_KEY: [&str; 2] = ["devkey", "secret"];
@@ -30,6 +30,25 @@ pub(super) struct Arguments {
     /// Accept requests addressed to this host name or address, in addition to those of this machine (repeatable)
     #[arg(long, value_name = "HOST")]
     allow_host: Vec<String>,
+}
+
+/// An API key and its secret. `Debug` hides the secret.
+#[derive(Clone, PartialEq, Eq)]
+struct Key {
+    name: String,
+    secret: String,
+}
+
+impl Key {
+    fn new(name: impl Into<String>, secret: impl Into<String>) -> Self {
+        Self { name: name.into(), secret: secret.into() }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// The origin of the API key.
@@ -68,8 +87,10 @@ fn key(text: &str) -> Result<Key, &'static str> {
 
 pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let (key, origin) = chosen(arguments.key, |name| std::env::var(name).ok())?;
+    let server = DevServer::builder().port(arguments.port).key(AccessKey::new(&*key.name, &*key.secret));
+    let server = arguments.allow_host.into_iter().fold(server, |server, host| server.allow_host(host));
     let starting = async {
-        DevServer::start(arguments.port, key, arguments.allow_host).await.map_err(|error| {
+        server.start().await.map_err(|error| {
             let taken = if error.is_taken() {
                 "; another program uses this port, choose one with --port"
             } else {
@@ -79,41 +100,47 @@ pub(super) async fn run(arguments: Arguments) -> Result<(), Failure> {
         })
     };
     // From here on Ctrl-C starts an orderly shutdown instead of ending the process.
-    let server = unless_interrupted(starting).await?;
-    let shown = show(&server, origin);
+    let mut server = unless_interrupted(starting).await?;
+    let shown = show(&server.url(), &key, origin);
     // Close in an orderly way even if standard output is closed, so that participants are notified.
     let until = async {
         if shown.is_ok() {
             interrupted().await;
         }
     };
-    serve(server, until).await?;
+    unless_failed(server.failed(), until).await?;
+    server.close().await;
     Ok(shown?)
 }
 
-/// Keeps the server running until it is stopped.
-async fn serve(mut server: DevServer, until: impl Future<Output = ()>) -> Result<(), Failure> {
+/// Waits until the server is stopped.
+///
+/// # Errors
+/// It failed before.
+async fn unless_failed(
+    failed: impl Future<Output = String>,
+    until: impl Future<Output = ()>,
+) -> Result<(), Failure> {
     tokio::select! {
-        () = until => server.close().await,
-        why = server.failed() => {
+        () = until => Ok(()),
+        why = failed => {
             let why = text::plain(&why);
-            return Err(Failure::failed(format!(
+            Err(Failure::failed(format!(
                 "the development server ended because of a bug, and all participants were disconnected: {why}"
-            )));
+            )))
         }
     }
-    Ok(())
 }
 
 /// Prints the connection settings as lines that a shell can evaluate.
-fn show(server: &DevServer, origin: Origin) -> io::Result<()> {
-    let (name, secret) = (text::plain(server.key().name()), text::plain(server.key().secret()));
+fn show(url: &str, key: &Key, origin: Origin) -> io::Result<()> {
+    let (name, secret) = (text::plain(&key.name), text::plain(&key.secret));
     let mut stdout = io::stdout();
     writeln!(
         stdout,
         "# Development server: reachable from this machine only, data without media, no persistence."
     )?;
-    writeln!(stdout, "export LIVEKIT_URL={}", server.url())?;
+    writeln!(stdout, "export LIVEKIT_URL={url}")?;
     if origin == Origin::Environment {
         writeln!(stdout, "# It uses the key in LIVEKIT_API_KEY and LIVEKIT_API_SECRET of this shell.")?;
     } else {
@@ -134,16 +161,8 @@ mod tests {
 
     #[tokio::test]
     async fn panic_of_the_server_ends_the_command_with_a_message() {
-        let server = DevServer::start(0, Key::new(DEV_KEY[0], DEV_KEY[1]), Vec::new()).await.unwrap();
-        server.fail("planted").await;
-        let ended = serve(server, std::future::pending()).await;
+        let ended = unless_failed(async { "planted".to_owned() }, std::future::pending()).await;
         let Err(Failure::Failed(message)) = ended else { panic!("{ended:?}") };
         assert!(message.contains("because of a bug") && message.ends_with("planted"), "{message}");
-    }
-
-    #[tokio::test]
-    async fn running_server_is_closed_when_it_is_stopped() {
-        let server = DevServer::start(0, Key::new(DEV_KEY[0], DEV_KEY[1]), Vec::new()).await.unwrap();
-        assert!(serve(server, std::future::ready(())).await.is_ok());
     }
 }

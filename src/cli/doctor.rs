@@ -10,12 +10,12 @@ use super::{
     connect::{Server, agrees},
     interrupt::unless_interrupted,
 };
-use crate::host;
 use clap::Args;
 use livekit_token::Claims;
 use tokio::time::{Instant, timeout};
 use toolbridge::{
     Transport as _,
+    cli_support::is_own,
     livekit::{ConnectError, TokenRefusal, probe::Probe},
 };
 
@@ -155,7 +155,7 @@ impl Doctor {
 
         self.take(Step::Tls, async {
             if !probe.is_encrypted() {
-                let is_here = proxy.is_none() && addresses.iter().all(|it| host::is_own(it.ip()));
+                let is_here = proxy.is_none() && addresses.iter().all(|it| is_own(it.ip()));
                 return (plain(is_here), ());
             }
             (network::tls(&probe.host(), &probe.encrypt().await, seconds(), limit), ())

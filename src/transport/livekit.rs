@@ -32,7 +32,7 @@ use crate::transport::{
 mod error;
 #[cfg(test)]
 mod hostile;
-mod path;
+pub(crate) mod path;
 pub mod probe;
 mod room;
 mod signaling;

@@ -22,7 +22,7 @@ use url::{Host, Url};
 
 use crate::{
     adapter::web::public_address::{is_localhost, is_public, tls},
-    transport::tls_error::cause,
+    net::tls_error::cause,
 };
 
 /// The longest URL, in bytes: common servers refuse longer request lines.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::transport::tls_roots;
+use crate::net::tls_roots;
 
 /// The metadata service of Azure has an address of the public range: <https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16>.
 const AZURE: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);

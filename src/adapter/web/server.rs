@@ -26,7 +26,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::connections::{Connection, HalfOpen, WRITE_LIMIT, WriteLimited};
+use crate::net::connections::{Connection, HalfOpen, WRITE_LIMIT, WriteLimited};
 
 /// The most requests that are answered at once. Others are refused.
 const MAX_REQUESTS: usize = 256;

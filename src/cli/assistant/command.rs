@@ -4,8 +4,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde_json::Value as Json;
 
-use crate::head::Head;
-use toolbridge::Value;
+use toolbridge::{Value, cli_support::Head};
 
 /// The maximum length of a call id, in bytes: the same as on the wire.
 const MAX_ID: usize = 128;

@@ -4,14 +4,16 @@ use std::{error::Error, fmt, io, net::SocketAddr, time::Duration};
 
 use rustls::CertificateError;
 
-use crate::transport::{
-    CloseReason,
-    livekit::{
-        path::turn::RelayFailure,
-        room::liveness::End,
-        signaling::{proxy::ProxyError, refusal::TokenRefusal},
+use crate::{
+    net::tls_error::{cause, certificate_fault},
+    transport::{
+        CloseReason,
+        livekit::{
+            path::turn::RelayFailure,
+            room::liveness::End,
+            signaling::{proxy::ProxyError, refusal::TokenRefusal},
+        },
     },
-    tls_error::{cause, certificate_fault},
 };
 
 /// The problem and the advice if a port that should speak TLS does not.

@@ -38,8 +38,9 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use url::{Host, Url};
 
-use crate::transport::{
-    livekit::{
+use crate::{
+    net::tls_error::{certificate, in_dns, in_words},
+    transport::livekit::{
         ConnectError, ConnectOptions,
         error::NO_TLS,
         signaling::{
@@ -48,7 +49,6 @@ use crate::transport::{
             tls,
         },
     },
-    tls_error::{certificate, in_dns, in_words},
 };
 
 mod certificate;

@@ -19,7 +19,6 @@ use crate::transport::livekit::{
 pub(crate) mod address;
 mod attempt;
 pub(crate) mod dial;
-pub(crate) mod host;
 mod host_lookup;
 mod link;
 mod open_link;

@@ -30,7 +30,7 @@ use crate::{
         web::public_address::tls,
         words,
     },
-    transport::tls_error::cause,
+    net::tls_error::cause,
 };
 
 /// How long a connection may take to be made, and a notification to be accepted.

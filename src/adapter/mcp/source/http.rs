@@ -41,7 +41,7 @@ use crate::{
         web::public_address::tls,
         words,
     },
-    transport::{redirect, tls_error::cause},
+    net::{redirect, tls_error::cause},
 };
 
 /// The shortest and the longest time, in milliseconds, that a server may set before its stream is opened again.

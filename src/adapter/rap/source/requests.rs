@@ -19,7 +19,7 @@ use crate::{
         web::public_address::{is_localhost, is_public},
         words,
     },
-    transport::redirect,
+    net::redirect,
 };
 
 /// The largest manifest, in bytes: a thousand tools with 4 KiB each.

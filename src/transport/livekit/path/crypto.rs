@@ -1,5 +1,4 @@
-//! The cryptography of DTLS and STUN on `ring`, which TLS uses as well. The library and the command line each compile
-//! this file.
+//! Provides the cryptography of DTLS and STUN on `ring`, which TLS uses as well.
 //!
 //! str0m's own providers bring a second library (`aws-lc-rs`, tens of CPU-seconds of C), or pure-Rust elliptic curves
 //! without an audit. Only DTLS 1.2 is used, which is str0m's default. There is no media, so SRTP ciphers return errors.

@@ -12,7 +12,7 @@ use tokio::{
 use url::Url;
 
 use super::Probe;
-use crate::transport::{redirect, tls_error::cause};
+use crate::net::{redirect, tls_error::cause};
 
 /// The longest answer that is read, in bytes: more than LiveKit's, and enough to know a web page.
 const MAX_ANSWER: usize = 16 * 1024;

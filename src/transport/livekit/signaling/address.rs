@@ -4,8 +4,8 @@ use std::fmt;
 
 use url::Url;
 
-use super::{host, host_lookup, proxy::Proxy};
-use crate::transport::livekit::error::ConnectError;
+use super::{host_lookup, proxy::Proxy};
+use crate::{net::host, transport::livekit::error::ConnectError};
 
 /// A validated URL: `ws`, `wss`, `http` or `https`, without credentials and without a query.
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, time::Duration};
 use tokio::{net::lookup_host, time};
 use url::Host;
 
-use super::host::{is_certainly_local, is_own};
+use crate::net::host::{is_certainly_local, is_own};
 
 /// How long to wait for the addresses of a name. A name without an answer counts as another machine.
 const LOOKUP: Duration = Duration::from_secs(2);

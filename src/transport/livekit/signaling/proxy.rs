@@ -20,7 +20,8 @@ use tokio::{
 };
 use url::{Host, Url};
 
-use super::{host, host_lookup};
+use super::host_lookup;
+use crate::net::host;
 
 mod no_proxy;
 

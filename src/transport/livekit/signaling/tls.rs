@@ -9,7 +9,7 @@ use rustls::{
 };
 use url::Host;
 
-use crate::transport::{tls_error, tls_roots};
+use crate::net::{tls_error, tls_roots};
 
 /// Creates the configuration of a client that trusts the system's root certificates and these.
 pub(crate) async fn config(

@@ -19,9 +19,9 @@ use super::{
     refusal::TokenRefusal,
     tls,
 };
-use crate::transport::{
-    livekit::error::NO_TLS,
-    tls_error::{cause, of_tls},
+use crate::{
+    net::tls_error::{cause, of_tls},
+    transport::livekit::error::NO_TLS,
 };
 
 mod frames;

@@ -33,6 +33,12 @@ impl AccessKey {
         &self.key
     }
 
+    /// Returns the secret.
+    #[cfg(feature = "dev-server")]
+    pub(crate) fn secret(&self) -> &str {
+        &self.secret
+    }
+
     /// Creates a token with the role `client`, for a participant that offers tools.
     ///
     /// ```

@@ -15,7 +15,7 @@ use tokio::{
 use url::Url;
 
 use super::DialFailure;
-use crate::transport::{livekit::signaling::refusal::TokenRefusal, redirect};
+use crate::{net::redirect, transport::livekit::signaling::refusal::TokenRefusal};
 
 /// The longest head of the server's response, in bytes.
 const MAX_HEAD: usize = 16 * 1024;

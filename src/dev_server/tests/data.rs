@@ -68,7 +68,7 @@ async fn packets_reach_only_their_destinations() {
 async fn hidden_participant_receives_packets_but_is_not_listed() {
     let server = server().await;
     let mut one = server.join("one").await;
-    let token = server.access().participant("kitchen", "ear").hidden().sign().unwrap();
+    let token = server.key().participant("kitchen", "ear").hidden().sign().unwrap();
     let mut ear = LiveKitTransport::join(&server.url(), &token).await.unwrap();
     let two = server.join("two").await;
     assert_eq!(two.present().len(), 1, "{:?}", two.present());

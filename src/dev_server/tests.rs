@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{DevServer, Key, event_loop::ServerInput, room::Rooms};
-use toolbridge::{
+use super::{DevServer, event_loop::ServerInput, room::Rooms};
+use crate::{
     Identity, Incoming, Lane, Packet, Transport, TransportEvent,
-    livekit::{AccessKey, ConnectOptions, LiveKitTransport},
+    livekit::{ConnectOptions, LiveKitTransport},
 };
 
 mod data;
@@ -27,13 +27,9 @@ impl DevServer {
     }
 
     /// Makes the server's task panic.
-    pub(crate) async fn fail(&self, message: &'static str) {
+    async fn fail(&self, message: &'static str) {
         let fail = ServerInput::Inspect(Box::new(move |_| panic!("{message}")));
         assert!(self.inputs.send(fail).await.is_ok());
-    }
-
-    fn access(&self) -> AccessKey {
-        AccessKey::new(self.key.name(), self.key.secret())
     }
 
     async fn join(&self, identity: &str) -> LiveKitTransport {
@@ -43,13 +39,13 @@ impl DevServer {
     }
 
     async fn join_with(&self, options: ConnectOptions, identity: &str) -> LiveKitTransport {
-        let token = self.access().client("kitchen", identity).sign().unwrap();
+        let token = self.key.client("kitchen", identity).sign().unwrap();
         options.join(&self.url(), &token).await.unwrap()
     }
 }
 
 async fn server() -> DevServer {
-    DevServer::start(0, Key::new("devkey", "secretsecretsecretsecretsecretsecret"), Vec::new()).await.unwrap()
+    DevServer::start().await.unwrap()
 }
 
 /// Waits for the first event that `wanted` accepts.
@@ -80,4 +76,11 @@ fn to(identity: &str, payload: impl Into<bytes::Bytes>) -> Packet {
 fn on(lane: Lane, mut packet: Packet) -> Packet {
     packet.lane = lane;
     packet
+}
+
+#[tokio::test]
+async fn panic_of_the_server_is_reported_with_its_message() {
+    let mut server = server().await;
+    server.fail("planted").await;
+    assert_eq!(timeout(BOUND, server.failed()).await.expect("the server goes on"), "planted");
 }

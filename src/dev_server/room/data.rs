@@ -4,15 +4,15 @@ use livekit_protocol::{DataPacket, participant_info::State};
 use prost::Message as _;
 
 use super::{Key, Output, Participant, Rooms};
-use crate::cli::dev::server::{grant, packet};
-use toolbridge::Lane;
+use crate::Lane;
+use crate::dev_server::{grant, packet};
 
 /// The maximum size of a message, in bytes: livekit-server closes the channel after a larger one.
 const MAX_MESSAGE: usize = 65_535;
 
 impl Rooms {
     /// Both data channels of a participant are open. The packets held for it are sent.
-    pub(in crate::cli::dev::server) fn handle_open(&mut self, key: Key) {
+    pub(in crate::dev_server) fn handle_open(&mut self, key: Key) {
         let Some(participant) = self.participant_mut(key) else { return };
         participant.open = true;
         let held = participant.take_held();
@@ -20,7 +20,7 @@ impl Rooms {
     }
 
     /// Handles a message of a participant. Messages that are not allowed are dropped silently.
-    pub(in crate::cli::dev::server) fn handle_message(&mut self, key: Key, lane: Lane, message: &[u8]) {
+    pub(in crate::dev_server) fn handle_message(&mut self, key: Key, lane: Lane, message: &[u8]) {
         if lane == Lane::Reliable && self.faults.drop_reliable > 0 {
             self.faults.drop_reliable -= 1;
             return tracing::debug!("a packet was dropped by an injected fault");

@@ -20,14 +20,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    clock,
-    grant::Key as AccessKey,
+    clock, grant,
     ice_tcp::{IceTcp, TcpEvent},
     peer::{Peer, PeerEvent},
     room::{ConnectionId, JoinAttempt, Key, Output, Refusal, Rooms},
     signal::MAX_WAITING,
     twirp::{ServiceCall, ServiceResponse},
 };
+use crate::livekit::AccessKey;
 
 /// The maximum number of queued inputs.
 pub(super) const MAX_INPUTS: usize = 256;
@@ -288,7 +288,7 @@ impl Server {
                     self.signals.remove(&connection);
                 }
                 Output::RefreshToken(connection, claims) => {
-                    if let Some(token) = self.key.renew(&claims, clock::unix_seconds()) {
+                    if let Some(token) = grant::renew(&self.key, &claims, clock::unix_seconds()) {
                         self.tell(connection, Box::new(Message::RefreshToken(token)));
                     }
                 }

@@ -1,77 +1,49 @@
 //! Verifies access tokens, and issues refreshed ones, with the server's key.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use livekit_protocol::{ParticipantPermission, participant_info::Kind};
 use livekit_token::{AccessToken, Claims, TokenVerifier, VideoGrants};
 
+use crate::livekit::AccessKey;
+
 /// The minimum lifetime of a refreshed token, as in livekit-server: 10 min.
 const RENEWED: Duration = Duration::from_secs(600);
 
-/// The server's API key and secret. `Debug` hides the secret.
-#[derive(Clone)]
-pub(crate) struct Key {
-    name: String,
-    secret: String,
-}
-
-impl Key {
-    /// Creates a key.
-    pub(crate) fn new(name: impl Into<String>, secret: impl Into<String>) -> Self {
-        Self { name: name.into(), secret: secret.into() }
+/// Verifies a token and returns its claims. `now` is in seconds since 1970.
+///
+/// # Errors
+/// Why the token is refused, in the words of livekit-server.
+pub(super) fn verify(key: &AccessKey, token: &str, now: u64) -> Result<Claims, &'static str> {
+    let verified = TokenVerifier::with_api_key(key.key(), key.secret()).verify(token);
+    // The verifier accepts a token without a key; livekit-server does not.
+    if verified.as_ref().is_ok_and(|claims| claims.iss != key.key()) {
+        return Err("invalid API key");
     }
-
-    /// Returns the API key.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the API secret.
-    pub(crate) fn secret(&self) -> &str {
-        &self.secret
-    }
-
-    /// Verifies a token and returns its claims. `now` is in seconds since 1970.
-    ///
-    /// # Errors
-    /// Why the token is refused, in the words of livekit-server.
-    pub(super) fn verify(&self, token: &str, now: u64) -> Result<Claims, &'static str> {
-        let verified = TokenVerifier::with_api_key(&self.name, &self.secret).verify(token);
-        // The verifier accepts a token without a key; livekit-server does not.
-        if verified.as_ref().is_ok_and(|claims| claims.iss != self.name) {
-            return Err("invalid API key");
+    verified.map_err(|error| {
+        tracing::debug!(%error, "a token was refused");
+        match Claims::from_unverified(token) {
+            Err(_) => "invalid token",
+            Ok(claims) if claims.iss != key.key() => "invalid API key",
+            Ok(claims) if claims.exp as u64 <= now => "invalid token, error: it is expired",
+            Ok(claims) if claims.nbf as u64 > now => "invalid token, error: it is not valid yet",
+            Ok(_) => "invalid token, error: its signature is not of the API key's secret",
         }
-        verified.map_err(|error| {
-            tracing::debug!(%error, "a token was refused");
-            match Claims::from_unverified(token) {
-                Err(_) => "invalid token",
-                Ok(claims) if claims.iss != self.name => "invalid API key",
-                Ok(claims) if claims.exp as u64 <= now => "invalid token, error: it is expired",
-                Ok(claims) if claims.nbf as u64 > now => "invalid token, error: it is not valid yet",
-                Ok(_) => "invalid token, error: its signature is not of the API key's secret",
-            }
-        })
-    }
-
-    /// Issues a new token with the same claims and expiry, valid for at least 10 min. `now` is in seconds since 1970.
-    pub(super) fn renew(&self, claims: &Claims, now: u64) -> Option<String> {
-        let left = Duration::from_secs((claims.exp as u64).saturating_sub(now));
-        let token = AccessToken::with_api_key(&self.name, &self.secret)
-            .with_identity(&claims.sub)
-            .with_name(&claims.name)
-            .with_kind(&claims.kind)
-            .with_metadata(&claims.metadata)
-            .with_attributes(&claims.attributes)
-            .with_grants(claims.video.clone())
-            .with_ttl(left.max(RENEWED));
-        token.to_jwt().inspect_err(|error| tracing::debug!(%error, "refreshing a token failed")).ok()
-    }
+    })
 }
 
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Key").field("name", &self.name).finish_non_exhaustive()
-    }
+/// Issues a new token with the same claims and expiry, valid for at least 10 min. `now` is in seconds since 1970.
+pub(super) fn renew(key: &AccessKey, claims: &Claims, now: u64) -> Option<String> {
+    let left = Duration::from_secs((claims.exp as u64).saturating_sub(now));
+    let token = AccessToken::with_api_key(key.key(), key.secret())
+        .with_identity(&claims.sub)
+        .with_name(&claims.name)
+        .with_kind(&claims.kind)
+        .with_metadata(&claims.metadata)
+        .with_attributes(&claims.attributes)
+        .with_grants(claims.video.clone())
+        .with_ttl(left.max(RENEWED));
+    token.to_jwt().inspect_err(|error| tracing::debug!(%error, "refreshing a token failed")).ok()
 }
 
 /// Converts the grants to the permissions that other participants see.
@@ -125,16 +97,19 @@ mod tests {
     use sha2::Sha256;
 
     use super::*;
-    use toolbridge::livekit::AccessKey;
 
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";
 
+    fn key() -> AccessKey {
+        AccessKey::new("devkey", SECRET)
+    }
+
     fn verify(token: &str) -> Result<Claims, &'static str> {
-        Key::new("devkey", SECRET).verify(token, 0)
+        super::verify(&key(), token, 0)
     }
 
     fn claims() -> Claims {
-        let token = AccessKey::new("devkey", SECRET).client("kitchen", "phone").sign().unwrap();
+        let token = key().client("kitchen", "phone").sign().unwrap();
         verify(&token).unwrap()
     }
 
@@ -146,7 +121,7 @@ mod tests {
         ] {
             let token = AccessKey::new(name, secret).client("kitchen", "phone").sign().unwrap();
             let at = Claims::from_unverified(&token).unwrap().nbf as u64 + 1;
-            assert_eq!(Key::new("devkey", SECRET).verify(&token, at).err(), Some(why), "{name}");
+            assert_eq!(super::verify(&key(), &token, at).err(), Some(why), "{name}");
         }
         for none in ["", "a", "a.b.c", "eyJhbGciOiJub25lIn0.eyJleHAiOjk5OTk5OTk5OTl9."] {
             assert!(verify(none).is_err_and(|why| why.starts_with("invalid ")), "{none}");
@@ -169,7 +144,7 @@ mod tests {
     #[test]
     fn refreshed_token_keeps_its_claims_and_lasts_longer() {
         let old = claims();
-        let renewed = Key::new("devkey", SECRET).renew(&old, old.exp as u64).unwrap();
+        let renewed = renew(&key(), &old, old.exp as u64).unwrap();
         let new = verify(&renewed).unwrap();
         assert_eq!((&new.sub, &new.video, &new.attributes), (&old.sub, &old.video, &old.attributes));
         assert!(new.exp >= old.exp);
@@ -200,6 +175,6 @@ mod tests {
 
     #[test]
     fn debug_output_hides_the_secret() {
-        assert!(!format!("{:?}", Key::new("devkey", SECRET)).contains("secretsecret"));
+        assert!(!format!("{:?}", AccessKey::new("devkey", SECRET)).contains("secretsecret"));
     }
 }

@@ -16,7 +16,7 @@ use tokio::{
     time::{self, Instant},
 };
 
-use crate::{
+use crate::net::{
     connections::{Connection, HalfOpen, WRITE_LIMIT},
     host,
 };

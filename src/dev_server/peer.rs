@@ -13,10 +13,10 @@ use str0m::{
     net::{Protocol, Receive, TcpType, Transmit},
 };
 
-use toolbridge::Lane;
+use crate::Lane;
 
 use super::sdp::Offer;
-use crate::crypto;
+use crate::transport::livekit::path::crypto;
 
 /// The maximum number of unacknowledged bytes of both channels.
 const BUDGET: usize = 144 * 1024;

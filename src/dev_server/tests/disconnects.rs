@@ -1,7 +1,7 @@
 //! Tests of how participants leave.
 
 use super::*;
-use toolbridge::CloseReason;
+use crate::{CloseReason, livekit::AccessKey};
 
 async fn closed(room: &mut LiveKitTransport) -> CloseReason {
     until(room, |event| match event {
@@ -53,16 +53,13 @@ async fn join_with_an_invalid_token_is_refused() {
     let server = server().await;
     let token = AccessKey::new("devkey", "another secret").client("kitchen", "one").sign().unwrap();
     let refused = LiveKitTransport::join(&server.url(), &token).await.err().unwrap();
-    assert!(
-        matches!(refused, toolbridge::livekit::ConnectError::Unauthorized { status: 401, .. }),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, crate::livekit::ConnectError::Unauthorized { status: 401, .. }), "{refused:?}");
 }
 
 #[tokio::test]
 async fn used_port_is_reported() {
     let server = server().await;
-    let error = DevServer::start(server.address.port(), server.key.clone(), Vec::new()).await.unwrap_err();
+    let error = DevServer::builder().port(server.address.port()).start().await.unwrap_err();
     assert!(error.is_taken() && error.to_string().contains(&server.address.port().to_string()), "{error}");
 }
 

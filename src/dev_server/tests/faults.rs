@@ -3,7 +3,7 @@
 use livekit_protocol::{DisconnectReason, leave_request::Action, simulate_scenario::Scenario};
 
 use super::*;
-use toolbridge::{CloseReason, ConnectionState, Sid, livekit::ConnectError};
+use crate::{CloseReason, ConnectionState, Sid, livekit::ConnectError};
 
 /// Starts a server with two participants.
 async fn pair() -> (DevServer, LiveKitTransport, LiveKitTransport) {
@@ -124,7 +124,7 @@ async fn lost_signaling_is_resumed_silently() {
 #[tokio::test]
 async fn move_to_another_room_is_reported_as_a_rejoin() {
     let (server, mut one, two) = pair().await;
-    let other = server.access().client("cellar", "three").sign().unwrap();
+    let other = server.key().client("cellar", "three").sign().unwrap();
     let mut three = ConnectOptions::new().join(&server.url(), &other).await.unwrap();
     let (before, token) = (one.local().sid().clone(), one.token());
     server.look(|rooms| rooms.move_to("one", "cellar", "PA_moved")).await;
@@ -232,7 +232,7 @@ async fn repeated_sequence_is_dropped() {
 async fn missing_sdp_answer_fails_the_join_by_timeout() {
     let server = server().await;
     server.look(|rooms| rooms.faults.max_answers = Some(0)).await;
-    let token = server.access().client("kitchen", "one").sign().unwrap();
+    let token = server.key().client("kitchen", "one").sign().unwrap();
     let options = ConnectOptions::new().join_timeout(Duration::from_millis(500));
     let error = options.join(&server.url(), &token).await.err().unwrap();
     assert!(matches!(error, ConnectError::NoNetworkPath { .. }), "{error:?}");
@@ -299,7 +299,7 @@ async fn nonpositive_ping_interval_fails_the_join() {
     let server = server().await;
     for ping in [[0, 15], [5, 0], [-1, -1]] {
         server.look(move |rooms| rooms.faults.ping = Some(ping)).await;
-        let token = server.access().client("kitchen", "one").sign().unwrap();
+        let token = server.key().client("kitchen", "one").sign().unwrap();
         let error = LiveKitTransport::join(&server.url(), &token).await.err().unwrap();
         assert!(matches!(error, ConnectError::Transport(_)), "{ping:?}: {error:?}");
     }

@@ -8,12 +8,12 @@ use livekit_protocol::{
 };
 
 use super::{Key, Output, Rooms, limits, update};
-use crate::cli::dev::server::grant;
-use toolbridge::Lane;
+use crate::Lane;
+use crate::dev_server::grant;
 
 /// Why a method of the room service failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli::dev::server) enum ServiceError {
+pub(in crate::dev_server) enum ServiceError {
     /// The room or participant does not exist.
     NotFound(&'static str),
     /// The request exceeds a limit.
@@ -25,20 +25,20 @@ const NO_PARTICIPANT: ServiceError = ServiceError::NotFound("participant does no
 
 impl Rooms {
     /// Returns the rooms with these names, or all rooms if there are no names.
-    pub(in crate::cli::dev::server) fn list_rooms(&self, names: &[String]) -> Vec<proto::Room> {
+    pub(in crate::dev_server) fn list_rooms(&self, names: &[String]) -> Vec<proto::Room> {
         let rooms = self.rooms.values().map(|room| &room.info);
         rooms.filter(|info| names.is_empty() || names.contains(&info.name)).cloned().collect()
     }
 
     /// Returns the participants of a room, including hidden ones; none if the room does not exist.
-    pub(in crate::cli::dev::server) fn list_participants(&self, room: &str) -> Vec<ParticipantInfo> {
+    pub(in crate::dev_server) fn list_participants(&self, room: &str) -> Vec<ParticipantInfo> {
         let room = self.rooms.get(room).into_iter();
         let all = room.flat_map(|room| room.participants.values());
         all.map(|it| it.info(DisconnectReason::UnknownReason)).collect()
     }
 
     /// Returns one participant.
-    pub(in crate::cli::dev::server) fn participant_info(
+    pub(in crate::dev_server) fn participant_info(
         &self,
         room: &str,
         identity: &str,
@@ -48,7 +48,7 @@ impl Rooms {
     }
 
     /// Removes a participant.
-    pub(in crate::cli::dev::server) fn remove_participant(
+    pub(in crate::dev_server) fn remove_participant(
         &mut self,
         now: Instant,
         room: &str,
@@ -60,7 +60,7 @@ impl Rooms {
     }
 
     /// Removes all participants and deletes the room.
-    pub(in crate::cli::dev::server) fn delete_room(
+    pub(in crate::dev_server) fn delete_room(
         &mut self,
         now: Instant,
         room: &str,
@@ -73,7 +73,7 @@ impl Rooms {
     }
 
     /// Changes a participant's name, metadata, attributes or permissions.
-    pub(in crate::cli::dev::server) fn update_participant(
+    pub(in crate::dev_server) fn update_participant(
         &mut self,
         request: &UpdateParticipantRequest,
     ) -> Result<ParticipantInfo, ServiceError> {
@@ -88,10 +88,7 @@ impl Rooms {
     }
 
     /// Sends a packet without a sender.
-    pub(in crate::cli::dev::server) fn send_data(
-        &mut self,
-        request: SendDataRequest,
-    ) -> Result<(), ServiceError> {
+    pub(in crate::dev_server) fn send_data(&mut self, request: SendDataRequest) -> Result<(), ServiceError> {
         if !self.rooms.contains_key(&request.room) {
             return Err(NO_ROOM);
         }

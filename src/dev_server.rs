@@ -1,4 +1,4 @@
-//! An embedded LiveKit-compatible server for development and tests, on loopback only.
+//! A LiveKit-compatible server inside the process, for development and tests. It listens on loopback only.
 //!
 //! It supports data channels but no media, and stores nothing. Clients that offer media, as LiveKit's SDKs do, get an answer
 //! with inactive media. Each participant has one peer connection. Older SDKs, which join at `/rtc` with two, are told
@@ -8,8 +8,30 @@
 //! announces a new participant at once and a departure after 500 ms, where livekit-server may take 3 s. If 32 MiB are
 //! queued for a slow participant, it asks that participant to rejoin, where livekit-server drops packets.
 //!
-//! `room` holds the state without I/O; `event_loop` is the task around it; `listener`, `http`, `signal` and `twirp` accept
-//! requests; `peer` is the peer connection of one participant, and `sdp` its offers.
+//! ```
+//! use toolbridge::{Assistant, Client, ToolError, dev_server::DevServer};
+//!
+//! async fn get_battery() -> Result<f32, ToolError> {
+//!     Ok(0.8)
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> anyhow::Result<()> {
+//! let server = DevServer::start().await?;
+//! let client = Client::builder().tool("get_battery", "Battery level, 0 to 1", get_battery);
+//! let _client = client.join(&server.url(), &server.key().client("kitchen", "phone").sign()?).await?;
+//!
+//! let token = server.key().assistant("kitchen", "assistant").sign()?;
+//! let assistant = Assistant::builder().join(&server.url(), &token).await?;
+//! let level: f32 = assistant.call("get_battery", ()).await?.decode()?;
+//! assert_eq!(level, 0.8);
+//! server.close().await;
+//! # Ok(())
+//! # }
+//! ```
+
+// `room` holds the state without I/O; `event_loop` is the task around it; `listener`, `http`, `signal` and `twirp` accept
+// requests; `peer` is the peer connection of one participant, and `sdp` its offers.
 
 #![expect(clippy::disallowed_methods, reason = "the server has its own clock and ends its tasks itself")]
 
@@ -42,22 +64,28 @@ mod signal;
 mod tests;
 mod twirp;
 
-pub(crate) use grant::Key;
-
 use event_loop::{Server, Sockets};
 use ice_tcp::IceTcp;
 use listener::Listener;
+
+use crate::livekit::AccessKey;
 
 /// The receive buffer of the UDP socket, in bytes, if the system allows it: all participants share the socket.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 /// The reported server version: the livekit-server version whose behavior it follows.
 const VERSION: &str = "1.13.5";
 
+/// The API key of a server that was given none, as `livekit-server --dev` has it.
+const API_KEY: &str = "devkey";
+
+/// The length of the random secret of a server that was given none.
+const SECRET: usize = 43;
+
 /// A running server. Dropping it stops it without notifying participants.
 #[derive(Debug)]
-pub(crate) struct DevServer {
+pub struct DevServer {
     address: SocketAddr,
-    key: Key,
+    key: AccessKey,
     stop: CancellationToken,
     task: JoinHandle<()>,
     #[cfg(test)]
@@ -67,7 +95,7 @@ pub(crate) struct DevServer {
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on 127.0.0.1:{port} for {what}: {source}")]
-pub(crate) struct StartError {
+pub struct StartError {
     port: u16,
     what: &'static str,
     source: io::Error,
@@ -75,20 +103,51 @@ pub(crate) struct StartError {
 
 impl StartError {
     /// Returns whether another program uses the port.
-    pub(crate) fn is_taken(&self) -> bool {
+    pub fn is_taken(&self) -> bool {
         self.source.kind() == io::ErrorKind::AddrInUse
     }
 }
 
-impl DevServer {
-    /// Starts the server on this port of 127.0.0.1, and on the next two for packets over TCP and UDP, as
-    /// `livekit-server --dev` does. Port 0 picks three free ports.
-    ///
-    /// Requests must be addressed to a name of this machine or to one of `names`.
+/// Sets up a [`DevServer`].
+#[derive(Debug, Default)]
+#[must_use]
+pub struct DevServerBuilder {
+    port: u16,
+    key: Option<AccessKey>,
+    hosts: Vec<String>,
+}
+
+impl DevServerBuilder {
+    /// Sets the port for signaling. The next two are for packets over TCP and UDP, as with `livekit-server --dev`.
+    /// Default: 0, three free ports. At most 65,533.
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Sets the key that signs tokens. Default: `devkey` with a random secret.
+    pub fn key(mut self, key: AccessKey) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// Accepts requests that are addressed to this host name or address, in addition to those of this machine. Other
+    /// requests are refused, so that no web page can reach the server by a name that leads to this machine.
+    pub fn allow_host(mut self, host: impl Into<String>) -> Self {
+        self.hosts.push(host.into());
+        self
+    }
+
+    /// Starts the server on 127.0.0.1.
     ///
     /// # Errors
     /// A port cannot be opened.
-    pub(crate) async fn start(port: u16, key: Key, names: Vec<String>) -> Result<Self, StartError> {
+    ///
+    /// # Cancel safety
+    /// Dropping the future starts nothing.
+    pub async fn start(self) -> Result<DevServer, StartError> {
+        let Self { port, key, hosts } = self;
+        let key = key.unwrap_or_else(|| AccessKey::new(API_KEY, nanoid::nanoid!(SECRET)));
         let ports = match port {
             0 => [0; 3],
             port => [0, 1, 2].map(|n| port.saturating_add(n)),
@@ -109,9 +168,9 @@ impl DevServer {
         let stop = CancellationToken::new();
         let sockets = Sockets { udp, tcp: IceTcp::new(tcp), addresses };
         let server = Server::new(key.clone(), sockets, queue);
-        let accepting = Listener { listener, key: key.clone(), names, inputs: inputs.clone() };
+        let accepting = Listener { listener, key: key.clone(), names: hosts, inputs: inputs.clone() };
         let task = tokio::spawn(accepting.run(server.run(stop.clone())));
-        Ok(Self {
+        Ok(DevServer {
             address,
             key,
             stop,
@@ -120,19 +179,41 @@ impl DevServer {
             inputs,
         })
     }
+}
+
+impl DevServer {
+    /// Starts a server on free ports, with a random secret.
+    ///
+    /// # Errors
+    /// A port cannot be opened.
+    ///
+    /// # Cancel safety
+    /// Dropping the future starts nothing.
+    pub async fn start() -> Result<Self, StartError> {
+        Self::builder().start().await
+    }
+
+    /// Sets up a server.
+    pub fn builder() -> DevServerBuilder {
+        DevServerBuilder::default()
+    }
 
     /// Returns the URL to join.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("ws://{}", self.address)
     }
 
     /// Returns the key that signs tokens for this server.
-    pub(crate) fn key(&self) -> &Key {
+    pub fn key(&self) -> &AccessKey {
         &self.key
     }
 
-    /// Waits until the server ends by itself, which only a bug causes, and returns the reason. Do not call `close` after it.
-    pub(crate) async fn failed(&mut self) -> String {
+    /// Waits until the server ends by itself, which only a bug causes, and returns the reason. Do not call it or
+    /// [`close`](Self::close) after that.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn failed(&mut self) -> String {
         match (&mut self.task).await {
             Ok(()) => "its task ended".to_owned(),
             Err(error) => match error.try_into_panic().map(|panic| panic.downcast::<String>()) {
@@ -146,7 +227,10 @@ impl DevServer {
     }
 
     /// Disconnects all participants and stops, within about a second.
-    pub(crate) async fn close(mut self) {
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the server at once.
+    pub async fn close(mut self) {
         self.stop.cancel();
         // Only the end of the task matters, not its result.
         let _ = (&mut self.task).await;

@@ -1,6 +1,4 @@
-//! Recognizes the hosts and addresses of this machine. The library and the command line each compile this file.
-
-#![allow(dead_code, reason = "the library and the command line use different parts of it")]
+//! Recognizes the hosts and addresses of this machine.
 
 use std::net::IpAddr;
 
@@ -20,7 +18,7 @@ pub(crate) fn is_local(host: &Host<&str>) -> bool {
 
 /// Returns whether a host is this machine with every resolver: some resolvers ask a name server for names below
 /// `localhost`, and for `localhost.` with its trailing dot.
-pub(crate) fn is_certainly_local(host: &Host<&str>) -> bool {
+pub fn is_certainly_local(host: &Host<&str>) -> bool {
     match host {
         Host::Domain(name) => name.eq_ignore_ascii_case("localhost"),
         Host::Ipv4(ip) => is_own(IpAddr::V4(*ip)),
@@ -29,7 +27,7 @@ pub(crate) fn is_certainly_local(host: &Host<&str>) -> bool {
 }
 
 /// Returns whether this is a loopback address, including an IPv4 address mapped to IPv6.
-pub(crate) fn is_own(ip: IpAddr) -> bool {
+pub fn is_own(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 

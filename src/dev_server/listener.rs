@@ -16,15 +16,18 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use super::{
     clock,
     event_loop::{ServerInput, SignalSession},
-    grant::Key,
+    grant,
     http::{self, Request},
     room::{MAX_NAME, Refusal, check_size},
     signal,
     twirp::{self, ServiceCall},
 };
 use crate::{
-    connections::{Connection, HalfOpen, WRITE_LIMIT, WriteLimited},
-    host,
+    livekit::AccessKey,
+    net::{
+        connections::{Connection, HalfOpen, WRITE_LIMIT, WriteLimited},
+        host,
+    },
 };
 
 /// The maximum number of concurrent requests and WebSockets; others are refused.
@@ -40,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The listener for signaling and API requests.
 pub(super) struct Listener {
     pub(super) listener: TcpListener,
-    pub(super) key: Key,
+    pub(super) key: AccessKey,
     /// The host names that requests may be addressed to, in addition to those of this machine.
     pub(super) names: Vec<String>,
     pub(super) inputs: mpsc::Sender<ServerInput>,
@@ -48,7 +51,7 @@ pub(super) struct Listener {
 
 /// The state shared by all connections.
 struct Shared {
-    key: Key,
+    key: AccessKey,
     names: Vec<String>,
     inputs: mpsc::Sender<ServerInput>,
     slots: Arc<Semaphore>,
@@ -176,7 +179,9 @@ async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal
     let claims = match request.token() {
         Err(()) => return Err(Refusal(401, "invalid authorization header. Must start with Bearer ")),
         Ok(None) => None,
-        Ok(Some(token)) => Some(key.verify(&token, clock::unix_seconds()).map_err(|why| Refusal(401, why))?),
+        Ok(Some(token)) => {
+            Some(grant::verify(key, &token, clock::unix_seconds()).map_err(|why| Refusal(401, why))?)
+        }
     };
     let path = request.path();
     if let Some(method) = path.strip_prefix(twirp::PREFIX) {

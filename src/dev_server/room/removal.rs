@@ -11,7 +11,7 @@ use super::{Key, LEAVE_DELAY, MAX_PARTICIPANTS, Output, REFRESH_INTERVAL, Rooms,
 
 impl Rooms {
     /// Handles due timeouts.
-    pub(in crate::cli::dev::server) fn handle_timeout(&mut self, now: Instant) {
+    pub(in crate::dev_server) fn handle_timeout(&mut self, now: Instant) {
         let all: Vec<_> =
             self.rooms.values().flat_map(|room| room.participants.values()).map(|it| it.key).collect();
         for key in all {
@@ -35,7 +35,7 @@ impl Rooms {
     }
 
     /// Closes all rooms because the server stops.
-    pub(in crate::cli::dev::server) fn close(&mut self, now: Instant) {
+    pub(in crate::dev_server) fn close(&mut self, now: Instant) {
         let names: Vec<_> = self.rooms.keys().cloned().collect();
         for name in names {
             self.end_room(now, &name, DisconnectReason::ServerShutdown);

@@ -14,7 +14,7 @@ use livekit_protocol::{
 use livekit_token::Claims;
 
 use super::{faults::Faults, packet::Nonces};
-use toolbridge::Lane;
+use crate::Lane;
 
 mod data;
 mod limits;

@@ -15,7 +15,7 @@ const SIMULATED: Duration = Duration::from_secs(5);
 
 impl Rooms {
     /// Handles a signaling request. Requests that concern media are ignored.
-    pub(in crate::cli::dev::server) fn handle_request(
+    pub(in crate::dev_server) fn handle_request(
         &mut self,
         now: Instant,
         connection: ConnectionId,

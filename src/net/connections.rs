@@ -1,4 +1,4 @@
-//! What listeners do about clients that send no request, or read no answer.
+//! Limits what clients cost a listener that send no request, or read no answer.
 
 use std::{
     collections::BTreeMap,

@@ -62,7 +62,7 @@ impl Rooms {
     }
 
     /// ICE found a path for a participant, or found one again.
-    pub(in crate::cli::dev::server) fn handle_connected(&mut self, key: Key) {
+    pub(in crate::dev_server) fn handle_connected(&mut self, key: Key) {
         let Some(participant) = self.participant_mut(key) else { return };
         participant.due = None;
         if participant.advance(State::Active) {
@@ -71,14 +71,14 @@ impl Rooms {
     }
 
     /// A participant closed its peer connection. Usually its leave request follows; otherwise it is removed by timeout.
-    pub(in crate::cli::dev::server) fn handle_peer_closed(&mut self, now: Instant, key: Key) {
+    pub(in crate::dev_server) fn handle_peer_closed(&mut self, now: Instant, key: Key) {
         if let Some(participant) = self.participant_mut(key) {
             participant.due = Some((now + PATH_GRACE, DisconnectReason::ConnectionTimeout));
         }
     }
 
     /// ICE lost the path to a participant, which may resume for a while. Before the first path this is ignored.
-    pub(in crate::cli::dev::server) fn handle_path_lost(&mut self, now: Instant, key: Key) {
+    pub(in crate::dev_server) fn handle_path_lost(&mut self, now: Instant, key: Key) {
         let Some(participant) = self.participant_mut(key).filter(|it| it.state == State::Active) else {
             return;
         };

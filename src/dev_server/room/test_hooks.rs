@@ -11,7 +11,7 @@ use super::{Key, Message, Output, Room, Rooms};
 
 impl Rooms {
     /// Sends a leave request. A participant that is asked to resume stays in the room, as in livekit-server.
-    pub(in crate::cli::dev::server) fn inject_leave(
+    pub(in crate::dev_server) fn inject_leave(
         &mut self,
         identity: &str,
         action: Action,
@@ -28,7 +28,7 @@ impl Rooms {
     }
 
     /// Moves a participant to another room under this sid, over its existing connections.
-    pub(in crate::cli::dev::server) fn move_to(&mut self, identity: &str, to: &str, sid: &str) {
+    pub(in crate::dev_server) fn move_to(&mut self, identity: &str, to: &str, sid: &str) {
         let (now, key) = (Instant::now(), self.key_of(identity));
         let from = self.locations[&key].room.clone();
         let mut participant = self.rooms.get_mut(&from).unwrap().participants.remove(identity).unwrap();
@@ -50,20 +50,20 @@ impl Rooms {
     }
 
     /// Closes a participant's signaling connection without a leave request.
-    pub(in crate::cli::dev::server) fn sever(&mut self, identity: &str) {
+    pub(in crate::dev_server) fn sever(&mut self, identity: &str) {
         let key = self.key_of(identity);
         self.close_signal(key);
     }
 
     /// Handles a `SimulateScenario` request of a participant.
-    pub(in crate::cli::dev::server) fn simulate_for(&mut self, identity: &str, scenario: Scenario) {
+    pub(in crate::dev_server) fn simulate_for(&mut self, identity: &str, scenario: Scenario) {
         let connection = self.participant(self.key_of(identity)).and_then(|it| it.connection).unwrap();
         let simulate = Request::Simulate(SimulateScenario { scenario: Some(scenario) });
         self.handle_request(Instant::now(), connection, simulate);
     }
 
     /// Returns whether a participant has a signaling connection.
-    pub(in crate::cli::dev::server) fn is_signaling(&self, identity: &str) -> bool {
+    pub(in crate::dev_server) fn is_signaling(&self, identity: &str) -> bool {
         self.find_key(identity)
             .and_then(|key| self.participant(key))
             .is_some_and(|it| it.connection.is_some())

@@ -9,7 +9,7 @@ use livekit_protocol::{
 use livekit_token::Claims;
 
 use super::{ConnectionId, Key};
-use crate::cli::dev::server::{grant, packet::Sender};
+use crate::dev_server::{grant, packet::Sender};
 
 /// The maximum size of reliable packets held for a participant until its channels are open, in bytes: livekit-server's
 /// limit for a room. Beyond it, the oldest are dropped.

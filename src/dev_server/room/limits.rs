@@ -23,7 +23,7 @@ pub(super) fn allow(name: &str, metadata: &str, changes: &Attributes, before: &A
 }
 
 /// Checks the metadata and attributes of a join.
-pub(in crate::cli::dev::server) fn check(metadata: &str, attributes: &Attributes) -> Result<(), Refusal> {
+pub(in crate::dev_server) fn check(metadata: &str, attributes: &Attributes) -> Result<(), Refusal> {
     if metadata.len() > MAX_METADATA {
         return Err(Refusal(400, "metadata size exceeds limits"));
     }

@@ -8,7 +8,7 @@ use tokio::{
 };
 use url::Url;
 
-use crate::host;
+use crate::net::host;
 
 /// The maximum size of a request head, in bytes: it contains the join request.
 const MAX_HEAD: usize = 64 * 1024;
