@@ -114,6 +114,7 @@
 
 #[cfg(feature = "runtime")]
 pub mod adapter;
+pub mod clock;
 #[cfg(feature = "dev-server")]
 pub mod dev_server;
 pub mod escape;

@@ -23,10 +23,7 @@ mod timers;
 mod trace;
 mod views;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 pub(crate) use self::timers::later;
 pub use self::{
@@ -53,6 +50,7 @@ use self::{
     peers::Peers,
 };
 use crate::{
+    clock::Instant,
     protocol::frame::{Kind, Meta},
     tool::{
         CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, ReportError, StopReason, Tool,

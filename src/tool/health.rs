@@ -1,6 +1,8 @@
 //! Whether a tool source can run calls.
 
-use std::{fmt, sync::Arc, time::Instant};
+use std::{fmt, sync::Arc};
+
+use crate::clock::Instant;
 
 /// Whether a tool source can run calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

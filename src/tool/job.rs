@@ -1,8 +1,9 @@
 //! A call that the local participant runs.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::{
+    clock::Instant,
     tool::{CallId, ToolName, TraceContext},
     transport::Identity,
     value::Value,

@@ -9,6 +9,7 @@ use std::{
 /// The modules of the library, and the modules that each may use. A file belongs to the longest name that fits its
 /// path.
 const MAY_USE: &[(&str, &[&str])] = &[
+    ("clock", &[]),
     ("value", &[]),
     ("escape", &[]),
     ("process", &[]),
@@ -17,10 +18,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("transport", &[]),
     ("transport/livekit", &["net", "transport"]),
     ("dev_server", &["net", "transport", "transport/livekit"]),
-    ("tool", &["value", "escape", "transport"]),
+    ("tool", &["clock", "value", "escape", "transport"]),
     ("tool/programs", &["value", "process", "tools_file", "tool"]),
     ("protocol/frame", &["value", "transport", "tool"]),
-    ("protocol/session", &["value", "transport", "tool", "protocol/frame"]),
+    ("protocol/session", &["clock", "value", "transport", "tool", "protocol/frame"]),
     ("recording", &["value", "escape", "transport", "tool", "protocol/frame"]),
     (
         "participant",
@@ -62,7 +63,7 @@ const NOT_IN_THE_CORE: &[&str] =
     &["tokio", "std::net", "std::thread", "std::fs", "Instant::now", "SystemTime", "rand::"];
 
 /// The core, which builds without an async runtime, and the files of these folders that do not belong to it.
-const CORE: &[&str] = &["value", "escape", "transport/types", "tool", "protocol"];
+const CORE: &[&str] = &["clock", "value", "escape", "transport/types", "tool", "protocol"];
 const NOT_CORE: &[&str] =
     &["tool/executor", "tool/functions", "tool/programs", "tool/schema", "tool/source", "tool/stop_signal"];
 

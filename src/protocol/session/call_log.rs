@@ -1,9 +1,10 @@
 //! The log of calls: when each was requested, delivered, started and settled.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::collections::BTreeMap;
 
 use super::{Event, keys::TurnKey};
 use crate::{
+    clock::Instant,
     tool::{CallId, ErrorCode, Execution, MAX_TOOL_NAME},
     transport::Identity,
     value::{Value, floor_char, prefix},

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
@@ -12,6 +12,7 @@ use super::{
     timers::{Timer, Timers},
 };
 use crate::{
+    clock::Instant,
     tool::{Tool, ToolName},
     transport::{ConnectionState, Identity, Participant, Role},
 };

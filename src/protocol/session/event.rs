@@ -1,10 +1,6 @@
 //! The outputs of a session: packets, jobs, outcomes and events.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
     keys::{CallKey, TurnKey},
@@ -12,6 +8,7 @@ use super::{
     stats::Counter,
 };
 use crate::{
+    clock::Instant,
     protocol::frame::{Frame, Meta, ViewUpdate},
     tool::{
         CallError, CallId, ErrorCode, Execution, Job, JobKey, NotAdmitted, NotAssistant, Progress,

@@ -10,6 +10,10 @@ use crate::{tool::CallId, transport::Identity};
 /// The length of a NanoID, in characters: 126 bits.
 const ID_CHARS: usize = 21;
 
+/// The letters of NanoIDs, in the order of the crate `nanoid`. That crate is not used here, because it needs a source of
+/// randomness, and the core has none in a browser. Another order would give the same seed other ids.
+const ALPHABET: &[u8; 64] = b"_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
 /// The value that identifies a peer's process. Only the local participant may know it, so it is never printed.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Instance(Arc<str>);
@@ -51,8 +55,7 @@ impl Ids {
     pub(super) fn next(&mut self) -> String {
         self.counter += 1;
         let block = self.hmac(b"id", &self.counter.to_be_bytes());
-        let alphabet = nanoid::alphabet::SAFE;
-        block.iter().take(ID_CHARS).map(|byte| alphabet[usize::from(byte & 63)]).collect()
+        block.iter().take(ID_CHARS).map(|byte| char::from(ALPHABET[usize::from(byte & 63)])).collect()
     }
 
     /// Returns the id of a new call.
@@ -113,6 +116,13 @@ mod tests {
         assert!(many.iter().all(|id| id.len() == ID_CHARS && id.is_ascii()));
         assert_eq!(Ids::new([7; 32]).next(), Ids::new([7; 32]).next());
         assert_ne!(Ids::new([7; 32]).next(), Ids::new([8; 32]).next());
+    }
+
+    #[cfg(feature = "runtime")]
+    #[test]
+    fn alphabet_is_that_of_nanoids() {
+        let letters: Vec<char> = ALPHABET.iter().map(|byte| char::from(*byte)).collect();
+        assert_eq!(letters, nanoid::alphabet::SAFE);
     }
 
     #[test]

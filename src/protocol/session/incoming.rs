@@ -22,6 +22,7 @@ use super::{
     timers::{Timer, later},
 };
 use crate::{
+    clock::Instant,
     protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
     tool::{
         CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, StopReason, ToolError, ToolName, Visibility,
@@ -393,7 +394,7 @@ impl Incoming {
     fn begin_job(
         &mut self,
         core: &mut Core,
-        began: std::time::Instant,
+        began: Instant,
         key: super::JobKey,
         inbound: InboundRequest,
         tool: ToolName,

@@ -2,10 +2,7 @@
 
 mod consent;
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 pub use self::consent::CONSENT_MARGIN;
 use self::consent::Consents;
@@ -20,6 +17,7 @@ use super::{
     timers::{Timer, later},
 };
 use crate::{
+    clock::Instant,
     protocol::frame::{Message, Meta, ToolProgress},
     tool::{
         BargeIn, CallId, Consent, ErrorCode, Job, Outcome, Progress, StopReason, Tool, ToolError, ToolName,

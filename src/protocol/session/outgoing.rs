@@ -16,7 +16,7 @@ mod turns;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use self::{
@@ -39,6 +39,7 @@ use super::{
     timers::{Timer, later},
 };
 use crate::{
+    clock::Instant,
     protocol::frame::{Message, Meta, ToolUseRequest},
     tool::{BargeIn, CallError, CallId, Execution, NotOffered, Tool, ToolName},
     transport::{Identity, Peer, Sid},

@@ -2,11 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{CallKey, JobKey};
-use crate::transport::Identity;
+use crate::{clock::Instant, transport::Identity};
 
 /// Thirty years, effectively never. Every clock can represent it.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);

@@ -1,9 +1,6 @@
 //! Views: what an assistant shows to its clients and replaces from time to time (`wire.md`, section 4.15).
 
-use std::{
-    collections::VecDeque,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, time::Duration};
 
 use super::{
     Context, Counter, Event,
@@ -14,6 +11,7 @@ use super::{
     timers::Timer,
 };
 use crate::{
+    clock::Instant,
     protocol::frame::{Message, Meta, ViewUpdate},
     tool::{ReportError, public::stripped},
     transport::Identity,

@@ -1,14 +1,12 @@
 //! The frames in transit to one peer on `_lossy`, and the time at which each is sent again.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 
 use super::{loss::Answered, rtt::RoundTrip};
 use crate::{
+    clock::Instant,
     protocol::session::{Counter, SendFailure as Why, timers::later},
     transport::Lane,
 };

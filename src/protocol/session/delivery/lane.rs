@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use super::{
     rtt::RoundTrip,
 };
 use crate::{
+    clock::Instant,
     protocol::{
         frame::{Kind, Message},
         session::{

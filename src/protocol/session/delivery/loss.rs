@@ -1,7 +1,9 @@
 //! Whether packets between the local participant and one peer are being lost. As long as they are, each frame of the fast
 //! lane is sent twice (`wire.md`, section 5.8).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::clock::Instant;
 
 /// How long frames are sent twice after the last sign of a loss.
 const HOLD: Duration = Duration::from_secs(10);

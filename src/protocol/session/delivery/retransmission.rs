@@ -5,11 +5,12 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{Context, Delivery, Feature, Purpose, Recipients, Sent};
 use crate::{
+    clock::Instant,
     protocol::session::{stats::Counter, timers::Timer},
     transport::Identity,
 };

@@ -1,11 +1,12 @@
 //! Assembles the frames that arrive as byte streams, by sender and id (`wire.md`, section 5).
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{Context, Counter, Delivery};
 use crate::{
+    clock::Instant,
     protocol::session::timers::{Timer, later},
     transport::{Identity, Peer, STREAM_TOPIC, StreamHeader, StreamPart},
 };

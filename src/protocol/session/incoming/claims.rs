@@ -3,10 +3,11 @@
 //! This is the owner's half. A request whose execution is `either` is claimed by an acknowledgement that has a stanza.
 //! The call starts when that claim is acknowledged with success. The assistant's half is `outgoing/fallback.rs`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Core, InboundRequest, Incoming, Purpose, Timer, check_request, requested};
 use crate::{
+    clock::Instant,
     protocol::{
         frame::{Acknowledgement, Message, Meta},
         session::{JobKey, delivery::Sent},

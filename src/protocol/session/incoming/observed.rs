@@ -1,9 +1,10 @@
 //! Calls that the assistant runs itself, as a client observes them.
 
-use std::{collections::VecDeque, time::Instant};
+use std::collections::VecDeque;
 
 use super::{Core, Event};
 use crate::{
+    clock::Instant,
     protocol::{
         frame::{ToolUseRequest, ToolUseResult},
         session::Counter,

@@ -3,13 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use sha2::{Digest, Sha256};
 
 use super::claims::Claim;
 use crate::{
+    clock::Instant,
     protocol::{
         frame::{Message, ToolUseRequest},
         session::{JobKey, config::Caps, timers::later},

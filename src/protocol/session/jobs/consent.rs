@@ -4,13 +4,11 @@
 //! the job runs only after [`Session::consent`](crate::Session::consent) has allowed it. A missing answer counts as a
 //! refusal, so a driver that ignores questions runs nothing.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{Context, Delivery, Ended, Event, Job, JobKey, Jobs, Output, Peers, Question, Timer};
 use crate::{
+    clock::Instant,
     protocol::session::{CallKey, ids::Instance},
     tool::{Consent, ErrorCode, Outcome, StopReason, Tool, ToolError, ToolName},
     transport::{Identity, Sid},

@@ -2,11 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{Asked, Core, Outgoing};
 use crate::{
+    clock::Instant,
     protocol::session::{
         ids::Instance,
         peers::Remote,

@@ -1,13 +1,11 @@
 //! A client's requests to its assistant to stop calls (type 10). They are sent again until the assistant acknowledges
 //! them.
 
-use std::{
-    collections::VecDeque,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, time::Duration};
 
 use super::{Core, Outgoing, Purpose};
 use crate::{
+    clock::Instant,
     protocol::{
         frame::{ControlStop, Message, Meta},
         session::recipients::Recipients,

@@ -1,6 +1,6 @@
 //! The handshake: two Configurations in one round trip (`wire.md`, section 6).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{
     Context, Counter, Delivery, Feature, Instance, Peers, Received, Remote, Timer,
@@ -8,6 +8,7 @@ use super::{
     remote::{Features, Presence, Registration},
 };
 use crate::{
+    clock::Instant,
     protocol::{
         frame::{Configuration, Message, Meta},
         session::codec,

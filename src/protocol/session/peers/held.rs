@@ -1,8 +1,9 @@
 //! Frames that arrived before the server announced their senders.
 
-use std::{collections::VecDeque, time::Instant};
+use std::collections::VecDeque;
 
 use crate::{
+    clock::Instant,
     protocol::{
         frame::Message,
         session::{codec::Received, context::Context, stats::Counter, timers::Timer},

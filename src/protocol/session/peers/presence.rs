@@ -1,6 +1,6 @@
 //! Tracks the participants in the room by the server's announcements and by the sids of packets.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{
     Context, Counter, Delivery, Feature, Instance, Peers, Received, Remote, Timer,
@@ -8,6 +8,7 @@ use super::{
     remote::{Join, Pair, Presence},
 };
 use crate::{
+    clock::Instant,
     protocol::{frame::Message, session::Event},
     transport::{Identity, Participant, Peer, ROLE_ATTRIBUTE, Sid},
 };

@@ -1,12 +1,10 @@
 //! One remote participant: its presence, the instance that it showed and the state of its handshake.
 
-use std::{
-    collections::VecDeque,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, time::Duration};
 
 use super::contact::{Contact, Signal};
 use crate::{
+    clock::Instant,
     protocol::{
         frame::Configuration,
         session::{codec::Received, ids::Instance, recipients::Feature},

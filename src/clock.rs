@@ -1,0 +1,129 @@
+//! The instants that the core is given. It never reads a clock: whoever drives it does.
+//!
+//! In a browser, which has no clock that std can read, an instant counts from a point that the driver chooses.
+
+#[cfg(not(all(target_family = "wasm", target_os = "unknown")))]
+pub use std::time::Instant;
+
+#[cfg(all(target_family = "wasm", target_os = "unknown"))]
+pub use counted::Instant;
+
+/// Compiled for tests, too, so that they show what no test on the other target can.
+#[cfg(any(test, all(target_family = "wasm", target_os = "unknown")))]
+#[cfg_attr(test, allow(dead_code, reason = "the tests use a part of it"))]
+mod counted {
+    use std::{
+        ops::{Add, AddAssign, Sub, SubAssign},
+        time::Duration,
+    };
+
+    /// A point in time: the time since a point that the driver chooses, such as the start of the page.
+    ///
+    /// It has the methods of std's `Instant` that the core uses.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct Instant(Duration);
+
+    impl Instant {
+        /// Returns the instant this long after the driver's point.
+        pub const fn after_start(since: Duration) -> Self {
+            Self(since)
+        }
+
+        /// Returns the time since the driver's point.
+        pub const fn since_start(self) -> Duration {
+            self.0
+        }
+
+        /// Returns the time since an earlier instant, or zero if that one is later.
+        pub fn duration_since(self, earlier: Self) -> Duration {
+            self.saturating_duration_since(earlier)
+        }
+
+        /// Returns the time since an earlier instant, or zero if that one is later.
+        pub fn saturating_duration_since(self, earlier: Self) -> Duration {
+            self.0.saturating_sub(earlier.0)
+        }
+
+        /// Returns the time since an earlier instant, or `None` if that one is later.
+        pub fn checked_duration_since(self, earlier: Self) -> Option<Duration> {
+            self.0.checked_sub(earlier.0)
+        }
+
+        /// Returns the instant this much later, unless there is none.
+        pub fn checked_add(self, time: Duration) -> Option<Self> {
+            self.0.checked_add(time).map(Self)
+        }
+
+        /// Returns the instant this much earlier, unless that is before the driver's point.
+        pub fn checked_sub(self, time: Duration) -> Option<Self> {
+            self.0.checked_sub(time).map(Self)
+        }
+    }
+
+    impl Add<Duration> for Instant {
+        type Output = Self;
+
+        /// # Panics
+        /// As with std's `Instant`, if there is no such instant: after more than 500 billion years.
+        fn add(self, time: Duration) -> Self {
+            Self(self.0 + time)
+        }
+    }
+
+    impl AddAssign<Duration> for Instant {
+        fn add_assign(&mut self, time: Duration) {
+            *self = *self + time;
+        }
+    }
+
+    impl Sub<Duration> for Instant {
+        type Output = Self;
+
+        /// The driver's point, if the result would be before it: std's `Instant` can be before the start of the process.
+        fn sub(self, time: Duration) -> Self {
+            Self(self.0.saturating_sub(time))
+        }
+    }
+
+    impl SubAssign<Duration> for Instant {
+        fn sub_assign(&mut self, time: Duration) {
+            *self = *self - time;
+        }
+    }
+
+    impl Sub for Instant {
+        type Output = Duration;
+
+        fn sub(self, earlier: Self) -> Duration {
+            self.saturating_duration_since(earlier)
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn counted_instant_counts_as_the_one_of_std_does() {
+            let second = Duration::from_secs(1);
+            let std = std::time::Instant::now() + 5 * second; // std's may not be able to go further back
+            let counted = Instant::after_start(5 * second);
+            assert_eq!((counted + second) - counted, (std + second) - std);
+            assert_eq!((counted - second).duration_since(counted), (std - second).duration_since(std));
+            assert_eq!(
+                counted.saturating_duration_since(counted - 2 * second),
+                std.saturating_duration_since(std - 2 * second)
+            );
+            assert_eq!(counted.checked_duration_since(counted + second), None);
+            assert_eq!(std.checked_duration_since(std + second), None);
+            assert_eq!(counted.checked_add(Duration::MAX), None);
+            assert_eq!(std.checked_add(Duration::MAX), None);
+            assert_eq!(counted.checked_sub(6 * second), None);
+            assert!(counted < counted + second);
+            let mut moved = counted;
+            moved += second;
+            moved -= 2 * second;
+            assert_eq!(moved.since_start(), 4 * second);
+        }
+    }
+}
