@@ -120,8 +120,6 @@ pub mod dev_server;
 pub mod escape;
 #[cfg(any(feature = "livekit", feature = "mcp", feature = "mcp-server", feature = "rap"))]
 mod net;
-#[cfg(feature = "runtime")]
-mod participant;
 #[cfg(all(feature = "programs", unix))]
 pub mod process;
 mod protocol;
@@ -129,17 +127,14 @@ mod protocol;
 pub mod recording;
 #[cfg(feature = "record")]
 pub mod replay;
+#[cfg(feature = "runtime")]
+mod runtime;
 mod tool;
 #[cfg(all(feature = "programs", unix))]
 mod tools_file;
 mod transport;
 mod value;
 
-#[cfg(feature = "runtime")]
-pub use participant::{
-    Assistant, AssistantBuilder, ByOwner, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events,
-    JoinError, PromptRequest, Propagate, Ready, ReadyError, Turn, chat,
-};
 pub use protocol::{
     frame,
     session::{
@@ -149,12 +144,15 @@ pub use protocol::{
         SendFrameError, Session, Stats, StopError, Times, ToolCaps, TurnKey, Unaccepted,
     },
 };
-#[cfg(feature = "runtime")]
-pub use tool::functions::{Handler, State, Tools, WithOptions, check_tool};
 #[cfg(all(feature = "programs", unix))]
-pub use tool::programs;
+pub use runtime::programs;
 #[cfg(feature = "runtime")]
-pub use tool::source::{Prefixed, SOURCE_CLOSE, ToolContext, ToolSource};
+pub use runtime::{
+    Assistant, AssistantBuilder, ByOwner, Call, CallBuilder, Client, ClientBuilder, ConsentRequest,
+    DataSchema, Events, Handler, JoinError, Prefixed, PromptRequest, Propagate, Ready, ReadyError, Report,
+    Reported, Reporter, SOURCE_CLOSE, SchemaError, State, ToolContext, ToolSource, Tools, Turn, WithOptions,
+    chat, check_tool,
+};
 pub use tool::{
     Audience, AuthorizePrompt, BargeIn, BlockKind, CallError, CallId, ChoicePrompt, Consent, ContentBlock,
     Cut, DEFAULT_TIMEOUT, Decision, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource, ErrorCode,
@@ -165,8 +163,6 @@ pub use tool::{
     RegisterError, ReportError, SourceHealth, SourceStatus, StopReason, Tool, ToolError, ToolHints, ToolName,
     ToolOptions, ToolResult, ToolSystem, TraceContext, Visibility, Widget,
 };
-#[cfg(feature = "runtime")]
-pub use tool::{DataSchema, Report, Reported, Reporter, SchemaError};
 #[cfg(feature = "livekit")]
 pub use transport::livekit;
 #[cfg(feature = "runtime")]

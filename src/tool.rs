@@ -10,31 +10,17 @@ use crate::value::Value;
 mod barge_in;
 mod definition;
 mod error;
-#[cfg(feature = "runtime")]
-pub(crate) mod executor;
 mod failure;
-#[cfg(feature = "runtime")]
-pub(crate) mod functions;
 mod health;
 mod job;
 mod name;
 mod name_map;
 pub(crate) mod not_offered;
-#[cfg(all(feature = "programs", unix))]
-pub mod programs;
 mod progress;
 mod prompt;
 mod report_error;
-#[cfg(feature = "runtime")]
-pub(crate) mod reporter;
 mod result;
-#[cfg(feature = "runtime")]
-mod schema;
-#[cfg(feature = "runtime")]
-pub(crate) mod source;
 mod stop_reason;
-#[cfg(feature = "runtime")]
-mod stop_signal;
 pub(crate) mod trace_context;
 
 pub use barge_in::BargeIn;
@@ -53,8 +39,6 @@ pub use prompt::{
     PromptAnswer, PromptedCall,
 };
 pub use report_error::ReportError;
-#[cfg(feature = "runtime")]
-pub use reporter::{Report, Reported, Reporter};
 #[cfg(all(feature = "acp", unix))]
 pub(crate) use result::patch;
 pub(crate) use result::public;
@@ -63,11 +47,7 @@ pub use result::{
     Audience, BlockKind, ContentBlock, Cut, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource,
     Media, ModelView, Native, ToolResult, ToolSystem, Widget,
 };
-#[cfg(feature = "runtime")]
-pub use schema::{DataSchema, SchemaError};
 pub use stop_reason::StopReason;
-#[cfg(feature = "runtime")]
-pub(crate) use stop_signal::StopSignal;
 pub use trace_context::{InvalidTraceContext, TraceContext};
 
 /// The timeout of a call that does not set one (`wire.md`, section 3.1).

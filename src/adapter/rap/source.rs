@@ -46,7 +46,7 @@ use crate::{
         source::down,
         web::{listen::Listener, secret::random_text},
     },
-    tool::source::{left_out_note, renamed_note},
+    runtime::source::{left_out_note, renamed_note},
 };
 
 /// The tool that ends a subscription. It is offered while one is active.

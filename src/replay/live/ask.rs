@@ -11,7 +11,6 @@ use tokio::{
 };
 
 use crate::{
-    participant::{Assistant, Call},
     recording::Entry,
     replay::{
         LiveDifference, LiveError, LiveReport, NotAsked, Plan, Replay, Speed,
@@ -20,6 +19,7 @@ use crate::{
         plan::Allowed,
         recorded_calls::{ClientCall, Ending, RecordedCalls},
     },
+    runtime::participant::{Assistant, Call},
     tool::{CallError, Offer},
     transport::Identity,
     value::Value,

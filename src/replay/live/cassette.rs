@@ -16,10 +16,8 @@ use crate::{
         matcher::Matcher,
         recorded_calls::{Answer, ClientCall, Ending, RecordedCalls},
     },
-    tool::{
-        CallId, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName,
-        source::{ToolContext, ToolSource},
-    },
+    runtime::source::{ToolContext, ToolSource},
+    tool::{CallId, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName},
     value::Value,
 };
 

@@ -47,7 +47,7 @@ use crate::{
         words,
     },
     process::{Child, Exit},
-    tool::source::{left_out_note, renamed_note},
+    runtime::source::{left_out_note, renamed_note},
 };
 
 /// The most pages of a tool list.

@@ -10,9 +10,9 @@ use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 
 use super::*;
-use crate::tool::{
-    CallId, Outcome, Progress, SourceHealth, StopReason, ToolOptions,
-    source::{ToolContext, ToolSource},
+use crate::{
+    runtime::source::{ToolContext, ToolSource},
+    tool::{CallId, Outcome, Progress, SourceHealth, StopReason, ToolOptions},
 };
 
 /// A source whose tools are named after what they do.

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Assistant;
 use crate::{
-    tool::{
-        NameMap, NameRules, Offer, Outcome, Tool, ToolName,
-        source::{ToolContext, ToolSource},
-    },
+    runtime::source::{ToolContext, ToolSource},
+    tool::{NameMap, NameRules, Offer, Outcome, Tool, ToolName},
     value::Value,
 };
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-use super::StopReason;
+use crate::tool::StopReason;
 
 /// Stops one call and gives its tool the reason.
 #[derive(Clone, Debug, Default)]

@@ -8,9 +8,10 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    runtime::{reporter::Reporter, stop_signal::StopSignal},
     tool::{
-        CallId, ErrorCode, InvalidToolName, Outcome, Progress, Prompt, PromptAnswer, RegisterError, Reporter,
-        SourceHealth, StopReason, StopSignal, Tool, ToolError, ToolName, TraceContext,
+        CallId, ErrorCode, InvalidToolName, Outcome, Progress, Prompt, PromptAnswer, RegisterError,
+        SourceHealth, StopReason, Tool, ToolError, ToolName, TraceContext,
     },
     transport::Identity,
     value::Value,

@@ -6,8 +6,9 @@ use std::{
 };
 
 use super::{Offered, caught::catch_panic};
-use crate::tool::{
-    NameMap, NameRules, RegisterError, SourceHealth, Tool, ToolName, schema::ArgumentCheck, source::AnySource,
+use crate::{
+    runtime::{schema::ArgumentCheck, source::AnySource},
+    tool::{NameMap, NameRules, RegisterError, SourceHealth, Tool, ToolName},
 };
 
 /// A tool whose name another source offers, too.

@@ -23,12 +23,13 @@ use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tracing::Span;
 
 use crate::{
-    tool::{
-        self, ErrorCode, Job, JobKey, RegisterError, SourceStatus, StopReason, StopSignal, Tool, ToolError,
-        ToolName,
+    runtime::{
+        reporter::Reporter as RoomReporter,
         schema::ArgumentCheck,
         source::{AnySource, Asker, SOURCE_CLOSE},
+        stop_signal::StopSignal,
     },
+    tool::{ErrorCode, Job, JobKey, RegisterError, SourceStatus, StopReason, Tool, ToolError, ToolName},
     value::{Value, abridged},
 };
 
@@ -65,7 +66,7 @@ pub(crate) struct Executor {
     /// Asks a person on behalf of a running tool.
     asker: Option<Asker>,
     /// Reports to the room on behalf of a running tool.
-    room: Option<tool::Reporter>,
+    room: Option<RoomReporter>,
     slots: Slots,
     open: HashMap<JobKey, (u64, StopSignal)>,
     /// Each task returns its number, because its key may belong to another call when the task has cleaned up.
@@ -92,7 +93,7 @@ impl Executor {
     ///
     /// # Errors
     /// `Duplicate` if two tools have the same name, `Reserved` if a name starts with `bridge.`, `Schema` if a schema
-    /// cannot be used, and the errors of [`ToolSource::check`](crate::tool::source::ToolSource::check). A tool of a
+    /// cannot be used, and the errors of [`ToolSource::check`](crate::runtime::source::ToolSource::check). A tool of a
     /// source that validates arguments itself is left out instead.
     pub(crate) fn with_caps(
         sources: Vec<Arc<dyn AnySource>>,
@@ -154,7 +155,7 @@ impl Executor {
     }
 
     /// Sets what reports to the room on behalf of a running tool.
-    pub(crate) fn report_with(&mut self, room: Option<tool::Reporter>) {
+    pub(crate) fn report_with(&mut self, room: Option<RoomReporter>) {
         self.room = room;
     }
 

@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     process::{TERM_GRACE, end_of, shown_lines},
-    tool::{ErrorCode, Outcome, ToolError, source::ToolContext},
+    runtime::source::ToolContext,
+    tool::{ErrorCode, Outcome, ToolError},
     value::{DecodeError, Value},
 };
 

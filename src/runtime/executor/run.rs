@@ -12,10 +12,12 @@ use super::{
     slots::{Entry, Slot},
 };
 use crate::{
-    tool::{
-        self, ErrorCode, Job, Outcome, StopReason, StopSignal, ToolError, ToolOptions,
+    runtime::{
+        reporter::Reporter as RoomReporter,
         source::{Asker, ToolContext},
+        stop_signal::StopSignal,
     },
+    tool::{ErrorCode, Job, Outcome, StopReason, ToolError, ToolOptions},
     value::Value,
 };
 
@@ -36,7 +38,7 @@ pub(super) struct Room {
     /// Asks a person.
     pub(super) asker: Option<Asker>,
     /// Reports calls and views.
-    pub(super) reporter: Option<tool::Reporter>,
+    pub(super) reporter: Option<RoomReporter>,
 }
 
 /// Runs the call to its end, including cleanup.

@@ -13,10 +13,8 @@ use super::{
     setup::Setup, setup_methods,
 };
 use crate::{
-    tool::{
-        CallError, NotOffered, Offer, Outcome, PromptAnswer, RegisterError, Tool, ToolError, ToolName,
-        source::{ToolContext, ToolSource},
-    },
+    runtime::source::{ToolContext, ToolSource},
+    tool::{CallError, NotOffered, Offer, Outcome, PromptAnswer, RegisterError, Tool, ToolError, ToolName},
     transport::{Identity, Participant, Role, Transport},
     value::Value,
 };

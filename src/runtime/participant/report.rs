@@ -7,10 +7,8 @@ use serde::Serialize;
 use super::{Assistant, Shared, now};
 use crate::{
     protocol::session::Request,
-    tool::{
-        CallError, CallId, JobKey, Outcome, Progress, Report, ReportError, Reporter,
-        reporter::{NewReport, ReportTo},
-    },
+    runtime::reporter::{NewReport, Report, ReportTo, Reporter},
+    tool::{CallError, CallId, JobKey, Outcome, Progress, ReportError},
     transport::CloseReason,
     value::Value,
 };

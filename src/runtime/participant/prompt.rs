@@ -3,11 +3,8 @@
 use std::{fmt, future::Future, time::Instant};
 
 use crate::{
-    tool::{
-        CallId, Outcome, Prompt, PromptAnswer, Tool, ToolError, ToolName,
-        public::stripped,
-        source::{ToolContext, ToolSource},
-    },
+    runtime::source::{ToolContext, ToolSource},
+    tool::{CallId, Outcome, Prompt, PromptAnswer, Tool, ToolError, ToolName, public::stripped},
     transport::Identity,
     value::Value,
 };

@@ -12,8 +12,8 @@ use std::{collections::BTreeSet, future::Future};
 use serde_json::{Value as Json, json};
 
 use crate::{
-    participant::{Assistant, CallBuilder, Turn},
     protocol::session::LateResult,
+    runtime::participant::{Assistant, CallBuilder, Turn},
     tool::{CallError, ErrorCode, NameMap, NameRules, NotOffered, Offer, ToolError, ToolName, ToolResult},
     transport::Identity,
     value::{self, Value},

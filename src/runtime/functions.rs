@@ -10,11 +10,11 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::{
-    tool::{
-        DEFAULT_TIMEOUT, ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName,
+    runtime::{
         schema::ArgumentCheck,
         source::{ToolContext, ToolSource},
     },
+    tool::{DEFAULT_TIMEOUT, ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName},
     value::Value,
 };
 

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::handler::State;
-use crate::tool::{ToolError, source::ToolContext};
+use crate::{runtime::source::ToolContext, tool::ToolError};
 
 /// Does nothing at run time; if the function cannot be a tool, the compiler reports the rule that it breaks.
 ///

@@ -14,12 +14,12 @@ use super::{
 };
 use crate::{
     protocol::session::{Config, Session},
-    tool::{
-        RegisterError, ToolName,
+    runtime::{
         executor::{Executor, Reports},
         functions::Tools,
         source::{AnySource, Asker},
     },
+    tool::{RegisterError, ToolName},
     transport::{Capabilities, Participant, Role, Transport, TransportEvent},
 };
 

@@ -8,7 +8,8 @@ use serde_json::{Map, Value as Json, json};
 
 use super::handler::{Handler, sealed::Seal};
 use crate::{
-    tool::{ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName, ToolOptions, source::ToolContext},
+    runtime::source::ToolContext,
+    tool::{ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName, ToolOptions},
     value::Value,
 };
 

@@ -14,10 +14,8 @@ use std::{
 
 use crate::{
     process::{TrustError, check_program},
-    tool::{
-        ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName,
-        source::{ToolContext, ToolSource},
-    },
+    runtime::source::{ToolContext, ToolSource},
+    tool::{ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName},
     tools_file::{ToolsFile, ToolsFileError},
     value::Value,
 };

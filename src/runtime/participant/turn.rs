@@ -85,7 +85,7 @@ impl Assistant {
     /// Returns the results of calls that a barge-in had left running, since the last call of this method: at most 32,
     /// and 256 KiB.
     ///
-    /// To tell the model about them, see [`chat::note`](crate::participant::chat::note).
+    /// To tell the model about them, see [`chat::note`](crate::runtime::participant::chat::note).
     pub fn late_results(&self) -> Vec<LateResult> {
         self.handle().0.lock().session.late_results()
     }

@@ -18,10 +18,8 @@ use tokio::sync::{Notify, broadcast, oneshot, watch};
 
 use crate::{
     protocol::session::{CallKey, Event, Session},
-    tool::{
-        CallError, RegisterError, SourceStatus, ToolName,
-        executor::{Renamed, Warning},
-    },
+    runtime::executor::{Renamed, Warning},
+    tool::{CallError, RegisterError, SourceStatus, ToolName},
     transport::{CloseReason, Identity},
 };
 
@@ -360,7 +358,7 @@ macro_rules! setup_methods {
                 mut self,
                 name: &str,
                 description: &str,
-                handler: impl crate::tool::functions::Handler<M, ()>,
+                handler: impl crate::runtime::functions::Handler<M, ()>,
             ) -> Self {
                 self.setup.functions = self.setup.functions.tool(name, description, handler);
                 self
@@ -388,23 +386,23 @@ macro_rules! setup_methods {
             /// ```
             pub fn consent<F, Fut>(mut self, ask: F) -> Self
             where
-                F: Fn(crate::participant::ConsentRequest) -> Fut + Send + Sync + 'static,
+                F: Fn(crate::runtime::participant::ConsentRequest) -> Fut + Send + Sync + 'static,
                 Fut: std::future::Future<Output = bool> + Send + 'static,
             {
-                self.setup.consent = Some(crate::participant::consent::AskPerson::new(ask));
+                self.setup.consent = Some(crate::runtime::participant::consent::AskPerson::new(ask));
                 self
             }
 
             /// Connects the spans of calls to the traces of other processes: see [`Propagate`](crate::Propagate).
             /// Default: the trace context of a request is read, and none is created.
-            pub fn propagate(mut self, propagate: impl crate::participant::Propagate) -> Self {
-                self.setup.propagation = crate::participant::spans::Propagation::new(propagate);
+            pub fn propagate(mut self, propagate: impl crate::runtime::participant::Propagate) -> Self {
+                self.setup.propagation = crate::runtime::participant::spans::Propagation::new(propagate);
                 self
             }
 
             /// Offers all tools of a source. Two tools with the same name are an error when joining; see
-            /// [`ToolSource::prefixed`](crate::tool::source::ToolSource::prefixed).
-            pub fn tools(mut self, source: impl crate::tool::source::ToolSource) -> Self {
+            /// [`ToolSource::prefixed`](crate::runtime::source::ToolSource::prefixed).
+            pub fn tools(mut self, source: impl crate::runtime::source::ToolSource) -> Self {
                 self.setup.sources.push(std::sync::Arc::new(source));
                 self
             }
@@ -528,7 +526,7 @@ macro_rules! participant_methods {
 
             /// Returns a stream of the events from now on. If the recording has stopped already,
             /// [`Event::RecordingStopped`](crate::Event::RecordingStopped) is the first.
-            pub fn events(&self) -> crate::participant::Events {
+            pub fn events(&self) -> crate::runtime::participant::Events {
                 self.handle.0.events()
             }
 
@@ -547,7 +545,7 @@ macro_rules! participant_methods {
                 if let Some(reason) = shared.closed.borrow().clone() {
                     return Err(crate::protocol::session::SendFrameError::Closed(reason));
                 }
-                shared.lock().session.send(crate::participant::now(), to, kind, meta, body)?;
+                shared.lock().session.send(crate::runtime::participant::now(), to, kind, meta, body)?;
                 shared.wake.notify_one();
                 Ok(())
             }

@@ -7,7 +7,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use self::sealed::Seal;
 use super::function::{Built, arguments, result};
-use crate::tool::{ToolError, ToolOptions, source::ToolContext};
+use crate::{
+    runtime::source::ToolContext,
+    tool::{ToolError, ToolOptions},
+};
 
 /// The state given to [`Tools::with_state`](crate::Tools::with_state), as a tool's parameter.
 ///

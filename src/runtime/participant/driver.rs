@@ -21,10 +21,8 @@ use super::{
 };
 use crate::{
     protocol::session::{CallRecord, Event, Output, Question, Selection, SendFailure, Session, later},
-    tool::{
-        CallError, Job, JobKey, Outcome, Progress, Tool,
-        executor::{Done, Executor, Questions, Reports},
-    },
+    runtime::executor::{Done, Executor, Questions, Reports},
+    tool::{CallError, Job, JobKey, Outcome, Progress, Tool},
     transport::{
         CloseReason, ConnectionState, SendError, Sid, Transport, TransportEvent,
         alarm::Alarm,
