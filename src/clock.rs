@@ -98,32 +98,34 @@ mod counted {
             self.saturating_duration_since(earlier)
         }
     }
+}
 
-    #[cfg(test)]
-    mod tests {
-        use super::*;
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-        #[test]
-        fn counted_instant_counts_as_the_one_of_std_does() {
-            let second = Duration::from_secs(1);
-            let std = std::time::Instant::now() + 5 * second; // std's may not be able to go further back
-            let counted = Instant::after_start(5 * second);
-            assert_eq!((counted + second) - counted, (std + second) - std);
-            assert_eq!((counted - second).duration_since(counted), (std - second).duration_since(std));
-            assert_eq!(
-                counted.saturating_duration_since(counted - 2 * second),
-                std.saturating_duration_since(std - 2 * second)
-            );
-            assert_eq!(counted.checked_duration_since(counted + second), None);
-            assert_eq!(std.checked_duration_since(std + second), None);
-            assert_eq!(counted.checked_add(Duration::MAX), None);
-            assert_eq!(std.checked_add(Duration::MAX), None);
-            assert_eq!(counted.checked_sub(6 * second), None);
-            assert!(counted < counted + second);
-            let mut moved = counted;
-            moved += second;
-            moved -= 2 * second;
-            assert_eq!(moved.since_start(), 4 * second);
-        }
+    use super::counted::Instant;
+
+    #[test]
+    fn counted_instant_counts_as_the_one_of_std_does() {
+        let second = Duration::from_secs(1);
+        let std = std::time::Instant::now() + 5 * second; // std's may not be able to go further back
+        let counted = Instant::after_start(5 * second);
+        assert_eq!((counted + second) - counted, (std + second) - std);
+        assert_eq!((counted - second).duration_since(counted), (std - second).duration_since(std));
+        assert_eq!(
+            counted.saturating_duration_since(counted - 2 * second),
+            std.saturating_duration_since(std - 2 * second)
+        );
+        assert_eq!(counted.checked_duration_since(counted + second), None);
+        assert_eq!(std.checked_duration_since(std + second), None);
+        assert_eq!(counted.checked_add(Duration::MAX), None);
+        assert_eq!(std.checked_add(Duration::MAX), None);
+        assert_eq!(counted.checked_sub(6 * second), None);
+        assert!(counted < counted + second);
+        let mut moved = counted;
+        moved += second;
+        moved -= 2 * second;
+        assert_eq!(moved.since_start(), 4 * second);
     }
 }

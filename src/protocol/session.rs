@@ -212,14 +212,12 @@ impl Session {
     }
 
     /// Returns the key of the open call with this id.
-    #[cfg(feature = "runtime")]
-    pub(crate) fn call_key(&self, id: &CallId) -> Option<CallKey> {
+    pub fn call_key(&self, id: &CallId) -> Option<CallKey> {
         self.exchange.outgoing.key_of(id)
     }
 
     /// Returns the longest time limit that a call may have.
-    #[cfg(feature = "runtime")]
-    pub(crate) fn longest_call(&self) -> Duration {
+    pub fn longest_call(&self) -> Duration {
         self.core.cx.config.times.longest_call
     }
 
@@ -340,8 +338,7 @@ impl Session {
     }
 
     /// Returns the limits on the tools of one participant.
-    #[cfg(feature = "runtime")]
-    pub(crate) fn tool_caps(&self) -> &ToolCaps {
+    pub fn tool_caps(&self) -> &ToolCaps {
         &self.core.cx.config.caps.tools
     }
 
@@ -533,9 +530,9 @@ impl Session {
         why_nobody(&self.core, tool, None)
     }
 
-    /// Returns a count of the changes that may affect the readiness of a participant.
-    #[cfg(feature = "runtime")]
-    pub(crate) fn registrations(&self) -> u64 {
+    /// Returns a count of the changes that may affect the readiness of a participant: a driver asks for
+    /// [`readiness`](Self::readiness) again when it has grown.
+    pub fn registrations(&self) -> u64 {
         self.core.peers.changes()
     }
 }

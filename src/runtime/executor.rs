@@ -196,7 +196,7 @@ impl Executor {
     /// Returns the sources that have a name, and their health.
     pub(crate) fn statuses(&self) -> Vec<SourceStatus> {
         let status = |source: &Arc<dyn AnySource>| {
-            asked(|| Some(SourceStatus::new(source.name()?.into(), source.health())))
+            asked(|| Some(SourceStatus { name: source.name()?.into(), health: source.health() }))
         };
         self.sources.iter().filter_map(status).collect()
     }

@@ -86,9 +86,8 @@ impl Tool {
     }
 
     /// Sets its description.
-    #[cfg(feature = "runtime")]
     #[must_use]
-    pub(crate) fn with_description(mut self, description: impl Into<String>) -> Self {
+    pub fn with_description(mut self, description: impl Into<String>) -> Self {
         self.description = description.into().into();
         self
     }

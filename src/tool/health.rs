@@ -41,10 +41,3 @@ pub struct SourceStatus {
     /// Whether it can run calls.
     pub health: SourceHealth,
 }
-
-#[cfg(feature = "runtime")]
-impl SourceStatus {
-    pub(crate) fn new(name: Arc<str>, health: SourceHealth) -> Self {
-        Self { name, health }
-    }
-}

@@ -258,7 +258,6 @@ impl Outgoing {
     }
 
     /// Returns the key of the open call with this id.
-    #[cfg(feature = "runtime")]
     pub(super) fn key_of(&self, id: &CallId) -> Option<CallKey> {
         self.calls.key_of(id)
     }

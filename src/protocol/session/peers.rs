@@ -135,7 +135,6 @@ impl Peers {
     }
 
     /// Returns the number of changes that may affect which participants can be called.
-    #[cfg(feature = "runtime")]
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
