@@ -10,7 +10,7 @@ pub use counted::Instant;
 
 /// Compiled for tests, too, so that they show what no test on the other target can.
 #[cfg(any(test, all(target_family = "wasm", target_os = "unknown")))]
-#[cfg_attr(test, allow(dead_code, reason = "the tests use a part of it"))]
+#[cfg_attr(test, allow(dead_code, unreachable_pub, reason = "it is public on the other target"))]
 mod counted {
     use std::{
         ops::{Add, AddAssign, Sub, SubAssign},
@@ -107,6 +107,10 @@ mod tests {
     use super::counted::Instant;
 
     #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the instants of std are what the others are compared with"
+    )]
     fn counted_instant_counts_as_the_one_of_std_does() {
         let second = Duration::from_secs(1);
         let std = std::time::Instant::now() + 5 * second; // std's may not be able to go further back

@@ -174,15 +174,9 @@ pub use transport::{
 };
 pub use value::{DecodeError, EncodeError, Limits, Value, ValueKind};
 
-/// What the command line needs beside the API. It may change in any version.
 #[cfg(feature = "cli")]
 #[doc(hidden)]
-pub mod cli_support {
-    pub use crate::{
-        adapter::jsonrpc::head::Head,
-        net::host::{is_certainly_local, is_own},
-    };
-}
+pub mod cli_support;
 
 pub mod result {
     //! Results of tools: how a screen shows them.

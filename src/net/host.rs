@@ -18,7 +18,7 @@ pub(crate) fn is_local(host: &Host<&str>) -> bool {
 
 /// Returns whether a host is this machine with every resolver: some resolvers ask a name server for names below
 /// `localhost`, and for `localhost.` with its trailing dot.
-pub fn is_certainly_local(host: &Host<&str>) -> bool {
+pub(crate) fn is_certainly_local(host: &Host<&str>) -> bool {
     match host {
         Host::Domain(name) => name.eq_ignore_ascii_case("localhost"),
         Host::Ipv4(ip) => is_own(IpAddr::V4(*ip)),
@@ -27,7 +27,7 @@ pub fn is_certainly_local(host: &Host<&str>) -> bool {
 }
 
 /// Returns whether this is a loopback address, including an IPv4 address mapped to IPv6.
-pub fn is_own(ip: IpAddr) -> bool {
+pub(crate) fn is_own(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 

@@ -60,7 +60,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Files with declarations only: the crate root, and a module that contains nothing but its two submodules.
-const DECLARATIONS: &[&str] = &["lib.rs", "protocol.rs"];
+const DECLARATIONS: &[&str] = &["cli_support.rs", "lib.rs", "protocol.rs"];
 
 /// Identifiers that must not appear in the core.
 const NOT_IN_THE_CORE: &[&str] =

@@ -1,6 +1,6 @@
 //! Finds the id of a message that cannot be read as a whole, so that whoever sent it gets an answer.
 
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
 
 use serde_json::Value as Json;
 
@@ -9,7 +9,7 @@ pub(crate) const MAX_ID: usize = 256;
 
 /// What is known of a message.
 #[derive(Clone, Copy)]
-pub struct Head<'a> {
+pub(crate) struct Head<'a> {
     start: &'a [u8],
     /// What follows after a part that was not kept.
     end: &'a [u8],
@@ -17,33 +17,26 @@ pub struct Head<'a> {
 
 impl<'a> Head<'a> {
     /// Creates the head of a message of which the start and the end were kept. They need not be JSON, nor complete.
-    pub fn of_ends(start: &'a [u8], end: &'a [u8]) -> Self {
+    pub(crate) fn of_ends(start: &'a [u8], end: &'a [u8]) -> Self {
         Self { start, end }
     }
 
     /// Returns the id: a text or a number.
-    pub fn id(self) -> Option<Json> {
+    pub(crate) fn id(self) -> Option<Json> {
         as_id(self.member("id")?)
     }
 
     /// Returns the text of a member.
-    pub fn text(self, key: &str) -> Option<String> {
+    pub(crate) fn text(self, key: &str) -> Option<String> {
         serde_json::from_slice(self.member(key)?).ok()
     }
 
     /// Returns a member whose end is known.
-    pub fn member(self, key: &str) -> Option<&'a [u8]> {
+    pub(crate) fn member(self, key: &str) -> Option<&'a [u8]> {
         let is_it = |(name, value): &(&[u8], Part<'_>)| value.is_complete && is_key(name, key);
         let found = members(self.start).find(is_it).map(|(_, value)| value.bytes);
         found
             .or_else(|| last_members(self.end).into_iter().find(|(name, _)| is_key(name, key)).map(|it| it.1))
-    }
-}
-
-/// Shows sizes only: a message may have secrets.
-impl fmt::Debug for Head<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Head").field("start", &self.start.len()).field("end", &self.end.len()).finish()
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde_json::Value as Json;
 
-use toolbridge::{Value, cli_support::Head};
+use toolbridge::{Value, cli_support::id_and_type};
 
 /// The maximum length of a call id, in bytes: the same as on the wire.
 const MAX_ID: usize = 128;
@@ -80,7 +80,9 @@ impl CommandError {
 /// Reads a line. The error has the id of its command, if that can be read.
 pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
     match Value::from_json(text) {
-        Ok(body) => read(&body).map_err(|wrong| CommandError { id: id_of(text.as_bytes(), &[]), ..wrong }),
+        Ok(body) => {
+            read(&body).map_err(|wrong| CommandError { id: known_of(text.as_bytes(), &[]).0, ..wrong })
+        }
         Err(error) => {
             let wrong = CommandError::new("not_json", format!("cannot be read as JSON: {error}"));
             unreadable(text.as_bytes(), &[], wrong)
@@ -91,17 +93,17 @@ pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
 /// Returns what becomes of a line that cannot be read, of which the start and the end are known: a call whose id can be
 /// read gets a result.
 pub(super) fn unreadable(start: &[u8], end: &[u8], wrong: CommandError) -> Result<Command, CommandError> {
-    match id_of(start, end) {
-        Some(id) if Head::of_ends(start, end).text("type").as_deref() == Some("call") => {
-            Ok(Command::Call(id, Err(wrong.message)))
-        }
+    let (id, kind) = known_of(start, end);
+    match id {
+        Some(id) if kind.as_deref() == Some("call") => Ok(Command::Call(id, Err(wrong.message))),
         id => Err(CommandError { id, ..wrong }),
     }
 }
 
-fn id_of(start: &[u8], end: &[u8]) -> Option<Id> {
-    let id = Head::of_ends(start, end).id()?;
-    Id::read(&Value::from(id))
+/// Returns what is known of a command that cannot be read: its id and its type.
+fn known_of(start: &[u8], end: &[u8]) -> (Option<Id>, Option<String>) {
+    let (id, kind) = id_and_type(start, end);
+    (id.and_then(|id| Id::read(&Value::from(id))), kind)
 }
 
 fn read(body: &Value) -> Result<Command, CommandError> {
