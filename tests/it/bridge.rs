@@ -75,7 +75,7 @@ async fn pair(tools: Tools<Watched>) -> (MemoryRoom, Client, Assistant) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn alicia_a1_each_of_many_calls_in_flight_gets_its_own_result() {
+async fn protocol_a1_each_of_many_calls_in_flight_gets_its_own_result() {
     async fn slow_double(number: Number) -> Result<u64, ToolError> {
         // The first call ends last.
         tokio::time::sleep(Duration::from_millis(100 - number.n)).await;

@@ -38,7 +38,7 @@ async fn by(assistant: &Assistant) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn alicia_a9_client_runs_the_tool_while_present_and_the_assistant_afterwards() {
+async fn protocol_a9_client_runs_the_tool_while_present_and_the_assistant_afterwards() {
     let room = MemoryRoom::new();
     let assistant = assistant(&room).await;
     assert_eq!(by(&assistant).await, "assistant");
@@ -52,7 +52,7 @@ async fn alicia_a9_client_runs_the_tool_while_present_and_the_assistant_afterwar
 }
 
 #[tokio::test(start_paused = true)]
-async fn alicia_a9_client_that_hangs_before_its_claim_costs_the_claim_window() {
+async fn protocol_a9_client_that_hangs_before_its_claim_costs_the_claim_window() {
     let room = MemoryRoom::new();
     let assistant = assistant(&room).await;
     let _phone = Client::builder().tool("lookup", "", there).join_over(room.client("phone")).await.unwrap();

@@ -78,7 +78,7 @@ async fn largest(assistant: &Assistant) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn alicia_a23_result_of_16_mib_arrives_whole_and_one_byte_more_is_too_large() {
+async fn protocol_a23_result_of_16_mib_arrives_whole_and_one_byte_more_is_too_large() {
     let tools = Tools::with_state(Seen::default()).tool("novel", "", novel).tool("length", "", length);
     let (_room, client, assistant) = pair(tools).await;
     let fits = largest(&assistant).await;

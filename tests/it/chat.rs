@@ -39,7 +39,7 @@ fn model(messages: &[Value], location: &Location) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn alicia_a14_model_reads_the_failure_and_calls_again() {
+async fn protocol_a14_model_reads_the_failure_and_calls_again() {
     let (room, location) = (MemoryRoom::new(), Location::default());
     let tools = Tools::with_state(location.clone()).tool("get_location", "Where the phone is", get_location);
     let _phone = Client::builder().tools(tools).join_over(room.client("phone")).await.unwrap();

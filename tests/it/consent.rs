@@ -19,7 +19,7 @@ use toolbridge::{
     memory::MemoryRoom,
 };
 
-use crate::session_alicia::plain_request;
+use crate::session_protocol::plain_request;
 use crate::session_world::{MS, SECOND, World, request, tool, value};
 
 fn asking(name: &str, consent: Consent) -> Tool {

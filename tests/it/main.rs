@@ -169,7 +169,6 @@ mod result_size;
 #[cfg(all(feature = "cli", unix))]
 mod secrets;
 mod session_admission;
-mod session_alicia;
 mod session_calls;
 mod session_choose;
 mod session_claims;
@@ -183,6 +182,7 @@ mod session_older_peers;
 mod session_peers;
 mod session_progress;
 mod session_prompts;
+mod session_protocol;
 mod session_repeats;
 mod session_replay;
 mod session_reported;

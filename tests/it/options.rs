@@ -12,7 +12,7 @@ use toolbridge::{
 };
 
 use crate::{
-    session_alicia::plain_request,
+    session_protocol::plain_request,
     session_world::{MS, SECOND, World, request, tool, value},
 };
 

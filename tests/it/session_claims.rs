@@ -14,7 +14,7 @@ use toolbridge::{
 };
 
 use crate::{
-    session_alicia::plain_request,
+    session_protocol::plain_request,
     session_world::{Fate, MS, Random, SECOND, World, request, sent_packet, tool, value},
 };
 
@@ -136,7 +136,7 @@ fn stops_sent(world: &World) -> usize {
 }
 
 #[test]
-fn alicia_a9_client_with_the_tool_claims_the_call_and_alone_runs_it() {
+fn protocol_a9_client_with_the_tool_claims_the_call_and_alone_runs_it() {
     let mut world = home(&["phone"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     assert_eq!(world.ask("a", request("lookup")).unwrap(), value(1));
@@ -155,7 +155,7 @@ fn alicia_a9_client_with_the_tool_claims_the_call_and_alone_runs_it() {
 }
 
 #[test]
-fn alicia_a9_call_without_a_capable_client_runs_at_the_assistant_at_once() {
+fn protocol_a9_call_without_a_capable_client_runs_at_the_assistant_at_once() {
     let mut world = home(&[]);
     world.client("tv", Config::default(), &["other"]);
     world.run(200 * MS);
@@ -171,7 +171,7 @@ fn alicia_a9_call_without_a_capable_client_runs_at_the_assistant_at_once() {
 }
 
 #[test]
-fn alicia_a9_call_without_a_claim_in_the_window_is_withdrawn_and_runs_at_the_assistant() {
+fn protocol_a9_call_without_a_claim_in_the_window_is_withdrawn_and_runs_at_the_assistant() {
     let mut world = home(&["phone"]);
     world.fate = Some(Box::new(|_, _, frame| if is_claim(frame) { Fate::IsLost } else { Fate::Arrives }));
     let began = world.now;
@@ -185,7 +185,7 @@ fn alicia_a9_call_without_a_claim_in_the_window_is_withdrawn_and_runs_at_the_ass
 }
 
 #[test]
-fn alicia_a9_claim_after_the_window_is_refused_and_nothing_runs() {
+fn protocol_a9_claim_after_the_window_is_refused_and_nothing_runs() {
     let mut world = home(&["phone"]);
     // The stop is lost too: the refusal alone must prevent the run.
     world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
@@ -208,7 +208,7 @@ fn alicia_a9_claim_after_the_window_is_refused_and_nothing_runs() {
 }
 
 #[test]
-fn alicia_a9_claim_by_a_client_without_the_request_is_refused() {
+fn protocol_a9_claim_by_a_client_without_the_request_is_refused() {
     let mut world = home_of(Config::default().pin("lookup".parse().unwrap(), "phone"), &["phone"]);
     let sid = world.sid();
     world.play(&Participant::new("tv", sid).role(Role::Client));

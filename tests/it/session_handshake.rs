@@ -9,7 +9,7 @@ use toolbridge::{
 };
 
 use crate::{
-    session_alicia::plain_request,
+    session_protocol::plain_request,
     session_world::{MS, SECOND, World, receivers, request, value},
 };
 
@@ -56,7 +56,7 @@ fn answer(world: &mut World) {
 }
 
 #[test]
-fn alicia_a19_new_session_takes_two_configurations_and_one_round_trip() {
+fn protocol_a19_new_session_takes_two_configurations_and_one_round_trip() {
     for assistant_first in [true, false] {
         let mut world = World::new();
         world.announce = MS;
@@ -83,7 +83,7 @@ fn alicia_a19_new_session_takes_two_configurations_and_one_round_trip() {
 }
 
 #[test]
-fn alicia_a19_session_is_resumed_by_the_same_instance_under_a_new_sid() {
+fn protocol_a19_session_is_resumed_by_the_same_instance_under_a_new_sid() {
     for who in ["a", "phone"] {
         let mut world = World::pair(&["t"]);
         let key = world.call("a", request("t")).unwrap();
@@ -110,7 +110,7 @@ fn alicia_a19_session_is_resumed_by_the_same_instance_under_a_new_sid() {
 }
 
 #[test]
-fn alicia_a19_later_configuration_updates_features_and_ends_nothing() {
+fn protocol_a19_later_configuration_updates_features_and_ends_nothing() {
     let mut world = shown_client(&["tool_ack"]);
     let acknowledged = |world: &World| count(world, "a", Kind::ACKNOWLEDGEMENT);
     let before = acknowledged(&world);
@@ -138,7 +138,7 @@ fn alicia_a19_later_configuration_updates_features_and_ends_nothing() {
 }
 
 #[test]
-fn alicia_a19_switch_to_another_conversation_is_refused_and_changes_nothing() {
+fn protocol_a19_switch_to_another_conversation_is_refused_and_changes_nothing() {
     let refused = |world: &World, name: &str| -> Vec<ErrorMessage> {
         let read = |message| match message {
             Message::Error(error) => error,
@@ -168,7 +168,7 @@ fn alicia_a19_switch_to_another_conversation_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn alicia_a19_assistant_may_reply_with_a_configuration_or_an_acknowledgement() {
+fn protocol_a19_assistant_may_reply_with_a_configuration_or_an_acknowledgement() {
     let acknowledgement = Message::Acknowledgement(with!(
         Acknowledgement::default(),
         acknowledged_stanza_id = Some(1),
@@ -203,7 +203,7 @@ fn alicia_a19_assistant_may_reply_with_a_configuration_or_an_acknowledgement() {
 }
 
 #[test]
-fn alicia_a19_plain_client_that_opens_the_handshake_gets_both_replies() {
+fn protocol_a19_plain_client_that_opens_the_handshake_gets_both_replies() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     let sid = world.sid();

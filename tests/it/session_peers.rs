@@ -8,7 +8,7 @@ use toolbridge::{
 };
 
 use crate::{
-    session_alicia::plain_request,
+    session_protocol::plain_request,
     session_world::{Fate, Judge, MS, Noted, Random, SECOND, World, request, tool, value},
 };
 

@@ -32,7 +32,7 @@ fn activity(world: &World) -> [usize; 5] {
 }
 
 #[test]
-fn alicia_a17_repeated_frames_have_no_effect_whatever_their_stanza() {
+fn protocol_a17_repeated_frames_have_no_effect_whatever_their_stanza() {
     let mut world = World::pair(&["quick", "stopped", "open"]);
     world.handle("phone", |job| (job.tool.as_str() == "quick").then(|| Ok(value(1))));
     world.call("a", request("quick")).unwrap();
@@ -79,7 +79,7 @@ fn alicia_a17_repeated_frames_have_no_effect_whatever_their_stanza() {
 }
 
 #[test]
-fn alicia_a17_gap_between_stanzas_is_accepted() {
+fn protocol_a17_gap_between_stanzas_is_accepted() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     // Frames for other participants use stanzas too.

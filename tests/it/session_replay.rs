@@ -20,7 +20,7 @@ fn rejoin_owner(world: &mut World) {
 }
 
 #[test]
-fn alicia_a20_request_lost_at_a_rejoin_is_retransmitted_under_its_stanza_with_the_remaining_budget() {
+fn protocol_a20_request_lost_at_a_rejoin_is_retransmitted_under_its_stanza_with_the_remaining_budget() {
     let mut world = World::pair(&["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let key = world.call("a", request("t").timeout(9 * SECOND)).unwrap();
@@ -44,7 +44,7 @@ fn alicia_a20_request_lost_at_a_rejoin_is_retransmitted_under_its_stanza_with_th
 }
 
 #[test]
-fn alicia_a20_results_of_a_disconnected_client_arrive_in_order_and_run_once() {
+fn protocol_a20_results_of_a_disconnected_client_arrive_in_order_and_run_once() {
     let mut world = World::pair(&["t"]);
     let keys: Vec<_> = (0..5).map(|_| world.call("a", request("t")).unwrap()).collect();
     world.run(100 * MS);

@@ -14,7 +14,7 @@ use toolbridge::{
 };
 
 use crate::{
-    session_alicia::plain_request,
+    session_protocol::plain_request,
     session_world::{MS, Random, SECOND, World, request, value},
 };
 

@@ -11,7 +11,7 @@ use toolbridge::{
 };
 
 use crate::{
-    session_alicia::plain_request,
+    session_protocol::plain_request,
     session_world::{MS, SECOND, World, receivers, request, tool, value},
 };
 

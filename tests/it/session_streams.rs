@@ -76,7 +76,7 @@ fn peer(world: &World, name: &str) -> Peer {
 }
 
 #[test]
-fn alicia_a23_result_and_request_above_15_kib_arrive_whole() {
+fn protocol_a23_result_and_request_above_15_kib_arrive_whole() {
     let mut world = pair(&["t"]);
     world.handle("phone", |job| Some(Ok(job.arguments.clone())));
     for size in [STREAM_CHUNK, MIB, 15 * MIB] {
@@ -87,7 +87,7 @@ fn alicia_a23_result_and_request_above_15_kib_arrive_whole() {
 }
 
 #[test]
-fn alicia_a23_frame_above_the_maximum_fails_with_size_and_limit() {
+fn protocol_a23_frame_above_the_maximum_fails_with_size_and_limit() {
     let mut world = pair(&["t"]);
     let limit = 16 * MIB;
     // A frame with a text of n bytes: its overhead is the same for all large frames.

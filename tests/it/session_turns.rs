@@ -56,7 +56,7 @@ fn barge_in_rule_is_sent_with_the_registration() {
 }
 
 #[test]
-fn alicia_a21_barge_in_settles_each_call_at_once_and_late_results_are_dropped() {
+fn protocol_a21_barge_in_settles_each_call_at_once_and_late_results_are_dropped() {
     let mut world = pair();
     let turn = turn(&mut world);
     let keys = ["cancel", "finish"].map(|tool| call(&mut world, turn, tool));

@@ -81,7 +81,7 @@ async fn collect(calls: &mut JoinSet<chat::Answer>, messages: &mut Vec<Value>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn alicia_a21_interrupted_answer_leaves_no_call_open_and_late_results_wait_for_the_next_turn() {
+async fn protocol_a21_interrupted_answer_leaves_no_call_open_and_late_results_wait_for_the_next_turn() {
     let (room, seen) = (MemoryRoom::new(), Seen::default());
     let _phone = Client::builder().tools(tools(&seen)).join_over(room.client("phone")).await.unwrap();
     let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();

@@ -197,7 +197,7 @@ fn frames_that_break_the_contract_are_not_written() {
 }
 
 #[test]
-fn alicia_a2_result_without_success_is_malformed() {
+fn protocol_a2_result_without_success_is_malformed() {
     assert_eq!(read_result(json!({"id": "a"})).unwrap_err(), DecodeError::Missing { field: "success" });
     assert_eq!(
         read_result(json!({"id": "a", "success": null})),
@@ -213,7 +213,7 @@ fn alicia_a2_result_without_success_is_malformed() {
 }
 
 #[test]
-fn alicia_a3_result_keeps_its_values_exactly() {
+fn protocol_a3_result_keeps_its_values_exactly() {
     let written = json!({
         "map": {"list": [1, 1.0, -0.0, 18_446_744_073_709_551_615_u64, i64::MIN, null, true, "日本"]},
         "bin": {"$bin": "AP8="},
@@ -235,7 +235,7 @@ fn alicia_a3_result_keeps_its_values_exactly() {
 }
 
 #[test]
-fn alicia_a4_failure_decodes_with_any_result_or_none() {
+fn protocol_a4_failure_decodes_with_any_result_or_none() {
     let failed = |result: Option<serde_json::Value>| {
         let mut body =
             json!({"id": "a", "success": false, "errorCode": "too_dark", "errorMessage": "no light"});
@@ -254,7 +254,7 @@ fn alicia_a4_failure_decodes_with_any_result_or_none() {
 }
 
 #[test]
-fn alicia_a16_unknown_types_and_keys_are_kept() {
+fn protocol_a16_unknown_types_and_keys_are_kept() {
     let frame = Frame::from_json(r#"{"stanzaId": 4, "type": 4711, "body": [1, {"$bin": "AA=="}]}"#).unwrap();
     assert_eq!(frame.message().unwrap(), Message::Other(4711, frame.body()));
     assert_eq!(frame.to_json().unwrap()["name"], "Unknown");
@@ -273,7 +273,7 @@ fn alicia_a16_unknown_types_and_keys_are_kept() {
 }
 
 #[test]
-fn alicia_a22_aliases_are_read_alike() {
+fn protocol_a22_aliases_are_read_alike() {
     let correlated = [
         json!({"id": "r", "success": true}),
         json!({"requestId": "r", "id": "own", "success": true}),

@@ -161,7 +161,7 @@ async fn started(reports: &mut Reports) -> JobKey {
 }
 
 #[tokio::test(start_paused = true)]
-async fn alicia_a5_four_causes_have_their_codes_and_others_pass() {
+async fn protocol_a5_four_causes_have_their_codes_and_others_pass() {
     let source = TestTools::with(tool("echo").schema(json!({"type": "object", "required": ["a"]})));
     source.tools.lock().unwrap().extend(["never", "panic", "local", "custom"].map(tool));
     let (mut executor, mut reports) = executor(&source);

@@ -1,4 +1,4 @@
-//! The checklist of the Alicia protocol, row by row, on virtual time.
+//! The checklist of the protocol, row by row, on virtual time.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ fn code(result: &ToolUseResult) -> &str {
 }
 
 #[test]
-fn alicia_a1_results_out_of_order_settle_their_calls() {
+fn protocol_a1_results_out_of_order_settle_their_calls() {
     let mut world = World::pair(&["echo"]);
     let keys: Vec<_> = (0..40).map(|n| world.call("a", Request::new("echo", value(n))).unwrap()).collect();
     world.run(100 * MS);
@@ -82,7 +82,7 @@ fn alicia_a1_results_out_of_order_settle_their_calls() {
 }
 
 #[test]
-fn alicia_a6_failure_has_a_message_and_a_timeout_names_its_limit() {
+fn protocol_a6_failure_has_a_message_and_a_timeout_names_its_limit() {
     let mut world = plain_assistant(&["hang", "fail"]);
     say_request(&mut world, with!(plain_request("1", "hang"), timeout_ms = Some(1_234)));
     say_request(&mut world, plain_request("2", "none"));
@@ -104,7 +104,7 @@ fn alicia_a6_failure_has_a_message_and_a_timeout_names_its_limit() {
 }
 
 #[test]
-fn alicia_a7_assistant_waits_for_a_client_call_that_succeeds_or_fails() {
+fn protocol_a7_assistant_waits_for_a_client_call_that_succeeds_or_fails() {
     let mut world = World::pair(&["good", "bad"]);
     world.handle("phone", |job| {
         let failed = || ToolError::new("too_dark", "the lamp is broken");
@@ -120,7 +120,7 @@ fn alicia_a7_assistant_waits_for_a_client_call_that_succeeds_or_fails() {
 }
 
 #[test]
-fn alicia_a8_server_call_is_shown_and_never_executed_or_answered() {
+fn protocol_a8_server_call_is_shown_and_never_executed_or_answered() {
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.client("phone", Config::default(), &["search"]);
@@ -153,7 +153,7 @@ fn alicia_a8_server_call_is_shown_and_never_executed_or_answered() {
 }
 
 #[test]
-fn alicia_a10_each_client_request_has_one_result() {
+fn protocol_a10_each_client_request_has_one_result() {
     let mut world = plain_assistant(&["ok", "err", "hang"]);
     world.handle("phone", |job| match job.tool.as_str() {
         "ok" => Some(Ok(value(1))),
@@ -189,7 +189,7 @@ fn alicia_a10_each_client_request_has_one_result() {
 }
 
 #[test]
-fn alicia_a11_default_timeout_is_30_s_and_expiry_stops_the_job_and_drops_the_late_result() {
+fn protocol_a11_default_timeout_is_30_s_and_expiry_stops_the_job_and_drops_the_late_result() {
     let mut world = plain_assistant(&["hang"]);
     say_request(&mut world, with!(plain_request("1", "hang"), timeout_ms = None));
     world.run(SECOND);
@@ -212,7 +212,7 @@ fn alicia_a11_default_timeout_is_30_s_and_expiry_stops_the_job_and_drops_the_lat
 }
 
 #[test]
-fn alicia_a12_failed_tool_gives_a_result_and_malformed_data_an_error_message() {
+fn protocol_a12_failed_tool_gives_a_result_and_malformed_data_an_error_message() {
     let mut world = plain_assistant(&["err"]);
     world.handle("phone", |_| Some(Err("broken".into())));
     say_request(&mut world, plain_request("1", "err"));
@@ -238,7 +238,7 @@ fn alicia_a12_failed_tool_gives_a_result_and_malformed_data_an_error_message() {
 }
 
 #[test]
-fn alicia_a13_request_without_a_valid_execution_is_refused_and_not_run() {
+fn protocol_a13_request_without_a_valid_execution_is_refused_and_not_run() {
     let mut world = plain_assistant(&["t"]);
     say_request(&mut world, plain_request("0", "t"));
     for (id, execution) in [("1", None), ("2", Some("everywhere"))] {
@@ -259,7 +259,7 @@ fn alicia_a13_request_without_a_valid_execution_is_refused_and_not_run() {
 }
 
 #[test]
-fn alicia_a18_conversation_of_another_room_is_refused() {
+fn protocol_a18_conversation_of_another_room_is_refused() {
     let mut world = plain_assistant(&["t"]);
     say_request(&mut world, plain_request("0", "t"));
     let other = with!(plain_request("1", "t"), conversation_id = Some("elsewhere".into()));
@@ -278,7 +278,7 @@ fn alicia_a18_conversation_of_another_room_is_refused() {
 }
 
 #[test]
-fn alicia_a24_requests_and_results_go_to_one_identity_and_count_only_from_it() {
+fn protocol_a24_requests_and_results_go_to_one_identity_and_count_only_from_it() {
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     world.run(SECOND);
@@ -301,7 +301,7 @@ fn alicia_a24_requests_and_results_go_to_one_identity_and_count_only_from_it() {
 }
 
 #[test]
-fn alicia_a25_registration_is_acknowledged_with_its_count_and_replaces_the_previous_one() {
+fn protocol_a25_registration_is_acknowledged_with_its_count_and_replaces_the_previous_one() {
     let mut world = World::pair(&["one", "two"]);
     let registered = |world: &World| {
         world.ends["phone"]
@@ -408,7 +408,7 @@ fn repeated_request_is_acknowledged_again_and_other_content_is_refused() {
 }
 
 #[test]
-fn alicia_a15_result_is_recorded_and_progress_is_shown() {
+fn protocol_a15_result_is_recorded_and_progress_is_shown() {
     let mut world = World::pair(&["export"]);
     let sid = world.sid();
     world.play(&Participant::new("watch", sid).role(Role::Observer));
@@ -484,7 +484,7 @@ fn say_stop(world: &mut World, id: Option<&str>) {
 }
 
 #[test]
-fn alicia_a21_each_stop_is_acknowledged_and_its_call_is_cancelled_once() {
+fn protocol_a21_each_stop_is_acknowledged_and_its_call_is_cancelled_once() {
     let mut world = plain_assistant(&["t"]);
     say_request(&mut world, plain_request("1", "t"));
     world.run(100 * MS);
