@@ -283,7 +283,7 @@ done
     }
 
     #[test]
-    fn sec_c2_line_of_24_mib_from_an_mcp_server_costs_at_most_three_times_its_bytes() {
+    fn sec_c1_line_of_24_mib_from_an_mcp_server_costs_at_most_three_times_its_bytes() {
         for (name, before, after) in [
             ("notification", r#"{"jsonrpc":"2.0","method":"notifications/x","params":{"a":["#, "0]}}"),
             (
@@ -314,7 +314,7 @@ done
     }
 
     #[test]
-    fn sec_c2_message_of_4_mib_to_an_mcp_server_costs_at_most_three_times_its_bytes() {
+    fn sec_c1_message_of_4_mib_to_an_mcp_server_costs_at_most_three_times_its_bytes() {
         let zeros = "0,".repeat((4 << 20) / 2 - 200);
         let message = format!(
             r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"t","arguments":{{"a":[{zeros}0]}}}}}}"#

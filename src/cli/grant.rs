@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn sec_yes_for_a_tool_or_server_is_for_no_other_source() {
+    fn sec_i10_yes_for_a_tool_or_server_is_for_no_other_source() {
         let programs =
             Listed { server: None, tools: vec![tool("lamp"), tool("files.list")], is_missing: false };
         let sources =
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn sec_yes_for_a_tool_that_is_not_known_yet_is_for_the_missing_servers_only() {
+    fn sec_i10_yes_for_a_tool_that_is_not_known_yet_is_for_the_missing_servers_only() {
         let missing = Listed { is_missing: true, ..server("files", &[]) };
         let sources = [server("other", &["read"]), missing];
         let later = [tool("write").with_source("files"), tool("write").with_source("other"), tool("write")];

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn sec_x1_file_that_others_could_change_is_not_read() {
+    fn sec_x3_file_that_others_could_change_is_not_read() {
         let place = Place::new("others");
         assert_eq!(place.read().unwrap(), "text");
         place.allow("in/file", 0o646);
@@ -208,21 +208,21 @@ mod tests {
     }
 
     #[test]
-    fn sec_x1_file_that_its_group_could_change_is_not_read() {
+    fn sec_x3_file_that_its_group_could_change_is_not_read() {
         let place = Place::new("group");
         place.allow("in/file", 0o664);
         assert!(is_writable(&place.read()) && is_writable(&check_program(&place.file())));
     }
 
     #[test]
-    fn sec_x1_folder_of_the_file_may_not_have_the_sticky_bit() {
+    fn sec_x3_folder_of_the_file_may_not_have_the_sticky_bit() {
         let place = Place::new("sticky");
         place.allow("in", 0o1757);
         assert!(is_writable(&place.read()) && is_writable(&check_program(&place.file())));
     }
 
     #[test]
-    fn sec_x1_folder_above_that_others_could_change_is_not_trusted() {
+    fn sec_x3_folder_above_that_others_could_change_is_not_trusted() {
         let place = Place::new("above");
         place.allow("", 0o757);
         assert!(is_writable(&place.read()) && is_writable(&check_program(&place.file())));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn sec_x1_file_of_another_user_is_not_trusted() {
+    fn sec_x3_file_of_another_user_is_not_trusted() {
         let place = Place::new("owner");
         let mut stat = lstat(place.file()).unwrap();
         stat.st_uid = geteuid().as_raw() + 1;
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn sec_x1_link_in_place_of_the_file_is_not_read() {
+    fn sec_x3_link_in_place_of_the_file_is_not_read() {
         let place = Place::new("link");
         fs::rename(place.file(), place.0.join("in/real")).unwrap();
         symlink("real", place.file()).unwrap();

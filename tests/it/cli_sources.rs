@@ -151,7 +151,7 @@ fn sec_a2_server_on_this_machine_is_not_reached_through_a_proxy() {
 }
 
 #[test]
-fn sec_yes_for_a_server_is_not_for_a_tool_of_another_with_such_a_name() {
+fn sec_i10_yes_for_a_server_is_not_for_a_tool_of_another_with_such_a_name() {
     let files = lamps("cli-files");
     let other = offering("cli-other", "files.delete");
     let servers =

@@ -361,7 +361,7 @@ async fn tool_with_a_taken_name_gets_the_name_of_its_source() {
 }
 
 #[tokio::test]
-async fn sec_name_of_a_source_that_is_down_reaches_no_other_source() {
+async fn sec_i10_name_of_a_source_that_is_down_reaches_no_other_source() {
     let (one, other) = (TestTools::named("a", &["echo", "wait"]), TestTools::named("b", &["echo", "custom"]));
     let sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(Arc::clone(&one)), Arc::new(Arc::clone(&other))];
     let (mut executor, mut reports) = Executor::new(sources).unwrap();
