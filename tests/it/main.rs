@@ -36,7 +36,6 @@ mod acp_secrets;
 mod acp_terminal;
 #[cfg(all(feature = "acp", unix))]
 mod acp_turns;
-mod adapter_rows;
 mod agent_air;
 mod agent_air_batch;
 mod bridge;
@@ -49,6 +48,7 @@ mod bridge_reports;
 mod bridge_stalled;
 mod bridge_streams;
 mod chat;
+mod checklists;
 #[cfg(all(feature = "cli", unix))]
 mod cli;
 #[cfg(all(feature = "cli", unix))]
