@@ -74,8 +74,9 @@
 //!
 //! The guide has a page on each larger subject: [reliability](guide::reliability), [reconnection](guide::reconnection),
 //! [recording and replay](guide::recording), [networks](guide::networks), [tokens](guide::tokens),
-//! [testing](guide::testing), [logging](guide::logging), [MCP](guide::mcp), [RAP](guide::rap), [ACP](guide::acp),
-//! [results between tool systems](guide::systems), and [the command line](guide::command_line).
+//! [testing](guide::testing), [logging and events](guide::logging), [tool sources](guide::tool_sources),
+//! [MCP](guide::mcp), [RAP](guide::rap), [ACP](guide::acp), [results between tool systems](guide::systems), and
+//! [the command line](guide::command_line).
 //!
 //! # How it fits together
 //!
@@ -198,6 +199,9 @@ pub use tokio_util::sync::CancellationToken;
 
 #[cfg(all(any(doc, doctest), feature = "record", feature = "livekit"))]
 pub mod guide {
+    // In a page, the first definition of a link counts: `links.md` leads to the pages that rustdoc makes, and the
+    // definitions at the end of a page lead to the files, as GitHub shows them.
+
     //! The guide: subjects that concern more than one item.
     //!
     //! | page | answers |
@@ -205,6 +209,7 @@ pub mod guide {
     //! | [`reliability`] | What does the caller see when something fails, and did the tool run? |
     //! | [`reconnection`] | When does a participant resume or rejoin, and what do others see? |
     //! | [`recording`] | How is a session recorded, read, redacted and replayed? |
+    //! | [`tool_sources`] | What do programs, MCP servers, RAP toolsets and ACP agents have in common? |
     //! | [`mcp`] | How do the tools of MCP servers come into a room, and the room's tools to an MCP host? |
     //! | [`rap`] | How do the tools of RAP toolsets come into a room, and the room's tools to a RAP runtime? |
     //! | [`acp`] | How does an ACP agent become a tool, and how do the room's tools reach an editor? |
@@ -212,45 +217,61 @@ pub mod guide {
     //! | [`networks`] | What works behind proxies, firewalls and TURN servers, and how are failures found? |
     //! | [`tokens`] | How does a token server set a participant's role? |
     //! | [`testing`] | How are tools and assistants tested without a network? |
-    //! | [`logging`] | What is logged, how is it shown, and what does a panicking tool leave? |
+    //! | [`logging`] | What is reported as events, counters and logs, and what does a panicking tool leave? |
     //! | [`command_line`] | Which verbs has `toolbridge`, and what do its exit codes mean? |
 
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/acp.md")]
     pub mod acp {}
 
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/command_line.md")]
     pub mod command_line {}
 
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/logging.md")]
     pub mod logging {}
 
     #[cfg(feature = "mcp-server")]
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/mcp.md")]
     pub mod mcp {}
 
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/networks.md")]
     pub mod networks {}
 
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/rap.md")]
     pub mod rap {}
 
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/reconnection.md")]
     pub mod reconnection {}
 
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/recording.md")]
     pub mod recording {}
 
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/reliability.md")]
     pub mod reliability {}
 
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/systems.md")]
     pub mod systems {}
 
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/testing.md")]
     pub mod testing {}
 
+    #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/tokens.md")]
     pub mod tokens {}
+
+    #[doc = include_str!("guide/links.md")]
+    #[doc = include_str!("guide/tool_sources.md")]
+    pub mod tool_sources {}
 }
 
 /// Compiles the examples in README.md.
