@@ -113,6 +113,7 @@ mod observed;
 mod options;
 mod orchestrate;
 mod orchestrate_documents;
+mod pages;
 #[cfg(all(feature = "cli", unix))]
 mod planted_secrets;
 mod process;
