@@ -18,7 +18,8 @@ use crate::value::{DecodeError, EncodeError, Value};
 /// | common errors of std, serde_json and tokio | `execution_error` | [`LOCAL_MESSAGE`](ToolError::LOCAL_MESSAGE) |
 /// | `Box<dyn Error + Send + Sync>` | `execution_error` | [`LOCAL_MESSAGE`](ToolError::LOCAL_MESSAGE) |
 ///
-/// The text of an error in the last two rows stays in this process, in [`source`](ToolError::source) and the log.
+/// The text of an error in the last two rows stays in this process: in [`source`](ToolError::source) and in
+/// [`Event::ToolFailed`](crate::Event::ToolFailed). It is not logged.
 /// Convert other errors with `.map_err(ToolError::internal)?`, or implement `From<YourError> for ToolError` and decide there
 /// what is sent. A function that returns `Result<_, Box<dyn Error + Send + Sync>>` can use `?` on any error; a tool
 /// that calls it needs one `?`.
