@@ -187,6 +187,8 @@ impl Delivery {
     ) -> Result<(), SendFrameError> {
         let code = kind.code();
         if kind.is_known() {
+            // The session acts on its own types: a request or stop that an app wrote itself would belong to
+            // no call, no table and no deadline.
             return Err(SendFrameError::Reserved { kind: code });
         }
         let message = Message::Other(code, body);
@@ -234,6 +236,8 @@ impl Delivery {
     pub(super) fn ping(&mut self, cx: &mut Context, peers: &impl Recipients, to: &Identity) {
         cx.count(Counter::Pings);
         let Some(mut packet) = self.keepalive(cx, peers, to, "ping") else { return };
+        // A ping on one lane would test that lane and not the peer. After an outage `_reliable` waits for
+        // SCTP's timer, which doubles from 1 s, while `_lossy` answers as soon as the path is back.
         self.transmit(cx, packet.clone());
         if lane_is_open(cx, peers, &self.links, to) {
             packet.lane = Lane::Lossy;
@@ -320,6 +324,8 @@ impl Delivery {
 
     /// Forgets everything, because no peer can be reached any more.
     pub(super) fn clear(&mut self) {
+        // `large` stays: the driver may still send packets that it has queued, and asks `wants` before each.
+        // An empty `large` would revive those that were withdrawn.
         self.links.clear();
         self.frames = Frames::default();
         self.streams = Streams::default();
@@ -391,6 +397,8 @@ impl Delivery {
         message: &Message,
         limit: usize,
     ) -> Result<(i32, Bytes), Unfit> {
+        // The assistant counts down from −1 and the client up from 1. Receivers compare absolute values, and
+        // the sign gives its sender no right.
         let next = self.stanza.saturating_add(1).min(i32::MAX as u32);
         let stanza = if cx.local.role == Role::Assistant { -(next as i32) } else { next as i32 };
         let encoded = codec::encode(stanza, &cx.config.room, meta, message);
@@ -402,6 +410,7 @@ impl Delivery {
         if size > limit {
             return Err(Unfit::TooLarge { size, limit });
         }
+        // Only now, so that a frame that is not sent leaves no gap in the numbers.
         self.stanza = next;
         Ok((stanza, payload))
     }
@@ -442,6 +451,9 @@ impl Delivery {
         packet.id = id;
         packet.overtakes = may_overtake(peers, &packet.to, message);
         if packet.payload.len() > cx.config.caps.frames.max_packet {
+            // The packet's number makes the id unique. A frame that is sent again after a refusal has the
+            // same call and stanza, and its receiver must not take it for the stream that it has dropped. A
+            // refusal (504) names the stream, and `stream_refused` reads the packet from the end of the id.
             packet.stream = Some(format!("{}.{stanza}.{id}", large::subject(message)).into());
             self.large.note(id, &packet.to, stanza);
         }
@@ -484,6 +496,9 @@ fn lane_is_open(
     links: &BTreeMap<Identity, Link>,
     to: &Identity,
 ) -> bool {
+    // A packet on `_lossy` can overtake the Configuration on `_reliable`. A result that did so ended the
+    // caller's work before its handshake: the caller left without a goodbye, and the client stayed bound to
+    // it for the grace period.
     cx.config.has_fast_lane()
         && links.get(to).is_some_and(|link| link.lane.configuration_delivered())
         && peers.is_crossed(to)

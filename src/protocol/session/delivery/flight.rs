@@ -15,6 +15,9 @@ use crate::{
 pub(super) const MAX_FLYING: usize = 256;
 
 /// How often a frame is sent again on `_lossy`.
+// Sent after 1, 3, 7 and 15 times the first wait, which is 100 ms before the first sample: the last one after
+// 1.5 s. The claim window of 2 s depends on that (`wire.md`, section 4.8). A schedule with a second retry
+// before the reliable copy was tried and given up, because the simulation did not come to rest with it.
 const RETRIES: u32 = 4;
 
 /// The interval at which a held copy is reconsidered. A reported backlog triggers it earlier.
@@ -181,6 +184,8 @@ impl Flight {
             if !may {
                 continue;
             }
+            // `wait` was doubled with the last retry, so this is one more wait after it: the retry could have
+            // been answered by now.
             let at_its_end = frame.again_at.is_none()
                 && now.saturating_duration_since(frame.sent_at) >= frame.wait
                 && self.forced_at.is_none_or(|at| now.saturating_duration_since(at) >= FORCED_EVERY);
@@ -227,6 +232,9 @@ impl Flight {
         let Some(frame) = frame else { return Unsent::Unknown };
         frame.out = frame.out.saturating_sub(1);
         let may_go_later = matches!(why, Why::QueueFull | Why::Interrupted);
+        // One unsent packet says nothing about the others of its frame: the copy found no room on
+        // `_reliable`, and the packet before it on `_lossy` may have arrived. A call that was reported as
+        // never sent because of the copy could already be running.
         if frame.out > 0 {
             if frame.copy == ReliableCopy::Sent && may_go_later {
                 frame.copy = ReliableCopy::At(later(now, FORCED_EVERY)); // the packet may have been the forced copy
@@ -247,6 +255,8 @@ impl Flight {
 impl Flying {
     fn measure(&self, now: Instant, by: Lane, trip: &mut RoundTrip) -> Answered {
         let took = now.saturating_duration_since(self.sent_at);
+        // An answer on `_reliable` may have waited for SCTP's timer or behind a large frame. That is not the
+        // path's round trip.
         if by != Lane::Lossy {
             return Answered::Unclear;
         }
@@ -256,6 +266,8 @@ impl Flying {
             trip.sample(since_double.map_or(took, |other| trip.likelier(took, other)));
             return Answered::InTime;
         }
+        // The answer may be to an earlier packet of the frame, so its time is no sample (Karn's rule, RFC
+        // 6298, section 3). It can still show that the wait was too short.
         if !trip.is_known() || took < trip.half() {
             trip.too_short();
         }

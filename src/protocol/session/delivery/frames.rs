@@ -122,6 +122,8 @@ impl Frames {
         if let Some(frame) = frames.get_mut(&sent.stanza.unsigned_abs()) {
             self.by_packet.remove(&frame.packet);
             frame.packet = sent.packet;
+            // A frame that was ever on the fast lane stays so while a packet of it may have left: an unsent
+            // reliable packet then proves nothing about the lossy ones.
             frame.is_fast = sent.is_fast || (frame.is_fast && frame.left > 0);
             frame.left += 1;
             (frame.must_wait, frame.is_unsent) = (false, false);
@@ -178,6 +180,9 @@ impl Delivery {
         stanza: i32,
         named: Option<&str>,
     ) -> Option<Purpose> {
+        // A program that restarts counts its stanzas from 1 again. A late acknowledgement for the earlier run
+        // can carry the stanza of a frame of this one, which its receiver does not have (`wire.md`, section
+        // 5.2).
         if !self.frames.may_mean(by, stanza, named) {
             return None;
         }
@@ -254,6 +259,8 @@ impl Delivery {
 
     /// Returns the purposes of the frames that this peer has not acknowledged, in the order of their stanzas.
     pub(crate) fn unacknowledged(&self, id: &Identity) -> Vec<Purpose> {
+        // A client keeps its `StopRequest` itself and sends it under the new pair, and a `LaneOnly` stop ends
+        // with the pair.
         let is_sent_again = |purpose: &Purpose| {
             matches!(purpose, Purpose::Request(_) | Purpose::Stop(_) | Purpose::Result(_) | Purpose::Claim(_))
         };
@@ -272,6 +279,8 @@ impl Delivery {
             return None;
         }
         let frame = self.frames.frame_mut(&to, stanza)?;
+        // The lane may have forgotten a frame whose packets are still out, when its pair was reset. Then
+        // `Unknown` does not prove that nothing left.
         let is_proven = on_lane == Unsent::Proven || !frame.is_fast;
         let was_never_sent = is_proven && frame.left == 1;
         if is_proven && *why == SendFailure::Interrupted {
@@ -279,6 +288,9 @@ impl Delivery {
         }
         frame.is_unsent = true;
         let purpose = frame.purpose.clone();
+        // A request or claim that had been sent before must be found again when the transport has room.
+        // Without its record its call could only time out. The other frames are found from the calls and
+        // results that keep them.
         if !matches!(purpose, Purpose::Request(_) | Purpose::Claim(_)) {
             self.frames.remove(&to, stanza);
         }

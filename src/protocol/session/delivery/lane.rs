@@ -134,6 +134,9 @@ impl FastLane {
 
     /// Returns the time after which a frame is sent a second time, if packets are being lost, and not because the link is full.
     fn spacing(&self, now: Instant, reliable: &Reliable) -> Option<Duration> {
+        // Measured at 2 % loss on one link (benches/README.md): p99 is 53 ms with doubles and 116 ms without,
+        // for 7.4 datagrams a call in place of 5.1. In a full link a double only makes the queue longer that
+        // delays the frame.
         let is_lossy = self.loss.is_recent(now) && !self.trip.is_rising();
         let is_full = self.flight.len() >= FULL || !reliable.has_room_after(0);
         (is_lossy && !is_full).then(|| self.trip.spacing())
@@ -212,6 +215,8 @@ impl Delivery {
         let packet = self.next_packet();
         let route = self.route_of(cx, peers, to, message, &payload);
         if let Message::ToolUseResult(result) = message {
+            // Before the result is sent: if the result is not on the fast lane, where it replaces the
+            // acknowledgement of its request, that acknowledgement must not arrive after it.
             self.settle_deferred(cx, peers, to, &result.id, &route);
         }
         let is_fast = matches!(route, Route::Fast);
@@ -252,6 +257,8 @@ impl Delivery {
             Message::Configuration(_) => {
                 lane.configuration_delivered |= incoming.has_received_configuration()
             }
+            // Only a request with `bridge.to` counts: its sender has computed that from the local
+            // Configuration. A request without it looks like one of a plain caller and shows nothing.
             Message::ToolUseRequest(_) => lane.configuration_delivered |= incoming.addressed_to().is_some(),
             // A registration may follow the peer's Configuration before the local one has arrived. Plain peers send
             // stops too.
@@ -304,6 +311,8 @@ impl Delivery {
         let Some(link) = links.get_mut(to) else { return false };
         let FastLane { received, flight, deferred, trip, .. } = &mut link.lane;
         let Some(it) = received.get_mut(&stanza.unsigned_abs()) else { return false };
+        // A frame that arrived on `_reliable` is not repeated by a short timer, so its acknowledgement is not
+        // deferred or left to a repetition.
         if it.by == Lane::Reliable {
             it.answered_at = Some(now);
             return false;
@@ -321,6 +330,7 @@ impl Delivery {
             }
             None => {
                 it.answered_at = Some(now);
+                // Only an owner defers: nothing follows an assistant's acknowledgement that could replace it.
                 let may_wait = cx.is_client() && deferred.len() < MAX_DEFERRED;
                 let Some(call) = call.filter(|_| may_wait) else { return false };
                 deferred.push_back(Deferred { until: later(now, ANSWER_SOON), stanza, call: call.clone() });
@@ -346,6 +356,7 @@ impl Delivery {
         let flight = &mut lane.flight;
         let held = flight.held();
         let due = flight.due(cx.now, spacing, |bytes| {
+            // The copies of this turn are output only afterwards, so `reliable` does not count them yet.
             let has_room = reliable.has_room_after(added);
             added += if has_room { bytes } else { 0 };
             has_room
@@ -399,6 +410,8 @@ impl Delivery {
         let Some(lane) = self.links.get(to).map(|link| &link.lane) else { return Route::Reliable };
         let is_full = lane.flight.is_full();
         match message {
+            // An acknowledgement needs no place in the flight, since it is sent once. A claim does, and is
+            // handled below.
             _ if is_full && message.kind() != Kind::ACKNOWLEDGEMENT => Route::Reliable,
             Message::ToolUseRequest(_) | Message::ToolUseResult(_) => Route::Fast,
             Message::ControlStop(it) if it.target_id.is_some() => Route::Fast,
@@ -408,6 +421,9 @@ impl Delivery {
                 let stanza = it.acknowledged_stanza_id.map_or(0, i32::unsigned_abs);
                 match lane.received.get(&stanza).map(|it| it.by) {
                     Some(Lane::Lossy) => Route::Once,
+                    // On `_lossy` because it is faster. On `_reliable` because the peer does not repeat a
+                    // frame of that lane: a lost acknowledgement would leave it unacknowledged until the next
+                    // rejoin.
                     Some(Lane::Reliable) | None => Route::Both,
                 }
             }
@@ -463,5 +479,7 @@ impl Delivery {
 /// them.
 fn fits(cx: &Context, to: &Identity, payload: &Bytes) -> bool {
     let local = cx.local.identity().as_str().len() + cx.local.participant.sid().as_str().len();
+    // Names count twice: livekit-server writes the sender and the destinations both into the packet and into
+    // the deprecated fields of its user payload.
     payload.len() + ENVELOPE + TOPIC.len() + 2 * (local + to.as_str().len()) <= MAX_PACKET
 }

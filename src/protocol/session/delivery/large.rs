@@ -92,6 +92,7 @@ impl Large {
 
     pub(super) fn withdraw_all_to(&mut self, id: &Identity) {
         let to = vec![id.clone()];
+        // Packets with further receivers are not in this range: the others still read them.
         let theirs = self.last.range((to.clone(), i32::MIN)..=(to, i32::MAX));
         self.withdrawn.extend(theirs.map(|(_, packet)| *packet));
     }

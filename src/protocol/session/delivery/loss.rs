@@ -37,6 +37,8 @@ impl Loss {
         match answered {
             Answered::Again => self.is_suspected = true,
             Answered::Late => self.is_suspected = false,
+            // A frame that had to be sent again is a loss only if the next one is answered as fast as before.
+            // If that is late too, the path has become longer, and doubles would only add to the load.
             Answered::InTime if std::mem::take(&mut self.is_suspected) => self.note(now),
             Answered::InTime | Answered::Unclear => {}
         }

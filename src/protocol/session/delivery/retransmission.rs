@@ -48,6 +48,9 @@ impl Delivery {
         peers: &impl Recipients,
         id: &Identity,
     ) -> Retransmit {
+        // Without acknowledgements every frame would be sent again at each return. Without an instance
+        // nothing shows that the peer is the process that the frames were for, and another process must get
+        // none of them.
         if !peers.shows_instance(id) || !peers.lists(id, Feature::Ack) || !peers.is_crossed(id) {
             return Retransmit::NeverSent;
         }
@@ -66,6 +69,7 @@ impl Delivery {
     pub(crate) fn retransmit(&mut self, cx: &Context, id: &Identity, never_sent: Vec<Purpose>) {
         let mut next = VecDeque::from(self.unacknowledged(id));
         next.extend(never_sent);
+        // Frames in flight of an earlier retransmission are on the list again, so its window starts empty.
         self.links.entry(id.clone()).or_default().retransmission =
             Retransmission { next, began: Some(cx.now), ..Retransmission::default() };
     }
@@ -87,6 +91,8 @@ impl Delivery {
         if !is_idle && (window.in_flight.len() >= frames || window.bytes >= bytes) {
             return None;
         }
+        // The purpose is encoded only when it is sent: a request carries the budget that is left then
+        // (`wire.md`, section 5.2).
         window.next.pop_front()
     }
 

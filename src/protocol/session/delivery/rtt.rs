@@ -54,6 +54,7 @@ impl RoundTrip {
             (self.smoothed, self.deviation, self.floor) = (Some(took), took / 2, took);
             return;
         };
+        // The weights of TCP (RFC 6298, section 2.3).
         self.smoothed = Some((before * 7 + took) / 8);
         self.deviation = (self.deviation * 3 + before.abs_diff(took)) / 4;
         let above = took.saturating_sub(self.floor);
@@ -64,6 +65,8 @@ impl RoundTrip {
     /// then packets are late rather than lost, and the times are samples.
     pub(super) fn late(&mut self, took: Duration) -> bool {
         self.late = self.late.saturating_add(1);
+        // A frame that was sent again gives no sample. On a path that has become longer than the wait every
+        // frame is sent again, so without this rule the wait would never grow.
         let is_late = self.is_known() && self.late >= LATE_IN_A_ROW;
         if is_late {
             self.add(took);
@@ -85,6 +88,8 @@ impl RoundTrip {
 
     /// Returns the time without an acknowledgement after which a frame is sent again: 1.5 round trips.
     pub(super) fn wait(&self) -> Duration {
+        // Shorter than TCP would wait, which is at least 1 s (RFC 6298, section 2.4): a frame that is sent
+        // once too often costs one datagram, and the caller waits for a late one.
         let wait = self.smoothed.map_or(FIRST_WAIT, |smoothed| (smoothed * 3 / 2).max(SHORTEST_WAIT));
         (wait * (1 << self.doubled)).min(LONGEST_WAIT)
     }

@@ -77,6 +77,8 @@ impl Delivery {
         match part {
             StreamPart::Header(header) if header.topic != STREAM_TOPIC => Part::Ignored, // an application's own stream
             StreamPart::Header(header) if !may_begin || header.id.len() > MAX_ID => {
+                // Refused at the header, so that a sender without rights takes no memory: a reader that opens
+                // each announced stream holds as many as anybody likes to announce.
                 cx.complain(from.identity(), Counter::StreamRefused);
                 Part::Ignored
             }
@@ -128,10 +130,12 @@ impl Streams {
         let id = from.identity();
         let key = (from.clone(), header.id);
         if self.open.contains_key(&key) {
+            // The second header could change the length after the first was checked.
             return self.drop_stream(cx, &key, "it starts twice");
         }
         let caps = &cx.config.caps;
         let sender = self.senders.get(id).copied().unwrap_or_default();
+        // One sender that never finishes its streams must leave room for the others.
         let share = caps.frames.stream_bytes / 2;
         let frame = if is_trusted {
             caps.frames.max_frame
@@ -143,11 +147,14 @@ impl Streams {
             return self.refuse(cx, &key, "too many at once");
         }
         if header.length.is_some_and(|length| length > limit as u64) {
+            // Reported as broken and not as refused: it never fits, and its sender would try eight times.
             tracing::debug!(%from, length = header.length, limit, "a stream is refused because it is too long");
             cx.complain(id, Counter::StreamRefused);
             return Part::Broken;
         }
         let expected = header.length.map_or(0, |length| length as usize);
+        // Announced bytes count before they arrive. Otherwise streams that fit one by one could all begin and
+        // all be dropped in the middle.
         if sender.expected.saturating_add(expected) > share {
             return self.refuse(cx, &key, "the sender's streams exceed their share");
         }
@@ -166,6 +173,7 @@ impl Streams {
             cx.count(Counter::StreamUnknown);
             return Part::Ignored;
         };
+        // As LiveKit's SDKs do: a repeated chunk is dropped, and a gap ends the stream.
         if index < inflow.next {
             cx.count(Counter::Duplicate);
             return Part::Ignored;
@@ -193,6 +201,7 @@ impl Streams {
             cx.count(Counter::StreamUnknown);
             return Part::Ignored;
         };
+        // Senders abandon the streams of calls that have ended (`wire.md`, section 5.6): that is not misbehavior.
         if !reason.is_empty() {
             self.close(key);
             cx.count(Counter::StreamAbandoned);
