@@ -116,6 +116,8 @@ impl Received {
 
     /// Returns the tools that the sender of a registration has and does not offer, with the reasons.
     pub(super) fn left_out(&self) -> Vec<(Box<str>, Box<str>)> {
+        // Other implementations may write more than this one does. Twice the local limit is read (`wire.md`,
+        // section 4.7).
         let named = self.frame.meta_get(LEFT_OUT).filter(|it| it.as_bytes().len() <= 2 * MAX_LEFT_OUT_BYTES);
         let named: Vec<(String, String)> = named.and_then(|it| it.decode().ok()).unwrap_or_default();
         let named = named.into_iter().take(MAX_LEFT_OUT);

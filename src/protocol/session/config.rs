@@ -261,9 +261,12 @@ impl Default for Times {
             call: DEFAULT_TIMEOUT,
             longest_call: Duration::from_secs(600),
             owner_wait: Duration::from_secs(5),
+            // A LiveKit participant notices an outage of its path after 2.8 s at most and rejoins within a
+            // fraction of a second, so one that has lost its network for a moment is back in time.
             grace: Duration::from_secs(5),
             heartbeat: Duration::from_secs(30),
             memory: Duration::from_secs(60),
+            // Longer than the 3 s within which LiveKit announces a participant without tracks.
             hold: Duration::from_secs(4),
             silence: Duration::from_secs(1),
             announcement: Duration::from_millis(3_500),

@@ -172,6 +172,7 @@ impl Context {
         let known = self.complaints.len();
         match self.complaints.get_mut(&(by.cloned(), what)) {
             Some(times) => *times += 1,
+            // A flood under ever new identities costs a counter, and neither memory nor events.
             None if known >= MAX_COMPLAINTS => {}
             None => {
                 self.complaints.insert((by.cloned(), what), 0);

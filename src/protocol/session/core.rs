@@ -68,6 +68,8 @@ impl Core {
         let peers = self.peers.iter().filter(|(_, remote)| knows(remote));
         let known: Vec<_> = peers.map(|(id, _)| id.clone()).collect();
         for id in known {
+            // A result that so far was sent on `_lossy` only may be lost, and after the goodbye nothing
+            // repeats it.
             self.delivery.flush_results(&mut self.cx, &id);
             let message = Message::ControlStop(ControlStop {
                 conversation_id: Some(self.cx.config.room.clone()),

@@ -55,6 +55,7 @@ impl Ids {
     pub(super) fn next(&mut self) -> String {
         self.counter += 1;
         let block = self.hmac(b"id", &self.counter.to_be_bytes());
+        // 64 characters, so six bits of a byte select each without bias.
         block.iter().take(ID_CHARS).map(|byte| char::from(ALPHABET[usize::from(byte & 63)])).collect()
     }
 

@@ -72,6 +72,8 @@ impl Timer {
     /// Returns whether the timer stops while the connection is lost: it detects an absent peer, or sends packets that
     /// could not arrive.
     fn pauses(&self) -> bool {
+        // Not those of calls, jobs, claims and questions: their time limits are promises to a caller or a
+        // person, and run on during an outage.
         matches!(
             self,
             Self::Greet(_)
@@ -91,6 +93,8 @@ impl Timer {
 
 #[derive(Debug, Default)]
 pub(super) struct Timers {
+    // Timers that are due at one instant fire in the order of `Timer`, so equal inputs give equal outputs.
+    // The simulation and replays of recordings depend on that.
     due: BTreeSet<(Instant, Timer)>,
     by_timer: BTreeMap<Timer, Instant>,
     /// The remaining time of each paused timer while the connection is lost.

@@ -37,6 +37,7 @@ impl Exchange {
                 return;
             }
             if who.may_publish_data() && !cx.local.participant.may_publish_data() {
+                // The server has granted the permission since it refused a packet.
                 cx.local.muted_at = None;
             }
             cx.local.participant = who; // its permissions may have changed
@@ -87,9 +88,14 @@ impl Exchange {
         let times = &cx.config.times;
         let silence = cx.now.saturating_duration_since(remote.heard_at());
         let is_replaced = match remote.is_here() {
+            // A call in progress outweighs the waiting assistant: its caller may return within the grace
+            // period and expects the result.
             false => jobs.held_by(id).jobs == 0 && !self.incoming.has_claims_for(id),
             true if !remote.lists(Feature::Ack) => return, // it would not answer a ping
             true => {
+                // The server reports a killed process only after 20 s. Silence before the first ping shows
+                // nothing, because an idle assistant has nothing to send: clients once left it as soon as
+                // another one joined.
                 silence >= times.grace
                     && remote.unanswered_for(cx.now) >= times.silence.saturating_mul(UNANSWERED)
             }
@@ -116,6 +122,8 @@ impl Exchange {
         match state {
             ConnectionState::Reconnecting => cx.timers.pause(cx.now),
             ConnectionState::Connected => {
+                // The last packets of all peers are older now by the length of the outage. Without new
+                // starting points, the timeouts that have just been resumed would expire because of it.
                 cx.timers.resume(cx.now);
                 delivery.restart_stream_timeouts(cx.now);
                 peers.restart_peer_timeouts(cx.now);
@@ -142,6 +150,8 @@ impl Exchange {
             self.send_all_unsent(core);
         }
         let Core { cx, peers, delivery, .. } = core;
+        // The server does not report what happened between the joins, so a participant that is not listed has
+        // left.
         peers.expect_list();
         for peer in peers.missing_from(&present) {
             peers.handle_left(cx, delivery, &peer);
@@ -167,6 +177,8 @@ impl Exchange {
             Greeting::Repeated { may_lack_frames: true } => self.retransmit(core, id),
             Greeting::New { before, instance } => {
                 if before != instance {
+                    // A call in the plain form may have reached this instance, whichever one has acknowledged
+                    // its stop.
                     self.outgoing.stop_plain_calls_again(core, id);
                 }
                 match before.clone() {
@@ -175,12 +187,16 @@ impl Exchange {
                     }
                     Some(_) => {}
                     None => {
+                        // The plain requests before may be of another run. Its floor must not apply to this
+                        // one, whose first requests would be refused with 304 (`wire.md`, section 5.1).
                         self.incoming.forget_plain_run(core, id, received.stanza());
                         self.incoming.raise_floor(core, id);
                     }
                 }
                 let has_returned = before.is_some() && before == instance;
                 let Core { cx, peers, delivery, .. } = core;
+                // After the old instance has been replaced: from here on frames are exchanged with the new
+                // one, which must not find the calls, jobs and registration of the old one.
                 peers.complete_handshake(cx, delivery, id, received);
                 self.crossed(core, id, has_returned);
             }
@@ -190,8 +206,10 @@ impl Exchange {
     /// Handles another instance of the same identity.
     pub(super) fn replace_instance(&mut self, core: &mut Core, id: &Identity, before: Instance) {
         tracing::debug!(peer = %id, "the peer's instance was replaced");
+        // First, so that no timer or window sends a frame for the old instance to the new one.
         core.delivery.forget_pair(id);
         self.views.end_seen(core, id);
+        // Before the registration is forgotten, which says which tools are idempotent.
         self.outgoing.reassign_calls(core, id);
         core.peers.forget_registration(&mut core.cx, id);
         self.incoming.stop_jobs_for(core, id);
@@ -226,6 +244,8 @@ impl Exchange {
         if peers.get(id).is_none() {
             return;
         }
+        // First, because nothing is sent to a peer that has left. Otherwise the calls and jobs that end below
+        // would each send it a stop or a result.
         peers.part(cx, delivery, id);
         self.outgoing.lose_calls(core, id, |_| true);
         self.incoming.stop_jobs_for(core, id);
@@ -270,6 +290,8 @@ impl Exchange {
     /// Ends the session. `is_orderly` states whether peers are sent a goodbye.
     pub(crate) fn end(&mut self, core: &mut Core, reason: &CloseReason, is_orderly: bool) {
         if is_orderly {
+            // Before the calls are settled: the goodbye ends all of them at its receiver. Nothing is sent to
+            // that peer afterwards, so there is no stop for each call.
             core.say_goodbye();
         } else {
             core.peers.clear(); // no peer can be reached
@@ -315,6 +337,8 @@ impl Exchange {
         } else {
             self.outgoing.send_waiting_stops(core, id);
             self.outgoing.stop_calls_ended_meanwhile(core, id);
+            // Calls that waited are sent after the retransmission, so that their stanzas rise above it
+            // (`wire.md`, section 5.2).
             self.outgoing.look_for_owners(core);
             let Core { cx, peers, delivery, .. } = core;
             self.views.send_all_to(cx, peers, delivery, id, has_returned);

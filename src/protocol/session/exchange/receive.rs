@@ -26,9 +26,12 @@ impl Exchange {
         let Core { cx, peers, delivery, .. } = core;
         cx.count(Counter::FramesIn);
         cx.stats.add(Counter::BytesIn, payload.len());
+        // LiveKit delivers packets of hidden participants and of its server API without an identity. Nothing
+        // can be answered to such a sender, and nobody knows who it is.
         let Some(from) = from else { return cx.complain(None, Counter::NoSender) };
         let id = from.identity();
         if id == cx.local.identity() {
+            // LiveKit returns no packet to its sender.
             return cx.complain(id, Counter::NoSender);
         }
         if payload.len() > cx.config.caps.frames.max_incoming {
@@ -81,6 +84,8 @@ impl Exchange {
             Place::Dead => {
                 cx.count(Counter::StaleSid);
                 if received.is_goodbye() && matches!(received.message, Message::ControlStop(_)) {
+                    // A goodbye can arrive after the next join of its identity has been announced. The calls
+                    // that its sender requested in the earlier join still end (`wire.md`, section 5.5).
                     self.incoming.stop_jobs_of_join(core, id, from.sid());
                 }
             }
@@ -99,6 +104,8 @@ impl Exchange {
         let Core { cx, delivery, .. } = core;
         cx.count(Counter::SendFailed);
         if *why == SendFailure::NotAllowed {
+            // Only the acknowledgement of a later frame shows that packets pass again: those up to here may
+            // have arrived before the permission was withdrawn.
             cx.local.muted_at = Some(delivery.last_stanza());
             cx.event(Event::NotAllowed);
         }
@@ -142,6 +149,8 @@ impl Exchange {
         if peers.is_after_goodbye(delivery, id, &received) {
             return cx.count(Counter::AfterGoodbye);
         }
+        // Before the sender's rights are looked at: this frame may be the one that admits it (`wire.md`,
+        // section 4.4).
         peers.consider(cx, delivery, id, &received);
         if peers.restore_registration(cx, id) {
             self.outgoing.look_for_owners(core);
@@ -152,6 +161,8 @@ impl Exchange {
         if must_wait {
             return peers.wait(cx, delivery, id, received);
         }
+        // Not an error, since large frames are overtaken and the lossy lane keeps no order. A repetition is
+        // recognized by its call's id and not by its stanza: a program that restarts counts from 1 again.
         if !peers.note_stanza(id, received.stanza()) {
             cx.count(Counter::OutOfOrder);
         }
@@ -160,12 +171,14 @@ impl Exchange {
 
     fn dispatch(&mut self, core: &mut Core, id: &Identity, mut received: Received) {
         let Core { cx, peers, delivery, .. } = core;
+        // Before the message is handled: the lane of its answer depends on the lane on which it has arrived.
         delivery.lane_received(cx, peers, id, &received);
         let message = std::mem::replace(&mut received.message, Message::Heartbeat);
         if let Message::Acknowledgement(it) = &message
             && let Some(stanza) = it.acknowledged_stanza_id
             && core.peers.has_counterpart(&core.cx, id)
         {
+            // Only a counterpart is believed, because anybody in the room can send an acknowledgement.
             core.cx.local.note_arrival(stanza);
         }
         if let Message::Error(error) = &message
@@ -189,6 +202,8 @@ impl Exchange {
                 let may_be_bound =
                     core.peers.get(id).is_some_and(|remote| core.peers.is_candidate(&core.cx, id, remote));
                 if may_be_bound {
+                    // The first request of a candidate can bind it. The request below is then already one of
+                    // the bound assistant.
                     self.note_speech(core, id, inbound.is_plain());
                 } else if !inbound.is_broadcast() {
                     core.peers.report_not_assistant(&mut core.cx, id);
@@ -221,6 +236,7 @@ impl Exchange {
                 let is_recoverable = error.recoverable;
                 peer_error(core, id, error);
                 if !is_recoverable {
+                    // As after a goodbye (`wire.md`, section 4.2).
                     self.part_with(core, id);
                 }
             }
@@ -289,6 +305,8 @@ impl Exchange {
     /// false if the error is about something else.
     fn stream_refused(&mut self, core: &mut Core, id: &Identity, error: &ErrorMessage) -> bool {
         let stream = error.originating_id.as_deref().filter(|_| error.code == STREAM_REFUSED);
+        // The id is one of `packet_of`, which ends in the packet. `is_large_to` rejects a report of a
+        // participant that was not sent it.
         let packet = stream.and_then(|stream| stream.rsplit('.').next()?.parse::<u64>().ok());
         let delivery = &mut core.delivery;
         let Some(packet) = packet.filter(|packet| delivery.is_large_to(*packet, id)) else { return false };
@@ -305,6 +323,7 @@ impl Exchange {
         let Some(times) = times else { return true };
         let wait = wait_after_refusals(times);
         tracing::debug!(peer = %id, packet, times, ?wait, "the peer has no room for a stream");
+        // A timer that is set sends everything that waits. A later refusal must not postpone it.
         if !core.cx.timers.is_set(&Timer::Queue(id.clone())) {
             core.cx.set_timer(Timer::Queue(id.clone()), wait);
         }
@@ -326,6 +345,7 @@ fn is_counterpart(core: &Core, id: &Identity) -> bool {
 fn is_keepalive(core: &mut Core, id: &Identity, it: &Acknowledgement) -> bool {
     match it.notes.as_deref() {
         Some("ping") => {
+            // Pings from others are not answered, so a stranger cannot make the local participant send.
             if core.peers.get(id).is_some_and(Remote::is_crossed) {
                 core.delivery.pong(&mut core.cx, &core.peers, id);
             }
