@@ -186,6 +186,8 @@ impl Asked {
     pub(super) fn is_of(&self, id: &Identity, remote: &Remote) -> bool {
         let same = match &self.instance {
             Some(instance) => remote.present_instance() == Some(instance),
+            // A plain peer shows nothing that outlives its join. A later join of its identity may be another
+            // program.
             None => remote.sid() == Some(&self.sid),
         };
         self.owner == *id && same
@@ -289,6 +291,8 @@ impl Outgoing {
         for call in core.delivery.requests_unsent(id) {
             self.ask_again(core, &call);
         }
+        // Grants have no record in `Delivery`, because the claim is repeated until one arrives. The calls
+        // know them.
         self.grants_again(core, id);
         self.send_waiting_stops(core, id);
         self.send_stops(core, id, false);
@@ -348,6 +352,7 @@ impl Outgoing {
 
     /// Makes a call.
     pub(super) fn call(&mut self, core: &mut Core, request: Request) -> Result<CallKey, CallError> {
+        // First, so that refused calls count too: a model in a loop repeats those as well.
         self.admit_to_turn(core, &request)?;
         let (caps, times) = (&core.cx.config.caps, &core.cx.config.times);
         let limit = request.timeout.unwrap_or(times.call);
@@ -369,6 +374,8 @@ impl Outgoing {
         if name.is_reserved() && name.as_str() != ToolName::ECHO && !name.is_prompt() {
             return Err(unknown(NotOffered::NotAName));
         }
+        // A call that names a client goes to that client alone, even if the assistant offers a tool of that
+        // name (`wire.md`, section 4.8).
         let is_local = request.owner.as_ref().is_none_or(|owner| owner == core.cx.local.identity())
             && core.cx.local.tools.iter().any(|tool| *tool.name() == name);
         let mut call = Call {
@@ -400,6 +407,8 @@ impl Outgoing {
             Choice::Select(among) => selecting = Some(among),
             Choice::Ask(owner) => {
                 call.budget.apply(&core.cx, tool_of(core, &owner, &call.tool));
+                // Before the call is inserted, so that a request that is too large is an error of the command
+                // and not a call that ends.
                 let asked = self.send_request(core, &call, &owner)?;
                 call = call.asking(asked);
             }
@@ -432,6 +441,8 @@ impl Outgoing {
         match sent {
             Ok(asked) => {
                 if let Some(call) = self.calls.get_mut(&key) {
+                    // This instance is the owner again, so it must not be sent the stop for replaced
+                    // instances when the call ends.
                     call.earlier.remove(owner, asked.instance.as_ref());
                 }
                 self.calls.set_stage(key, Stage::Asked(asked));
@@ -494,6 +505,8 @@ impl Outgoing {
                 (Some(before), Some(present)) if before == present => {
                     asked.sid = sid.clone().unwrap_or_else(|| asked.sid.clone());
                 }
+                // A plain peer in another join falls through: nothing shows that it is the program that was
+                // asked.
                 (None, None) if same_join => {}
                 (None, Some(_)) if same_join => again.push(key), // the peer uses the handshake after all
                 _ => lost.push(key),
@@ -519,6 +532,9 @@ impl Outgoing {
         let asked = call.asked().filter(|asked| !asked.delivered)?;
         let (owner, stanza) = (asked.owner.clone(), asked.stanza);
         let (meta, message) = request(core, call, asked.instance.as_ref());
+        // Under its first stanza. An owner that has forgotten the request has a floor above it and answers
+        // 304. Under a new stanza it would take the request for a new one and run the tool again (`wire.md`,
+        // section 5.1).
         let sent = core.post_again(&owner, stanza, &meta, &message);
         let sent = sent.inspect_err(|error| tracing::warn!(?error, "a request cannot be sent again")).ok()?;
         core.delivery.await_acknowledgement(&owner, &sent, Purpose::Request(id.clone()));
@@ -564,6 +580,8 @@ impl Outgoing {
         let open = self.places_at(core, owner);
         let full = open >= core.cx.config.caps.calls.open_per_peer
             || self.is_full_with(core, owner, &call.arguments);
+        // A call that is sent again, because its plain owner has turned out to use the handshake, has its
+        // place already.
         if full && call.asked().is_none() {
             return Err(CallError::TooManyOpen { open });
         }
@@ -575,6 +593,8 @@ impl Outgoing {
             Unfit::TooLarge { size, limit } => CallError::TooLarge { size, limit },
             Unfit::Encode(error) => CallError::Arguments(error),
         })?;
+        // The call's own `meta`: `bridge.to` would show observers a hash of the owner's instance (`wire.md`,
+        // section 4.12).
         core.copy(&call.meta, &for_observers(message));
         if let Some(before) = call.asked() {
             core.delivery.forget_frame(&before.owner, before.stanza);

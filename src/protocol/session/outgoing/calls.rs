@@ -84,6 +84,7 @@ impl Calls {
 
     /// Moves a call to another stage and returns the previous one.
     pub(super) fn set_stage(&mut self, key: CallKey, stage: Stage) -> Option<Stage> {
+        // The indexes are made from the stage, so the call leaves them before it changes.
         let mut call = self.open.remove(&key)?;
         self.unindex(key, &call);
         let before = std::mem::replace(&mut call.stage, stage);

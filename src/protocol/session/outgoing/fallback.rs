@@ -92,6 +92,8 @@ impl Outgoing {
         };
         let call = CallId::known(call);
         if let Some(of) = it.acknowledged_stanza_id.filter(|of| *of != 0) {
+            // A claim also acknowledges its request (`wire.md`, section 4.8). Otherwise the fast lane would
+            // go on repeating it.
             self.frame_acknowledged(core, id, of, Some(call.as_str()));
         }
         let granted = self.call_owned_by(core, &call, id);
@@ -101,10 +103,12 @@ impl Outgoing {
             core.cx.count(Counter::Late);
         } else {
             core.cx.complain(id, Counter::NotPermitted);
+            // The answer carries the id back, so one of any length would be an echo of the sender's choice.
             if call.as_str().len() > core.cx.config.caps.frames.id_bytes {
                 return;
             }
         }
+        // Also if the call is over: without an answer the client would repeat the claim until its time is up.
         answer_claim(core, id, stanza, &call, granted.is_some());
     }
 
@@ -148,6 +152,8 @@ impl Outgoing {
         let Err(error) = answer else { return false };
         let has_not = matches!(error, CallError::UnknownTool { .. });
         let will_not =
+            // These say that nothing runs at the client, not that nothing has run. That counts only before
+            // the claim, when the tool cannot have started.
             matches!(error, CallError::Busy { .. } | CallError::Cancelled | CallError::Lost { .. });
         let declined = (has_not && self.may_run_instead(key, Fallback::IfUnknown))
             || ((has_not || will_not) && self.may_run_instead(key, Fallback::UntilClaimed));
@@ -177,8 +183,12 @@ impl Outgoing {
         call.fallback = if claims { Fallback::UntilClaimed } else { Fallback::IfUnknown };
         match self.send_request(core, &call, owner) {
             Ok(asked) => {
+                // At most half of the time: if no claim comes, the assistant must still be able to run the
+                // tool within the rest.
                 let window = core.cx.config.times.claim.min(time_for_either(core, &call) / 2);
                 self.calls.insert(key, call.asking(asked));
+                // Without claims the client may start the tool as soon as it has the request, so the
+                // assistant must not run it after a while.
                 if claims {
                     core.cx.set_timer(Timer::ClaimWindow(key), window);
                 }
@@ -217,11 +227,14 @@ impl Outgoing {
         call.fallback = Fallback::Never;
         let Some(Stage::Asked(asked)) = self.calls.set_stage(key, Stage::Waiting) else { return };
         core.cx.timers.cancel(&Timer::ClaimWindow(key));
+        // Read before `stop_sending` removes the record that knows it.
         let was_never_sent = asked.was_never_sent(core);
         self.stop_sending(core, &asked);
         match instead {
             Instead::Withdrawn if was_never_sent => {} // its owner never received it
             Instead::Withdrawn => {
+                // The call continues under the same id. This record receives the later frames of its former
+                // owner, which must not settle it.
                 self.remember(core, id.clone(), Gone::unanswered(&asked, core.cx.now, StopReason::Caller));
                 self.stop_owner(core, &id);
             }

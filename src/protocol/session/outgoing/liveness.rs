@@ -28,6 +28,8 @@ impl Outgoing {
         }
         let (heard, is_here, is_reachable) = (remote.heard_at(), remote.is_here(), remote.is_reachable());
         for (key, asked) in &open {
+            // An absent owner has its grace period. The silence of a present one counts only from the call
+            // on, because before it the owner had nothing to send.
             if is_here && now.saturating_duration_since(heard.max(*asked)) >= patience {
                 self.lose_call(core, *key, owner);
             }

@@ -113,6 +113,8 @@ impl Outgoing {
         let (shown, result) = match outcome {
             Ok(body) => (Ok(body.clone()), Ok(body)),
             Err(error) => {
+                // An error's message can repeat a text that is meant for the model alone. Clients get it
+                // without that (`wire.md`, section 3.3).
                 let shown = ToolError::new(error.code(), public_message(error.message(), error.partial()));
                 let result = match error.code().as_str() {
                     "timeout" => CallError::Timeout { limit },
@@ -145,6 +147,8 @@ impl Outgoing {
         reason: StopReason,
     ) {
         if let Some(running) = core.jobs.forget(&mut core.cx, job) {
+            // The job is already forgotten: what its tool reports between now and its end finds no job and
+            // has no effect.
             core.cx.output(Output::Abort { key: job, reason });
             let outcome = match &result {
                 Err(CallError::Timeout { limit }) => Err(ToolError::new(

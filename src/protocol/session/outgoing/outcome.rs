@@ -32,6 +32,8 @@ impl Outgoing {
     ) {
         if let Some(key) = self.call_owned_by(core, &result.id, id) {
             let Some(call) = self.calls.get_mut(&key) else { return };
+            // Before the code is read: the progress that reported the start can be lost, and `busy` or
+            // `unknown_tool` would then wrongly prove that nothing ran.
             call.began_at_owner |= incoming.has_begun();
             let read = read_result(result, call, id);
             if let Some(asked) = call.asked() {
@@ -204,6 +206,7 @@ impl Outgoing {
 
     pub(in crate::protocol::session) fn deadline(&mut self, core: &mut Core, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
+        // A call that found no owner says why, which helps more than the time that it waited.
         let error = if call.is_waiting() && call.earlier.last().is_none() {
             self.no_owner_error(core, call)
         } else {
@@ -247,6 +250,7 @@ impl Outgoing {
             }
             if let Some(call) = self.calls.get_mut(&key) {
                 call.earlier.add(id, instance);
+                // The old instance may have started the tool, so the assistant must not run it as a fallback.
                 call.fallback = Fallback::Never;
                 call.waits_until = later(core.cx.now, wait);
                 core.cx.set_timer(Timer::OwnerWait(key), wait);
@@ -281,6 +285,8 @@ impl Outgoing {
         self.selections.remove(&key);
         let result = result.map_err(|error| unproven(error, call.earlier.last()));
         if let Some(asked) = call.asked() {
+            // A request must not reach its owner after the call has ended. A large one is abandoned in the
+            // middle of its stream (`wire.md`, section 5.6).
             self.stop_sending(core, asked);
         }
         for (owner, instance) in &call.earlier.instances {
@@ -299,6 +305,7 @@ impl Outgoing {
             Stage::Asked(asked) => Some(asked.owner.clone()),
             Stage::Waiting => None,
         };
+        // A barge-in has already emitted the outcome of this call, and each call has exactly one.
         if let Some(rest) = call.rest {
             return self.rest_ended(core, call, rest, owner, result);
         }

@@ -38,6 +38,8 @@ impl Outgoing {
                 }
             }
             Some(Purpose::Stop(call)) => self.stop_acknowledged(core, id, &call, stanza),
+            // The request of a call that has ended has no record any more. Its owner has it now, and needs
+            // the stop that could not overtake it (`wire.md`, section 5.4).
             _ => self.stop_acknowledged_call(core, id, stanza, named),
         }
     }
@@ -65,6 +67,7 @@ impl Outgoing {
         self.request_delivered(core, key);
         let most = core.cx.config.caps.requests.progress_per_second.saturating_mul(PROGRESS_LEEWAY);
         let Some(call) = self.calls.get_mut(&key) else { return };
+        // After the lines above: an update that is dropped still proves that the tool has started.
         if !call.rate.admits(core.cx.now, most) {
             return core.cx.count(Counter::ProgressDropped);
         }
@@ -77,6 +80,8 @@ impl Outgoing {
     pub(crate) fn retransmit(&mut self, core: &mut Core, id: &Identity) {
         while let Some(frame) = core.delivery.next_retransmission(&core.cx, &core.peers, id) {
             let sent = match frame {
+                // The list may contain frames for an instance that was replaced. They must not reach another
+                // process (`wire.md`, section 5.2).
                 Purpose::Request(call) if self.asked_this_instance(core, id, &call) => {
                     self.ask_again(core, &call)
                 }

@@ -1,4 +1,4 @@
-//! Calls that another system makes and runs, and the assistant reports to the room (`wire.md`, section 4.3).
+//! Calls that another system makes and runs, and the assistant reports to the room (`wire.md`, section 4.14).
 
 use super::{Budget, Call, Core, EarlierOwners, Fallback, JobKey, Outgoing, Request, Stage, Window, later};
 use crate::{
@@ -69,6 +69,7 @@ impl Outgoing {
             return Err(ReportError::TooMany { open, limit });
         }
         let limit = caps.requests.calls_per_second;
+        // Last, since it counts: a report that is refused for another reason takes no place in this second.
         if !self.reports.admits(core.cx.now, limit) {
             return Err(ReportError::TooOften { limit });
         }

@@ -78,6 +78,8 @@ impl Outgoing {
                     |named: &Identity| present.iter().any(|it| it.identity() == named && asked.contains(it));
                 match named.filter(is_join) {
                     Some(named) => Choice::Ask(named),
+                    // The function named nobody, or somebody in a join that it was not shown. Its answer was
+                    // about other candidates than there are now, so it is asked again.
                     None if present != asked => Choice::Select(owners),
                     None => Choice::Fail(CallError::Ambiguous { tool: call.tool.clone(), owners }),
                 }
@@ -161,6 +163,8 @@ impl Outgoing {
         if !remote.is_reachable() {
             return Choice::Wait;
         }
+        // A plain peer registers nothing, so only its answer shows whether it has the tool. It never answers
+        // prompts.
         if (remote.is_plain() && !is_prompt(tool)) || tool == ToolName::ECHO || offers(remote, tool) {
             return Choice::Ask(owner.clone());
         }
@@ -169,6 +173,8 @@ impl Outgoing {
 
     fn choose_any(&self, core: &Core, tool: &str) -> Choice {
         let offers = |remote: &Remote| {
+            // Every client of this protocol answers `bridge.echo` and none registers it (`wire.md`, section
+            // 4.13).
             if tool == ToolName::ECHO { !remote.is_plain() } else { offers(remote, tool) }
         };
         let mut owners: Vec<_> = core

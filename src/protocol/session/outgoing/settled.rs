@@ -176,6 +176,7 @@ impl Settled {
 
     /// Notes that the stop with this stanza did not reach the owner.
     pub(super) fn stop_not_sent(&mut self, call: &CallId, stanza: i32) {
+        // Packets of an earlier stop say nothing about the last one.
         if self.calls.get(call).is_some_and(|gone| gone.stop == Stop::Sent(stanza)) {
             self.change(call, |gone| gone.stop = Stop::Waiting);
         }
@@ -220,6 +221,7 @@ impl Settled {
     /// Notes an ended call that this instance was sent before another one. The instance may run it until `until`.
     pub(super) fn replaced(&mut self, owner: Identity, instance: Instance, call: CallId, until: Instant) {
         if self.replaced.len() >= MAX_REPLACED {
+            // Its instance gets no stop then, and the tool ends with the call's budget.
             self.replaced.pop_front();
         }
         self.replaced.push_back(Replaced { owner, instance, call, until });
@@ -276,6 +278,9 @@ impl Settled {
             at.stopping.insert(call.clone());
         }
         if let Some(place) = gone.place() {
+            // A stopped call keeps its place until the owner knows of the stop. Otherwise calls that are
+            // cancelled at once would let any number of requests wait at the owner, some of which would start
+            // after their cancellation.
             *self.places.entry(place).or_default() += 1;
         }
         match gone.stop {
@@ -322,6 +327,7 @@ impl Outgoing {
         {
             self.forget_settled(core, &first);
         }
+        // An `either` call that the assistant ran itself has a record from the client that was asked first.
         self.forget_settled(core, &call);
         self.settled.insert(call, gone);
         self.set_settled_timer(core);

@@ -82,6 +82,8 @@ impl Outgoing {
             let sent = match stop.sent {
                 Some(_) if !again => continue,
                 Some(stanza) => core
+                    // By its stanza the assistant recognizes a repeated stop of all calls. Under a new one it
+                    // would end the calls that have begun since (`wire.md`, section 5.4).
                     .post_again(to, stanza, &Meta::default(), &message)
                     .inspect_err(|error| tracing::warn!(%to, ?error, "a stop cannot be sent again"))
                     .ok(),

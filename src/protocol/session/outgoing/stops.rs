@@ -74,6 +74,8 @@ impl Outgoing {
         }
         let message = stop_message(core, owner, call, StopReason::Caller);
         if let Some(sent) = core.post_small(owner, &message).filter(|sent| sent.is_fast) {
+            // The settled call's own stop belongs to its last owner, so nothing sends this one again in
+            // another join.
             core.delivery.await_acknowledgement(owner, &sent, Purpose::LaneOnly(call.clone()));
         }
     }
@@ -119,6 +121,7 @@ impl Outgoing {
                 .cx
                 .complain(id, if is_counterpart { Counter::NotPermitted } else { Counter::Unauthorized });
         }
+        // Also a repeated one, which is repeated because this acknowledgement was lost.
         core.acknowledge_always(id, incoming.stanza(), None);
         let Some(target) = &stop.target_id else {
             if core.peers.note_stop_of_all(id, incoming.stanza()) {

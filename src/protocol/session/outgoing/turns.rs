@@ -110,6 +110,7 @@ impl Outgoing {
         let stopped: Vec<_> = self
             .calls
             .iter()
+            // Reported calls are among these, though nobody waits for them (`wire.md`, section 4.14).
             .filter(|(_, call)| call.rest.is_none() && rule_of(core, call) == BargeIn::Cancel)
             .map(|(key, _)| *key)
             .collect();
@@ -209,6 +210,8 @@ impl Outgoing {
         let mut size = size_of(&late);
         if size > limits.calls.late_bytes {
             let error = CallError::TooLarge { size, limit: limits.calls.late_bytes };
+            // The call still appears in the next turn, with the reason. Its result alone would push out all
+            // others.
             late.result = std::sync::Arc::new(Err(error));
             size = size_of(&late);
         }
@@ -240,6 +243,7 @@ fn kind_of(request: &Request) -> [u8; 32] {
     let owner = request.owner.as_ref().map_or("", Identity::as_str);
     let mut hash = Sha256::new();
     for part in [request.tool.as_bytes(), owner.as_bytes(), request.arguments.as_bytes()] {
+        // With the lengths, so that no text can move from one part to the next without changing the hash.
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
