@@ -211,6 +211,8 @@ impl Peers {
     ) {
         let is_counterpart =
             self.get(from).is_some_and(|remote| remote.is_here() && self.is_counterpart(cx, from, remote));
+        // An error is never answered: two participants that read each other's errors as malformed would not
+        // stop.
         if !is_counterpart || what.kind == Some(Kind::ERROR) {
             return;
         }
@@ -227,6 +229,7 @@ impl Peers {
 
     /// Forgets all timers and waiting frames, because the session has ended and no peer can be reached.
     pub(super) fn clear(&mut self) {
+        // Waiters compare the count, so it must not go back.
         *self = Self { changes: self.changes, ..Self::default() };
     }
 }

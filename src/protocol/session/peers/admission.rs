@@ -52,6 +52,8 @@ impl Peers {
             return;
         }
         let mut without = self.remotes.iter().filter(|(_, it)| is_ordinary(it));
+        // One that can change its attributes counts here as a second one and is not admitted below: it may
+        // have removed a role (`wire.md`, section 4.4).
         let (Some((id, remote)), None) = (without.next(), without.next()) else { return };
         if remote.join.asked_for_admission && names_no_role(remote) && !remote.has_left() {
             let id = id.clone();
@@ -138,6 +140,8 @@ impl Peers {
         let has_lost_its_role = remote.is_registered() && !self.is_admitted(cx, id, remote);
         let guest = self.admission.guest.as_ref();
         if remote.has_role(Role::Client) {
+            // For the rest of the session, whoever leaves: a token server that writes roles has left this one
+            // out on purpose.
             self.admission.roles_seen = true;
             if let Some(guest) = self.admission.guest.take().filter(|guest| guest != id) {
                 self.dismiss(cx, delivery, &guest);
@@ -243,5 +247,6 @@ impl std::fmt::Display for Unaccepted {
 /// Returns a peer's text, cut and without control characters.
 fn escaped(text: &str) -> String {
     const MOST: usize = 400;
+    // The text comes from another participant, and goes to logs and terminals.
     text.chars().take(MOST).map(|it| if it.is_control() { ' ' } else { it }).collect()
 }

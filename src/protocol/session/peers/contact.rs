@@ -47,6 +47,8 @@ impl Contact {
     pub(crate) fn after(self, signal: Signal) -> Self {
         let (configured, plain) = (self.is_configured(), self.is_plain());
         match (self, signal) {
+            // The peer said goodbye in a join that goes on. That the local participant rejoins takes nothing
+            // back.
             (Self::Left { plain, .. }, Signal::Void) => Self::Left { configured: false, plain },
             (Self::Left { .. }, _) => self,
             (_, Signal::Goodbye) => Self::Left { configured, plain },
@@ -57,6 +59,8 @@ impl Contact {
             (Self::Unheard | Self::Plain, Signal::Plain) => Self::Plain,
             (Self::Configured | Self::PlainConfigured, Signal::Plain) => Self::PlainConfigured,
             (Self::Unheard | Self::Configured, Signal::Void) => Self::Unheard,
+            // A plain peer knows nothing of pairs of sids, so it sends no other Configuration after a rejoin
+            // of this side.
             (Self::Plain | Self::PlainConfigured, Signal::Void) => Self::Plain,
         }
     }

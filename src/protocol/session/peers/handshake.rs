@@ -22,6 +22,7 @@ use crate::{
 const GREETINGS: u32 = 5;
 
 /// How long a Configuration is ignored that reports the local one as missing, since the local one may be in transit.
+// Less than the 1 s after which a Configuration is first repeated, so that no repetition is ignored.
 const IN_FLIGHT: Duration = Duration::from_millis(900);
 
 /// The time after which a peer under an unannounced sid is asked for its Configuration again.
@@ -177,6 +178,8 @@ impl Peers {
         id: &Identity,
         incoming: Received,
     ) {
+        // Also for a frame that finds no room below: a peer that takes the handshake for complete repeats
+        // nothing, and its calls are lost after 5 s of silence.
         self.ask_for_configuration(cx, delivery, id);
         let caps = &cx.config.caps;
         let Some(pair) = self.remotes.get_mut(id).map(|remote| &mut remote.pair) else { return };
@@ -263,6 +266,7 @@ impl Peers {
         cx.learn_room(incoming.conversation().or(its.conversation_id.as_deref()));
         let instance = incoming.instance().map(Instance::new);
         let Some(remote) = self.remotes.get_mut(id) else { return Greeting::Ignored };
+        // Also of a repeated Configuration: its features replace those before.
         remote.features = Features::of(its);
         remote.standing = remote.standing.speaks();
         cx.local.muted_at = cx.local.muted_at.filter(|_| !incoming.has_received_configuration());
@@ -291,6 +295,7 @@ impl Peers {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let has_instance = remote.instance.is_some();
         let pair = &mut remote.pair;
+        // Before the local Configuration is sent, which states that the peer's has arrived.
         pair.signal(Signal::Configuration { instance: has_instance });
         pair.is_heard = incoming.has_received_configuration();
         let is_first = pair.greetings == 0;

@@ -23,6 +23,7 @@ impl Held {
     /// Without space it is dropped and counted.
     pub(super) fn hold(&mut self, cx: &mut Context, from: &Peer, incoming: Received) {
         let caps = &cx.config.caps;
+        // By identity and not by join: a participant that rejoins again and again has a sid for each.
         let of_sender = self.frames.iter().filter(|(_, it, _)| it.identity() == from.identity()).count();
         let is_full = self.frames.len() >= caps.frames.held_frames_of_all
             || of_sender >= caps.frames.held_frames

@@ -74,6 +74,8 @@ impl Peers {
     /// Handles a participant that left this join.
     pub(crate) fn handle_left(&mut self, cx: &mut Context, delivery: &mut Delivery, who: &Peer) {
         let (id, sid) = (who.identity(), who.sid());
+        // Whichever join is present: the leave of an earlier one can arrive after the next one has been
+        // announced.
         self.held.forget(who);
         let Some(remote) = self.remotes.get_mut(id) else { return };
         remote.mark_dead(sid.clone());
@@ -98,6 +100,8 @@ impl Peers {
     ) -> Place {
         let (id, sid) = (from.identity(), from.sid());
         let Some(remote) = self.get(id) else { return Place::Early };
+        // Announcements and packets travel on different connections, so packets of a join can arrive after
+        // its leave.
         if remote.is_dead(sid) {
             return Place::Dead;
         }
@@ -162,6 +166,8 @@ impl Peers {
             return self.never_announced(cx, delivery, id);
         }
         if remote.is_crossed() && remote.lists(Feature::Ack) {
+            // A local participant without signaling gets no announcements. The answer is then all that shows
+            // that the peer is there (`wire.md`, section 6).
             delivery.ping(cx, self, id);
         }
         schedule_provisional_check(cx, id, heard);
@@ -203,6 +209,8 @@ impl Peers {
     pub(crate) fn restart_peer_timeouts(&mut self, now: Instant) {
         for remote in self.remotes.values_mut() {
             remote.heard_at = now;
+            // A registration could not arrive during the outage, so the time in which it must arrive begins
+            // again.
             remote.pair.crossed_at = remote.pair.crossed_at.map(|_| now);
             remote.pair.settled = false;
         }
@@ -230,6 +238,7 @@ impl Peers {
 
     /// Returns the peers that are not among these participants.
     pub(crate) fn missing_from(&self, present: &[Participant]) -> Vec<Peer> {
+        // By identity: a participant that is listed under another sid has rejoined, and `joined` moves it.
         let is_listed = |id: &Identity| present.iter().any(|who| who.identity() == id);
         self.present().filter(|(id, _)| !is_listed(id)).map(|(id, remote)| remote.peer(id)).collect()
     }
@@ -250,6 +259,7 @@ impl Peers {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         remote.pair.signal(Signal::Goodbye);
         delivery.reset_lane(id);
+        // The grace period ends with the goodbye: what it protects has just ended.
         for timer in [Timer::Grace, Timer::Heartbeat, Timer::Register, Timer::Ping] {
             cx.timers.cancel(&timer(id.clone()));
         }
@@ -280,6 +290,8 @@ impl Peers {
         let (mut forgotten, mut rest) = (Vec::new(), Vec::new());
         for (id, remote) in self.remotes.iter().filter(|(id, remote)| is_forgettable(id, remote)) {
             match remote.instance {
+                // Without an instance a returning peer counts as another caller in any case, so its requests
+                // would not be recognized.
                 None => forgotten.push(id.clone()),
                 Some(_) => rest.push((remote.heard_at, id.clone())),
             }

@@ -48,6 +48,7 @@ impl Peers {
         }
         let mut registered = Vec::new();
         for (id, remote) in &mut self.remotes {
+            // An unanswered registration counts too: its answer will be about tools that are no longer these.
             if std::mem::take(&mut remote.pair.registration) != Registration::Idle {
                 registered.push(id.clone());
             }
@@ -71,6 +72,7 @@ impl Peers {
         let is_sent = is_due && self.send_registration(cx, delivery, id, 1);
         if is_sent {
             let message = registration(&cx.local.tools);
+            // Once for each registration and not for its repetitions, which are for the assistant alone.
             delivery.copy(cx, self, &left_out_meta(cx), &message);
         }
         is_sent
@@ -184,6 +186,8 @@ impl Peers {
 
     /// Assistant: handles a heartbeat timeout of a client. Its tools are withdrawn until one of its packets arrives.
     pub(crate) fn withdraw_silent_client(&mut self, cx: &mut Context, id: &Identity) {
+        // The tools are kept aside: any packet revives the client, which does not register again for that
+        // (`wire.md`, section 4.7).
         let registered = self.remotes.get_mut(id).filter(|remote| remote.is_registered());
         let offered = registered.map(|remote| remote.tools.clone());
         self.forget_registration(cx, id);
@@ -426,6 +430,7 @@ fn check_registration_fits(cx: &Context, tools: &[Tool], left_out: &[LeftOut]) -
     let streamed =
         if cx.config.streams { caps.frames.max_frame_of_others.min(caps.frames.max_frame) } else { 0 };
     let limit = caps.frames.max_packet.max(streamed);
+    // Under the largest stanza, so that it fits whatever its stanza will be.
     match codec::encode(i32::MAX, &cx.config.room, &meta, &registration(tools)) {
         Ok(payload) if payload.len() > limit => {
             Err(RegisterError::RegistrationTooLarge { size: payload.len(), limit })

@@ -453,6 +453,7 @@ impl Remote {
 
     /// Sets the instance that it shows. Returns the one before.
     pub(super) fn show_instance(&mut self, instance: Option<Instance>) -> Option<Instance> {
+        // Another run counts its stanzas from 1, and would find its first stops repeated.
         if self.instance != instance {
             self.stopped = 0;
         }
@@ -461,6 +462,7 @@ impl Remote {
 
     /// Notes a stop without a target. Returns whether this instance has sent it before, in an earlier join.
     pub(super) fn note_stop_of_all(&mut self, stanza: Option<i32>) -> bool {
+        // Without an instance a lower stanza can be one of a new run.
         let Some(stanza) = stanza.map(i32::unsigned_abs).filter(|_| self.instance.is_some()) else {
             return false;
         };
@@ -516,6 +518,8 @@ pub(crate) struct Window {
 impl Window {
     /// Counts one more occurrence and returns whether it is within the limit.
     pub(crate) fn admits(&mut self, now: Instant, limit: u32) -> bool {
+        // Seconds with a fixed start: around an end, up to twice the limit passes. In return there is nothing
+        // to remember but a count.
         if self.began.is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(1)) {
             self.began = Some(now);
             self.count = 0;

@@ -46,6 +46,8 @@ impl Peers {
         let is_accepted = |participant: &Participant| {
             participant.token_role() == Some(Role::Client) || participant.is_admitted()
         };
+        // A named identity needs no announcement, which can come 3 s after its first frames: LiveKit
+        // announces participants without tracks once in 3 s.
         cx.config.admitted.contains(id)
             || remote.participant.as_ref().is_some_and(is_accepted)
             || self.is_guest(id, remote)
@@ -75,6 +77,8 @@ impl Peers {
         if !cx.is_client() {
             return;
         }
+        // Ranked also while another assistant is bound: the policies choose by who sent a frame first, and
+        // only now is the order known.
         let is_new = |it: &Remote| it.is_here() && it.standing == Standing::Spoke;
         let new: Vec<_> =
             self.remotes.iter().filter(|(_, it)| is_new(it)).map(|(id, _)| id.clone()).collect();
@@ -171,6 +175,7 @@ impl Peers {
             self.ambiguous.clear();
             self.bound = Some(one.clone());
             cx.event(Event::Bound(self.bound.clone()));
+            // A binding before that registers when the Configurations have crossed (`Exchange::crossed`).
             if self.get(&one).is_some_and(Remote::is_crossed) {
                 self.register(cx, delivery, &one);
             }
@@ -196,6 +201,8 @@ impl Peers {
     /// Client: unbinds this assistant and considers the other candidates.
     pub(crate) fn unbind(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         if let Some(remote) = self.remotes.get_mut(id) {
+            // It must send another Configuration or request first. Otherwise it would be a candidate, and
+            // bound again, below.
             remote.standing = Standing::Silent;
         }
         if self.bound.as_ref() == Some(id) {
