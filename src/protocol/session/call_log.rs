@@ -215,6 +215,7 @@ impl CallLog {
         while self.ended.len() > kept
             && let Some((at, oldest)) = self.ended.pop_first()
         {
+            // A peer may use an id again, and the newer record has it now.
             if self.ended_as.get(&oldest.id) == Some(&at) {
                 self.ended_as.remove(&oldest.id);
             }

@@ -381,6 +381,7 @@ impl Delivery {
         meta: &Meta,
         message: &Message,
     ) -> Result<(), Unfit> {
+        // One frame goes to all of them, so its limit is that of the peer that takes least.
         let limit = limit_to(cx, peers, &to, message);
         let (stanza, payload) = self.frame(cx, meta, message, limit)?;
         let id = self.next_packet();

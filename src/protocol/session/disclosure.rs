@@ -32,6 +32,8 @@ impl Discloser<'_> {
             Visibility::Name => self.delivery.broadcast(self.cx, &Meta::default(), &name_only(message)),
             Visibility::Full => match for_clients(&message) {
                 Some(shown) => {
+                    // Two frames, to each participant by name: a broadcast cannot tell observers, who get all
+                    // of the result, from clients.
                     self.delivery.copy(self.cx, self.peers, meta, &message);
                     self.show_clients(meta, &shown, true)
                 }
@@ -100,6 +102,7 @@ impl Discloser<'_> {
                 sent => return sent,
             }
         }
+        // Without `meta`, which may be what did not fit.
         self.show_reduced(is_for_room, &packets, &Meta::default(), &name_only(message.clone()))
     }
 

@@ -138,6 +138,8 @@ impl Incoming {
                 for key in core.jobs.cancellable_for(&core.cx, id) {
                     self.cancel_job(core, key, reason.unwrap_or(StopReason::BargeIn));
                 }
+                // Whichever rule their tools have for a barge-in: `finish` and `report` concern tools that
+                // have started.
                 self.end_claims_for(core, id); // none of them has started
             }
         }
@@ -184,6 +186,7 @@ impl Incoming {
     /// plain peer is sent one.
     pub(super) fn job_aborted(&mut self, core: &mut Core, ended: Ended) {
         let Ended { job, outcome } = ended;
+        // A plain peer does not know what a goodbye is, so only a result ends its call.
         if core.peers.get(&job.caller).is_some_and(Remote::is_plain) {
             self.answer(core, &job.caller, &job.call, outcome, false);
         }
@@ -323,6 +326,8 @@ impl Incoming {
         }
         let local = ids::address_of(&core.cx.ids.instance_for(caller));
         if inbound.address.as_ref().is_some_and(|address| *address != local) {
+            // Checked before the table is: a request for an earlier run of this program must find nothing of
+            // this one (`wire.md`, section 5.1).
             return refuse_304(core, &inbound, "the request is for another instance");
         }
         let cache = self.caches.entry(caller.clone()).or_default();
@@ -330,6 +335,7 @@ impl Incoming {
             let is_same = entry.fingerprint == Some(fingerprint(request));
             let is_present = cache.is_present(entry);
             return match &entry.state {
+                // First, because a tombstone has no fingerprint: its request has never been seen.
                 State::Tombstone => self.refuse_stopped(core, &inbound),
                 _ if !is_same => refuse_304(core, &inbound, "another request has used this id"),
                 // The cache entries of the instance that sent the request are gone.
@@ -348,6 +354,8 @@ impl Incoming {
             };
         }
         let shows_instance = core.peers.get(caller).is_some_and(|remote| remote.instance().is_some());
+        // A plain caller does not say when it starts again and counts from 1. With a floor, the first
+        // requests of its new run would never run.
         if shows_instance && cache.is_below_floor(*stanza) {
             return refuse_304(core, &inbound, "the request is older than what is remembered");
         }
@@ -357,6 +365,8 @@ impl Incoming {
             // No result would arrive, so nothing runs.
             return self.refuse(core, &inbound, &Refusal::new(ErrorCode::PERMISSION_DENIED, text));
         }
+        // `has_room_for` counts the request against the rate and may drop an old entry, so everything that
+        // can refuse it comes before.
         let room = self.may_prompt(core, &inbound).and_then(|()| self.has_room_for(core, &inbound));
         if let Err(limit) = room {
             core.cx.count(Counter::Busy);
@@ -366,6 +376,8 @@ impl Incoming {
         if must_claim(core, &inbound) {
             return self.claim(core, inbound);
         }
+        // Not before the checks: until a refusal arrives, which is not kept, the request must stay
+        // unacknowledged, so that it is sent and refused again (`wire.md`, section 5.1).
         core.acknowledge(caller, *stanza, Some(&request.id));
         self.run(core, inbound);
     }
@@ -378,6 +390,7 @@ impl Incoming {
         let checked = check_request(core, request);
         let job = core.cx.next_job_key(); // the cache needs a key for a refused request too
         let limit = checked.as_ref().map_or(DEFAULT_TIMEOUT, |(_, limit)| *limit);
+        // Before the job begins, which can end at once, and its answer belongs to this entry.
         if let Some(cache) = self.caches.get_mut(caller) {
             cache.begin(request, *stanza, limit.saturating_add(memory), job);
         }
@@ -502,6 +515,7 @@ impl Incoming {
         let full = |_| {
             format!("{remembered} calls without an acknowledged result are remembered, which is the limit")
         };
+        // Last, because it drops an entry, after which the floor is higher for good.
         cache.make_room(caps).map_err(full)
     }
 
@@ -523,6 +537,8 @@ impl Incoming {
                 self.withdraw_result(core, id, call);
             }
             None if core.peers.is_bound(&core.cx, id) => {
+                // Only for the bound assistant: stops of others would fill the table. The request carries a
+                // budget of at most this long, so it does not arrive later.
                 let keep = core.cx.config.times.longest_call;
                 let cache = self.caches.entry(id.clone()).or_default();
                 cache.add_tombstone(core.cx.now, call, stanza, keep, &core.cx.config.caps);

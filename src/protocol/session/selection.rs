@@ -104,6 +104,8 @@ impl Selection {
     /// Runs the author's function. Returns `None` if it selects no candidate, or panics.
     pub fn evaluate(&self) -> Option<Identity> {
         let named =
+            // A panic of the author's function counts as no choice. It must not end the participant with all
+            // its calls.
             catch_unwind(AssertUnwindSafe(|| (self.function)(self.tool.as_deref(), &self.candidates)))
                 .unwrap_or_else(|_| {
                     tracing::error!("the selection function panicked; no candidate is selected");

@@ -72,6 +72,8 @@ impl Views {
         let interval = Duration::from_secs(1) / cx.config.caps.requests.progress_per_second.max(1);
         match view.at.map(|at| cx.now.saturating_duration_since(at)) {
             Some(since) if since < interval => {
+                // The state that waited is dropped, not queued: a view is replaced as a whole, so only the
+                // last state counts.
                 if std::mem::replace(&mut view.is_due, true) {
                     cx.count(Counter::ProgressDropped);
                 } else {
@@ -165,6 +167,7 @@ impl Views {
             return Ok(self.shown.len() - 1);
         }
         let free = self.shown.iter().enumerate().filter(|(_, it)| it.is_free());
+        // The view that ended first: a client that returns must still hear of the end of the others.
         let Some(place) = free.min_by_key(|(_, it)| it.at).map(|(place, _)| place) else {
             return Err(ReportError::TooMany { open: MAX_VIEWS, limit: MAX_VIEWS });
         };
@@ -198,6 +201,8 @@ fn post(cx: &mut Context, peers: &Peers, delivery: &mut Delivery, mut to: Vec<Id
 
 /// A state whose content is nil ends its view.
 pub(super) fn update(view: &str, content: &Value, text: Option<String>) -> ViewUpdate {
+    // All that clients see is made of what they may get (`wire.md`, section 3.3), so parts for the model
+    // alone are removed.
     let mut update = ViewUpdate::new(view, stripped(content));
     update.text = text;
     update

@@ -49,8 +49,7 @@ impl Delivery {
         id: &Identity,
     ) -> Retransmit {
         // Without acknowledgements every frame would be sent again at each return. Without an instance
-        // nothing shows that the peer is the process that the frames were for, and another process must get
-        // none of them.
+        // nothing shows that the peer is still the process that the frames were meant for.
         if !peers.shows_instance(id) || !peers.lists(id, Feature::Ack) || !peers.is_crossed(id) {
             return Retransmit::NeverSent;
         }

@@ -61,6 +61,8 @@ impl Incoming {
         let Ok((tool, limit)) = check_request(core, &inbound.request) else { return };
         let call = inbound.request.id.clone();
         let message = claim_message(core, inbound.stanza, &call);
+        // Before the table has an entry: a request that cannot be claimed stays unanswered, and the assistant
+        // runs the call when its window ends.
         let Some(sent) = core.post_small(&inbound.caller, &message) else { return };
         let job = core.cx.next_job_key();
         let keep = limit.saturating_add(core.cx.config.times.memory);
@@ -78,6 +80,7 @@ impl Incoming {
         let sent = core.post_again(id, stanza, &Meta::default(), &message);
         let sent =
             sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again")).ok()?;
+        // Under the claim's stanza, so that the answers to both are answers to this record.
         core.delivery.await_acknowledgement(id, &sent, Purpose::Claim(call.clone()));
         Some(sent)
     }
@@ -91,6 +94,7 @@ impl Incoming {
         success: Option<bool>,
     ) {
         let Some(cache) = self.caches.get_mut(id) else { return };
+        // A missing `success` is a refusal too: a tool must not start because a field was left out.
         if success != Some(true) {
             if let Some(claim) = cache.denied(core.cx.now, call) {
                 core.cx.timers.cancel(&Timer::ClaimDeadline(claim.job));

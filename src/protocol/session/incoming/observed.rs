@@ -31,6 +31,8 @@ impl Observed {
             return core.cx.count(Counter::Duplicate);
         }
         if self.0.len() == MAX_OBSERVED {
+            // An assistant that never ends its calls costs the oldest of them, whose end is then not
+            // reported.
             self.0.pop_front();
         }
         let tool = prefix(&request.tool_name, MAX_TOOL_NAME); // a longer name is invalid

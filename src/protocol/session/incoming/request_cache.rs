@@ -139,6 +139,8 @@ impl RequestCache {
     /// Replaces the caller's instance. The requests stay, so that none of them runs again; the answers, tombstones and
     /// floor of the old instance are dropped. Returns the highest stanza of the old instance.
     pub(super) fn next_instance(&mut self, now: Instant) -> u32 {
+        // Nothing of the old instance's results may reach another process, and no acknowledgement of them can
+        // come.
         self.acknowledge_all(now);
         for (_, id) in self.tombstones.clone() {
             self.remove(&id);
@@ -175,6 +177,8 @@ impl RequestCache {
 
     /// Returns whether a request with this stanza is older than a dropped one.
     pub(super) fn is_below_floor(&self, stanza: Option<i32>) -> bool {
+        // A request without a stanza cannot be compared. Once an entry has been dropped, it may be a
+        // repetition of that one.
         stanza.is_none_or(|stanza| stanza.unsigned_abs() <= self.floor) && self.floor > 0
     }
 
@@ -266,6 +270,7 @@ impl RequestCache {
             self.floor = self.floor.max(stanza);
             return;
         }
+        // A tombstone may be in its place, which is indexed by the stanza of the stop.
         self.remove(&request.id);
         let entry = Entry {
             fingerprint: Some(fingerprint(request)),
@@ -342,6 +347,8 @@ impl RequestCache {
     /// Returns the calls whose answers have never been sent, in the order of the answers.
     pub(super) fn answers_not_sent(&self) -> Vec<CallId> {
         let answers = self.answered.iter().filter_map(|id| match &self.entries.get(id)?.state {
+            // Ids are random. In the order of the answers, a caller learns of its calls in the order in which
+            // they ended.
             State::Answered(answer) if answer.sent.is_none() => Some((answer.order, id)),
             _ => None,
         });
@@ -409,6 +416,8 @@ impl RequestCache {
     /// Drops an entry and raises the floor to its stanza.
     fn forget(&mut self, id: &CallId) {
         let instance = self.instance;
+        // The floor is the present instance's. Another one counts its stanzas by itself, so its entries must
+        // not raise it.
         if let Some(entry) = self.remove(id).filter(|entry| entry.instance == instance) {
             self.floor = self.floor.max(entry.stanza);
         }

@@ -125,6 +125,7 @@ impl Incoming {
         if cache.expire(core.cx.now) {
             core.delivery.forget_frames(caller);
         }
+        // As long as the peer is known, the empty table still holds its floor.
         if cache.is_empty() && core.peers.get(caller).is_none() {
             self.caches.remove(caller);
         }
@@ -142,6 +143,8 @@ impl Incoming {
         began: bool,
     ) {
         let states_start =
+            // Only where the code would prove the opposite. The progress that reported the start can be lost,
+            // and nothing sends it again (`wire.md`, section 5.10).
             began && outcome.as_ref().is_err_and(|error| error.code().proves_that_nothing_ran());
         let outcome = outcome.map_err(|error| shortened(error, core.cx.config.caps.requests.message_bytes));
         let mut message = result_message(&core.cx.config.room, call, outcome);
@@ -159,6 +162,7 @@ impl Incoming {
     pub(super) fn withdraw_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) {
         let Some(cache) = self.caches.get_mut(caller) else { return };
         let sent = cache.answer_of(call).and_then(|answer| answer.sent());
+        // A result in one packet is sent already or about to be, and withdrawing it would save nothing.
         let Some(stanza) = sent.filter(|stanza| core.delivery.is_large(caller, *stanza)) else { return };
         tracing::debug!(%call, stanza, "the result of a stopped call is withdrawn");
         cache.acknowledged(core.cx.now, call);
@@ -181,6 +185,8 @@ impl Incoming {
         let message = result_message(&core.cx.config.room, call, Err(error));
         let Some(cache) = self.caches.get_mut(caller) else { return };
         let Some(answer) = cache.answer_of(call) else { return };
+        // The message that did not fit may be such an error itself. Sending another one at once would repeat
+        // this forever.
         let is_second = size_of_answer(&answer.message) <= size_of_answer(&message);
         answer.message = message;
         let sent = cache.note_sent(call, None);
@@ -201,11 +207,13 @@ impl Incoming {
         let (mut message, before) = (answer.message.clone(), answer.sent());
         let meta = if answer.states_start { codec::begun() } else { Meta::default() };
         let sent = match before {
+            // Under its stanza, by which the caller's acknowledgement finds it whichever copy arrives.
             Some(stanza) => core.post_again(caller, stanza, &meta, &message),
             None => core.post(caller, &meta, &message),
         };
         let sent = match sent {
             Err(Unfit::TooLarge { size, limit }) => {
+                // The caller may have returned without byte streams since this result was made.
                 message = result_message(&core.cx.config.room, call, Err(too_large(size, limit)));
                 core.post(caller, &meta, &message)
             }

@@ -94,6 +94,7 @@ impl Jobs {
         if !self.awaits_consent(key) {
             return Verdict::Nothing;
         }
+        // The driver still shows the question, and must take it away.
         cx.output(Output::Abort { key, reason: StopReason::Deadline });
         self.refuse(cx, peers, delivery, key, "nobody answered the question in time")
     }
@@ -157,6 +158,7 @@ impl Jobs {
         let open = self.consents.open.len();
         if open >= cx.config.caps.requests.open_questions {
             let error = ToolError::new(ErrorCode::BUSY, "too many questions are open; nothing ran");
+            // Without an `Abort`, since the driver has not been shown this job.
             return self.forget(cx, key).map(|job| Ended { job, outcome: Err(error) });
         }
         self.consents.open.insert(key, OpenQuestion { job, shown: tool, run });
@@ -227,6 +229,8 @@ impl Consents {
             Consent::Always => true,
             Consent::OncePerSession => {
                 let granted = self.granted.get(&(tool.name().clone(), caller.clone()));
+                // The whole definition is compared. A tool that keeps its name and changes what it does must
+                // be shown to the person again.
                 granted.is_none_or(|grant| grant.tool != *tool || grant.run != *run)
             }
         }
