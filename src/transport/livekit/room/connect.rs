@@ -45,11 +45,13 @@ impl Connector {
     /// Joins the room. Dropping the future leaves it.
     pub(crate) async fn connect(&self, token: &str, limit: Duration) -> Result<Connection, ConnectError> {
         let (server, start) = (&self.url, Instant::now());
+        // The offer travels in the join request, so one round trip brings the join response and the answer.
         let (mut peer, offer) =
             PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
         let joining = Signal::join(server, token, self.roots.clone(), offer, limit);
         let (signal, response) = joining.await?;
         tracing::debug!(%server, after = ?start.elapsed(), "the server accepted the join");
+        // The server demands relays of a client whose other paths have failed.
         let only = self.relay_only || demands_relays(response.client_configuration.as_ref());
         if only || !self.direct_only {
             peer.use_relays(&response.ice_servers, only, &self.roots);
@@ -91,6 +93,8 @@ impl Connecting {
         let until = start + limit;
         let mut restart_at = Instant::now() + ICE_RESTART;
         while !self.peer.is_open() {
+            // In each turn: a server that keeps sending would postpone a deadline that only the wait below
+            // knows.
             if Instant::now() >= until {
                 return Err(self.too_late(limit));
             }
@@ -138,6 +142,8 @@ impl Connecting {
                 for info in infos {
                     if info.sid == self.local.sid {
                         self.local = info;
+                    // Another sid under the local identity is an earlier join, which the server has just
+                    // removed.
                     } else if info.identity != self.local.identity {
                         self.participants.update(&info);
                     }
@@ -158,6 +164,8 @@ impl Connecting {
 
     /// Waits briefly for the server's reason after the peer connection ended.
     async fn farewell(&mut self, why: &str) -> ConnectError {
+        // livekit-server closes the channels before it sends its leave request, and its reason decides
+        // whether another join makes sense.
         let reason = async {
             loop {
                 match self.signal.next().await {

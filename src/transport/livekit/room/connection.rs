@@ -111,9 +111,12 @@ impl Connection {
     /// Runs the connection until it is left or lost.
     pub(crate) async fn run(&mut self, queues: &mut Queues) -> Ended {
         if mem::take(&mut self.announced) {
+            // The session does not call plain peers before this, since they could not tell who the caller is.
             queues.inbox.event(TransportEvent::Joined(self.local.clone()));
         }
         loop {
+            // First, because everything below compares times. A suspension that is not taken out would count
+            // as an outage.
             self.liveness.handle_awake(Instant::now());
             let written = self.write_all(&queues.shared.queue);
             if let Err(error) = written.and_then(|()| self.peer.flush()) {
@@ -121,6 +124,8 @@ impl Connection {
             }
             self.take_messages(&queues.inbox);
             if let Some(end) = self.poll_liveness(queues) {
+                // The check has read the sockets once more. What it found arrived before the end and is still
+                // delivered.
                 self.take_messages(&queues.inbox);
                 return Ended::End(end);
             }
@@ -210,6 +215,8 @@ impl Connection {
         };
         let (lane, packet) = (priority.lane(), current.packet());
         if lane == Lane::Reliable {
+            // Numbered only now: a packet of another priority may be written first, and the server drops a
+            // number that is not above the last.
             packet.sequence = self.numbers.next();
         }
         if !self.peer.has_room(lane, packet.encoded_len()) {
@@ -257,6 +264,8 @@ impl Connection {
                 }
             }
             Err(why) => {
+                // Normal in a room with others: transcriptions, remote calls and text streams use the same
+                // channels.
                 self.skipped += 1;
                 tracing::debug!(?why, size, skipped = self.skipped, "a message was skipped");
             }

@@ -50,6 +50,8 @@ impl Inbox {
 
     pub(crate) fn push(&self, event: TaskEvent) {
         let mut state = self.lock();
+        // Nothing is refused here. The task stops reading while the inbox is full, so that no event between
+        // two others is missing.
         state.bytes += size(&event);
         state.waiting.push_back(event);
         wake(state, |state| &mut state.reader);
@@ -99,6 +101,8 @@ impl Inbox {
             }
             Poll::Pending
         });
+        // A full inbox never makes its reader wait. Without tokio's budget, a loop that reads it would keep
+        // its thread from all other tasks.
         coop::cooperative(next).await
     }
 
@@ -110,6 +114,7 @@ impl Inbox {
 /// Unlocks the state and wakes the waiting tasks.
 fn wake(mut state: MutexGuard<'_, State>, waker: impl FnOnce(&mut State) -> &mut Option<Waker>) {
     let waker = waker(&mut state).take();
+    // A task that is woken on another thread would wait for the lock first.
     drop(state);
     if let Some(waker) = waker {
         waker.wake();

@@ -45,6 +45,7 @@ pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 /// A timer firing this late means that the process or host was suspended. That interval does not count as packet loss.
 const LATE: Duration = Duration::from_millis(300);
 /// After a longer suspension the server has probably removed the participant, so the interval counts.
+/// livekit-server counts ICE as disconnected after 10 s without packets, and as failed 5 s later.
 const TOO_LATE: Duration = Duration::from_secs(10);
 
 /// The liveness of one connection.
@@ -135,6 +136,8 @@ impl Liveness {
         if at <= self.heard {
             return;
         }
+        // Only if data was sent before the outage ended: it waits for SCTP's timer now, however well the path
+        // works.
         if at - self.heard >= HOLE && self.waiting.is_some() {
             self.healed = Some(at);
         }
@@ -215,6 +218,8 @@ impl Liveness {
     /// Returns a loss or a suspicion that follows from the time that has passed. No packet causes it.
     pub(crate) fn poll(&self, now: Instant) -> Option<Sign> {
         if let Some((until, loss)) = &self.ending {
+            // First, because a peer connection that has ended is silent, too. The server's reason, for which
+            // this waits, says more than that.
             return (now >= *until).then(|| Sign::End(End::Lost(loss.clone())));
         }
         let (due, limit) = self.silence();
@@ -248,6 +253,8 @@ impl Liveness {
         let waiting = self.waiting.map(|since| self.heard.max(since) + SUSPECT_WAITING);
         let at = waiting.map_or(self.heard + SUSPECT, |waiting| waiting.min(self.heard + SUSPECT));
         match self.restarted {
+            // A packet since the restart shows that it has worked. The next outage is another one and may
+            // restart ICE at once.
             Some(restarted) if restarted > self.heard => at.max(restarted + RESTART_AGAIN),
             _ => at,
         }

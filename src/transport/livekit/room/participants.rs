@@ -36,11 +36,13 @@ impl Participants {
     /// Applies the server's update of a remote participant. Returns the resulting events.
     pub(crate) fn update(&mut self, info: &ParticipantInfo) -> Vec<TransportEvent> {
         let mut events = Vec::new();
+        // Such a participant could be neither addressed nor told from others.
         if info.identity.is_empty() {
             return events;
         }
         if info.state() == participant_info::State::Disconnected {
             if let Entry::Occupied(known) = self.known.entry(info.identity.clone())
+                // The leave of an earlier join may come after the next join of the identity.
                 && known.get().participant.sid() == &*info.sid
             {
                 let participant = known.remove().participant;

@@ -106,6 +106,8 @@ impl Queues {
     /// Accepts packets again after a rejoin and queues the new snapshot.
     pub(crate) fn resume(&mut self, sid: Sid, can_publish_data: bool, snapshot: Snapshot) {
         self.shared.with(|state| state.can_publish_data = can_publish_data);
+        // Before the event: the user may send as soon as it has read that, and the queue refuses the sids of
+        // other joins.
         self.shared.queue.connect(sid);
         self.connection_state = ConnectionState::Connected;
         self.inbox.push(TaskEvent::Rejoined(snapshot));
@@ -152,6 +154,8 @@ impl Queues {
 
 impl Drop for Queues {
     fn drop(&mut self) {
+        // Also if the task panicked or its runtime ended, or callers would wait for their packets and events
+        // forever.
         self.shared.queue.end_if_open(CloseReason::ConnectionLost("the participant's task ended".into()));
         self.inbox.end();
     }

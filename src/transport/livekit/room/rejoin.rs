@@ -144,6 +144,8 @@ impl Rejoin {
             }
             End::Lost(loss) => loss,
         };
+        // A connection that is lost at once again must not reset the wait, or the attempts would follow each
+        // other without one.
         if now.saturating_duration_since(self.since) >= STABLE {
             self.tries = 0;
         }
@@ -156,6 +158,8 @@ impl Rejoin {
         self.fresh_token = false;
         match failure {
             Failure::TokenRefused => {
+                // At once: the next attempt has another token, and a refusal of that is not `TokenRefused`,
+                // so this does not loop.
                 self.fresh_token = true;
                 self.due = now;
                 return;
@@ -166,6 +170,8 @@ impl Rejoin {
             Failure::Join(error) => self.end = refusal(error),
             Failure::NoToken(_) => {}
         }
+        // Other failures are answers, so the server is done with that attempt. Only an unanswered one can
+        // still be accepted.
         if let Failure::Join(ConnectError::Timeout { .. } | ConnectError::Unreachable { .. }) = failure {
             self.ghost_until = Some(now + GHOST);
         }

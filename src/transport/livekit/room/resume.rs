@@ -48,6 +48,7 @@ impl Resume {
     /// Signaling should be reopened, because the server asked for it or its local address is gone. The first attempt is due
     /// at once.
     pub(crate) fn handle_wanted(&mut self, now: Instant, chance: u32) {
+        // An attempt in progress opens another socket anyway.
         if self.state != State::Trying {
             self.forget_tries(now);
             let wait = if self.tries == 0 { Duration::ZERO } else { self.policy.wait(self.tries, chance) };

@@ -45,6 +45,7 @@ impl Snapshot {
                         self.present.insert(who.identity().clone(), who.clone());
                     }
                     TransportEvent::Left(who)
+                        // The leave of an earlier join must not remove the next one of the same identity.
                         if self.present.get(who.identity()).is_some_and(|it| it.peer() == who) =>
                     {
                         self.present.remove(who.identity());

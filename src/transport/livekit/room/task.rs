@@ -36,6 +36,7 @@ impl Task {
     pub(crate) async fn run(mut self, first: Connection) {
         let (reason, last) = Box::pin(self.run_connections(first)).await;
         tracing::debug!(%reason, "left the room");
+        // Before leaving, which waits for the server for up to a second.
         let left = self.queues.close(reason);
         if let Some(connection) = last {
             Box::pin(connection.leave()).await;
@@ -125,6 +126,8 @@ async fn attempt(
     limit: Duration,
 ) -> Result<Connection, Failure> {
     let start = time::Instant::now();
+    // Without a source, a token that has expired is tried all the same: the clock of this machine may be
+    // wrong.
     let asked = source.filter(|_| fresh || tokens::has_expired(&newest));
     let token = match asked {
         None => newest,
@@ -144,6 +147,7 @@ async fn attempt(
     let left = limit.saturating_sub(start.elapsed());
     // Boxed: the memory of a join is not kept while the connection lives.
     Box::pin(connector.connect(&token, left)).await.map_err(|error| match error {
+        // The newest token was one of the server. The application's source may have a better one, at once.
         ConnectError::Unauthorized { .. } if source.is_some() && asked.is_none() => Failure::TokenRefused,
         ConnectError::Unauthorized { .. } if tokens::has_expired(&token) => Failure::TokenExpired,
         error => Failure::Join(error),

@@ -31,6 +31,7 @@ impl Work {
             let ended = slot.as_mut().is_none_or(|work| work.as_mut().poll(cx).is_ready());
             let work = if ended { mem::take(&mut *slot) } else { None };
             drop(slot);
+            // Without the lock, because the queues of the work wake other tasks when they end.
             drop(work);
             if ended { Poll::Ready(()) } else { Poll::Pending }
         }));

@@ -161,6 +161,7 @@ impl Connection {
     /// Requests an ICE restart, because the path may have changed.
     pub(super) fn request_ice_restart(&mut self) {
         self.liveness.handle_restarted(Instant::now());
+        // A pending `Replace` stays: its addresses are gone, whatever else suggests a restart.
         self.recovery.restart.get_or_insert(Locals::Keep);
     }
 
@@ -211,8 +212,12 @@ impl Connection {
             &self.recovery.roots,
         );
         self.recovery.retransmit =
+            // Only what the server has received and not processed. What SCTP has not delivered it delivers
+            // itself, since the peer connection is the same.
             self.numbers.unheard(answer.last_message_seq).map(<[u8]>::to_vec).collect();
         let state = self.sync_state();
+        // Before an offer, which LiveKit's clients send after it, too. `restart_ice` makes one only after
+        // this.
         self.signal.synchronize(state);
     }
 
@@ -226,6 +231,8 @@ impl Connection {
             self.recovery.retransmit.pop_front();
         }
         if self.recovery.probe && !self.recovery.is_moving() {
+            // After the retransmissions, and never while the address changes: then nothing arrives, and the
+            // probe would be one more packet behind SCTP's timer.
             self.recovery.probe = !self.write_probe()?;
         }
         Ok(!self.recovery.probe)
@@ -290,7 +297,10 @@ impl Connection {
         SyncState {
             offer: description("offer", &said.offer),
             answer: description("answer", &said.answer),
+            // `subscribe` is the opposite of `auto_subscribe` of the join, as in LiveKit's own clients:
+            // nothing is unsubscribed.
             subscription: Some(UpdateSubscription { subscribe: true, ..Default::default() }),
+            // The server uses these and the receive states only if it moves the participant to another node.
             data_channels: channels
                 .into_iter()
                 .map(|(label, id)| DataChannelInfo {

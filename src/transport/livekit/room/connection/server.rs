@@ -49,6 +49,7 @@ impl Connection {
 
     fn handle_participants(&mut self, infos: &[ParticipantInfo], queues: &mut Queues) {
         for info in infos {
+            // Also the local sid: only a list that contains it is complete (`Recovery::take_unlisted`).
             self.recovery.handle_listed(&info.sid);
             if *self.local.sid() == *info.sid {
                 self.local = participants::participant(info);
@@ -61,6 +62,8 @@ impl Connection {
                 } else {
                     TaskEvent::Local(self.local.clone())
                 });
+            // Another sid under the local identity is an earlier join of this participant. It is neither a
+            // peer nor this connection.
             } else if self.local.identity() != &*info.identity {
                 for event in self.participants.update(info) {
                     queues.inbox.event(event);
@@ -75,6 +78,7 @@ impl Connection {
             tracing::debug!("a room move without room or participant");
             return Some(End::Closed(CloseReason::Server("ROOM_MOVED".into())));
         };
+        // What is half written was meant for the old room.
         self.writing = Default::default();
         queues.interrupt();
         queues.emit_connection_state(ConnectionState::Reconnecting);

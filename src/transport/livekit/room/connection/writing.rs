@@ -36,6 +36,8 @@ impl Writing {
             Some(header) => header,
             None => packet::outgoing(packet, sid),
         };
+        // Checked for the largest part before the first is written: a chunk that is found to be too large
+        // later would leave its receivers with half a stream.
         check_size(packet::encoded_size(largest.as_ref().unwrap_or(&packet)), packet::MAX_ENCODED)?;
         Ok(Self { packet, rest })
     }
