@@ -56,6 +56,8 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 struct Ring;
 
 impl Sha1HmacProvider for Ring {
+    // STUN's MESSAGE-INTEGRITY is HMAC-SHA1 (RFC 8489, section 14.5). Its security does not depend on SHA-1
+    // being free of collisions.
     fn sha1_hmac(&self, key: &[u8], payloads: &[&[u8]]) -> [u8; 20] {
         let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key));
         payloads.iter().for_each(|payload| context.update(payload));
@@ -86,6 +88,8 @@ impl DtlsProvider for Ring {
     fn generate_certificate(&self) -> Option<DtlsCert> {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).ok()?;
         let mut parameters = rcgen::CertificateParams::default();
+        // A fixed name: the certificate is known by its fingerprint in the SDP, and says nothing about this
+        // machine.
         parameters.distinguished_name.push(rcgen::DnType::CommonName, "DTLS");
         parameters.is_ca = rcgen::IsCa::NoCa;
         let certificate = parameters.self_signed(&key).ok()?;
@@ -228,6 +232,8 @@ impl SupportedDtls12CipherSuite for Suite {
 
     fn explicit_nonce_len(&self) -> usize {
         match self {
+            // GCM sends 8 bytes of the nonce in each record (RFC 5288, section 3); ChaCha20 derives all of it
+            // (RFC 7905, section 2).
             Self::Aes128 | Self::Aes256 => 8,
             Self::ChaCha20 => 0,
         }
@@ -287,6 +293,7 @@ impl fmt::Debug for Aead {
 
 impl Cipher for Aead {
     fn encrypt(&mut self, plaintext: &mut Buf, aad: Aad, nonce: Nonce) -> Result<(), DtlsCryptoError> {
+        // dimpl makes the nonces from its record counters, so it answers for their uniqueness.
         let nonce = aead::Nonce::assume_unique_for_key(nonce.0);
         let sealed = self.0.seal_in_place_append_tag(nonce, aead::Aad::from(&aad[..]), plaintext);
         sealed.map_err(failed(CryptoOperation::Encrypt))
@@ -402,6 +409,7 @@ impl SignatureVerifier for Ring {
 
 impl KeyProvider for Ring {
     fn load_private_key(&self, key: &[u8]) -> Result<Box<dyn SigningKey>, DtlsCryptoError> {
+        // Only keys from `generate_certificate` come here, which are of this curve.
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, key, &SystemRandom::new());
         Ok(Box::new(PrivateKey(pair.map_err(|_| DtlsCryptoError::InvalidPrivateKey)?)))
     }
@@ -464,6 +472,7 @@ impl HashContext for Hash {
 
     fn clone_and_finalize(&self, out: &mut Buf) {
         out.clear();
+        // The handshake's hash is read in the middle of it, and goes on.
         out.extend_from_slice(self.0.clone().finish().as_ref());
     }
 }

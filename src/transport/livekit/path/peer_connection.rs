@@ -29,13 +29,17 @@ mod relays;
 use candidates::{Candidates, tcp_host};
 use path::Path;
 
-/// The most bytes in flight on both channels. A larger value used five times the processor time in measurements
-/// without a gain.
+/// The most bytes in flight on both channels. A larger value used five times the processor time in
+/// measurements without a gain. 24 MB through livekit-server on loopback: 10.5 to 11.6 MB/s and 0.34 s of
+/// processor time with 128 KiB, 6.8 to 7.8 MB/s and 1.6 to 2.1 s with 2 MiB. The budget counts unacknowledged
+/// bytes of both channels.
 const BUDGET: usize = 144 * 1024;
 /// The part of it that the reliable channel leaves free, so that a full one cannot block a lossy packet.
 const LOSSY_RESERVE: usize = 16 * 1024;
-/// How long a lossy packet may be retransmitted, in milliseconds. This covers reordering and single losses, and is
-/// short enough not to delay later packets.
+/// How long a lossy packet may be retransmitted, in milliseconds. This covers reordering and single losses,
+/// and is short enough not to delay later packets. LiveKit's clients allow no retransmission instead. Then
+/// mere reordering loses packets, and after an outage of 3.5 s the first answer came 3.5 s after its end,
+/// because the association waited for its timer; with this lifetime it came after 45 ms.
 const LOSSY_LIFETIME: u16 = 100;
 /// How many datagrams are read before other work gets a turn.
 const READ_BATCH: usize = 64;
@@ -153,18 +157,21 @@ impl PeerConnection {
         udp: bool,
         tcp: bool,
     ) -> Result<(Self, String), Error> {
+        // Without codecs, so the offer has the data section alone.
         let mut config = Rtc::builder()
             .set_crypto_provider(crypto::provider())
             .clear_codecs()
             .set_sctp_max_buffered_amount(BUDGET)
             .set_stats_interval(Some(CHOICE));
+        // The server notices a dead path after 10 s. With a check every second, this end notices it first.
         config.set_max_stun_rto(CHECK);
         config.set_max_stun_retransmits(MAX_CHECKS);
         let mut rtc = config.build(now);
         let mut api = rtc.sdp_api();
         let reliable =
             api.add_channel_with_config(ChannelConfig { label: "_reliable".into(), ..Default::default() });
-        // The server treats a participant as connected only once both channels are open.
+        // The server treats a participant as connected only once both channels are open. Without `_lossy` it
+        // gives the connection up 10 to 20 s after ICE, and holds reliable packets back until then.
         let lossy = api.add_channel_with_config(ChannelConfig {
             label: "_lossy".into(),
             ordered: false,
@@ -268,6 +275,8 @@ impl PeerConnection {
         let answer = SdpAnswer::from_sdp_string(sdp)?;
         self.rtc.sdp_api().accept_answer(pending, answer)?;
         self.described.answer = sdp.to_owned();
+        // From here on the server uses the new session. Until the answer, packets went over the old path, and
+        // its sockets were needed.
         self.candidates.begin_restart(locals, self.path.is_found());
         self.path.handle_searching();
         match locals {
@@ -294,8 +303,11 @@ impl PeerConnection {
         self.send_held();
         let until = self.wakes_at(until).into();
         tokio::select! {
+            // Datagrams before the alarm: a task that runs late must read what arrived in time before it
+            // judges the path.
             biased;
             readable = self.sockets.readable() => Some(readable),
+            // One alarm for all deadlines: registering an earlier one with tokio wakes a thread.
             () = self.alarm.wait_until(Some(until)) => None,
         }
     }
@@ -386,6 +398,7 @@ impl PeerConnection {
             Some(batch) if batch.path == path => batch.at,
             _ => Instant::now(),
         };
+        // Before ICE sees it, which does not know the STUN server and would reject its response.
         if let Some(mapped) = self.sockets.stun_client.hear(local, datagram) {
             self.end_batch()?;
             return self.handle_reflexive(mapped, local);
@@ -491,6 +504,8 @@ impl PeerConnection {
                     return Ok(());
                 }
                 Output::Transmit(transmit) => {
+                    // str0m reports its selected path only once in `CHOICE`. A datagram with data shows it at
+                    // once.
                     if is_data(&transmit.contents) {
                         self.handle_used(transmit.source, transmit.destination);
                     }
@@ -530,7 +545,9 @@ impl PeerConnection {
             Event::ChannelData(data) if data.id == self.lossy => {
                 self.messages.push_back((Lane::Lossy, data.data));
             }
+            // Neither end closes a channel of a connection that goes on.
             Event::ChannelClose(_) => self.lose("the server closed a data channel"),
+            // Also if the SCTP association is lost, after which str0m closes the connection.
             Event::Closed => self.lose("the server closed the peer connection"),
             _ => {}
         }
@@ -570,6 +587,8 @@ impl PeerConnection {
 
     /// Returns false if there is no room for a message of this size now.
     pub(crate) fn has_room(&mut self, lane: Lane, size: usize) -> bool {
+        // str0m has one budget for both channels. A reliable one that used all of it would block the lossy
+        // channel, which exists for exactly that moment.
         lane == Lane::Lossy || self.unacknowledged() + size <= BUDGET - LOSSY_RESERVE
     }
 
@@ -584,6 +603,8 @@ impl PeerConnection {
             Lane::Lossy => self.lossy,
         };
         if lane == Lane::Lossy && self.lossy_bytes() == 0 {
+            // Counted from the first packet of several, so it is never too late: `begin_batch` only lets the
+            // time pass once too often.
             self.lossy_expires = self.stack_time + Duration::from_millis(LOSSY_LIFETIME.into());
         }
         let Some(mut channel) = self.rtc.channel(id) else { return Ok(false) };

@@ -77,6 +77,8 @@ impl Sockets {
             Some(_) => return Ok(None),
             None => route_to(remote)?,
         };
+        // One socket for each local address: ICE pairs it with every remote address, and each further pair
+        // costs checks.
         if self.udp.len() >= MAX_UDP || self.udp.iter().any(|udp| udp.local.ip() == ip) {
             return Ok(None);
         }
@@ -90,6 +92,8 @@ impl Sockets {
     /// Returns whether this machine has lost the local address of the path in use, while another address has a route to
     /// the server. If no path is in use, returns whether all local addresses are lost.
     pub(crate) fn have_moved(&self, used: Option<SocketAddr>, remotes: &[SocketAddr]) -> bool {
+        // Binding works only for an address that this machine has. It sends nothing and needs no list of
+        // interfaces.
         let stays = |local: IpAddr| std::net::UdpSocket::bind((local, 0)).is_ok();
         let used = used.map(|local| self.relays.reached_from(local).unwrap_or(local).ip());
         let is_gone = match used {

@@ -260,6 +260,7 @@ impl Relays {
     pub(crate) fn failures(&self, waited: Duration) -> Vec<RelayFailure> {
         let failures = self.relays.iter().filter_map(|relay| {
             let error = match &relay.state {
+                // A relay that has said nothing is the likely culprit behind a firewall, so it is named, too.
                 State::Asked => RelayError::Silent(waited),
                 State::Open { denied, .. } => denied.clone()?,
                 State::Failed(error) => error.clone(),
@@ -327,6 +328,7 @@ impl Relay {
 
     /// Returns the relayed address that this one was sent to.
     fn towards(&self, from: SocketAddr) -> Option<SocketAddr> {
+        // An allocation has at most one address of each family, and datagrams do not cross families.
         self.relayed().iter().copied().find(|it| it.is_ipv4() == from.is_ipv4())
     }
 }

@@ -55,6 +55,7 @@ impl Candidates {
     }
 
     pub(super) fn is_full(&self) -> bool {
+        // The early ones count: all of them are taken when the answer arrives.
         self.taken + self.early.len() >= MAX_CANDIDATES
     }
 
@@ -100,6 +101,8 @@ impl PeerConnection {
         let (remote, direct) = (candidate.addr(), !self.relay_only);
         match (candidate.proto(), candidate.tcptype()) {
             (Protocol::Udp, _) if self.udp || self.sockets.relays.is_asked() => {
+                // For every candidate, also where a direct path may work: a relay drops the packets of
+                // addresses without a permission, and ICE checks both at once.
                 self.sockets.relays.permit(remote);
                 if direct && self.udp {
                     self.open_udp_towards(remote);

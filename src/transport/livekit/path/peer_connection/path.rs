@@ -39,6 +39,8 @@ impl Path {
 
     /// Handles that ICE has found a path: the server has answered on it.
     pub(super) fn handle_connected(&mut self, now: Instant) {
+        // `Completed` follows `Connected` on the same path. As news it would count as a packet, and hide a
+        // dead path.
         if !self.is_settled {
             (self.is_found, self.is_settled, self.heard) = (true, true, now);
         }

@@ -127,6 +127,8 @@ impl Allocation {
         match &self.peers[at] {
             Peer { denied: true, .. } => None,
             Peer { bound: true, .. } => frame::write_channel(channel(at), datagram),
+            // A channel saves 32 bytes a datagram over IPv4, but packets do not wait for it: ICE's first
+            // checks are among them.
             _ => Some(
                 Writer::new(Class::Indication, Method::Send, self.ids.next())
                     .address(attribute::XOR_PEER_ADDRESS, to)
@@ -156,6 +158,7 @@ impl Allocation {
                 let from = message.address(attribute::XOR_PEER_ADDRESS);
                 let datagram = message.get(attribute::DATA);
                 if let (Some(from), Some(datagram)) = (from, datagram)
+                    // By address without port, as permissions are (RFC 8656, section 9).
                     && self.peers.iter().any(|peer| peer.address.ip() == from.ip() && !peer.denied)
                 {
                     return Some((from, datagram));
@@ -175,9 +178,11 @@ impl Allocation {
                 return self.fail(RelayError::Closed("the allocation was not renewed".into()));
             }
             if renew_at.is_some_and(|at| now >= at) {
+                // The response sets the next time. Until then the same deadline would be due again and again.
                 self.stage = Stage::Open { renew_at: None, ends_at };
                 self.request(now, Purpose::Refresh, 0);
             }
+            // Permissions end on their own, also if the allocation is refreshed.
             for at in 0..self.peers.len() {
                 if self.peers[at].renew_at.is_some_and(|due| now >= due) {
                     self.renew(now, at);
@@ -253,6 +258,8 @@ impl Allocation {
             // The least recently used one is replaced. Its channel stays reserved for a while.
             let (at, _) = self.peers.iter().enumerate().min_by_key(|(_, peer)| peer.used)?;
             self.peers[at] = Peer::new(now, address, true);
+            // Requests name a peer by its place. The response to one for the old peer would be taken as one
+            // for the new.
             self.requests.retain(|it| ![Purpose::Bind(at), Purpose::Permit(at)].contains(&it.purpose));
             at
         };
@@ -266,6 +273,8 @@ impl Allocation {
     fn renew(&mut self, now: Instant, at: usize) {
         self.peers[at].renew_at = None;
         let is_v4 = self.peers[at].address.is_ipv4();
+        // A relay without an address of this family would refuse, which would be reported as an address that
+        // it denies.
         if !self.relayed.iter().any(|it| it.is_ipv4() == is_v4) {
             return;
         }

@@ -92,6 +92,7 @@ async fn connect(
         socket.bind(SocketAddr::new(ip, 0)).map_err(unreachable)?;
     }
     let stream = socket.connect(remote).await.map_err(unreachable)?;
+    // The stream carries datagrams: none may wait for the next.
     stream.set_nodelay(true).map_err(unreachable)?;
     let local = stream.local_addr().map_err(unreachable)?;
     let stream: Box<dyn Stream> = if url.kind == Kind::TurnTls {
@@ -125,6 +126,8 @@ impl Reader {
     /// # Cancel safety
     /// A dropped future loses nothing.
     pub(super) async fn read(&mut self, buffer: &mut BytesMut) -> io::Result<()> {
+        // A datagram that does not fit the buffer is cut off, so there is room for the largest before the
+        // socket is read.
         buffer.reserve(READ);
         match self {
             Self::Udp(socket) => {
@@ -202,6 +205,7 @@ impl Writer {
                     return Err(io::ErrorKind::WriteZero.into());
                 }
             }
+            // TLS keeps encrypted bytes that the socket did not take, and only a flush writes them.
             half.flush().await?;
             *unflushed = false;
         }

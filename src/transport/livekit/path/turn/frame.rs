@@ -25,6 +25,7 @@ pub(super) fn split(buffer: &mut BytesMut) -> Result<Option<BytesMut>, Broken> {
         (length, padded(length))
     } else {
         if buffer.len() < stun::HEAD {
+            // Neither a message nor a channel, so there is no length to skip it by.
             return if first < 0x4000 { Ok(None) } else { Err(Broken) };
         }
         let length = stun::length(buffer).ok_or(Broken)?;

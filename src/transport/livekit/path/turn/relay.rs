@@ -107,6 +107,7 @@ pub(super) async fn try_each(
         let error = match noting(opening, commands, &mut peers).await? {
             Err(error) => error,
             Ok(connection) => {
+                // The last address has the whole time of its request: there is nothing better to do with it.
                 let patience = (at + 1 < addresses.len()).then_some(patience);
                 match carry(connection, place, patience, &mut peers, commands, reports).await {
                     Carried::Unwanted => return None,
@@ -174,6 +175,8 @@ async fn carry(
     }
     let is_stream = reader.is_stream();
     let mut relay = Allocation::new(now, is_stream, place.credentials.clone(), Ids::new(seed));
+    // Collected while the connection opened. The server's candidates come only once, so none of them may be
+    // lost to a relay that is slow.
     for peer in peers.iter() {
         relay.permit(now, *peer);
     }

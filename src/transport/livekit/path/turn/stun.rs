@@ -145,6 +145,7 @@ impl<'a> Message<'a> {
         const WORDS: usize = 64;
         let value = self.get(attribute::ERROR_CODE)?;
         let [_, _, class, number] = array(value, 0)?;
+        // The number is at most 99 by the RFC. A larger one would make a code of another class.
         let code = u16::from(class & 7) * 100 + u16::from(number.min(99));
         let said = String::from_utf8_lossy(&value[4..]);
         Some((code, said.chars().filter(|it| !it.is_control()).take(WORDS).collect()))
@@ -178,6 +179,7 @@ impl<'a> Message<'a> {
             at = start + padded(length);
             Some((name, start, value))
         })
+        // A message with more of them does not end where its last attribute does, and `read` rejects it.
         .take(MAX_ATTRIBUTES)
     }
 }
@@ -185,6 +187,7 @@ impl<'a> Message<'a> {
 /// Returns the length of a message with this start; `None` if it is not a message.
 pub(super) fn length(bytes: &[u8]) -> Option<usize> {
     let length = usize::from(u16::from_be_bytes(array(bytes, 2)?));
+    // The first two bits tell STUN from channel data on the same connection (RFC 8656, section 12).
     let is_stun = bytes[0] < 0x40 && array(bytes, 4) == Some(COOKIE.to_be_bytes()) && length % 4 == 0;
     (is_stun && bytes.len() >= HEAD).then_some(HEAD + length)
 }

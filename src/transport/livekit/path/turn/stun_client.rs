@@ -95,6 +95,8 @@ impl StunClient {
         if (answer.class, answer.method) != (Class::Success, Method::Binding) {
             return None;
         }
+        // Anybody can send to this socket. The random transaction id proves that the response is to this
+        // query.
         let is_its = |it: &Question| it.local == local && it.transaction == answer.transaction();
         let at = self.open.iter().position(is_its)?;
         let mapped = answer.address(attribute::XOR_MAPPED_ADDRESS)?;

@@ -69,6 +69,7 @@ fn host_and_port(place: &str) -> Option<(&str, Option<&str>)> {
         };
     }
     let (host, port) = place.split_once(':').map_or((place, None), |(host, port)| (host, Some(port)));
+    // The name is logged and resolved, so nothing but a name may be in it.
     let is_name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
     (is_name && (1..=MAX_HOST).contains(&host.len())).then_some((host, port))
 }

@@ -78,6 +78,7 @@ impl Allocation {
     }
 
     fn keep(&mut self, now: Instant, lifetime: Duration) {
+        // A minute is enough for several attempts. A short allocation is renewed at half its time.
         let wait = lifetime.saturating_sub(RENEW_BEFORE).max(lifetime / 2).max(MIN_RENEWAL);
         self.stage = Stage::Open { renew_at: Some(now + wait), ends_at: now + lifetime.max(MIN_RENEWAL * 2) };
     }
@@ -90,6 +91,8 @@ impl Allocation {
         code: u16,
         words: String,
     ) {
+        // The first request is sent without credentials, because only the refusal tells realm and nonce. A
+        // second 401 means that they are wrong.
         let asks_who = code == 401 && self.session.is_none() && request.purpose == Purpose::Allocate;
         let is_stale = code == 438 && request.stale < MAX_STALE;
         if asks_who || is_stale {
@@ -122,7 +125,10 @@ impl Allocation {
         match purpose {
             Purpose::Allocate => self.fail(RelayError::refused(code, words)),
             Purpose::Refresh if code == MISMATCH => self.fail(RelayError::refused(code, words)),
+            // Other refusals may pass, and the allocation lives until `ends_at`.
             Purpose::Refresh => self.retry_refresh(now),
+            // Some relays have no channels left, or none for this peer. Then a permission still lets
+            // datagrams through, one by one.
             Purpose::Bind(at) if ![FORBIDDEN, FAMILY, MISMATCH].contains(&code) => {
                 (self.peers[at].no_channel, self.peers[at].bound) = (true, false);
                 self.renew(now, at);

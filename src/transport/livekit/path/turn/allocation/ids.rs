@@ -17,6 +17,7 @@ impl Ids {
 
     pub(in super::super) fn next(&mut self) -> Transaction {
         self.count += 1;
+        // Hashed, because responses are matched by these ids alone until the relay's key is known.
         let digest = Sha256::new().chain_update(self.seed).chain_update(self.count.to_be_bytes()).finalize();
         let mut id = Transaction::default();
         let length = id.len();

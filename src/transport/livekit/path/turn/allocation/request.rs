@@ -64,6 +64,7 @@ impl Request {
             return Retry::GiveUp;
         }
         if reliable {
+            // So that `due` does not wake the task for a retransmission that is not made.
             self.again_at = self.ends_at;
         }
         if now < self.again_at {
