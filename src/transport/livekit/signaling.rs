@@ -122,6 +122,8 @@ impl Signal {
             let is_opening = matches!(self.attempt, Some(Attempt::Opening { .. }));
             tokio::select! {
                 biased;
+                // First, so that what the old connection delivered is reported before the outcome of the
+                // attempt.
                 event = self.link.next(), if !self.is_lost && !is_opening => {
                     if let Some(event) = self.handle(event) {
                         return event;
@@ -157,6 +159,8 @@ impl Signal {
     fn handle(&mut self, event: Option<ServerEvent>) -> Option<ServerEvent> {
         match event {
             Some(ServerEvent::Token(token)) => {
+                // The server refreshes tokens every few minutes. The one of the join may have expired when
+                // signaling is resumed.
                 self.token.clone_from(&token);
                 Some(ServerEvent::Token(token))
             }
@@ -221,6 +225,7 @@ impl Signal {
     /// Queues a message behind the earlier ones. On a lost connection, or one that is being opened, it is dropped; the
     /// caller sends it again after the resume.
     pub(crate) fn send(&self, message: signal_request::Message) {
+        // On the new connection it would be sent before the state with which a resume begins.
         if self.attempt.is_none() {
             self.link.send(message);
         }

@@ -50,6 +50,7 @@ pub(super) async fn step(attempt: &mut Option<Attempt>) -> Step {
             let _ = closed.await;
             Step::Closed
         }
+        // Until a fixed time: this future is dropped and made again with each event that its caller handles.
         Some(Attempt::Opening { response, limit, until }) => match time::timeout_at(*until, response).await {
             Err(_) => Step::TimedOut(NotResumed::Again(format!("no answer within {limit:?}"))),
             Ok(answer) => Step::Answered(match answer {
@@ -66,6 +67,7 @@ fn not_resumed(failure: DialFailure) -> NotResumed {
     match failure {
         DialFailure::Refused(leave) => match server_leave(&leave) {
             ServerEvent::Leave(end) => NotResumed::Over(end),
+            // A leave request with the action to resume: this connection was refused, not the participant.
             _ => NotResumed::Again("the server asks to try again".into()),
         },
         DialFailure::Status(status, _) if !is_passing(status) => refused_to_resume(status),

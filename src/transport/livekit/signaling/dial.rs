@@ -40,6 +40,7 @@ pub(crate) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     })
     .await?;
     let stream = dial(&addresses, TcpStream::connect).await?;
+    // Keepalives and candidates are small and must not wait for the acknowledgement of what was sent before.
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -99,6 +100,7 @@ where
         let has_room = !matches!(cap, Cap::Wait(most) if dials.len() >= most);
         tokio::select! {
             biased;
+            // First, so that a connection that has just opened is used before another attempt starts.
             Some(done) = dials.join_next() => match done {
                 Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(why)) => error = why,
@@ -111,6 +113,8 @@ where
                     round = addresses.iter();
                 }
                 if let Some(address) = round.next() {
+                    // In tasks, so that the attempts advance while this waits. Dropping the set ends those
+                    // that were not first.
                     let handle = dials.spawn(connect(*address));
                     if let Cap::GiveUpOldest(most) = cap {
                         handles.push_back(handle);

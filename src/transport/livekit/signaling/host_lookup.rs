@@ -23,6 +23,8 @@ async fn leads_here_by(
     match host {
         Host::Domain(name) if !is_certainly_local(host) => {
             let found = time::timeout(LOOKUP, look_up(name)).await;
+            // All of them: a connection may use any, and one that leads elsewhere is enough for the token to
+            // leave this machine.
             matches!(found, Ok(Ok(found)) if !found.is_empty() && found.iter().all(|it| is_own(it.ip())))
         }
         other => is_certainly_local(other),

@@ -141,6 +141,7 @@ async fn run(
     mut ended: Ending,
 ) {
     let opened = tokio::select! {
+        // A join that was dropped must not complete because its socket opened at the same moment.
         biased;
         () = ended.wait_without_connection() => return,
         opened = open(&request) => opened,
@@ -154,6 +155,8 @@ async fn run(
     };
     // A caller that no longer waits for the answer has dropped the link, too, and the task leaves.
     let _ = answer.send(Ok(accepted));
+    // The owner's wish counts before what the server sends: a hung-up connection must not deliver another
+    // event.
     let how = tokio::select! {
         biased;
         how = ended.wait() => how,
@@ -172,6 +175,8 @@ async fn open(request: &Request) -> Result<(OpenLink, Accepted), DialFailure> {
     let dial = async |url| websocket::open(&url, &request.token, &request.roots, request.connect_limit).await;
     let mut is_old = false;
     let socket = match (dial(request.endpoint()).await, &request.purpose) {
+        // Old servers have no `/rtc/v1`. They are asked at the old endpoint, because only a join response
+        // tells their version.
         (Err(DialFailure::Status(404, _)), Purpose::Join(_)) => {
             is_old = true;
             dial(request.old_endpoint()).await?

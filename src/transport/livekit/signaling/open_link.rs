@@ -113,6 +113,7 @@ impl OpenLink {
                         Ok(incoming) => incoming,
                         Err(error) => return error.to_string(),
                     };
+                    // Any frame counts and not only a pong, as in LiveKit's own clients.
                     silence.as_mut().reset(time::Instant::now() + timeout);
                     match incoming {
                         Incoming::Binary(frame) => {
@@ -165,6 +166,7 @@ impl OpenLink {
                 reason: DisconnectReason::ClientInitiated.into(),
                 ..Default::default()
             };
+            // Without it the server would wait for a resume, and the others would see the participant stay.
             let _ = self.put(signal_request::Message::Leave(leave));
         }
         let _ = self.writer.close(Some(NORMAL));

@@ -23,6 +23,7 @@ pub enum TokenRefusal {
 impl TokenRefusal {
     /// Determines the reason from the response body. The body repeats the token, so no part of it is kept.
     pub fn read(body: &str) -> Self {
+        // The last one: the token before it is the caller's text and may contain anything.
         let words = body.rsplit_once("error: ").map_or(body, |(_, words)| words).to_ascii_lowercase();
         let says = |any: &[&str]| any.iter().any(|word| words.contains(word));
         if says(&["invalid api key"]) {

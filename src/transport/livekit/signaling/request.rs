@@ -69,6 +69,7 @@ impl Request {
     fn join_request(&self) -> JoinRequest {
         let request = JoinRequest {
             client_info: Some(client_info()),
+            // Tracks would need media sections in the offer, which has only one for data.
             connection_settings: Some(ConnectionSettings { auto_subscribe: false, ..Default::default() }),
             ..Default::default()
         };

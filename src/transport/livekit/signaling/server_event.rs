@@ -78,6 +78,8 @@ pub(super) fn server_leave(leave: &LeaveRequest) -> ServerEvent {
 /// Converts a disconnect reason. Intentional reasons are final; connection failures are losses, which are followed by a
 /// rejoin. `JOIN_FAILURE` (sent when the server's message bus fails) and `UNKNOWN_REASON` are losses, too.
 pub(super) fn end(leave: &LeaveRequest) -> End {
+    // The reason counts more than the action: a participant that was removed must not rejoin, and a loss that
+    // the server reports must not end one.
     let disconnect = leave.action() == leave_request::Action::Disconnect;
     End::Closed(match leave.reason() {
         DisconnectReason::DuplicateIdentity => CloseReason::DuplicateIdentity,

@@ -25,6 +25,8 @@ pub(crate) async fn config(
     if roots.is_empty() {
         return Err("this system has no root certificates (package `ca-certificates`)".into());
     }
+    // `ClientConfig::builder` would panic in a program whose dependencies enable two providers and install
+    // none.
     let provider =
         CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()));
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

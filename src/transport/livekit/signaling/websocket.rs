@@ -153,6 +153,7 @@ async fn open_without_limit(
     if url.scheme() == "wss" {
         stream = encrypt(&host, stream, roots).await?;
     }
+    // Inside TLS, because the request contains the token. Of a `wss` connection, a proxy sees only `CONNECT`.
     let early = upgrade::upgrade(&mut stream, url, token).await?;
     Ok(Socket::new(stream, early))
 }
@@ -167,6 +168,7 @@ async fn through(
     tracing::debug!(%proxy, "the signaling goes through a proxy");
     let limit = limit * 4 / 5;
     let opened = async {
+        // The proxy resolves the server's name, which may be unknown outside of its network.
         let tcp = reach(&proxy.host(), proxy.port()).await.map_err(|error| proxy.failed(error))?;
         let mut stream: Box<dyn Stream> = Box::new(tcp);
         if proxy.is_tls() {

@@ -177,6 +177,8 @@ impl Token {
         if let Some(role) = self.role.filter(|_| self.update_own_metadata) {
             return Err(TokenError::ChangeableRole { role });
         }
+        // Set as an attribute, a role could be combined with the grant to change it, which the check above
+        // refuses.
         if self.attributes.iter().any(|(key, _)| key == ROLE_ATTRIBUTE) {
             return Err(TokenError::RoleAttribute);
         }
@@ -184,6 +186,8 @@ impl Token {
         let grants = VideoGrants {
             room_join: true,
             room: self.room,
+            // Both are written, because LiveKit takes a missing `canPublishData` for the value of
+            // `canPublish`.
             can_publish: Some(false),
             can_publish_data: Some(self.publish_data),
             can_update_own_metadata: Some(self.update_own_metadata),

@@ -17,6 +17,7 @@ pub(crate) fn has_the_form_of_a_token(text: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_'))
     };
+    // This also keeps line breaks, and so further headers, out of the request that carries the token.
     text.split('.').count() == 3 && text.split('.').all(is_part)
 }
 
@@ -50,6 +51,7 @@ impl TokenSource {
     /// this future: a panic, even in its error's text, costs one attempt and not the participant.
     pub(crate) async fn ask(&self) -> Result<String, String> {
         let source = self.0.clone();
+        // A set ends its task when it is dropped. A plain task would go on after the attempt was given up.
         let mut asked = JoinSet::new();
         asked.spawn(async move { source().await.map_err(|error| error.to_string()) });
         match asked.join_next().await {

@@ -104,6 +104,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         if first & RESERVED != 0 {
             return Err(broken("a frame uses an extension that was not negotiated"));
         }
+        // A client must fail the connection then (RFC 6455, section 5.1).
         if second & MASKED != 0 {
             return Err(broken("a frame from the server is masked"));
         }
@@ -154,6 +155,7 @@ impl<S: AsyncRead + Unpin> Reader<S> {
         let (is_binary, mut message) =
             self.message.take().unwrap_or_else(|| (header.opcode == BINARY, Vec::new()));
         message.extend_from_slice(payload);
+        // Control frames may come between the parts of a message, so the parts are kept apart from them.
         if !header.is_last {
             self.message = Some((is_binary, message));
             return Ok(None);
@@ -229,6 +231,8 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
                 return Err(io::ErrorKind::WriteZero.into());
             }
         }
+        // TLS keeps encrypted bytes that the socket did not take. Only a flush writes them, so `is_flushed`
+        // is more than an empty `out`.
         self.stream.flush().await?;
         self.is_flushed = true;
         Ok(())
@@ -239,6 +243,8 @@ impl<S: AsyncWrite + Unpin> Writer<S> {
             return Err(io::Error::new(io::ErrorKind::NotConnected, "the connection is closed"));
         }
         let mut mask = [0; 4];
+        // Unpredictable, so that nobody who chooses a payload chooses the bytes that a proxy in between sees
+        // (RFC 6455, section 10.3).
         getrandom::fill(&mut mask).map_err(io::Error::other)?;
         put(&mut self.out, opcode, payload, mask);
         self.is_flushed = false;

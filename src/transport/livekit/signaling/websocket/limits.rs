@@ -121,6 +121,7 @@ fn is_complete(message: &Message) -> bool {
     let Message::Join(join) = message else { return false };
     let who = join.participant.as_ref();
     let is_named = who.is_some_and(|who| !who.sid.is_empty() && !who.identity.is_empty());
+    // LiveKit's servers set all of these. Without a sid nothing could be resumed or sent under it.
     join.ping_interval > 0 && join.ping_timeout > 0 && is_named
 }
 

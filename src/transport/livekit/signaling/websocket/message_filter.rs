@@ -175,6 +175,7 @@ fn message(bytes: &[u8], fields: Fields, left: &mut Left) -> Option<Vec<u8>> {
             }
             (Each(most, inner), Value::Bytes(bytes)) if counts[at] <= *most && left.messages > 0 => {
                 left.messages -= 1;
+                // The recursion is as deep as the rules, not as the frame: unknown fields are not entered.
                 bytes_field(&mut out, number, &message(bytes, inner, left)?);
             }
             (Attribute(most, size, inner), Value::Bytes(bytes)) if counts[at] <= *most => {
@@ -186,6 +187,7 @@ fn message(bytes: &[u8], fields: Fields, left: &mut Left) -> Option<Vec<u8>> {
                 } else {
                     continue;
                 }
+                // Measured after the filter, which removes texts that are too long.
                 let written = message(bytes, inner, left)?;
                 if written.len() <= size - sizes[at] {
                     sizes[at] += written.len();

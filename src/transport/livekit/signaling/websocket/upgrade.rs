@@ -97,6 +97,7 @@ fn redirect_to(url: &Url, head: &[u8]) -> String {
 /// Returns a server's short reason as one line, and nothing of a page or of a text that may repeat the token.
 fn words(body: &str) -> String {
     let body = body.trim();
+    // `eyJ` is how every JWT begins, and LiveKit repeats a refused token in its response.
     let is_words = body.len() <= MAX_WORDS && !body.starts_with(['<', '{', '[']) && !body.contains("eyJ");
     if !is_words || body.is_empty() {
         return String::new();
@@ -110,6 +111,7 @@ fn request(url: &Url, token: &str, key: &str) -> Result<String, DialFailure> {
     let host = url.host_str().unwrap_or_default();
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
+    // A line break would end the header and begin another.
     if token.chars().any(char::is_control) {
         return Err(DialFailure::unreachable("the request could not be written"));
     }
@@ -140,6 +142,8 @@ fn answered(read: &[u8], key: &str) -> Result<Option<usize>, DialFailure> {
     };
     let upgrades = value("connection").split(',').any(|it| it.trim().eq_ignore_ascii_case("upgrade"))
         && value("upgrade").eq_ignore_ascii_case("websocket")
+        // Shows that a WebSocket server has read this very request, and no cache or other service has
+        // answered (RFC 6455, section 4.1).
         && value("sec-websocket-accept") == accept_key(key);
     if upgrades {
         Ok(Some(size))

@@ -66,6 +66,7 @@ impl TokenClaims {
 
     /// Returns the token's role or kind if it contradicts the wanted role. A token with neither does not contradict it.
     pub fn conflict(&self, wanted: Role) -> Option<Bearer> {
+        // Before the kind, which would hide a mistyped role that others do not accept.
         if let Some(unknown) = &self.unknown_role {
             return Some(Bearer::UnknownRole(unknown.clone()));
         }
