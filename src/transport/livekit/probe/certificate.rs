@@ -47,6 +47,7 @@ fn seconds(tag: u8, time: &str) -> Option<i64> {
     let (year, rest) = match (tag, digits.len()) {
         (UTC_TIME, 12) => {
             let year = digits[..2].parse::<i64>().ok()?;
+            // The pivot of RFC 5280, section 4.1.2.5.1.
             (if year < 50 { 2000 + year } else { 1900 + year }, &digits[2..])
         }
         (GENERALIZED_TIME, 14) => (digits[..4].parse().ok()?, &digits[4..]),

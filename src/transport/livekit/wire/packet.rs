@@ -73,6 +73,7 @@ pub(crate) const MAX_ENCODED: usize = 64_000;
 /// A packet in LiveKit's format. The number of a reliable packet is set when it is written.
 pub(crate) fn outgoing(packet: Packet, sid: &Sid) -> DataPacket {
     DataPacket {
+        // Without the identity: the server writes both, and an identity here would only be overwritten.
         participant_sid: sid.to_string(),
         destination_identities: packet.to.iter().map(ToString::to_string).collect(),
         value: Some(Value::User(UserPacket {
@@ -116,6 +117,8 @@ pub(crate) fn incoming(lane: Lane, bytes: Bytes) -> Result<Heard, Skipped> {
     let packet = DataPacket::decode(bytes).map_err(|_| Skipped::Malformed)?;
     let user = match packet.value {
         Some(Value::User(user)) => user,
+        // LiveKit's streams are reliable and in order. Parts on `_lossy` would come in any order, and could
+        // break a stream of the same id.
         Some(value) if lane == Lane::Reliable => {
             let part = stream::read(value, size).ok_or(Skipped::OtherKind)?;
             let sid = Sid::from(packet.participant_sid);
@@ -127,6 +130,7 @@ pub(crate) fn incoming(lane: Lane, bytes: Bytes) -> Result<Heard, Skipped> {
         _ => return Err(Skipped::OtherKind),
     };
     let (user_identity, user_sid) = (user.participant_identity, user.participant_sid);
+    // The packet's fields first: newer servers set both, and the user packet's are the deprecated ones.
     let either = |first: String, second: String| if first.is_empty() { second } else { first };
     let sid = Sid::from(either(packet.participant_sid, user_sid));
     let from = Peer::disclosed(either(packet.participant_identity, user_identity), sid.clone());

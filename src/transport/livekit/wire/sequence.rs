@@ -79,6 +79,7 @@ impl Outgoing {
         while let Some(first) = self.on_way.front()
             && self.on_way_bytes - first.len() >= bytes
         {
+            // Whole packets only: one whose last bytes are missing is not readable at the server.
             self.on_way_bytes -= first.len();
             if let Some(Written::New(number, packet)) = self.on_way.pop_front() {
                 self.delivered_bytes += packet.len();
@@ -114,10 +115,14 @@ struct Heard {
 impl Incoming {
     /// Returns whether a reliable packet is new. One without a number or without a sid always is.
     pub(crate) fn accept(&mut self, now: Instant, sid: &str, sequence: u32) -> bool {
+        // Packets of LiveKit's server API and of old clients have no number, so nothing can tell their
+        // repetitions.
         if sequence == 0 || sid.is_empty() {
             return true;
         }
         if let Some(heard) = self.heard.get_mut(sid) {
+            // As LiveKit's SDKs do. The server delivers a packet again only within a resume, which is over by
+            // then.
             let fresh = sequence > heard.last || now.duration_since(heard.at) > TTL;
             if fresh {
                 *heard = Heard { last: sequence, at: now };

@@ -41,6 +41,7 @@ impl Outflow {
     /// Returns a part of the largest possible size: a full chunk.
     pub(crate) fn largest(&self) -> DataPacket {
         let id = self.parts.id().clone();
+        // Integers are written in as few bytes as they need, so the largest index makes the largest chunk.
         self.packet(StreamPart::Chunk { id, index: u64::MAX, bytes: vec![0; STREAM_CHUNK].into() })
     }
 
