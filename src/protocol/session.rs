@@ -1,4 +1,5 @@
-//! The protocol's state machine. It contains no sockets, no clock and no randomness. [`Session`] describes the event loop.
+//! Implements the protocol's state machine. It contains no sockets, no clock and no randomness. [`Session`]
+//! describes the event loop.
 
 mod call_log;
 mod codec;
@@ -458,7 +459,7 @@ impl Session {
         }
     }
 
-    /// Leaves the room: sends a goodbye to every peer that completed the handshake, settles open calls as closed and
+    /// Leaves the room: sends a goodbye to every peer that may know this one, settles open calls as closed and
     /// stops jobs.
     ///
     /// [`poll_output`](Session::poll_output) still returns the last packets. Later inputs have no effect.

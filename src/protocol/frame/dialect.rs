@@ -1,5 +1,5 @@
-//! Old and foreign spellings of fields (`wire.md`, section 7): which value counts if a field has several names, and
-//! which values count as absent.
+//! Resolves old and foreign spellings of fields (`wire.md`, section 7): which value counts if a field has
+//! several names, and which values count as absent.
 
 use bytes::Bytes;
 

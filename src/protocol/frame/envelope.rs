@@ -1,4 +1,4 @@
-//! The envelope: five fields, read in place.
+//! Reads the five fields of the envelope in place.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Canonical JSON of frames (`wire.md`, section 9), for display and as input of `frame encode`.
+//! Converts frames to and from canonical JSON (`wire.md`, section 9), for display and as input of `frame
+//! encode`.
 
 use bytes::Bytes;
 use serde_json::{Map, Number, Value};

@@ -1,4 +1,4 @@
-//! The types of frames.
+//! Defines the types of frames.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! One struct per message type of `wire.md`, section 3, with the dialects already resolved.
+//! Defines one struct per message type of `wire.md`, section 3, with the dialects already resolved.
 //!
 //! Later versions may add fields. Outside this crate a message is made with `new` or `default`, and its fields are then set.
 

@@ -1,4 +1,4 @@
-//! The metadata of an outgoing frame.
+//! Builds the metadata of an outgoing frame.
 
 use bytes::Bytes;
 use serde::Serialize;

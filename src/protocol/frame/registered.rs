@@ -1,4 +1,4 @@
-//! A tool's definition as a registration (type 70) carries it.
+//! Reads and writes a tool's definition as a registration (type 70) carries it.
 
 use std::{collections::BTreeMap, time::Duration};
 

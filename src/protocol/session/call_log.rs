@@ -1,4 +1,4 @@
-//! The log of calls: when each was requested, delivered, started and settled.
+//! Logs calls: when each was requested, delivered, started and settled.
 
 use std::collections::BTreeMap;
 

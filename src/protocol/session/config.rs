@@ -1,4 +1,4 @@
-//! The configuration of a session: rights, timeouts and limits.
+//! Configures a session: rights, timeouts and limits.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! The context of every part of a session: time, configuration, counters, timers, ids and outputs.
+//! Holds the context of every part of a session: time, configuration, counters, timers, ids and outputs.
 
 use std::{
     collections::{BTreeMap, VecDeque},

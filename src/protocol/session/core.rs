@@ -1,4 +1,5 @@
-//! The parts that calls and requests share: the context, the peers, the delivery of frames and the jobs.
+//! Holds the parts that calls and requests share: the context, the peers, the delivery of frames and the
+//! jobs.
 
 use super::{
     codec::{self, Received},

@@ -119,7 +119,7 @@ impl Discloser<'_> {
         self.post(to.to_vec(), meta, message)
     }
 
-    /// The participants in the room that are no observers.
+    /// Returns the participants in the room that are not observers.
     fn others(&self) -> impl Iterator<Item = Identity> {
         self.peers.present().filter(|(_, remote)| !remote.is_observer()).map(|(id, _)| id.clone())
     }

@@ -1,4 +1,4 @@
-//! The outputs of a session: packets, jobs, outcomes and events.
+//! Defines the outputs of a session: packets, jobs, outcomes and events.
 
 use std::{fmt, sync::Arc, time::Duration};
 

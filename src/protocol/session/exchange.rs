@@ -1,4 +1,5 @@
-//! The calls in both directions: what arrives for them, and what happens to them when a peer, a job or a timer changes.
+//! Joins the calls in both directions: decides in which order they learn what arrives, and that a peer, a job
+//! or a timer has changed.
 
 mod lifecycle;
 mod receive;

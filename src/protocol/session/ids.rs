@@ -1,4 +1,4 @@
-//! Random-looking ids. They are derived from the seed, so that a run can be repeated exactly.
+//! Makes random-looking ids. They are derived from the seed, so that a run can be repeated exactly.
 
 use std::{fmt, sync::Arc};
 

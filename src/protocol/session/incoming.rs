@@ -1,4 +1,4 @@
-//! Requests from peers: they are checked, remembered, run and answered. Only a client receives any.
+//! Handles requests from peers: checks, remembers, runs and answers them. Only a client receives any.
 
 mod claims;
 mod observed;

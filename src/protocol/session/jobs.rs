@@ -1,4 +1,4 @@
-//! Jobs: local tools that run for a peer's call or a local call.
+//! Keeps the jobs: local tools that run for a peer's call or a local call.
 
 mod consent;
 

@@ -1,4 +1,4 @@
-//! Keys of what one session holds open.
+//! Defines the keys of what one session holds open.
 
 /// Identifies a call of the local participant within one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

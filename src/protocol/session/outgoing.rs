@@ -1,4 +1,4 @@
-//! Calls of the local participant. Each has exactly one outcome.
+//! Makes the calls of the local participant. Each has exactly one outcome.
 
 mod calls;
 mod fallback;

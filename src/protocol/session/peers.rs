@@ -1,4 +1,5 @@
-//! The remote participants: presence, handshake, registration, roles and the binding of a client to an assistant.
+//! Tracks the remote participants: presence, handshake, registration, roles and the binding of a client to an
+//! assistant.
 
 mod admission;
 mod contact;

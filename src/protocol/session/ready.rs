@@ -1,4 +1,4 @@
-//! Whether a participant is ready for calls.
+//! Defines whether a participant is ready for calls.
 
 use crate::tool::{NotOffered, Tool};
 

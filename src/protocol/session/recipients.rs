@@ -1,4 +1,5 @@
-//! The facts about participants that delivery depends on. [`Peers`](super::peers::Peers) provides them.
+//! Defines the facts about participants that delivery depends on. [`Peers`](super::peers::Peers) provides
+//! them.
 
 use crate::transport::Identity;
 

@@ -1,4 +1,4 @@
-//! The choice among several clients that offer a tool, or among several assistants that a client may bind.
+//! Selects among several clients that offer a tool, or among several assistants that a client may bind.
 
 use std::{
     fmt,

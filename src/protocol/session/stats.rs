@@ -1,4 +1,4 @@
-//! Counters by kind: what a session sent, received and rejected.
+//! Counts by kind what a session sent, received and rejected.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The table of all deadlines.
+//! Keeps the table of all deadlines.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

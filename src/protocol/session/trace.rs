@@ -1,4 +1,4 @@
-//! A call's place in a distributed trace, as sent in `meta` (`wire.md`, section 2).
+//! Writes a call's place in a distributed trace into `meta` (`wire.md`, section 2).
 
 use super::Request;
 use crate::tool::{

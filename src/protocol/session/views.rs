@@ -1,4 +1,5 @@
-//! Views: what an assistant shows to its clients and replaces from time to time (`wire.md`, section 4.15).
+//! Sends and observes views: what an assistant shows to its clients and replaces from time to time
+//! (`wire.md`, section 4.15).
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -40,7 +41,7 @@ struct View {
 }
 
 impl View {
-    /// Whether its place may be used by another view.
+    /// Returns whether its place may be used by another view.
     fn is_free(&self) -> bool {
         self.latest.content.is_nil() && !self.is_due
     }
@@ -199,7 +200,7 @@ fn post(cx: &mut Context, peers: &Peers, delivery: &mut Delivery, mut to: Vec<Id
     }
 }
 
-/// A state whose content is nil ends its view.
+/// Builds the state of a view. One whose content is nil ends the view.
 pub(super) fn update(view: &str, content: &Value, text: Option<String>) -> ViewUpdate {
     // All that clients see is made of what they may get (`wire.md`, section 3.3), so parts for the model
     // alone are removed.

@@ -1,4 +1,4 @@
-//! The unacknowledged frames, one record each.
+//! Keeps one record for each unacknowledged frame.
 //!
 //! A record states the purpose of its frame. Acknowledgements, unsent packets, refused streams and retransmissions find
 //! the record by the frame's stanza or its last packet. Records are kept when the sids change; the sender of a frame

@@ -1,5 +1,5 @@
-//! The fast lane: small frames are sent first on `_lossy` only, and again until they are acknowledged (`wire.md`,
-//! section 5.8).
+//! Runs the fast lane: small frames are sent first on `_lossy` only, and again until they are acknowledged
+//! (`wire.md`, section 5.8).
 //!
 //! [`Delivery::transmit_to`] selects the lane of each frame to one peer. [`Delivery::lane_received`] processes each
 //! received frame, which shows what has been delivered. The state belongs to one pair of sids and ends with it.

@@ -1,4 +1,4 @@
-//! Outgoing large packets, which a driver may still drop (`wire.md`, section 5).
+//! Remembers outgoing large packets, which a driver may still drop (`wire.md`, section 5.6).
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -1,5 +1,5 @@
-//! Whether packets between the local participant and one peer are being lost. As long as they are, each frame of the fast
-//! lane is sent twice (`wire.md`, section 5.8).
+//! Detects whether packets between the local participant and one peer are being lost. As long as they are,
+//! each frame of the fast lane is sent twice (`wire.md`, section 5.8).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::clock::Instant;
 /// How long frames are sent twice after the last sign of a loss.
 const HOLD: Duration = Duration::from_secs(10);
 
-/// What the answer to a frame shows.
+/// The conclusion from the answer to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answered {
     /// The frame was not sent again: round trips are as long as before.

@@ -1,4 +1,4 @@
-//! The round-trip time to a peer, and the timeouts derived from it.
+//! Measures the round-trip time to a peer, and derives timeouts from it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Assembles the frames that arrive as byte streams, by sender and id (`wire.md`, section 5).
+//! Assembles the frames that arrive as byte streams, by sender and id (`wire.md`, section 5.6).
 
 use std::{collections::BTreeMap, sync::Arc};
 

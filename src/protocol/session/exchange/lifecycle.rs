@@ -1,4 +1,4 @@
-//! The lifecycle of peers (join, handshake, replacement, leave) and the end of the session.
+//! Handles the lifecycle of peers (join, handshake, replacement, leave) and the end of the session.
 
 use std::time::Duration;
 

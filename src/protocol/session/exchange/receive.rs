@@ -1,5 +1,5 @@
-//! Handles packets: identifies the sender, checks whether the packet can be handled now, and passes it to the part of
-//! the session that handles it. Also handles packets that were not sent.
+//! Handles packets: identifies the sender, checks whether the packet can be handled now, and passes it to the
+//! part of the session that handles it. It also handles packets that were not sent.
 
 use bytes::Bytes;
 

@@ -1,4 +1,5 @@
-//! Claims (`wire.md`, section 4): a client runs an `either` call only after the assistant grants its claim.
+//! Claims calls (`wire.md`, section 4.8): a client runs an `either` call only after the assistant grants its
+//! claim.
 //!
 //! This is the owner's half. A request whose execution is `either` is claimed by an acknowledgement that has a stanza.
 //! The call starts when that claim is acknowledged with success. The assistant's half is `outgoing/fallback.rs`.

@@ -1,4 +1,4 @@
-//! Calls that the assistant runs itself, as a client observes them.
+//! Observes, at a client, the calls that the assistant runs itself.
 
 use std::collections::VecDeque;
 

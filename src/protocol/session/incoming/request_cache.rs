@@ -1,4 +1,4 @@
-//! The requests of one caller that an owner remembers, so that none runs twice (`wire.md`, section 5.1).
+//! Remembers the requests of one caller at their owner, so that none runs twice (`wire.md`, section 5.1).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use crate::{
     value::Value,
 };
 
-/// Why a request is refused: a code, and a line for the caller.
+/// The reason why a request is refused: a code, and a line for the caller.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
     pub(super) code: ErrorCode,

@@ -1,4 +1,4 @@
-//! Results to callers: sent once, and kept until they are acknowledged.
+//! Sends results to callers once, and keeps them until they are acknowledged.
 
 use super::{Core, Incoming, Purpose, RequestCache, Timer, request_cache::Answer, result_message};
 use crate::{

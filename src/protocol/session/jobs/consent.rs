@@ -1,4 +1,4 @@
-//! The question to a person before a tool runs. The side that runs the tool asks it.
+//! Asks a person before a tool runs. The side that runs the tool asks.
 //!
 //! A job that needs consent waits between its request and [`Output::Execute`]. The session emits [`Output::Ask`], and
 //! the job runs only after [`Session::consent`](crate::Session::consent) has allowed it. A missing answer counts as a

@@ -1,4 +1,4 @@
-//! The open calls and their indexes.
+//! Stores the open calls and their indexes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

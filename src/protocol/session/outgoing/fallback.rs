@@ -1,4 +1,5 @@
-//! `either` tools: a client may run them instead of the assistant, but never both (`wire.md`, section 4).
+//! Runs `either` calls: a client may run them instead of the assistant, but never both (`wire.md`, section
+//! 4.8).
 //!
 //! This is the assistant's half of a claim. The client that offers the tool is sent the call first. It does not start
 //! the tool before its claim is granted, so until then the assistant may withdraw the call and run it itself.
@@ -41,7 +42,7 @@ impl Fallback {
     }
 }
 
-/// What the owner is sent when the local participant runs a call instead.
+/// How the former owner is treated when the local participant runs a call instead.
 enum Instead {
     /// The owner must not start the tool, and is sent a stop.
     Withdrawn,

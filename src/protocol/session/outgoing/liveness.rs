@@ -1,4 +1,4 @@
-//! Pings to the owners of open calls.
+//! Pings the owners of open calls.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Calls that the assistant runs itself. They are broadcast so that the room can follow them (`wire.md`, section 4).
+//! Runs the assistant's own calls, and broadcasts them so that the room can follow (`wire.md`, section 4).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The reasons why no participant runs a call (`wire.md`, section 4).
+//! Explains why no participant runs a call (`wire.md`, section 4.6).
 
 use std::time::Duration;
 

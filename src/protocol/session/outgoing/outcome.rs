@@ -1,4 +1,4 @@
-//! How calls end: by their owner's answer, a timeout, a cancellation or the owner's loss.
+//! Ends calls: by their owner's answer, a timeout, a cancellation or the owner's loss.
 
 use std::time::Duration;
 

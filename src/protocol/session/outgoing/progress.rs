@@ -1,4 +1,4 @@
-//! Progress and acknowledgements from owners, and the retransmission of unacknowledged frames.
+//! Handles progress and acknowledgements from owners, and retransmits unacknowledged frames.
 
 use super::{Call, Core, Counter, Event, Outgoing, Purpose};
 use crate::{

@@ -1,4 +1,5 @@
-//! Calls that another system makes and runs, and the assistant reports to the room (`wire.md`, section 4.14).
+//! Shows calls that another system makes and runs, and that the assistant reports to the room (`wire.md`,
+//! section 4.14).
 
 use super::{Budget, Call, Core, EarlierOwners, Fallback, JobKey, Outgoing, Request, Stage, Window, later};
 use crate::{

@@ -1,4 +1,4 @@
-//! The choice of the participant that runs a call, before the call is sent (`wire.md`, section 4).
+//! Chooses the participant that runs a call, before the call is sent (`wire.md`, section 4.6).
 
 use super::{
     CallKey, Core, Outgoing, Remote, Selected, Timer,

@@ -1,4 +1,4 @@
-//! Settled calls of the local participant, kept as long as frames for them may arrive.
+//! Remembers settled calls of the local participant as long as frames for them may arrive.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

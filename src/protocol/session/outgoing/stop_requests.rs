@@ -1,4 +1,4 @@
-//! A client's requests to its assistant to stop calls (type 10). They are sent again until the assistant acknowledges
+//! Sends a client's requests to its assistant to stop calls (type 10), again until the assistant acknowledges
 //! them.
 
 use std::{collections::VecDeque, time::Duration};

@@ -1,4 +1,4 @@
-//! Stops of calls that have ended without their owner's answer (type 10).
+//! Stops calls that have ended without their owner's answer (type 10).
 
 use super::{
     Core, Counter, Outgoing, Purpose, Remote, Sent, codec,

@@ -1,4 +1,4 @@
-//! Turns: the calls of one answer of the model. A barge-in ends them (`wire.md`, section 5).
+//! Groups the calls of one answer of the model in a turn, which a barge-in ends (`wire.md`, section 5.4).
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,4 +1,4 @@
-//! Admission of a participant whose token names no role (`wire.md`, section 4), and the reasons why others are not
+//! Admits a participant whose token names no role (`wire.md`, section 4.4), and explains why others are not
 //! admitted.
 
 use super::{Context, Delivery, Peers, Received, Remote, remote::Pair};

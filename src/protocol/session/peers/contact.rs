@@ -1,4 +1,4 @@
-//! The state of the handshake with a peer.
+//! Tracks the state of the handshake with a peer.
 
 /// The peer's side of the handshake, under one pair of sids.
 ///

@@ -1,4 +1,4 @@
-//! The handshake: two Configurations in one round trip (`wire.md`, section 6).
+//! Performs the handshake: two Configurations in one round trip (`wire.md`, section 6).
 
 use std::time::Duration;
 
@@ -21,8 +21,9 @@ use crate::{
 /// arrives.
 const GREETINGS: u32 = 5;
 
-/// How long a Configuration is ignored that reports the local one as missing, since the local one may be in transit.
-// Less than the 1 s after which a Configuration is first repeated, so that no repetition is ignored.
+/// How long a Configuration is ignored that reports the local one as missing, since the local one may be in
+/// transit. Less than the 1 s after which a Configuration is first repeated, so that no repetition is
+/// ignored.
 const IN_FLIGHT: Duration = Duration::from_millis(900);
 
 /// The time after which a peer under an unannounced sid is asked for its Configuration again.

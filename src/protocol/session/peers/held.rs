@@ -1,4 +1,4 @@
-//! Frames that arrived before the server announced their senders.
+//! Holds frames that arrived before the server announced their senders.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Registrations (types 70 and 71): the tools that clients offer.
+//! Sends and handles registrations (types 70 and 71): the tools that clients offer.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -1,4 +1,4 @@
-//! One remote participant: its presence, the instance that it showed and the state of its handshake.
+//! Holds the state of one remote participant: its presence, the instance that it showed and its handshake.
 
 use std::{collections::VecDeque, time::Duration};
 

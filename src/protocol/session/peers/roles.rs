@@ -1,4 +1,4 @@
-//! The rights of participants (`wire.md`, section 4), and the binding of a client to an assistant.
+//! Decides the rights of participants (`wire.md`, section 4), and binds a client to an assistant.
 
 use std::time::Duration;
 
@@ -153,7 +153,7 @@ impl Peers {
         delivery.ping(cx, self, bound);
     }
 
-    /// Client: the present participants that have sent a frame and may become its assistant.
+    /// Client: returns the present participants that have sent a frame and may become its assistant.
     fn candidates(&self, cx: &Context) -> Vec<Identity> {
         let has_spoken = |it: &Remote| it.is_here() && it.standing.has_spoken();
         self.remotes

@@ -1,5 +1,5 @@
-//! Tests that the cost of a call does not depend on the number of earlier calls. The cost is counted in comparisons of
-//! ids.
+//! Tests that the cost of a call does not depend on the number of earlier calls. The cost is counted in
+//! comparisons of ids.
 
 use std::time::{Duration, Instant};
 
