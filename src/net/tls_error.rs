@@ -1,4 +1,4 @@
-//! Errors of TLS in words. Those of `rustls` are partly the names of its types.
+//! Describes errors of TLS in words. Those of `rustls` are partly the names of its types.
 
 use std::{error::Error, io};
 

@@ -1,4 +1,4 @@
-//! The certificates that the operating system trusts.
+//! Loads the certificates that the operating system trusts.
 
 use rustls::RootCertStore;
 

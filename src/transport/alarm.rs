@@ -1,4 +1,4 @@
-//! A timer whose deadline changes with almost every packet.
+//! Keeps a timer whose deadline changes with almost every packet.
 //!
 //! Registering a deadline that is earlier than all others wakes the thread that waits for sockets, which costs a system call and
 //! two context switches. So the timer stays registered for the earliest deadline that it was given, and looks at the current

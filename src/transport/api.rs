@@ -1,4 +1,4 @@
-//! The trait that connects a session to a network.
+//! Defines the trait that connects a session to a network.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! What a transport reports.
+//! Defines what a transport reports.
 
 use std::{borrow::Cow, fmt};
 

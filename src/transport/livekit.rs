@@ -1,4 +1,4 @@
-//! A data-only LiveKit participant: no media, and no native WebRTC library.
+//! Joins LiveKit rooms as a data-only participant: no media, and no native WebRTC library.
 //!
 //! One task owns a participant: its signaling (`livekit/signaling.rs`), its peer connection (`str0m`), the sockets below
 //! them. It takes packets from one queue and puts events into another one. Both are bounded: a sender waits when the

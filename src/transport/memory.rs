@@ -1,4 +1,4 @@
-//! A room inside the process, for tests of apps and for demos without a server.
+//! Provides a room inside the process, for tests of apps and for demos without a server.
 //!
 //! It behaves like LiveKit where calls depend on it: packets of a lane keep their order (lossy packets can overtake delayed
 //! reliable ones), an identity that joins again evicts its earlier join, a lost reliable packet arrives late, and a lost

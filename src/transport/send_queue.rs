@@ -1,4 +1,4 @@
-//! The packets that wait to be sent on one connection, in order of priority.
+//! Queues the packets that wait to be sent on one connection, in order of priority.
 //!
 //! A participant has one such queue. Its owner, the driver or a `LiveKitTransport` that is used directly, pushes packets. The transport
 //! takes them when the network has room and reports what became of them. A [`Pump`] does that for transports that only

@@ -1,4 +1,5 @@
-//! The types that a transport and a [`Session`](crate::Session) exchange: participants, packets and their limits.
+//! Defines the types that a transport and a [`Session`](crate::Session) exchange: participants, packets and
+//! their limits.
 //!
 //! They are plain data and need no async runtime.
 

@@ -1,4 +1,4 @@
-//! Errors of joining a LiveKit room. Each message says what failed and what to do.
+//! Defines the errors of joining a LiveKit room. Each message says what failed and what to do.
 
 use std::{error::Error, fmt, io, net::SocketAddr, time::Duration};
 

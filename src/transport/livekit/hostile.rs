@@ -1,5 +1,5 @@
-//! Tests of the signaling against a malicious server: each message causes a typed error or is skipped; nothing hangs,
-//! grows without bound or panics.
+//! Tests the signaling against a malicious server: each message causes a typed error or is skipped; nothing
+//! hangs, grows without bound or panics.
 
 use std::{future::Future, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The way of the packets: the peer connection, its sockets, relays, and the cryptography of DTLS.
+//! Carries the packets: the peer connection, its sockets, relays, and the cryptography of DTLS.
 
 pub(crate) mod crypto;
 pub(crate) mod ice_tcp;

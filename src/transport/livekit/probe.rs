@@ -1,4 +1,4 @@
-//! A probe of a LiveKit server: each step of connecting to it, tried alone.
+//! Probes a LiveKit server: tries each step of connecting to it alone.
 //!
 //! A join reports one error for the whole attempt. A probe takes the same steps one by one (name, TCP, proxy, TLS, HTTP),
 //! with the same proxy and trust settings, and returns what it found at each. `toolbridge doctor` is built on it. What it
@@ -60,7 +60,7 @@ pub use http::{HttpAnswer, HttpFault};
 /// How many addresses of one name are tried.
 const MAX_ADDRESSES: usize = 16;
 
-/// Why a name could not be resolved.
+/// The reason why a name could not be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameFault {
@@ -72,7 +72,7 @@ pub enum NameFault {
     Silent,
 }
 
-/// Why no TCP connection was made.
+/// The reason why no TCP connection was made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFault {
@@ -103,13 +103,14 @@ pub struct Encrypted {
 }
 
 impl Encrypted {
-    /// A connection of this version, with so many certificates, of which the first is valid until `until`.
+    /// Creates the description of a connection of this version, with so many certificates, of which the first
+    /// is valid until `until`.
     pub fn new(version: &'static str, chain: usize, until: Option<i64>) -> Self {
         Self { version, chain, until }
     }
 }
 
-/// Why there is no encrypted connection.
+/// The reason why there is no encrypted connection.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsFault {
@@ -140,13 +141,13 @@ pub enum TlsFault {
 }
 
 impl TlsFault {
-    /// What is wrong and what to do about it, where [`ConnectError`] says the same of a join.
+    /// Returns what is wrong and what to do about it, where [`ConnectError`] says the same of a join.
     pub fn explanation(&self) -> Option<[&'static str; 2]> {
         matches!(self, Self::NotTls).then_some(NO_TLS)
     }
 }
 
-/// Why a further connection to a server that was reached before could not be made.
+/// The reason why another connection to a server that was reached before failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteFault {
@@ -161,7 +162,7 @@ pub enum RouteFault {
     Trust(String),
 }
 
-/// Anything that bytes go through.
+/// A connection: TCP, TLS, or either through a proxy.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -172,7 +173,7 @@ pub struct Probe {
     proxy: Option<Proxy>,
     fault: Option<RouteFault>,
     address: Option<SocketAddr>,
-    /// Trusted roots; none where nothing is encrypted.
+    /// The trusted roots. `None` if nothing is encrypted.
     trust: Option<Arc<ClientConfig>>,
     limit: Duration,
 }
@@ -187,8 +188,8 @@ impl fmt::Debug for Probe {
 }
 
 impl Probe {
-    /// A probe of the server at this address. It uses the proxy that the environment names and the root certificates of
-    /// the options, as a join does. Each step takes at most `limit`.
+    /// Creates a probe of the server at this address. It uses the proxy that the environment names and the
+    /// root certificates of the options, as a join does. Each step takes at most `limit`.
     ///
     /// # Errors
     /// [`ConnectError::Url`] if the address is not one of a LiveKit server.
@@ -215,17 +216,17 @@ impl Probe {
         Ok(Self { url, proxy, fault, address: None, trust, limit })
     }
 
-    /// The server's address.
+    /// Returns the server's address.
     pub fn url(&self) -> &str {
         self.url.as_str()
     }
 
-    /// The server's host.
+    /// Returns the server's host.
     pub fn host(&self) -> String {
         self.server().to_string()
     }
 
-    /// Host, port and environment variable of the proxy, if one is used.
+    /// Returns host, port and environment variable of the proxy, if one is used.
     pub fn proxy(&self) -> Option<String> {
         self.proxy.as_ref().map(ToString::to_string)
     }
@@ -235,7 +236,8 @@ impl Probe {
         is_encrypted(&self.url)
     }
 
-    /// The host that is connected to first, the proxy's or the server's, and whether it is an address already.
+    /// Returns the host that is connected to first, the proxy's or the server's, and whether it is an address
+    /// already.
     pub fn first_host(&self) -> (String, bool) {
         let (host, _) = self.first();
         (host.to_string(), !matches!(host, Host::Domain(_)))
@@ -250,7 +252,7 @@ impl Probe {
         self.url.host().unwrap_or(Host::Domain(""))
     }
 
-    /// The fault of the environment: a proxy that cannot be used.
+    /// Returns the fault of the environment, if it sets a proxy that cannot be used.
     pub fn proxy_fault(&self) -> Option<&RouteFault> {
         self.fault.as_ref().filter(|fault| matches!(fault, RouteFault::Proxy(_)))
     }
@@ -310,7 +312,7 @@ impl Probe {
         http::get(self, path, token).await
     }
 
-    /// A connection to the server, not encrypted yet.
+    /// Opens a connection to the server, not encrypted yet.
     async fn dial(&self) -> Result<Box<dyn Stream>, RouteFault> {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
@@ -354,7 +356,8 @@ impl Probe {
         Ok((stream, found))
     }
 
-    /// A connection as the scheme wants it. It worked a moment ago, so little is said if it does not now.
+    /// Opens a connection, encrypted if the scheme demands it. The same worked in an earlier step, so a
+    /// failure is described briefly.
     async fn open(&self) -> Result<Box<dyn Stream>, String> {
         let way = |fault| match fault {
             RouteFault::Connect(ConnectFault::Refused) => "it was refused".to_owned(),
@@ -374,12 +377,12 @@ impl Probe {
     }
 }
 
-/// Whether the address asks for TLS.
+/// Returns whether the address asks for TLS.
 fn is_encrypted(url: &Url) -> bool {
     matches!(url.scheme(), "wss" | "https")
 }
 
-/// The addresses of a name, as the system knows them.
+/// Resolves a name with the system's resolver.
 async fn addresses(host: &Host<&str>, port: u16, limit: Duration) -> Result<Vec<SocketAddr>, NameFault> {
     let name = match host {
         Host::Ipv4(ip) => return Ok(vec![SocketAddr::new(IpAddr::V4(*ip), port)]),
@@ -401,7 +404,7 @@ async fn addresses(host: &Host<&str>, port: u16, limit: Duration) -> Result<Vec<
     }
 }
 
-/// Which of these addresses take a connection: all are tried at once.
+/// Connects to all of these addresses at once, and returns the result of each.
 async fn connect_each(
     addresses: &[SocketAddr],
     limit: Duration,

@@ -1,4 +1,4 @@
-//! The participant in its room: joins, resumes, rejoins, and who else is there.
+//! Runs the participant in its room: joins, resumes and rejoins, and tracks who else is there.
 
 pub(crate) mod connect;
 pub(crate) mod connection;

@@ -1,4 +1,5 @@
-//! The signaling connection: the messages that a data-only participant needs, over a WebSocket of this crate.
+//! Runs the signaling connection: the messages that a data-only participant needs, over a WebSocket of this
+//! crate.
 //!
 //! LiveKit's own crate for it keeps its client in a variable of the process and its messages in unbounded queues, and leaks
 //! a socket if a join is dropped. The messages themselves are those of `livekit-protocol`.
@@ -188,7 +189,7 @@ impl Signal {
         }
     }
 
-    /// The old connection has ended: keeps its last messages and opens the new one.
+    /// Keeps the last messages of the old connection, which has ended, and opens the new one.
     fn reopen(&mut self) {
         let Some(Attempt::Closing { roots, limit, .. }) = self.attempt.take() else { return };
         while let Some(event) = self.link.try_next() {

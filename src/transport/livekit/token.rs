@@ -1,4 +1,4 @@
-//! Access tokens: made, read, and renewed.
+//! Makes, reads and renews access tokens.
 
 pub(crate) mod access_token;
 pub(crate) mod tokens;

@@ -1,4 +1,4 @@
-//! What travels in data channels: LiveKit's data packets, their numbers, and byte streams.
+//! Reads and writes what data channels carry: LiveKit's data packets, their numbers, and byte streams.
 
 pub(crate) mod packet;
 pub(crate) mod sequence;

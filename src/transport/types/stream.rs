@@ -1,4 +1,4 @@
-//! The parts of a LiveKit byte stream, which carries a frame larger than one packet.
+//! Defines the parts of a LiveKit byte stream, which carries a frame larger than one packet.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Mutated answers and candidates: str0m may reject them, and nothing else may happen.
+//! Tests mutated answers and candidates: str0m may reject them, and nothing else may happen.
 
 use std::time::Instant;
 

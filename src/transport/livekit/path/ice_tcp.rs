@@ -1,4 +1,4 @@
-//! ICE over TCP: connects to the server's passive candidates.
+//! Runs ICE over TCP: connects to the server's passive candidates.
 //!
 //! Datagrams are sent in a stream, each after its length in two bytes ([RFC
 //! 4571](https://www.rfc-editor.org/rfc/rfc4571)). Each connection has its own task and bounded queues, so that a

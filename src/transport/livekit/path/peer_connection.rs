@@ -1,4 +1,4 @@
-//! The peer connection: str0m's state machine, its sockets, and its two data channels.
+//! Runs the peer connection: str0m's state machine, its sockets, and its two data channels.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,5 @@
-//! The sockets of a peer connection: UDP on each local address with a route to the server, TCP, and relays.
+//! Owns the sockets of a peer connection: UDP on each local address with a route to the server, TCP, and
+//! relays.
 
 use std::{
     cell::Cell,

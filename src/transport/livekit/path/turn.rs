@@ -1,4 +1,5 @@
-//! Relays: TURN servers that forward datagrams where there is no direct path, over UDP, TCP and TLS.
+//! Reaches the server through relays: TURN servers that forward datagrams where there is no direct path, over
+//! UDP, TCP and TLS.
 //!
 //! Each relay has a task with bounded queues, so that a stalled relay does not delay the others. To the peer
 //! connection it looks like a socket on the relayed address.

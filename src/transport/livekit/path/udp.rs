@@ -1,4 +1,4 @@
-//! A UDP socket that wakes its task only if a datagram has arrived.
+//! Wraps a UDP socket so that it wakes its task only if a datagram has arrived.
 //!
 //! The system reports a socket as writable again after each datagram that left it, and tokio's own socket is registered for that,
 //! too: each datagram sent would wake the process once more. Nothing here waits to write: a datagram that the socket does not
@@ -35,7 +35,7 @@ impl UdpSocket {
         self.0.local_addr()
     }
 
-    /// Ready if a datagram may have arrived.
+    /// Polls whether a datagram may have arrived.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_readable(cx)
     }

@@ -1,4 +1,4 @@
-//! The one thing that is read off a certificate that is trusted already: until when it is valid.
+//! Reads the expiry date of a certificate that TLS has accepted.
 
 /// The ASN.1 tags of the enclosing elements ([X.690](https://www.itu.int/rec/T-REC-X.690)).
 const SEQUENCE: u8 = 0x30;
@@ -6,8 +6,8 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The end of a certificate's time, in seconds since 1970; none if it is not where
-/// [RFC 5280](https://www.rfc-editor.org/rfc/rfc5280#section-4.1) has it.
+/// Returns the end of a certificate's validity, in seconds since 1970, or `None` if it is not where [RFC
+/// 5280](https://www.rfc-editor.org/rfc/rfc5280#section-4.1) has it.
 pub(super) fn valid_until(der: &[u8]) -> Option<i64> {
     let (_, certificate, _) = element(der)?;
     let (_, mut fields, _) = element(certificate)?;
@@ -24,7 +24,7 @@ pub(super) fn valid_until(der: &[u8]) -> Option<i64> {
     seconds(tag, std::str::from_utf8(time).ok()?)
 }
 
-/// The first element: its tag, what is in it, and what follows it.
+/// Splits off the first element: its tag, its content, and the bytes after it.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -41,7 +41,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ`.
+/// Reads `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ`.
 fn seconds(tag: u8, time: &str) -> Option<i64> {
     let digits = time.strip_suffix('Z').filter(|it| it.bytes().all(|byte| byte.is_ascii_digit()))?;
     let (year, rest) = match (tag, digits.len()) {

@@ -1,4 +1,4 @@
-//! One HTTP request, read no further than is needed to know what answers.
+//! Makes one HTTP request, and reads no more than is needed to know what answers.
 
 use std::{
     io,
@@ -28,7 +28,7 @@ pub struct HttpAnswer {
     pub status: u16,
     /// By how many seconds the server's clock is ahead of this machine's, if the answer has a `Date`.
     pub ahead: Option<i64>,
-    /// Where a redirection leads to: another host, or how the address differs. It names no path.
+    /// The target of a redirection: another host, or how the address differs. It names no path.
     pub elsewhere: Option<String>,
     /// Whether it is an HTML page.
     pub is_page: bool,
@@ -37,23 +37,23 @@ pub struct HttpAnswer {
 }
 
 impl HttpAnswer {
-    /// An answer with this status and nothing else.
+    /// Creates an answer with this status and nothing else.
     pub fn new(status: u16) -> Self {
         Self { status, ..Self::default() }
     }
 }
 
-/// Why there is no HTTP response.
+/// The reason why there is no HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpFault {
-    /// No connection, or one that ended too early.
+    /// There was no connection, or it ended too early.
     #[error("the connection ended without an answer: {0}")]
     Ended(String),
     /// The answer is not HTTP.
     #[error("the answer is not HTTP")]
     NotHttp,
-    /// Nothing came in time.
+    /// No answer arrived in time.
     #[error("no answer in time")]
     Silent,
 }
@@ -85,7 +85,7 @@ pub(super) async fn get(probe: &Probe, path: &str, token: Option<&str>) -> Resul
     read(&asked, &bytes, i64::try_from(middle).unwrap_or(i64::MAX)).ok_or(HttpFault::NotHttp)
 }
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 fn unix_millis() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -133,8 +133,8 @@ fn read(asked: &Url, bytes: &[u8], now: i64) -> Option<HttpAnswer> {
     Some(answer)
 }
 
-/// `Sun, 06 Nov 1994 08:49:37 GMT` in seconds since 1970
-/// ([RFC 9110](https://www.rfc-editor.org/rfc/rfc9110#section-5.6.7)).
+/// Reads `Sun, 06 Nov 1994 08:49:37 GMT` as seconds since 1970 ([RFC
+/// 9110](https://www.rfc-editor.org/rfc/rfc9110#section-5.6.7)).
 fn date(text: &str) -> Option<i64> {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -153,7 +153,7 @@ fn number(text: &str, digits: usize) -> Option<i64> {
     all_digits.then(|| text.parse().ok()).flatten()
 }
 
-/// Days from the first of January 1970 to a day of the Gregorian calendar.
+/// Returns the days from the first of January 1970 to a day of the Gregorian calendar.
 pub(super) fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     // A year that begins in March has its leap day at the end.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };

@@ -1,4 +1,4 @@
-//! Joining a room: opens the signaling connection and the peer connection.
+//! Joins a room: opens the signaling connection and the peer connection.
 
 use std::{
     net::IpAddr,

@@ -1,4 +1,4 @@
-//! A connection to a room, from the moment when both data channels are open until it is left or lost.
+//! Runs a connection to a room, from the moment when both data channels are open until it is left or lost.
 
 use std::{
     future::poll_fn,
@@ -325,7 +325,8 @@ async fn yield_once() {
     .await;
 }
 
-/// While the inbox is full, only keepalives are read, so that senders slow down and the path stays alive.
+/// Returns which datagrams are read: while the inbox is full only keepalives, so that senders slow down and
+/// the path stays alive.
 fn admit(full: bool) -> Admit {
     if full { Admit::KeepAlive } else { Admit::All }
 }

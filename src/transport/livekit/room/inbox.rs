@@ -1,4 +1,4 @@
-//! The events that wait until the handle's user reads them. They survive reconnects and the end of the task.
+//! Queues the events until the handle's user reads them. They survive reconnects and the end of the task.
 
 use std::{
     collections::VecDeque,
@@ -121,7 +121,7 @@ fn wake(mut state: MutexGuard<'_, State>, waker: impl FnOnce(&mut State) -> &mut
     }
 }
 
-/// The size of an event, in bytes. All fields whose length remote participants choose are counted.
+/// Returns the size of an event, in bytes. All fields whose length remote participants choose are counted.
 fn size(event: &TaskEvent) -> usize {
     let carried = match event {
         TaskEvent::Event(TransportEvent::Packet(packet)) => {

@@ -131,7 +131,7 @@ impl Liveness {
         }
     }
 
-    /// A packet of the server was last received at this time.
+    /// Handles that a packet of the server was last received at this time.
     pub(crate) fn handle_heard(&mut self, at: Instant) {
         if at <= self.heard {
             return;
@@ -144,12 +144,12 @@ impl Liveness {
         self.heard = at;
     }
 
-    /// The task sleeps until this time at most.
+    /// Notes that the task sleeps until this time at most.
     pub(crate) fn handle_asleep(&mut self, until: Instant) {
         self.awake = self.awake.max(until);
     }
 
-    /// The task runs. Excludes the time by which it is late.
+    /// Notes that the task runs, and excludes the time by which it is late.
     pub(crate) fn handle_awake(&mut self, now: Instant) {
         let late = now.saturating_duration_since(self.awake);
         self.awake = now;
@@ -177,7 +177,7 @@ impl Liveness {
         self.stuck = self.stuck.or(Some(now)).filter(|_| waits);
     }
 
-    /// ICE restarts, or will as soon as signaling works.
+    /// Notes that ICE restarts, or will as soon as signaling works.
     pub(crate) fn handle_restarted(&mut self, now: Instant) {
         self.restarted = Some(now);
     }
@@ -194,7 +194,7 @@ impl Liveness {
         }
     }
 
-    /// The inbox is full: nothing is read, so acknowledgements cannot be seen.
+    /// Handles a full inbox: nothing is read, so acknowledgements cannot be seen.
     pub(crate) fn handle_full(&mut self) {
         (self.waiting, self.stuck, self.healed) = (None, None, None);
     }
@@ -205,12 +205,12 @@ impl Liveness {
         self.alone = !up;
     }
 
-    /// The peer connection ended. This is the loss unless the server soon sends a reason.
+    /// Handles the end of the peer connection. It is the loss unless the server soon sends a reason.
     pub(crate) fn handle_peer_lost(&mut self, now: Instant, why: &str) {
         self.ending.get_or_insert_with(|| (now + FAREWELL, Loss::PeerConnection(why.into())));
     }
 
-    /// Signaling ended. If the peer connection has ended, too, the connection is lost now.
+    /// Handles the end of signaling. If the peer connection has ended, too, the connection is lost now.
     pub(crate) fn handle_signal_lost(&mut self) -> Option<End> {
         self.ending.take().map(|(_, loss)| End::Lost(loss))
     }

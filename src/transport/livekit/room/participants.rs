@@ -1,4 +1,4 @@
-//! The remote participants of the room, as the server reports them.
+//! Tracks the remote participants of the room, as the server reports them.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -127,7 +127,8 @@ pub(crate) fn can_publish_data(info: &ParticipantInfo) -> bool {
     info.permission.as_ref().is_none_or(|may| may.can_publish_data)
 }
 
-/// A kind that this crate does not know is not standard: it gets no rights by being ordinary.
+/// Converts the kind of a participant. An unknown one is not standard, so that it gets no rights as an
+/// ordinary participant.
 fn kind(info: &ParticipantInfo) -> ParticipantKind {
     match participant_info::Kind::try_from(info.kind) {
         Ok(participant_info::Kind::Standard) => ParticipantKind::Standard,

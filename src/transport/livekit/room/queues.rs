@@ -1,4 +1,4 @@
-//! The queues between the participant's task and its `LiveKitTransport` handle. They survive reconnects.
+//! Connects the participant's task with its `LiveKitTransport` handle by queues. They survive reconnects.
 
 use std::{
     future::Future,

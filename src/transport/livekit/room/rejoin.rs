@@ -134,7 +134,7 @@ impl Rejoin {
         }
     }
 
-    /// The connection ended. `chance` is a random number.
+    /// Handles the end of the connection. `chance` is a random number.
     pub(crate) fn handle_ended(&mut self, now: Instant, end: End, chance: u32) {
         let loss = match end {
             End::Closed(CloseReason::DuplicateIdentity) if self.excuse(now) => Loss::Ghost,
@@ -153,7 +153,7 @@ impl Rejoin {
         self.due = now + self.policy.wait(self.tries, chance);
     }
 
-    /// An attempt failed. `chance` is a random number.
+    /// Handles a failed attempt. `chance` is a random number.
     pub(crate) fn handle_failed(&mut self, now: Instant, failure: &Failure, chance: u32) {
         self.fresh_token = false;
         match failure {
@@ -179,7 +179,7 @@ impl Rejoin {
         self.due = now.max(self.since + self.policy.wait(self.tries, chance));
     }
 
-    /// An attempt succeeded.
+    /// Handles a successful attempt.
     pub(crate) fn handle_joined(&mut self, now: Instant) {
         self.took = now.saturating_duration_since(self.since);
         self.since = now;

@@ -37,7 +37,7 @@ impl Resume {
         Self { policy, state: State::Up, since: now, tries: 0 }
     }
 
-    /// Signaling was lost. `chance` is a random number.
+    /// Handles the loss of signaling. `chance` is a random number.
     pub(crate) fn handle_lost(&mut self, now: Instant, chance: u32) {
         if self.state == State::Up {
             self.forget_tries(now);
@@ -45,8 +45,8 @@ impl Resume {
         }
     }
 
-    /// Signaling should be reopened, because the server asked for it or its local address is gone. The first attempt is due
-    /// at once.
+    /// Schedules an attempt to reopen signaling, because the server asked for it or its local address is
+    /// gone. The first attempt is due at once.
     pub(crate) fn handle_wanted(&mut self, now: Instant, chance: u32) {
         // An attempt in progress opens another socket anyway.
         if self.state != State::Trying {
@@ -56,13 +56,13 @@ impl Resume {
         }
     }
 
-    /// The attempt failed. `chance` is a random number.
+    /// Handles a failed attempt. `chance` is a random number.
     pub(crate) fn handle_failed(&mut self, now: Instant, chance: u32) {
         // The duration of the attempt counts toward the wait.
         self.state = State::Due(now.max(self.since + self.policy.wait(self.tries, chance)));
     }
 
-    /// The attempt succeeded.
+    /// Handles a successful attempt.
     pub(crate) fn handle_resumed(&mut self, now: Instant) {
         self.state = State::Up;
         self.since = now;

@@ -1,4 +1,4 @@
-//! Failures that the server simulates on request.
+//! Names failures that the server simulates on request.
 
 use livekit_protocol::{CandidateProtocol, SimulateScenario, signal_request, simulate_scenario};
 

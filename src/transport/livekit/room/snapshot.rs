@@ -1,4 +1,4 @@
-//! A snapshot of the room, updated as the caller consumes events.
+//! Keeps a snapshot of the room, updated as the caller consumes events.
 //!
 //! While events wait in the queue, the participant may already have reconnected. The getters therefore reflect the last
 //! event read: after `Connected`, they show the connection that this event reports, never a later one.
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::transport::{ConnectionState, Identity, Participant, TransportEvent};
 
-/// What the task sends to the handle.
+/// A message of the task to the handle.
 #[derive(Debug)]
 pub(crate) enum TaskEvent {
     /// An event for the caller.

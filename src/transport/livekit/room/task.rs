@@ -1,4 +1,4 @@
-//! The task that owns a participant from its first join to its end, across all reconnects.
+//! Runs the task that owns a participant from its first join to its end, across all reconnects.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The work of a participant's task, which can be taken out of the task and polled elsewhere.
+//! Holds the work of a participant's task, which can be taken out of the task and polled elsewhere.
 
 use std::{
     future::{Future, poll_fn},
@@ -48,7 +48,8 @@ impl Work {
     }
 }
 
-/// A panic of the work poisons the lock and ends the task; what is left must not be polled again.
+/// Locks the slot. A panic of the work poisons the lock and ends the task; what is left must not be polled
+/// again.
 fn lock(slot: &Mutex<Option<TaskWork>>) -> std::sync::MutexGuard<'_, Option<TaskWork>> {
     slot.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
         let mut slot = poisoned.into_inner();

@@ -1,4 +1,4 @@
-//! The server's URL, as the user gives it.
+//! Checks the server's URL, as the user gives it.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! An attempt to resume signaling.
+//! Tracks an attempt to resume signaling.
 
 use std::{future::pending, time::Duration};
 

@@ -1,4 +1,4 @@
-//! One signaling connection: a task that owns its socket.
+//! Runs one signaling connection: a task that owns its socket.
 //!
 //! It is a task of its own because it must outlive its owner: a join that is dropped has to leave the room, and the server
 //! may accept it afterwards. It also keeps the connection alive while the participant reads nothing.

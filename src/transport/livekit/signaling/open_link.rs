@@ -1,4 +1,4 @@
-//! An open signaling connection: reads, writes, and keeps it alive.
+//! Serves an open signaling connection: reads, writes, and keeps it alive.
 
 use std::{
     io,
@@ -44,7 +44,7 @@ pub(super) struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// The times that the server asks for.
+    /// Returns the times that the server asks for.
     pub(super) fn of(response: &JoinResponse) -> Self {
         let seconds = |given: i32, default: Duration| {
             u64::try_from(given).ok().filter(|it| *it > 0).map_or(default, Duration::from_secs)
@@ -58,7 +58,7 @@ impl KeepAlive {
 }
 
 impl Default for KeepAlive {
-    /// The times of LiveKit's server without a configuration of its own.
+    /// Returns the times of LiveKit's server without a configuration of its own.
     fn default() -> Self {
         Self { interval: Duration::from_secs(5), timeout: Duration::from_secs(15) }
     }

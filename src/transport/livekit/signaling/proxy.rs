@@ -1,4 +1,5 @@
-//! The platform's proxy settings for the signaling connection, and HTTP `CONNECT` through a proxy.
+//! Reads the platform's proxy settings for the signaling connection, and opens a tunnel through a proxy with
+//! HTTP `CONNECT`.
 //!
 //! `https_proxy` applies to `wss://`, `http_proxy` to `ws://`, `all_proxy` to both. A name in lower case precedes the
 //! same name in capitals; an empty value counts as unset. `no_proxy` lists the hosts that are reached directly. There
@@ -44,7 +45,7 @@ pub(crate) struct Proxy {
     variable: &'static str,
 }
 
-/// Why a proxy cannot be used. Never contains its credentials.
+/// The reason why a proxy cannot be used. It never contains the proxy's credentials.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("proxy {proxy}: {source}")]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! Reasons for a rejected token, shared by joins and `toolbridge doctor`.
+//! Names the reasons for a rejected token, shared by joins and `toolbridge doctor`.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The requests that open a signaling connection: the URL with the join request in it.
+//! Builds the requests that open a signaling connection: the URL with the join request in it.
 
 use std::{env::consts::OS, io::Write, time::Duration};
 
@@ -19,7 +19,7 @@ const PROTOCOL: i32 = 17;
 /// The time limit of opening a socket. A longer join timeout also extends it.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a connection is opened with.
+/// The parameters with which a connection is opened.
 pub(super) struct Request {
     pub(super) url: ServerUrl,
     pub(super) token: String,
@@ -29,7 +29,7 @@ pub(super) struct Request {
     pub(super) connect_limit: Duration,
 }
 
-/// Why a connection is opened.
+/// The purpose of a connection.
 pub(super) enum Purpose {
     /// To join with this SDP offer.
     Join(SessionDescription),
@@ -38,14 +38,14 @@ pub(super) enum Purpose {
 }
 
 impl Request {
-    /// The URL of the endpoint for participants with a single peer connection.
+    /// Returns the URL of the endpoint for participants with a single peer connection.
     pub(super) fn endpoint(&self) -> Url {
         let mut url = self.endpoint_at(&["rtc", "v1"]);
         url.query_pairs_mut().append_pair("join_request", &wrapped(&self.join_request()));
         url
     }
 
-    /// The URL of the endpoint that servers before LiveKit 1.9.11 have, too.
+    /// Returns the URL of the endpoint that servers before LiveKit 1.9.11 have, too.
     ///
     /// A server that lacks the other one is asked there for its version.
     pub(super) fn old_endpoint(&self) -> Url {
@@ -90,7 +90,8 @@ pub(super) fn connect_limit(limit: Duration) -> Duration {
     CONNECT_LIMIT.max(limit / 3)
 }
 
-/// What the server and its dashboards know of this program. The model of the device is nobody's business.
+/// Returns what the server and its dashboards learn of this program. The model of the device is not
+/// disclosed.
 fn client_info() -> ClientInfo {
     ClientInfo {
         sdk: Sdk::Rust.into(),

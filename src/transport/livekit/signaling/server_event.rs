@@ -1,4 +1,4 @@
-//! The server's signaling messages as events of this crate.
+//! Converts the server's signaling messages to events of this crate.
 
 use livekit_protocol::{
     ClientConfigSetting, ClientConfiguration, DisconnectReason, LeaveRequest, ParticipantInfo,

@@ -1,4 +1,4 @@
-//! TLS trust: the system's root certificates and those given by the user.
+//! Sets up TLS trust: the system's root certificates and those given by the user.
 
 use std::{error::Error, io, sync::Arc};
 

@@ -1,4 +1,5 @@
-//! The WebSocket of the signaling: custom root certificates, proxies, limits on what arrives, and typed failures.
+//! Opens the WebSocket of the signaling: custom root certificates, proxies, limits on what arrives, and typed
+//! failures.
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
@@ -37,7 +38,7 @@ use frames::{Reader, Writer};
 /// The longest signaling frame, in bytes. The first frame lists all participants of the room.
 const MAX_FRAME: usize = 16 << 20;
 
-/// Why a socket did not open.
+/// The reason why a socket did not open.
 #[derive(Debug)]
 pub(crate) enum DialFailure {
     /// The name is unknown, or no server accepts connections there.

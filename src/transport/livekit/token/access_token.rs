@@ -1,4 +1,4 @@
-//! LiveKit access tokens. A token lets one identity join one room, optionally with a toolbridge role.
+//! Makes LiveKit access tokens. A token lets one identity join one room, optionally with a toolbridge role.
 //!
 //! Sign tokens on a server that holds the API secret, never in a client. The role is a participant attribute in the token.
 //! Other participants trust it because the holder cannot change it, so a token with a role never grants changing

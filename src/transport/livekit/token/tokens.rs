@@ -1,4 +1,4 @@
-//! The token for a rejoin: the newest one from the server, or a fresh one from the token source.
+//! Provides the token for a rejoin: the newest one from the server, or a fresh one from the token source.
 
 use std::{
     error::Error,

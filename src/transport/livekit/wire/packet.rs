@@ -1,4 +1,4 @@
-//! Data packets in LiveKit's format, and their conversion.
+//! Converts data packets to and from LiveKit's format.
 
 use bytes::Bytes;
 use livekit_protocol::data_stream::{Header, Trailer};
@@ -70,7 +70,7 @@ pub(crate) struct Chunk {
 /// closes the channel, so LiveKit's own clients stop here.
 pub(crate) const MAX_ENCODED: usize = 64_000;
 
-/// A packet in LiveKit's format. The number of a reliable packet is set when it is written.
+/// Converts a packet to LiveKit's format. The number of a reliable packet is set when it is written.
 pub(crate) fn outgoing(packet: Packet, sid: &Sid) -> DataPacket {
     DataPacket {
         // Without the identity: the server writes both, and an identity here would only be overwritten.
@@ -85,7 +85,7 @@ pub(crate) fn outgoing(packet: Packet, sid: &Sid) -> DataPacket {
     }
 }
 
-/// The largest size that a packet can have once it has its number.
+/// Returns the largest size that a packet can have once it has its number.
 pub(crate) fn encoded_size(packet: &DataPacket) -> usize {
     /// Two bytes of key and five of a 32-bit number.
     const SEQUENCE: usize = 7;
@@ -100,7 +100,7 @@ pub(crate) struct Heard {
     pub(crate) event: TransportEvent,
 }
 
-/// Why a message on a data channel is ignored.
+/// The reason why a message on a data channel is ignored.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Skipped {
     /// It is not a packet.

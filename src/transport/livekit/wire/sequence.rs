@@ -1,4 +1,4 @@
-//! Sequence numbers of reliable packets: assigns outgoing ones and filters duplicates of incoming ones.
+//! Numbers reliable packets: assigns outgoing sequence numbers and filters duplicates of incoming ones.
 //!
 //! Within one join LiveKit numbers the reliable packets of each sender from 1; a packet that is sent again after a
 //! resume keeps its number. Lossy packets have the number 0.

@@ -1,4 +1,4 @@
-//! Byte streams in LiveKit's format, and their conversion.
+//! Converts byte streams to and from LiveKit's format.
 //!
 //! This module only creates and reads parts; they are assembled where their senders are known.
 
@@ -26,7 +26,7 @@ impl Outflow {
         Self { parts: StreamParts::of(packet), sid: sid.to_string(), to }
     }
 
-    /// The next part. Its number is set when it is written.
+    /// Returns the next part. Its number is set when it is written.
     pub(crate) fn next(&mut self) -> Option<DataPacket> {
         let part = self.parts.next()?;
         Some(self.packet(part))

@@ -1,4 +1,4 @@
-//! The candidates of both ends, as each learns those of the other.
+//! Exchanges the candidates of both ends.
 
 use std::{
     net::{IpAddr, SocketAddr},

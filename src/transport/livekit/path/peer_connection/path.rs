@@ -1,5 +1,5 @@
-//! The path to the server that ICE has selected, and when a packet last arrived on it. Does no I/O and reads no
-//! clock.
+//! Tracks the path to the server that ICE has selected, and when a packet last arrived on it. It does no I/O
+//! and reads no clock.
 
 use std::{net::SocketAddr, time::Instant};
 

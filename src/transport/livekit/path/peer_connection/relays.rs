@@ -1,4 +1,4 @@
-//! The use of relays and of STUN servers by a peer connection.
+//! Uses relays and STUN servers for a peer connection.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The peer connection against another str0m, over sockets on loopback.
+//! Tests the peer connection against another str0m, over sockets on loopback.
 
 use std::time::Duration;
 

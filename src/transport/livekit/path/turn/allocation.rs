@@ -1,6 +1,6 @@
-//! A relayed address as its client sees it ([RFC 8656](https://www.rfc-editor.org/rfc/rfc8656)): allocation, refresh
-//! and use. It has no socket, clock or random source: inputs are bytes and the time, outputs are bytes and the next
-//! deadline.
+//! Allocates, refreshes and uses a relayed address, as its client ([RFC
+//! 8656](https://www.rfc-editor.org/rfc/rfc8656)). It has no socket, clock or random source: inputs are bytes
+//! and the time, outputs are bytes and the next deadline.
 
 use std::{
     collections::VecDeque,

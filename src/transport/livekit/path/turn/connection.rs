@@ -1,4 +1,4 @@
-//! The connection to a relay: resolves its name, opens UDP, TCP or TLS, and splits the stream into frames.
+//! Connects to a relay: resolves its name, opens UDP, TCP or TLS, and splits the stream into frames.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! The credentials for a relay.
+//! Holds the credentials for a relay.
 
 use std::fmt;
 

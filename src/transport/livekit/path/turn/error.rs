@@ -1,4 +1,4 @@
-//! Errors of TURN relays.
+//! Defines the errors of TURN relays.
 
 use std::{fmt, time::Duration};
 

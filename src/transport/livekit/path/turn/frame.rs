@@ -1,5 +1,5 @@
-//! Frames between client and relay: STUN messages, and datagrams after their channel number ([RFC
-//! 8656](https://www.rfc-editor.org/rfc/rfc8656), section 12).
+//! Reads and writes frames between client and relay: STUN messages, and datagrams after their channel number
+//! ([RFC 8656](https://www.rfc-editor.org/rfc/rfc8656), section 12).
 
 use bytes::{Buf, BytesMut};
 

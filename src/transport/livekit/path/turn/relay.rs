@@ -1,4 +1,5 @@
-//! One relay: a task that connects to it, allocates an address, and carries datagrams until it is no longer needed.
+//! Runs one relay: a task that connects to it, allocates an address, and carries datagrams until it is no
+//! longer needed.
 
 use std::{
     future::{Future, pending},

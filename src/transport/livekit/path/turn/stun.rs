@@ -1,5 +1,5 @@
-//! STUN messages as TURN uses them ([RFC 8489](https://www.rfc-editor.org/rfc/rfc8489), section 5): bounds-checked
-//! reading, and writing.
+//! Reads and writes STUN messages as TURN uses them ([RFC 8489](https://www.rfc-editor.org/rfc/rfc8489),
+//! section 5). All bounds are checked.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,7 +18,7 @@ const COOKIE: u32 = 0x2112_A442;
 /// The size of an integrity attribute with its header.
 const INTEGRITY: usize = 4 + 20;
 
-/// What a request asks for, or an indication contains.
+/// The purpose of a request, or the content of an indication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Method {
@@ -168,7 +168,7 @@ impl<'a> Message<'a> {
         mac.verify_slice(value).is_ok()
     }
 
-    /// Type, position of the value, and the value.
+    /// Returns the attributes: type, position of the value, and the value.
     fn attributes(&self) -> impl Iterator<Item = (u16, usize, &'a [u8])> + use<'a> {
         let (bytes, mut at) = (self.bytes, HEAD);
         std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Relays over real sockets, against a server that the test plays.
+//! Tests relays over real sockets, against a server that the test plays.
 
 use bytes::BytesMut;
 use tokio::{

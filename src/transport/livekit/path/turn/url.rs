@@ -1,4 +1,4 @@
-//! The URLs of STUN and TURN servers, as the LiveKit server sends them.
+//! Parses the URLs of STUN and TURN servers, as the LiveKit server sends them.
 
 use std::{fmt, net::Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! Recovery without a rejoin: from lost signaling and from a changed local address.
+//! Recovers without a rejoin: from lost signaling and from a changed local address.
 //!
 //! Packets do not need signaling, so it is reopened in the background and nothing is reported. Unlike LiveKit's own clients,
 //! this does not restart ICE: on a restart request the server discards its selected pair and delays queued data by about
@@ -85,21 +85,21 @@ impl Recovery {
         self.moving.is_some()
     }
 
-    /// A packet was last received at this time. Returns true if that ends a move.
+    /// Handles that a packet was last received at this time. Returns true if that ends a move.
     pub(super) fn handle_heard(&mut self, at: Instant) -> bool {
         self.moving.take_if(|(since, _)| at > *since).is_some()
     }
 
-    /// The server listed a participant.
+    /// Notes that the server listed a participant.
     pub(super) fn handle_listed(&mut self, sid: &str) {
         if let Some(listed) = self.listed.as_mut().filter(|listed| listed.len() < MAX_LISTED) {
             listed.insert(sid.to_owned());
         }
     }
 
-    /// The server sent a room update, which follows the participant list after a resume. Removes and returns the participants
-    /// not listed. Room updates can arrive at any time, so the list counts as complete only if it contains the local
-    /// participant, unless that is hidden.
+    /// Handles a room update, which follows the participant list after a resume: removes and returns the
+    /// participants not listed. Room updates can arrive at any time, so the list counts as complete only if
+    /// it contains the local participant, unless that is hidden.
     pub(super) fn take_unlisted(
         &mut self,
         ourselves: Option<&Sid>,
@@ -111,7 +111,7 @@ impl Recovery {
         participants.retain(|peer| listed.contains(peer.sid().as_str()))
     }
 
-    /// The participant was moved to another room. Pending work for the old room is discarded.
+    /// Handles a move to another room. Pending work for the old room is discarded.
     pub(super) fn handle_moved_room(&mut self) {
         self.listed = None;
         self.retransmit.clear();

@@ -72,7 +72,7 @@ impl Connection {
         }
     }
 
-    /// The server moved the participant to another room over the same connections. Reported as a rejoin.
+    /// Handles a move to another room over the same connections, which is reported as a rejoin.
     fn handle_moved(&mut self, moved: RoomMovedResponse, queues: &mut Queues) -> Option<End> {
         let (Some(room), Some(local)) = (moved.room, moved.participant) else {
             tracing::debug!("a room move without room or participant");

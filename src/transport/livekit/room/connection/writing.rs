@@ -1,4 +1,4 @@
-//! A packet while it is written to a data channel, in one piece or as the parts of a byte stream.
+//! Writes a packet to a data channel, in one piece or as the parts of a byte stream.
 
 use crate::transport::{
     Capabilities, Lane, Packet, SendError, Sid,
@@ -42,7 +42,7 @@ impl Writing {
         Ok(Self { packet, rest })
     }
 
-    /// The packet or part that is written next.
+    /// Returns the packet or part that is written next.
     pub(super) fn packet(&mut self) -> &mut DataPacket {
         &mut self.packet
     }

@@ -1,4 +1,4 @@
-//! The queues while connected and while reconnecting.
+//! Tests the queues while connected and while reconnecting.
 
 use super::*;
 use crate::transport::{Packet, SendError};

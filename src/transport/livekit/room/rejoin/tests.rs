@@ -1,4 +1,4 @@
-//! Losses, attempts and their times, on virtual time.
+//! Tests losses, attempts and their times, on virtual time.
 
 use super::*;
 use crate::transport::livekit::TokenRefusal;

@@ -1,4 +1,4 @@
-//! The `no_proxy` list: hosts that are reached without a proxy.
+//! Matches the `no_proxy` list: hosts that are reached without a proxy.
 
 use std::net::IpAddr;
 

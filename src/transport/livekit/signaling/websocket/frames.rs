@@ -1,4 +1,5 @@
-//! The client side of WebSocket framing ([RFC 6455](https://www.rfc-editor.org/rfc/rfc6455#section-5)).
+//! Implements the client side of WebSocket framing ([RFC
+//! 6455](https://www.rfc-editor.org/rfc/rfc6455#section-5)).
 //!
 //! Nothing here logs, because the server sends refreshed tokens and relay passwords in these frames.
 

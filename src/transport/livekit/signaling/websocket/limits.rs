@@ -1,4 +1,5 @@
-//! Limits on the server's signaling frames: one response first, only known messages, and a bounded number unread.
+//! Limits the server's signaling frames: one response first, only known messages, and a bounded number
+//! unread.
 //!
 //! All frames pass through this filter before they are decoded.
 
@@ -27,13 +28,13 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// The oldest frame was read.
+    /// Notes that the oldest frame was read.
     pub(crate) fn handle_read(&self) {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         self.read.notify_one();
     }
 
-    /// A frame of this size, in bytes, waits to be read.
+    /// Notes that a frame of this size, in bytes, waits to be read.
     pub(crate) fn add(&self, size: usize) {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner).push_back(size + OVERHEAD);
     }

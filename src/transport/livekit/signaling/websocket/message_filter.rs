@@ -1,4 +1,4 @@
-//! A whitelist filter for signaling frames: passes only the fields that a data-only participant uses, within limits.
+//! Filters signaling frames: passes only the fields that a data-only participant uses, within limits.
 //!
 //! A frame of 16 MiB can hold eight million participants of two bytes, each half a kilobyte once decoded. The filter
 //! therefore rewrites the encoded bytes before decoding: it keeps known fields, strings up to a maximum length, and a

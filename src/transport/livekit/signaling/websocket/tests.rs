@@ -1,4 +1,4 @@
-//! Proxies that accept a connection and then stall, on virtual time.
+//! Tests proxies that accept a connection and then stall, on virtual time.
 
 use tokio::{io::AsyncReadExt, net::TcpListener};
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};

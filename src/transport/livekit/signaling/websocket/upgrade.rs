@@ -1,4 +1,5 @@
-//! The HTTP request that opens a WebSocket ([RFC 6455](https://www.rfc-editor.org/rfc/rfc6455#section-4.1)).
+//! Sends the HTTP request that opens a WebSocket ([RFC
+//! 6455](https://www.rfc-editor.org/rfc/rfc6455#section-4.1)).
 //!
 //! The request contains the token. It is written here so that no other crate sees it: WebSocket libraries log
 //! requests.

@@ -1,4 +1,4 @@
-//! The relay's responses to requests, and their effects.
+//! Handles the relay's responses to requests.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,4 @@
-//! Transaction ids of requests. They cannot be guessed without having seen one.
+//! Makes the transaction ids of requests. They cannot be guessed without having seen one.
 
 use sha2::{Digest, Sha256};
 

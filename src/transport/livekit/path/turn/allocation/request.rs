@@ -1,4 +1,4 @@
-//! An open request: its retransmissions and its time limit.
+//! Tracks an open request: its retransmissions and its time limit.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ pub(super) struct Request {
     wait: Duration,
 }
 
-/// What to do with a request.
+/// The next step of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
     Wait,

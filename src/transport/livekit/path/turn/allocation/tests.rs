@@ -1,4 +1,4 @@
-//! An allocation against a relay that the test plays, on virtual time.
+//! Tests an allocation against a relay that the test plays, on virtual time.
 
 use super::{super::frame::write_channel, super::stun::array, answers::MAX_STALE, *};
 
