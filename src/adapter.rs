@@ -1,4 +1,5 @@
-//! Tools of other systems: sources offer them in the room, sinks call the room's tools from another system.
+//! Connects tools of other systems: sources offer them in the room, sinks call the room's tools from another
+//! system.
 //!
 //! Adapters use the public API only.
 

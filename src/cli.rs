@@ -1,4 +1,4 @@
-//! The command line. Each subcommand has its own file, and each exit status has one meaning.
+//! Runs the command line. Each subcommand has its own file, and each exit status has one meaning.
 
 use std::{fmt, io, pin::Pin, process::ExitCode, time::Duration};
 

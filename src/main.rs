@@ -1,4 +1,4 @@
-//! The `toolbridge` command-line tool.
+//! Runs the `toolbridge` command-line tool.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Child processes: programs that run once, and servers that run for long.
+//! Runs child processes: programs that run once, and servers that run for long.
 //!
 //! A [`Command`] says what runs: the program, its arguments, its folder and its environment. No shell reads any of
 //! it. [`Command::spawn`] starts a child whose streams stay open, such as a tool server that is called over its

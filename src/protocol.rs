@@ -1,4 +1,5 @@
-//! The protocol: [`frame`] encodes and decodes frames, and [`session`] is the state machine that exchanges them.
+//! Implements the protocol: [`frame`] encodes and decodes frames, and [`session`] is the state machine that
+//! exchanges them.
 //!
 //! Neither does I/O or reads a clock. The wire contract is part of the documentation of [`frame`].
 

@@ -1,4 +1,4 @@
-//! Tools: definitions, errors, outcomes and tool sources.
+//! Defines tools: definitions, errors, outcomes and tool sources.
 //!
 //! A [`source::ToolSource`] offers tools. [`functions`] offers Rust functions; [`programs`] offers the programs of a
 //! `tools.toml`.

@@ -1,4 +1,4 @@
-//! The format of `tools.toml`, and its one reader: the file, its sections, and the lines that errors name.
+//! Reads `tools.toml`, as its only reader: the file, its sections, and the lines that errors name.
 //!
 //! The module that offers an entry's tools interprets the entry.
 

@@ -1,4 +1,4 @@
-//! Connections to a room: its participants, and the packets sent and received.
+//! Connects to a room: its participants, and the packets sent and received.
 //!
 //! [`Transport`] is one participant's connection. [`livekit`] connects to a LiveKit room. [`memory`] is a room inside the
 //! process, for tests. Other networks can implement the trait. The types need no async runtime.

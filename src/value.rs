@@ -1,4 +1,4 @@
-//! MessagePack values that stay in encoded form until a type, a path or JSON is requested.
+//! Holds MessagePack values in encoded form until a type, a path or JSON is requested.
 //!
 //! One scan checks bytes from outside against [`Limits`]. After that they can be read by path without allocation, as
 //! a type through serde, or as canonical JSON (`wire.md`, section 9), which loses nothing.

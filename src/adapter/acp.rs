@@ -1,4 +1,5 @@
-//! The Agent Client Protocol (ACP), version 1: an agent as a tool, and an assistant as the agent of an editor.
+//! Speaks the Agent Client Protocol (ACP), version 1: an agent becomes a tool, and an assistant becomes the
+//! agent of an editor.
 //!
 //! An agent is a process that speaks JSON-RPC over its standard streams, one message a line. Its definition is at
 //! <https://agentclientprotocol.com>.

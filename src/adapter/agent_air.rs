@@ -1,4 +1,4 @@
-//! agent-air: tool results with a display, and batches of calls.
+//! Supports agent-air: tool results with a display, and batches of calls.
 //!
 //! [`Document`] is a tool's result in agent-air's form, and becomes a [`ToolResult`](crate::ToolResult) and back.
 //! [`Batch`] runs several calls at once. Each of their results comes as soon as it is there, and all of them come in

@@ -1,5 +1,5 @@
-//! Questions of another system to the person in the form `elicitation/create`, which MCP and ACP share: forms, and
-//! addresses to open.
+//! Asks a person questions of another system in the form `elicitation/create`, which MCP and ACP share:
+//! forms, and addresses to open.
 
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};

@@ -1,4 +1,4 @@
-//! Which tools are offered, as `allow` and `deny` say.
+//! Decides which tools are offered, by `allow` and `deny`.
 
 /// Which tools are offered. A pattern is a name, or the start of one before a final `*`.
 #[derive(Clone, Debug, Default)]

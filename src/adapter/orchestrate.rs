@@ -1,4 +1,4 @@
-//! IBM watsonx Orchestrate: widgets and forms in results of MCP servers.
+//! Supports IBM watsonx Orchestrate: widgets and forms in results of MCP servers.
 //!
 //! A result of such a server is read by [`CallToolResult`](crate::adapter::mcp::CallToolResult), which keeps its widget
 //! as it is. [`Form::of`] reads a widget that asks a person for something: a form, or one of the five customer-care

@@ -1,5 +1,5 @@
-//! The [Reactive Agent Protocol](https://infinity.hydro.run/docs/rap/spec/overview) (RAP): tools that are called over HTTP
-//! and answer later, by a request to an address that the call names.
+//! Speaks the [Reactive Agent Protocol](https://infinity.hydro.run/docs/rap/spec/overview) (RAP), whose tools
+//! are called over HTTP and answer later, by a request to an address that the call names.
 //!
 //! [`toolset`] and [`from_file`] name a toolset. Awaiting it reads its manifest, and returns its tools as a source:
 //!

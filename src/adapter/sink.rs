@@ -1,4 +1,4 @@
-//! What all sinks share: the tools of a room under the names that another system allows.
+//! Holds what all sinks share: the tools of a room under the names that another system allows.
 
 mod catalog;
 mod room;

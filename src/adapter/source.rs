@@ -1,4 +1,4 @@
-//! What the sources of tools share that run a program, or use a server: when it is started again.
+//! Holds what the sources share that run a program or use a server: when it is started again.
 
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(in crate::adapter) use life::{Life, run};

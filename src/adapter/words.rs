@@ -1,5 +1,5 @@
-//! The words in which another program describes a failure, for an error at this side: bounded, and without characters
-//! that a terminal obeys.
+//! Quotes the words in which another program describes a failure, in a bounded error without characters that
+//! a terminal obeys.
 
 use serde_json::Value as Json;
 

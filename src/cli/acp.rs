@@ -1,4 +1,5 @@
-//! `toolbridge acp`: a conversation with an agent at the terminal, in a room whose tools the agent can call.
+//! `toolbridge acp`: holds a conversation with an agent at the terminal, in a room whose tools the agent can
+//! call.
 
 use std::io::{self, Write as _};
 

@@ -1,4 +1,5 @@
-//! `toolbridge assistant`: an assistant that a program in any language controls through JSON lines: see `assistant.md`.
+//! `toolbridge assistant`: runs an assistant that a program in any language controls through JSON lines: see
+//! `assistant.md`.
 
 use std::{
     io::{self, Write as _},

@@ -1,4 +1,4 @@
-//! `toolbridge client`: a client whose tools are programs on this machine.
+//! `toolbridge client`: runs a client whose tools are programs on this machine.
 
 use std::io::{self, IsTerminal as _, Write as _};
 

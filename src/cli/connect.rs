@@ -1,5 +1,5 @@
-//! The connection options: server, credentials, room and identity. Every subcommand that joins a room has the same flags
-//! and environment variables.
+//! Reads the connection options: server, credentials, room and identity. Every subcommand that joins a room
+//! has the same flags and environment variables.
 
 use std::path::PathBuf;
 

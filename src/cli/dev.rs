@@ -1,4 +1,4 @@
-//! `toolbridge dev`: an embedded LiveKit-compatible server for local development.
+//! `toolbridge dev`: runs an embedded LiveKit-compatible server for local development.
 
 use std::{
     fmt,

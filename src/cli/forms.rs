@@ -1,4 +1,4 @@
-//! Forms at the terminal: one field after the other, a line each.
+//! Fills in forms at the terminal: one field after the other, a line each.
 
 use serde_json::{Map, Value as Json, json};
 

@@ -1,4 +1,4 @@
-//! `--yes`: the tools that run without a question.
+//! Reads `--yes`: the tools that run without a question.
 
 use std::collections::HashSet;
 

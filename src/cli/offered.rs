@@ -1,4 +1,4 @@
-//! `--allow` and `--deny`: which tools of the room are offered to another system.
+//! Reads `--allow` and `--deny`: which tools of the room are offered to another system.
 
 use clap::Args;
 

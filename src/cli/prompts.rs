@@ -1,4 +1,5 @@
-//! Questions of tools at the terminal of a client: permissions, choices, forms, and addresses to open.
+//! Asks the questions of tools at the terminal of a client: permissions, choices, forms, and addresses to
+//! open.
 //!
 //! A person allows only what is shown. All of a question is shown, up to a limit; one that exceeds it is refused.
 

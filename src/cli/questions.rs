@@ -1,4 +1,4 @@
-//! Questions at the terminal: each has a number, and a line that a person types is the answer to one.
+//! Asks questions at the terminal: each has a number, and a line that a person types is the answer to one.
 
 use std::{
     collections::BTreeSet,

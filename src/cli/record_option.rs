@@ -1,4 +1,4 @@
-//! The options `--record FILE` and `--force` of each subcommand that joins a room.
+//! Reads the options `--record FILE` and `--force` of each subcommand that joins a room.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,4 +1,5 @@
-//! Lines on standard error: the program's own, and those that an agent, a server or another participant wrote.
+//! Writes lines to standard error: the program's own, and those that an agent, a server or another
+//! participant wrote.
 //!
 //! A person answers questions of the program, and nobody else may write what looks like one. A line that holds others' text
 //! begins with [`MARK`], which no line of the program does. It is broken at the width of the terminal, so that no row of it

@@ -1,4 +1,5 @@
-//! `--tools`, `--mcp`, `--rap` and `--acp`: the tools that a client, an assistant or an editor's agent runs on this machine.
+//! Reads `--tools`, `--mcp`, `--rap` and `--acp`: the tools that a client, an assistant or an editor's agent
+//! runs on this machine.
 
 use std::{
     env,

@@ -1,5 +1,5 @@
-//! Tables that fit the terminal. A row that is too wide is continued on lines below it, and so is the heading, so that each
-//! value stays below its name.
+//! Prints tables that fit the terminal. A row that is too wide is continued on lines below it, and so is the
+//! heading, so that each value stays below its name.
 
 use std::{fmt::Write as _, io};
 

@@ -1,4 +1,5 @@
-//! The server's task. It owns the rooms, the peer connections and the sockets, and passes events between them.
+//! Runs the server's task. It owns the rooms, the peer connections and the sockets, and passes events between
+//! them.
 
 use std::{
     collections::HashMap,

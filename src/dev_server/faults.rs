@@ -1,4 +1,4 @@
-//! Injected faults for tests that cannot be provoked with livekit-server.
+//! Injects faults that cannot be provoked with livekit-server, for tests.
 
 /// The injected faults; none by default.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! A minimal HTTP/1.1: one request per connection, with limits, and one response.
+//! Speaks a minimal HTTP/1.1: one request per connection, with limits, and one response.
 
 use std::{io, time::Duration};
 

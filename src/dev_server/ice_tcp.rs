@@ -1,5 +1,5 @@
-//! ICE over TCP. Clients connect, and datagrams are framed with a two-byte length
-//! ([RFC 4571](https://www.rfc-editor.org/rfc/rfc4571)).
+//! Carries ICE over TCP. Clients connect, and datagrams are framed with a two-byte length ([RFC
+//! 4571](https://www.rfc-editor.org/rfc/rfc4571)).
 //!
 //! Each connection has its own task and bounded queues. A datagram that does not fit is dropped.
 

@@ -1,4 +1,4 @@
-//! Data packets. The server sets the sender of each packet.
+//! Sets the sender of each data packet, and decides which participants receive it.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! The peer connection of one participant: str0m's state machine and a queue in front of its data channels.
+//! Holds the peer connection of one participant: str0m's state machine and a queue in front of its data
+//! channels.
 //!
 //! It performs no I/O: received datagrams are passed in with their source address, and outgoing ones are polled as [`Transmit`].
 

@@ -1,4 +1,5 @@
-//! The state of the rooms: participants, packet routing, and resumes. No I/O, no clock and no randomness.
+//! Holds the state of the rooms: participants, packet routing, and resumes. It has no I/O, no clock and no
+//! randomness.
 //!
 //! Inputs are joins, signaling requests, packets, ends of connections, and the time. Outputs are [`Output`] and the next timeout.
 

@@ -1,5 +1,6 @@
-//! SDP of clients that offer media. Only the data section of an offer reaches str0m, which would allocate codecs and header
-//! extensions for the others. The answer contains every offered section again: media of the bundle as `inactive`.
+//! Answers the SDP of clients that offer media. Only the data section of an offer reaches str0m, which would
+//! allocate codecs and header extensions for the others. The answer contains every offered section again:
+//! media of the bundle as `inactive`.
 //!
 //! Sections and their order: [RFC 8829, section 5.3.1](https://www.rfc-editor.org/rfc/rfc8829#section-5.3.1).
 //! Bundles: [RFC 9143, section 7.3](https://www.rfc-editor.org/rfc/rfc9143#section-7.3).

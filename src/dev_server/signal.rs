@@ -1,4 +1,4 @@
-//! Signaling: the join request in the URL, and the WebSocket.
+//! Handles signaling: the join request in the URL, and the WebSocket.
 
 use std::{io::Read as _, time::Duration};
 

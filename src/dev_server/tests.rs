@@ -1,4 +1,4 @@
-//! Tests of toolbridge participants with the embedded server over real sockets.
+//! Tests toolbridge participants with the embedded server over real sockets.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The room service: the part of LiveKit's server API that concerns participants and data.
+//! Serves the room service: the part of LiveKit's server API that concerns participants and data.
 //!
 //! `POST /twirp/livekit.RoomService/METHOD`, in JSON or in protobuf ([Twirp](https://twitchtv.github.io/twirp/docs/spec_v7.html)).
 

@@ -1,4 +1,4 @@
-//! A child that runs for long: its standard input and output stay open, and its stderr is read all the time.
+//! Runs a child for long: its standard input and output stay open, and its stderr is read all the time.
 
 use std::{
     fmt,

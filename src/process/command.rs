@@ -1,4 +1,4 @@
-//! What runs: a program, its arguments, its folder and its environment.
+//! Defines what runs: a program, its arguments, its folder and its environment.
 
 use std::{
     env,

@@ -1,4 +1,4 @@
-//! A program and its children: one process group, which never outlives its call.
+//! Runs a program and its children in one process group, which never outlives its call.
 
 use std::{
     io,

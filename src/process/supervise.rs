@@ -1,4 +1,4 @@
-//! The helper process that ends a program when the process that started it is killed.
+//! Runs the helper process that ends a program when the process that started it is killed.
 //!
 //! The client (the process that offers the tools) starts the helper as the leader of a new process group. The
 //! helper's standard input is one end of a socket pair, and the client holds the other end. The first message on the

@@ -1,4 +1,5 @@
-//! The end of a child's stderr, kept for the error that its owner sees, and its lines as a terminal shows them.
+//! Keeps the end of a child's stderr for the error that its owner sees, and its lines as a terminal shows
+//! them.
 
 /// How much of the end of a child's stderr is kept, in bytes.
 pub const MAX_STDERR: usize = 64 << 10;

@@ -1,5 +1,5 @@
-//! What stays of a frame whose data is hidden: ids, names, states and numbers. Everything else is replaced or removed, in every
-//! type and whatever later versions add.
+//! Decides what stays of a frame whose data is hidden: ids, names, states and numbers. Everything else is
+//! replaced or removed, in every type and whatever later versions add.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The calls of a recording, assembled from frames with the same call id.
+//! Holds the calls of a recording, assembled from frames with the same call id.
 
 use std::time::Duration;
 

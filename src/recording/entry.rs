@@ -1,4 +1,4 @@
-//! The entries of a recorded session.
+//! Defines the entries of a recorded session.
 
 use std::{fmt, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Errors of reading and writing recordings.
+//! Defines the errors of reading and writing recordings.
 
 use std::{
     error::Error,

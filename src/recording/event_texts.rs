@@ -1,4 +1,4 @@
-//! The texts of events: which of them stay, and which are replaced.
+//! Decides which texts of events stay, and which are replaced.
 
 use super::{HIDDEN, RoomEvent, allow_list::CODES, placeholder};
 use crate::transport::Role;

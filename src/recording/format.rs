@@ -1,4 +1,4 @@
-//! The layout of a recording in an MCAP file: names, channels and the metadata record.
+//! Defines the layout of a recording in an MCAP file: names, channels and the metadata record.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The file that a recorder owns while it writes.
+//! Owns the file while a recorder writes it.
 
 use std::{
     fs::{self, File, Permissions, TryLockError},

@@ -1,4 +1,4 @@
-//! The texts that stand in place of redacted values.
+//! Writes and reads the texts that stand in place of redacted values.
 
 use crate::value::{Limits, prefix};
 

@@ -1,4 +1,4 @@
-//! The bounded queue of items to be written. Filling it never blocks.
+//! Queues the items to be written, within bounds. Filling it never blocks.
 
 use std::{
     borrow::Cow,

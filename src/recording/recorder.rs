@@ -1,4 +1,4 @@
-//! The recorder: a handle that queues events, and a thread that writes them.
+//! Records a session: a handle queues events, and a thread writes them.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! The redaction rule: which keys and which tools are secret.
+//! Defines the redaction rule: which keys and which tools are secret.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! The calls that a call of a reserved tool is about: an earlier call, or those that a person decides about.
+//! Finds the calls that a call of a reserved tool is about: an earlier call, or those that a person decides
+//! about.
 
 use crate::value::{Value, ValueKind};
 

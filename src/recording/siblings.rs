@@ -1,4 +1,4 @@
-//! Values beside their names: `{"name": "Authorization", "value": …}`, `["Authorization", …]`.
+//! Finds values beside their names: `{"name": "Authorization", "value": …}`, `["Authorization", …]`.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! A transport wrapper that records packets and events and forwards them unchanged.
+//! Wraps a transport: records its packets and events and forwards them unchanged.
 
 use std::{future::Future, sync::Arc};
 

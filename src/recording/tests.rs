@@ -1,4 +1,4 @@
-//! Tests of damaged and truncated files: readers return only intact messages, and all before the damage.
+//! Tests damaged and truncated files: readers return only intact messages, and all before the damage.
 
 use std::io::{self, Cursor};
 

@@ -1,4 +1,4 @@
-//! The recorder's writer thread: takes queued items, writes them, and finishes the file.
+//! Runs the recorder's writer thread: takes queued items, writes them, and finishes the file.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,4 @@
-//! The result of a live replay.
+//! Holds the result of a live replay.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! A live call without a matching recorded call.
+//! Describes a live call without a matching recorded call.
 
 use std::fmt;
 

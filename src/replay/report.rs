@@ -1,4 +1,4 @@
-//! The result of a dry replay.
+//! Holds the result of a dry replay.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -1,4 +1,4 @@
-//! Functions as tools: a plain `async fn` whose schema comes from its argument type.
+//! Offers functions as tools: a plain `async fn` whose schema comes from its argument type.
 
 mod common_errors;
 mod function;

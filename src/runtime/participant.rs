@@ -1,5 +1,5 @@
-//! Participants: [`Client`], [`Assistant`] and [`Call`], which connect session, executor and transport to the real
-//! clock.
+//! Runs participants: [`Client`], [`Assistant`] and [`Call`] connect session, executor and transport to the
+//! real clock.
 //!
 //! The handles and one driver task share one [`Session`] behind a lock. A handle gives the session a command and
 //! wakes the driver. Only the driver uses the transport and the executor: it handles the session's outputs and feeds

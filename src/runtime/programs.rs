@@ -1,4 +1,4 @@
-//! Programs on this machine as tools: JSON in on stdin, JSON out on stdout, no shell.
+//! Runs programs on this machine as tools: JSON in on stdin, JSON out on stdout, no shell.
 
 mod command;
 mod entry;

@@ -1,4 +1,4 @@
-//! [`ToolSource`]: offers tools and executes their calls.
+//! Defines [`ToolSource`], which offers tools and executes their calls.
 //!
 //! Functions ([`Tools`](crate::Tools)), programs ([`ProgramTools`](crate::programs::ProgramTools)) and an
 //! [`Assistant`](crate::Assistant) are sources. Any other type becomes one by implementing two methods.

@@ -1,4 +1,4 @@
-//! What happens to a running call when the user interrupts the assistant.
+//! Defines what happens to a running call when the user interrupts the assistant.
 
 use std::fmt;
 

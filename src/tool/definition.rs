@@ -1,4 +1,4 @@
-//! Tool definitions, and which participant executes a call.
+//! Defines tools, and which participant executes a call.
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Why a call has no result, and why tools cannot be offered.
+//! Defines why a call has no result, and why tools cannot be offered.
 
 use std::time::Duration;
 

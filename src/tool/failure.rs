@@ -1,4 +1,4 @@
-//! A tool's failure, as it is sent to the caller.
+//! Defines a tool's failure, as it is sent to the caller.
 
 use std::{borrow::Cow, error::Error, fmt};
 

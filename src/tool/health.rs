@@ -1,4 +1,4 @@
-//! Whether a tool source can run calls.
+//! Reports whether a tool source can run calls.
 
 use std::{fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! A call that the local participant runs.
+//! Defines a call that the local participant runs.
 
 use std::time::Duration;
 

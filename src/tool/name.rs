@@ -1,4 +1,4 @@
-//! Tool names and call ids.
+//! Defines tool names and call ids.
 
 use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Why no participant runs a tool, and why a participant is not one of the assistant's clients.
+//! Explains why no participant runs a tool, and why a participant is not one of the assistant's clients.
 
 use std::fmt;
 

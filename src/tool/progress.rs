@@ -1,4 +1,4 @@
-//! Progress of a running tool.
+//! Reports the progress of a running tool.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -1,4 +1,4 @@
-//! Questions to the person at a client (`wire.md`, section 4.10).
+//! Holds the questions to the person at a client (`wire.md`, section 4.10), and the answers.
 //!
 //! A prompt is a call of a reserved tool, which a client accepts from its bound assistant without registering it.
 //! This module defines the questions, the answers, and the limits of both.

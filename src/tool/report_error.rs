@@ -1,4 +1,4 @@
-//! Why a report cannot be made.
+//! Defines why a report cannot be made.
 
 use crate::{
     tool::{InvalidToolName, ToolName},

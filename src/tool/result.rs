@@ -1,5 +1,5 @@
-//! The result of a tool in a form that keeps its meaning: what the model reads, what a person sees and hears, and the
-//! document of the system that it comes from.
+//! Holds the result of a tool in a form that keeps its meaning: what the model reads, what a person sees and
+//! hears, and the document of the system that it comes from.
 //!
 //! It is built from parts and offers views; `wire.md`, section 3.3, defines its form on the wire. Nothing here reads
 //! the document of any system: adapters do.

@@ -1,4 +1,4 @@
-//! The reason why a running call is stopped.
+//! Defines the reason why a running call is stopped.
 
 use std::fmt;
 

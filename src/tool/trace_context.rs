@@ -1,4 +1,4 @@
-//! The position of a call in a distributed trace: W3C Trace Context, level 1.
+//! Reads and writes the position of a call in a distributed trace: W3C Trace Context, level 1.
 
 use std::{fmt, str::FromStr, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Serde deserializer for values.
+//! Deserializes values with serde.
 //!
 //! It is more lenient than other MessagePack deserializers, as peers in other languages need: it accepts a float
 //! without a fraction as an integer, `undefined` as nil, and binary data as a list of bytes. Types use their text

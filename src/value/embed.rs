@@ -1,4 +1,4 @@
-//! A `Value` inside another value, written and read by any serde format.
+//! Embeds a `Value` inside another value, written and read by any serde format.
 //!
 //! This crate's reader and writer recognize it by a token and lose nothing. Text formats show canonical JSON; other
 //! formats get the values one by one.

@@ -1,4 +1,4 @@
-//! Why bytes, JSON or a typed value are invalid.
+//! Defines why bytes, JSON or a typed value are invalid.
 
 use std::fmt;
 

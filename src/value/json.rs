@@ -1,4 +1,4 @@
-//! Canonical JSON (`wire.md`, section 9), in both directions.
+//! Converts values to and from canonical JSON (`wire.md`, section 9).
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Strings of JSON texts, for readers and writers that build no tree.
+//! Reads and writes strings of JSON texts, for readers and writers that build no tree.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Texts of JSON that other programs write: measured before anything is built of them, and repaired.
+//! Measures JSON texts that other programs write, before anything is built of them, and repairs them.
 
 use std::{borrow::Cow, ops::Range};
 

@@ -1,5 +1,5 @@
-//! The keys of maps that are being scanned. Duplicate keys are found without allocation in maps of usual size, and in
-//! bounded memory and time in all others.
+//! Finds duplicate keys of maps that are being scanned. Duplicate keys are found without allocation in maps
+//! of usual size, and in bounded memory and time in all others.
 //!
 //! Data is mostly lists of records with equal keys. As long as a map's keys are, one by one, those of the map that
 //! used the same slots before it, they are distinct because those were, and need no other check.

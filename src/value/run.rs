@@ -1,4 +1,4 @@
-//! The fast path of the scan: consecutive simple values within one container.
+//! Scans consecutive simple values within one container: the fast path of the scan.
 
 use super::{
     DecodeError,

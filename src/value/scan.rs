@@ -1,5 +1,5 @@
-//! The single pass over bytes from outside. It detects everything that can be wrong with a MessagePack value before
-//! anything is built from it.
+//! Scans bytes from outside in a single pass. It detects everything that can be wrong with a MessagePack
+//! value before anything is built from it.
 //!
 //! It uses no recursion and, with one exception, no allocation. Open containers are in a fixed array, and so are the
 //! keys of open maps, which are compared as they are read. For a map of more than 32 keys, the pass stores their

@@ -1,4 +1,4 @@
-//! Serde serializer for values. Structs become maps, and integers get their shortest encoding.
+//! Serializes values with serde. Structs become maps, and integers get their shortest encoding.
 
 use serde::ser::{self, Serialize};
 

@@ -1,4 +1,4 @@
-//! An assistant as the agent of an editor: see [`agent`].
+//! Serves an assistant as the agent of an editor: see [`agent`].
 //!
 //! Source: <https://agentclientprotocol.com/protocol/v1/overview>. Loading of sessions, modes and MCP servers of the editor
 //! are not offered.

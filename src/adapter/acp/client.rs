@@ -1,4 +1,4 @@
-//! An agent as a tool.
+//! Offers an agent as a tool.
 
 mod calls;
 mod choice;

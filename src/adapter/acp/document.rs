@@ -1,4 +1,4 @@
-//! A tool call of an agent, put together from the updates that the agent sends.
+//! Assembles a tool call of an agent from the updates that the agent sends.
 //!
 //! The rules: <https://agentclientprotocol.com/protocol/tool-calls>. The parts stay text, because the crate's types
 //! change what they do not know, merge `null` with absent, and round large numbers.

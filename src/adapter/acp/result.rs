@@ -1,4 +1,4 @@
-//! Results of calls, in both directions.
+//! Converts results of calls, in both directions.
 
 mod read;
 pub(super) mod write;

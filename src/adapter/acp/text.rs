@@ -1,4 +1,4 @@
-//! Texts for people.
+//! Prepares texts for people.
 
 /// The longest title, in characters: a line of an editor.
 const MAX_TITLE: usize = 200;

@@ -1,4 +1,4 @@
-//! Several calls at once.
+//! Makes several calls at once.
 
 use std::{
     fmt,

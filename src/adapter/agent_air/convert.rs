@@ -1,4 +1,4 @@
-//! Between documents and results.
+//! Converts between documents and results.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! How a result is shown.
+//! Defines how a result is shown.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Results of agent-air as JSON.
+//! Reads and writes results of agent-air as JSON.
 
 use std::{fmt, sync::Arc};
 

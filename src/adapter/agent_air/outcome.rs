@@ -1,4 +1,4 @@
-//! The results of a batch.
+//! Holds the results of a batch.
 
 use std::{fmt, sync::Arc};
 

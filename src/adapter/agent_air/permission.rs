@@ -1,4 +1,4 @@
-//! The permission for a whole batch: all of its calls are made, or none.
+//! Asks for permission for a whole batch: all of its calls are made, or none.
 
 use std::{
     fmt,

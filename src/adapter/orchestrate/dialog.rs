@@ -1,4 +1,4 @@
-//! A form without a screen: one question after the other.
+//! Fills in a form without a screen, one question after the other.
 
 use serde_json::{Map, Value as Json};
 

@@ -1,4 +1,4 @@
-//! A form: a question for a person, and what its answer becomes.
+//! Defines a form: a question for a person, and what its answer becomes.
 
 use serde_json::{Map, Value as Json, json};
 

@@ -1,4 +1,4 @@
-//! The inputs of a form.
+//! Defines the inputs of a form.
 
 use serde_json::Value as Json;
 

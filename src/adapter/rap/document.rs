@@ -1,4 +1,4 @@
-//! The messages that a tool sends to the runtime that called it.
+//! Reads the messages that a tool sends to the runtime that called it.
 //!
 //! They are read from their JSON, and what is not understood is ignored. A message that lacks a required field, or has one of
 //! another type, is malformed as a whole. The fields are those of

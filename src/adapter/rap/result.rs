@@ -1,4 +1,4 @@
-//! The result of a call: a `tool_result` message.
+//! Converts the result of a call: a `tool_result` message.
 
 use crate::{Outcome, ToolError, ToolResult, adapter::json::DocumentError, tool::public::Public};
 

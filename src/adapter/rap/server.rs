@@ -1,4 +1,4 @@
-//! The room's tools as a RAP toolset: the model of a runtime calls what the clients in the room offer.
+//! Serves the room's tools as a RAP toolset: the model of a runtime calls what the clients in the room offer.
 //!
 //! [`http`] answers requests, and starts a task for each call that [`table`] has not seen before. [`call`] runs it, and
 //! [`delivery`] sends its result. [`failure`] has the texts of failures.

@@ -1,4 +1,4 @@
-//! The tools of a RAP server, as a source.
+//! Offers the tools of a RAP server, as a source.
 
 mod call;
 mod callback;

@@ -1,4 +1,4 @@
-//! The tools of a room as another system lists them: their names, and which are offered.
+//! Lists the tools of a room for another system: their names, and which are offered.
 
 use std::{collections::BTreeMap, sync::Arc};
 

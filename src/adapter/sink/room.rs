@@ -1,4 +1,4 @@
-//! A room whose tools another system calls.
+//! Makes the calls of another system in a room.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,5 @@
-//! The life of a program, or of the connection to a server: started, started again when it has ended, and closed.
+//! Keeps a program, or the connection to a server, alive: starts it, starts it again when it has ended, and
+//! closes it.
 
 use std::{future::Future, time::Duration};
 

@@ -1,4 +1,5 @@
-//! What the user has set for a source: which of its tools are offered, under which names, and when a person is asked.
+//! Applies what the user has set for a source: which of its tools are offered, under which names, and when a
+//! person is asked.
 
 use std::{env, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The commands of the controlling program, one per line.
+//! Reads the commands of the controlling program, one per line.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The lines sent to the controlling program.
+//! Defines the lines sent to the controlling program.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Explains the results of the steps: what is wrong and what to do. No I/O and no clock.
+//! Explains the results of the steps: what is wrong and what to do. It has no I/O and no clock.
 
 pub(super) mod network;
 pub(super) mod room;

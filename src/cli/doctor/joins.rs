@@ -1,4 +1,4 @@
-//! The joins that doctor makes, and the data exchange between two of its participants.
+//! Makes the joins of doctor, and exchanges data between two of its participants.
 
 use std::{borrow::Cow, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The steps and their results.
+//! Defines the steps and their results.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The progress bar of a live replay, on a terminal only.
+//! Draws the progress bar of a live replay, on a terminal only.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},

@@ -1,4 +1,4 @@
-//! Limits of a participant's metadata and attributes.
+//! Limits a participant's metadata and attributes.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! The state of one participant.
+//! Holds the state of one participant.
 
 use std::{collections::VecDeque, time::Instant};
 

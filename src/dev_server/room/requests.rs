@@ -1,4 +1,4 @@
-//! Requests of a client over signaling.
+//! Handles requests of a client over signaling.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Lost connections and resumes.
+//! Handles lost connections and resumes.
 
 use std::time::Instant;
 

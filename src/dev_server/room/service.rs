@@ -1,4 +1,4 @@
-//! The methods of the room service.
+//! Implements the methods of the room service.
 
 use std::{collections::HashMap, time::Instant};
 

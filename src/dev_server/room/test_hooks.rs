@@ -1,4 +1,4 @@
-//! Actions that tests trigger in the rooms.
+//! Runs actions that tests trigger in the rooms.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Tests of the rooms without I/O.
+//! Tests the rooms without I/O.
 
 use livekit_protocol::{
     CandidateProtocol, ClientInfo, DataPacket, SimulateScenario, TrickleRequest, UpdateParticipantMetadata,

@@ -1,4 +1,4 @@
-//! Tests of joins and packets.
+//! Tests joins and packets.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of how participants leave.
+//! Tests how participants leave.
 
 use super::*;
 use crate::{CloseReason, livekit::AccessKey};

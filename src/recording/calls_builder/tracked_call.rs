@@ -1,4 +1,4 @@
-//! One call, and the digests that detect repeated frames.
+//! Tracks one call, and the digests that detect repeated frames.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The views of a recording: who shows them, and how many of which size.
+//! Checks the views of a recording: who shows them, and how many of which size.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

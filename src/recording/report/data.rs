@@ -1,4 +1,4 @@
-//! The page's data as JSON, within limits.
+//! Writes the page's data as JSON, within limits.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! The report's statistics: calls by outcome, and latencies of each tool.
+//! Computes the report's statistics: calls by outcome, and latencies of each tool.
 
 use std::collections::BTreeMap;
 

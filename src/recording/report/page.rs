@@ -1,4 +1,4 @@
-//! The page around the data: markup, style, script and content security policy.
+//! Writes the page around the data: markup, style, script and content security policy.
 
 use std::{
     io::{self, Write},

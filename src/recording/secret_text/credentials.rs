@@ -1,4 +1,4 @@
-//! Secrets that have no name: the password in a URL, and a token after `Bearer`.
+//! Finds secrets that have no name: the password in a URL, and a token after `Bearer`.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Elements of XML and HTML, and the parts of a form: `<password>…`, `<key>password</key><string>…`, `name="password"` and a blank line.
+//! Finds elements of XML and HTML, and the parts of a form: `<password>…`, `<key>password</key><string>…`,
+//! `name="password"` and a blank line.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Names in texts without a grammar: the words before a separator.
+//! Finds names in texts without a grammar: the words before a separator.
 
 use std::{borrow::Cow, ops::Range};
 

@@ -1,4 +1,5 @@
-//! The text as its reader sees it: without invisible characters and colors, and with full-width punctuation as ASCII.
+//! Reduces a text to what its reader sees: without invisible characters and colors, and with full-width
+//! punctuation as ASCII.
 
 use std::{borrow::Cow, ops::Range};
 

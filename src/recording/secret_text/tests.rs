@@ -1,4 +1,4 @@
-//! Texts without a grammar: what is found in them, and what is not.
+//! Tests what is found in texts without a grammar, and what is not.
 
 use super::{super::secret_names, *};
 

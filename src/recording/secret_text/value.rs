@@ -1,4 +1,4 @@
-//! Values in texts without a grammar: what follows a name and its separator.
+//! Finds values in texts without a grammar: what follows a name and its separator.
 
 use std::ops::Range;
 

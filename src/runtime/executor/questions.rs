@@ -1,4 +1,4 @@
-//! Open questions to a person. Each ends as yes or no, or is withdrawn.
+//! Keeps the open questions to a person. Each ends as yes or no, or is withdrawn.
 
 use std::{collections::HashMap, fmt, future::Future};
 

@@ -1,4 +1,4 @@
-//! Reports of a call: its start, its progress, and exactly one outcome.
+//! Reports the events of a call: its start, its progress, and exactly one outcome.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

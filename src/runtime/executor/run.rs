@@ -1,4 +1,4 @@
-//! One call from the queue to its outcome.
+//! Runs one call from the queue to its outcome.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Slots for running calls. Other calls wait in arrival order.
+//! Gives slots to running calls. Other calls wait in arrival order.
 
 use std::{
     collections::VecDeque,

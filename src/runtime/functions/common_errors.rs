@@ -1,4 +1,5 @@
-//! The common errors of std, serde_json and tokio that `?` converts in a tool. Their texts stay in this process.
+//! Converts the common errors of std, serde_json and tokio, so that `?` works in a tool. Their texts stay in
+//! this process.
 
 use std::{char, env, error::Error, fmt, io, net, num, str, string, time};
 

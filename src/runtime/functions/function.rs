@@ -1,4 +1,4 @@
-//! One function behind a pointer, and the schema of its arguments.
+//! Stores one function behind a pointer, and the schema of its arguments.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! The signatures that a function can have to be a tool.
+//! Defines the signatures that a function can have to be a tool.
 
 use std::future::Future;
 

@@ -1,4 +1,4 @@
-//! The assistant: a participant that calls tools.
+//! Runs the assistant: a participant that calls tools.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

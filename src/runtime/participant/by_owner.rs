@@ -1,4 +1,4 @@
-//! An assistant as a tool source that tells apart the clients that offer the same tool.
+//! Offers an assistant as a tool source that tells apart the clients that offer the same tool.
 
 use std::collections::BTreeMap;
 

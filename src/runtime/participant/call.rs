@@ -1,4 +1,4 @@
-//! One call: its request, and the wait for its outcome.
+//! Makes one call: builds its request, and waits for its outcome.
 
 use std::{
     collections::VecDeque,

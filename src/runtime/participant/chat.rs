@@ -1,4 +1,4 @@
-//! A chat model's tool calls, in the JSON that most model APIs share.
+//! Reads and answers a chat model's tool calls, in the JSON that most model APIs share.
 //!
 //! [`definitions`] returns the available tools in the form of a request's `tools`. [`answer`] runs one entry of a
 //! reply's `tool_calls`, and always resolves to an answer. [`note`] reports the result of a call

@@ -1,4 +1,4 @@
-//! The client: a participant that offers tools.
+//! Runs the client: a participant that offers tools.
 
 use std::{future::Future, sync::Arc};
 

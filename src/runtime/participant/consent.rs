@@ -1,4 +1,4 @@
-//! The author's question to a person before a tool runs.
+//! Asks a person, through the author's function, before a tool runs.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 

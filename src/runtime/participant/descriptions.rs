@@ -1,4 +1,4 @@
-//! Long descriptions of tools that come from servers.
+//! Cuts long descriptions of tools that come from servers.
 
 use crate::{
     protocol::session::{Event, ToolCaps},

@@ -1,4 +1,4 @@
-//! The task of a participant: handles the session's outputs, and feeds it the events.
+//! Runs the task of a participant: handles the session's outputs, and feeds it the events.
 
 use std::{
     future::poll_fn,

@@ -1,4 +1,4 @@
-//! The events of a room, as a stream.
+//! Returns the events of a room, as a stream.
 
 use std::{
     pin::Pin,

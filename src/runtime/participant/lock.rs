@@ -1,5 +1,6 @@
-//! The session's lock. No callback of the author runs while it is held, but a subscriber of the application may
-//! receive log records then. If it used a handle of the participant, it would deadlock; therefore that panics.
+//! Guards the session with a lock. No callback of the author runs while it is held, but a subscriber of the
+//! application may receive log records then. If it used a handle of the participant, it would deadlock;
+//! therefore that panics.
 
 use std::{
     cell::RefCell,

@@ -1,4 +1,4 @@
-//! Prompts at a client: the author's handler, as the source of the reserved tools.
+//! Runs prompts at a client: the author's handler is the source of the reserved tools.
 
 use std::{fmt, future::Future, time::Instant};
 

@@ -1,4 +1,4 @@
-//! What an assistant reports to its room: calls of other systems, and views.
+//! Reports what an assistant shows to its room: calls of other systems, and views.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,4 @@
-//! The author's rules about participants: which ones are admitted, and which ones may stop calls.
+//! Applies the author's rules about participants: which ones are admitted, and which ones may stop calls.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

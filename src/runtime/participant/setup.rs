@@ -1,4 +1,4 @@
-//! The settings of both builders, and joining.
+//! Holds the settings of both builders, and joins.
 
 use std::{fmt, sync::Arc, time::Duration};
 

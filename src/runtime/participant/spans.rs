@@ -1,4 +1,4 @@
-//! Spans of calls, and their position in a distributed trace.
+//! Records spans of calls, and their position in a distributed trace.
 //!
 //! There is one span for each call at its caller and one where its tool runs, both named `execute_tool` according to
 //! OpenTelemetry's GenAI conventions (1.41, in development), with its messaging conventions for the transport. They

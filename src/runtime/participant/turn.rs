@@ -1,4 +1,4 @@
-//! A turn: one reply of the model, its calls, and the barge-in that ends them.
+//! Keeps a turn: one reply of the model, its calls, and the barge-in that ends them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The command of a program: a fixed executable with fixed arguments, and the parameters that may become arguments.
+//! Builds the command of a program: a fixed executable with fixed arguments, and the parameters that may
+//! become arguments.
 
 use std::path::Path;
 

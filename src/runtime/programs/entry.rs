@@ -1,4 +1,4 @@
-//! A program of a `tools.toml`: its tool definition and its command.
+//! Reads a program of a `tools.toml`: its tool definition and its command.
 
 use std::{ops::Range, time::Duration};
 

@@ -1,4 +1,4 @@
-//! One run of a program, from its parameters to its result.
+//! Runs a program once, from its parameters to its result.
 
 use std::{path::Path, process::ExitStatus, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A program's three streams, written and read concurrently so that neither side blocks the other.
+//! Writes and reads a program's three streams concurrently, so that neither side blocks the other.
 
 use std::io;
 

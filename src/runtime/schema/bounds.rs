@@ -1,4 +1,4 @@
-//! Limits on the cost of a schema: on its size with all references expanded, and on its recursion.
+//! Limits the cost of a schema: its size with all references expanded, and its recursion.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! A person's answer.
+//! Reads and writes a person's answer.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Questions to a person.
+//! Builds questions to a person.
 
 use std::{collections::BTreeSet, fmt};
 

@@ -1,4 +1,4 @@
-//! The content of a result: blocks in the form of the Model Context Protocol, each with its audience.
+//! Defines the content of a result: blocks in the form of the Model Context Protocol, each with its audience.
 
 use std::{fmt, sync::Arc};
 

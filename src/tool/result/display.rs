@@ -1,4 +1,4 @@
-//! What a result shows to people: forms of display, and a widget.
+//! Defines what a result shows to people: forms of display, and a widget.
 
 use std::{fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! The fields of a map, without building a tree.
+//! Reads the fields of a map, without building a tree.
 
 use std::{ops::Range, sync::Arc};
 

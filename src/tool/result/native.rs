@@ -1,4 +1,4 @@
-//! The document of the system that a result comes from, and what was cut out of a result.
+//! Holds the document of the system that a result comes from, and what was cut out of a result.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 

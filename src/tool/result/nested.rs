@@ -1,5 +1,5 @@
-//! Blocks for the model alone inside the parts of a result other than its content: in structured data, in `_meta` and
-//! other fields of blocks, in displays, in widgets, and anywhere in the native document.
+//! Finds blocks for the model alone inside the parts of a result other than its content: in structured data,
+//! in `_meta` and other fields of blocks, in displays, in widgets, and anywhere in the native document.
 
 use serde_json::Value as Json;
 

@@ -1,4 +1,5 @@
-//! What anyone but the model may see (`wire.md`, section 3.3): a client, a person, a log or a recording.
+//! Reduces a result to what anyone but the model may see (`wire.md`, section 3.3): a client, a person, a log
+//! or a recording.
 //!
 //! Each text that is made of a result, other than what the model reads, is made of a [`Public`] result: the message of a
 //! failure, progress, what is shown and what is spoken. Documents of other systems and frames, which are JSON here, lose

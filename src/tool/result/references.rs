@@ -1,4 +1,4 @@
-//! Texts that stand once: where the native document holds a long text, a JSON pointer refers to it elsewhere.
+//! Keeps each long text once: where the native document holds it, a JSON pointer refers to it elsewhere.
 //!
 //! A reference is the map `{"at": pointer}`. Inside values that may be anything, a map that looks like one is written
 //! as `{"at": {"at": …}}`. Without a native document there are neither references nor such maps.

@@ -1,4 +1,4 @@
-//! What the model reads of a result.
+//! Writes what the model reads of a result.
 
 use std::{borrow::Cow, fmt};
 

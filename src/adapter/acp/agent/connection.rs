@@ -1,4 +1,4 @@
-//! The connection to one editor: sends updates to it, and knows what it can ask the person.
+//! Holds the connection to one editor: sends updates to it, and knows what it can ask the person.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! The person at an editor, as whom an assistant asks.
+//! Asks the person at an editor on behalf of the assistant.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! The open turns of an editor, and their calls that have not ended.
+//! Keeps the open turns of an editor, and their calls that have not ended.
 
 use std::{
     collections::HashMap,

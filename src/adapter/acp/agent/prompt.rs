@@ -1,4 +1,4 @@
-//! What a person at an editor asks for, and why a turn has ended.
+//! Reads what a person at an editor asks for, and says why a turn has ended.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Questions to the person at the editor.
+//! Asks the person at the editor.
 
 use std::sync::Arc;
 

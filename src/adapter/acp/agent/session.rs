@@ -1,4 +1,4 @@
-//! The requests of an editor: its sessions, and the turns in them.
+//! Handles the requests of an editor: its sessions, and the turns in them.
 
 use std::{
     collections::{HashMap, VecDeque},

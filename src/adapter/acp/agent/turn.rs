@@ -1,4 +1,4 @@
-//! One prompt of the person at an editor, and the calls that are made for it.
+//! Runs one prompt of the person at an editor, and the calls that are made for it.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! The tool calls of an agent in its turn: merged, shown, and ended.
+//! Tracks the tool calls of an agent in its turn: merges, shows and ends them.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},

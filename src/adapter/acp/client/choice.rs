@@ -1,4 +1,4 @@
-//! The option that a person chooses.
+//! Asks a person which of an agent's options to choose.
 
 use std::time::Duration;
 

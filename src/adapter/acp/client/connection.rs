@@ -1,4 +1,4 @@
-//! One run of an agent: started, initialized, and ended.
+//! Runs an agent once: starts, initializes and ends it.
 
 use std::{
     sync::{Arc, Mutex},

@@ -1,4 +1,4 @@
-//! Why an agent cannot be used.
+//! Defines why an agent cannot be used.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The agents of a `tools.toml`: its `[[acp]]` sections.
+//! Reads the agents of a `tools.toml`: its `[[acp]]` sections.
 
 use std::{ops::Range, path::Path};
 

@@ -1,4 +1,4 @@
-//! The files of one folder, for an agent that was given it.
+//! Serves the files of one folder to an agent that was given it.
 //!
 //! A path is resolved below the folder, and a link that leads out of it is refused, also if it is made while a file is
 //! opened: Linux resolves the path in one step (`openat2` with `RESOLVE_BENEATH`). Other systems resolve it first, and

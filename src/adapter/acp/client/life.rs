@@ -1,4 +1,4 @@
-//! The life of an agent: started, started again when it has ended, and closed.
+//! Keeps an agent alive: starts it, starts it again when it has ended, and closes it.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The room's tools for an agent: an MCP server in its session.
+//! Offers the room's tools to an agent, as an MCP server in its session.
 
 use std::path::Path;
 

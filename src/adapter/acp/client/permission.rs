@@ -1,4 +1,4 @@
-//! Permission requests of an agent: asked of the person, or answered as the person has said before.
+//! Answers an agent's permission requests: asks the person, or applies a remembered answer.
 
 use std::{
     collections::{BTreeMap, HashMap},

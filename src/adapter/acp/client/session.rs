@@ -1,4 +1,4 @@
-//! The session with an agent: its turn, what it says, and its calls.
+//! Holds the session with an agent: its turn, what it says, and its calls.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,

@@ -1,4 +1,4 @@
-//! What the user sets about an agent.
+//! Holds the settings of an agent, and their builder.
 
 use std::{
     fmt,

@@ -1,5 +1,4 @@
-//! Where the calls of an agent are seen: in the room, as calls that are reported, or as the progress of the agent's own
-//! call.
+//! Shows the calls of an agent: in the room as reported calls, or as the progress of the agent's own call.
 
 use std::{path::Path, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Commands that an agent wants to run: only if a person has allowed it when the agent was configured, and says yes to
+//! Runs commands for an agent, only if a person has allowed that when the agent was configured, and agrees to
 //! the exact command.
 
 use std::{

@@ -1,4 +1,4 @@
-//! One prompt: sent, cancelled, and answered.
+//! Sends one prompt to an agent, cancels it, and reads its answer.
 
 use std::{future::pending, sync::Arc, time::Duration};
 

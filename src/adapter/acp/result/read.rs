@@ -1,4 +1,4 @@
-//! The call of an agent, as a result and an outcome of the room.
+//! Reads an agent's call as a result and an outcome of the room.
 
 use std::sync::Arc;
 

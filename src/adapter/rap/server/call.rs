@@ -1,4 +1,4 @@
-//! One call of a runtime, from its acceptance to the delivery of its result.
+//! Handles one call of a runtime, from its acceptance to the delivery of its result.
 
 use std::{
     pin::pin,

@@ -1,4 +1,4 @@
-//! Sends a result to the runtime, again if it was not received.
+//! Sends a result to the runtime, and again if it was not received.
 
 use std::{error::Error, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Failures as a model reads them: what happened, and what to do, without names of participants.
+//! Writes failures as a model reads them: what happened, and what to do, without names of participants.
 
 use crate::{CallError, ErrorCode, ToolError};
 

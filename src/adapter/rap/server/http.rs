@@ -1,4 +1,4 @@
-//! The requests that the toolset answers.
+//! Answers the requests to the toolset.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! What a runtime sends: calls, and notices about them.
+//! Reads what a runtime sends: calls, and notices about them.
 
 use serde_json::{Map, Value as Json};
 

@@ -1,4 +1,4 @@
-//! What the runtime learns of the toolset.
+//! Writes the manifest, from which the runtime learns of the toolset.
 
 use serde_json::{Map, Value as Json, json};
 

@@ -1,4 +1,4 @@
-//! The calls that were accepted: each runs once, however often it is sent.
+//! Remembers the calls that were accepted, so that each runs once, however often it is sent.
 
 use std::{
     collections::{HashMap, VecDeque},

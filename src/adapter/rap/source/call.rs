@@ -1,4 +1,4 @@
-//! One call of a toolset's tool.
+//! Makes one call of a toolset's tool.
 
 use std::{collections::VecDeque, future::Future, pin::Pin};
 

@@ -1,4 +1,4 @@
-//! The address at which tools reach their runtime: `POST /rap/cb/{token}`.
+//! Serves the address at which tools reach their runtime: `POST /rap/cb/{token}`.
 //!
 //! | status | when |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! Counts of messages.
+//! Counts messages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

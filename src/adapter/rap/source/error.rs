@@ -1,4 +1,4 @@
-//! Why a toolset cannot be used.
+//! Defines why a toolset cannot be used.
 
 use std::io;
 

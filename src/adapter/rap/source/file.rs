@@ -1,4 +1,4 @@
-//! The toolsets of a `tools.toml`: its `[[rap]]` sections.
+//! Reads the toolsets of a `tools.toml`: its `[[rap]]` sections.
 
 use std::{ops::Range, path::Path};
 

@@ -1,4 +1,4 @@
-//! The open calls of a toolset, and what the messages of its tools do to them.
+//! Holds the open calls of a toolset, and applies the messages of its tools to them.
 //!
 //! Each call has a token of its own, which is a part of its callback URL. It counts until the call's time and a grace period
 //! of the same length are over, in a subscription until that ends. A message must name the group and the call of its token.

@@ -1,5 +1,5 @@
-//! A manifest that could not be read at start, because the server was not reached or has failed: it is read again until the
-//! server gives it.
+//! Reads a manifest later that could not be read at the start, because the server was not reached or has
+//! failed: asks until the server returns it.
 
 use std::{sync::Arc, time::Duration};
 

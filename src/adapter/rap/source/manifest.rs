@@ -1,4 +1,4 @@
-//! The manifest of a toolset: read, checked, and turned into tools of the room.
+//! Reads and checks the manifest of a toolset, and turns it into tools of the room.
 //!
 //! A fault refuses the whole manifest, as
 //! [the specification](https://infinity.hydro.run/docs/rap/spec/basic/toolsets#validation) asks. Limits of this crate leave

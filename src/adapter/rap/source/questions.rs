@@ -1,4 +1,4 @@
-//! Questions of a tool to the person: sign-ins and choices.
+//! Asks the person the questions of a tool: sign-ins and choices.
 
 use tokio::time::timeout;
 

@@ -1,4 +1,4 @@
-//! A limit of messages per second.
+//! Limits the messages per second.
 
 use tokio::time::Instant;
 

@@ -1,5 +1,5 @@
-//! What a tool reports without being asked: events of subscriptions, late results, and views. Only an assistant can show
-//! them to its model and to the room.
+//! Reports what a tool sends without being asked: events of subscriptions, late results, and views. Only an
+//! assistant can show them to its model and to the room.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the user sets about a toolset.
+//! Holds the settings of a toolset, and their builder.
 
 use std::{
     fmt,

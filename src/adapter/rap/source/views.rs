@@ -1,4 +1,4 @@
-//! The views that the tools of a toolset show.
+//! Shows the views of a toolset's tools.
 
 use std::{
     collections::BTreeMap,

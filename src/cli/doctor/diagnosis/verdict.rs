@@ -1,4 +1,4 @@
-//! The verdict: whether the server works, and what to do first.
+//! Gives the verdict: whether the server works, and what to do first.
 
 use crate::cli::doctor::step::{State, Step, StepReport};
 

@@ -1,4 +1,4 @@
-//! A result with parts, as a person sees and hears it, and the document that it comes from.
+//! Writes a result with parts, as a person sees and hears it, and the document that it comes from.
 
 use serde_json::{Value, json};
 

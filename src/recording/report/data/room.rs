@@ -1,4 +1,4 @@
-//! Room events and participants of the report.
+//! Writes the room events and participants of the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 

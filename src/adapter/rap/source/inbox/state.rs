@@ -1,4 +1,4 @@
-//! What is known of calls.
+//! Holds the state of a toolset's calls.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},

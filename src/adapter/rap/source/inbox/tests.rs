@@ -1,4 +1,4 @@
-//! The open calls of a toolset, on virtual time.
+//! Tests the open calls of a toolset on virtual time.
 
 use serde_json::json;
 
