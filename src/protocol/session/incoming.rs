@@ -209,6 +209,8 @@ impl Incoming {
     /// Refuses all further requests and gives up the claims.
     pub(super) fn drain(&mut self, core: &mut Core) {
         self.is_draining = true;
+        // A grant that arrived now would start a tool while the client leaves. The `busy` lets the caller go
+        // on at once (`wire.md`, section 4.8).
         self.release_claims(core);
     }
 

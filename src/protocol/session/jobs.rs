@@ -114,6 +114,7 @@ impl Jobs {
     /// Returns the jobs of this caller whose tools stop at a barge-in.
     pub(super) fn cancellable_for(&self, cx: &Context, caller: &Identity) -> Vec<JobKey> {
         let rule = |tool: &ToolName| cx.local.tool(tool.as_str()).map(|it| it.tool_options().barge_in);
+        // A tool that was withdrawn while it ran has no rule any more, and a barge-in stops tools by default.
         let is_cancelled = |tool: &ToolName| rule(tool).unwrap_or(BargeIn::Cancel) == BargeIn::Cancel;
         self.keys_where(|job| job.caller == *caller && is_cancelled(&job.tool))
     }

@@ -106,6 +106,7 @@ impl Timers {
     pub(super) fn set(&mut self, now: Instant, timer: Timer, after: Duration) {
         self.cancel(&timer);
         match &mut self.paused {
+            // Its whole time: it begins when the connection is back.
             Some(paused) if timer.pauses() => {
                 paused.insert(timer, after);
             }
@@ -145,6 +146,8 @@ impl Timers {
 
     /// Pauses the timers that detect absent peers.
     pub(super) fn pause(&mut self, now: Instant) {
+        // A second pause finds no timer that is left to pause, and an empty table would replace the remaining
+        // times of all.
         if self.paused.is_some() {
             return;
         }

@@ -190,6 +190,7 @@ fn post(cx: &mut Context, peers: &Peers, delivery: &mut Delivery, mut to: Vec<Id
     }
     let mut sent = delivery.post_to(cx, peers, to.clone(), &Meta::default(), message);
     if let Err(Unfit::TooLarge { .. }) = sent {
+        // One frame went to all of them, so one client without byte streams kept the state from all others.
         to.retain(|id| peers.takes_large_frames(id));
         cx.count(Counter::ReportRefused);
         sent =

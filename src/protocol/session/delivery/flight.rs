@@ -14,10 +14,10 @@ use crate::{
 /// The limit on frames in transit to one peer, each below 1,200 B. Further frames are sent only on the reliable lane.
 pub(super) const MAX_FLYING: usize = 256;
 
-/// How often a frame is sent again on `_lossy`. Sent after 1, 3, 7 and 15 times the first wait, which is 100
-/// ms before the first sample: the last one after 1.5 s. The claim window of 2 s depends on that (`wire.md`,
-/// section 4.8). A schedule with a second retry before the reliable copy was tried and given up, because the
-/// simulation did not come to rest with it.
+/// How often a frame is sent again on `_lossy`: after 1, 3, 7 and 15 times the first wait. Before the first
+/// sample that is 100 ms, so the last one is sent after 1.5 s. The claim window of 2 s depends on that
+/// (`wire.md`, section 4.8). A schedule with a second retry before the reliable copy was tried and given up,
+/// because the simulation did not come to rest with it.
 const RETRIES: u32 = 4;
 
 /// The interval at which a held copy is reconsidered. A reported backlog triggers it earlier.

@@ -201,7 +201,8 @@ impl Streams {
             cx.count(Counter::StreamUnknown);
             return Part::Ignored;
         };
-        // Senders abandon the streams of calls that have ended (`wire.md`, section 5.6): that is not misbehavior.
+        // Senders abandon the streams of calls that have ended (`wire.md`, section 5.6), which is no
+        // misconduct.
         if !reason.is_empty() {
             self.close(key);
             cx.count(Counter::StreamAbandoned);
