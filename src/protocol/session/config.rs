@@ -334,8 +334,12 @@ impl Default for FrameCaps {
             max_packet: Capabilities::MAX_PACKET,
             max_incoming: 256 * 1024,
             max_frame: 16 * 1024 * 1024,
+            // The largest frame that a client must be able to send unasked is a registration, whose tools may
+            // have `ToolCaps::registration_bytes`.
             max_frame_of_others: 256 * 1024,
             streams_per_peer: 4,
+            // One sender may use half of it, which must hold one frame of the largest size. Otherwise a frame
+            // that the protocol allows would be dropped as too long.
             stream_bytes: 32 * 1024 * 1024,
             held_frames: 32,
             held_bytes: 1024 * 1024,
