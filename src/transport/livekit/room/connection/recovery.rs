@@ -216,8 +216,8 @@ impl Connection {
             // itself, since the peer connection is the same.
             self.numbers.unheard(answer.last_message_seq).map(<[u8]>::to_vec).collect();
         let state = self.sync_state();
-        // Before an offer, which LiveKit's clients send after it, too. `restart_ice` makes one only after
-        // this.
+        // Sent before any offer, in the order of LiveKit's own clients: `restart_ice` makes an offer only
+        // after this.
         self.signal.synchronize(state);
     }
 
