@@ -6,8 +6,9 @@ use bytes::Bytes;
 use divan::{Bencher, black_box};
 use serde::Serialize;
 use toolbridge::{
-    ContentBlock, Media, Native, ToolResult, ToolSystem,
+    ToolResult,
     frame::{Frame, Kind, Message, Meta},
+    result::{ContentBlock, Media, Native, ToolSystem},
 };
 
 mod samples;

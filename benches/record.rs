@@ -23,9 +23,11 @@ use std::{
 
 use bytes::Bytes;
 use toolbridge::{
-    CallId, Capabilities, Execution, Lane, Packet, Participant, Peer, SendError, Transport, TransportEvent,
+    CallId,
     frame::{Acknowledgement, Frame, Message, Meta, ToolUseRequest, ToolUseResult},
     recording::{Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Redact, RoomEvent},
+    tools::Execution,
+    transport::{Capabilities, Lane, Packet, Participant, Peer, SendError, Transport, TransportEvent},
 };
 
 /// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.

@@ -10,9 +10,9 @@ use std::{
 
 use serde_json::{Value, json};
 use toolbridge::{
-    Peer,
     frame::Frame,
     recording::{Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Redact, redact},
+    transport::Peer,
 };
 
 /// The calls in the recording of many calls.

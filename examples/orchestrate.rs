@@ -3,7 +3,9 @@
 use serde_json::json;
 use toolbridge::adapter::{mcp::CallToolResult, orchestrate::Form, orchestrate::Submission};
 use toolbridge::{
-    Assistant, Client, Prompt, PromptAnswer, PromptRequest, ToolError, ToolResult, memory::MemoryRoom,
+    Assistant, Client, ToolError, ToolResult,
+    memory::MemoryRoom,
+    prompt::{Prompt, PromptAnswer, PromptRequest},
 };
 
 async fn find_flight() -> Result<ToolResult, ToolError> {

@@ -10,7 +10,9 @@ use std::{
 };
 
 use toolbridge::{
-    Config, Identity, Lane, Output, Participant, Peer, Request, Role, Session, Tool, TransportEvent, Value,
+    Config, Identity, Role, Tool, Value,
+    session::{Output, Request, Session},
+    transport::{Lane, Participant, Peer, TransportEvent},
 };
 
 fn client(link: &Link) -> anyhow::Result<()> {

@@ -6,8 +6,9 @@ use clap::{Parser, Subcommand};
 use tokio::runtime::Builder;
 
 use toolbridge::{
-    LocalText, ToolName,
+    ToolName,
     programs::{SUPERVISE, supervise},
+    session::LocalText,
 };
 
 mod acp;

@@ -33,7 +33,7 @@
 //! | --- | --- |
 //! | [`Client`], [`ClientBuilder`], [`JoinError`] | joins a room, serves tools, leaves |
 //! | [`Tools`], [`State`], [`ToolContext`], [`ToolError`], [`ToolOptions`] | tools that are async functions, their state, call and errors |
-//! | [`Consent`], [`ConsentRequest`], [`PromptRequest`] | ask a person before a tool runs, or on the assistant's behalf |
+//! | [`Consent`], [`ConsentRequest`], [`PromptRequest`](prompt::PromptRequest) | ask a person before a tool runs, or on the assistant's behalf |
 //! | [`programs::ProgramTools`] | tools that are programs, described by a `tools.toml` |
 //!
 //! **An assistant**, the process that runs the model:
@@ -44,16 +44,16 @@
 //! | [`CallBuilder`], [`Call`], [`CallError`], [`Progress`] | one tool call and its one outcome |
 //! | [`Turn`], [`BargeIn`], [`LateResult`] | calls of one turn of the conversation, and what an interruption does to them |
 //! | [`chat`] | tool definitions and calls in the form of chat-model APIs |
-//! | [`PermissionPrompt`], [`ChoicePrompt`], [`FormPrompt`], [`AuthorizePrompt`] | questions to a person at a client |
+//! | [`PermissionPrompt`](prompt::PermissionPrompt), [`ChoicePrompt`](prompt::ChoicePrompt), [`FormPrompt`](prompt::FormPrompt), [`AuthorizePrompt`](prompt::AuthorizePrompt) | questions to a person at a client |
 //!
 //! **A result that keeps its meaning:**
 //!
 //! | item | what for |
 //! | --- | --- |
 //! | [`ToolResult`] | what the model reads, what a person sees and hears; returned by a tool, read from a call's value |
-//! | [`ContentBlock`], [`BlockKind`], [`Audience`], [`Media`] | its content, in pieces with an audience |
-//! | [`Display`], [`DisplayContent`], [`DisplayKind`], [`Widget`] | what a screen shows |
-//! | [`ModelView`], [`Native`], [`ToolSystem`], [`Cut`] | the model's text, the document of another system, what was removed |
+//! | [`ContentBlock`](result::ContentBlock), [`BlockKind`](result::BlockKind), [`Audience`](result::Audience), [`Media`](result::Media) | its content, in pieces with an audience |
+//! | [`Display`](result::Display), [`DisplayContent`](result::DisplayContent), [`DisplayKind`](result::DisplayKind), [`Widget`](result::Widget) | what a screen shows |
+//! | [`ModelView`](result::ModelView), [`Native`](result::Native), [`ToolSystem`](result::ToolSystem), [`Cut`](result::Cut) | the model's text, the document of another system, what was removed |
 //!
 //! **Both:** [`Event`] and [`Events`] say what happens, [`CallRecord`] and [`Stats`] what happened, [`Config`] with [`Times`] and
 //! [`Caps`] sets limits, [`livekit`] has connection options and tokens, [`recording`] records a session.
@@ -64,11 +64,11 @@
 //!
 //! | item | what for |
 //! | --- | --- |
-//! | [`ToolSource`], [`Tool`], [`Prefixed`] | tools of another system |
-//! | [`Transport`], [`TransportEvent`], [`Packet`], [`Participant`] | another network |
-//! | [`Session`], [`Output`], [`Request`], [`Job`] | the protocol's state machine in your own event loop, without an async runtime |
+//! | [`ToolSource`], [`Tool`], [`Prefixed`](tools::Prefixed) | tools of another system |
+//! | [`Transport`](transport::Transport), [`TransportEvent`](transport::TransportEvent), [`Packet`](transport::Packet), [`Participant`](transport::Participant) | another network |
+//! | [`Session`](session::Session), [`Output`](session::Output), [`Request`](session::Request), [`Job`](session::Job) | the protocol's state machine in your own event loop, without an async runtime |
 //! | [`adapter`] | tools and results of other systems |
-//! | [`DataSchema`] | checks data against a JSON Schema, within limits |
+//! | [`DataSchema`](tools::DataSchema) | checks data against a JSON Schema, within limits |
 //! | [`process`] | child processes, such as the servers of other tool systems |
 //! | [`frame`], [`Value`] | encoding and decoding of frames and values |
 //!
@@ -80,9 +80,9 @@
 //!
 //! # How it fits together
 //!
-//! The protocol is one deterministic state machine, [`Session`]: bytes, commands and the current time go in; packets,
+//! The protocol is one deterministic state machine, [`Session`](session::Session): bytes, commands and the current time go in; packets,
 //! jobs, outcomes, events and the next deadline come out. [`Client`] and [`Assistant`] drive it in an async task. They run
-//! the tools of a [`ToolSource`], and send packets over a [`Transport`]: [`livekit`], [`memory`], or your own.
+//! the tools of a [`ToolSource`], and send packets over a [`Transport`](transport::Transport): [`livekit`], [`memory`], or your own.
 //!
 //! # Threads
 //!
@@ -99,7 +99,7 @@
 //!
 //! | feature | what it adds |
 //! | --- | --- |
-//! | none | the core, without an async crate: [`Frame`](frame::Frame), [`Value`], [`Session`] |
+//! | none | the core, without an async crate: [`Frame`](frame::Frame), [`Value`], [`Session`](session::Session) |
 //! | `runtime` | `Client`, `Assistant`, tools, the in-memory transport and transports of your own |
 //! | `livekit` | the LiveKit participant in pure Rust, and tokens |
 //! | `schema-validation` | arguments are checked against the tool's JSON Schema before the tool runs; without it they are only decoded |
@@ -113,12 +113,21 @@
 //! | `dev-server` | a LiveKit-compatible server for tests and development, without media |
 //! | `cli` (default) | the command line tool `toolbridge`, with all of the above |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "runtime")]
 pub mod adapter;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli_support;
 pub mod clock;
 #[cfg(feature = "dev-server")]
 pub mod dev_server;
 pub mod escape;
+#[cfg(feature = "livekit")]
+pub mod livekit;
+#[cfg(feature = "runtime")]
+pub mod memory;
 #[cfg(any(feature = "livekit", feature = "mcp", feature = "mcp-server", feature = "rap"))]
 mod net;
 #[cfg(all(feature = "programs", unix))]
@@ -133,56 +142,75 @@ mod runtime;
 mod tool;
 #[cfg(all(feature = "programs", unix))]
 mod tools_file;
-mod transport;
+pub mod transport;
 mod value;
 
 pub use protocol::{
     frame,
-    session::{
-        COMPLAINT_INTERVAL, CONSENT_MARGIN, CallCaps, CallKey, CallRecord, CallState, Candidate, Caps,
-        Config, Counter, Destination, Event, FrameCaps, LateResult, LocalText, Output, Question, Readiness,
-        Request, RequestCaps, Selection, SelectionFn, SelectionKey, SelectionPolicy, SendFailure,
-        SendFrameError, Session, Stats, StopError, Times, ToolCaps, TurnKey, Unaccepted,
-    },
+    session::{CallRecord, Caps, Config, Event, LateResult, Stats, Times},
 };
 #[cfg(all(feature = "programs", unix))]
 pub use runtime::programs;
 #[cfg(feature = "runtime")]
 pub use runtime::{
-    Assistant, AssistantBuilder, ByOwner, Call, CallBuilder, Client, ClientBuilder, ConsentRequest,
-    DataSchema, Events, Handler, JoinError, Prefixed, PromptRequest, Propagate, Ready, ReadyError, Report,
-    Reported, Reporter, SOURCE_CLOSE, SchemaError, State, ToolContext, ToolSource, Tools, Turn, WithOptions,
-    chat, check_tool,
+    Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events, JoinError,
+    Ready, State, ToolContext, ToolSource, Tools, Turn, chat, check_tool,
 };
 pub use tool::{
-    Audience, AuthorizePrompt, BargeIn, BlockKind, CallError, CallId, ChoicePrompt, Consent, ContentBlock,
-    Cut, DEFAULT_TIMEOUT, Decision, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource, ErrorCode,
-    Execution, FormPrompt, InvalidCallId, InvalidToolName, InvalidTraceContext, Job, JobKey,
-    MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, MAX_TOOL_NAME,
-    Media, ModelView, NameMap, NameRules, Native, NotAdmitted, NotAssistant, NotOffered, Offer, Outcome,
-    PermissionOption, PermissionPrompt, Progress, ProgressStatus, Prompt, PromptAnswer, PromptedCall,
-    RegisterError, ReportError, SourceHealth, SourceStatus, StopReason, Tool, ToolError, ToolHints, ToolName,
-    ToolOptions, ToolResult, ToolSystem, TraceContext, Visibility, Widget,
+    BargeIn, CallError, CallId, Consent, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName,
+    ToolOptions, ToolResult,
 };
-#[cfg(feature = "livekit")]
-pub use transport::livekit;
-#[cfg(feature = "runtime")]
-pub use transport::{Background, SendError, Transport, memory};
-pub use transport::{
-    Capabilities, CloseReason, ConnectionState, Identity, Incoming, Lane, Packet, Participant,
-    ParticipantKind, Peer, ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamAssembler,
-    StreamHeader, StreamPart, StreamParts, TOPIC, TransportEvent,
-};
-pub use value::{DecodeError, EncodeError, Limits, Value, ValueKind};
+pub use transport::types::{CloseReason, ConnectionState, Identity, Role};
+pub use value::{DecodeError, EncodeError, Value};
 
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod cli_support;
+pub mod prompt {
+    //! Questions to a person: permissions, choices, forms and addresses to open.
+
+    #[cfg(feature = "runtime")]
+    pub use crate::runtime::PromptRequest;
+    pub use crate::tool::{
+        AuthorizePrompt, ChoicePrompt, Decision, FormPrompt, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL,
+        MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, MAX_PROMPT_URL, PermissionOption, PermissionPrompt, Prompt,
+        PromptAnswer, PromptedCall,
+    };
+}
 
 pub mod result {
-    //! Results of tools: how a screen shows them.
+    //! Results of tools in pieces: their content with an audience, what a screen shows, and the document of another system.
+    //!
+    //! [`ToolResult`](crate::ToolResult) is made of them. [`render`] lays a result out as lines.
 
-    pub use crate::tool::render;
+    pub use crate::tool::{
+        Audience, BlockKind, ContentBlock, Cut, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource,
+        Media, ModelView, Native, ToolSystem, Widget, render,
+    };
+}
+
+pub mod session {
+    //! The protocol's state machine, for a driver of your own: without I/O, clock, randomness and async runtime.
+
+    pub use crate::protocol::session::{
+        COMPLAINT_INTERVAL, CONSENT_MARGIN, CallCaps, CallKey, CallState, Candidate, Counter, Destination,
+        FrameCaps, LocalText, Output, Question, Readiness, Request, RequestCaps, Selection, SelectionFn,
+        SelectionKey, SelectionPolicy, SendFailure, SendFrameError, Session, StopError, ToolCaps, TurnKey,
+        Unaccepted,
+    };
+    pub use crate::tool::{Job, JobKey};
+}
+
+pub mod tools {
+    //! What tools, their names and their sources are made of.
+
+    #[cfg(feature = "runtime")]
+    pub use crate::runtime::{
+        ByOwner, DataSchema, Handler, Prefixed, Propagate, ReadyError, Report, Reported, Reporter,
+        SOURCE_CLOSE, SchemaError, WithOptions,
+    };
+    pub use crate::tool::{
+        DEFAULT_TIMEOUT, Execution, InvalidCallId, InvalidToolName, InvalidTraceContext, MAX_TOOL_NAME,
+        NameMap, NameRules, NotAdmitted, NotAssistant, NotOffered, Offer, ProgressStatus, RegisterError,
+        ReportError, SourceHealth, SourceStatus, StopReason, ToolHints, TraceContext, Visibility,
+    };
 }
 
 /// The bytes of a packet.

@@ -1,17 +1,14 @@
-//! Connects to a room: its participants, and the packets sent and received.
+//! Connections to a room: its participants, and the packets sent and received.
 //!
-//! [`Transport`] is one participant's connection. [`livekit`] connects to a LiveKit room. [`memory`] is a room inside the
-//! process, for tests. Other networks can implement the trait. The types need no async runtime.
+//! [`Transport`] is one participant's connection. [`livekit`](crate::livekit) connects to a LiveKit room.
+//! [`memory`](crate::memory) is a room inside the process, for tests. Other networks can implement the trait. The types
+//! need no async runtime.
 
 #[cfg(feature = "runtime")]
 pub(crate) mod alarm;
 #[cfg(feature = "runtime")]
 mod api;
 mod event;
-#[cfg(feature = "livekit")]
-pub mod livekit;
-#[cfg(feature = "runtime")]
-pub mod memory;
 #[cfg(feature = "runtime")]
 pub(crate) mod send_queue;
 pub(crate) mod types;
@@ -22,7 +19,7 @@ pub(crate) use api::SentObserver;
 pub use api::{Background, SendError, Transport};
 pub use event::{Incoming, TransportEvent};
 pub use types::{
-    Capabilities, CloseReason, ConnectionState, Identity, Lane, Packet, Participant, ParticipantKind, Peer,
-    ROLE_ATTRIBUTE, Role, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamPart,
-    StreamParts, TOPIC,
+    Capabilities, Lane, Packet, Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE, STREAM_CHUNK,
+    STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamPart, StreamParts, TOPIC,
 };
+pub(crate) use types::{CloseReason, ConnectionState, Identity, Role};

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
 use toolbridge::{
-    Config, Counter, Execution, Identity, Lane, Output, Participant, Peer, Role, STREAM_TOPIC, Session,
-    StreamHeader, StreamPart, Tool, TransportEvent, Value,
+    Config, Identity, Role, Tool, Value,
     frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
         ToolUseRequest, ToolUseResult, ToolsRegister, ViewUpdate,
     },
+    session::{Counter, Output, Session},
+    tools::Execution,
+    transport::{Lane, Participant, Peer, STREAM_TOPIC, StreamHeader, StreamPart, TransportEvent},
 };
 
 /// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.
@@ -121,7 +123,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
             "1000",
             Message::ToolProgress(ToolProgress::new(
                 "1".parse().unwrap(),
-                toolbridge::ProgressStatus::InProgress,
+                toolbridge::tools::ProgressStatus::InProgress,
             )),
         ),
         ("1001", Message::ViewUpdate(ViewUpdate::new("v", Value::empty()))),

@@ -23,12 +23,14 @@ use std::{
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, Client, Execution, Packet, ToolError, Transport, Value,
+    Assistant, Client, ToolError, Value,
     frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Message, Meta, RegisteredTool, ToolProgress,
         ToolUseRequest, ToolUseResult, ToolsRegister,
     },
     livekit::{AccessKey, LiveKitTransport},
+    tools::Execution,
+    transport::{Packet, Transport},
 };
 
 /// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.
@@ -254,7 +256,7 @@ fn frames(room: &str) -> Vec<bytes::Bytes> {
         Message::ControlStop(with!(ControlStop::default(), target_id = Some("1".into()))),
         Message::ToolProgress(ToolProgress::new(
             "1".parse().expect("not empty"),
-            toolbridge::ProgressStatus::InProgress,
+            toolbridge::tools::ProgressStatus::InProgress,
         )),
         Message::Acknowledgement(with!(Acknowledgement::default(), acknowledged_stanza_id = Some(-2))),
         Message::Configuration(Configuration::default()),

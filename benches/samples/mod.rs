@@ -5,8 +5,9 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 use toolbridge::{
-    CallId, Execution,
+    CallId,
     frame::{Frame, Message, Meta, ToolUseRequest, ToolUseResult},
+    tools::Execution,
 };
 
 /// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.

@@ -5,8 +5,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    AuthorizePrompt, Decision, ErrorCode, FormPrompt, MAX_PROMPT_TEXT, Prompt, PromptAnswer, ToolContext,
-    ToolError, Value, value::abridged,
+    ErrorCode, ToolContext, ToolError, Value,
+    prompt::{AuthorizePrompt, Decision, FormPrompt, MAX_PROMPT_TEXT, Prompt, PromptAnswer},
+    value::abridged,
 };
 
 /// The parameters of `elicitation/create`.

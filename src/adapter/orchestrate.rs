@@ -14,7 +14,7 @@ mod spoken;
 
 use serde_json::{Map, Value as Json};
 
-use crate::Widget;
+use crate::result::Widget;
 
 pub use dialog::Dialog;
 pub use form::{Form, FormError, Submission};

@@ -21,8 +21,8 @@
 //! | it answers a call | the result keeps its document: [`RapResult`] |
 //! | it answers `Error: …` | the call fails with that text |
 //! | it refuses a call (HTTP 400 to 499) | the call fails; at 500 and above, or without an answer, it is sent again, four times in all |
-//! | it needs a sign-in (`oauth`) | the person gets the address, if it uses HTTPS ([`AuthorizePrompt`](crate::AuthorizePrompt)) |
-//! | it asks (`user_choice`) | the person chooses ([`ChoicePrompt`](crate::ChoicePrompt)); without a choice in time, the tool gets its default |
+//! | it needs a sign-in (`oauth`) | the person gets the address, if it uses HTTPS ([`AuthorizePrompt`](crate::prompt::AuthorizePrompt)) |
+//! | it asks (`user_choice`) | the person chooses ([`ChoicePrompt`](crate::prompt::ChoicePrompt)); without a choice in time, the tool gets its default |
 //! | it starts a subscription | at an assistant, its events are reported, and `NAME.cancel_subscription` ends it; at a client, it is cancelled at once |
 //! | it updates a view | at an assistant, clients see it as `NAME/VIEW`; 8 at once |
 //! | it answers after the time of the call | within a further time of the same length, an assistant reports it |

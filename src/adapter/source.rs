@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::SourceHealth;
+use crate::tools::SourceHealth;
 
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 mod life;

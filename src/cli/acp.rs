@@ -19,8 +19,9 @@ use super::{
     text,
 };
 use toolbridge::{
-    Assistant, Call, Consent, ContentBlock, Progress, Role, ToolError, ToolName, ToolResult, ToolSource as _,
+    Assistant, Call, Consent, Progress, Role, ToolError, ToolName, ToolResult, ToolSource as _,
     adapter::acp::{self, AcpCommand, AcpTool},
+    result::ContentBlock,
 };
 
 /// The notes at the end of `--help`.

@@ -20,7 +20,7 @@ use super::{
     screen, text,
 };
 use toolbridge::{
-    Assistant, CallError, Event, Events, Identity, Participant, Role, ToolError, ToolResult, Value,
+    Assistant, CallError, Event, Events, Identity, Role, ToolError, ToolResult, Value, transport::Participant,
 };
 
 /// The time before a message says what the command is waiting for.

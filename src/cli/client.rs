@@ -18,7 +18,7 @@ use super::{
     sources::{SourceArguments, with_sources},
     tool_failed,
 };
-use toolbridge::{Client, CloseReason, ErrorCode, Event, Identity, Role, ToolName, Unaccepted};
+use toolbridge::{Client, CloseReason, ErrorCode, Event, Identity, Role, ToolName, session::Unaccepted};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {

@@ -14,9 +14,9 @@ use clap::Args;
 use livekit_token::Claims;
 use tokio::time::{Instant, timeout};
 use toolbridge::{
-    Transport as _,
     cli_support::is_own,
     livekit::{ConnectError, TokenRefusal, probe::Probe},
+    transport::Transport as _,
 };
 
 mod diagnosis;

@@ -8,8 +8,10 @@ use super::{
     screen, text,
 };
 use toolbridge::{
-    FormPrompt, PromptAnswer, Value, Widget,
+    Value,
     adapter::orchestrate::{Dialog, Form, Input, InputKind},
+    prompt::{FormPrompt, PromptAnswer},
+    result::Widget,
 };
 
 /// The longest form that is shown, in bytes of its lines: what a person reads. A longer one is declined.

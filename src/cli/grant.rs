@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 
-use toolbridge::{NameMap, NameRules, Tool, ToolName};
+use toolbridge::{
+    Tool, ToolName,
+    tools::{NameMap, NameRules},
+};
 
 /// The tools of one source.
 pub(super) struct Listed {

@@ -13,8 +13,9 @@ use super::{
     text,
 };
 use toolbridge::{
-    ErrorCode, PermissionPrompt, Prompt, PromptAnswer, PromptRequest, PromptedCall, ToolError,
+    ErrorCode, ToolError,
     adapter::acp::ToolCall,
+    prompt::{PermissionPrompt, Prompt, PromptAnswer, PromptRequest, PromptedCall},
 };
 
 /// The kinds of calls whose option must be named: a `yes` is not enough.

@@ -14,7 +14,11 @@ use super::{
     Failure, clock, connect::RoomArguments, connection_state, file, hint, interrupt::interrupted,
     recording_file::RecordingFile, text, watch,
 };
-use toolbridge::{CloseReason, Limits, StreamAssembler, Transport, TransportEvent};
+use toolbridge::{
+    CloseReason,
+    frame::Limits,
+    transport::{StreamAssembler, Transport, TransportEvent},
+};
 
 /// How often the status line is updated.
 const REFRESH: Duration = Duration::from_millis(500);

@@ -10,9 +10,10 @@ use tokio::{task::spawn_blocking, time::Instant};
 
 use super::{Failure, file, text};
 use toolbridge::{
-    CallId, Role, Transport, TransportEvent,
+    CallId, Role,
     frame::{Frame, Message},
     recording::{Recorder, RecorderOptions, Tap},
+    transport::{Transport, TransportEvent},
 };
 
 /// The maximum number of remembered calls: more than can be open at once.

@@ -14,9 +14,12 @@ use serde_json::Value as Json;
 
 use super::text;
 use toolbridge::{
-    BlockKind, Display, DisplayContent, ToolResult, Value,
+    ToolResult, Value,
     frame::ViewUpdate,
-    result::render::{self, Limits, Line, LineStyle, Section, SpanStyle},
+    result::{
+        BlockKind, Display, DisplayContent,
+        render::{self, Limits, Line, LineStyle, Section, SpanStyle},
+    },
 };
 
 /// How much of a result fills a screen.
@@ -305,11 +308,11 @@ impl Pen {
 mod tests {
     use serde_json::json;
     use toolbridge::{
-        Widget,
         adapter::{
             mcp::CallToolResult,
             orchestrate::{Form, InputKind},
         },
+        result::Widget,
     };
 
     use super::*;
@@ -355,7 +358,8 @@ mod tests {
     fn summary_is_short() {
         let mut result = ToolResult::default().with_person_text("word ".repeat(1_000));
         for n in 0..20 {
-            result = result.with_block(toolbridge::ContentBlock::link(format!("https://a.b/{n}"), "page"));
+            result =
+                result.with_block(toolbridge::result::ContentBlock::link(format!("https://a.b/{n}"), "page"));
         }
         let lines = summary(&result.to_value(), false);
         assert!(lines.len() <= 8 && lines.iter().all(|line| line.len() < 200), "{lines:#?}");

@@ -18,13 +18,14 @@ use super::{
     hint,
 };
 use toolbridge::{
-    SourceHealth, ToolSource,
+    ToolSource,
     adapter::{
         acp::{self, AcpCommand, AcpError, AcpTool},
         mcp::{self, McpError, McpServer, McpTools},
         rap::{self, RapError, RapTools, RapToolset},
     },
     programs::{ProgramTools, ProgramsError},
+    tools::SourceHealth,
 };
 
 #[derive(Debug, Args)]

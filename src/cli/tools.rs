@@ -21,9 +21,10 @@ use super::{
     watch::assemble,
 };
 use toolbridge::{
-    Identity, Incoming, Limits, Participant, Role, SourceHealth, StreamAssembler, ToolSource as _, Transport,
-    TransportEvent,
-    frame::{Frame, Message, RegisteredTool},
+    Identity, Role, ToolSource as _,
+    frame::{Frame, Limits, Message, RegisteredTool},
+    tools::SourceHealth,
+    transport::{Incoming, Participant, StreamAssembler, Transport, TransportEvent},
 };
 
 #[derive(Debug, Args)]

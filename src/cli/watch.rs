@@ -13,9 +13,9 @@ use super::{
     record_option::RecordOption, recording_file::RecordingFile, render, text,
 };
 use toolbridge::{
-    Capabilities, CloseReason, ConnectionState, Incoming, Lane, Limits, Role, STREAM_TOPIC, StreamAssembler,
-    Transport, TransportEvent,
-    frame::{Frame, Message},
+    CloseReason, ConnectionState, Role,
+    frame::{Frame, Limits, Message},
+    transport::{Capabilities, Incoming, Lane, STREAM_TOPIC, StreamAssembler, Transport, TransportEvent},
 };
 
 #[derive(Debug, Args)]

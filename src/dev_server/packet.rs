@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use livekit_protocol::{DataPacket, data_packet, data_packet::Value, data_stream::header::ContentHeader};
 
-use crate::Lane;
+use crate::transport::Lane;
 
 /// The number of user-packet nonces that a room remembers, to drop duplicates.
 const NONCES: usize = 100;

@@ -14,10 +14,10 @@ use str0m::{
     net::{Protocol, Receive, TcpType, Transmit},
 };
 
-use crate::Lane;
+use crate::transport::Lane;
 
 use super::sdp::Offer;
-use crate::transport::livekit::path::crypto;
+use crate::livekit::path::crypto;
 
 /// The maximum number of unacknowledged bytes of both channels.
 const BUDGET: usize = 144 * 1024;

@@ -15,7 +15,7 @@ use livekit_protocol::{
 use livekit_token::Claims;
 
 use super::{faults::Faults, packet::Nonces};
-use crate::Lane;
+use crate::transport::Lane;
 
 mod data;
 mod limits;

@@ -6,8 +6,9 @@ use tokio::time::timeout;
 
 use super::{DevServer, event_loop::ServerInput, room::Rooms};
 use crate::{
-    Identity, Incoming, Lane, Packet, Transport, TransportEvent,
+    Identity,
     livekit::{ConnectOptions, LiveKitTransport},
+    transport::{Incoming, Lane, Packet, Transport, TransportEvent},
 };
 
 mod data;

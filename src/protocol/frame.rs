@@ -16,3 +16,5 @@ pub use envelope::Frame;
 pub use kind::Kind;
 pub use message::*;
 pub use meta::Meta;
+
+pub use crate::value::{Limits, ValueKind};

@@ -85,7 +85,15 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 /// ```no_run
 /// use std::time::Instant;
 ///
-/// use toolbridge::{Config, Output, Participant, Session, Tool, TransportEvent, Value};
+/// use toolbridge::{
+
+///     Config, Tool, Value,
+
+///     session::{Output, Session},
+
+///     transport::{Participant, TransportEvent},
+
+/// };
 ///
 /// # struct Link;
 /// # impl Link {

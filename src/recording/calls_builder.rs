@@ -75,7 +75,7 @@ pub struct Calls {
 ///
 /// ```
 /// use toolbridge::recording::{Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, calls};
-/// use toolbridge::{Peer, frame::Frame};
+/// use toolbridge::{transport::Peer, frame::Frame};
 ///
 /// let said = |at, direction, from: &str, json: &str| {
 ///     let frame = Frame::from_json(json).unwrap();

@@ -106,7 +106,7 @@ impl RecorderOptions {
 /// # let folder = std::env::temp_dir().join(format!("toolbridge-recorder-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder)?;
 /// # let path = folder.join("session.mcap");
-/// use toolbridge::{Transport, memory, recording::{Recorder, RecorderOptions, Recording}};
+/// use toolbridge::{transport::Transport, memory, recording::{Recorder, RecorderOptions, Recording}};
 ///
 /// let room = memory::MemoryRoom::new();
 /// let recorder = Recorder::create(&path, RecorderOptions::default())?;
@@ -206,7 +206,7 @@ impl Recorder {
     /// # let folder = std::env::temp_dir().join(format!("toolbridge-ended-{}", std::process::id()));
     /// # std::fs::create_dir_all(&folder)?;
     /// # let path = folder.join("session.mcap");
-    /// use toolbridge::{Transport, memory, recording::{Recorder, RecorderOptions}};
+    /// use toolbridge::{transport::Transport, memory, recording::{Recorder, RecorderOptions}};
     ///
     /// let room = memory::MemoryRoom::new();
     /// let recorder = Recorder::create(&path, RecorderOptions::default())?;

@@ -336,14 +336,14 @@ pub enum JoinError {
     )]
     WrongToken {
         /// The role or kind in the token.
-        bearer: crate::transport::livekit::token::access_token::Bearer,
+        bearer: crate::livekit::token::access_token::Bearer,
         /// The role that is needed.
         wanted: crate::transport::Role,
     },
     /// The LiveKit room could not be joined.
     #[cfg(feature = "livekit")]
     #[error(transparent)]
-    Connect(#[from] crate::transport::livekit::ConnectError),
+    Connect(#[from] crate::livekit::ConnectError),
 }
 
 type Reply = oneshot::Sender<Result<crate::value::Value, CallError>>;
@@ -393,7 +393,7 @@ macro_rules! setup_methods {
                 self
             }
 
-            /// Connects the spans of calls to the traces of other processes: see [`Propagate`](crate::Propagate).
+            /// Connects the spans of calls to the traces of other processes: see [`Propagate`](crate::tools::Propagate).
             /// Default: the trace context of a request is read, and none is created.
             pub fn propagate(mut self, propagate: impl crate::runtime::participant::Propagate) -> Self {
                 self.setup.propagation = crate::runtime::participant::spans::Propagation::new(propagate);
@@ -448,7 +448,7 @@ macro_rules! setup_methods {
 
             /// Sets the options for joining a LiveKit room: certificates, limits.
             #[cfg(feature = "livekit")]
-            pub fn connect_options(mut self, options: crate::transport::livekit::ConnectOptions) -> Self {
+            pub fn connect_options(mut self, options: crate::livekit::ConnectOptions) -> Self {
                 self.setup.room = options;
                 self
             }

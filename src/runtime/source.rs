@@ -103,7 +103,7 @@ pub trait ToolSource: Send + Sync + 'static {
     }
 
     /// Closes the source: ends its processes and connections. Called once, after the participant has left the room and
-    /// its calls have ended. It may take [`SOURCE_CLOSE`](crate::SOURCE_CLOSE). Default: does nothing.
+    /// its calls have ended. It may take [`SOURCE_CLOSE`](crate::tools::SOURCE_CLOSE). Default: does nothing.
     ///
     /// # Cancel safety
     /// The future is dropped when its time is over. Whatever still runs then must end when the source is dropped.
@@ -400,7 +400,7 @@ impl ToolContext {
     ///
     /// At a client, its own [prompt function](crate::ClientBuilder::prompt) asks. At an assistant with a
     /// [prompt function](crate::AssistantBuilder::prompt) that function asks, otherwise a client: the only one that
-    /// answers prompts, or the one that the [selection policy](crate::SelectionPolicy) gives.
+    /// answers prompts, or the one that the [selection policy](crate::session::SelectionPolicy) gives.
     ///
     /// # Errors
     /// The question exceeds a limit, or nobody can be asked: the client has no prompt function, or no client answers
@@ -411,7 +411,7 @@ impl ToolContext {
     /// Dropping the future dismisses the question.
     ///
     /// ```
-    /// use toolbridge::{ChoicePrompt, ToolContext, ToolError};
+    /// use toolbridge::{prompt::ChoicePrompt, ToolContext, ToolError};
     ///
     /// async fn order(context: ToolContext) -> Result<String, ToolError> {
     ///     let ask = ChoicePrompt::new("Which size?", ["small", "large"]);

@@ -213,7 +213,7 @@ pub struct ToolOptions {
     /// The longest time that one run may take, whatever the caller allows. Default: the caller's limit.
     pub timeout: Option<Duration>,
     /// The time limit of a call whose caller sets none, for a tool that needs longer than
-    /// [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT), for example because a person reads a question. Default: the caller's.
+    /// [`DEFAULT_TIMEOUT`](crate::tools::DEFAULT_TIMEOUT), for example because a person reads a question. Default: the caller's.
     ///
     /// It may be at most [`Times::longest_call`](crate::Times::longest_call) of the participant that offers the tool; more
     /// is an error when joining. [`ToolOptions::LONGEST`] stands for that limit. A caller applies at most its own maximum.

@@ -27,7 +27,7 @@ pub enum NameRules {
 /// depends only on the set of names, not on their order.
 ///
 /// ```
-/// use toolbridge::{NameMap, NameRules};
+/// use toolbridge::tools::{NameMap, NameRules};
 ///
 /// let names = NameMap::new(NameRules::Tool, ["read file", "list"]);
 /// assert_eq!(names.converted("read file"), Some("read_file"));

@@ -34,7 +34,7 @@ pub const MAX_PROMPT_SCHEMA: usize = 16 * 1_024;
 /// It serializes to the parameters of a call of its tool:
 ///
 /// ```no_run
-/// use toolbridge::{Assistant, PermissionPrompt, PromptAnswer, PromptedCall};
+/// use toolbridge::{Assistant, prompt::{PermissionPrompt, PromptAnswer, PromptedCall}};
 ///
 /// # async fn ask(assistant: Assistant) -> Result<(), Box<dyn std::error::Error>> {
 /// let ask = PermissionPrompt::new(PromptedCall::new("erase_album"))

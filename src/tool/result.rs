@@ -49,7 +49,7 @@ const MAX_DEPTH: usize = Limits::MAX_DEPTH - 2;
 /// A tool may return one, and the caller reads it from the value that the call returns:
 ///
 /// ```
-/// use toolbridge::{Audience, ContentBlock, ToolError, ToolResult};
+/// use toolbridge::{result::{Audience, ContentBlock}, ToolError, ToolResult};
 ///
 /// async fn account_balance() -> Result<ToolResult, ToolError> {
 ///     let result = ToolResult::default().with_structured(serde_json::json!({"cents": 123_456}));

@@ -30,13 +30,13 @@ const KNOWN_FLAGS: u8 = 0b11;
 /// See [W3C Trace Context](https://www.w3.org/TR/trace-context/).
 ///
 /// ```
-/// use toolbridge::TraceContext;
+/// use toolbridge::tools::TraceContext;
 ///
 /// let context: TraceContext = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse()?;
 /// assert!(context.is_sampled());
 /// assert_eq!(context.span_id(), "00f067aa0ba902b7");
 /// assert!("00-00000000000000000000000000000000-00f067aa0ba902b7-01".parse::<TraceContext>().is_err());
-/// # Ok::<(), toolbridge::InvalidTraceContext>(())
+/// # Ok::<(), toolbridge::tools::InvalidTraceContext>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TraceContext {

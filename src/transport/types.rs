@@ -1,4 +1,4 @@
-//! Defines the types that a transport and a [`Session`](crate::Session) exchange: participants, packets and
+//! Defines the types that a transport and a [`Session`](crate::session::Session) exchange: participants, packets and
 //! their limits.
 //!
 //! They are plain data and need no async runtime.
@@ -273,7 +273,7 @@ impl Participant {
 
     /// Sets whether the local participant, an assistant, admits it as a client whatever its token says. Default: no.
     ///
-    /// The driver of a [`Session`](crate::Session) decides this by its own rule; a transport does not set it.
+    /// The driver of a [`Session`](crate::session::Session) decides this by its own rule; a transport does not set it.
     #[must_use]
     pub fn admitted(mut self, is_admitted: bool) -> Self {
         self.is_admitted = is_admitted;
@@ -282,7 +282,7 @@ impl Participant {
 
     /// Sets whether it may stop calls of the local participant, an assistant. Default: no.
     ///
-    /// The driver of a [`Session`](crate::Session) decides this by its own rule; a transport does not set it.
+    /// The driver of a [`Session`](crate::session::Session) decides this by its own rule; a transport does not set it.
     #[must_use]
     pub fn allowed_to_stop(mut self, may_stop: bool) -> Self {
         self.may_stop = may_stop;

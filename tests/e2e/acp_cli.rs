@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 use tokio::task::yield_now;
-use toolbridge::{Assistant, Client, PromptAnswer, ToolError, ToolResult, Tools};
+use toolbridge::{Assistant, Client, ToolError, ToolResult, Tools, prompt::PromptAnswer};
 
 use crate::{
     acp_agent::missing,

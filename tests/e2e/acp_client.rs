@@ -5,11 +5,12 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use toolbridge::{
-    Assistant, Client, ErrorCode, Event, Events, Prompt, PromptAnswer, PromptRequest, SourceHealth,
-    ToolError, ToolResult, ToolSource as _, Tools,
+    Assistant, Client, ErrorCode, Event, Events, ToolError, ToolResult, ToolSource as _, Tools,
     adapter::acp::{self, AcpCommand, AcpTool},
     process::Command,
+    prompt::{Prompt, PromptAnswer, PromptRequest},
     recording::{Happened, RecordedCall, Recording, calls},
+    tools::SourceHealth,
 };
 
 use crate::{

@@ -8,10 +8,12 @@ use livekit_token::{AccessToken, VideoGrants};
 use serde_json::json;
 use tokio::task::JoinSet;
 use toolbridge::{
-    Assistant, CallError, Client, ClientBuilder, Destination, ErrorCode, Event, Execution, Identity,
-    JoinError, NotAdmitted, RegisterError, ToolContext, ToolError, Tools, Unaccepted, Value,
+    Assistant, CallError, Client, ClientBuilder, ErrorCode, Event, Identity, JoinError, ToolContext,
+    ToolError, Tools, Value,
     frame::{Kind, Meta},
     livekit::LiveKitTransport,
+    session::{Destination, Unaccepted},
+    tools::{Execution, NotAdmitted, RegisterError},
 };
 
 use crate::{

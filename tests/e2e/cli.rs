@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use livekit_token::Claims;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use toolbridge::{Assistant, Client, ROLE_ATTRIBUTE, ToolError, Tools};
+use toolbridge::{Assistant, Client, ToolError, Tools, transport::ROLE_ATTRIBUTE};
 
 use crate::{
     ends::{assistant, client, double, hang, nothing_offered, patient, started},

@@ -195,8 +195,8 @@ impl<T> Cuttable<T> {
     }
 }
 
-impl<T: toolbridge::Transport> toolbridge::Transport for Cuttable<T> {
-    fn local(&self) -> toolbridge::Participant {
+impl<T: toolbridge::transport::Transport> toolbridge::transport::Transport for Cuttable<T> {
+    fn local(&self) -> toolbridge::transport::Participant {
         self.inner.local()
     }
 
@@ -204,22 +204,22 @@ impl<T: toolbridge::Transport> toolbridge::Transport for Cuttable<T> {
         self.inner.room()
     }
 
-    fn present(&self) -> Vec<toolbridge::Participant> {
+    fn present(&self) -> Vec<toolbridge::transport::Participant> {
         self.inner.present()
     }
 
-    fn capabilities(&self) -> toolbridge::Capabilities {
+    fn capabilities(&self) -> toolbridge::transport::Capabilities {
         self.inner.capabilities()
     }
 
     fn send(
         &self,
-        packet: toolbridge::Packet,
-    ) -> impl Future<Output = Result<(), toolbridge::SendError>> + Send + 'static {
+        packet: toolbridge::transport::Packet,
+    ) -> impl Future<Output = Result<(), toolbridge::transport::SendError>> + Send + 'static {
         self.inner.send(packet)
     }
 
-    async fn recv(&mut self) -> Option<toolbridge::TransportEvent> {
+    async fn recv(&mut self) -> Option<toolbridge::transport::TransportEvent> {
         tokio::select! {
             biased;
             _ = self.cut.recv() => None,

@@ -6,8 +6,9 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use tokio::{runtime::Handle, time::sleep};
 use toolbridge::{
-    ConnectionState, Transport, TransportEvent,
+    ConnectionState,
     livekit::{ConnectOptions, LiveKitTransport},
+    transport::{Transport, TransportEvent},
 };
 
 use crate::{

@@ -12,8 +12,8 @@ use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Client, Event, NotAssistant, ROLE_ATTRIBUTE, State, ToolError, Tools, Unaccepted,
-    livekit::ConnectOptions,
+    Assistant, CallError, Client, Event, State, ToolError, Tools, livekit::ConnectOptions,
+    session::Unaccepted, tools::NotAssistant, transport::ROLE_ATTRIBUTE,
 };
 
 use crate::{

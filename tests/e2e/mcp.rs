@@ -17,9 +17,11 @@ use tokio::{
     process::{Child, Command},
 };
 use toolbridge::{
-    Assistant, Client, ErrorCode, Event, Progress, PromptAnswer, SourceHealth, ToolResult, ToolSource as _,
-    ToolSystem,
+    Assistant, Client, ErrorCode, Event, Progress, ToolResult, ToolSource as _,
     adapter::mcp::{self, McpServer, McpTools},
+    prompt::PromptAnswer,
+    result::ToolSystem,
+    tools::SourceHealth,
 };
 
 use crate::{
@@ -166,7 +168,7 @@ async fn at_an_address() -> anyhow::Result<(Child, McpServer)> {
 async fn pair(server: &Server, room: &str, tools: McpTools) -> anyhow::Result<(Client, Assistant)> {
     let builder = Client::builder().tools(tools).consent(|_| async { true }).prompt(|question| async move {
         match question.prompt() {
-            toolbridge::Prompt::Form(_) => {
+            toolbridge::prompt::Prompt::Form(_) => {
                 PromptAnswer::submitted(&json!({"name": "Ada", "check": true})).map_err(Into::into)
             }
             _ => Ok(PromptAnswer::done()),

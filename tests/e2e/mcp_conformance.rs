@@ -13,8 +13,11 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, watch};
 use toolbridge::{
-    Assistant, Client, ErrorCode, Outcome, Progress, Prompt, PromptAnswer, Tool, ToolContext, ToolError,
-    ToolName, ToolSource, Tools, adapter::mcp, livekit::AccessKey,
+    Assistant, Client, ErrorCode, Outcome, Progress, Tool, ToolContext, ToolError, ToolName, ToolSource,
+    Tools,
+    adapter::mcp,
+    livekit::AccessKey,
+    prompt::{Prompt, PromptAnswer},
 };
 
 use crate::{

@@ -17,8 +17,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::io::AsyncBufReadExt as _;
 use toolbridge::{
-    Assistant, Call, Transport as _, TransportEvent,
+    Assistant, Call,
     livekit::{AccessKey, LiveKitTransport},
+    transport::{Transport as _, TransportEvent},
 };
 
 use crate::{

@@ -10,8 +10,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 use toolbridge::{
-    Transport,
     livekit::{ConnectOptions, LiveKitTransport},
+    transport::Transport,
 };
 
 use crate::{

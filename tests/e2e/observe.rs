@@ -95,7 +95,7 @@ impl Watched {
         let builder = Assistant::builder().client("phone").tool("ours", "The assistant's own", double);
         let brain = assistant(server, room, "brain", builder).await?;
         for observer in observers {
-            let is_it = |who: &toolbridge::Participant| *who.identity() == **observer;
+            let is_it = |who: &toolbridge::transport::Participant| *who.identity() == **observer;
             soon("the observer", async {
                 while ![phone.participants(), brain.participants()].iter().all(|all| all.iter().any(is_it)) {
                     tokio::task::yield_now().await;
@@ -202,7 +202,7 @@ async fn hidden_observer_receives_broadcasts_and_is_marked() -> anyhow::Result<(
     let ends = Watched::by(&server, room, &[]).await?;
     ends.calls().await?;
     until(&path, "the broadcast", |entries| settled(entries) == 1).await?;
-    let is_ghost = |who: &toolbridge::Participant| *who.identity() == *"ghost";
+    let is_ghost = |who: &toolbridge::transport::Participant| *who.identity() == *"ghost";
     ensure!(
         !ends.brain.participants().iter().any(is_ghost) && !ends.phone.participants().iter().any(is_ghost)
     );

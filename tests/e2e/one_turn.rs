@@ -8,9 +8,10 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use tokio::{process::Command, sync::mpsc};
 use toolbridge::{
-    Assistant, CallError, Client, Event, Prompt, PromptAnswer, PromptRequest, ToolError, ToolResult,
+    Assistant, CallError, Client, Event, ToolError, ToolResult,
     adapter::{acp, mcp},
     programs::ProgramTools,
+    prompt::{Prompt, PromptAnswer, PromptRequest},
     recording::{self, Recording},
     replay::Replay,
 };

@@ -6,8 +6,11 @@ use anyhow::{Context as _, ensure};
 use libtest_mimic::Trial;
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, BlockKind, CallError, Client, ErrorCode, Event, Events, Prompt, PromptAnswer, PromptRequest,
-    SourceHealth, ToolError, ToolResult, adapter::rap,
+    Assistant, CallError, Client, ErrorCode, Event, Events, ToolError, ToolResult,
+    adapter::rap,
+    prompt::{Prompt, PromptAnswer, PromptRequest},
+    result::BlockKind,
+    tools::SourceHealth,
 };
 
 use crate::{

@@ -6,7 +6,10 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use toolbridge::{Client, ContentBlock, Media, ToolError, ToolResult, Tools};
+use toolbridge::{
+    Client, ToolError, ToolResult, Tools,
+    result::{ContentBlock, Media},
+};
 
 use crate::{
     ends::{Running, client, double},

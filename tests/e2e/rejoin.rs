@@ -15,8 +15,9 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::time::{interval, sleep};
 use toolbridge::{
-    CloseReason, ConnectionState, Participant, SendError, Transport, TransportEvent,
+    CloseReason, ConnectionState,
     livekit::{AccessKey, ConnectOptions, LiveKitTransport},
+    transport::{Participant, SendError, Transport, TransportEvent},
 };
 
 use crate::{

@@ -10,9 +10,10 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, TransportEvent,
+    Assistant, CallError,
     frame::{Frame, Kind, Message},
     livekit::LiveKitTransport,
+    transport::TransportEvent,
 };
 
 use crate::{

@@ -7,8 +7,9 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use tokio::sync::watch;
 use toolbridge::{
-    CloseReason, ConnectionState, SendError, Transport, TransportEvent,
+    CloseReason, ConnectionState,
     livekit::{ConnectOptions, LiveKitTransport, Scenario, Token},
+    transport::{SendError, Transport, TransportEvent},
 };
 
 use crate::{

@@ -16,9 +16,11 @@ use tokio::{
     time::{interval, sleep, timeout},
 };
 use toolbridge::{
-    Capabilities, CloseReason, ConnectionState, Identity, Incoming, Lane, Packet, Peer, ROLE_ATTRIBUTE, Role,
-    SendError, Transport, TransportEvent,
+    CloseReason, ConnectionState, Identity, Role,
     livekit::{AccessKey, ConnectError, ConnectOptions, LiveKitTransport},
+    transport::{
+        Capabilities, Incoming, Lane, Packet, Peer, ROLE_ATTRIBUTE, SendError, Transport, TransportEvent,
+    },
 };
 
 use crate::{
@@ -103,7 +105,7 @@ pub(crate) async fn until<T>(
 pub(crate) async fn joined(
     room: &mut LiveKitTransport,
     identity: &str,
-) -> anyhow::Result<toolbridge::Participant> {
+) -> anyhow::Result<toolbridge::transport::Participant> {
     until(room, |event| match event {
         TransportEvent::Joined(who) if who.identity() == identity => Some(who),
         _ => None,
@@ -183,7 +185,7 @@ async fn packets_pass_in_both_directions_on_both_lanes() -> anyhow::Result<()> {
             ensure!(got.payload == format!("{lane:?} from {from}"), "{got:?}");
             ensure!(
                 got.lane == lane
-                    && got.topic == toolbridge::TOPIC
+                    && got.topic == toolbridge::transport::TOPIC
                     && got.from.as_ref() == Some(sender.local().peer()),
                 "{got:?}"
             );

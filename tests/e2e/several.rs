@@ -7,8 +7,8 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use toolbridge::{
-    Assistant, AssistantBuilder, CallError, Client, ConnectionState, Event, SelectionPolicy, State,
-    ToolError, Tools,
+    Assistant, AssistantBuilder, CallError, Client, ConnectionState, Event, State, ToolError, Tools,
+    session::SelectionPolicy,
 };
 
 use crate::{

@@ -8,8 +8,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Client, Packet, State, StreamPart, ToolError, Tools, Transport as _,
-    TransportEvent, livekit::LiveKitTransport,
+    Assistant, CallError, Client, State, ToolError, Tools,
+    livekit::LiveKitTransport,
+    transport::{Packet, StreamPart, Transport as _, TransportEvent},
 };
 
 use crate::{

@@ -13,8 +13,9 @@ use tokio::{
     time::timeout,
 };
 use toolbridge::{
-    Assistant, Client, ConnectionState, Transport, TransportEvent,
+    Assistant, Client, ConnectionState,
     livekit::{ConnectError, ConnectOptions, LiveKitTransport, RelayError, RelayFailure, Scenario},
+    transport::{Transport, TransportEvent},
 };
 
 use crate::{

@@ -4,8 +4,9 @@ use std::{fs, future::IntoFuture as _};
 
 use serde_json::Value as Json;
 use toolbridge::{
-    Consent, ErrorCode, SourceHealth, ToolSource as _,
+    Consent, ErrorCode, ToolSource as _,
     adapter::acp::{self, AcpError},
+    tools::SourceHealth,
 };
 
 use crate::{

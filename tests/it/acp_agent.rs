@@ -17,10 +17,11 @@ use tokio::{
     task::JoinHandle,
 };
 use toolbridge::{
-    Assistant, ChoicePrompt, Client, Consent, Display, DisplayContent, ErrorCode, FormPrompt,
-    PermissionPrompt, Progress, PromptedCall, ToolContext, ToolError, ToolOptions, ToolResult, Value,
+    Assistant, Client, Consent, ErrorCode, Progress, ToolContext, ToolError, ToolOptions, ToolResult, Value,
     adapter::acp::{self, AcpServeError, AgentTurn, TurnEnd, UserPrompt},
     memory::MemoryRoom,
+    prompt::{ChoicePrompt, FormPrompt, PermissionPrompt, PromptedCall},
+    result::{Display, DisplayContent},
 };
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -101,7 +102,7 @@ async fn script(prompt: UserPrompt, turn: AgentTurn) -> Result<TurnEnd, ToolErro
             }
             "sign-in" => {
                 let said = match turn
-                    .ask(toolbridge::AuthorizePrompt::new("https://example.com/in?key=hunter2"))
+                    .ask(toolbridge::prompt::AuthorizePrompt::new("https://example.com/in?key=hunter2"))
                     .await
                 {
                     Ok(answer) => format!("{:?}", answer.outcome),

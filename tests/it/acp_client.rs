@@ -10,10 +10,11 @@ use std::{
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, CancellationToken, Consent, ErrorCode, Outcome, Progress, SourceHealth, ToolContext,
-    ToolError, ToolResult, ToolSource as _, Value,
+    Assistant, CancellationToken, Consent, ErrorCode, Outcome, Progress, ToolContext, ToolError, ToolResult,
+    ToolSource as _, Value,
     adapter::acp::{self, AcpTool},
     memory::MemoryRoom,
+    tools::SourceHealth,
 };
 
 use crate::{acp_script::AgentScript, programs};

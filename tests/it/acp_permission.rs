@@ -12,8 +12,10 @@ use std::{
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, CancellationToken, Client, Prompt, PromptAnswer, PromptRequest, ToolContext, ToolError,
-    ToolResult, ToolSource as _, adapter::acp::AcpError, memory::MemoryRoom,
+    Assistant, CancellationToken, Client, ToolContext, ToolError, ToolResult, ToolSource as _,
+    adapter::acp::AcpError,
+    memory::MemoryRoom,
+    prompt::{Prompt, PromptAnswer, PromptRequest},
 };
 
 use crate::{

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, Event, PromptAnswer, PromptRequest, ToolError, ToolResult,
-    ToolSource as _, Value,
+    Assistant, CallError, Client, ErrorCode, Event, ToolError, ToolResult, ToolSource as _, Value,
     memory::MemoryRoom,
+    prompt::{PromptAnswer, PromptRequest},
     recording::{RecorderOptions, Redact},
 };
 

@@ -8,8 +8,9 @@ use std::{
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, Client, Prompt, PromptAnswer, PromptRequest, ToolSource as _,
+    Assistant, Client, ToolSource as _,
     memory::MemoryRoom,
+    prompt::{Prompt, PromptAnswer, PromptRequest},
     recording::{RecorderOptions, Recording, Redact, calls, redact, report},
 };
 

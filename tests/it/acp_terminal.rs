@@ -13,9 +13,9 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, CancellationToken, Client, Prompt, PromptAnswer, PromptRequest, ToolContext, ToolError,
-    ToolSource as _,
+    Assistant, CancellationToken, Client, ToolContext, ToolError, ToolSource as _,
     memory::MemoryRoom,
+    prompt::{Prompt, PromptAnswer, PromptRequest},
     recording::{Happened, RecordedOutcome, Recording, calls},
 };
 

@@ -8,7 +8,10 @@ use std::sync::{
 };
 
 use serde_json::{Value as Json, json};
-use toolbridge::{Prompt, PromptAnswer, ToolContext, ToolError, ToolResult, ToolSource as _};
+use toolbridge::{
+    ToolContext, ToolError, ToolResult, ToolSource as _,
+    prompt::{Prompt, PromptAnswer},
+};
 
 use crate::{
     acp_client::{context, prompt},

@@ -9,14 +9,14 @@ use std::{
 use futures_util::FutureExt;
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, Audience, CallError, Client, ContentBlock, Diff, Display, DisplayContent, DisplayKind,
-    ErrorCode, Event, State, ToolError, ToolResult, ToolSystem, Tools, Value,
+    Assistant, CallError, Client, ErrorCode, Event, State, ToolError, ToolResult, Tools, Value,
     adapter::{
         DocumentError,
         agent_air::{Batch, ContentType, DisplayConfig, Document, InvalidDocument},
     },
     chat,
     memory::MemoryRoom,
+    result::{Audience, ContentBlock, Diff, Display, DisplayContent, DisplayKind, ToolSystem},
 };
 
 use crate::random_documents::{self, Random};

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
-    Assistant, Client, PermissionPrompt, Prompt, PromptAnswer, PromptRequest, State, ToolContext, ToolError,
-    Tools, Value,
+    Assistant, Client, State, ToolContext, ToolError, Tools, Value,
     adapter::agent_air::{Batch, BatchBuilder, BatchCall, BatchError, BatchResult, MAX_CALLS, Status},
     memory::MemoryRoom,
+    prompt::{PermissionPrompt, Prompt, PromptAnswer, PromptRequest},
 };
 
 use crate::turns::Runs;

@@ -13,10 +13,12 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
-    Assistant, CallError, Client, CloseReason, Destination, ErrorCode, Event, JoinError, RegisterError,
-    State, ToolContext, ToolError, ToolOptions, ToolSource, Tools, Value,
+    Assistant, CallError, Client, CloseReason, ErrorCode, Event, JoinError, State, ToolContext, ToolError,
+    ToolOptions, ToolSource, Tools, Value,
     frame::{Kind, Meta},
     memory::MemoryRoom,
+    session::Destination,
+    tools::RegisterError,
 };
 
 #[derive(Deserialize, JsonSchema)]

@@ -6,9 +6,11 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, Event, PermissionPrompt, Prompt, PromptAnswer, PromptRequest,
-    PromptedCall, SelectionPolicy, ToolContext, ToolError, ToolName, ToolOptions, ToolSource,
+    Assistant, CallError, Client, ErrorCode, Event, ToolContext, ToolError, ToolName, ToolOptions,
+    ToolSource,
     memory::MemoryRoom,
+    prompt::{PermissionPrompt, Prompt, PromptAnswer, PromptRequest, PromptedCall},
+    session::SelectionPolicy,
 };
 
 async fn here() -> Result<String, ToolError> {

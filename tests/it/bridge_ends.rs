@@ -14,10 +14,12 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
-    Assistant, CallError, Client, CloseReason, Destination, ErrorCode, Event, Lane, Packet, Participant,
-    Peer, SendError, State, ToolContext, ToolError, ToolSource, Tools, Transport, TransportEvent, Value,
+    Assistant, CallError, Client, CloseReason, ErrorCode, Event, State, ToolContext, ToolError, ToolSource,
+    Tools, Value,
     frame::{Kind, Meta},
     memory::MemoryRoom,
+    session::Destination,
+    transport::{Lane, Packet, Participant, Peer, SendError, Transport, TransportEvent},
 };
 
 async fn hang() -> Result<(), ToolError> {

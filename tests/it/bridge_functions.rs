@@ -13,8 +13,11 @@ use std::{
 
 use tokio::sync::Notify;
 use toolbridge::{
-    Assistant, CallError, Candidate, Client, Event, Outcome, Participant, Propagate, SelectionPolicy, Tool,
-    ToolContext, ToolError, ToolName, ToolSource, TraceContext, Value, memory::MemoryRoom,
+    Assistant, CallError, Client, Event, Outcome, Tool, ToolContext, ToolError, ToolName, ToolSource, Value,
+    memory::MemoryRoom,
+    session::{Candidate, SelectionPolicy},
+    tools::{Propagate, TraceContext},
+    transport::Participant,
 };
 
 /// The time after which a test counts as deadlocked; it takes milliseconds.

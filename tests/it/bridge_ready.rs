@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use toolbridge::{
-    Assistant, Client, CloseReason, NotAdmitted, NotOffered, Participant, Ready, ReadyError, Role, ToolError,
-    Transport as _, TransportEvent, memory::MemoryRoom,
+    Assistant, Client, CloseReason, Ready, Role, ToolError,
+    memory::MemoryRoom,
+    tools::{NotAdmitted, NotOffered, ReadyError},
+    transport::{Participant, Transport as _, TransportEvent},
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -5,9 +5,10 @@ use std::future::Future;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use toolbridge::{
-    Assistant, ConnectionState, Destination, Event, Packet, Participant, SendError, Transport,
-    TransportEvent, Value,
+    Assistant, ConnectionState, Event, Value,
     frame::{Kind, Meta},
+    session::Destination,
+    transport::{Packet, Participant, SendError, Transport, TransportEvent},
 };
 
 /// A packet passed to the transport: its join, and the sender waiting for the result.
@@ -101,5 +102,5 @@ async fn packet_queued_in_one_join_is_not_sent_in_the_next() {
     }
     assert!(log.len() >= 2, "the new join starts with a Configuration");
     // The Configuration and eleven test packets.
-    assert!(assistant.stats().count(toolbridge::Counter::SendFailed) >= 12);
+    assert!(assistant.stats().count(toolbridge::session::Counter::SendFailed) >= 12);
 }

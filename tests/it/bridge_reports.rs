@@ -7,8 +7,9 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::mpsc;
 use toolbridge::{
-    Assistant, Client, ErrorCode, Event, Events, JoinError, RegisterError, ReportError, Reporter,
-    ToolContext, ToolError, ToolOptions, Value, memory::MemoryRoom,
+    Assistant, Client, ErrorCode, Event, Events, JoinError, ToolContext, ToolError, ToolOptions, Value,
+    memory::MemoryRoom,
+    tools::{RegisterError, ReportError, Reporter},
 };
 
 async fn one() -> Result<i32, ToolError> {

@@ -4,8 +4,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, watch};
 use toolbridge::{
-    Assistant, Destination, Event, Packet, Participant, SendError, Transport, TransportEvent, Value,
+    Assistant, Event, Value,
     frame::{Kind, Meta},
+    session::Destination,
+    transport::{Packet, Participant, SendError, Transport, TransportEvent},
 };
 
 /// Sends nothing until its received events were read.

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
 use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, Packet, STREAM_CHUNK, State, StreamPart, ToolError, Tools,
-    Transport, TransportEvent,
+    Assistant, CallError, Client, ErrorCode, State, ToolError, Tools,
     memory::{MemoryRoom, MemoryTransport},
+    transport::{Packet, STREAM_CHUNK, StreamPart, Transport, TransportEvent},
 };
 
 const MIB: usize = 1024 * 1024;

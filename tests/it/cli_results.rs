@@ -10,7 +10,9 @@ use std::{
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use toolbridge::{
-    Client, Diff, Display, DisplayContent, ToolError, ToolResult, Tools, Widget, livekit::AccessKey,
+    Client, ToolError, ToolResult, Tools,
+    livekit::AccessKey,
+    result::{Diff, Display, DisplayContent, Widget},
 };
 
 use crate::{

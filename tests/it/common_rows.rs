@@ -9,8 +9,8 @@ use std::{
 use serde_json::{Value as Json, json};
 use tokio::net::TcpListener;
 use toolbridge::{
-    Assistant, CallError, Client, ConsentRequest, DisplayKind, ErrorCode, Event, PromptAnswer, ToolContext,
-    ToolError, ToolResult, ToolSource as _, Value,
+    Assistant, CallError, Client, ConsentRequest, ErrorCode, Event, ToolContext, ToolError, ToolResult,
+    ToolSource as _, Value,
     adapter::{
         agent_air::{self, Batch},
         mcp::McpTools,
@@ -18,7 +18,9 @@ use toolbridge::{
     },
     chat,
     memory::MemoryRoom,
+    prompt::PromptAnswer,
     recording::{RecordedOutcome, Recording, calls},
+    result::DisplayKind,
 };
 
 use crate::{mcp_script::Script, recorded::word, recording::Folder};

@@ -13,10 +13,12 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
-    Assistant, CallError, Client, Config, Consent, ConsentRequest, ErrorCode, Event, Participant, Question,
-    State, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource as _, Tools, chat,
+    Assistant, CallError, Client, Config, Consent, ConsentRequest, ErrorCode, Event, State, Tool,
+    ToolContext, ToolError, ToolName, ToolOptions, ToolSource as _, Tools, chat,
     frame::{Message, Meta},
     memory::MemoryRoom,
+    session::Question,
+    transport::Participant,
 };
 
 use crate::session_protocol::plain_request;
@@ -60,7 +62,7 @@ fn void_consents(world: &World) -> usize {
 fn destructive_tool_asks_each_time_and_runs_only_with_consent() {
     let mut world = pair(vec![tool("wipe").options(ToolOptions::destructive())]);
     for _ in 0..2 {
-        let key = world.call("a", toolbridge::Request::new("wipe", value(3))).unwrap();
+        let key = world.call("a", toolbridge::session::Request::new("wipe", value(3))).unwrap();
         world.run(SECOND);
         assert!(world.ends["phone"].jobs.is_empty(), "the tool waits for consent");
         let asked = question(&mut world, "phone").unwrap();

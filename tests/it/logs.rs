@@ -10,12 +10,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
-    Assistant, BargeIn, CallError, Client, ConsentRequest, Destination, ErrorCode, Event, Execution,
-    JoinError, Participant, Progress, Request, Role, ToolContext, ToolError, ToolOptions, Tools, Unaccepted,
-    Value,
+    Assistant, BargeIn, CallError, Client, ConsentRequest, ErrorCode, Event, JoinError, Progress, Role,
+    ToolContext, ToolError, ToolOptions, Tools, Value,
     frame::{Frame, Kind, Meta},
     livekit::{AccessKey, Bearer},
     memory::MemoryRoom,
+    session::{Destination, Request, Unaccepted},
+    tools::Execution,
+    transport::Participant,
 };
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -235,10 +237,10 @@ async fn sec_p3_debug_output_shows_the_size_of_a_payload_only() {
     let frame = Frame::from_json(&frame.to_string()).unwrap();
     show(&frame);
     show(&frame.message().unwrap());
-    show(&toolbridge::Packet::broadcast("planted-packet"));
-    show(&toolbridge::TransportEvent::packet(
-        toolbridge::Peer::new("a", "b"),
-        toolbridge::Lane::Reliable,
+    show(&toolbridge::transport::Packet::broadcast("planted-packet"));
+    show(&toolbridge::transport::TransportEvent::packet(
+        toolbridge::transport::Peer::new("a", "b"),
+        toolbridge::transport::Lane::Reliable,
         "planted-packet",
     ));
     let leak = shown.lines().find(|line| line.contains(PLANTED));

@@ -14,13 +14,15 @@ use std::{
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, Client, ErrorCode, Prompt, PromptAnswer, SourceHealth, State, ToolContext, ToolError,
-    ToolName, ToolResult, ToolSource as _, Tools, Value,
+    Assistant, Client, ErrorCode, State, ToolContext, ToolError, ToolName, ToolResult, ToolSource as _,
+    Tools, Value,
     adapter::{
         mcp::{self, McpError, McpTools},
         orchestrate::{Form, FormError},
     },
     memory::MemoryRoom,
+    prompt::{Prompt, PromptAnswer},
+    tools::SourceHealth,
 };
 
 use crate::{
@@ -229,7 +231,7 @@ async fn sec_i10_server_gets_no_tool_of_another_source_called() {
     let own = Tools::with_state(Arc::clone(&runs)).tool("erase", "Erases all", erase);
     let room = MemoryRoom::new();
     let client = Client::builder().tools(own).tools(server).consent(|_| async { true });
-    let client = client.prompt(|asked: toolbridge::PromptRequest| async move {
+    let client = client.prompt(|asked: toolbridge::prompt::PromptRequest| async move {
         let Prompt::Form(form) = asked.prompt() else { panic!("{asked:?}") };
         assert_eq!(form.text.as_deref(), Some("fake asks: Go on?"));
         Ok(PromptAnswer::submitted(&json!({"tool": "erase"})).unwrap())

@@ -16,8 +16,9 @@ use tokio::{
     task::JoinSet,
 };
 use toolbridge::{
-    ErrorCode, Outcome, Progress, SourceHealth, ToolContext, ToolResult, ToolSource as _, Value,
+    ErrorCode, Outcome, Progress, ToolContext, ToolResult, ToolSource as _, Value,
     adapter::mcp::{self, McpTools},
+    tools::SourceHealth,
 };
 
 /// One HTTP request.

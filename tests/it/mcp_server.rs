@@ -13,10 +13,10 @@ use tokio::{
     task::JoinHandle,
 };
 use toolbridge::{
-    Assistant, Client, Progress, StopReason, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource,
-    Value,
+    Assistant, Client, Progress, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Value,
     adapter::mcp::{self, McpServeError, RoomServer},
     memory::MemoryRoom,
+    tools::StopReason,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

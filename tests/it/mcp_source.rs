@@ -12,10 +12,12 @@ use std::{
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, Client, Consent, ErrorCode, Event, Outcome, Progress, Prompt, PromptAnswer, SourceHealth,
-    ToolContext, ToolError, ToolResult, ToolSource as _, Value,
+    Assistant, Client, Consent, ErrorCode, Event, Outcome, Progress, ToolContext, ToolError, ToolResult,
+    ToolSource as _, Value,
     adapter::mcp::{self, McpTools},
     memory::MemoryRoom,
+    prompt::{Prompt, PromptAnswer},
+    tools::SourceHealth,
 };
 
 use crate::mcp_script::{MODERN, Script};

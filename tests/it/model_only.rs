@@ -11,15 +11,16 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, Audience, CallError, Client, ContentBlock, Outcome, Prompt, PromptAnswer, PromptRequest,
-    State, ToolError, ToolResult, ToolSource as _, Tools, Value,
+    Assistant, CallError, Client, Outcome, State, ToolError, ToolResult, ToolSource as _, Tools, Value,
     adapter::{acp::ToolCall, mcp::CallToolResult, rap::RapResult},
     chat,
     frame::Frame,
     memory::MemoryRoom,
+    prompt::{Prompt, PromptAnswer, PromptRequest},
     recording::{
         RecorderOptions, Recording, Redact, call_json, calls, entry_json, entry_text, report, write_trace,
     },
+    result::{Audience, ContentBlock},
 };
 
 use crate::{

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Client, Config, ErrorCode, Event, Participant, Role, ToolContext, ToolError,
-    ToolOptions, Transport,
+    Assistant, CallError, Client, Config, ErrorCode, Event, Role, ToolContext, ToolError, ToolOptions,
     memory::{MemoryRoom, MemoryTransport},
     recording::{
         Checked, Entry, Happened, Level, Moment, RecordedOutcome, Recorder, RecorderOptions, Recording,
         Redact, RoomEvent, calls, check, info, redact, repair, report,
     },
     replay::{DryError, Replay},
+    transport::{Participant, Transport},
 };
 
 use crate::{

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, CONSENT_MARGIN, CallError, Caps, Client, Config, Event, Lane, Participant, RegisterError,
-    Request, STREAM_TOPIC, State, StreamHeader, StreamPart, Times, Tool, ToolError, Tools, TransportEvent,
-    Value,
+    Assistant, CallError, Caps, Client, Config, Event, State, Times, Tool, ToolError, Tools, Value,
     frame::{Frame, Kind, Message, Meta, ToolProgress},
     memory,
+    session::{CONSENT_MARGIN, Request},
+    tools::RegisterError,
+    transport::{Lane, Participant, STREAM_TOPIC, StreamHeader, StreamPart, TransportEvent},
 };
 
 use crate::{
@@ -53,7 +54,7 @@ fn options_have_their_documented_defaults() {
         ("an error message", caps.requests.message_bytes, 4 * KIB),
         ("late results", caps.calls.late_results, 32),
         // Constants: they belong to names, to the protocol, or to the form of a result for a model.
-        ("a tool's name", toolbridge::MAX_TOOL_NAME, 64),
+        ("a tool's name", toolbridge::tools::MAX_TOOL_NAME, 64),
         ("an answer to a model", toolbridge::chat::MAX_CONTENT, 32 * KIB),
     ];
     for (what, size, documented) in sizes {
@@ -128,8 +129,12 @@ fn admission_without_a_role_can_be_set() {
         let mut world = World::new();
         world.assistant("a", config);
         let who = Participant::new("phone", world.sid()).can_update_metadata(false);
-        let mut phone =
-            toolbridge::Session::client(world.now, who.clone(), Config::default().room("room"), [1; 32]);
+        let mut phone = toolbridge::session::Session::client(
+            world.now,
+            who.clone(),
+            Config::default().room("room"),
+            [1; 32],
+        );
         phone.offer(world.now, vec![tool("t")]).unwrap();
         world.enter(&who, Some(phone));
         world.run(SECOND);
@@ -165,8 +170,12 @@ fn registration_limits_can_be_set() {
     let offer = |change: fn(&mut Caps), tools: Vec<Tool>| {
         let mut config = Config::default().room("room");
         change(&mut config.caps);
-        let mut session =
-            toolbridge::Session::client(World::new().now, Participant::new("phone", "PA_1"), config, [1; 32]);
+        let mut session = toolbridge::session::Session::client(
+            World::new().now,
+            Participant::new("phone", "PA_1"),
+            config,
+            [1; 32],
+        );
         session.offer(World::new().now, tools)
     };
     let one = || {
@@ -285,7 +294,7 @@ fn size_limit_of_other_frame_types_can_be_set() {
     assert_eq!(world.count("a", "frame_too_large"), 1);
 }
 
-fn phone_of(world: &World) -> toolbridge::Peer {
+fn phone_of(world: &World) -> toolbridge::transport::Peer {
     world.ends["phone"].who.peer().clone()
 }
 
@@ -320,7 +329,7 @@ fn progress_limits_can_be_set() {
     for _ in 0..10 {
         let progress = Message::ToolProgress(ToolProgress::new(
             id.parse().unwrap(),
-            toolbridge::ProgressStatus::InProgress,
+            toolbridge::tools::ProgressStatus::InProgress,
         ));
         let bytes = Frame::write(900, "room", &Meta::new(), &progress).unwrap();
         world.send_bytes_as(&phone_of(&world), &["a"], &bytes);
@@ -351,7 +360,7 @@ fn limit_of_frames_from_unannounced_senders_can_be_set() {
             pair(|config| (config.caps.frames.held_frames, config.caps.frames.held_frames_of_all) = caps);
         let before = world.count("a", "held");
         for n in 0..40 {
-            let nobody = toolbridge::Peer::new(format!("nobody-{}", n % 4), "PA_77");
+            let nobody = toolbridge::transport::Peer::new(format!("nobody-{}", n % 4), "PA_77");
             let message = Message::Heartbeat;
             let bytes = Frame::write(n + 1, "room", &Meta::new(), &message).unwrap();
             world.with("a", |session, now| {

@@ -5,14 +5,16 @@ use std::{fs, path::Path};
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, Client, DataSchema, DisplayContent, DisplayKind, PromptAnswer, SchemaError, ToolName,
-    ToolResult, Tools, Widget,
+    Assistant, Client, ToolName, ToolResult, Tools,
     adapter::{
         mcp::{CallToolResult, check_output},
         orchestrate::{Dialog, Form, FormError, InputKind, Submission},
     },
     chat,
     memory::MemoryRoom,
+    prompt::PromptAnswer,
+    result::{DisplayContent, DisplayKind, Widget},
+    tools::{DataSchema, SchemaError},
 };
 
 fn fixtures() -> Vec<(String, String)> {

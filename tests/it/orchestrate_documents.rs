@@ -9,10 +9,10 @@ use std::{
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, Audience, BlockKind, CallError, Client, ContentBlock, DisplayContent, DisplayKind, ErrorCode,
-    Native, State, ToolError, ToolResult, ToolSystem, Tools, Value,
+    Assistant, CallError, Client, ErrorCode, State, ToolError, ToolResult, Tools, Value,
     adapter::{DocumentError, mcp::CallToolResult},
     memory::MemoryRoom,
+    result::{Audience, BlockKind, ContentBlock, DisplayContent, DisplayKind, Native, ToolSystem},
 };
 
 use crate::random_documents::{Random, count};
@@ -305,7 +305,8 @@ fn result_of_another_system_is_written_in_the_form_of_mcp() {
 #[test]
 fn widget_is_written_only_in_the_form_of_its_system() {
     let widget = json!({"json_schema": {"title": "Rate this"}});
-    let result = ToolResult::default().with_widget(toolbridge::Widget::new(&widget).with_title("Rate this"));
+    let result =
+        ToolResult::default().with_widget(toolbridge::result::Widget::new(&widget).with_title("Rate this"));
     let again = CallToolResult::read(&CallToolResult::from(result.clone()).write()).unwrap().result;
     assert_eq!((again.widget(), texts(&again)), (result.widget(), vec!["Rate this"]));
     let of_rap = result.with_native(Native::new(ToolSystem::RAP, "{}"));

@@ -6,9 +6,10 @@ use std::{fs, sync::Arc};
 use serde_json::json;
 use tokio::sync::Mutex;
 use toolbridge::{
-    Assistant, CallError, Client, Prompt, PromptAnswer, PromptRequest, ToolResult,
+    Assistant, CallError, Client, ToolResult,
     adapter::mcp,
     memory::MemoryRoom,
+    prompt::{Prompt, PromptAnswer, PromptRequest},
     recording::{RecorderOptions, Recording, Redact, calls, redact, report},
 };
 

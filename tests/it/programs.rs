@@ -16,8 +16,9 @@ use serde_json::{Value as Json, json};
 use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use toolbridge::{
-    Consent, ErrorCode, Outcome, RegisterError, ToolContext, ToolError, ToolSource, Value,
+    Consent, ErrorCode, Outcome, ToolContext, ToolError, ToolSource, Value,
     programs::{ProgramTools, ProgramsError},
+    tools::RegisterError,
 };
 
 /// Creates a folder for one test.

@@ -14,11 +14,12 @@ use tokio::{
     net::TcpListener,
 };
 use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, Event, Events, JoinError, LateResult, Outcome, RegisterError,
-    SourceHealth, Tool, ToolContext, ToolName, ToolResult, ToolSource, Value,
+    Assistant, CallError, Client, ErrorCode, Event, Events, JoinError, LateResult, Outcome, Tool,
+    ToolContext, ToolName, ToolResult, ToolSource, Value,
     adapter::rap::{self, RapTools},
     chat,
     memory::MemoryRoom,
+    tools::{RegisterError, SourceHealth},
 };
 
 use crate::rap_toolset::{Received, Toolset, post, tool};

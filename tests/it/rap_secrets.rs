@@ -7,8 +7,9 @@ use std::{
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Assistant, Client, Prompt, PromptAnswer, PromptRequest,
+    Assistant, Client,
     memory::MemoryRoom,
+    prompt::{Prompt, PromptAnswer, PromptRequest},
     recording::{RecorderOptions, Recording, Redact, calls, redact, report},
 };
 

@@ -18,11 +18,11 @@ use tokio::{
     task::JoinSet,
 };
 use toolbridge::{
-    Assistant, AssistantBuilder, Client, ClientBuilder, ContentBlock, Diff, Display, DisplayContent, Media,
-    ToolError, ToolOptions, ToolResult,
+    Assistant, AssistantBuilder, Client, ClientBuilder, ToolError, ToolOptions, ToolResult,
     adapter::rap::{self, RapListener, RapServeError},
     memory::MemoryRoom,
     recording::{RecorderOptions, Recording, Redact, calls, report},
+    result::{ContentBlock, Diff, Display, DisplayContent, Media},
 };
 
 use crate::{rap_source::silent, recording::Folder, secrets::assert_free};

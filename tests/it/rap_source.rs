@@ -13,9 +13,10 @@ use std::{
 use serde_json::{Value as Json, json};
 use tokio::{io::AsyncReadExt as _, net::TcpStream};
 use toolbridge::{
-    CancellationToken, ErrorCode, Outcome, Prompt, PromptAnswer, ToolContext, ToolError, ToolName,
-    ToolResult, ToolSource as _, Value,
+    CancellationToken, ErrorCode, Outcome, ToolContext, ToolError, ToolName, ToolResult, ToolSource as _,
+    Value,
     adapter::rap::{self, RapTools},
+    prompt::{Prompt, PromptAnswer},
 };
 
 use crate::rap_toolset::{NO_ANSWER, Received, Toolset, post, request, tool};

@@ -8,15 +8,16 @@ use std::{
 
 use bytes::Bytes;
 use toolbridge::{
-    Assistant, Client, ClientBuilder, CloseReason, Identity, JoinError, Lane, Outcome, Packet, Peer, Role,
-    SendError, Sid, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Transport, Value,
-    Visibility,
+    Assistant, Client, ClientBuilder, CloseReason, Identity, JoinError, Outcome, Role, Tool, ToolContext,
+    ToolError, ToolName, ToolOptions, ToolSource, Value,
     frame::Frame,
     memory,
     recording::{
         Direction, Entry, Happened, Moment, RecordError, Recorded, Recorder, RecorderOptions, Recording,
         Redact, RoomEvent, redact, repair,
     },
+    tools::Visibility,
+    transport::{Lane, Packet, Peer, SendError, Sid, Transport},
 };
 
 /// A temporary folder of one test.
@@ -335,7 +336,8 @@ async fn refused_packet_is_recorded_as_unsent_and_a_stream_completely() {
     a.send(Packet::new(["b".into()], "last")).await.unwrap();
     loop {
         let event = b.recv().await.unwrap();
-        if matches!(event, toolbridge::TransportEvent::Packet(packet) if packet.payload == "last") {
+        if matches!(event, toolbridge::transport::TransportEvent::Packet(packet) if packet.payload == "last")
+        {
             break;
         }
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use toolbridge::{
-    Execution,
     recording::{Calls, Entry, Moment, RecordedCall, RecordedOutcome, RoomEvent, calls},
+    tools::Execution,
 };
 
 use crate::recording_said::{

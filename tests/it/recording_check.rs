@@ -287,8 +287,9 @@ async fn session() -> [Vec<Entry>; 3] {
     room.delay(Duration::from_millis(20));
     let tapes = [Tape::new(), Tape::new(), Tape::new()];
     let mut observer = tapes[2].of(room.observer("watcher"));
-    let watching =
-        tokio::spawn(async move { while toolbridge::Transport::recv(&mut observer).await.is_some() {} });
+    let watching = tokio::spawn(async move {
+        while toolbridge::transport::Transport::recv(&mut observer).await.is_some() {}
+    });
     let phone = Client::builder()
         .tool("lamp", "", lamp)
         .tool("forever", "", forever)

@@ -10,8 +10,9 @@ use std::{
 };
 
 use toolbridge::{
-    Assistant, Client, Event, Peer, ToolError, memory,
+    Assistant, Client, Event, ToolError, memory,
     recording::{Direction, Entry, Happened, Moment, Recorder, RecorderOptions, Recording, Redact, repair},
+    transport::Peer,
 };
 
 use crate::recording::{Folder, here, packet};

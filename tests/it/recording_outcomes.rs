@@ -11,9 +11,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::sleep};
 use toolbridge::{
-    Assistant, BargeIn, Client, ToolError, ToolOptions, Transport,
+    Assistant, BargeIn, Client, ToolError, ToolOptions,
     memory::{MemoryRoom, MemoryTransport},
     recording::{Recorder, RecorderOptions, Recording, Tap, calls, check, info, report},
+    transport::Transport,
 };
 
 use crate::{

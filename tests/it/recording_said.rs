@@ -4,10 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use tokio::time::Instant;
 use toolbridge::{
-    Capabilities, ConnectionState, Identity, Packet, Participant, Peer, STREAM_TOPIC, SendError, Sid,
-    StreamPart, Transport, TransportEvent,
+    ConnectionState, Identity,
     frame::Frame,
     recording::{Direction, Entry, Happened, Moment, Recorded, RoomEvent},
+    transport::{
+        Capabilities, Packet, Participant, Peer, STREAM_TOPIC, SendError, Sid, StreamPart, Transport,
+        TransportEvent,
+    },
 };
 
 /// One millisecond, in the unit of a time stamp.

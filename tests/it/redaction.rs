@@ -7,12 +7,12 @@ use std::{
 
 use serde_json::{Map, Value, json};
 use toolbridge::{
-    Peer,
     frame::{Frame, Kind},
     recording::{
         Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Recording, Redact,
         RoomEvent, calls, entry_json, redact, repair, report,
     },
+    transport::Peer,
 };
 
 use crate::{

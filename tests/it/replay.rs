@@ -7,14 +7,14 @@ use std::{
 
 use bytes::Bytes;
 use toolbridge::{
-    Assistant, Client, Config, Lane, Packet, Participant, Peer, Progress, Role, STREAM_TOPIC, StreamPart,
-    TOPIC, Tool, ToolError, ToolOptions, Value,
+    Assistant, Client, Config, Progress, Role, Tool, ToolError, ToolOptions, Value,
     frame::{Frame, Kind, Message, Meta, ToolUseResult},
     memory,
     recording::{
         Direction, Entry, Happened, Moment, Recorded, Recorder, RecorderOptions, Recording, RoomEvent,
     },
     replay::{DryReport, Replay, Skipped},
+    transport::{Lane, Packet, Participant, Peer, STREAM_TOPIC, StreamPart, TOPIC},
 };
 
 use crate::recording::Folder;
@@ -287,7 +287,7 @@ fn either_call_replays_equally_whichever_side_ran_it() {
 fn assistants_own_tool_replays_equally_at_both_ends() {
     let mut world = pair(&["good"]);
     let own = ["open", "failing", "quiet"].map(tool);
-    let named = own[2].clone().options(ToolOptions::default().disclose(toolbridge::Visibility::Name));
+    let named = own[2].clone().options(ToolOptions::default().disclose(toolbridge::tools::Visibility::Name));
     let own = vec![own[0].clone(), own[1].clone(), named];
     world.with("a", |session, now| session.offer(now, own)).unwrap().unwrap();
     world.handle("a", |job| match job.tool.as_str() {
@@ -390,7 +390,7 @@ fn streams_and_observer_copies_replay_equally_at_both_ends() {
     world.run(SECOND);
     world.handle("phone", |_| Some(Ok(Value::from(serde_json::json!({"text": "x".repeat(40_000)})))));
     let text = Value::from(serde_json::json!({"text": "y".repeat(30_000)}));
-    world.ask("a", toolbridge::Request::new("big", text)).unwrap();
+    world.ask("a", toolbridge::session::Request::new("big", text)).unwrap();
     world.run(SECOND);
     both_are_same(&ended(world));
 }
@@ -478,7 +478,7 @@ fn prompt_and_client_stop_replay_equally_at_both_ends() {
     world.allow_stop("phone");
     world.handle("phone", |job| (job.tool.as_str() != "hang").then(|| Ok(value(1))));
     let question = Value::from(serde_json::json!({"title": "Which?", "options": []}));
-    let _ = world.call("a", toolbridge::Request::new("bridge.choose", question).to("phone"));
+    let _ = world.call("a", toolbridge::session::Request::new("bridge.choose", question).to("phone"));
     world.run(SECOND);
     world.call("a", request("hang")).unwrap();
     world.run(SECOND);
@@ -566,7 +566,7 @@ fn changed_result_body_is_a_difference() {
 fn wrong_echo_is_a_difference_at_both_ends() {
     for (name, direction) in [("phone", Direction::Sent), ("a", Direction::Heard)] {
         let mut world = pair(&[]);
-        world.ask("a", toolbridge::Request::new("bridge.echo", value(5)).to("phone")).unwrap();
+        world.ask("a", toolbridge::session::Request::new("bridge.echo", value(5)).to("phone")).unwrap();
         let mut file = file(&ended(world), name);
         let at = places(&file, direction, Kind::TOOL_USE_RESULT)[0];
         file[at] = changed(&file[at], |_, _, message| {

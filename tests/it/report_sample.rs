@@ -5,11 +5,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use toolbridge::{
-    Execution, Identity, Lane, Peer,
+    Identity,
     frame::Frame,
     recording::{
         Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent, report,
     },
+    tools::Execution,
+    transport::{Lane, Peer},
 };
 
 /// 2026-03-14 15:09:26 UTC.

@@ -7,10 +7,13 @@ use std::sync::{
 
 use serde_json::json;
 use toolbridge::{
-    Assistant, Capabilities, Client, Media, Packet, Participant, SendError, StreamPart, StreamParts,
-    ToolError, ToolResult, Transport, TransportEvent,
+    Assistant, Client, ToolError, ToolResult,
     adapter::mcp::CallToolResult,
     memory::{MemoryRoom, MemoryTransport},
+    result::Media,
+    transport::{
+        Capabilities, Packet, Participant, SendError, StreamPart, StreamParts, Transport, TransportEvent,
+    },
 };
 
 /// More bytes than LiveKit's envelope adds to a packet: the sender's sid, its receivers, and the fields' lengths.

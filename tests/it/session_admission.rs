@@ -5,9 +5,11 @@
 use std::time::Duration;
 
 use toolbridge::{
-    CallError, Config, ErrorCode, Event, Identity, NotAdmitted, NotOffered, Participant, ParticipantKind,
-    ROLE_ATTRIBUTE, Role, Session, ToolError, Unaccepted,
+    CallError, Config, ErrorCode, Event, Identity, Role, ToolError,
     frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    session::{Session, Unaccepted},
+    tools::{NotAdmitted, NotOffered},
+    transport::{Participant, ParticipantKind, ROLE_ATTRIBUTE},
 };
 
 use crate::session_world::{Fate, MS, SECOND, World, request, seed, tool, value};
@@ -412,8 +414,9 @@ fn error_states_that_a_client_has_not_registered_yet() {
 #[test]
 fn timeout_names_the_limit_that_ended_the_call() {
     let mut world = World::pair(&["t"]);
-    let says =
-        |text: &'static str| move |_: &toolbridge::Job| Some(Err(ToolError::new(ErrorCode::TIMEOUT, text)));
+    let says = |text: &'static str| {
+        move |_: &toolbridge::session::Job| Some(Err(ToolError::new(ErrorCode::TIMEOUT, text)))
+    };
     let cases = [
         ("the tool took longer than its limit of 3000 ms", 3 * SECOND),
         ("not allowed to start within 1500 ms; nothing ran", 1_500 * MS),

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use toolbridge::{
-    CallError, Caps, Config, ErrorCode, Event, Participant, Peer, Request, Role, SendFailure, Times,
-    ToolOptions, TransportEvent, Value,
+    CallError, Caps, Config, ErrorCode, Event, Role, Times, ToolOptions, Value,
     frame::{Configuration, Frame, Kind, Message, Meta},
+    session::{Request, SendFailure},
+    transport::{Participant, Peer, TransportEvent},
 };
 
 use crate::{
@@ -165,7 +166,7 @@ fn frame_of_15_001_bytes_is_refused_with_both_numbers() {
 
 #[test]
 fn registration_above_the_limit_is_a_typed_error() {
-    use toolbridge::RegisterError;
+    use toolbridge::tools::RegisterError;
     let mut world = World::pair(&["t"]);
     let long = "x".repeat(1000);
     let many: Vec<_> =
@@ -526,7 +527,7 @@ fn request_to_a_plain_peer_is_reissued_when_its_configuration_arrives_late() {
 
 #[test]
 fn call_of_the_assistants_own_tool_is_broadcast_at_its_visibility() {
-    use toolbridge::Visibility;
+    use toolbridge::tools::Visibility;
     let mut world = World::new();
     world.assistant("a", Config::default());
     world.stranger("x");
@@ -587,7 +588,10 @@ fn tool_that_the_assistant_offers_is_withdrawn_from_clients() {
 
 #[test]
 fn frames_of_other_types_pass_unchanged() {
-    use toolbridge::{Destination, SendFrameError, frame::Meta};
+    use toolbridge::{
+        frame::Meta,
+        session::{Destination, SendFrameError},
+    };
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     world.run(SECOND);
@@ -849,7 +853,7 @@ fn patience_of_the_tool_is_the_budget_of_a_caller_that_names_none() {
     }
     // The assistant's own tool. Its patience cannot exceed the assistant's maximum.
     let refused = world.with("a", |session, now| session.offer(now, vec![slow(601 * SECOND)])).unwrap();
-    assert!(matches!(refused, Err(toolbridge::RegisterError::Patience { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(toolbridge::tools::RegisterError::Patience { .. })), "{refused:?}");
     world.with("a", |session, now| session.offer(now, vec![slow(90 * SECOND)])).unwrap().unwrap();
     assert_eq!(budget(&mut world, request("slow")), 90 * SECOND);
 }

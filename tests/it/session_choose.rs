@@ -8,8 +8,9 @@ use std::sync::{
 };
 
 use toolbridge::{
-    CallError, Config, Event, Identity, SelectionPolicy, Session, ToolOptions, Value,
+    CallError, Config, Event, Identity, ToolOptions, Value,
     frame::{Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    session::{SelectionPolicy, Session},
 };
 
 use crate::session_world::{MS, SECOND, World, request, tool, value};
@@ -90,7 +91,7 @@ fn changed_registration_does_not_make_a_client_the_last() {
 fn last_active_client_is_selected() {
     let mut world = room(SelectionPolicy::LastHeard, &["phone", "tv", "lamp"]);
     for name in ["tv", "phone", "lamp", "tv"] {
-        let to = toolbridge::Destination::Peers(vec!["a".into()]);
+        let to = toolbridge::session::Destination::Peers(vec!["a".into()]);
         let send =
             |session: &mut Session, now| session.send(now, to, Kind::new(4_000), Meta::new(), Value::empty());
         world.with(name, send).unwrap().unwrap();

@@ -5,12 +5,15 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use toolbridge::{
-    BargeIn, CallError, CallId, CallKey, Config, ConnectionState, Consent, Event, Execution, Identity,
-    Participant, Role, SelectionPolicy, SendFailure, Tool, ToolError, ToolOptions, TransportEvent, Value,
+    BargeIn, CallError, CallId, Config, ConnectionState, Consent, Event, Identity, Role, Tool, ToolError,
+    ToolOptions, Value,
     frame::{
         Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
         ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
     },
+    session::{CallKey, SelectionPolicy, SendFailure},
+    tools::Execution,
+    transport::{Participant, TransportEvent},
 };
 
 use crate::{
@@ -660,7 +663,7 @@ fn owner_that_starts_without_a_claim_keeps_the_call() {
     let key = world.call("a", request("lookup")).unwrap();
     world.run(100 * MS);
     let call = asked(&world).id;
-    let begun = ToolProgress::new(call.clone(), toolbridge::ProgressStatus::InProgress);
+    let begun = ToolProgress::new(call.clone(), toolbridge::tools::ProgressStatus::InProgress);
     world.send("phone", &["a"], &Meta::new(), &Message::ToolProgress(begun.clone()));
     world.run(3 * SECOND);
     assert!(ran(&world).is_empty());
@@ -873,7 +876,7 @@ fn claim_window_is_at_most_half_of_the_budget() {
 fn unsent_request_is_run_by_the_assistant() {
     let mut world = home(&["phone"]);
     let large = Value::encode(&serde_json::json!({"x": "y".repeat(20_000)})).unwrap();
-    let result = world.ask("a", toolbridge::Request::new("lookup", large));
+    let result = world.ask("a", toolbridge::session::Request::new("lookup", large));
     assert_eq!(result.unwrap(), value(HERE), "a request too large to be sent runs locally");
     let key = world.call("a", request("lookup")).unwrap();
     let packet = world.count("a", "frames_out");

@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    CallError, CallKey, Config, ConnectionState, Consent, Lane, Participant, Request, SendFailure, Tool,
-    ToolError, ToolOptions, TransportEvent, Value, Visibility,
+    CallError, Config, ConnectionState, Consent, Tool, ToolError, ToolOptions, Value,
     frame::{Configuration, Frame, Kind, Message, Meta, ToolUseResult},
+    session::{CallKey, Request, SendFailure},
+    tools::Visibility,
+    transport::{Lane, Participant, TransportEvent},
 };
 
 use crate::{
@@ -243,7 +245,7 @@ fn retransmission_continues_when_frames_in_flight_end_without_an_acknowledgement
 fn long_names_and_codes_are_not_kept() {
     let mut world = World::pair(&["t"]);
     let long = "n".repeat(100_000);
-    let observed = with!(plain_request("o1", &long), execution = Ok(toolbridge::Execution::Server));
+    let observed = with!(plain_request("o1", &long), execution = Ok(toolbridge::tools::Execution::Server));
     let bytes = |message: &Message| Frame::write(-9_000, "room", &Meta::new(), message).unwrap();
     world.send_bytes("a", &["phone"], &bytes(&Message::ToolUseRequest(observed)));
     world.send_bytes("a", &["phone"], &bytes(&Message::ToolUseRequest(plain_request("p1", &long))));

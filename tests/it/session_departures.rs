@@ -1,8 +1,10 @@
 //! Assistants that leave, are killed or fall silent, and how soon their client serves the next one.
 
 use toolbridge::{
-    Config, Counter, Participant,
+    Config,
     frame::{Configuration, Message, Meta},
+    session::Counter,
+    transport::Participant,
 };
 
 use crate::session_world::{MS, SECOND, World, request, value};

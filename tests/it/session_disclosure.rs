@@ -4,9 +4,12 @@
 
 use serde_json::json;
 use toolbridge::{
-    Audience, Config, ContentBlock, Event, Participant, Progress, Request, Role, ToolOptions, ToolResult,
-    Value, Visibility,
+    Config, Event, Progress, Role, ToolOptions, ToolResult, Value,
     frame::{Frame, Kind, Message, ToolProgress},
+    result::{Audience, ContentBlock},
+    session::Request,
+    tools::Visibility,
+    transport::Participant,
 };
 
 use crate::session_world::{MS, SECOND, World, request, tool, value};
@@ -41,7 +44,7 @@ fn results(world: &World, name: &str) -> Vec<Option<Value>> {
 
 /// The frames that a played participant received as streams.
 fn streamed(world: &World, name: &str) -> Vec<Frame> {
-    use toolbridge::StreamPart;
+    use toolbridge::transport::StreamPart;
     let (mut frames, mut bytes) = (Vec::new(), Vec::new());
     for (_, part) in &world.ends[name].parts {
         match part {

@@ -1,11 +1,12 @@
 //! Configurations: how a session starts, continues, changes, and what it refuses.
 
 use toolbridge::{
-    Config, Participant, Peer, Role,
+    Config, Role,
     frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseResult, ToolsRegister,
     },
+    transport::{Participant, Peer},
 };
 
 use crate::{

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use toolbridge::{
-    CallError, Config, Event, NotAdmitted, NotAssistant, NotOffered, Participant, ROLE_ATTRIBUTE, Role,
-    SelectionPolicy, Session, TransportEvent, Unaccepted,
+    CallError, Config, Event, Role,
     frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolUseResult, ToolsRegister},
+    session::{SelectionPolicy, Session, Unaccepted},
+    tools::{NotAdmitted, NotAssistant, NotOffered},
+    transport::{Participant, ROLE_ATTRIBUTE, TransportEvent},
 };
 
 use crate::{
@@ -439,7 +441,7 @@ fn observed_call_is_ended_only_by_the_assistant_that_showed_it() {
     world.run(SECOND);
     world.send("a", &["phone"], &shows("a"), &configuration());
     let mut shown = plain_request("1", "search");
-    shown.execution = Ok(toolbridge::Execution::Server);
+    shown.execution = Ok(toolbridge::tools::Execution::Server);
     world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(shown));
     world.run(SECOND);
     world.leave("a");

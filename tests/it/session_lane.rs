@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use toolbridge::{
-    Config, ConnectionState, Event, Lane, Outcome, Participant, ProgressStatus, Request, Role, SendFailure,
-    ToolError, ToolOptions, TransportEvent, Value,
+    Config, ConnectionState, Event, Outcome, Role, ToolError, ToolOptions, Value,
     frame::{Frame, Kind, Message, Meta, ToolProgress},
+    session::{Request, SendFailure},
+    tools::ProgressStatus,
+    transport::{Lane, Participant, TransportEvent},
 };
 
 use crate::session_world::{Fate, Lossy, MS, Random, SECOND, World, request, tool, value};

@@ -9,12 +9,14 @@
 use std::{fmt::Write as _, fs, path::Path};
 
 use toolbridge::{
-    BargeIn, Config, Consent, Execution, Participant, Progress, Request, Role, Tool, ToolError, ToolOptions,
-    Value, Visibility,
+    BargeIn, Config, Consent, Progress, Role, Tool, ToolError, ToolOptions, Value,
     frame::{
         Configuration, ControlStop, Kind, Message, Meta, RegisteredTool, ToolUseRequest, ToolsRegister,
         ToolsRegisterAck,
     },
+    session::Request,
+    tools::{Execution, Visibility},
+    transport::Participant,
 };
 
 use crate::session_world::{MS, SECOND, World, request, tool, value};

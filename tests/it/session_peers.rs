@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use toolbridge::{
-    CallError, Caps, Config, Lane, Participant, Role, SendFailure, ToolOptions, TransportEvent, Value,
+    CallError, Caps, Config, Role, ToolOptions, Value,
     frame::{Configuration, Frame, Kind, Message, Meta},
+    session::SendFailure,
+    transport::{Lane, Participant, TransportEvent},
 };
 
 use crate::{
@@ -134,7 +136,11 @@ fn plain_callers_jobs_end_with_the_grace_period_after_its_rejoin() {
         assert_eq!(world.ends["phone"].aborted.len(), 0, "{configures}");
         world.run(4 * SECOND);
         let reasons = &world.ends["phone"].reasons;
-        assert_eq!(reasons.first(), Some(&toolbridge::StopReason::CallerGone), "{configures}: {reasons:?}");
+        assert_eq!(
+            reasons.first(),
+            Some(&toolbridge::tools::StopReason::CallerGone),
+            "{configures}: {reasons:?}"
+        );
         assert_eq!(world.executed.len(), 2, "{configures}");
     }
 }

@@ -4,9 +4,11 @@
 
 use serde_json::json;
 use toolbridge::{
-    CallError, Config, ErrorCode, Participant, PermissionPrompt, Prompt, PromptAnswer, PromptedCall, Request,
-    Role, SelectionPolicy, Value,
+    CallError, Config, ErrorCode, Role, Value,
     frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    prompt::{PermissionPrompt, Prompt, PromptAnswer, PromptedCall},
+    session::{Request, SelectionPolicy},
+    transport::Participant,
 };
 
 use crate::{

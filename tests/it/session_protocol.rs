@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use toolbridge::{
-    CallError, CallState, Config, ErrorCode, Event, Execution, Participant, Request, Role, Tool, ToolError,
-    Value,
+    CallError, Config, ErrorCode, Event, Role, Tool, ToolError, Value,
     frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister,
     },
+    session::{CallState, Request},
+    tools::Execution,
+    transport::Participant,
 };
 
 use crate::session_world::{MS, SECOND, World, receivers, request, tool, value};

@@ -87,7 +87,7 @@ fn protocol_a17_gap_between_stanzas_is_accepted() {
     world.run(SECOND);
     world.ask("a", request("t")).unwrap();
     for _ in 0..50 {
-        let to = toolbridge::Destination::Peers(vec!["x".into()]);
+        let to = toolbridge::session::Destination::Peers(vec!["x".into()]);
         let body = toolbridge::Value::empty();
         world
             .with("a", |session, now| session.send(now, to.clone(), Kind::new(2), Meta::new(), body.clone()))

@@ -1,8 +1,10 @@
 //! Unacknowledged frames are retransmitted when their peer returns, and nothing runs twice because of it.
 
 use toolbridge::{
-    CallError, CallId, Config, ConnectionState, Event, Lane, SendFailure, Tool, ToolOptions, TransportEvent,
+    CallError, CallId, Config, ConnectionState, Event, Tool, ToolOptions,
     frame::{Configuration, Frame, Kind, Message, Meta},
+    session::SendFailure,
+    transport::{Lane, TransportEvent},
 };
 
 use crate::session_world::{Fate, MS, SECOND, World, receivers, request, sent_packet, value};

@@ -4,9 +4,11 @@
 
 use serde_json::json;
 use toolbridge::{
-    CallId, CallState, Config, Event, JobKey, Participant, Progress, ReportError, Request, Role, ToolError,
-    ToolName, Value,
+    CallId, Config, Event, Progress, Role, ToolError, ToolName, Value,
     frame::{ControlStop, Kind, Message, Meta},
+    session::{CallState, JobKey, Request},
+    tools::ReportError,
+    transport::Participant,
 };
 
 use crate::{

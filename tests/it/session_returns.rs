@@ -1,12 +1,13 @@
 //! Peers that return, and frames in flight from those that were there before.
 
 use toolbridge::{
-    CallError, Caps, Config, ErrorCode, Event, Lane, Participant, Peer, Role, SendFailure, ToolError,
-    TransportEvent, Value,
+    CallError, Caps, Config, ErrorCode, Event, Role, ToolError, Value,
     frame::{
         Acknowledgement, Configuration, ControlStop, Frame, Kind, Message, Meta, RegisteredTool,
         ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
+    session::SendFailure,
+    transport::{Lane, Participant, Peer, TransportEvent},
 };
 
 use crate::{

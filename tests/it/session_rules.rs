@@ -5,12 +5,14 @@
 use std::str::FromStr as _;
 
 use toolbridge::{
-    CallError, CallId, CallKey, Config, ConnectionState, Event, Execution, Participant, Peer, Role,
-    SendFailure, Session, Tool, ToolOptions, TransportEvent, Value,
+    CallError, CallId, Config, ConnectionState, Event, Role, Tool, ToolOptions, Value,
     frame::{
         Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult,
         ToolsRegisterAck,
     },
+    session::{CallKey, SendFailure, Session},
+    tools::Execution,
+    transport::{Participant, Peer, TransportEvent},
 };
 
 use crate::{

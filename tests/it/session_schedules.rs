@@ -9,8 +9,9 @@ use std::{
 };
 
 use toolbridge::{
-    CallError, CallId, CallKey, Config, Request, ToolError,
+    CallError, CallId, Config, ToolError,
     frame::{ControlStop, Kind, Message, Meta},
+    session::{CallKey, Request},
 };
 
 use crate::{

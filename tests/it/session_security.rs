@@ -3,11 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    CallError, Config, Counter, Event, Lane, Participant, Peer, ROLE_ATTRIBUTE, Role, TransportEvent, Value,
+    CallError, Config, Event, Role, Value,
     frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolProgress, ToolUseResult, ToolsRegister,
     },
+    session::Counter,
+    transport::{Lane, Participant, Peer, ROLE_ATTRIBUTE, TransportEvent},
 };
 
 use crate::{
@@ -29,7 +31,7 @@ fn configuration() -> Message {
 }
 
 /// A pair with one open call and its id, and a stranger `x`.
-fn under_attack() -> (World, toolbridge::CallKey, String) {
+fn under_attack() -> (World, toolbridge::session::CallKey, String) {
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     world.run(SECOND);
@@ -54,7 +56,7 @@ fn sec_i1_forged_results_acknowledgements_and_progress_are_foreign() {
     );
     world.send("x", &["a"], &none, &Message::Acknowledgement(acknowledgement));
     let done = with!(
-        ToolProgress::new(id.parse().unwrap(), toolbridge::ProgressStatus::Completed),
+        ToolProgress::new(id.parse().unwrap(), toolbridge::tools::ProgressStatus::Completed),
         message = Some("pay me".to_owned())
     );
     world.send("x", &["a"], &none, &Message::ToolProgress(done));
@@ -267,7 +269,7 @@ fn sec_c5_received_schema_is_shown_and_never_compiled() {
         assert_eq!(offer.tool.input_schema(), Some(schema), "the schema is unchanged");
         // Arguments that the caller would refuse, or that take long to validate, are validated only by the owner.
         let arguments = Value::from(json!({"s": "a".repeat(5_000), "n": null}));
-        world.call("a", toolbridge::Request::new(*name, arguments.clone())).unwrap();
+        world.call("a", toolbridge::session::Request::new(*name, arguments.clone())).unwrap();
         world.run(100 * MS);
         match world.received("phone", Kind::TOOL_USE_REQUEST).pop() {
             Some(Message::ToolUseRequest(asked)) => {
@@ -285,7 +287,7 @@ fn refused_participant_learns_what_is_missing() {
     let sid = world.sid();
     let who = Participant::new("tablet", sid); // its token has no role
     let mut session =
-        toolbridge::Session::client(world.now, who.clone(), Config::default().room("room"), [3; 32]);
+        toolbridge::session::Session::client(world.now, who.clone(), Config::default().room("room"), [3; 32]);
     session.offer(world.now, vec![tool("t")]).unwrap();
     world.enter(&who, Some(session));
     world.run(2 * SECOND);
@@ -424,7 +426,7 @@ fn flood_from_a_stranger_only_counts() {
 fn sec_r1_progress_is_cut_to_its_display_limit() {
     let (mut world, key, id) = under_attack();
     let large = Message::ToolProgress(with!(
-        ToolProgress::new(id.parse().unwrap(), toolbridge::ProgressStatus::InProgress),
+        ToolProgress::new(id.parse().unwrap(), toolbridge::tools::ProgressStatus::InProgress),
         content = Some(Value::encode(&"x".repeat(60_000)).unwrap()),
         message = Some("y".repeat(60_000))
     ));

@@ -9,9 +9,12 @@ use std::{
 };
 
 use toolbridge::{
-    CallError, Config, Event, Execution, Packet, Participant, Peer, Role, STREAM_CHUNK, STREAM_TOPIC,
-    StreamHeader, StreamPart, StreamParts, Value,
+    CallError, Config, Event, Role, Value,
     frame::{Configuration, ErrorMessage, Kind, Message, Meta, ToolUseRequest},
+    tools::Execution,
+    transport::{
+        Packet, Participant, Peer, STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamPart, StreamParts,
+    },
 };
 
 use crate::session_world::{MS, SECOND, World, request};
@@ -35,8 +38,8 @@ fn room_of(clients: &[&str], bytes: usize) -> World {
 }
 
 /// The size of each result, or its error, in the order of the calls.
-fn outcomes(world: &World, keys: &[toolbridge::CallKey]) -> Vec<Result<usize, String>> {
-    let of = |key: &toolbridge::CallKey| match world.settled("a", *key) {
+fn outcomes(world: &World, keys: &[toolbridge::session::CallKey]) -> Vec<Result<usize, String>> {
+    let of = |key: &toolbridge::session::CallKey| match world.settled("a", *key) {
         Some(Ok(body)) => Ok(body.as_bytes().len()),
         Some(Err(error)) => Err(error.to_string()),
         None => Err("open".to_owned()),
@@ -257,7 +260,7 @@ fn request_refused_for_lack_of_room_is_sent_again() {
         Message::ToolsRegister(with!(toolbridge::frame::ToolsRegister::default(), tools = vec![tool]));
     world.send("phone", &["a"], &Meta::new(), &offered);
     world.run(100 * MS);
-    let request = toolbridge::Request::new("t", text(40_000)).timeout(120 * SECOND);
+    let request = toolbridge::session::Request::new("t", text(40_000)).timeout(120 * SECOND);
     let key = world.call("a", request).unwrap();
     world.run(100 * MS);
     for turns in 1..=8 {
@@ -293,7 +296,7 @@ fn withdrawn_request_is_not_sent_any_further() {
     let is_silent = Arc::clone(&silent);
     world.lossy.lose = Some(Box::new(move |from, _, _| from == "phone" && is_silent.load(Ordering::Relaxed)));
     world.delay = 10 * SECOND; // a slow link
-    let key = world.call("a", toolbridge::Request::new("lookup", text(MIB))).unwrap();
+    let key = world.call("a", toolbridge::session::Request::new("lookup", text(MIB))).unwrap();
     let packet = world.packet;
     assert!(world.session("a").is_wanted(packet));
     world.run(3 * SECOND);

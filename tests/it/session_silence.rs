@@ -1,8 +1,10 @@
 //! Participants that fall silent, or return: what is held for them, and for how long.
 
 use toolbridge::{
-    Config, Event, Participant, Role, SendFailure, ToolOptions,
+    Config, Event, Role, ToolOptions,
     frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    session::SendFailure,
+    transport::Participant,
 };
 
 use crate::session_world::{Fate, MS, SECOND, World, receivers, request, tool, value};

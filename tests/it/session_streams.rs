@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use toolbridge::{
-    CallError, Config, Counter, ErrorCode, Event, Lane, Output, Packet, Participant, Peer, RegisterError,
-    Request, Role, STREAM_CHUNK, STREAM_TOPIC, SendFailure, Session, StreamHeader, StreamPart, StreamParts,
-    Tool, TransportEvent, Value,
+    CallError, Config, ErrorCode, Event, Role, Tool, Value,
     frame::{ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
+    session::{Counter, Output, Request, SendFailure, Session},
+    tools::RegisterError,
+    transport::{
+        Lane, Packet, Participant, Peer, STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamPart, StreamParts,
+        TransportEvent,
+    },
 };
 
 use crate::session_world::{MS, SECOND, World, request, value};

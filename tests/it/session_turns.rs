@@ -1,9 +1,11 @@
 //! Turns and barge-in, the call log, and a client's own stop, on virtual time.
 
 use toolbridge::{
-    BargeIn, CallError, CallKey, CallState, Config, ErrorCode, Event, Participant, Request, Role, StopReason,
-    Tool, ToolOptions, TurnKey, Value,
+    BargeIn, CallError, Config, ErrorCode, Event, Role, Tool, ToolOptions, Value,
     frame::{ControlStop, Kind, Message, Meta},
+    session::{CallKey, CallState, Request, TurnKey},
+    tools::StopReason,
+    transport::Participant,
 };
 
 use crate::session_world::{MS, SECOND, World, request, tool, value};
@@ -261,7 +263,7 @@ fn stop_without_a_target_stops_cancel_tools_on_both_sides() {
             format!("call-{n}").parse().unwrap(),
             tool,
             Value::empty(),
-            Ok(toolbridge::Execution::Client),
+            Ok(toolbridge::tools::Execution::Client),
         );
         world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
     }
@@ -334,7 +336,7 @@ fn client_repeats_its_stop_until_the_assistant_acknowledges_it() {
     world.allow_stop("tv");
     assert!(matches!(
         world.with("tv", |session, now| session.ask_to_stop(now, None)).unwrap(),
-        Err(toolbridge::StopError::NoAssistant)
+        Err(toolbridge::session::StopError::NoAssistant)
     ));
     world.run(SECOND);
     let keys = ["cancel", "cancel", "report"].map(|tool| world.call("a", request(tool)).unwrap());

@@ -4,8 +4,10 @@
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Config, Event, Participant, ReportError, Role, Value,
+    Config, Event, Role, Value,
     frame::{Configuration, Kind, Message, Meta, ViewUpdate},
+    tools::ReportError,
+    transport::Participant,
 };
 
 use crate::{

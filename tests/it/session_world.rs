@@ -8,10 +8,11 @@ use std::{
 };
 
 use toolbridge::{
-    CallError, CallId, CallKey, Config, Event, Identity, Job, JobKey, Lane, Outcome, Output, Packet,
-    Participant, Peer, Progress, Question, Request, Role, STREAM_CHUNK, Selection, SendFailure, Session,
-    StopReason, StreamPart, StreamParts, Tool, TransportEvent, Value,
+    CallError, CallId, Config, Event, Identity, Outcome, Progress, Role, Tool, Value,
     frame::{ErrorMessage, Frame, Kind, Message, Meta},
+    session::{CallKey, Job, JobKey, Output, Question, Request, Selection, SendFailure, Session},
+    tools::StopReason,
+    transport::{Lane, Packet, Participant, Peer, STREAM_CHUNK, StreamPart, StreamParts, TransportEvent},
 };
 
 pub(crate) const MS: Duration = Duration::from_millis(1);

@@ -12,9 +12,12 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
-    Assistant, CallError, ChoicePrompt, Client, Event, Outcome, PromptAnswer, PromptRequest, SOURCE_CLOSE,
-    SelectionPolicy, SourceHealth, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Tools,
-    Value, memory::MemoryRoom,
+    Assistant, CallError, Client, Event, Outcome, Tool, ToolContext, ToolError, ToolName, ToolOptions,
+    ToolSource, Tools, Value,
+    memory::MemoryRoom,
+    prompt::{ChoicePrompt, PromptAnswer, PromptRequest},
+    session::SelectionPolicy,
+    tools::{SOURCE_CLOSE, SourceHealth},
 };
 
 /// A source whose process can be stopped.

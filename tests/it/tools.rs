@@ -15,9 +15,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::Notify;
 use toolbridge::{
-    Assistant, CallError, Client, ErrorCode, Event, JoinError, Native, Outcome, RegisterError, State, Tool,
-    ToolContext, ToolError, ToolName, ToolOptions, ToolResult, ToolSource, ToolSystem, Tools, Value,
-    check_tool, memory::MemoryRoom,
+    Assistant, CallError, Client, ErrorCode, Event, JoinError, Outcome, State, Tool, ToolContext, ToolError,
+    ToolName, ToolOptions, ToolResult, ToolSource, Tools, Value, check_tool,
+    memory::MemoryRoom,
+    result::{Native, ToolSystem},
+    tools::RegisterError,
 };
 
 #[derive(Serialize)]

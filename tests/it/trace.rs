@@ -10,8 +10,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use toolbridge::{
-    Assistant, CallError, Client, Propagate, Request, ToolContext, ToolError, ToolSource, TraceContext,
-    frame::Kind, memory::MemoryRoom,
+    Assistant, CallError, Client, ToolContext, ToolError, ToolSource,
+    frame::Kind,
+    memory::MemoryRoom,
+    session::Request,
+    tools::{Propagate, TraceContext},
 };
 use tracing::{
     Event, Instrument, Span, Subscriber,

@@ -11,8 +11,9 @@ use std::{
 use serde_json::{Value, json};
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use toolbridge::{
-    Assistant, BargeIn, CallError, CallState, Client, Event, State, StopError, ToolError, ToolOptions, Tools,
-    chat, memory::MemoryRoom,
+    Assistant, BargeIn, CallError, Client, Event, State, ToolError, ToolOptions, Tools, chat,
+    memory::MemoryRoom,
+    session::{CallState, StopError},
 };
 
 /// How many tools run.

@@ -2,11 +2,12 @@
 
 use serde_json::json;
 use toolbridge::{
-    CallId, DecodeError, EncodeError, ErrorCode, Execution, ProgressStatus, Value,
+    CallId, DecodeError, EncodeError, ErrorCode, Value,
     frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
+    tools::{Execution, ProgressStatus},
 };
 
 fn request() -> ToolUseRequest {

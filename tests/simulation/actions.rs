@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use toolbridge::{CallError, CallId, ConnectionState, Identity, Request, TransportEvent, Value};
+use toolbridge::{
+    CallError, CallId, ConnectionState, Identity, Value, session::Request, transport::TransportEvent,
+};
 
 use crate::{
     joins::tools_of,

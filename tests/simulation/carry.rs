@@ -3,8 +3,10 @@
 use std::{collections::VecDeque, mem};
 
 use toolbridge::{
-    Counter, Identity, Lane, Packet, Peer, STREAM_CHUNK, SendFailure, Session, StreamPart, StreamParts,
-    TransportEvent, frame::Frame,
+    Identity,
+    frame::Frame,
+    session::{Counter, SendFailure, Session},
+    transport::{Lane, Packet, Peer, STREAM_CHUNK, StreamPart, StreamParts, TransportEvent},
 };
 
 use crate::{

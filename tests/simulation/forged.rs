@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Lane, Peer, STREAM_TOPIC, StreamHeader, StreamPart, Value,
+    Value,
     frame::{Frame, Kind, Meta},
+    transport::{Lane, Peer, STREAM_TOPIC, StreamHeader, StreamPart},
 };
 
 use crate::{

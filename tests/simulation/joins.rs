@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use toolbridge::{
-    BargeIn, Caps, CloseReason, Config, ConnectionState, Consent, Participant, Role, Session, Times, Tool,
-    ToolName, ToolOptions, TransportEvent,
+    BargeIn, Caps, CloseReason, Config, ConnectionState, Consent, Role, Times, Tool, ToolName, ToolOptions,
+    session::Session,
+    transport::{Participant, TransportEvent},
 };
 
 use crate::{

@@ -6,8 +6,10 @@ use std::{
 };
 
 use toolbridge::{
-    CallError, CallId, ErrorCode, Execution, Identity, Lane, Peer, ToolError,
+    CallError, CallId, ErrorCode, Identity, ToolError,
     frame::{ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult},
+    tools::Execution,
+    transport::{Lane, Peer},
 };
 
 use crate::{

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use toolbridge::{Counter, Stats};
+use toolbridge::{Stats, session::Counter};
 
 /// A situation that the simulation sees from outside the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

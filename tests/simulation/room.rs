@@ -4,8 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use toolbridge::{
-    CallId, Identity, JobKey, Lane, Participant, Peer, StreamPart,
+    CallId, Identity,
     frame::{Frame, Kind},
+    session::JobKey,
+    transport::{Lane, Participant, Peer, StreamPart},
 };
 
 use crate::{

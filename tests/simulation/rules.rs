@@ -7,8 +7,10 @@ use std::{
 };
 
 use toolbridge::{
-    CallError, CallId, CallKey, ErrorCode, Identity, Peer, Sid, Value,
+    CallError, CallId, ErrorCode, Identity, Value,
     frame::{Frame, Kind, Message},
+    session::CallKey,
+    transport::{Peer, Sid},
 };
 
 use crate::{

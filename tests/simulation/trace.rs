@@ -1,8 +1,8 @@
 //! The output of a run with `--trace`.
 
 use toolbridge::{
-    Peer,
     frame::{Frame, Message},
+    transport::Peer,
 };
 
 /// Prints a line with the virtual time in ms, if the run is traced.

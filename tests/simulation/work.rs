@@ -1,6 +1,9 @@
 //! The work of processes: they run tools, abort them, and ask for consent.
 
-use toolbridge::{CallId, Event, Job, JobKey, Progress, Question, Tool, ToolError, Value};
+use toolbridge::{
+    CallId, Event, Progress, Tool, ToolError, Value,
+    session::{Job, JobKey, Question},
+};
 
 use crate::{
     actions::{Answer, Arguments},

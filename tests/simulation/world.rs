@@ -7,8 +7,9 @@ use std::{
 };
 
 use toolbridge::{
-    CallId, CallKey, ConnectionState, Event, Identity, JobKey, Output, Session, Tool, ToolName,
-    TransportEvent, TurnKey,
+    CallId, ConnectionState, Event, Identity, Tool, ToolName,
+    session::{CallKey, JobKey, Output, Session, TurnKey},
+    transport::TransportEvent,
 };
 
 use crate::{

@@ -4,9 +4,7 @@ use std::{collections::HashMap, future::Future, pin::Pin, sync::Arc, time::Durat
 
 use agent_air_runtime::controller::{Executable, ToolContext as AirContext, ToolType};
 use serde_json::{Value as Json, json};
-use toolbridge::{
-    NameMap, NameRules, Tool, ToolContext, ToolResult, ToolSource, Value, adapter::agent_air::Document,
-};
+use toolbridge::{tools::{NameMap, NameRules}, Tool, ToolContext, ToolResult, ToolSource, Value, adapter::agent_air::Document};
 
 /// How long a call may take. The runtime has no limit of its own.
 const LIMIT: Duration = Duration::from_secs(60);

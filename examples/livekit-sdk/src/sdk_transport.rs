@@ -7,10 +7,7 @@ use livekit::{
     participant::{Participant::Remote, ParticipantKind, RemoteParticipant},
 };
 use tokio::sync::mpsc::UnboundedReceiver;
-use toolbridge::{
-    CloseReason, ConnectionState, Incoming, Lane, Packet, Participant, Peer, SendError, Transport,
-    TransportEvent,
-};
+use toolbridge::{CloseReason, ConnectionState, transport::{Incoming, Lane, Packet, Participant, Peer, SendError, Transport, TransportEvent}};
 
 /// A room that the app also uses for audio: `close` leaves the room open.
 pub struct SdkTransport {
@@ -87,9 +84,9 @@ fn peer(who: &RemoteParticipant) -> Peer {
 fn described(who: &RemoteParticipant) -> Participant {
     Participant::new(who.identity().as_str(), who.sid().as_str())
         .kind(match who.kind() {
-            ParticipantKind::Standard => toolbridge::ParticipantKind::Standard,
-            ParticipantKind::Agent => toolbridge::ParticipantKind::Agent,
-            _ => toolbridge::ParticipantKind::Other,
+            ParticipantKind::Standard => toolbridge::transport::ParticipantKind::Standard,
+            ParticipantKind::Agent => toolbridge::transport::ParticipantKind::Agent,
+            _ => toolbridge::transport::ParticipantKind::Other,
         })
         .attributes(who.attributes())
         // Attributes that a participant may change itself are not trusted.

@@ -8,10 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
-use toolbridge::{
-    Assistant, CallError, Client, DisplayKind, Prompt, PromptAnswer, PromptRequest, ToolResult, adapter::rap,
-    memory::MemoryRoom,
-};
+use toolbridge::{Assistant, CallError, Client, result::DisplayKind, prompt::{Prompt, PromptAnswer, PromptRequest}, ToolResult, adapter::rap, memory::MemoryRoom};
 
 /// The calls whose time is measured.
 const CALLS: usize = 40;
@@ -40,7 +37,7 @@ async fn main() -> anyhow::Result<()> {
 
     let picture = call("picture").await?;
     let [_, image] = picture.content() else { anyhow::bail!("the image is missing") };
-    ensure!(matches!(image.kind(), toolbridge::BlockKind::Image(image) if image.size() == 1 << 20));
+    ensure!(matches!(image.kind(), toolbridge::result::BlockKind::Image(image) if image.size() == 1 << 20));
     println!("an image of 1 MiB arrives");
 
     ensure!(text(&call("greet").await?) == "Hello, Ada. You chose large.");

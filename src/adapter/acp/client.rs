@@ -33,9 +33,9 @@ use tokio_util::sync::CancellationToken;
 use self::{connection::Live, offer::Offered, settings::Settings, shown::Place, turn::Prompt};
 pub use self::{error::AcpError, file::from_file, permission::forget_permissions, settings::AcpCommand};
 use crate::{
-    ErrorCode, NameMap, NameRules, Outcome, Progress, SourceHealth, Tool, ToolContext, ToolError, ToolName,
-    ToolOptions, ToolSource, Value,
+    ErrorCode, Outcome, Progress, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Value,
     process::{Command, CommandError},
+    tools::{NameMap, NameRules, SourceHealth},
 };
 
 /// The longest prompt, in bytes.
@@ -102,7 +102,7 @@ fn stem(path: &str) -> &str {
 /// The result's structured data has the `stopReason`, and in `permissions` what was decided without a question: because a
 /// person had answered for always, or by [`AcpCommand::allow_kind`] and [`AcpCommand::reject_kind`].
 ///
-/// At an assistant, the calls of the agent's tools are [reported](crate::Reporter) to the room. At a client they are
+/// At an assistant, the calls of the agent's tools are [reported](crate::tools::Reporter) to the room. At a client they are
 /// progress of the one call.
 ///
 /// A clone is a handle of the same agent. The agent ends with the last one, or when the source is closed.

@@ -16,8 +16,10 @@ use super::{
     permission::{Asking, Decision, LIMIT, Permission},
 };
 use crate::{
-    Call, CallBuilder, CallError, EncodeError, ErrorCode, Identity, MAX_PROMPT_CHOICES, NotOffered,
-    PermissionPrompt, PromptedCall, ToolError, ToolName, Value, chat::Caller,
+    Call, CallBuilder, CallError, EncodeError, ErrorCode, Identity, ToolError, ToolName, Value,
+    chat::Caller,
+    prompt::{MAX_PROMPT_CHOICES, PermissionPrompt, PromptedCall},
+    tools::NotOffered,
 };
 
 /// The most calls of a batch: as many as one question to a person can name, and half as many as one client may have open.

@@ -9,8 +9,10 @@ use super::{
     document::Document,
 };
 use crate::{
-    ContentBlock, Display, DisplayContent, Native, Outcome, ToolError, ToolResult, ToolSystem, Value,
-    adapter::json::value, tool::public::Public,
+    Outcome, ToolError, ToolResult, Value,
+    adapter::json::value,
+    result::{ContentBlock, Display, DisplayContent, Native, ToolSystem},
+    tool::public::Public,
 };
 
 /// The longest output that is also offered as structured data, in bytes: the data is a second copy of it on the wire.

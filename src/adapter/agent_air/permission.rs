@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use crate::{CallBuilder, CallError, Identity, PermissionPrompt, PromptAnswer, Value, chat::Caller};
+use crate::{
+    CallBuilder, CallError, Identity, Value,
+    chat::Caller,
+    prompt::{PermissionPrompt, PromptAnswer},
+};
 
 /// The tool that asks a person for a permission.
 const TOOL: &str = "bridge.permission";

@@ -3,13 +3,14 @@
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    BlockKind, ContentBlock, DataSchema, Media, Native, Outcome, SchemaError, ToolError, ToolResult,
-    ToolSystem, Value,
+    Outcome, ToolError, ToolResult, Value,
     adapter::{
         json::{DocumentError, object, value},
         orchestrate,
     },
+    result::{BlockKind, ContentBlock, Media, Native, ToolSystem},
     tool::public::Public,
+    tools::{DataSchema, SchemaError},
 };
 
 /// The result of a call in MCP: its content, and whether the tool reports it as an error.

@@ -35,10 +35,11 @@ use self::{
 };
 pub use self::{file::from_file, settings::McpServer};
 use crate::{
-    DataSchema, ErrorCode, Outcome, SourceHealth, Tool, ToolContext, ToolError, ToolName, ToolSource, Value,
+    ErrorCode, Outcome, Tool, ToolContext, ToolError, ToolName, ToolSource, Value,
     adapter::mcp::{CallToolResult, check_output},
     process::{Command, CommandError, Exit, shown_lines},
     programs::ProgramsError,
+    tools::{DataSchema, SourceHealth},
     tools_file::ToolsFileError,
 };
 

@@ -8,7 +8,7 @@ use super::{
     input::{Choice, Input, InputKind},
     spoken,
 };
-use crate::PromptAnswer;
+use crate::prompt::PromptAnswer;
 
 /// What a person is asked for at most as a list.
 const MAX_LISTED: usize = 20;
@@ -17,7 +17,7 @@ const MAX_LISTED: usize = 20;
 ///
 /// ```
 /// use serde_json::json;
-/// use toolbridge::{Widget, adapter::orchestrate::{Dialog, Form}};
+/// use toolbridge::{result::Widget, adapter::orchestrate::{Dialog, Form}};
 ///
 /// let options = json!([{"label": "Checking", "value": "a1"}, {"label": "Savings", "value": "a2"}]);
 /// let widget = json!({"type": "options", "title": "Which account?", "options": options, "on_event": {"tool": "pay"}});

@@ -8,8 +8,10 @@ use super::{
     read,
 };
 use crate::{
-    DataSchema, Decision, FormPrompt, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, PromptAnswer,
-    SchemaError, ToolName, Value, Widget,
+    ToolName, Value,
+    prompt::{Decision, FormPrompt, MAX_PROMPT_LABEL, MAX_PROMPT_SCHEMA, MAX_PROMPT_TEXT, PromptAnswer},
+    result::Widget,
+    tools::{DataSchema, SchemaError},
     value::{abridged, prefix},
 };
 
@@ -23,7 +25,7 @@ const CONFIRM: &str = "confirm";
 ///
 /// ```
 /// use serde_json::json;
-/// use toolbridge::{PromptAnswer, Widget, adapter::orchestrate::{Form, Submission}};
+/// use toolbridge::{prompt::PromptAnswer, result::Widget, adapter::orchestrate::{Form, Submission}};
 ///
 /// let form = Form::of(&Widget::new(json!({
 ///     "type": "datetime", "collection_type": "date", "title": "When?", "min_datetime": "2026-03-01",

@@ -40,13 +40,14 @@ use self::{
 pub use self::{counts::RapCounts, error::RapError, file::from_file, settings::RapToolset};
 use super::address::host_in;
 use crate::{
-    Consent, ErrorCode, NameMap, NameRules, Outcome, Progress, SourceHealth, Tool, ToolContext, ToolError,
-    ToolName, ToolOptions, ToolSource, Value,
+    Consent, ErrorCode, Outcome, Progress, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource,
+    Value,
     adapter::{
         source::down,
         web::{listen::Listener, secret::random_text},
     },
     runtime::source::{left_out_note, renamed_note},
+    tools::{NameMap, NameRules, SourceHealth},
 };
 
 /// The tool that ends a subscription. It is offered while one is active.
@@ -223,7 +224,7 @@ async fn cancel_all(
 /// 60 s; until then the source is [down](SourceHealth::Down), and offers nothing. Its tools are called over HTTP, and answer at an address of this process, which ends when the
 /// source is closed or dropped. Closing it also tells the server that no further invocation follows.
 ///
-/// Arguments are checked against the tool's schema within the bounds of [`DataSchema`](crate::DataSchema); beyond them
+/// Arguments are checked against the tool's schema within the bounds of [`DataSchema`](crate::tools::DataSchema); beyond them
 /// they are left to the tool.
 pub struct RapTools {
     shared: Arc<Shared>,

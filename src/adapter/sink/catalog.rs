@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::{NameMap, NameRules, Offer, ToolName, adapter::filter::Filter};
+use crate::{
+    ToolName,
+    adapter::filter::Filter,
+    tools::{NameMap, NameRules, Offer},
+};
 
 /// Returns whether a tool is offered. A pattern applies to the tool's own name and to the name that a host sees if no other
 /// tool has the same, whatever name it is listed under, so that a second client with the same tool cannot evade it.

@@ -16,7 +16,8 @@ use tokio::{
 
 use super::catalog::{Catalog, Entry};
 use crate::{
-    Assistant, ByOwner, Call, Identity, Participant, Role, ToolSource as _, Value, adapter::filter::Filter,
+    Assistant, Call, Identity, Role, ToolSource as _, Value, adapter::filter::Filter, tools::ByOwner,
+    transport::Participant,
 };
 
 /// The most calls that are open at once.

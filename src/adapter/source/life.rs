@@ -10,7 +10,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Pauses, down};
-use crate::SourceHealth;
+use crate::tools::SourceHealth;
 
 /// How a program, or the connection to a server, is started and ended.
 pub(in crate::adapter) trait Life: Send {

@@ -12,7 +12,9 @@ use super::{
     messages,
 };
 use crate::cli::{client, hint, record_option::RecordOption, text, tool_failed};
-use toolbridge::{Assistant, CallId, CloseReason, Event, Events, Identity, Peer, Turn, adapter::acp};
+use toolbridge::{
+    Assistant, CallId, CloseReason, Event, Events, Identity, Turn, adapter::acp, transport::Peer,
+};
 
 /// The maximum number of open calls, as in a session. While it is reached, no input line is read.
 pub(super) const OPEN_CALLS: usize = 1024;

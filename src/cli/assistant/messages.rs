@@ -10,8 +10,10 @@ use super::{
     input::MAX_LINE,
 };
 use toolbridge::{
-    CallError, CallId, CloseReason, ConnectionState, ErrorCode, Execution, Identity, LateResult, Offer,
-    Participant, Peer, Progress, ToolResult, Value,
+    CallError, CallId, CloseReason, ConnectionState, ErrorCode, Identity, LateResult, Progress, ToolResult,
+    Value,
+    tools::{Execution, Offer},
+    transport::{Participant, Peer},
 };
 
 /// The name of the line protocol.

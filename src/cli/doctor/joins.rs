@@ -5,8 +5,9 @@ use std::{borrow::Cow, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 use toolbridge::{
-    Identity, Lane, Packet, Role, Transport, TransportEvent,
+    Identity, Role,
     livekit::{AccessKey, ConnectError, ConnectOptions, LiveKitTransport},
+    transport::{Lane, Packet, Transport, TransportEvent},
 };
 
 /// The topic of doctor's packets, which no other participant uses.

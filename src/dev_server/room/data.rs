@@ -4,8 +4,8 @@ use livekit_protocol::{DataPacket, participant_info::State};
 use prost::Message as _;
 
 use super::{Key, Output, Participant, Rooms};
-use crate::Lane;
 use crate::dev_server::{grant, packet};
+use crate::transport::Lane;
 
 /// The maximum size of a message, in bytes: livekit-server closes the channel after a larger one.
 const MAX_MESSAGE: usize = 65_535;

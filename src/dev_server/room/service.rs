@@ -8,8 +8,8 @@ use livekit_protocol::{
 };
 
 use super::{Key, Output, Rooms, limits, update};
-use crate::Lane;
 use crate::dev_server::grant;
+use crate::transport::Lane;
 
 /// Why a method of the room service failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use livekit_protocol::{DisconnectReason, leave_request::Action, simulate_scenario::Scenario};
 
 use super::*;
-use crate::{CloseReason, ConnectionState, Sid, livekit::ConnectError};
+use crate::{CloseReason, ConnectionState, livekit::ConnectError, transport::Sid};
 
 /// Starts a server with two participants.
 async fn pair() -> (DevServer, LiveKitTransport, LiveKitTransport) {

@@ -23,7 +23,7 @@ pub struct Config {
     /// Assistant: the clients that are admitted by name. They are greeted before the room announces them.
     pub(crate) admitted: BTreeSet<Identity>,
     /// Assistant: whether a participant without a role in its token is admitted only by name or by the driver
-    /// ([`Participant::admitted`](crate::Participant::admitted)).
+    /// ([`Participant::admitted`](crate::transport::Participant::admitted)).
     ///
     /// Default: false. The only ordinary participant without a role is then admitted too, if
     /// [`admitted`](Self::admitted) is empty.
@@ -34,7 +34,7 @@ pub struct Config {
     /// is chosen.
     pub(crate) choose: SelectionPolicy,
     /// Client: whether it answers prompts to a person. The driver receives each as a job
-    /// ([`Prompt::read`](crate::Prompt::read)). Default: false.
+    /// ([`Prompt::read`](crate::prompt::Prompt::read)). Default: false.
     pub(crate) prompts: bool,
     /// Whether a person can be asked before a tool runs ([`Output::Ask`](super::Output::Ask)). Default: false. A tool
     /// that needs consent is then not offered.
@@ -114,7 +114,7 @@ impl Config {
     }
 
     /// Client: sets whether it answers prompts to a person. The driver receives each as a job
-    /// ([`Prompt::read`](crate::Prompt::read)). Default: false.
+    /// ([`Prompt::read`](crate::prompt::Prompt::read)). Default: false.
     #[must_use]
     pub fn prompts(mut self, answered: bool) -> Self {
         self.prompts = answered;

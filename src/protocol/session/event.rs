@@ -57,7 +57,7 @@ pub enum Output {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Question {
-    /// Identifies the question in [`Session::consent`](crate::Session::consent), and in [`Output::Abort`] if it is
+    /// Identifies the question in [`Session::consent`](crate::session::Session::consent), and in [`Output::Abort`] if it is
     /// withdrawn.
     pub key: JobKey,
     /// The call's id on the wire.

@@ -47,7 +47,7 @@ impl SelectionPolicy {
     /// function runs on the participant's task, so it must be quick. It may use handles of the same participant.
     ///
     /// ```
-    /// use toolbridge::SelectionPolicy;
+    /// use toolbridge::session::SelectionPolicy;
     ///
     /// let kitchen_first = SelectionPolicy::by(|_tool, candidates| {
     ///     let kitchen = candidates.iter().find(|it| it.identity.as_str().starts_with("kitchen"));
@@ -91,7 +91,7 @@ pub struct Candidate {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Selection {
-    /// Identifies the selection in [`Session::select`](crate::Session::select).
+    /// Identifies the selection in [`Session::select`](crate::session::Session::select).
     pub key: SelectionKey,
     /// The requested tool. `None` when a client selects its assistant.
     pub tool: Option<String>,

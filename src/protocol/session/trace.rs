@@ -7,7 +7,7 @@ use crate::tool::{
 };
 
 impl Request {
-    /// Makes the call part of this trace. The owner reads it with [`Job::trace`](crate::Job::trace).
+    /// Makes the call part of this trace. The owner reads it with [`Job::trace`](crate::session::Job::trace).
     #[must_use]
     pub fn trace(mut self, context: &TraceContext) -> Self {
         self.meta.set_text(PARENT, &context.to_string());

@@ -46,7 +46,7 @@ impl Assistant {
     /// Creates a call of this tool, to be awaited or started. `()` means no arguments; any other value must encode to
     /// a map.
     ///
-    /// Prompts ([`Prompt`](crate::Prompt)) are calls too, to the named client or to the only one that answers them. A
+    /// Prompts ([`Prompt`](crate::prompt::Prompt)) are calls too, to the named client or to the only one that answers them. A
     /// person takes longer than a program: set a [`timeout`](CallBuilder::timeout).
     pub fn call(&self, tool: &str, arguments: impl Serialize) -> CallBuilder {
         CallBuilder::new(Arc::clone(&self.handle), tool, &arguments)
@@ -59,9 +59,9 @@ impl Assistant {
     /// it has been silent for 1 s since it could know this assistant; its tools are unknown, and the list is empty.
     ///
     /// # Errors
-    /// [`NotReady`](crate::ReadyError::NotReady) with the reason, when the time is over; at once for an observer,
-    /// which never offers tools. [`NotBound`](crate::ReadyError::NotBound) for a client that is bound to another
-    /// assistant. [`Closed`](crate::ReadyError::Closed) when this assistant has left.
+    /// [`NotReady`](crate::tools::ReadyError::NotReady) with the reason, when the time is over; at once for an observer,
+    /// which never offers tools. [`NotBound`](crate::tools::ReadyError::NotBound) for a client that is bound to another
+    /// assistant. [`Closed`](crate::tools::ReadyError::Closed) when this assistant has left.
     ///
     /// # Cancel safety
     /// Safe: dropping it loses nothing, and it can be called again.
@@ -82,7 +82,7 @@ impl Assistant {
     /// Returns this assistant as a tool source that tells apart the clients that offer the same tool.
     ///
     /// A tool that one participant offers has its own name. Of several, each is `owner.tool`, in the form that names of
-    /// tools allow ([`NameMap`](crate::NameMap)). A tool that this assistant offers too has its own name alone. The list
+    /// tools allow ([`NameMap`](crate::tools::NameMap)). A tool that this assistant offers too has its own name alone. The list
     /// is sorted by name, and [`changed`](ToolSource::changed) reports each change.
     pub fn by_owner(&self) -> ByOwner {
         ByOwner::new(self.clone())
@@ -284,9 +284,9 @@ impl AssistantBuilder {
     #[cfg(feature = "livekit")]
     pub async fn join(self, url: &str, token: &str) -> Result<Assistant, JoinError> {
         self.setup.check_token(token, Role::Assistant)?;
-        crate::transport::livekit::check_url(url)?;
+        crate::livekit::check_url(url)?;
         let options = self.setup.room.clone();
-        let prepared = self.setup.prepare(Role::Assistant, crate::transport::livekit::capabilities())?;
+        let prepared = self.setup.prepare(Role::Assistant, crate::livekit::capabilities())?;
         Ok(Self::joined(prepared.join(options.join(url, token).await?)?))
     }
 }

@@ -85,7 +85,7 @@ impl ClientBuilder {
     /// most 8 questions are open at once; more are refused as busy.
     ///
     /// ```
-    /// use toolbridge::{Client, ErrorCode, Prompt, PromptAnswer, PromptRequest, ToolError};
+    /// use toolbridge::{Client, ErrorCode, prompt::{Prompt, PromptAnswer, PromptRequest}, ToolError};
     /// # async fn dialog(_text: Option<&str>, _options: usize) -> Option<usize> { None }
     ///
     /// let client = Client::builder().prompt(|ask: PromptRequest| async move {
@@ -149,9 +149,9 @@ impl ClientBuilder {
     #[cfg(feature = "livekit")]
     pub async fn join(self, url: &str, token: &str) -> Result<Client, JoinError> {
         self.setup.check_token(token, Role::Client)?;
-        crate::transport::livekit::check_url(url)?;
+        crate::livekit::check_url(url)?;
         let options = self.setup.room.clone();
-        let prepared = self.setup.prepare(Role::Client, crate::transport::livekit::capabilities())?;
+        let prepared = self.setup.prepare(Role::Client, crate::livekit::capabilities())?;
         Ok(Self::joined(prepared.join(options.join(url, token).await?)?))
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct Setup {
     /// The first invalid setting, which is reported when joining.
     pub(super) problem: Option<RegisterError>,
     #[cfg(feature = "livekit")]
-    pub(super) room: crate::transport::livekit::ConnectOptions,
+    pub(super) room: crate::livekit::ConnectOptions,
     /// The file to record to.
     #[cfg(feature = "record")]
     pub(super) record: Option<std::path::PathBuf>,
@@ -61,7 +61,7 @@ impl Default for Setup {
             propagation: Propagation::default(),
             problem: None,
             #[cfg(feature = "livekit")]
-            room: crate::transport::livekit::ConnectOptions::default(),
+            room: crate::livekit::ConnectOptions::default(),
             #[cfg(feature = "record")]
             record: None,
             #[cfg(feature = "record")]
@@ -127,8 +127,7 @@ impl Setup {
     /// Refuses a token with another role, and logs the consequences of a token without a role.
     #[cfg(feature = "livekit")]
     pub(super) fn check_token(&self, token: &str, wanted: Role) -> Result<(), JoinError> {
-        let Some(part) = crate::transport::livekit::token::access_token::TokenClaims::from_unverified(token)
-        else {
+        let Some(part) = crate::livekit::token::access_token::TokenClaims::from_unverified(token) else {
             return Ok(());
         };
         if let Some(bearer) = part.conflict(wanted) {

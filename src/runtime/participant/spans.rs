@@ -27,7 +27,7 @@ const SYSTEM: &str = "toolbridge";
 /// `tracing-opentelemetry` the implementation is roughly this:
 ///
 /// ```
-/// use toolbridge::{Propagate, TraceContext};
+/// use toolbridge::tools::{Propagate, TraceContext};
 /// use tracing::Span;
 ///
 /// struct OpenTelemetry;

@@ -31,7 +31,7 @@ const PLACE: &str = "bridge.at";
 /// Fields that [`kind`](Self::kind) does not hold, such as `annotations`, are kept in [`raw`](Self::raw).
 ///
 /// ```
-/// use toolbridge::{Audience, BlockKind, ContentBlock};
+/// use toolbridge::result::{Audience, BlockKind, ContentBlock};
 ///
 /// let block = ContentBlock::from_value(&serde_json::json!({
 ///     "type": "text", "text": "42 °C", "annotations": {"audience": ["user"], "priority": 0.9},

@@ -13,7 +13,7 @@ use crate::value::{Value, write::Write};
 /// One form in which a result can be shown (`wire.md`, section 3.3). `Debug` shows only sizes.
 ///
 /// ```
-/// use toolbridge::{Display, DisplayContent};
+/// use toolbridge::result::{Display, DisplayContent};
 ///
 /// let code = DisplayContent::Code { language: Some("rust".into()), text: "fn main() {}".into() };
 /// let display = Display::new(code).with_title("src/main.rs").with_collapsed(true);

@@ -121,7 +121,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{Native, ToolError, ToolSystem};
+    use crate::{
+        ToolError,
+        result::{Native, ToolSystem},
+    };
 
     const SECRET: &str = "planted-for-the-model";
 

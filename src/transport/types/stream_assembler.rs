@@ -13,7 +13,7 @@ const OPEN: usize = 64;
 const ID: usize = 256;
 
 /// Reassembles the byte streams that carry frames, for programs that read a room's events without a
-/// [`Session`](crate::Session). A session has rules for who may send streams; this accepts those of all senders.
+/// [`Session`](crate::session::Session). A session has rules for who may send streams; this accepts those of all senders.
 ///
 /// At most 64 streams are open, with twice `longest` bytes in all. Beyond that, the stream that was idle longest is dropped.
 #[derive(Debug)]

@@ -12,10 +12,11 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::sleep;
 use toolbridge::{
-    Assistant, CallError, Client, Event, Packet, ToolError, Transport,
+    Assistant, CallError, Client, Event, ToolError,
     livekit::LiveKitTransport,
     memory,
     recording::{Entry, Happened, Recorder, RecorderOptions, Redact, RoomEvent, redact, repair},
+    transport::{Packet, Transport},
 };
 
 use crate::{

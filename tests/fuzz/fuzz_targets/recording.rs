@@ -8,14 +8,7 @@
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use toolbridge::{
-    Lane, Peer,
-    recording::{
-        Direction, Entry, Happened, Moment, Recorded, Recording, RoomEvent, calls, check, entry_json,
-        entry_text, info, report,
-    },
-    replay::Replay,
-};
+use toolbridge::{transport::{Lane, Peer}, recording::{Direction, Entry, Happened, Moment, Recorded, Recording, RoomEvent, calls, check, entry_json, entry_text, info, report}, replay::Replay};
 
 /// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.
 macro_rules! with {

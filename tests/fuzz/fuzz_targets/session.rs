@@ -12,7 +12,7 @@ use std::{
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
-use toolbridge::{TransportEvent, Lane, CallKey, Caps, CloseReason, Config, ConnectionState, Event, JobKey, Output, Participant, Peer, Progress, Request, Role, SendFailure, Session, Tool, ToolError, Value, frame::{Frame, Kind, Meta}};
+use toolbridge::{transport::{TransportEvent, Lane, Participant, Peer}, session::{CallKey, JobKey, Output, Request, SendFailure, Session}, Caps, CloseReason, Config, ConnectionState, Event, Progress, Role, Tool, ToolError, Value, frame::{Frame, Kind, Meta}};
 
 /// Calls that may be open with one owner.
 const OPEN: usize = 4;

@@ -12,8 +12,8 @@ use super::{
     question,
 };
 use crate::{
-    CallId, ConsentRequest, ErrorCode, PermissionPrompt, PromptAnswer, PromptRequest, PromptedCall, Tool,
-    ToolError,
+    CallId, ConsentRequest, ErrorCode, Tool, ToolError,
+    prompt::{PermissionPrompt, PromptAnswer, PromptRequest, PromptedCall},
 };
 
 /// The person at the editor of an [`agent`](super::agent): asked before a tool of the assistant runs, and what such a tool asks.
@@ -22,7 +22,7 @@ use crate::{
 /// answer is no.
 ///
 /// ```no_run
-/// # async fn serve(transport: impl toolbridge::Transport) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn serve(transport: impl toolbridge::transport::Transport) -> Result<(), Box<dyn std::error::Error>> {
 /// use toolbridge::{Assistant, adapter::acp};
 ///
 /// let editor = acp::Editor::new();

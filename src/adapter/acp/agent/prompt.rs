@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{BlockKind, ContentBlock};
+use crate::result::{BlockKind, ContentBlock};
 
 /// What the person at an editor asks for. `Debug` shows only the number of its parts.
 #[derive(Clone)]

@@ -6,8 +6,9 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{super::text, open_turn::Turn};
 use crate::{
-    AuthorizePrompt, ChoicePrompt, ErrorCode, FormPrompt, PermissionPrompt, Prompt, PromptAnswer, ToolError,
-    Value, adapter::jsonrpc::peer::Unanswered,
+    ErrorCode, ToolError, Value,
+    adapter::jsonrpc::peer::Unanswered,
+    prompt::{AuthorizePrompt, ChoicePrompt, FormPrompt, PermissionPrompt, Prompt, PromptAnswer},
 };
 
 /// The kinds of options that the protocol knows.

@@ -24,11 +24,12 @@ use super::{
     turn::AgentTurn,
 };
 use crate::{
-    Assistant, ContentBlock, ToolError,
+    Assistant, ToolError,
     adapter::jsonrpc::{
         error::{self, RpcError},
         reader::{Incoming, Reader, Request, as_json},
     },
+    result::ContentBlock,
 };
 
 /// The error of a request for a session that is not known.

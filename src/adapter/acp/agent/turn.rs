@@ -22,7 +22,8 @@ use super::{
     question,
 };
 use crate::{
-    Assistant, CallBuilder, CallError, Identity, Progress, Prompt, PromptAnswer, Tool, ToolError, Value,
+    Assistant, CallBuilder, CallError, Identity, Progress, Tool, ToolError, Value,
+    prompt::{Prompt, PromptAnswer},
 };
 
 /// The turn of an agent: what it says, and the calls that it makes. It is a handle, and clones are the same turn.

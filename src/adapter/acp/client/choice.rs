@@ -5,7 +5,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::shown::Question;
-use crate::{MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptAnswer, value::abridged};
+use crate::{
+    prompt::{MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptAnswer},
+    value::abridged,
+};
 
 /// How long a person has to answer, from when the question is asked.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
@@ -86,7 +89,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{PromptedCall, ToolContext, ToolError, adapter::acp::client::shown::Place};
+    use crate::{ToolContext, ToolError, adapter::acp::client::shown::Place, prompt::PromptedCall};
 
     fn context() -> ToolContext {
         ToolContext::new("caller", Duration::from_secs(600))

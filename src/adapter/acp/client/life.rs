@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AcpError, Shared, connection::Connection};
 use crate::{
-    SourceHealth,
     adapter::source::{self, Life},
+    tools::SourceHealth,
 };
 
 /// Runs until the source is closed, or until the first start has failed and somebody has waited for it.

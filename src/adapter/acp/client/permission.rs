@@ -10,11 +10,14 @@ use serde_json::{Value as Json, json, value::RawValue};
 
 use super::{choice::chosen, session::Session, settings::Kinds};
 use crate::{
-    MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt, PromptedCall,
     Value,
     adapter::{
         acp::{ToolCall, document::PublicCall},
         json::value,
+    },
+    prompt::{
+        MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_TEXT, PermissionOption, PermissionPrompt,
+        PromptedCall,
     },
     value::{abridged, prefix},
 };

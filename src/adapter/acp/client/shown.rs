@@ -7,8 +7,11 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    MAX_PROMPT_TEXT, NameMap, NameRules, Outcome, Progress, Prompt, PromptAnswer, Reported, ToolContext,
-    ToolError, adapter::acp::ToolCall, value::prefix,
+    Outcome, Progress, ToolContext, ToolError,
+    adapter::acp::ToolCall,
+    prompt::{MAX_PROMPT_TEXT, Prompt, PromptAnswer},
+    tools::{NameMap, NameRules, Reported},
+    value::prefix,
 };
 
 /// The longest name of an agent in the name of a view, in bytes.

@@ -18,12 +18,13 @@ use super::{
     shown::{Place, Question},
 };
 use crate::{
-    MAX_PROMPT_TEXT, PermissionPrompt, PromptedCall, Value,
+    Value,
     adapter::{
         acp::result::TerminalOutput,
         jsonrpc::error::{self, RpcError},
     },
     process::{Child, Command, Exit},
+    prompt::{MAX_PROMPT_TEXT, PermissionPrompt, PromptedCall},
 };
 
 /// The most commands that one agent runs at once.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use crate::{
-    Audience, ContentBlock, Diff, Display, DisplayContent, Native, Outcome, ToolError, ToolResult,
-    ToolSystem, Value,
+    Outcome, ToolError, ToolResult, Value,
     adapter::acp::document::{CallStatus, ToolCall},
+    result::{Audience, ContentBlock, Diff, Display, DisplayContent, Native, ToolSystem},
     tool::public::{Public, is_hidden},
 };
 
@@ -113,7 +113,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{BlockKind, ErrorCode};
+    use crate::{ErrorCode, result::BlockKind};
 
     fn call(json: &Json) -> ToolCall {
         ToolCall::read(&json.to_string()).unwrap()

@@ -9,8 +9,12 @@ use serde_json::{Map, Value as Json, json};
 
 use super::super::text::fenced;
 use crate::{
-    Audience, BlockKind, CallError, ContentBlock, Diff, Display, DisplayContent, DisplayKind, ErrorCode,
-    Media, ToolResult, ToolSystem, Value, adapter::json::object, tool::patch,
+    CallError, ErrorCode, ToolResult, Value,
+    adapter::json::object,
+    result::{
+        Audience, BlockKind, ContentBlock, Diff, Display, DisplayContent, DisplayKind, Media, ToolSystem,
+    },
+    tool::patch,
 };
 
 /// The code of a failure, in `_meta`.
@@ -263,7 +267,7 @@ mod tests {
     use agent_client_protocol_schema::v1::{ToolCallContent, ToolCallStatus, ToolCallUpdateFields};
 
     use super::*;
-    use crate::{Native, ToolError};
+    use crate::{ToolError, result::Native};
 
     fn folder() -> &'static Path {
         Path::new("/home/ada")

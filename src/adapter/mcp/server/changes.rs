@@ -9,7 +9,7 @@ use rmcp::{Peer, RoleServer, model::Tool, service::SubscriptionSink};
 use tokio::sync::Notify;
 
 use super::definition::definitions;
-use crate::{ByOwner, ToolSource as _, adapter::sink::Room};
+use crate::{ToolSource as _, adapter::sink::Room, tools::ByOwner};
 
 /// The shortest time between two reports to a host. A client may register its tools again as often as it likes; a
 /// report follows only after this time.

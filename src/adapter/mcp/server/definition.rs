@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Value as Json, json};
 
-use crate::{Offer, adapter::sink::Catalog};
+use crate::{adapter::sink::Catalog, tools::Offer};
 
 /// Returns the definitions, sorted by name.
 pub(super) fn definitions(catalog: &Catalog) -> Vec<Tool> {
@@ -57,7 +57,7 @@ fn input_schema(schema: Option<&Json>) -> JsonObject {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Tool, ToolHints, ToolOptions};
+    use crate::{Tool, ToolOptions, tools::ToolHints};
 
     #[test]
     fn schema_without_a_type_is_shown_as_an_object() {

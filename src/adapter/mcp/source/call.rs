@@ -18,8 +18,9 @@ use super::{
     requests::{Answer, Handover, MAX_RESULT, Requests, words_of},
 };
 use crate::{
-    ErrorCode, Outcome, StopReason, ToolContext, ToolError, Value,
+    ErrorCode, Outcome, ToolContext, ToolError, Value,
     adapter::{json::value, jsonrpc::failure::Failure, mcp::CallToolResult},
+    tools::StopReason,
 };
 
 /// How often a server may ask for input during one call.

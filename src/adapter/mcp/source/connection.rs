@@ -40,7 +40,7 @@ use super::{
     stdio::StdioTransport,
 };
 use crate::{
-    DataSchema, NameMap, NameRules, ToolName,
+    ToolName,
     adapter::{
         json,
         source::{Pauses, policy::Bearer},
@@ -48,6 +48,7 @@ use crate::{
     },
     process::{Child, Exit},
     runtime::source::{left_out_note, renamed_note},
+    tools::{DataSchema, NameMap, NameRules},
 };
 
 /// The most pages of a tool list.

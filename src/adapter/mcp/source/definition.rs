@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use crate::{Tool, ToolHints, ToolName, ToolOptions, adapter::source::policy::Policy};
+use crate::{Tool, ToolName, ToolOptions, adapter::source::policy::Policy, tools::ToolHints};
 
 /// The longest title, in bytes. A longer one is cut.
 const MAX_TITLE: usize = 256;

@@ -15,8 +15,8 @@ use super::{
     connection::{Connection, Toolset, list},
 };
 use crate::{
-    SourceHealth,
     adapter::source::{self, Life},
+    tools::SourceHealth,
 };
 
 /// The shortest time between two reads of a list that changes.

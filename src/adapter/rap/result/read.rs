@@ -4,8 +4,9 @@ use serde_json::{Map, Value as Json};
 
 use super::{ERROR_PREFIX, RapResult, RapResultError};
 use crate::{
-    Audience, ContentBlock, Diff, Display, DisplayContent, Media, Native, ToolResult, ToolSystem,
+    ToolResult,
     adapter::json::{object, value},
+    result::{Audience, ContentBlock, Diff, Display, DisplayContent, Media, Native, ToolSystem},
     tool::public::is_hidden,
     value::pointer_step,
 };
@@ -135,7 +136,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{BlockKind, DisplayKind};
+    use crate::result::{BlockKind, DisplayKind};
 
     fn result(more: &Json) -> Json {
         let mut document = json!({"type": "tool_result", "group_id": "g", "id": "c"});

@@ -6,8 +6,12 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{ERROR_PREFIX, RapResult};
 use crate::{
-    Audience, BlockKind, ContentBlock, Display, DisplayContent, DisplayKind, Media, Native, ToolResult,
-    ToolSystem, adapter::json::object, value::prefix,
+    ToolResult,
+    adapter::json::object,
+    result::{
+        Audience, BlockKind, ContentBlock, Display, DisplayContent, DisplayKind, Media, Native, ToolSystem,
+    },
+    value::prefix,
 };
 
 /// The fields that belong to one call, and are never taken from another one's document. Events of a subscription cannot be
@@ -219,7 +223,7 @@ fn segment(name: &str, content: &Json) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Diff, ToolError, Value};
+    use crate::{ToolError, Value, result::Diff};
 
     fn fields(result: ToolResult) -> Json {
         RapResult::from(result).fields().into()

@@ -2,7 +2,11 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::{DEFAULT_TIMEOUT, Offer, ToolOptions, adapter::sink::Catalog};
+use crate::{
+    ToolOptions,
+    adapter::sink::Catalog,
+    tools::{DEFAULT_TIMEOUT, Offer},
+};
 
 /// Returns the manifest, or `None` if there is no tool: a toolset has at least one.
 ///

@@ -13,7 +13,7 @@ use super::{
     reports::{Origin, Reports},
     requests::{RequestError, Requests},
 };
-use crate::{ErrorCode, Outcome, Progress, StopReason, ToolContext, ToolError, ToolName, Value};
+use crate::{ErrorCode, Outcome, Progress, ToolContext, ToolError, ToolName, Value, tools::StopReason};
 
 /// The longest id that is sent, in bytes.
 const MAX_ID: usize = 128;

@@ -10,8 +10,8 @@ use super::{
     requests::{RequestError, Server},
 };
 use crate::{
-    SourceHealth,
     adapter::source::{Pauses, down},
+    tools::SourceHealth,
 };
 
 /// Reads the manifest until it is there, or until it has a fault that another attempt does not mend.

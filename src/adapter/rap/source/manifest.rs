@@ -12,11 +12,12 @@ use std::{
 use serde_json::{Map, Value as Json};
 
 use crate::{
-    DataSchema, NameMap, NameRules, Tool, ToolName, ToolOptions,
+    Tool, ToolName, ToolOptions,
     adapter::{
         json::{DocumentError, object},
         source::policy::Policy,
     },
+    tools::{DataSchema, NameMap, NameRules},
 };
 
 /// The longest name of a toolset or a tool, in characters. The specification sets it.

@@ -4,9 +4,11 @@ use tokio::time::timeout;
 
 use super::{inbox::Question, requests::Requests};
 use crate::{
-    AuthorizePrompt, ChoicePrompt, Decision, ErrorCode, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL,
-    MAX_PROMPT_TEXT, ToolContext, ToolError,
+    ErrorCode, ToolContext, ToolError,
     adapter::rap::document::Choice,
+    prompt::{
+        AuthorizePrompt, ChoicePrompt, Decision, MAX_PROMPT_CHOICES, MAX_PROMPT_LABEL, MAX_PROMPT_TEXT,
+    },
     value::{abridged, prefix},
 };
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use crate::{
-    Outcome, ReportError, Reporter, ToolContext, ToolName,
+    Outcome, ToolContext, ToolName,
     adapter::rap::{RapResult, document::Event},
+    tools::{ReportError, Reporter},
     value::prefix,
 };
 

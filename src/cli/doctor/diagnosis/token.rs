@@ -4,7 +4,7 @@ use livekit_token::Claims;
 
 use super::{network::LEEWAY, span};
 use crate::cli::doctor::{step::StepReport, token::Signature};
-use toolbridge::{ROLE_ATTRIBUTE, Role};
+use toolbridge::{Role, transport::ROLE_ATTRIBUTE};
 
 /// A token that expires sooner than this, in seconds, gets a warning. Servers check tokens only at the join.
 const SOON: i64 = 30;

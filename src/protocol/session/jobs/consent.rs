@@ -1,7 +1,7 @@
 //! Asks a person before a tool runs. The side that runs the tool asks.
 //!
 //! A job that needs consent waits between its request and [`Output::Execute`]. The session emits [`Output::Ask`], and
-//! the job runs only after [`Session::consent`](crate::Session::consent) has allowed it. A missing answer counts as a
+//! the job runs only after [`Session::consent`](crate::session::Session::consent) has allowed it. A missing answer counts as a
 //! refusal, so a driver that ignores questions runs nothing.
 
 use std::{collections::BTreeMap, time::Duration};

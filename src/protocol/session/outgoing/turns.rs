@@ -74,8 +74,8 @@ impl Outgoing {
         self.turns.open.remove(&turn);
     }
 
-    /// Takes the late results, oldest first, at most [`CallCaps::late_results`](crate::CallCaps::late_results) and
-    /// [`CallCaps::late_bytes`](crate::CallCaps::late_bytes).
+    /// Takes the late results, oldest first, at most [`CallCaps::late_results`](crate::session::CallCaps::late_results) and
+    /// [`CallCaps::late_bytes`](crate::session::CallCaps::late_bytes).
     pub(crate) fn late_results(&mut self) -> Vec<LateResult> {
         self.turns.late_bytes = 0;
         std::mem::take(&mut self.turns.late).into_iter().map(|(_, late)| late).collect()

@@ -1,0 +1,195 @@
+//! Joins a room: opens the signaling connection and the peer connection.
+
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use livekit_protocol::{JoinResponse, ParticipantInfo};
+use rustls::pki_types::CertificateDer;
+use tokio::time;
+
+use super::{
+    connection::Connection,
+    liveness::{End, Loss},
+    participants::Participants,
+    rejoin::Policy,
+};
+use crate::{
+    livekit::{
+        error::{ConnectError, JoinPhase},
+        path::peer_connection::{Admit, Locals, PeerConnection},
+        signaling::{ServerEvent, Signal, address::ServerUrl, demands_relays},
+    },
+    transport::CloseReason,
+};
+
+/// How long to wait for the server's reason after the peer connection ended.
+const FAREWELL: Duration = Duration::from_millis(300);
+/// How long ICE runs before it is restarted. ICE sends checks at growing intervals, and the network may have recovered.
+const ICE_RESTART: Duration = Duration::from_secs(2);
+
+/// The server address and options. They are the same for every connection of a participant.
+pub(crate) struct Connector {
+    pub(crate) url: ServerUrl,
+    pub(crate) roots: Vec<CertificateDer<'static>>,
+    pub(crate) bind: Option<IpAddr>,
+    pub(crate) udp: bool,
+    pub(crate) tcp: bool,
+    pub(crate) relay_only: bool,
+    pub(crate) direct_only: bool,
+    pub(crate) policy: Policy,
+}
+
+impl Connector {
+    /// Joins the room. Dropping the future leaves it.
+    pub(crate) async fn connect(&self, token: &str, limit: Duration) -> Result<Connection, ConnectError> {
+        let (server, start) = (&self.url, Instant::now());
+        // The offer travels in the join request, so one round trip brings the join response and the answer.
+        let (mut peer, offer) =
+            PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
+        let joining = Signal::join(server, token, self.roots.clone(), offer, limit);
+        let (signal, response) = joining.await?;
+        tracing::debug!(%server, after = ?start.elapsed(), "the server accepted the join");
+        // The server demands relays of a client whose other paths have failed.
+        let only = self.relay_only || demands_relays(response.client_configuration.as_ref());
+        if only || !self.direct_only {
+            peer.use_relays(&response.ice_servers, only, &self.roots);
+        }
+        let mut connecting = Connecting::new(signal, peer, token, response);
+        connecting.open(start, limit).await?;
+        tracing::debug!(%server, after = ?start.elapsed(), "both data channels are open");
+        Ok(connecting.finish((self.policy, self.roots.clone())))
+    }
+}
+
+/// A join in progress. Dropping it leaves.
+struct Connecting {
+    signal: Signal,
+    peer: PeerConnection,
+    token: String,
+    room: String,
+    local: ParticipantInfo,
+    participants: Participants,
+}
+
+impl Connecting {
+    /// Creates it from the server's join response.
+    fn new(signal: Signal, peer: PeerConnection, token: &str, response: JoinResponse) -> Self {
+        let mut participants = Participants::default();
+        participants.update_all(&response.other_participants);
+        Self {
+            signal,
+            peer,
+            token: token.to_owned(),
+            room: response.room.map(|room| room.name).unwrap_or_default(),
+            local: response.participant.unwrap_or_default(),
+            participants,
+        }
+    }
+
+    /// Waits until both data channels are open.
+    async fn open(&mut self, start: Instant, limit: Duration) -> Result<(), ConnectError> {
+        let until = start + limit;
+        let mut restart_at = Instant::now() + ICE_RESTART;
+        while !self.peer.is_open() {
+            // In each turn: a server that keeps sending would postpone a deadline that only the wait below
+            // knows.
+            if Instant::now() >= until {
+                return Err(self.too_late(limit));
+            }
+            if let Some(relays) = self.peer.without_relay(start.elapsed()) {
+                return Err(ConnectError::NoRelay { relays });
+            }
+            if !self.peer.has_path() && Instant::now() >= restart_at {
+                restart_at = Instant::now() + ICE_RESTART;
+                self.request_ice_restart()?;
+            }
+            tokio::select! {
+                event = self.signal.next() => self.handle_server(event)?,
+                woken = self.peer.wait(if self.peer.has_path() { until } else { until.min(restart_at) }) => self.peer.handle(woken, Admit::All).map_err(ConnectError::transport)?,
+            }
+            while let Some(line) = self.peer.poll_candidate() {
+                self.signal.send_candidate(&line);
+            }
+            if let Some(why) = self.peer.lost() {
+                return Err(self.farewell(why).await);
+            }
+        }
+        Ok(())
+    }
+
+    fn request_ice_restart(&mut self) -> Result<(), ConnectError> {
+        if self.peer.is_answered() {
+            self.peer.restart_ice(Locals::Keep).map_err(ConnectError::transport)?;
+            self.signal.offer(self.peer.described());
+        }
+        Ok(())
+    }
+
+    fn finish(self, how: (Policy, Vec<CertificateDer<'static>>)) -> Connection {
+        let who = (self.room, &self.local, self.token);
+        Connection::new(self.signal, self.peer, self.participants, who, how)
+    }
+
+    fn handle_server(&mut self, event: ServerEvent) -> Result<(), ConnectError> {
+        match event {
+            ServerEvent::Answer(sdp, number) => {
+                self.peer.handle_answer(&sdp, number).map_err(ConnectError::transport)?;
+            }
+            ServerEvent::Candidate(line) => self.peer.handle_candidate(&line),
+            ServerEvent::Participants(infos) => {
+                for info in infos {
+                    if info.sid == self.local.sid {
+                        self.local = info;
+                    // Another sid under the local identity is an earlier join, which the server has just
+                    // removed.
+                    } else if info.identity != self.local.identity {
+                        self.participants.update(&info);
+                    }
+                }
+            }
+            ServerEvent::Token(token) => self.token = token,
+            ServerEvent::Leave(end) => return Err(end.into()),
+            ServerEvent::Lost(why) => return Err(lost(&Loss::Signaling(why).to_string())),
+            ServerEvent::AsksToResume(reason) => return Err(End::Lost(Loss::Asked(reason)).into()),
+            // These concern resumed connections or need no action during a join.
+            ServerEvent::Listed
+            | ServerEvent::Moved(_)
+            | ServerEvent::Resumed(_)
+            | ServerEvent::NotResumed(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Waits briefly for the server's reason after the peer connection ended.
+    async fn farewell(&mut self, why: &str) -> ConnectError {
+        // livekit-server closes the channels before it sends its leave request, and its reason decides
+        // whether another join makes sense.
+        let reason = async {
+            loop {
+                match self.signal.next().await {
+                    ServerEvent::Leave(end) => return end.into(),
+                    ServerEvent::Lost(_) => return lost(why),
+                    _ => {}
+                }
+            }
+        };
+        time::timeout(FAREWELL, reason).await.unwrap_or_else(|_| lost(why))
+    }
+
+    fn too_late(&self, limit: Duration) -> ConnectError {
+        if self.peer.has_path() {
+            return ConnectError::Timeout { limit, phase: JoinPhase::Channels };
+        }
+        let relays = self.peer.relay_failures(limit);
+        if !relays.is_empty() {
+            return ConnectError::NoRelay { relays };
+        }
+        ConnectError::NoNetworkPath { limit, tried: self.peer.remotes().to_vec() }
+    }
+}
+
+fn lost(why: &str) -> ConnectError {
+    ConnectError::Closed(CloseReason::ConnectionLost(why.into()))
+}

@@ -1,0 +1,320 @@
+//! Recovers without a rejoin: from lost signaling and from a changed local address.
+//!
+//! Packets do not need signaling, so it is reopened in the background and nothing is reported. Unlike LiveKit's own clients,
+//! this does not restart ICE: on a restart request the server discards its selected pair and delays queued data by about
+//! 1 s.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    mem,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use livekit_protocol::{
+    DataChannelInfo, DataChannelReceiveState, ReconnectResponse, SessionDescription, SignalTarget, SyncState,
+    UpdateSubscription,
+};
+use prost::Message;
+use rustls::pki_types::CertificateDer;
+
+use super::Connection;
+use crate::{
+    livekit::{
+        chance,
+        path::peer_connection::{Error, Locals},
+        room::{
+            liveness::{End, Loss},
+            participants::Participants,
+            queues::Queues,
+            simulate::Scenario,
+        },
+        signaling::demands_relays,
+        wire::packet,
+    },
+    transport::{ConnectionState, Lane, Packet, Peer, Sid},
+};
+
+/// How long no packet arrives before the local address is checked, and the interval of these checks. The second missing answer is then
+/// due, so this needs no wake-up of its own. An address that is gone is mostly noticed earlier, because the system refuses to send.
+const LOOK: Duration = Duration::from_secs(2);
+/// The interval of these checks while the system refuses to send.
+const LOOK_UNSENT: Duration = Duration::from_millis(100);
+/// The interval of ICE restarts while the connection moves to another local address.
+const MOVE_AGAIN: Duration = Duration::from_millis(1_500);
+/// The largest number of participants recorded as listed after a resume: twice the number of known participants.
+const MAX_LISTED: usize = 8_192;
+
+/// The recovery state of a connection.
+pub(super) struct Recovery {
+    roots: Vec<CertificateDer<'static>>,
+    /// Set if ICE should restart as soon as signaling works.
+    restart: Option<Locals>,
+    /// Since when the connection is moving to another local address, and when ICE restarts next.
+    moving: Option<(Instant, Instant)>,
+    looked: Instant,
+    /// True if the system has refused to send since `looked`.
+    unsent: bool,
+    /// The sids listed since signaling was resumed, until the list is complete.
+    listed: Option<HashSet<String>>,
+    /// True if a probe packet should be written, whose acknowledgement shows that the server is alive.
+    probe: bool,
+    /// The packets to retransmit before new ones.
+    retransmit: VecDeque<Vec<u8>>,
+    /// True after a move to another room. Signaling cannot be resumed then, because it uses the old sid.
+    has_moved_room: bool,
+}
+
+impl Recovery {
+    pub(super) fn new(now: Instant, roots: Vec<CertificateDer<'static>>) -> Self {
+        Self {
+            roots,
+            restart: None,
+            moving: None,
+            looked: now,
+            unsent: false,
+            listed: None,
+            probe: false,
+            retransmit: VecDeque::new(),
+            has_moved_room: false,
+        }
+    }
+
+    /// Returns true while the connection moves to another local address.
+    pub(super) fn is_moving(&self) -> bool {
+        self.moving.is_some()
+    }
+
+    /// Handles that a packet was last received at this time. Returns true if that ends a move.
+    pub(super) fn handle_heard(&mut self, at: Instant) -> bool {
+        self.moving.take_if(|(since, _)| at > *since).is_some()
+    }
+
+    /// Notes that the server listed a participant.
+    pub(super) fn handle_listed(&mut self, sid: &str) {
+        if let Some(listed) = self.listed.as_mut().filter(|listed| listed.len() < MAX_LISTED) {
+            listed.insert(sid.to_owned());
+        }
+    }
+
+    /// Handles a room update, which follows the participant list after a resume: removes and returns the
+    /// participants not listed. Room updates can arrive at any time, so the list counts as complete only if
+    /// it contains the local participant, unless that is hidden.
+    pub(super) fn take_unlisted(
+        &mut self,
+        ourselves: Option<&Sid>,
+        participants: &mut Participants,
+    ) -> Vec<Peer> {
+        let is_whole =
+            |listed: &mut HashSet<String>| ourselves.is_none_or(|sid| listed.contains(sid.as_str()));
+        let Some(listed) = self.listed.take_if(is_whole) else { return Vec::new() };
+        participants.retain(|peer| listed.contains(peer.sid().as_str()))
+    }
+
+    /// Handles a move to another room. Pending work for the old room is discarded.
+    pub(super) fn handle_moved_room(&mut self) {
+        self.listed = None;
+        self.retransmit.clear();
+        self.has_moved_room = true;
+    }
+}
+
+impl Connection {
+    /// Runs the recovery steps that are due.
+    pub(super) fn recover(&mut self, queues: &mut Queues) {
+        let now = Instant::now();
+        self.check_local_address(now, queues);
+        if self.peer.wants_restart() {
+            self.request_ice_restart();
+        }
+        if let Some((_, again)) = &mut self.recovery.moving
+            && now >= *again
+        {
+            *again = now + MOVE_AGAIN;
+            self.recovery.restart = Some(Locals::Replace);
+        }
+        if let Some(limit) = self.resume.poll(now) {
+            self.signal.resume(self.recovery.roots.clone(), limit);
+        }
+        self.restart_ice();
+        self.send_candidates();
+    }
+
+    /// Sends new local candidates to the server. They change while the connection moves.
+    fn send_candidates(&mut self) {
+        while self.resume.is_up()
+            && let Some(line) = self.peer.poll_candidate()
+        {
+            self.signal.send_candidate(&line);
+        }
+    }
+
+    /// Returns when to call [`recover`](Self::recover) next.
+    pub(super) fn recovery_timeout(&self) -> Instant {
+        let due = match self.recovery.moving {
+            Some((_, again)) => again,
+            None => self.look_at(),
+        };
+        self.resume.poll_timeout().map_or(due, |at| at.min(due))
+    }
+
+    /// Requests an ICE restart, because the path may have changed.
+    pub(super) fn request_ice_restart(&mut self) {
+        self.liveness.handle_restarted(Instant::now());
+        // A pending `Replace` stays: its addresses are gone, whatever else suggests a restart.
+        self.recovery.restart.get_or_insert(Locals::Keep);
+    }
+
+    pub(super) fn handle_signal_lost(&mut self, why: &str) -> Option<End> {
+        if self.recovery.has_moved_room {
+            return Some(End::Lost(Loss::Signaling(why.into())));
+        }
+        let end = self.liveness.handle_signal_lost();
+        if end.is_none() {
+            tracing::debug!(%why, "the signaling connection was lost");
+            self.resume.handle_lost(Instant::now(), chance());
+            // When a server is killed, its signaling closes, while the peer connection only falls silent.
+            self.recovery.probe = true;
+        }
+        end
+    }
+
+    pub(super) fn simulate(&mut self, scenario: Scenario) {
+        match scenario.request() {
+            Some(request) => self.signal.send(request),
+            None => self.resume.handle_wanted(Instant::now(), chance()),
+        }
+    }
+
+    pub(super) fn handle_asked_to_resume(&mut self, reason: &'static str) -> Option<End> {
+        tracing::debug!(%reason, "the server asked to resume");
+        if self.recovery.has_moved_room {
+            return Some(End::Lost(Loss::Asked(reason)));
+        }
+        // The server does so when its own end of the path has failed.
+        self.request_ice_restart();
+        self.resume.handle_wanted(Instant::now(), chance());
+        None
+    }
+
+    pub(super) fn handle_not_resumed(&mut self, why: &str) {
+        tracing::debug!(%why, "an attempt to resume failed");
+        self.resume.handle_failed(Instant::now(), chance());
+    }
+
+    pub(super) fn handle_resumed(&mut self, answer: &ReconnectResponse) {
+        tracing::debug!(heard = answer.last_message_seq, "the signaling connection was resumed");
+        self.resume.handle_resumed(Instant::now());
+        self.recovery.listed = Some(HashSet::new());
+        self.peer.use_relays(
+            &answer.ice_servers,
+            demands_relays(answer.client_configuration.as_ref()),
+            &self.recovery.roots,
+        );
+        self.recovery.retransmit =
+            // Only what the server has received and not processed. What SCTP has not delivered it delivers
+            // itself, since the peer connection is the same.
+            self.numbers.unheard(answer.last_message_seq).map(<[u8]>::to_vec).collect();
+        let state = self.sync_state();
+        // Sent before any offer, in the order of LiveKit's own clients: `restart_ice` makes an offer only
+        // after this.
+        self.signal.synchronize(state);
+    }
+
+    /// Writes what precedes new packets: retransmissions and the probe. Returns true if all of it was written.
+    pub(super) fn write_retransmissions(&mut self) -> Result<bool, Error> {
+        while let Some(packet) = self.recovery.retransmit.front() {
+            if !self.peer.write(Lane::Reliable, packet)? {
+                return Ok(false);
+            }
+            self.numbers.written_other(packet.len());
+            self.recovery.retransmit.pop_front();
+        }
+        if self.recovery.probe && !self.recovery.is_moving() {
+            // After the retransmissions, and never while the address changes: then nothing arrives, and the
+            // probe would be one more packet behind SCTP's timer.
+            self.recovery.probe = !self.write_probe()?;
+        }
+        Ok(!self.recovery.probe)
+    }
+
+    /// Writes a packet addressed to the local participant, which the server acknowledges but does not deliver. It has no
+    /// sequence number; with one, the server would discard later retransmissions of earlier packets.
+    fn write_probe(&mut self) -> Result<bool, Error> {
+        let to_us = Packet::new([self.local.identity().clone()], Bytes::new());
+        let probe = packet::outgoing(to_us, self.local.sid()).encode_to_vec();
+        let written = self.peer.write(Lane::Reliable, &probe)?;
+        if written {
+            self.numbers.written_other(probe.len());
+        }
+        Ok(written)
+    }
+
+    fn restart_ice(&mut self) {
+        if !self.resume.is_up() {
+            return;
+        }
+        let Some(locals) = mem::take(&mut self.recovery.restart) else { return };
+        match self.peer.restart_ice(locals) {
+            Ok(()) => {
+                tracing::debug!(?locals, "restarting ICE");
+                self.liveness.handle_restarted(Instant::now());
+                self.signal.offer(self.peer.described());
+            }
+            Err(error) => self.liveness.handle_peer_lost(Instant::now(), &error.to_string()),
+        }
+    }
+
+    /// Checks whether the local address is gone. The system does not report this: packets are just neither sent nor received.
+    fn check_local_address(&mut self, now: Instant, queues: &mut Queues) {
+        self.recovery.unsent |= self.peer.take_unsent();
+        if self.recovery.is_moving() || now < self.look_at() {
+            return;
+        }
+        (self.recovery.looked, self.recovery.unsent) = (now, false);
+        if self.peer.has_moved() {
+            tracing::debug!("the local address of the connection is gone");
+            self.recovery.moving = Some((now, now));
+            // The signaling connection uses that address, too, and would only fall silent.
+            self.resume.handle_wanted(now, chance());
+            queues.emit_connection_state(ConnectionState::Reconnecting);
+        }
+    }
+
+    fn look_at(&self) -> Instant {
+        if self.recovery.unsent {
+            return self.recovery.looked + LOOK_UNSENT;
+        }
+        self.recovery.looked.max(self.liveness.heard()) + LOOK
+    }
+
+    fn sync_state(&mut self) -> SyncState {
+        let channels = self.peer.channels();
+        let said = self.peer.described();
+        let description = |kind: &str, sdp: &str| {
+            Some(SessionDescription { r#type: kind.into(), sdp: sdp.into(), ..Default::default() })
+        };
+        SyncState {
+            offer: description("offer", &said.offer),
+            answer: description("answer", &said.answer),
+            // `subscribe` is the opposite of `auto_subscribe` of the join, as in LiveKit's own clients:
+            // nothing is unsubscribed.
+            subscription: Some(UpdateSubscription { subscribe: true, ..Default::default() }),
+            // The server uses these and the receive states only if it moves the participant to another node.
+            data_channels: channels
+                .into_iter()
+                .map(|(label, id)| DataChannelInfo {
+                    label: label.into(),
+                    id,
+                    target: SignalTarget::Publisher.into(),
+                })
+                .collect(),
+            datachannel_receive_states: self
+                .heard
+                .last()
+                .map(|(sid, last_seq)| DataChannelReceiveState { publisher_sid: sid.into(), last_seq })
+                .collect(),
+            ..Default::default()
+        }
+    }
+}
