@@ -7,21 +7,30 @@
 //! - [`head`] and [`id`]: the id of a message, also of one that cannot be read.
 //! - [`error`] and [`failure`]: the errors of this side, and those of the other side.
 //! - [`lines`]: lines of a byte stream, with a limit on their length.
-//! - [`reader`] and [`peer`]: one side of a connection, with one message a line.
+//! - [`open`]: the requests of this side that have no answer yet.
+//! - [`inbox`]: reads messages, whatever carries them.
+//! - [`peer`] and [`reader`]: one side of a connection. Its messages are lines, or what another transport makes of them.
+//! - [`rules`]: what the protocols differ in.
 
 pub(super) mod error;
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(super) mod failure;
 pub(crate) mod head;
-pub(super) mod id;
+mod id;
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+pub(super) mod inbox;
 pub(super) mod lines;
-#[cfg(all(feature = "acp", unix))]
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(super) mod memory;
 pub(super) mod message;
-#[cfg(all(feature = "acp", unix))]
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+pub(super) mod open;
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(super) mod peer;
-#[cfg(all(feature = "acp", unix))]
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(super) mod reader;
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+pub(super) mod rules;
 
 use std::borrow::Cow;
 

@@ -25,14 +25,12 @@
 //! | it ends | its open calls fail at once with its status, its tools go, and it is started again after 1, 2, 4 … 60 s |
 //! | it writes something other than messages | it is skipped and counted; after 1 MiB without a message it is started again |
 //!
-//! Log `rmcp`, which speaks the protocol, at the level `warn`: below it prints whole messages, with arguments, results
-//! and addresses that a person is asked to open.
-//!
 //! A call that is cancelled is cancelled at the server, with the reason. Sampling, roots and tasks are not offered; tools
 //! that demand tasks are left out.
 //!
 //! In the other direction, [`serve`] offers the tools of a room to MCP hosts, and [`attach`] carries a host that starts its
-//! servers itself to one that listens.
+//! servers itself to one that listens. Log `rmcp`, which speaks the protocol to hosts, at the level `warn`: below it prints
+//! whole messages, with arguments and results.
 
 #[cfg(all(feature = "mcp", unix))]
 mod attach;

@@ -1,5 +1,8 @@
-//! HTTP of the adapters: servers with limits, secrets that are compared in constant time, and addresses.
+//! HTTP of the adapters: servers with limits, guarded clients, event streams, secrets that are compared in constant time, and
+//! addresses.
 
+#[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
+pub(super) mod client;
 #[cfg(all(feature = "rap", unix))]
 pub(super) mod listen;
 #[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
@@ -8,3 +11,5 @@ pub(super) mod public_address;
 pub(super) mod secret;
 #[cfg(any(feature = "mcp-server", all(feature = "rap", unix)))]
 pub(super) mod server;
+#[cfg(all(feature = "mcp", unix))]
+pub(super) mod sse;

@@ -387,7 +387,7 @@ async fn call_that_is_answered_without_a_message_fails_at_once() {
         "answered the request with HTTP 202 and without a message",
         "answered the request with HTTP 204 and without a message",
         "no parse (MCP error -32700)",
-        "it is a JSON-RPC batch, which MCP does not have since version 2025-06-18",
+        "cannot be read: batches are not supported",
     ] {
         let error = error(&tools).await;
         assert!(error.ends_with(says), "{error}");

@@ -248,7 +248,7 @@ async fn error_without_an_id_and_batch_end_the_only_call_at_once() {
         ),
         (
             r#"printf '[{"jsonrpc":"2.0","id":%s,"result":{}}]\n' "$1""#,
-            "cannot be read: it is a JSON-RPC batch",
+            "cannot be read: batches are not supported",
         ),
     ] {
         let tools = script.server(answer, MODERN).await.unwrap();

@@ -15,11 +15,11 @@ pub(in crate::adapter) const PARSE: i64 = -32_700;
 pub(in crate::adapter) const INVALID_REQUEST: i64 = -32_600;
 
 /// The method is not offered.
-#[cfg(all(feature = "acp", unix))]
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(in crate::adapter) const METHOD_NOT_FOUND: i64 = -32_601;
 
 /// The parameters are invalid.
-#[cfg(all(feature = "acp", unix))]
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(in crate::adapter) const INVALID_PARAMS: i64 = -32_602;
 
 /// The request could not be handled.
@@ -27,6 +27,10 @@ pub(in crate::adapter) const INTERNAL: i64 = -32_603;
 
 /// What is wrong with a JSON text that is no message.
 pub(in crate::adapter) const SHAPE: &str = "not a JSON-RPC 2.0 request, notification or response";
+
+/// What is wrong with a batch.
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+pub(in crate::adapter) const BATCH: &str = "batches are not supported";
 
 /// Returns the code for a message that cannot be read, for this reason.
 #[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
@@ -55,14 +59,14 @@ pub(in crate::adapter) fn refusal(id: Option<&Json>, code: i64, text: &str) -> J
 }
 
 /// An error that this side answers with.
-#[cfg(all(feature = "acp", unix))]
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 #[derive(Debug)]
 pub(in crate::adapter) struct RpcError {
     pub(in crate::adapter) code: i64,
     pub(in crate::adapter) message: String,
 }
 
-#[cfg(all(feature = "acp", unix))]
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 impl RpcError {
     pub(in crate::adapter) fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }

@@ -34,7 +34,7 @@ fn present<'a, D: Deserializer<'a>>(value: D) -> Result<Option<&'a RawValue>, D:
 }
 
 /// What a message is.
-#[cfg(any(test, all(feature = "acp", unix)))]
+#[cfg(any(test, all(any(feature = "acp", feature = "mcp"), unix)))]
 pub(in crate::adapter) enum Message<'a> {
     Request {
         id: serde_json::Value,
@@ -54,7 +54,7 @@ pub(in crate::adapter) enum Message<'a> {
 
 impl<'a> Parts<'a> {
     /// Returns what the message is: `None` if it is not a message of JSON-RPC 2.0.
-    #[cfg(any(test, all(feature = "acp", unix)))]
+    #[cfg(any(test, all(any(feature = "acp", feature = "mcp"), unix)))]
     pub(in crate::adapter) fn message(self) -> Option<Message<'a>> {
         if self.jsonrpc.as_deref() != Some("2.0") {
             return None;

@@ -1,13 +1,10 @@
-//! The other side of a connection, as whatever sends to it sees it: its open requests, and the lines to write.
+//! The other side of a connection, as whatever sends to it sees it: its open requests, and the messages to write.
 //!
 //! Whatever sends waits until there is room, so that a program that stops reading makes nothing grow.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, io, sync::Arc};
 
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt as _},
@@ -15,21 +12,20 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{error::RpcError, failure::Failure, memory::Share};
+use super::{
+    error::RpcError,
+    failure::Failure,
+    memory::Share,
+    open::{Answer, Open, Refused},
+    rules::Rules,
+};
+use crate::adapter::json;
 
 /// The most messages that wait to be written.
 const QUEUED: usize = 16;
 
-/// The notification that withdraws a request, as in ACP and in the Language Server Protocol.
-const CANCEL: &str = "$/cancel_request";
-
-/// A line to write. Its share of memory is free once it is written.
-struct Line {
-    text: String,
-    _share: Option<Share>,
-}
-
 /// Why a request has no result.
+#[cfg(all(feature = "acp", unix))]
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::adapter) enum Unanswered {
     /// As many requests as may be open are open already.
@@ -51,48 +47,74 @@ pub(in crate::adapter) enum End {
 
 /// The other side of a connection.
 pub(in crate::adapter) struct Peer {
+    pub(in crate::adapter) open: Open,
+    pub(super) rules: &'static Rules,
     out: mpsc::Sender<Line>,
+    /// Has at most one entry for each request that was written and each that is queued: none is written while the other side
+    /// reads nothing.
+    withdrawn: mpsc::UnboundedSender<Withdrawn>,
     closing: CancellationToken,
-    open: Mutex<Open>,
-    /// The most requests that are open at once.
-    most_open: usize,
     end: watch::Sender<Option<End>>,
 }
 
-/// The requests of this side without an answer.
-#[derive(Default)]
-struct Open {
-    last: u64,
-    waiting: BTreeMap<u64, oneshot::Sender<Result<Json, Failure>>>,
-    has_ended: bool,
-}
-
 impl Peer {
-    /// Returns the other side, and the writer, which writes the messages of this side to it.
-    pub(in crate::adapter) fn new(most_open: usize) -> (Arc<Self>, Writer) {
+    /// Returns the other side, and the writer, which writes the messages of this side to it. At most `most_open` requests of
+    /// this side are open at once.
+    pub(in crate::adapter) fn new(most_open: usize, rules: &'static Rules) -> (Arc<Self>, Writer) {
         let (out, lines) = mpsc::channel(QUEUED);
+        let (withdrawn, to_withdraw) = mpsc::unbounded_channel();
         let closing = CancellationToken::new();
-        let writer = Writer { lines, closing: closing.clone() };
-        let peer = Self { out, closing, open: Mutex::default(), most_open, end: watch::Sender::new(None) };
-        (Arc::new(peer), writer)
+        let writer = Writer { lines, withdrawn: to_withdraw, closing: closing.clone(), rules };
+        let (open, end) = (Open::new(most_open, rules), watch::Sender::new(None));
+        (Arc::new(Self { open, rules, out, withdrawn, closing, end }), writer)
+    }
+
+    /// Opens a request. One that is a stream stays open, and an error without an id is not its answer.
+    ///
+    /// # Errors
+    /// Too many requests are open, or the connection has ended.
+    pub(in crate::adapter) fn begin(&self, is_stream: bool) -> Result<Request<'_>, Refused> {
+        let (id, answer) = self.open.begin(is_stream)?;
+        Ok(Request { peer: self, id, answer, is_sent: false, reason: None })
     }
 
     /// Sends a request, and waits for its result.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws the request: the other side is told, and its answer has no effect.
-    pub(in crate::adapter) async fn request(&self, method: &str, params: Json) -> Result<Json, Unanswered> {
-        let (id, answer) = self.begin()?;
-        let mut request = Request { peer: self, id, is_sent: false };
-        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        self.send(&message, None).await.ok_or(Unanswered::Ended)?;
-        request.is_sent = true;
-        answer.await.map_err(|_| Unanswered::Ended)?.map_err(Unanswered::Refused)
+    #[cfg(all(feature = "acp", unix))]
+    pub(in crate::adapter) async fn request(
+        &self,
+        method: &'static str,
+        params: Json,
+    ) -> Result<Json, Unanswered> {
+        let mut request = self.begin(false).map_err(|refused| match refused {
+            Refused::TooMany(limit) => Unanswered::TooMany(limit),
+            Refused::Ended => Unanswered::Ended,
+        })?;
+        let unreadable =
+            |reason: &dyn fmt::Display| Failure::of(format!("the answer cannot be read: {reason}"));
+        Err(Unanswered::Refused(match request.send(Message::new(method, &params)).await {
+            Some(Answer::Result(text)) => match json::value(&text) {
+                Ok(result) => return Ok(result),
+                Err(error) => unreadable(&error),
+            },
+            Some(Answer::Error(failure)) => failure,
+            Some(Answer::Unreadable(reason)) => unreadable(&reason),
+            Some(Answer::Lost(reason)) => Failure::of(reason),
+            Some(Answer::NotSent) | None => return Err(Unanswered::Ended),
+        }))
     }
 
     /// Sends a notification. A side that has gone does not get it.
-    pub(in crate::adapter) async fn notify(&self, method: &str, params: Json) {
-        self.send(&notification(method, &params), None).await;
+    #[cfg_attr(not(feature = "acp"), expect(dead_code, reason = "MCP needs to know when it was written"))]
+    pub(in crate::adapter) async fn notify(&self, method: &'static str, params: Json) {
+        self.tell(Message::new(method, &params)).await;
+    }
+
+    /// Sends a notification. Returns `None` if the connection has ended.
+    pub(in crate::adapter) async fn tell(&self, message: Message<'_>) -> Option<()> {
+        self.out.send(message.line(None)).await.ok()
     }
 
     /// Answers a request. The share is free once the answer is written.
@@ -107,47 +129,14 @@ impl Peer {
             Ok(result) => message["result"] = result,
             Err(error) => message["error"] = json!({"code": error.code, "message": error.message}),
         }
-        self.send(&message, share).await;
+        let line = Line { _share: share, ..Line::of(message.to_string()) };
+        let _ = self.out.send(line).await; // a side that has gone does not get it
     }
 
     /// Returns room for one notification, or `None` if the connection has ended.
+    #[cfg_attr(not(feature = "acp"), expect(dead_code, reason = "MCP needs no room in advance"))]
     pub(in crate::adapter) async fn room(&self) -> Option<Room<'_>> {
         self.out.reserve().await.ok().map(Room)
-    }
-
-    async fn send(&self, message: &Json, share: Option<Share>) -> Option<()> {
-        self.out.send(Line { text: message.to_string(), _share: share }).await.ok()
-    }
-
-    fn begin(&self) -> Result<(u64, oneshot::Receiver<Result<Json, Failure>>), Unanswered> {
-        let (reply, answer) = oneshot::channel();
-        let mut open = self.open();
-        if open.has_ended {
-            return Err(Unanswered::Ended);
-        }
-        if open.waiting.len() >= self.most_open {
-            return Err(Unanswered::TooMany(self.most_open));
-        }
-        open.last += 1;
-        let id = open.last;
-        open.waiting.insert(id, reply);
-        Ok((id, answer))
-    }
-
-    /// Ends a request with its answer. Returns whether it was open.
-    pub(super) fn answered(&self, id: &Json, answer: Result<Json, Failure>) -> bool {
-        let waiting = id.as_u64().and_then(|id| self.open().waiting.remove(&id));
-        waiting.is_some_and(|waiting| waiting.send(answer).is_ok())
-    }
-
-    /// Ends the only open request with an error that names none. Returns whether there is one: of several, none can be told.
-    pub(super) fn answered_unnamed(&self, failure: Failure) -> bool {
-        let only = {
-            let waiting = &mut self.open().waiting;
-            let only = waiting.keys().next().copied().filter(|_| waiting.len() == 1);
-            only.and_then(|id| waiting.remove(&id))
-        };
-        only.is_some_and(|waiting| waiting.send(Err(failure)).is_ok())
     }
 
     /// Notes that the connection has ended, and ends all requests, also those that follow. The first reason counts.
@@ -157,9 +146,7 @@ impl Peer {
             before.get_or_insert(end);
             is_first
         });
-        let mut open = self.open();
-        open.has_ended = true;
-        open.waiting.clear();
+        self.open.close();
     }
 
     /// Resolves when the connection has ended, with the reason.
@@ -180,18 +167,60 @@ impl Peer {
         }
     }
 
+    /// Returns whether the connection has ended.
+    #[cfg(all(feature = "mcp", unix))]
+    pub(in crate::adapter) fn has_ended(&self) -> bool {
+        self.end.borrow().is_some()
+    }
+
     /// Closes the stream to the other side once what was sent is written. Nothing more can be sent.
     pub(in crate::adapter) fn close(&self) {
         self.closing.cancel();
     }
+}
 
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+/// A request or a notification to send.
+pub(in crate::adapter) struct Message<'a> {
+    method: &'static str,
+    params: &'a Json,
+    /// What a transport with headers puts into them.
+    pub(in crate::adapter) headers: Headers,
+    /// Called when the message is written.
+    pub(in crate::adapter) written: Option<Written>,
+}
+
+/// Names and values of headers.
+pub(in crate::adapter) type Headers = Vec<(String, String)>;
+
+/// Called when a message is written.
+pub(in crate::adapter) type Written = Box<dyn FnOnce() + Send + Sync>;
+
+impl<'a> Message<'a> {
+    /// Creates a message. Parameters that are null are left out.
+    pub(in crate::adapter) fn new(method: &'static str, params: &'a Json) -> Self {
+        Self { method, params, headers: Headers::new(), written: None }
+    }
+
+    fn line(self, id: Option<u64>) -> Line {
+        let text = text(id, self.method, self.params);
+        let (method, headers, written) = (Some(self.method), self.headers, self.written);
+        Line { id, method, headers, written, ..Line::of(text) }
     }
 }
 
-fn notification(method: &str, params: &Json) -> Json {
-    json!({"jsonrpc": "2.0", "method": method, "params": params})
+/// Returns the text of a request, or of a notification.
+pub(in crate::adapter) fn text(id: Option<u64>, method: &str, params: &Json) -> String {
+    #[derive(Serialize)]
+    struct Parts<'a> {
+        jsonrpc: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<u64>,
+        method: &'a str,
+        #[serde(skip_serializing_if = "Json::is_null")]
+        params: &'a Json,
+    }
+    // The keys of JSON are texts, so it can be written.
+    serde_json::to_string(&Parts { jsonrpc: "2.0", id, method, params }).unwrap_or_default()
 }
 
 /// Room for one message.
@@ -199,53 +228,144 @@ pub(in crate::adapter) struct Room<'a>(mpsc::Permit<'a, Line>);
 
 impl Room<'_> {
     /// Sends a notification.
-    pub(in crate::adapter) fn notify(self, method: &str, params: &Json) {
-        self.0.send(Line { text: notification(method, params).to_string(), _share: None });
+    #[cfg_attr(not(feature = "acp"), expect(dead_code, reason = "MCP needs no room in advance"))]
+    pub(in crate::adapter) fn notify(self, method: &'static str, params: &Json) {
+        self.0.send(Message::new(method, params).line(None));
     }
 }
 
-/// A request that is open.
-struct Request<'a> {
+/// A request that is open. Dropping it withdraws it: the other side is told, and its answer has no effect.
+pub(in crate::adapter) struct Request<'a> {
     peer: &'a Peer,
     id: u64,
+    answer: oneshot::Receiver<Answer>,
     is_sent: bool,
+    /// Why it is withdrawn.
+    reason: Option<String>,
+}
+
+impl Request<'_> {
+    #[cfg_attr(not(all(feature = "mcp", unix)), expect(dead_code, reason = "ACP has no progress"))]
+    pub(in crate::adapter) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Sends the request, and waits for its answer. Returns `None` if the connection has ended.
+    ///
+    /// # Cancel safety
+    /// Safe, but it must not be called again.
+    pub(in crate::adapter) async fn send(&mut self, message: Message<'_>) -> Option<Answer> {
+        self.peer.out.send(message.line(Some(self.id))).await.ok()?;
+        self.is_sent = true;
+        (&mut self.answer).await.ok()
+    }
+
+    /// Withdraws the request for this reason.
+    #[cfg(all(feature = "mcp", unix))]
+    pub(in crate::adapter) fn withdraw(mut self, reason: String) {
+        self.reason = Some(reason);
+    }
+
+    /// Forgets the request. Another one follows for the same thing: see [`Open::give_up`].
+    #[cfg(all(feature = "mcp", unix))]
+    pub(in crate::adapter) fn give_up(self) {
+        self.peer.open.give_up(self.id);
+    }
 }
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
-        let is_open = self.peer.open().waiting.remove(&self.id).is_some();
-        if is_open && self.is_sent {
-            let text = notification(CANCEL, &json!({"requestId": self.id})).to_string();
-            let _ = self.peer.out.try_send(Line { text, _share: None }); // without room its answer is ignored
+        if self.peer.open.forget(self.id) && self.is_sent {
+            let withdrawn = Withdrawn { id: self.id, reason: self.reason.take() };
+            let _ = self.peer.withdrawn.send(withdrawn); // nobody listens after the end
         }
     }
 }
 
-/// Writes the messages of this side to the stream that the other side reads.
+/// A message to write. Its share of memory is free once it is written.
+pub(in crate::adapter) struct Line {
+    pub(in crate::adapter) text: String,
+    /// Of a request.
+    pub(in crate::adapter) id: Option<u64>,
+    /// Of a request or a notification.
+    pub(in crate::adapter) method: Option<&'static str>,
+    pub(in crate::adapter) headers: Headers,
+    pub(in crate::adapter) written: Option<Written>,
+    _share: Option<Share>,
+}
+
+impl Line {
+    pub(in crate::adapter) fn of(text: String) -> Self {
+        Self { text, id: None, method: None, headers: Headers::new(), written: None, _share: None }
+    }
+}
+
+/// A request that is no longer needed, and why.
+#[derive(Debug)]
+pub(in crate::adapter) struct Withdrawn {
+    pub(in crate::adapter) id: u64,
+    reason: Option<String>,
+}
+
+impl Withdrawn {
+    /// Returns the parameters of the notification for it.
+    pub(in crate::adapter) fn params(&self) -> Json {
+        let mut params = json!({"requestId": self.id});
+        if let Some(reason) = &self.reason {
+            params["reason"] = reason.as_str().into();
+        }
+        params
+    }
+}
+
+/// What is to be sent next.
+pub(in crate::adapter) enum Outgoing {
+    Line(Line),
+    Withdrawn(Withdrawn),
+}
+
+/// The messages of this side, in their order.
 pub(in crate::adapter) struct Writer {
     lines: mpsc::Receiver<Line>,
+    withdrawn: mpsc::UnboundedReceiver<Withdrawn>,
     closing: CancellationToken,
+    rules: &'static Rules,
 }
 
 impl Writer {
-    /// Writes until the peer is closed, and then closes the stream.
+    /// Returns what is to be sent next, until the peer is closed. A request that is withdrawn was sent before.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(in crate::adapter) async fn next(&mut self) -> Option<Outgoing> {
+        loop {
+            tokio::select! {
+                biased;
+                line = self.lines.recv() => return line.map(Outgoing::Line),
+                Some(withdrawn) = self.withdrawn.recv() => return Some(Outgoing::Withdrawn(withdrawn)),
+                () = self.closing.cancelled(), if !self.lines.is_closed() => self.lines.close(), // what is queued still follows
+            }
+        }
+    }
+
+    /// Writes until the peer is closed, and then closes the stream that the other side reads.
     ///
     /// # Errors
     /// The stream cannot be written to.
     pub(in crate::adapter) async fn write(mut self, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
-        loop {
-            let line = tokio::select! {
-                biased;
-                line = self.lines.recv() => line,
-                () = self.closing.cancelled(), if !self.lines.is_closed() => {
-                    self.lines.close(); // what is queued is still written
-                    continue;
+        while let Some(outgoing) = self.next().await {
+            let mut line = match outgoing {
+                Outgoing::Line(line) => line,
+                Outgoing::Withdrawn(withdrawn) => {
+                    Line::of(text(None, self.rules.cancel, &withdrawn.params()))
                 }
             };
-            let Some(mut line) = line else { break };
             line.text.push('\n');
             to.write_all(line.text.as_bytes()).await?;
             to.flush().await?;
+            if let Some(written) = line.written.take() {
+                written();
+            }
         }
         to.shutdown().await
     }
@@ -255,18 +375,18 @@ impl Writer {
 mod tests {
     use std::pin::pin;
 
-    use futures_util::poll;
+    use futures_util::{FutureExt as _, poll};
     use tokio::{
         io::{AsyncReadExt as _, duplex},
         task::JoinSet,
     };
 
     use super::*;
-    use crate::adapter::jsonrpc::memory::Memory;
+    use crate::adapter::jsonrpc::{memory::Memory, rules::ACP};
 
     #[tokio::test]
     async fn whatever_sends_waits_while_the_other_side_reads_nothing() {
-        let (peer, writer) = Peer::new(1);
+        let (peer, writer) = Peer::new(1, &ACP);
         let (near, mut far) = duplex(16);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { writer.write(near).await.unwrap() });
@@ -296,7 +416,7 @@ mod tests {
 
     #[tokio::test]
     async fn memory_of_an_answer_is_free_once_it_is_written() {
-        let (peer, writer) = Peer::new(1);
+        let (peer, writer) = Peer::new(1, &ACP);
         let (near, mut far) = duplex(16);
         let memory = Memory::new(4 << 10);
         let share = memory.share(4 << 10).await;
@@ -315,32 +435,66 @@ mod tests {
         assert!(poll!(pin!(memory.share(4 << 10))).is_ready());
     }
 
+    /// Returns what is to be sent.
+    fn queued(writer: &mut Writer) -> Vec<String> {
+        let mut sent = Vec::new();
+        while let Some(Some(outgoing)) = writer.next().now_or_never() {
+            sent.push(match outgoing {
+                Outgoing::Line(line) => line.text,
+                Outgoing::Withdrawn(withdrawn) => withdrawn.params().to_string(),
+            });
+        }
+        sent
+    }
+
     #[tokio::test]
     async fn request_that_is_dropped_is_withdrawn() {
-        let (peer, mut writer) = Peer::new(1);
+        let (peer, mut writer) = Peer::new(1, &ACP);
         {
-            let mut asking = pin!(peer.request("ask", json!({})));
-            assert!(poll!(&mut asking).is_pending());
+            let mut request = peer.begin(false).unwrap();
+            assert!(poll!(pin!(request.send(Message::new("ask", &json!({}))))).is_pending());
         }
-        let mut sent = Vec::new();
-        while let Ok(line) = writer.lines.try_recv() {
-            sent.push(line.text);
-        }
+        let sent = queued(&mut writer);
         assert!(sent[0].contains(r#""id":1,"method":"ask""#), "{sent:?}");
-        assert_eq!(sent[1], r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#);
-        assert!(!peer.answered(&json!(1), Ok(Json::Null)));
+        assert_eq!(sent[1..], [r#"{"requestId":1}"#]);
+        assert!(!peer.open.answered(&json!(1), Answer::Result("null".to_owned())));
         // One that was never sent is not.
-        while poll!(pin!(peer.notify("note", json!({})))).is_ready() {}
+        while poll!(pin!(peer.tell(Message::new("note", &json!({}))))).is_ready() {}
         {
-            let mut asking = pin!(peer.request("ask", json!({})));
-            assert!(poll!(&mut asking).is_pending());
+            let mut request = peer.begin(false).unwrap();
+            assert!(poll!(pin!(request.send(Message::new("ask", &json!({}))))).is_pending());
         }
-        assert_eq!(std::iter::from_fn(|| writer.lines.try_recv().ok()).count(), QUEUED);
+        assert_eq!(queued(&mut writer).len(), QUEUED);
+    }
+
+    #[tokio::test]
+    async fn request_is_withdrawn_after_it_was_written_and_then_its_side_learns_that() {
+        let (peer, writer) = Peer::new(1, &ACP);
+        let (near, mut far) = duplex(1 << 10);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { writer.write(near).await.unwrap() });
+        let (is_written, written) = oneshot::channel();
+        let hook: Written = Box::new(move || _ = is_written.send(()));
+        {
+            let mut request = peer.begin(false).unwrap();
+            let (params, id) = (json!({}), request.id());
+            let sending = request.send(Message { written: Some(hook), ..Message::new("ask", &params) });
+            tokio::select! {
+                _ = sending => panic!("it is not answered"),
+                written = written => assert!(written.is_ok()),
+            }
+            assert_eq!(id, 1);
+        }
+        peer.close();
+        let mut written = String::new();
+        far.read_to_string(&mut written).await.unwrap();
+        let withdrawn = r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}"#;
+        assert_eq!(written.lines().nth(1), Some(withdrawn));
     }
 
     #[tokio::test]
     async fn first_reason_for_the_end_counts() {
-        let (peer, _writer) = Peer::new(1);
+        let (peer, _writer) = Peer::new(1, &ACP);
         peer.end(End::Failed("broken pipe".into()));
         peer.end(End::Closed);
         assert_eq!(peer.failure().as_deref(), Some("broken pipe"));

@@ -1,31 +1,16 @@
-//! Reads the messages of a byte stream, one a line: answers end the requests of this side, and what cannot be read is
-//! answered or counted.
+//! Reads the messages of a byte stream, one a line.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{io, sync::Arc};
 
-use serde_json::{Value as Json, value::RawValue};
-use tokio::{io::AsyncRead, task::yield_now, time::Instant};
+use serde_json::Value as Json;
+use tokio::{io::AsyncRead, task::yield_now};
 
 use super::{
-    error::{self, RpcError},
-    failure::Failure,
-    head::{Head, as_id},
+    head::Head,
+    inbox::{Ignored, Inbox, Incoming, Read},
     lines::{Line, Lines},
-    message::{Message, Parts},
     peer::{End, Peer},
-    text,
 };
-use crate::adapter::json;
-
-/// The longest line that is read, in bytes. A longer one is skipped.
-pub(in crate::adapter) const MAX_LINE: usize = 8 << 20;
 
 /// The most lines that are read before what they cause gets its turn.
 const LINES_A_TURN: usize = 64;
@@ -33,83 +18,29 @@ const LINES_A_TURN: usize = 64;
 /// The most bytes that are read before what they cause gets its turn.
 const BYTES_A_TURN: usize = 1 << 20;
 
-/// The shortest time between two reports of lines that are ignored.
-const REPORT_AGAIN: Duration = Duration::from_secs(10);
-
-/// What is wrong with a batch.
-const BATCH: &str = "batches are not supported";
-
-/// What a stream had that is no message.
-#[derive(Debug, Default)]
-pub(in crate::adapter) struct Ignored {
-    junk: AtomicU64,
-    too_long: AtomicU64,
-}
-
-impl Ignored {
-    /// Returns the number of lines that were skipped because they are not messages.
-    pub(in crate::adapter) fn junk(&self) -> u64 {
-        self.junk.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of lines that were skipped because they exceed [`MAX_LINE`].
-    pub(in crate::adapter) fn too_long(&self) -> u64 {
-        self.too_long.load(Ordering::Relaxed)
-    }
-}
-
-/// A message of the other side. The parameters stay text, because other forms lose numbers and the order of keys.
-pub(in crate::adapter) enum Incoming {
-    Request(Request),
-    Notification { method: String, params: Option<Box<RawValue>> },
-}
-
-/// A request of the other side.
-pub(in crate::adapter) struct Request {
-    pub(in crate::adapter) id: Json,
-    pub(in crate::adapter) method: String,
-    pub(in crate::adapter) params: Option<Box<RawValue>>,
-    /// The size of its line, in bytes.
-    pub(in crate::adapter) size: usize,
-}
-
-/// Returns parameters as JSON. They were measured with their message.
-pub(in crate::adapter) fn as_json(params: Option<&RawValue>) -> Json {
-    params.and_then(|params| json::value(params.get()).ok()).unwrap_or_default()
-}
-
 /// Reads the messages of the other side. The peer has ended when this is dropped.
 pub(in crate::adapter) struct Reader<R> {
     lines: Lines<R>,
     peer: Arc<Peer>,
-    /// The other side in the log.
-    name: Arc<str>,
-    ignored: Arc<Ignored>,
+    inbox: Inbox,
     lines_of_turn: usize,
     bytes_of_turn: usize,
-    reported: Option<Instant>,
-}
-
-/// What was read of a line.
-enum Read {
-    Incoming(Incoming),
-    /// A message that needs nothing more.
-    Done,
-    /// This answer is to be sent, to the request with this id.
-    Refused(Json, RpcError),
+    /// The bytes since the last message.
+    junk: usize,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
+    /// Creates the reader. `name` is the other side in the log.
     pub(in crate::adapter) fn new(read: R, peer: Arc<Peer>, name: Arc<str>, ignored: Arc<Ignored>) -> Self {
-        let lines = Lines::new(read, MAX_LINE);
-        Self { lines, peer, name, ignored, lines_of_turn: 0, bytes_of_turn: 0, reported: None }
+        let (lines, inbox) = (Lines::new(read, peer.rules.max_line), Inbox::new(name, ignored));
+        Self { lines, peer, inbox, lines_of_turn: 0, bytes_of_turn: 0, junk: 0 }
     }
 
     /// Returns the next request or notification, or `None` when the other side sends nothing more. Then, and after an error,
     /// the peer has ended.
     ///
     /// # Errors
-    /// The stream cannot be read.
+    /// The stream cannot be read, or has too much that is no message.
     ///
     /// # Cancel safety
     /// Not safe: a refusal may be lost.
@@ -125,126 +56,44 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     self.peer.end(End::Closed);
                     return Ok(None);
                 }
-                Err(error) => {
-                    self.peer.end(End::Failed(error.to_string().into()));
-                    return Err(error);
-                }
+                Err(error) => return Err(self.failed(error)),
             };
             self.lines_of_turn += 1;
-            let read = match line {
+            let (read, junk) = match line {
                 Line::Text(line) => {
                     self.bytes_of_turn += line.len();
-                    self.read(&line)
+                    (self.inbox.read(&self.peer.open, &line, None), line.len() + 1)
                 }
                 Line::TooLong { size, start, end } => {
-                    self.ignore(|ignored| &ignored.too_long);
-                    let reason = format!("it has {size} bytes; the limit is {MAX_LINE}");
-                    self.unreadable(Head::of_ends(&start, &end), error::PARSE, &reason)
+                    let (head, limit) = (Head::of_ends(&start, &end), self.peer.rules.max_line);
+                    let read = self.inbox.too_long(&self.peer.open, head, size, limit);
+                    (read, self.peer.rules.max_junk.unwrap_or_default() / 2 + 1) // two in a row are too many
                 }
             };
             match read {
-                Read::Incoming(message) => return Ok(Some(message)),
-                Read::Done => {}
+                Read::Junk => {
+                    self.junk += junk;
+                    if let Some(limit) = self.peer.rules.max_junk.filter(|limit| self.junk > *limit) {
+                        let reason = format!("it wrote {} MiB without a message", limit >> 20);
+                        return Err(self.failed(io::Error::other(reason)));
+                    }
+                    continue;
+                }
+                Read::Incoming(message) => {
+                    self.junk = 0;
+                    return Ok(Some(message));
+                }
+                Read::Refused(Json::Null, _) if !self.peer.rules.answers_null => {}
                 Read::Refused(id, error) => self.peer.answer(&id, Err(error), None).await,
+                Read::Done => {}
             }
+            self.junk = 0;
         }
     }
 
-    fn read(&mut self, line: &[u8]) -> Read {
-        if line.trim_ascii().is_empty() {
-            return Read::Done;
-        }
-        let readable = match text(line) {
-            Ok(readable) => readable,
-            Err(reason) => {
-                self.ignore(|ignored| &ignored.junk);
-                return self.unreadable(Head::of(line), error::PARSE, &reason.to_string());
-            }
-        };
-        if readable.trim_start().starts_with('[') {
-            return self.batch(&readable); // other programs begin a line of their logs so, but that is not JSON
-        }
-        // Parameters are passed on as they were written, and not as they were repaired.
-        let written = std::str::from_utf8(line).map_or(&*readable, crate::value::without_mark);
-        let message = serde_json::from_str::<Parts<'_>>(written).ok().and_then(Parts::message);
-        match message {
-            Some(Message::Request { id, method, params }) => Read::Incoming(Incoming::Request(Request {
-                id,
-                method: method.into_owned(),
-                params: params.map(ToOwned::to_owned),
-                size: line.len(),
-            })),
-            Some(Message::Notification { method, params }) => Read::Incoming(Incoming::Notification {
-                method: method.into_owned(),
-                params: params.map(ToOwned::to_owned),
-            }),
-            Some(Message::Response { id, answer }) => {
-                self.response(id.as_ref(), answer);
-                Read::Done
-            }
-            None => {
-                self.ignore(|ignored| &ignored.junk);
-                self.unreadable(Head::of(line), error::INVALID_REQUEST, error::SHAPE)
-            }
-        }
-    }
-
-    fn response(&self, id: Option<&Json>, answer: Result<&RawValue, &RawValue>) {
-        let answer = answer.map(|result| as_json(Some(result))).map_err(Failure::read);
-        match (id, answer) {
-            (Some(id), answer) => {
-                if !self.peer.answered(id, answer) {
-                    tracing::debug!(peer = &*self.name, "an answer to a request that is not open is ignored");
-                }
-            }
-            (None, Err(failure)) => {
-                let words = failure.said();
-                if !self.peer.answered_unnamed(failure) {
-                    tracing::warn!(peer = &*self.name, words, "an error names no request");
-                }
-            }
-            (None, Ok(_)) => {} // a result has an id
-        }
-    }
-
-    /// Refuses a batch. The requests that it answers end.
-    fn batch(&self, text: &str) -> Read {
-        let parts: Vec<Parts<'_>> = serde_json::from_str(text).unwrap_or_default();
-        for answer in parts.iter().filter(|part| part.method.is_none()) {
-            let failure = Failure::of(format!("the answer cannot be read: {BATCH}"));
-            match answer.id.and_then(|id| as_id(id.get().as_bytes())) {
-                Some(id) => self.peer.answered(&id, Err(failure)),
-                None => self.peer.answered_unnamed(failure),
-            };
-        }
-        Read::Refused(Json::Null, RpcError::new(error::INVALID_REQUEST, BATCH))
-    }
-
-    /// Returns the answer to a message that cannot be read, if it is a request: its sender waits. If it is an answer, the
-    /// request that it names ends.
-    fn unreadable(&self, head: Head<'_>, code: i64, reason: &str) -> Read {
-        match (head.id(), head.has_method()) {
-            (None, true) if head.member("id").is_none() => Read::Done, // a notification
-            (id, true) => {
-                let error = RpcError::new(code, format!("the message cannot be read: {reason}"));
-                Read::Refused(id.unwrap_or_default(), error)
-            }
-            (Some(id), false) => {
-                self.peer.answered(&id, Err(Failure::of(format!("the answer cannot be read: {reason}"))));
-                Read::Done
-            }
-            (None, false) => Read::Done,
-        }
-    }
-
-    fn ignore(&mut self, counter: impl Fn(&Ignored) -> &AtomicU64) {
-        counter(&self.ignored).fetch_add(1, Ordering::Relaxed);
-        let now = Instant::now();
-        if self.reported.is_none_or(|before| now - before >= REPORT_AGAIN) {
-            self.reported = Some(now);
-            let (junk, too_long) = (self.ignored.junk(), self.ignored.too_long());
-            tracing::warn!(peer = &*self.name, junk, too_long, "lines that are not messages are ignored");
-        }
+    fn failed(&self, error: io::Error) -> io::Error {
+        self.peer.end(End::Failed(error.to_string().into()));
+        error
     }
 }
 
@@ -256,9 +105,9 @@ impl<R> Drop for Reader<R> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::{sync::Mutex, time::Duration};
 
-    use serde_json::json;
+    use serde_json::{json, value::RawValue};
     use tokio::{
         io::{
             AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf, duplex,
@@ -269,7 +118,14 @@ mod tests {
     };
 
     use super::*;
-    use crate::adapter::jsonrpc::{head::MAX_ID, peer::Unanswered};
+    use crate::adapter::jsonrpc::{
+        error::{self, RpcError},
+        failure::Failure,
+        head::MAX_ID,
+        inbox::{Request, as_json},
+        peer::Unanswered,
+        rules::ACP,
+    };
 
     /// The far end of a connection whose near end answers `echo` with its parameters, and refuses other requests.
     struct Far {
@@ -285,7 +141,7 @@ mod tests {
     fn connected() -> Far {
         let (ours, theirs) = duplex(1 << 20);
         let (read, write) = split(ours);
-        let (peer, writer) = Peer::new(2);
+        let (peer, writer) = Peer::new(2, &ACP);
         let (ignored, heard): (Arc<Ignored>, Arc<Mutex<Vec<_>>>) = Default::default();
         let mut reader = Reader::new(read, Arc::clone(&peer), "far".into(), Arc::clone(&ignored));
         let mut tasks = JoinSet::new();
@@ -306,6 +162,7 @@ mod tests {
                         answering.answer(&id, answer, None).await;
                     }
                     Incoming::Notification { method, params } => hear(method, params.as_deref()),
+                    Incoming::Unnamed(_) => {}
                 }
             }
         });
@@ -382,7 +239,7 @@ mod tests {
     #[tokio::test]
     async fn request_that_cannot_be_read_is_refused_with_its_id_wherever_it_stands() {
         let mut far = connected();
-        let long = "x".repeat(MAX_LINE);
+        let long = "x".repeat(ACP.max_line);
         for (line, id) in [
             (&b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"echo\",\"params\":\"\xff\"}"[..], json!(1)),
             (br#"{"jsonrpc":"2.0","id":"a","method":"echo","params":{"b":tru}}"#, json!("a")),
@@ -484,7 +341,8 @@ mod tests {
     #[tokio::test]
     async fn batch_ends_the_requests_that_it_answers() {
         let mut far = connected();
-        let refused = Err(Unanswered::Refused(Failure::of(format!("the answer cannot be read: {BATCH}"))));
+        let refused =
+            Err(Unanswered::Refused(Failure::of(format!("the answer cannot be read: {}", error::BATCH))));
         let named = |id: &Json| format!(r#"[{{"jsonrpc":"2.0","id":{id},"result":7}}]"#);
         assert_eq!(far.ask(named).await, refused);
         assert_eq!(far.refused().await, (Json::Null, error::INVALID_REQUEST));

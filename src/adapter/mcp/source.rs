@@ -2,16 +2,20 @@
 
 pub(super) mod address;
 mod call;
+mod calls;
 mod connection;
 mod definition;
 mod elicitation;
 mod file;
+mod handler;
+mod headers;
 pub(super) mod http;
 mod life;
+mod lifecycle;
+mod list;
+mod live;
 mod log;
-pub(super) mod requests;
 mod settings;
-mod stdio;
 
 use std::{
     fmt, io,
@@ -23,17 +27,18 @@ use std::{
 };
 
 use tokio::{
-    sync::{Notify, mpsc, oneshot},
+    sync::{Notify, oneshot},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
 
+pub use self::{file::from_file, settings::McpServer};
 use self::{
-    call::Cancel,
-    connection::{Live, Toolset},
+    headers::ParameterHeaders,
+    list::Toolset,
+    live::Live,
     settings::{Place, Settings},
 };
-pub use self::{file::from_file, settings::McpServer};
 use crate::{
     ErrorCode, Outcome, Tool, ToolContext, ToolError, ToolName, ToolSource, Value,
     adapter::mcp::{CallToolResult, check_output},
@@ -137,7 +142,6 @@ struct Shared {
     state: Mutex<State>,
     changed: Notify,
     list_changed: Notify,
-    cancels: mpsc::UnboundedSender<Cancel>,
     closing: CancellationToken,
     closed: CancellationToken,
 }
@@ -157,6 +161,8 @@ struct Listed {
     /// The server's name for it.
     foreign: String,
     output: Output,
+    /// The parameters that are sent as headers, too.
+    headers: ParameterHeaders,
 }
 
 /// The schema that a server gives for the results of a tool.
@@ -196,7 +202,6 @@ impl McpTools {
 
     /// Creates the source, and starts its life. `first` learns of the first start, and a life that failed then ends.
     fn begin(name: String, settings: Settings, first: Option<oneshot::Sender<Result<(), McpError>>>) -> Self {
-        let (cancels, to_cancel) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             name: name.into(),
             settings,
@@ -208,12 +213,11 @@ impl McpTools {
             }),
             changed: Notify::new(),
             list_changed: Notify::new(),
-            cancels,
             closing: CancellationToken::new(),
             closed: CancellationToken::new(),
         });
         let mut life = JoinSet::new();
-        life.spawn(life::run(Arc::clone(&shared), to_cancel, first));
+        life.spawn(life::run(Arc::clone(&shared), first));
         Self { shared, _life: life }
     }
 

@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use url::Host;
+
 use crate::net::tls_roots;
 
 /// The metadata service of Azure has an address of the public range: <https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16>.
@@ -53,6 +55,15 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
 pub(in crate::adapter) fn is_localhost(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
+}
+
+/// Returns whether a host is this machine, by its name or its address.
+pub(in crate::adapter) fn is_this_machine(host: &Host<&str>) -> bool {
+    match host {
+        Host::Domain(name) => is_localhost(name),
+        Host::Ipv4(ip) => ip.is_loopback(),
+        Host::Ipv6(ip) => ip.to_canonical().is_loopback(),
+    }
 }
 
 /// Returns the settings of TLS: the certificates that the operating system trusts, and `ring`.

@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::{Value as Json, json};
 
 use super::super::result::write::Fields;
-use crate::adapter::jsonrpc::peer::{self, Peer, Writer};
+use crate::adapter::jsonrpc::{
+    peer::{self, Peer, Writer},
+    rules::ACP,
+};
 
 /// The most questions that wait for the person at the editor: as at a client.
 const MAX_QUESTIONS: usize = 8;
@@ -26,7 +29,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Returns the connection, and the writer, which writes the messages of this side to the editor.
     pub(super) fn new() -> (Arc<Self>, Writer) {
-        let (peer, writer) = Peer::new(MAX_QUESTIONS);
+        let (peer, writer) = Peer::new(MAX_QUESTIONS, &ACP);
         (Arc::new(Self { peer, abilities: Mutex::default() }), writer)
     }
 

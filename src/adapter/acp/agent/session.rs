@@ -27,7 +27,8 @@ use crate::{
     Assistant, ToolError,
     adapter::jsonrpc::{
         error::{self, RpcError},
-        reader::{Incoming, Reader, Request, as_json},
+        inbox::{Incoming, Request, as_json},
+        reader::Reader,
     },
     result::ContentBlock,
 };
@@ -110,6 +111,7 @@ where
                 Incoming::Notification { method, params } => {
                     self.notification(&method, &as_json(params.as_deref()));
                 }
+                Incoming::Unnamed(_) => {}
             }
         }
         Ok(())

@@ -28,6 +28,7 @@ use crate::{
         failure::Failure as RpcFailure,
         peer::{End, Peer, Unanswered},
         reader::Reader,
+        rules::ACP,
     },
     process::Child,
     value::prefix,
@@ -123,7 +124,7 @@ impl Connection {
         };
         let has_files = files.is_some();
         let handler = Handler::new(agent, Arc::clone(&session), files.map(Arc::new));
-        let (peer, writer) = Peer::new(MAX_OPEN);
+        let (peer, writer) = Peer::new(MAX_OPEN, &ACP);
         let reader = Reader::new(stdout, Arc::clone(&peer), Arc::clone(name), Arc::clone(&session.junk));
         let mut tasks = JoinSet::new();
         tasks.spawn(handler.serve(reader, Arc::clone(&peer)));

@@ -11,9 +11,11 @@ use crate::adapter::{
     elicitation,
     jsonrpc::{
         error::{self, RpcError},
+        inbox::{Incoming, Request, as_json},
         memory::{Memory, Share},
         peer::Peer,
-        reader::{Incoming, MAX_LINE, Reader, Request, as_json},
+        reader::Reader,
+        rules::ACP,
     },
 };
 
@@ -27,7 +29,7 @@ const MAX_OPEN: usize = 64;
 const MAX_REQUESTS_BYTES: usize = 16 << 20;
 
 /// The longest answer, in bytes: as the longest line.
-const MAX_ANSWER: usize = MAX_LINE;
+const MAX_ANSWER: usize = ACP.max_line;
 
 /// The most bytes in answers that are made, or wait to be written: an agent may ask for large files and read nothing.
 const MAX_ANSWERS_BYTES: usize = 32 << 20;
@@ -68,7 +70,7 @@ impl Handler {
                     "$/cancel_request" => open.cancel(&as_json(Some(&params))["requestId"]),
                     _ => {} // what is not known has no effect
                 },
-                Incoming::Notification { params: None, .. } => {}
+                Incoming::Notification { params: None, .. } | Incoming::Unnamed(_) => {}
             }
         }
         while open.tasks.join_next().await.is_some() {}
@@ -253,7 +255,7 @@ mod tests {
         let memory = handler.answers.share(MAX_ANSWERS_BYTES).await;
         let (ours, theirs) = duplex(1 << 20);
         let (read, write) = split(ours);
-        let (peer, writer) = Peer::new(1);
+        let (peer, writer) = Peer::new(1, &ACP);
         let reader = Reader::new(read, Arc::clone(&peer), "agent".into(), Arc::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(handler.serve(reader, peer));

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Progress, ToolError, ToolResult,
-    adapter::{acp::ToolCall, json, jsonrpc::reader},
+    adapter::{acp::ToolCall, json, jsonrpc::inbox},
     tool::public::is_hidden,
     value::prefix,
 };
@@ -41,7 +41,7 @@ pub(super) struct Session {
     /// The earliest end of a hold has changed.
     pub(super) held: Notify,
     /// What the agent has sent that is no message.
-    pub(super) junk: Arc<reader::Ignored>,
+    pub(super) junk: Arc<inbox::Ignored>,
     pub(super) terminals: Terminals,
     /// Messages of other sessions.
     foreign: AtomicU64,

@@ -5,13 +5,11 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt as _, future, stream};
 use reqwest::{
-    Client, RequestBuilder, Response, StatusCode,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue},
+    Method, RequestBuilder, Response, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue},
 };
 use serde_json::Value as Json;
-use sse_stream::SseStream;
 use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
@@ -19,21 +17,19 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::message::{self, Kind, Message, answers, chosen_version};
-use crate::{
-    adapter::{
-        jsonrpc::error::{INTERNAL, refusal},
-        mcp::source::{
-            address::Address,
-            http::{is_http_sse, streams::Bounded, target},
-            requests::MAX_MESSAGE,
-        },
-        web::public_address::tls,
-        words,
+use crate::adapter::{
+    jsonrpc::{
+        error::{INTERNAL, refusal},
+        rules::MCP,
     },
-    net::tls_error::cause,
+    mcp::source::{address::Address, http::is_http_sse},
+    web::{
+        client::{HttpClient, HttpError, media_type},
+        sse::Events,
+    },
 };
 
-/// How long a connection may take to be made, and a notification to be accepted.
+/// How long a notification may take to be accepted.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The pause before a stream of notifications that has ended is opened again.
@@ -59,34 +55,20 @@ struct Session {
 }
 
 pub(super) struct Server {
-    client: Client,
-    url: String,
-    host: String,
-    bearer: Option<HeaderValue>,
+    client: HttpClient,
     session: Mutex<Session>,
+}
+
+/// What a response has, as texts.
+enum Texts {
+    Events(Events),
+    One(String),
 }
 
 impl Server {
     /// Returns the server, or says why the token cannot be used.
     pub(super) fn new(address: &Address, bearer: Option<&str>) -> Result<Self, String> {
-        let bearer = bearer.map(|token| {
-            let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
-            value.set_sensitive(true);
-            Some(value)
-        });
-        if bearer == Some(None) {
-            return Err("the bearer token has characters that a header cannot have".to_owned());
-        }
-        let builder = Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(LIMIT)
-            .referer(false)
-            .tls_backend_preconfigured(tls().map_err(|error| error.to_string())?)
-            .dns_resolver(Arc::new(address.resolver()));
-        let builder = if address.is_local() { builder.no_proxy() } else { builder };
-        let client = builder.build().map_err(|error| error.without_url().to_string())?;
-        let (url, host) = (address.url().to_owned(), address.host().to_owned());
-        Ok(Self { client, url, host, bearer: bearer.flatten(), session: Mutex::default() })
+        Ok(Self { client: address.client(bearer)?, session: Mutex::default() })
     }
 
     /// Sends a request, and passes on what the server says until its answer. `heard` is cancelled when the server has the
@@ -125,30 +107,27 @@ impl Server {
         if is_opening && response.status().is_success() {
             *self.session() = Session { id: response.headers().get(SESSION_ID).cloned(), version: None };
         }
-        let mut failure = format!("{} ended the connection before it answered", self.host);
-        let mut texts = match media_type(&response) {
-            Some(EVENTS) if response.status().is_success() => events(response),
+        let mut failure = format!("{} ended the connection before it answered", self.client.host());
+        let mut texts = match media_type(&response).as_deref() {
+            Some(EVENTS) if response.status().is_success() => Some(events(response)),
             Some(JSON) => match self.body(response).await {
-                Ok(body) => stream::iter([body]).boxed(),
+                Ok(body) => Some(Texts::One(body)),
                 Err(text) => {
                     failure = text;
-                    stream::empty().boxed()
+                    None
                 }
             },
             _ => {
-                failure = format!("{} answered with HTTP {}", self.host, response.status().as_u16());
                 let is_refused = is_opening && response.status().is_client_error();
-                if let Some(said) = self.said(response).await {
-                    failure = format!("{failure}: {said}");
-                }
+                failure = self.client.status_error(response).await.to_string();
                 if is_refused {
                     failure += &self.hint_about_the_transport().await;
                 }
-                stream::empty().boxed()
+                None
             }
         };
         let mut is_answered = false;
-        while let Some(mut text) = texts.next().await {
+        while let Some(mut text) = next(&mut texts).await {
             if answers(&text, &message.id) {
                 text = message::addressed(text, &message.id);
                 is_answered = true;
@@ -170,30 +149,30 @@ impl Server {
             let response = self.send(self.post(message)).await?;
             let is_unknown = response.status() == StatusCode::NOT_FOUND;
             // Without a session, an error in JSON is about the message: the server does not know it.
-            if is_unknown && (self.has_session() || media_type(&response) != Some(JSON)) {
+            if is_unknown && (self.has_session() || media_type(&response).as_deref() != Some(JSON)) {
                 return Err(self.not_found());
             }
             Ok(()) // nothing answers it
         };
         match timeout(LIMIT, sending).await {
             Ok(sent) => sent,
-            Err(_) => Err(Gone(format!("{} does not answer", self.host))),
+            Err(_) => Err(Gone(format!("{} does not answer", self.client.host()))),
         }
     }
 
     /// Passes on what belongs to no request: changes of the list of tools.
     pub(super) async fn listen(self: Arc<Self>, out: mpsc::Sender<String>) -> Result<(), Gone> {
         loop {
-            let request = self.with_headers(self.client.get(&self.url).header(ACCEPT, EVENTS), None);
+            let request = self.with_headers(self.client.request(Method::GET).header(ACCEPT, EVENTS), None);
             let response = self.send(request).await?;
             if response.status() == StatusCode::NOT_FOUND && self.has_session() {
                 return Err(self.not_found());
             }
-            if !response.status().is_success() || media_type(&response) != Some(EVENTS) {
+            if !response.status().is_success() || media_type(&response).as_deref() != Some(EVENTS) {
                 return Ok(()); // the server has no such stream
             }
-            let mut texts = events(response);
-            while let Some(text) = texts.next().await {
+            let mut texts = Some(events(response));
+            while let Some(text) = next(&mut texts).await {
                 let _ = out.send(message::line(&text)).await;
             }
             sleep(PAUSE).await;
@@ -203,7 +182,7 @@ impl Server {
     /// Ends the session.
     pub(super) async fn close(&self) {
         if self.has_session() {
-            let request = self.with_headers(self.client.delete(&self.url), None);
+            let request = self.with_headers(self.client.request(Method::DELETE), None);
             let _ = timeout(PAUSE, request.send()).await; // a server may not support it
         }
     }
@@ -214,7 +193,7 @@ impl Server {
 
     /// Says that the address speaks the transport of the oldest hosts, if it does.
     async fn hint_about_the_transport(&self) -> String {
-        let get = self.with_headers(self.client.get(&self.url), None);
+        let get = self.with_headers(self.client.request(Method::GET), None);
         match is_http_sse(get).await {
             true => "; it speaks HTTP+SSE, the transport of MCP before 2025-03-26, which is not supported"
                 .to_owned(),
@@ -223,12 +202,12 @@ impl Server {
     }
 
     fn not_found(&self) -> Gone {
-        Gone(format!("{} has no such session or path (HTTP 404)", self.host))
+        Gone(format!("{} has no such session or path (HTTP 404)", self.client.host()))
     }
 
     /// Returns the body of a refusal that is an answer to this request.
     async fn answer_to(&self, id: &Json, response: Response) -> Option<String> {
-        if media_type(&response) != Some(JSON) {
+        if media_type(&response).as_deref() != Some(JSON) {
             return None;
         }
         let text = self.body(response).await.ok()?;
@@ -243,7 +222,7 @@ impl Server {
     fn post(&self, message: &Message) -> RequestBuilder {
         let mut request = self
             .client
-            .post(&self.url)
+            .request(Method::POST)
             .header(ACCEPT, format!("{JSON}, {EVENTS}"))
             .header(CONTENT_TYPE, JSON)
             .body(message.text.clone());
@@ -258,11 +237,8 @@ impl Server {
         self.with_headers(request, message.version.as_deref())
     }
 
-    /// Adds the token and the session. A request that names its protocol version has none.
+    /// Adds the session. A request that names its protocol version has none.
     fn with_headers(&self, mut request: RequestBuilder, version: Option<&str>) -> RequestBuilder {
-        if let Some(bearer) = &self.bearer {
-            request = request.header(AUTHORIZATION, bearer);
-        }
         let session = self.session().clone();
         if let Some(version) = version.or(session.version.as_deref()) {
             request = request.header(PROTOCOL_VERSION, version);
@@ -273,63 +249,42 @@ impl Server {
         }
     }
 
-    /// Returns what the body of a refusal says, without the token.
-    async fn said(&self, response: Response) -> Option<String> {
-        let bearer = self.bearer.as_ref().and_then(|it| it.to_str().ok()).and_then(|it| it.split_once(' '));
-        let secrets: Vec<&str> = bearer.into_iter().map(|(_, token)| token).collect();
-        words::of_response(response, &secrets).await
-    }
-
     /// Sends a request. What 404 means depends on the request.
     async fn send(&self, request: RequestBuilder) -> Result<Response, Gone> {
-        let response = request.send().await.map_err(|error| {
-            let reason = cause(&error.without_url());
-            Gone(format!("{} cannot be reached: {reason}", self.host))
-        })?;
-        let host = &self.host;
-        match response.status() {
-            status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-                Err(Gone(format!("{host} refuses the bearer token (HTTP {})", status.as_u16())))
-            }
-            status if status.is_redirection() => {
-                let to = target(&response);
-                Err(Gone(format!(
-                    "{host} redirects to {to}, and redirects are not followed; use that address if you trust it"
-                )))
-            }
-            _ => Ok(response),
-        }
-    }
-
-    async fn body(&self, mut response: Response) -> Result<String, String> {
-        let mut body = Vec::new();
-        loop {
-            match response.chunk().await {
-                Ok(Some(chunk)) if body.len() + chunk.len() > MAX_MESSAGE => {
-                    return Err(format!("{} answered with more than {MAX_MESSAGE} bytes", self.host));
+        self.client.send(request).await.map_err(|error| {
+            Gone(match error {
+                HttpError::Broken { host, reason } => format!("{host} cannot be reached: {reason}"),
+                HttpError::Unauthorized { host, status, .. } => {
+                    format!("{host} refuses the bearer token (HTTP {status})")
                 }
-                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-                Ok(None) => break,
-                Err(_) => return Err(format!("{} ended the connection before it answered", self.host)),
-            }
-        }
+                error => error.to_string(),
+            })
+        })
+    }
+
+    async fn body(&self, response: Response) -> Result<String, String> {
+        let body = self.client.body(response, MCP.max_line).await.map_err(|error| error.to_string())?;
         let body = String::from_utf8(body).ok().filter(|body| body.trim_start().starts_with('{'));
-        body.ok_or_else(|| format!("{} answered with something other than a message", self.host))
+        body.ok_or_else(|| format!("{} answered with something other than a message", self.client.host()))
     }
 }
 
-/// Returns the data of each event until the stream ends or breaks.
-fn events(response: Response) -> stream::BoxStream<'static, String> {
-    let events = SseStream::from_bytes_stream(Bounded::new(response, Arc::default()));
-    let data = events.take_while(|event| future::ready(event.is_ok())).filter_map(|event| {
-        let data = event.ok().and_then(|event| event.data);
-        future::ready(data.filter(|data| !data.trim().is_empty()))
-    });
-    data.boxed()
+fn events(response: Response) -> Texts {
+    Texts::Events(Events::new(response, MCP.max_line))
 }
 
-fn media_type(response: &Response) -> Option<&'static str> {
-    let header = response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
-    let essence = header.split(';').next().unwrap_or_default().trim();
-    [JSON, EVENTS].into_iter().find(|known| essence.eq_ignore_ascii_case(known))
+/// Returns the next text. A stream that ends or breaks has no other.
+async fn next(texts: &mut Option<Texts>) -> Option<String> {
+    match texts.take()? {
+        Texts::One(text) => Some(text),
+        Texts::Events(mut events) => loop {
+            let event = events.next().await.ok()??;
+            let text = String::from_utf8_lossy(&event.data);
+            if !text.trim().is_empty() {
+                let text = text.into_owned();
+                *texts = Some(Texts::Events(events));
+                return Some(text);
+            }
+        },
+    }
 }

@@ -5,7 +5,10 @@ use std::{io, net::SocketAddr, sync::Arc};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-use crate::adapter::web::public_address::{is_localhost, is_public};
+use crate::adapter::web::{
+    client::{HttpClient, guarded},
+    public_address::{is_public, is_this_machine},
+};
 
 /// Why an address cannot be used. It names the host alone.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -33,11 +36,8 @@ impl Address {
     pub(in crate::adapter::mcp) fn read(text: &str) -> Result<Self, AddressError> {
         let url = Url::parse(text).map_err(|_| AddressError::Invalid(shown(text)))?;
         let Some(host) = url.host() else { return Err(AddressError::Invalid(shown(text))) };
-        let (is_literal, is_local) = match host {
-            Host::Domain(name) => (is_localhost(name), is_localhost(name)),
-            Host::Ipv4(ip) => (true, ip.is_loopback()),
-            Host::Ipv6(ip) => (true, ip.is_loopback()),
-        };
+        let is_local = is_this_machine(&host);
+        let is_literal = is_local || !matches!(host, Host::Domain(_));
         let host = host.to_string();
         if !url.username().is_empty() || url.password().is_some() {
             return Err(AddressError::Credentials(host));
@@ -51,23 +51,19 @@ impl Address {
         Ok(Self { url, host, is_literal, is_local })
     }
 
-    pub(in crate::adapter::mcp) fn url(&self) -> &str {
-        self.url.as_str()
-    }
-
-    pub(in crate::adapter::mcp) fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// Whether the server is on this machine, so that no proxy may get its requests.
-    pub(in crate::adapter::mcp) fn is_local(&self) -> bool {
-        self.is_local
+    /// Returns the client of the server. No proxy gets the requests to a server of this machine.
+    ///
+    /// # Errors
+    /// The client cannot be set up, or the token cannot be used.
+    pub(in crate::adapter::mcp) fn client(&self, token: Option<&str>) -> Result<HttpClient, String> {
+        let client = guarded(self.resolver(), !self.is_local)?;
+        HttpClient::new(client, self.url.as_str(), &self.host, token).map_err(str::to_owned)
     }
 
     /// Returns what resolves the host's name. Each connection uses it, so a name that first stands for a public address
     /// and then for a private one (DNS rebinding) is refused as well. An HTTPS proxy resolves names itself; its own name, which
     /// the user has set, may stand for a private address.
-    pub(in crate::adapter::mcp) fn resolver(&self) -> Resolver {
+    fn resolver(&self) -> Resolver {
         Resolver { guarded: (!self.is_literal).then(|| self.host.as_str().into()) }
     }
 }
@@ -79,7 +75,7 @@ fn shown(text: &str) -> String {
 
 /// Resolves names, and one of them never to an address of a private network or of this machine.
 #[derive(Clone, Debug)]
-pub(in crate::adapter::mcp) struct Resolver {
+struct Resolver {
     guarded: Option<Arc<str>>,
 }
 

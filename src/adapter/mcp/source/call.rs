@@ -1,26 +1,21 @@
 //! One call of a server's tool.
 
-use std::time::Duration;
-
-use rmcp::{
-    RoleClient,
-    model::{CallToolRequest, CallToolRequestParams, ClientRequest, InputResponses, JsonObject},
-    service::{PeerRequestOptions, RequestHandle},
-};
 use serde::Deserialize;
-use serde_json::{Value as Json, value::RawValue};
-use tokio::{sync::mpsc, time::timeout};
+use serde_json::{Map, Value as Json, value::RawValue};
 
 use super::{
     Listed, Shared,
-    connection::Live,
     elicitation::{self, Inputs},
-    requests::{Answer, Handover, MAX_RESULT, Requests, words_of},
+    headers::encoded,
+    live::{Live, MAX_RESULT, Unanswered, words_of},
 };
 use crate::{
     ErrorCode, Outcome, ToolContext, ToolError, Value,
-    adapter::{json::value, jsonrpc::failure::Failure, mcp::CallToolResult},
-    tools::StopReason,
+    adapter::{
+        json::value,
+        jsonrpc::{failure::Failure, peer::Headers},
+        mcp::CallToolResult,
+    },
 };
 
 /// How often a server may ask for input during one call.
@@ -31,12 +26,6 @@ const INVALID_PARAMS: i64 = -32_602;
 
 /// The JSON-RPC error of a call that first needs the person to open addresses (protocol version 2025-11-25).
 const OPEN_FIRST: i64 = -32_042;
-
-/// How long the reason for the end of a connection is awaited.
-const REASON_GRACE: Duration = Duration::from_secs(2);
-
-/// A request that its server is to cancel, and why.
-pub(super) type Cancel = (RequestHandle<RoleClient>, String);
 
 /// The part of a result that says what it is.
 #[derive(Deserialize)]
@@ -69,54 +58,53 @@ pub(super) async fn call(
     arguments: &Value,
     context: &ToolContext,
 ) -> Outcome {
-    let arguments = arguments.decode::<JsonObject>().map_err(|error| {
+    let arguments = arguments.decode::<Map<String, Json>>().map_err(|error| {
         ToolError::new(ErrorCode::INVALID_PARAMETERS, format!("the arguments are not a JSON object: {error}"))
     })?;
-    let mut params = CallToolRequestParams::new(listed.foreign.clone()).with_arguments(arguments);
+    let headers = headers(live, listed, &arguments);
+    let mut params = Map::from_iter([
+        ("name".to_owned(), Json::from(&*listed.foreign)),
+        ("arguments".to_owned(), Json::Object(arguments)),
+    ]);
     for _ in 0..MAX_ROUNDS {
-        let needed = match request(shared, live, params.clone(), context).await? {
-            Answer::Result(text) => match needed(&text, live)? {
+        let answer = tokio::select! {
+            biased;
+            answer = live.call(params.clone(), headers.clone(), context) => answer,
+            () = context.cancelled() => return Err(ToolError::cancelled()),
+        };
+        let needed = match answer {
+            Ok(text) => match needed(&text, live)? {
                 Some(needed) => needed,
                 None => return complete(shared, listed, &text, context),
             },
-            Answer::Error(Failure { code: Some(OPEN_FIRST), data: Some(data), .. }) => {
+            Err(Unanswered::Error(Failure { code: Some(OPEN_FIRST), data: Some(data), .. })) => {
                 open_all(shared, &data, context).await?;
                 Needed::default()
             }
-            other => return Err(failure(shared, listed, other)),
+            Err(unanswered) => return Err(failure(shared, listed, unanswered)),
         };
         let inputs = needed.input_requests.unwrap_or_default();
-        let answers: InputResponses = elicitation::answer_all(&shared.name, inputs, context).await?;
-        params.input_responses = (!answers.is_empty()).then_some(answers);
-        params.request_state = needed.request_state;
+        let answers = elicitation::answer_all(&shared.name, inputs, context).await?;
+        params.remove("inputResponses");
+        params.remove("requestState");
+        if !answers.is_empty() {
+            params.insert("inputResponses".to_owned(), answers.into());
+        }
+        if let Some(state) = needed.request_state {
+            params.insert("requestState".to_owned(), state.into());
+        }
     }
     Err(failed(format!("the MCP server {:?} asked for input {MAX_ROUNDS} times", shared.name)))
 }
 
-/// Sends one request, and returns its answer.
-async fn request(
-    shared: &Shared,
-    live: &Live,
-    params: CallToolRequestParams,
-    context: &ToolContext,
-) -> Result<Answer, ToolError> {
-    let (handover, mut answered) = Handover::new(Some(context.clone()));
-    let mut request = CallToolRequest::new(params);
-    request.extensions.insert(handover);
-    let request = ClientRequest::CallToolRequest(request);
-    let sent = live.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
-    let handle = sent.map_err(|_| not_sent(shared))?;
-    let mut open =
-        OpenCall { handle: Some(handle), requests: &live.requests, context, cancels: &shared.cancels };
-    let answer = tokio::select! {
-        biased;
-        answer = &mut answered => answer.ok(),
-        () = context.cancelled() => return Err(ToolError::cancelled()), // `open` cancels it
-        // The reason follows, once it is known how the server has ended.
-        () = open.given_up() => timeout(REASON_GRACE, answered).await.ok().and_then(Result::ok),
-    };
-    open.handle = None;
-    answer.ok_or_else(|| failed(format!("the connection to the MCP server {:?} has ended", shared.name)))
+/// Returns what a server at an address is to know without reading the call, from version 2026-07-28 on.
+fn headers(live: &Live, listed: &Listed, arguments: &Map<String, Json>) -> Headers {
+    if !live.has_headers || !live.is_modern() {
+        return Headers::new();
+    }
+    let mut headers = listed.headers.of(arguments);
+    headers.push(("mcp-name".to_owned(), encoded(&listed.foreign)));
+    headers
 }
 
 /// Asks the person to open addresses, as an error demands.
@@ -124,34 +112,6 @@ async fn open_all(shared: &Shared, data: &str, context: &ToolContext) -> Result<
     let unreadable = |_| failed("the MCP server wants addresses to be opened, and names none".to_owned());
     let addresses: Addresses = serde_json::from_str(data).map_err(unreadable)?;
     elicitation::open_all(&shared.name, addresses.elicitations, context).await
-}
-
-/// An open request. Dropping it cancels the request at the server.
-struct OpenCall<'a> {
-    /// `None` once it was answered.
-    handle: Option<RequestHandle<RoleClient>>,
-    requests: &'a Requests,
-    context: &'a ToolContext,
-    cancels: &'a mpsc::UnboundedSender<Cancel>,
-}
-
-impl OpenCall<'_> {
-    /// Resolves when `rmcp` has an answer, or none will come because its connection has ended.
-    async fn given_up(&mut self) {
-        match &mut self.handle {
-            Some(handle) => _ = (&mut handle.rx).await,
-            None => std::future::pending().await,
-        }
-    }
-}
-
-impl Drop for OpenCall<'_> {
-    fn drop(&mut self) {
-        let Some(handle) = self.handle.take() else { return };
-        self.requests.forget(&handle.id);
-        let reason = self.context.stopped().unwrap_or(StopReason::Caller);
-        let _ = self.cancels.send((handle, reason.to_string())); // nobody listens after the source was closed
-    }
 }
 
 /// Returns what the server needs, if the text is not a final result.
@@ -170,7 +130,7 @@ fn needed(text: &str, live: &Live) -> Result<Option<Needed>, ToolError> {
         },
         "\"task\"" => Err(failed("the MCP server started a task, which cannot be followed".to_owned())),
         // In earlier versions of the protocol the member has no meaning.
-        _ if !live.has_result_types() => Ok(None),
+        _ if !live.is_modern() => Ok(None),
         _ => Err(failed("the MCP server returned a result of an unknown type".to_owned())),
     }
 }
@@ -188,21 +148,27 @@ fn complete(shared: &Shared, listed: &Listed, text: &str, context: &ToolContext)
     result.into_outcome()
 }
 
-/// Returns the error of an answer other than a result.
-fn failure(shared: &Shared, listed: &Listed, answer: Answer) -> ToolError {
-    match answer {
-        Answer::Error(error) => json_rpc_error(&error, &listed.foreign),
-        Answer::Unreadable(reason) => {
-            failed(format!("the answer of the MCP server {:?} cannot be read: {reason}", shared.name))
+/// Returns the error of a call without a result.
+fn failure(shared: &Shared, listed: &Listed, unanswered: Unanswered) -> ToolError {
+    let name = &*shared.name;
+    match unanswered {
+        Unanswered::Error(error) => json_rpc_error(&error, &listed.foreign),
+        Unanswered::Unreadable(reason) => {
+            failed(format!("the answer of the MCP server {name:?} cannot be read: {reason}"))
         }
-        Answer::TooLarge(size) => ToolError::new(
+        Unanswered::TooLarge(size) => ToolError::new(
             ErrorCode::RESULT_TOO_LARGE,
             format!("the result has {size} bytes; the limit is {MAX_RESULT}"),
         ),
-        Answer::Ended(reason) => {
-            failed(format!("the MCP server {:?} does not answer: {reason}", shared.name))
+        Unanswered::TooMany(limit) => {
+            failed(format!("the MCP server {name:?} has {limit} open requests, which is the limit"))
         }
-        Answer::NotSent | Answer::Result(_) => not_sent(shared),
+        Unanswered::Lost(reason) => failed(format!("the MCP server {name:?} does not answer: {reason}")),
+        Unanswered::Ended(Some(reason)) => {
+            failed(format!("the MCP server {name:?} does not answer: {reason}"))
+        }
+        Unanswered::Ended(None) => failed(format!("the connection to the MCP server {name:?} has ended")),
+        Unanswered::NotSent => failed(format!("the MCP server {name:?} is not running")),
     }
 }
 
@@ -219,10 +185,6 @@ fn json_rpc_error(error: &Failure, tool: &str) -> ToolError {
         _ => ErrorCode::EXECUTION_ERROR,
     };
     ToolError::new(kind, words_of(error))
-}
-
-fn not_sent(shared: &Shared) -> ToolError {
-    failed(format!("the MCP server {:?} is not running", shared.name))
 }
 
 fn failed(message: String) -> ToolError {

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
+use super::headers::ParameterHeaders;
 use crate::{Tool, ToolName, ToolOptions, adapter::source::policy::Policy, tools::ToolHints};
 
 /// The longest title, in bytes. A longer one is cut.
@@ -52,6 +53,11 @@ impl Definition {
             (_, true) => Some("its input schema is not an object"),
             _ => None,
         }
+    }
+
+    /// Returns the headers that parameters have besides, or what is wrong with one.
+    pub(super) fn headers(&self) -> Result<ParameterHeaders, String> {
+        self.input_schema.as_ref().map_or_else(|| Ok(ParameterHeaders::default()), ParameterHeaders::read)
     }
 
     /// Returns the tool of the room with this name.

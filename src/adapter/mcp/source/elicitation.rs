@@ -1,36 +1,17 @@
 //! Questions of a server to the person: forms and addresses to open.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::collections::BTreeMap;
 
-use rmcp::{
-    ClientHandler, RoleClient,
-    model::{
-        ClientCapabilities, ClientConfig, CustomRequest, CustomResult, ElicitationCapability,
-        ErrorCode as McpCode, ErrorData, FormElicitationCapability, Implementation, InputResponses,
-        UrlElicitationCapability,
-    },
-    service::{NotificationContext, RequestContext},
-};
 use serde::Deserialize;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json};
 
-use super::{
-    Shared,
-    requests::{OWN_METHOD, Requests, UNREADABLE},
-};
 use crate::{ToolContext, ToolError, adapter::elicitation::answer};
 
 /// The method of a question to the person.
 pub(super) const ELICITATION: &str = "elicitation/create";
 
 /// The most questions that one server may have open.
-const MAX_QUESTIONS: usize = 8;
+pub(super) const MAX_QUESTIONS: usize = 8;
 
 /// The requests for input in a result: the answers have the same names.
 pub(super) type Inputs = BTreeMap<String, Input>;
@@ -42,95 +23,18 @@ pub(super) struct Input {
     params: Json,
 }
 
-/// Answers what a server asks of its client.
-pub(super) struct Handler {
-    server: Arc<str>,
-    shared: Weak<Shared>,
-    requests: Arc<Requests>,
-    questions: AtomicUsize,
-}
-
-impl Handler {
-    pub(super) fn new(shared: &Arc<Shared>, requests: &Arc<Requests>) -> Self {
-        Self {
-            server: Arc::clone(&shared.name),
-            shared: Arc::downgrade(shared),
-            requests: Arc::clone(requests),
-            questions: AtomicUsize::new(0),
-        }
-    }
-
-    async fn elicit(&self, params: Json, context: &RequestContext<RoleClient>) -> Result<Json, ErrorData> {
-        let Some(call) = self.requests.latest_call() else {
-            return Err(ErrorData::invalid_request(
-                "no call is open on whose behalf a person could be asked",
-                None,
-            ));
-        };
-        if self.questions.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
-            self.questions.fetch_sub(1, Ordering::Relaxed);
-            return Err(ErrorData::invalid_request("too many questions are open", None));
-        }
-        let answer = tokio::select! {
-            answer = answer(&self.server, params, &call) => answer,
-            () = context.ct.cancelled() => Ok(json!({"action": "cancel"})),
-        };
-        self.questions.fetch_sub(1, Ordering::Relaxed);
-        answer.map_err(|error| ErrorData::internal_error(error.message().to_owned(), None))
-    }
-}
-
-impl ClientHandler for Handler {
-    fn get_info(&self) -> ClientConfig {
-        let elicitation = ElicitationCapability::new()
-            .with_form(FormElicitationCapability::new())
-            .with_url(UrlElicitationCapability::new());
-        let mut capabilities = ClientCapabilities::default();
-        capabilities.elicitation = Some(elicitation);
-        ClientConfig::new(capabilities, Implementation::new("toolbridge", env!("CARGO_PKG_VERSION")))
-    }
-
-    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        if let Some(shared) = self.shared.upgrade() {
-            shared.list_changed.notify_one();
-        }
-    }
-
-    async fn on_custom_request(
-        &self,
-        request: CustomRequest,
-        context: RequestContext<RoleClient>,
-    ) -> Result<CustomResult, ErrorData> {
-        let method = request.method.strip_prefix(OWN_METHOD).unwrap_or(&request.method);
-        match method {
-            ELICITATION => {}
-            UNREADABLE => {
-                let reason = request.params.as_ref().and_then(Json::as_str).unwrap_or_default();
-                let text = format!("the message cannot be read: {reason}");
-                return Err(ErrorData::new(McpCode::INVALID_REQUEST, text, None));
-            }
-            _ => return Err(not_offered(method)),
-        }
-        self.elicit(request.params.unwrap_or_default(), &context).await.map(CustomResult::new)
-    }
-}
-
-fn not_offered(method: &str) -> ErrorData {
-    ErrorData::new(McpCode::METHOD_NOT_FOUND, format!("{method} is not offered"), None)
-}
-
 /// Answers the requests of an `input_required` result, one after another.
 pub(super) async fn answer_all(
     server: &str,
     inputs: Inputs,
     call: &ToolContext,
-) -> Result<InputResponses, ToolError> {
+) -> Result<Map<String, Json>, ToolError> {
     if inputs.len() > MAX_QUESTIONS {
         let text =
             format!("the MCP server asks {} questions at once; the limit is {MAX_QUESTIONS}", inputs.len());
         return Err(ToolError::new(crate::ErrorCode::EXECUTION_ERROR, text));
     }
-    let mut answers = InputResponses::new();
+    let mut answers = Map::new();
     for (name, input) in inputs {
         if input.method != ELICITATION {
             let text = format!("the MCP server asks for {}, which is not offered", input.method);

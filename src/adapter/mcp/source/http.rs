@@ -1,54 +1,70 @@
-//! The connection to a server at an address: streamable HTTP.
-//!
-//! `rmcp` keeps sessions and streams; this is the HTTP client below it. Its own client parses answers into types that
-//! lose data, and follows redirects.
+//! The connection to a server at an address: streamable HTTP. Each message of this side is one POST. Its answer, and what
+//! the server sends before, come in the body of the response: as one JSON text, or as a stream of events, which is opened
+//! again where it broke.
 
 use std::{
-    collections::HashMap,
-    fmt,
+    collections::BTreeMap,
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
 use reqwest::{
-    Body, RequestBuilder, Response, StatusCode,
+    Body, Method, RequestBuilder, Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue},
 };
-use rmcp::{
-    model::{
-        ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage,
-    },
-    transport::streamable_http_client::{
-        SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
-    },
+use serde_json::Value as Json;
+use tokio::{
+    sync::Semaphore,
+    task::{AbortHandle, JoinSet},
+    time::{sleep, timeout},
 };
-use sse_stream::{Sse, SseStream};
 
-pub(in crate::adapter::mcp) mod streams;
-
-use self::streams::{Bounded, OpenStream};
 use super::{
-    address::Address,
-    requests::{Answer, MAX_MESSAGE, Requests},
+    handler::Handler,
+    lifecycle::{DISCOVER, INITIALIZE, INITIALIZED, Protocol},
 };
-use crate::{
-    adapter::{
-        jsonrpc::{head::Head, id::restored},
-        web::public_address::tls,
-        words,
+use crate::adapter::{
+    jsonrpc::{
+        failure::Failure,
+        inbox::{Inbox, Read},
+        message::Parts,
+        open::{Answer, Reason},
+        peer::{End, Headers, Line, Outgoing, Peer, Withdrawn, Writer, Written, text},
+        rules::MCP,
     },
-    net::{redirect, tls_error::cause},
+    web::{
+        client::{HttpClient, HttpError, media_type},
+        sse::{EventError, Events},
+    },
+    words,
 };
+
+/// The most requests that are being sent at once, or whose answer is one text.
+const MAX_POSTS: usize = 64;
+
+/// The most notifications and answers that are being sent at once.
+const MAX_NOTES: usize = 8;
+
+/// How long a notification or an answer may take to be accepted, and the end of a session.
+const NOTE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the end of a session may take.
+const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// The shortest and the longest time, in milliseconds, that a server may set before its stream is opened again.
 const RETRY: [u64; 2] = [250, 60_000];
 
-/// How long a connection may take to be made.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// The time, in milliseconds, before a stream is opened again if the server sets none.
+const DEFAULT_RETRY: u64 = 1_000;
+
+/// How long the rest of a stream is read after the answer, so that the next request can use its connection.
+const REST: Duration = Duration::from_millis(50);
+
+/// The longest id of an event, in bytes. A stream whose events have longer ones counts as one that cannot be resumed.
+const MAX_EVENT_ID: usize = 1 << 10;
 
 /// How many bytes of a stream are read to find out whether it is that of HTTP+SSE.
 const FIRST_EVENT: usize = 1024;
@@ -60,388 +76,431 @@ const FIRST_EVENT_LIMIT: Duration = Duration::from_secs(2);
 const MAX_REFUSAL: usize = 64 << 10;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 
-type Events = stream::BoxStream<'static, Result<Sse, SseError>>;
-type Failure = StreamableHttpError<HttpError>;
-
-/// Why an HTTP request failed. It names the host alone: a path and a query may hold secrets.
+/// Why a message has no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum HttpError {
-    #[error("{host} cannot be reached: {reason}")]
-    Unreachable { host: Arc<str>, reason: String },
-    #[error("{host} requires authorization (HTTP {status}{}); set a bearer token with `bearer_env`", after(.said))]
-    Unauthorized { host: Arc<str>, status: u16, said: Option<String> },
+enum Failed {
+    #[error(transparent)]
+    Http(#[from] HttpError),
     #[error(
-        "{host} speaks HTTP+SSE, the transport of MCP before 2025-03-26, which is not supported; use an address at which it \
+        "{0} speaks HTTP+SSE, the transport of MCP before 2025-03-26, which is not supported; use an address at which it \
          speaks streamable HTTP (often /mcp in place of /sse), or a bridge"
     )]
-    OldTransport { host: Arc<str> },
-    #[error("{host} redirects to {to}, and redirects are not followed; use that address if you trust it")]
-    Redirect { host: Arc<str>, to: String },
-    #[error("{host} answered the request with HTTP {status} and without a message")]
-    NoMessage { host: Arc<str>, status: u16 },
-    #[error("{host} answered with HTTP {status}{}", after(.said))]
-    Status { host: Arc<str>, status: u16, said: Option<String> },
-    #[error("{host} answered with more than {MAX_MESSAGE} bytes")]
-    TooLarge { host: Arc<str> },
-    #[error("{host} ended the connection before it answered")]
-    Broken { host: Arc<str> },
-    #[error("the client cannot be set up: {0}")]
-    Setup(String),
+    OldTransport(Arc<str>),
+    #[error("{0} answered the request with HTTP {1} and without a message")]
+    NoMessage(Arc<str>, u16),
+    #[error("the answer is not a JSON-RPC message")]
+    NotAMessage,
+    #[error("its answer is {0}, and neither {JSON} nor {EVENTS}")]
+    OtherType(String),
+    #[error("its answer has no content type, and is neither {JSON} nor {EVENTS}")]
+    NoType,
+    #[error("its session has expired")]
+    Expired,
+    #[error("it ended its answer early")]
+    EndedEarly,
+    #[error("an event has more than {0} bytes")]
+    LargeEvent(usize),
+    #[error("its answer cannot be resumed: {0}")]
+    NotResumed(#[source] Box<Failed>),
 }
 
-/// Returns the server's words, for the end of a sentence.
-fn after(said: &Option<String>) -> String {
-    said.as_ref().map(|said| format!(": {said}")).unwrap_or_default()
+impl Failed {
+    /// Whether the server is gone: each further message would fail, too.
+    fn is_end(&self) -> bool {
+        match self {
+            Self::Http(HttpError::Unreachable { .. }) | Self::Expired => true,
+            Self::NotResumed(failed) => failed.is_end(),
+            _ => false,
+        }
+    }
 }
 
-/// The HTTP client of one server.
-#[derive(Clone)]
-pub(super) struct HttpClient {
-    client: reqwest::Client,
-    server: Arc<str>,
-    host: Arc<str>,
-    bearer: Option<HeaderValue>,
-    requests: Arc<Requests>,
+/// The connection to one server.
+pub(super) struct Http {
+    client: HttpClient,
+    peer: Arc<Peer>,
+    inbox: Inbox,
+    handler: Handler,
+    agreed: Arc<OnceLock<Protocol>>,
+    session: OnceLock<HeaderValue>,
+    posts: Semaphore,
+    /// Whether an event has begun and not ended.
+    is_within_event: Arc<AtomicBool>,
 }
 
-impl HttpClient {
+impl Http {
     pub(super) fn new(
-        server: Arc<str>,
-        address: &Address,
-        bearer: Option<&str>,
-        requests: Arc<Requests>,
-    ) -> Result<Self, HttpError> {
-        let setup = |error: &dyn fmt::Display| HttpError::Setup(error.to_string());
-        let builder = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT_LIMIT)
-            .referer(false)
-            .tls_backend_preconfigured(tls().map_err(|error| setup(&error))?)
-            .dns_resolver(Arc::new(address.resolver()));
-        let builder = if address.is_local() { builder.no_proxy() } else { builder };
-        let bearer = bearer.map(|token| {
-            let mut value = HeaderValue::from_str(&format!("Bearer {token}"))?;
-            value.set_sensitive(true);
-            Ok(value)
-        });
-        let bearer = bearer.transpose().map_err(|_: reqwest::header::InvalidHeaderValue| {
-            HttpError::Setup("the bearer token has characters that a header cannot have".to_owned())
-        })?;
-        let client = builder.build().map_err(|error| setup(&error.without_url()))?;
-        Ok(Self { client, server, host: address.host().into(), bearer, requests })
+        client: HttpClient,
+        peer: Arc<Peer>,
+        inbox: Inbox,
+        handler: Handler,
+        agreed: Arc<OnceLock<Protocol>>,
+        is_within_event: Arc<AtomicBool>,
+    ) -> Self {
+        let (session, posts) = (OnceLock::new(), Semaphore::new(MAX_POSTS));
+        Self { client, peer, inbox, handler, agreed, session, posts, is_within_event }
     }
 
-    fn with_headers(
-        &self,
-        mut request: RequestBuilder,
-        session: Option<&str>,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> RequestBuilder {
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
-        if let Some(bearer) = &self.bearer {
-            request = request.header(reqwest::header::AUTHORIZATION, bearer);
-        }
-        match session {
-            Some(session) => request.header(SESSION_ID, session),
-            None => request,
-        }
-    }
-
-    async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
-        let response = request.send().await.map_err(|error| {
-            let is_connecting = error.is_connect();
-            let reason = cause(&error.without_url());
-            let host = Arc::clone(&self.host);
-            if is_connecting { HttpError::Unreachable { host, reason } } else { HttpError::Broken { host } }
-        });
-        let response = response.map_err(StreamableHttpError::Client)?;
-        self.check(response).await
-    }
-
-    /// Returns what the body of a refusal says, without the token.
-    async fn said(&self, response: Response) -> Option<String> {
-        let secrets: Vec<&str> = self.token().into_iter().collect();
-        words::of_response(response, &secrets).await
-    }
-
-    /// Returns the bearer token.
-    fn token(&self) -> Option<&str> {
-        let (_, token) = self.bearer.as_ref()?.to_str().ok()?.split_once(' ')?;
-        Some(token)
-    }
-
-    /// Refuses redirects, and answers that demand a token.
-    async fn check(&self, response: Response) -> Result<Response, Failure> {
-        let (status, host) = (response.status(), Arc::clone(&self.host));
-        let error = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                HttpError::Unauthorized { host, status: status.as_u16(), said: self.said(response).await }
-            }
-            _ if status.is_redirection() => HttpError::Redirect { host, to: target(&response) },
-            _ => return Ok(response),
-        };
-        Err(StreamableHttpError::Client(error))
-    }
-
-    async fn post(
-        &self,
-        uri: &str,
-        message: &ClientJsonRpcMessage,
-        session: Option<&str>,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
-        let id = match message {
-            JsonRpcMessage::Request(request) => Some(request.id.clone()),
-            _ => None,
-        };
-        let body = serde_json::to_string(message)?;
-        let body = restored(&body).into_owned();
-        let announced =
-            Announced { body: Some(body.into()), id: id.clone(), requests: Arc::clone(&self.requests) };
-        let request =
-            self.client.post(uri).header(ACCEPT, format!("{JSON}, {EVENTS}")).header(CONTENT_TYPE, JSON);
-        let request = self.with_headers(request, session, headers).body(Body::wrap(announced));
-        let response = self.send(request).await?;
-        let status = response.status();
-        let answer_session =
-            response.headers().get(SESSION_ID).and_then(|it| it.to_str().ok()).map(str::to_owned);
-        if !status.is_success() {
-            return self.refused(uri, message, status, response, answer_session, session.is_some()).await;
-        }
-        let Some(id) = id else {
-            return Ok(StreamableHttpPostResponse::Accepted); // nothing answers it
-        };
-        if status == StatusCode::ACCEPTED || status == StatusCode::NO_CONTENT {
-            let (host, status) = (Arc::clone(&self.host), status.as_u16());
-            return Err(StreamableHttpError::Client(HttpError::NoMessage { host, status }));
-        }
-        match media_type(&response) {
-            Some(EVENTS) => {
-                Ok(StreamableHttpPostResponse::Sse(self.events(response, Some(id)), answer_session))
-            }
-            Some(JSON) => {
-                let body = self.body(response).await?;
-                match self.requests.receive(&self.server, &body, Some(&id)) {
-                    Ok(Some(message)) => Ok(StreamableHttpPostResponse::Json(message, answer_session)),
-                    _ => Err(StreamableHttpError::UnexpectedServerResponse(
-                        "the answer is not a JSON-RPC message".into(),
-                    )),
+    /// Sends what is to be sent until the peer is closed, and then ends the session.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends all requests.
+    pub(super) async fn run(self, mut writer: Writer) {
+        let http = Arc::new(self);
+        let mut open: BTreeMap<u64, AbortHandle> = BTreeMap::new();
+        let (mut requests, mut notes, mut stream) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        loop {
+            let outgoing = tokio::select! {
+                outgoing = writer.next(), if notes.len() < MAX_NOTES => outgoing,
+                Some(ended) = requests.join_next() => {
+                    match ended {
+                        Ok(id) => _ = open.remove(&id),
+                        Err(_) => open.retain(|_, task| !task.is_finished()), // it was withdrawn, or has panicked
+                    }
+                    continue;
+                }
+                Some(_) = notes.join_next() => continue,
+            };
+            match outgoing {
+                None => break,
+                Some(Outgoing::Line(line)) => match (line.id, line.method) {
+                    (Some(id), _) => {
+                        open.insert(id, requests.spawn(Arc::clone(&http).request(id, line)));
+                    }
+                    // What follows needs it.
+                    (None, Some(INITIALIZED)) => {
+                        if let Err(failed) = http.note(line).await {
+                            http.peer.end(End::Failed(failed.to_string().into()));
+                        }
+                        if http.session.get().is_some() {
+                            stream.spawn(Arc::clone(&http).listen());
+                        }
+                    }
+                    (None, _) => _ = notes.spawn(Arc::clone(&http).note_or_end(line)),
+                },
+                Some(Outgoing::Withdrawn(withdrawn)) => {
+                    if let Some(task) = open.remove(&withdrawn.id) {
+                        task.abort();
+                    }
+                    // Without a session, the end of its connection is the end of a request.
+                    if http.agreed.get().is_some_and(|protocol| !protocol.is_sessionless) {
+                        notes.spawn(Arc::clone(&http).note_or_end(cancelling(&withdrawn)));
+                    }
                 }
             }
-            other => Err(StreamableHttpError::UnexpectedContentType(other.map(str::to_owned))),
+        }
+        requests.shutdown().await;
+        stream.shutdown().await;
+        let ending = async {
+            while notes.join_next().await.is_some() {}
+            if http.session.get().is_some() {
+                let request = http.with_headers(http.client.request(Method::DELETE));
+                let _ = http.client.send(request).await; // a server may not support it
+            }
+        };
+        let _ = timeout(END_LIMIT, ending).await;
+    }
+
+    /// Sends a request, and handles what the server says until its answer. Returns its id.
+    async fn request(self: Arc<Self>, id: u64, line: Line) -> u64 {
+        let _ended = Ended { peer: &self.peer, id };
+        if let Err(failed) = self.exchange(id, line).await {
+            let answer = match &failed {
+                Failed::Http(HttpError::Unreachable { .. }) => Answer::NotSent,
+                Failed::Http(HttpError::TooLarge { limit, .. }) | Failed::LargeEvent(limit) => {
+                    Answer::Unreadable(Reason::TooLong { size: *limit, limit: *limit })
+                }
+                failed => Answer::Lost(failed.to_string()),
+            };
+            self.peer.open.end(id, answer);
+            if failed.is_end() {
+                self.peer.end(End::Failed(failed.to_string().into()));
+            }
+        }
+        id
+    }
+
+    async fn exchange(&self, id: u64, line: Line) -> Result<(), Failed> {
+        let place = self.posts.acquire().await.ok(); // it is never closed
+        let method = line.method;
+        let response = self.post(line).await?;
+        let status = response.status();
+        if !status.is_success() {
+            return self.refused(id, method, response).await;
+        }
+        if method == Some(INITIALIZE)
+            && let Some(session) = response.headers().get(SESSION_ID)
+        {
+            let _ = self.session.set(session.clone()); // there is one `initialize`
+        }
+        if status == StatusCode::ACCEPTED || status == StatusCode::NO_CONTENT {
+            return Err(Failed::NoMessage(self.client.host(), status.as_u16()));
+        }
+        match media_type(&response).as_deref() {
+            Some(EVENTS) => {
+                drop(place);
+                self.events(id, self.opened(response)).await
+            }
+            Some(JSON) => {
+                let body = self.client.body(response, MCP.max_line).await?;
+                self.receive(&body, Some(id)).await;
+                if self.peer.open.has(id) { Err(Failed::NotAMessage) } else { Ok(()) }
+            }
+            other => Err(other_type(other)),
         }
     }
 
     /// Handles an answer that reports an error: a JSON-RPC error, or only a status.
-    async fn refused(
-        &self,
-        uri: &str,
-        message: &ClientJsonRpcMessage,
-        status: StatusCode,
-        response: Response,
-        session: Option<String>,
-        is_sent_in_session: bool,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
+    async fn refused(&self, id: u64, method: Option<&str>, response: Response) -> Result<(), Failed> {
+        let status = response.status();
         let (mut body, mut said) = (Vec::new(), None);
-        if media_type(&response) == Some(JSON) {
-            let url = response.url().clone();
-            body = self.body(response).await?;
-            let secrets: Vec<&str> =
-                [Some(url.path()), url.query(), self.token()].into_iter().flatten().collect();
-            said = words::of_body(&body[..body.len().min(MAX_REFUSAL)], &secrets);
+        if media_type(&response).as_deref() == Some(JSON) {
+            body = self.client.body(response, MCP.max_line).await?;
+            said = self.client.said_in(&body[..body.len().min(MAX_REFUSAL)]);
         } else if status != StatusCode::NOT_FOUND && status != StatusCode::METHOD_NOT_ALLOWED {
-            said = self.said(response).await;
+            said = self.client.said(response).await;
         }
-        let is_discovery = match message {
-            JsonRpcMessage::Request(request)
-                if matches!(request.request, ClientRequest::DiscoverRequest(_)) =>
-            {
-                Some(request.id.clone())
-            }
-            _ => None,
-        };
-        if let Some(id) = is_discovery.filter(|_| status.is_client_error()) {
-            // A server without this request refuses it in many ways. It may not name the request, so the id is set here.
-            self.requests.forget_own(&id);
-            let small = Some(&body).filter(|body| body.len() <= MAX_REFUSAL);
-            let error = match small.and_then(|body| serde_json::from_slice(body).ok()) {
-                Some(ServerJsonRpcMessage::Error(error)) => error.error,
-                _ => ErrorData::invalid_request(format!("HTTP {}", status.as_u16()), None),
-            };
-            return Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::error(error, Some(id)), None));
+        let refusal = Some(&body).filter(|body| body.len() <= MAX_REFUSAL);
+        let refusal = refusal.and_then(|body| serde_json::from_slice::<Parts<'_>>(body).ok());
+        let error = refusal.as_ref().and_then(|refusal| refusal.error).map(Failure::read);
+        if method == Some(DISCOVER) && status.is_client_error() {
+            // A server without this request refuses it in many ways, and may not name it.
+            let error = error.unwrap_or_else(|| Failure::of(format!("HTTP {}", status.as_u16())));
+            self.peer.open.end(id, Answer::Error(error));
+            return Ok(());
         }
-        let is_small = body.len() <= MAX_REFUSAL;
-        let is_expired = match status {
+        let named = refusal.as_ref().and_then(|refusal| refusal.id).map(|id| id.get().to_owned());
+        let is_expired = match (status, &error) {
             // An answer to the request itself: the server does not know its method.
-            StatusCode::NOT_FOUND => !(is_small && is_error_of(message, &body)),
-            StatusCode::BAD_REQUEST => is_small && names_no_request_but_session(&body),
+            (StatusCode::NOT_FOUND, Some(_)) => named != Some(id.to_string()),
+            (StatusCode::NOT_FOUND, None) => true,
+            // Some servers answer so where the protocol says 404.
+            (StatusCode::BAD_REQUEST, Some(error)) => {
+                named.is_none() && error.message.to_ascii_lowercase().contains("session")
+            }
             _ => false,
         };
-        if is_expired && is_sent_in_session {
-            return Err(StreamableHttpError::SessionExpired);
+        if is_expired && method != Some(INITIALIZE) && self.session.get().is_some() {
+            return Err(Failed::Expired);
         }
         // An error without an id has no more words than the refusal.
-        if Head::of(&body).id().is_some()
-            && let Ok(Some(message)) = self.requests.receive(&self.server, &body, None)
-        {
-            return Ok(StreamableHttpPostResponse::Json(message, session));
+        if named.is_some() {
+            self.receive(&body, None).await;
+            if !self.peer.open.has(id) {
+                return Ok(());
+            }
         }
-        let host = Arc::clone(&self.host);
-        let is_opening = matches!(message, JsonRpcMessage::Request(request) if matches!(request.request, ClientRequest::InitializeRequest(_)));
-        if is_opening
+        if method == Some(INITIALIZE)
             && status.is_client_error()
-            && is_http_sse(self.with_headers(self.client.get(uri), None, HashMap::new())).await
+            && is_http_sse(self.with_headers(self.client.request(Method::GET))).await
         {
-            return Err(StreamableHttpError::Client(HttpError::OldTransport { host }));
+            return Err(Failed::OldTransport(self.client.host()));
         }
-        Err(StreamableHttpError::Client(HttpError::Status { host, status: status.as_u16(), said }))
+        let (host, status) = (self.client.host(), status.as_u16());
+        Err(HttpError::Status { host, status, said }.into())
     }
 
-    async fn body(&self, mut response: Response) -> Result<Vec<u8>, Failure> {
-        let mut body = Vec::new();
+    /// Handles the events that answer a request, and opens their stream again until the answer has come.
+    async fn events(&self, id: u64, mut events: Events) -> Result<(), Failed> {
+        let mut resume = Resume::default();
         loop {
-            let host = || Arc::clone(&self.host);
-            match response.chunk().await {
-                Ok(Some(chunk)) if body.len() + chunk.len() > MAX_MESSAGE => {
-                    return Err(StreamableHttpError::Client(HttpError::TooLarge { host: host() }));
-                }
-                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-                Ok(None) => return Ok(body),
-                Err(_) => return Err(StreamableHttpError::Client(HttpError::Broken { host: host() })),
+            let read = self.read(&mut events, Some(id), &mut resume).await;
+            if !self.peer.open.has(id) {
+                let rest = async { while let Ok(Some(_)) = events.next().await {} };
+                let _ = timeout(REST, rest).await;
+                return Ok(());
             }
+            if let Err(EventError::TooLarge(limit)) = read {
+                return Err(Failed::LargeEvent(limit));
+            }
+            if resume.last.is_none() {
+                return Err(Failed::EndedEarly);
+            }
+            let may_pass = |failed: &Failed| matches!(failed, Failed::Http(HttpError::Broken { .. }));
+            events = self
+                .reopened(&resume, read.is_err(), may_pass)
+                .await
+                .map_err(|failed| Failed::NotResumed(Box::new(failed)))?;
         }
     }
 
-    /// Returns the events of a response. `id` is the request that it answers.
-    fn events(&self, response: Response, id: Option<RequestId>) -> Events {
-        let bytes = Bounded::new(response, Arc::clone(&self.requests.is_within_event));
-        let (requests, server) = (Arc::clone(&self.requests), Arc::clone(&self.server));
-        let mut open = OpenStream::new(Arc::clone(&requests), id.clone());
-        let events = SseStream::from_bytes_stream(bytes).map(move |event| {
-            let mut event = event?;
-            event.retry = event.retry.map(retry);
-            open.note(&event);
-            if let Some(data) = event.data.take().filter(|data| !data.is_empty()) {
-                match requests.receive(&server, data.as_bytes(), id.as_ref()) {
-                    Ok(message) => {
-                        event.data = message.and_then(|message| serde_json::to_string(&message).ok())
-                    }
-                    Err(_) => _ = requests.ignored.junk.fetch_add(1, Ordering::Relaxed),
-                }
-            }
-            Ok(event)
-        });
-        events.boxed()
-    }
-
-    async fn open_stream(&self, request: RequestBuilder, id: Option<RequestId>) -> Result<Events, Failure> {
-        let response = self.send(request).await?;
-        let status = response.status();
-        match media_type(&response) {
-            _ if status == StatusCode::METHOD_NOT_ALLOWED => {
-                Err(StreamableHttpError::ServerDoesNotSupportSse)
-            }
-            Some(EVENTS) if status.is_success() => Ok(self.events(response, id)),
-            other if status.is_success() => {
-                Err(StreamableHttpError::UnexpectedContentType(other.map(str::to_owned)))
-            }
-            _ => {
-                let (host, said) = (Arc::clone(&self.host), self.said(response).await);
-                Err(StreamableHttpError::Client(HttpError::Status { host, status: status.as_u16(), said }))
-            }
-        }
-    }
-
-    /// Completes the request whose stream could not be resumed. `rmcp` tries again after a connection that broke.
-    fn not_resumed(&self, id: Option<&RequestId>, failure: &Failure) {
-        let (Some(id), false) =
-            (id, matches!(failure, StreamableHttpError::Client(HttpError::Broken { .. })))
-        else {
-            return;
+    /// Takes what belongs to no request: changes of the list of tools, and questions to the person.
+    async fn listen(self: Arc<Self>) {
+        let mut resume = Resume::default();
+        // A server without such a stream refuses.
+        let Ok(mut events) = self.get(&resume).await else { return };
+        let may_pass = |failed: &Failed| match failed {
+            Failed::Http(HttpError::Broken { .. } | HttpError::Unreachable { .. }) => true,
+            Failed::Http(HttpError::Status { status, .. }) => *status >= 500,
+            _ => false,
         };
-        self.requests
-            .complete(id, Answer::Ended(format!("its answer cannot be resumed: {}", plain(failure)).into()));
-        if matches!(failure, StreamableHttpError::Client(HttpError::Unreachable { .. })) {
-            self.requests.disconnect();
+        loop {
+            let read = self.read(&mut events, None, &mut resume).await;
+            if matches!(read, Err(EventError::TooLarge(_))) {
+                return;
+            }
+            match self.reopened(&resume, read.is_err(), may_pass).await {
+                Ok(opened) => events = opened,
+                Err(_) => return,
+            }
         }
     }
 
-    /// Completes the request of a message that could not be sent, and notes a server that is gone.
-    fn failed(&self, message: &ClientJsonRpcMessage, failure: &Failure) {
-        self.requests.fail(plain(failure));
-        let (answer, is_gone) = match failure {
-            StreamableHttpError::Client(HttpError::Unreachable { .. }) => (Answer::NotSent, true),
-            StreamableHttpError::SessionExpired => (Answer::Ended("its session has expired".into()), true),
-            StreamableHttpError::Client(HttpError::TooLarge { .. }) => (Answer::TooLarge(MAX_MESSAGE), false),
-            other => (Answer::Ended(plain(other).into()), false),
-        };
-        if let JsonRpcMessage::Request(request) = message {
-            self.requests.complete(&request.id, answer);
+    /// Handles events until their stream ends, or the request that they answer is answered.
+    async fn read(
+        &self,
+        events: &mut Events,
+        of: Option<u64>,
+        resume: &mut Resume,
+    ) -> Result<(), EventError> {
+        while let Some(event) = events.next().await? {
+            resume.retry = event.retry.map(retry).or(resume.retry);
+            if let Some(id) = event.id {
+                let is_usable = !id.is_empty() && id.len() <= MAX_EVENT_ID;
+                resume.last = HeaderValue::from_str(&id).ok().filter(|_| is_usable);
+            }
+            if !event.data.trim_ascii().is_empty() {
+                self.receive(&event.data, of).await;
+            }
+            if of.is_some_and(|id| !self.peer.open.has(id)) {
+                break;
+            }
         }
-        if is_gone {
-            self.requests.disconnect();
+        Ok(())
+    }
+
+    /// Opens a stream again that has ended: at once if it broke, else after the time that the server has set. Failures that
+    /// may pass are followed by further attempts.
+    async fn reopened(
+        &self,
+        resume: &Resume,
+        is_broken: bool,
+        may_pass: impl Fn(&Failed) -> bool,
+    ) -> Result<Events, Failed> {
+        let mut pause = resume.retry.unwrap_or(DEFAULT_RETRY);
+        if !is_broken {
+            sleep(Duration::from_millis(pause)).await;
+        }
+        loop {
+            match self.get(resume).await {
+                Err(failed) if may_pass(&failed) => {
+                    sleep(Duration::from_millis(pause)).await;
+                    pause = retry(pause.saturating_mul(2));
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    async fn get(&self, resume: &Resume) -> Result<Events, Failed> {
+        let mut request = self.with_headers(self.client.request(Method::GET)).header(ACCEPT, EVENTS);
+        if let Some(last) = &resume.last {
+            request = request.header(LAST_EVENT_ID, last);
+        }
+        let response = self.client.send(request).await?;
+        match media_type(&response).as_deref() {
+            _ if !response.status().is_success() => Err(self.client.status_error(response).await.into()),
+            Some(EVENTS) => Ok(self.opened(response)),
+            other => Err(other_type(other)),
+        }
+    }
+
+    fn opened(&self, response: Response) -> Events {
+        Events::new(response, MCP.max_line).telling(Arc::clone(&self.is_within_event))
+    }
+
+    async fn receive(&self, text: &[u8], of: Option<u64>) {
+        match self.inbox.read(&self.peer.open, text, of) {
+            Read::Incoming(message) => self.handler.incoming(message).await,
+            Read::Refused(Json::Null, _) | Read::Done | Read::Junk => {}
+            Read::Refused(id, error) => self.peer.answer(&id, Err(error), None).await,
+        }
+    }
+
+    /// Sends a notification or an answer. If the server is gone, the connection ends.
+    async fn note_or_end(self: Arc<Self>, line: Line) {
+        match self.note(line).await {
+            Ok(()) => {}
+            Err(failed) if failed.is_end() => self.peer.end(End::Failed(failed.to_string().into())),
+            Err(failed) => tracing::debug!(%failed, "an MCP server has not accepted a message"),
+        }
+    }
+
+    async fn note(&self, line: Line) -> Result<(), Failed> {
+        let sent = async {
+            let response = self.post(line).await?;
+            match response.status() {
+                status if status.is_success() => Ok(()),
+                StatusCode::NOT_FOUND if self.session.get().is_some() => Err(Failed::Expired),
+                _ => Err(self.client.status_error(response).await.into()),
+            }
+        };
+        let (host, reason) = (self.client.host(), String::new());
+        timeout(NOTE_LIMIT, sent).await.unwrap_or(Err(HttpError::Broken { host, reason }.into()))
+    }
+
+    async fn post(&self, line: Line) -> Result<Response, Failed> {
+        let mut request = self
+            .client
+            .request(Method::POST)
+            .header(ACCEPT, format!("{JSON}, {EVENTS}"))
+            .header(CONTENT_TYPE, JSON);
+        request = with(request, &line.headers);
+        // The first messages say themselves which version they have.
+        if !matches!(line.method, Some(DISCOVER | INITIALIZE)) {
+            request = self.with_headers(request);
+            if let Some(method) = line.method.filter(|_| self.agreed.get().is_some_and(Protocol::is_modern)) {
+                request = request.header(METHOD, method);
+            }
+        }
+        let body = Announced { body: Some(line.text.into()), written: line.written };
+        Ok(self.client.send(request.body(Body::wrap(body))).await?)
+    }
+
+    /// Adds the version and the session.
+    fn with_headers(&self, mut request: RequestBuilder) -> RequestBuilder {
+        let version = self.agreed.get().and_then(|it| HeaderValue::from_str(&it.version).ok());
+        if let Some(version) = version {
+            request = request.header(PROTOCOL_VERSION, version);
+        }
+        match self.session.get() {
+            Some(session) => request.header(SESSION_ID, session),
+            None => request,
         }
     }
 }
 
-impl StreamableHttpClient for HttpClient {
-    type Error = HttpError;
+/// Ends a request when its task ends, also in a panic.
+struct Ended<'a> {
+    peer: &'a Peer,
+    id: u64,
+}
 
-    async fn post_message(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session_id: Option<Arc<str>>,
-        _: Option<String>,
-        custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
-        self.requests.register(&message);
-        let posted = self.post(&uri, &message, session_id.as_deref(), custom_headers).await;
-        posted.inspect_err(|failure| self.failed(&message, failure))
-    }
-
-    async fn get_stream(
-        &self,
-        uri: Arc<str>,
-        session_id: Option<Arc<str>>,
-        last_event_id: Option<String>,
-        _: Option<String>,
-        custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<Events, Failure> {
-        // The request that the stream answers, if it resumes one.
-        let id = last_event_id.as_deref().and_then(|event| self.requests.of_event(event));
-        let request = self.client.get(uri.as_ref()).header(ACCEPT, EVENTS);
-        let mut request = self.with_headers(request, session_id.as_deref(), custom_headers);
-        if let Some(event) = last_event_id {
-            request = request.header(LAST_EVENT_ID, event);
-        }
-        let opened = self.open_stream(request, id.clone()).await;
-        opened.inspect_err(|failure| self.not_resumed(id.as_ref(), failure))
-    }
-
-    async fn delete_session(
-        &self,
-        uri: Arc<str>,
-        session_id: Arc<str>,
-        _: Option<String>,
-        custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<(), Failure> {
-        let request = self.with_headers(self.client.delete(uri.as_ref()), Some(&session_id), custom_headers);
-        self.send(request).await.map(drop) // a server may not support it
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.peer.open.end(self.id, Answer::Lost(Failed::EndedEarly.to_string()));
     }
 }
 
-/// The body of a request. It notes when the body is written: before that, the server does not run the call.
+/// Where a stream is resumed.
+#[derive(Default)]
+struct Resume {
+    /// The id of the last event.
+    last: Option<HeaderValue>,
+    /// The time that the server has set, in milliseconds.
+    retry: Option<u64>,
+}
+
+/// The body of a request. It tells when it is written: before that, the server does not run the call.
 struct Announced {
     body: Option<Bytes>,
-    id: Option<RequestId>,
-    requests: Arc<Requests>,
+    written: Option<Written>,
 }
 
 impl http_body::Body for Announced {
@@ -452,8 +511,8 @@ impl http_body::Body for Announced {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
-        if let Some(id) = self.id.take() {
-            self.requests.sent(&id);
+        if let Some(written) = self.written.take() {
+            written();
         }
         Poll::Ready(self.body.take().map(|body| Ok(http_body::Frame::data(body))))
     }
@@ -467,123 +526,52 @@ impl http_body::Body for Announced {
     }
 }
 
+/// Adds headers. What a header cannot hold is left out.
+fn with(mut request: RequestBuilder, headers: &Headers) -> RequestBuilder {
+    for (name, value) in headers {
+        let name = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
+            request = request.header(name, value);
+        }
+    }
+    request
+}
+
+fn cancelling(withdrawn: &Withdrawn) -> Line {
+    Line::of(text(None, MCP.cancel, &withdrawn.params()))
+}
+
+fn other_type(found: Option<&str>) -> Failed {
+    found.map_or(Failed::NoType, |found| Failed::OtherType(words::line(found)))
+}
+
 /// Returns the time, in milliseconds, after which a stream is opened again whose server asks for this time.
 fn retry(asked: u64) -> u64 {
     asked.clamp(RETRY[0], RETRY[1])
-}
-
-/// Describes a failure. The texts of `rmcp` name its types.
-fn plain(failure: &Failure) -> String {
-    match failure {
-        StreamableHttpError::Client(error) => error.to_string(),
-        StreamableHttpError::UnexpectedServerResponse(text) => text.to_string(),
-        StreamableHttpError::UnexpectedContentType(Some(found)) => {
-            format!("its answer is {found}, and neither {JSON} nor {EVENTS}")
-        }
-        StreamableHttpError::UnexpectedContentType(None) => {
-            format!("its answer has no content type, or neither {JSON} nor {EVENTS}")
-        }
-        StreamableHttpError::SessionExpired => "its session has expired".to_owned(),
-        StreamableHttpError::Sse(_) => "its event stream broke".to_owned(),
-        StreamableHttpError::Deserialize(error) => format!("its answer cannot be read: {error}"),
-        other => other.to_string(),
-    }
-}
-
-fn media_type(response: &Response) -> Option<&'static str> {
-    let header = response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
-    let essence = header.split(';').next().unwrap_or_default().trim();
-    [JSON, EVENTS].into_iter().find(|known| essence.eq_ignore_ascii_case(known))
-}
-
-/// Whether a refusal is a JSON-RPC error that names this request.
-fn is_error_of(message: &ClientJsonRpcMessage, body: &[u8]) -> bool {
-    let JsonRpcMessage::Request(request) = message else { return false };
-    let Ok(refusal) = serde_json::from_slice::<serde_json::Value>(body) else { return false };
-    let id = serde_json::to_value(&request.id).unwrap_or_default();
-    refusal["error"].is_object() && !id.is_null() && refusal["id"] == id
-}
-
-/// Whether a refusal is about the session: some servers answer 400 where the protocol says 404. It is an error that names
-/// no request.
-fn names_no_request_but_session(body: &[u8]) -> bool {
-    let Ok(refusal) = serde_json::from_slice::<serde_json::Value>(body) else { return false };
-    let message = refusal["error"]["message"].as_str().unwrap_or_default();
-    refusal["id"].is_null() && message.to_ascii_lowercase().contains("session")
-}
-
-/// Describes where a redirect leads to.
-pub(in crate::adapter) fn target(response: &Response) -> String {
-    let location = response.headers().get(reqwest::header::LOCATION).and_then(|it| it.to_str().ok());
-    location.map_or_else(|| "another address".to_owned(), |it| redirect::describe(response.url(), it))
 }
 
 /// Returns whether a GET of this address opens the stream of HTTP+SSE: its first event names where to post messages
 /// ([MCP of 2024-11-05](https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-with-sse)).
 pub(in crate::adapter::mcp) async fn is_http_sse(get: RequestBuilder) -> bool {
     let asked = async {
-        let mut response = get.header(ACCEPT, EVENTS).send().await.ok()?;
-        if !response.status().is_success() || media_type(&response) != Some(EVENTS) {
+        let response = get.header(ACCEPT, EVENTS).send().await.ok()?;
+        if !response.status().is_success() || media_type(&response).as_deref() != Some(EVENTS) {
             return None;
         }
-        let mut begun = Vec::new();
-        while begun.len() < FIRST_EVENT && !begun.contains(&b'\n') {
-            begun.extend_from_slice(&response.chunk().await.ok()??);
-        }
-        let line = begun.split(|byte| *byte == b'\n').next()?;
-        let name = str::from_utf8(line).ok()?.trim_start_matches('\u{feff}').strip_prefix("event:")?;
-        Some(name.trim() == "endpoint")
+        let event = Events::new(response, FIRST_EVENT).next().await.ok()??;
+        Some(event.kind?.trim() == "endpoint")
     };
-    tokio::time::timeout(FIRST_EVENT_LIMIT, asked).await.ok().flatten().unwrap_or(false)
+    timeout(FIRST_EVENT_LIMIT, asked).await.ok().flatten().unwrap_or(false)
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
-
     use super::*;
-    use crate::adapter::web::public_address::{PROXY, passes_with_proxy};
-
-    fn client(url: &str, bearer: Option<&str>) -> HttpClient {
-        let address = Address::read(url).unwrap();
-        HttpClient::new("server".into(), &address, bearer, Arc::default()).unwrap()
-    }
-
-    #[test]
-    fn sec_p3_bearer_token_is_in_no_debug_output() {
-        let client = client("https://mcp.example.com/", Some("hunter2"));
-        assert!(client.bearer.is_some());
-        let request =
-            client.with_headers(client.client.post("https://mcp.example.com/"), None, HashMap::new());
-        let request = request.build().unwrap();
-        assert_eq!(request.headers()["authorization"], "Bearer hunter2");
-        assert!(!format!("{:?} {request:?}", client.bearer).contains("hunter2"));
-    }
 
     #[test]
     fn stream_is_not_opened_again_at_once() {
         for (asked, expected) in [(0, 250), (500, 500), (u64::MAX, 60_000)] {
             assert_eq!(retry(asked), expected);
-        }
-    }
-
-    #[tokio::test]
-    async fn sec_a2_server_of_this_machine_is_reached_through_no_proxy() {
-        if std::env::var_os(PROXY).is_none() {
-            let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let url = format!("http://{}", proxy.local_addr().unwrap());
-            let name = "adapter::mcp::source::http::tests::sec_a2_server_of_this_machine_is_reached_through_no_proxy";
-            let passed = tokio::task::spawn_blocking(move || passes_with_proxy(name, &url)).await.unwrap();
-            assert!(passed, "the request did not reach the server");
-            return;
-        }
-        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/", server.local_addr().unwrap());
-        let client = client(&url, None).client;
-        tokio::select! {
-            accepted = server.accept() => assert!(accepted.is_ok()),
-            () = tokio::time::sleep(Duration::from_secs(10)) => panic!("the proxy got the request"),
-            _ = client.get(&url).send() => panic!("the proxy got the request"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::oneshot,
     task::JoinSet,
     time::{Instant, sleep_until},
 };
@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     McpError, Shared,
-    call::Cancel,
-    connection::{Connection, Toolset, list},
+    connection::Connection,
+    list::{Toolset, list},
 };
 use crate::{
     adapter::source::{self, Life},
@@ -23,19 +23,14 @@ use crate::{
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs until the source is closed, or until the first start has failed and somebody has waited for it.
-pub(super) async fn run(
-    shared: Arc<Shared>,
-    to_cancel: mpsc::UnboundedReceiver<Cancel>,
-    first: Option<oneshot::Sender<Result<(), McpError>>>,
-) {
-    let mut server = Server { shared: Arc::clone(&shared), to_cancel };
+pub(super) async fn run(shared: Arc<Shared>, first: Option<oneshot::Sender<Result<(), McpError>>>) {
+    let mut server = Server { shared: Arc::clone(&shared) };
     source::run(&mut server, first).await;
     shared.closed.cancel();
 }
 
 struct Server {
     shared: Arc<Shared>,
-    to_cancel: mpsc::UnboundedReceiver<Cancel>,
 }
 
 impl Life for Server {
@@ -57,12 +52,12 @@ impl Life for Server {
     }
 
     async fn serve(&mut self, (connection, _): &mut (Connection, Toolset)) -> String {
-        serve(&self.shared, connection, &mut self.to_cancel).await
+        serve(&self.shared, connection).await
     }
 
     async fn end(&mut self, (connection, _): (Connection, Toolset), reason: Option<&str>) {
         if let Some(reason) = reason {
-            connection.live.requests.end(reason);
+            connection.tell_end(reason);
         }
         connection.close().await;
     }
@@ -84,7 +79,7 @@ impl Life for Server {
 async fn start_and_list(shared: &Arc<Shared>) -> Result<(Connection, Toolset), McpError> {
     let deadline = Instant::now() + shared.settings.start_limit;
     let mut connection = Connection::start(shared, deadline).await?;
-    connection.subscribe(shared).await;
+    connection.subscribe(shared);
     let live = connection.live.clone();
     let listed = tokio::select! {
         biased;
@@ -95,22 +90,13 @@ async fn start_and_list(shared: &Arc<Shared>) -> Result<(Connection, Toolset), M
 }
 
 /// Serves a connection until it ends, and returns why.
-async fn serve(
-    shared: &Arc<Shared>,
-    connection: &mut Connection,
-    to_cancel: &mut mpsc::UnboundedReceiver<Cancel>,
-) -> String {
-    let (mut listing, mut cancelling) = (JoinSet::new(), JoinSet::new());
+async fn serve(shared: &Arc<Shared>, connection: &mut Connection) -> String {
+    let mut listing = JoinSet::new();
     let mut listed = Instant::now();
     let mut has_changed = false;
     loop {
         tokio::select! {
             reason = connection.ended() => return reason,
-            Some((request, reason)) = to_cancel.recv() => {
-                // An error: the server has just ended. The task waits while the server does not read.
-                cancelling.spawn(async move { _ = request.cancel(Some(reason)).await });
-            }
-            Some(_) = cancelling.join_next() => {}
             () = shared.list_changed.notified(), if !has_changed => has_changed = true,
             () = sleep_until(listed + LIST_AGAIN), if has_changed && listing.is_empty() => {
                 (listed, has_changed) = (Instant::now(), false);

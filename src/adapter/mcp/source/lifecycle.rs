@@ -1,0 +1,231 @@
+//! The start of a connection: which version of the protocol both sides speak.
+//!
+//! Servers from version 2026-07-28 on are asked for their versions (`server/discover`), and each request then says of itself
+//! what it needs. A server that does not know the question, or does not answer it, is an older one: it is asked to
+//! `initialize`.
+
+use std::{borrow::Cow, sync::OnceLock, time::Duration};
+
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::live::{unreadable, words_of};
+use crate::adapter::{
+    json,
+    jsonrpc::{
+        failure::Failure,
+        open::Answer,
+        peer::{Message, Peer},
+    },
+    words,
+};
+
+/// The first version without `initialize`. Its results name their types, its requests say which version they have, and
+/// changes of the tool list are announced to those that ask for it.
+pub(super) const MODERN: &str = "2026-07-28";
+
+/// The versions that are spoken, the preferred one first.
+const VERSIONS: [&str; 3] = [MODERN, LEGACY, "2025-06-18"];
+
+/// The version that an older server is asked for.
+const LEGACY: &str = "2025-11-25";
+
+/// The method of the question for versions.
+pub(super) const DISCOVER: &str = "server/discover";
+
+/// The method of the first request to an older server.
+pub(super) const INITIALIZE: &str = "initialize";
+
+/// The notification that follows it.
+pub(super) const INITIALIZED: &str = "notifications/initialized";
+
+/// How long the answer to the question for versions is awaited.
+const DISCOVER_LIMIT: Duration = Duration::from_secs(10);
+
+/// The largest answer in which a server describes itself, in bytes.
+const MAX_DESCRIPTION: usize = 1 << 20;
+
+/// The most versions that an error names.
+const MAX_NAMED: usize = 8;
+
+/// The error of a server that does not speak the version of the question. Its data name those that it speaks.
+const UNSUPPORTED_VERSION: i64 = -32_022;
+
+/// The errors of servers that know the question, and refuse it: of a capability that they need, and of wrong headers.
+const REFUSALS: [i64; 2] = [-32_021, -32_020];
+
+/// What both sides have agreed on.
+#[derive(Debug)]
+pub(super) struct Protocol {
+    pub(super) version: Cow<'static, str>,
+    /// There is no session: each request has metadata, and ends with its connection.
+    pub(super) is_sessionless: bool,
+}
+
+impl Protocol {
+    /// Whether the version is [`MODERN`] or later.
+    pub(super) fn is_modern(&self) -> bool {
+        *self.version >= *MODERN
+    }
+}
+
+/// Returns the metadata of a request, which describe this side.
+pub(super) fn metadata(version: &str) -> Json {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": version,
+        "io.modelcontextprotocol/clientInfo": client(),
+        "io.modelcontextprotocol/clientCapabilities": capabilities(),
+    })
+}
+
+fn client() -> Json {
+    json!({"name": "toolbridge", "version": env!("CARGO_PKG_VERSION")})
+}
+
+fn capabilities() -> Json {
+    json!({"elicitation": {"form": {}, "url": {}}})
+}
+
+/// Agrees on a version.
+///
+/// # Errors
+/// Why there is none, as the end of a sentence about the server.
+pub(super) async fn open(peer: &Peer, agreed: &OnceLock<Protocol>) -> Result<(), String> {
+    let protocol = match discover(peer).await? {
+        Some(version) => Protocol { version: version.into(), is_sessionless: true },
+        None => initialize(peer).await?,
+    };
+    let needs_notification = !protocol.is_sessionless;
+    let is_sessionless = protocol.is_sessionless || protocol.is_modern();
+    let _ = agreed.set(Protocol { is_sessionless, ..protocol }); // it is set here alone
+    if needs_notification {
+        peer.tell(Message::new(INITIALIZED, &Json::Null)).await.ok_or_else(|| gone(peer))?;
+    }
+    Ok(())
+}
+
+/// Asks for versions, and returns the preferred one that the server speaks; `None` if it is an older server.
+async fn discover(peer: &Peer) -> Result<Option<&'static str>, String> {
+    let deadline = Instant::now() + DISCOVER_LIMIT;
+    let mut asked = Vec::new();
+    let mut version = MODERN;
+    loop {
+        asked.push(version);
+        let mut request = peer.begin(false).map_err(|_| gone(peer))?;
+        let params = json!({"_meta": metadata(version)});
+        let mut message = Message::new(DISCOVER, &params);
+        message.headers = vec![
+            ("mcp-protocol-version".to_owned(), version.to_owned()),
+            ("mcp-method".to_owned(), DISCOVER.to_owned()),
+        ];
+        let Ok(answer) = timeout_at(deadline, request.send(message)).await else {
+            request.give_up();
+            return Ok(None);
+        };
+        let failure = match answer {
+            Some(Answer::Result(result)) => {
+                let Some(supported) = supported(&result) else { return Ok(None) };
+                let preferred = VERSIONS.into_iter().find(|version| supported.iter().any(|it| it == version));
+                return preferred.map(Some).ok_or_else(|| no_common(&supported));
+            }
+            Some(Answer::Error(failure)) => failure,
+            Some(Answer::Unreadable(_)) => return Ok(None),
+            Some(Answer::Lost(reason)) => return Err(reason),
+            Some(Answer::NotSent) | None => return Err(gone(peer)),
+        };
+        match failure.code {
+            Some(UNSUPPORTED_VERSION) => {
+                let supported = supported_of(&failure);
+                let is_next =
+                    |version: &&str| supported.iter().any(|it| it == version) && !asked.contains(version);
+                version = VERSIONS.into_iter().find(is_next).ok_or_else(|| no_common(&supported))?;
+            }
+            Some(code) if REFUSALS.contains(&code) => {
+                return Err(format!("it refuses the connection: {}", failure.words("it gave no reason", "")));
+            }
+            _ => return Ok(None),
+        }
+    }
+}
+
+/// Returns the versions in the answer to the question. An older server may answer anything.
+fn supported(result: &str) -> Option<Vec<String>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Discovered {
+        supported_versions: Vec<String>,
+    }
+    let text = json::checked(result).ok().filter(|text| text.len() <= MAX_DESCRIPTION)?;
+    serde_json::from_str(&text).ok().map(|it: Discovered| it.supported_versions)
+}
+
+/// Returns the versions that an error names.
+fn supported_of(failure: &Failure) -> Vec<String> {
+    let data = failure.data.as_deref().and_then(|data| json::value(data).ok()).unwrap_or_default();
+    let named = data["supported"].as_array().into_iter().flatten();
+    named.filter_map(|version| version.as_str().map(str::to_owned)).collect()
+}
+
+fn no_common(supported: &[String]) -> String {
+    if supported.is_empty() {
+        return "it names no version of the protocol that it speaks".to_owned();
+    }
+    let named: Vec<_> = supported.iter().take(MAX_NAMED).map(|it| words::line(it)).collect();
+    format!("it speaks no version of the protocol that toolbridge speaks, but {}", named.join(", "))
+}
+
+/// Asks an older server to initialize.
+async fn initialize(peer: &Peer) -> Result<Protocol, String> {
+    let params = json!({
+        "protocolVersion": LEGACY,
+        "capabilities": capabilities(),
+        "clientInfo": client(),
+    });
+    let mut request = peer.begin(false).map_err(|_| gone(peer))?;
+    match request.send(Message::new(INITIALIZE, &params)).await {
+        Some(Answer::Result(result)) => {
+            let version = initialized(&result)
+                .map_err(|reason| words::line(&format!("its answer to `initialize` {reason}")))?;
+            Ok(Protocol { version: version.into(), is_sessionless: false })
+        }
+        Some(Answer::Error(failure)) => Err(format!("it refuses `initialize`: {}", words_of(&failure))),
+        Some(Answer::Unreadable(reason)) => Err(unreadable(&reason)),
+        Some(Answer::Lost(reason)) => Err(reason),
+        Some(Answer::NotSent) | None => Err(gone(peer)),
+    }
+}
+
+/// Whether a value has the type that the protocol demands.
+type IsRight = fn(&Json) -> bool;
+
+/// What the answer to `initialize` must have.
+const MEMBERS: [(&str, IsRight); 5] = [
+    ("/protocolVersion", Json::is_string),
+    ("/capabilities", Json::is_object),
+    ("/serverInfo", Json::is_object),
+    ("/serverInfo/name", Json::is_string),
+    ("/serverInfo/version", Json::is_string),
+];
+
+/// Returns the version in the answer to `initialize`, or what is wrong with it, as the end of a sentence.
+fn initialized(result: &str) -> Result<String, String> {
+    if result.len() > MAX_DESCRIPTION {
+        return Err(format!("has {} bytes; the limit is {MAX_DESCRIPTION}", result.len()));
+    }
+    let result = json::value(result).map_err(|error| format!("cannot be read: {error}"))?;
+    if let Some((pointer, _)) =
+        MEMBERS.iter().find(|(pointer, is_right)| !result.pointer(pointer).is_some_and(is_right))
+    {
+        let name = pointer.trim_start_matches('/').replace('/', ".");
+        let how = if result.pointer(pointer).is_some() { "has another type of" } else { "lacks" };
+        return Err(format!("{how} `{name}`"));
+    }
+    Ok(result["protocolVersion"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Says why nothing more can be asked.
+fn gone(peer: &Peer) -> String {
+    let failure = peer.failure().map(|reason| reason.to_string());
+    failure.unwrap_or_else(|| "it closed the connection before it answered".to_owned())
+}

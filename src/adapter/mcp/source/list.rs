@@ -1,0 +1,182 @@
+//! The list of a server's tools.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use serde_json::{Map, Value as Json, value::RawValue};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::{
+    Listed, McpError, Output, Shared,
+    definition::Definition,
+    headers::ParameterHeaders,
+    live::{Live, Unanswered, words_of},
+};
+use crate::{
+    ToolName,
+    adapter::json,
+    runtime::source::{left_out_note, renamed_note},
+    tools::{DataSchema, NameMap, NameRules},
+};
+
+/// The most pages of a tool list.
+const MAX_PAGES: usize = 64;
+
+/// The most tools of a server.
+const MAX_TOOLS: usize = 1_024;
+
+/// The longest time for one page of the list.
+const LIST_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long how a server has ended is awaited.
+const END_GRACE: Duration = Duration::from_secs(2);
+
+/// The largest definition of a tool, in bytes.
+const MAX_DEFINITION: usize = 256 << 10;
+
+/// The largest list of tools, in bytes.
+const MAX_LIST: usize = 16 << 20;
+
+/// The tools of a server, by their names in the room.
+#[derive(Default)]
+pub(super) struct Toolset {
+    pub(super) tools: BTreeMap<ToolName, Arc<Listed>>,
+    /// What a person should know about tools that are left out, or have another name.
+    pub(super) notes: Vec<String>,
+}
+
+/// Returns the tools of the server, which lists all of them before the deadline.
+pub(super) async fn list(shared: &Shared, live: &Live, deadline: Instant) -> Result<Toolset, McpError> {
+    match timeout_at(deadline, pages(shared, live)).await {
+        Ok(definitions) => Ok(toolset(shared, &definitions?, live.has_headers && live.is_modern())),
+        Err(_) => {
+            let limit = shared.settings.start_limit.as_secs();
+            Err(McpError::protocol(&shared.name, format!("it did not list all its tools within {limit} s")))
+        }
+    }
+}
+
+async fn pages(shared: &Shared, live: &Live) -> Result<Vec<Box<RawValue>>, McpError> {
+    let mut definitions = Vec::new();
+    let (mut cursor, mut size) = (None, 0);
+    for number in 1..=MAX_PAGES {
+        let page = page(shared, live, cursor.take()).await?;
+        size += page.tools.iter().map(|text| text.get().len()).sum::<usize>();
+        if size > MAX_LIST {
+            let reason = format!("its tool list has more than {MAX_LIST} bytes");
+            return Err(McpError::protocol(&shared.name, reason));
+        }
+        definitions.extend(page.tools);
+        match page.next_cursor.filter(|next| !next.is_empty()) {
+            Some(next) if definitions.len() < MAX_TOOLS && number < MAX_PAGES => cursor = Some(next),
+            next => {
+                if next.is_some() || definitions.len() > MAX_TOOLS {
+                    let (server, tools) = (&*shared.name, definitions.len().min(MAX_TOOLS));
+                    tracing::warn!(
+                        server,
+                        tools,
+                        pages = number,
+                        "an MCP server lists more tools than are read"
+                    );
+                }
+                break;
+            }
+        }
+    }
+    definitions.truncate(MAX_TOOLS);
+    Ok(definitions)
+}
+
+async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Page, McpError> {
+    let cursor = cursor.map(|cursor| ("cursor".to_owned(), Json::from(cursor)));
+    let asked = live.request("tools/list", Map::from_iter(cursor), false);
+    let fail = |reason: String| Err(McpError::protocol(&shared.name, reason));
+    let answer = match timeout(LIST_LIMIT, asked).await {
+        Ok(answer) => answer,
+        Err(_) => return fail(format!("it did not list its tools within {} s", LIST_LIMIT.as_secs())),
+    };
+    let text = match answer {
+        Ok(text) => text,
+        Err(Unanswered::Error(error)) => return fail(format!("it lists no tools: {}", words_of(&error))),
+        Err(Unanswered::Unreadable(reason)) => {
+            return fail(format!("its tool list cannot be read: {reason}"));
+        }
+        Err(Unanswered::TooLarge(size)) => return fail(format!("its tool list has {size} bytes")),
+        Err(Unanswered::Lost(reason)) => return fail(format!("it lists no tools: {reason}")),
+        Err(Unanswered::TooMany(limit)) => {
+            return fail(format!("it lists no tools: {limit} requests are open, which is the limit"));
+        }
+        // Whatever watches the server has had the time to say how, then.
+        Err(Unanswered::NotSent | Unanswered::Ended(_)) => {
+            sleep(END_GRACE).await;
+            return fail("it ended".to_owned());
+        }
+    };
+    let read = json::checked(&text).map_err(|error| error.to_string());
+    let read = read.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
+    read.or_else(|error| fail(format!("its tool list cannot be read: {error}")))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Page {
+    tools: Vec<Box<RawValue>>,
+    next_cursor: Option<String>,
+}
+
+/// Returns the tools that can be offered. Those that cannot are logged. With headers, those of parameters must be right.
+fn toolset(shared: &Shared, definitions: &[Box<RawValue>], has_headers: bool) -> Toolset {
+    let settings = &shared.settings;
+    let mut notes = Vec::new();
+    let mut leave_out = |tool: &str, reason: &str| {
+        tracing::warn!(server = &*shared.name, tool, reason, "a tool of an MCP server is not offered");
+        let tool = if tool.is_empty() { "a tool" } else { tool };
+        notes.push(left_out_note(tool, reason));
+    };
+    let mut read = BTreeMap::new();
+    for text in definitions {
+        if text.get().len() > MAX_DEFINITION {
+            leave_out(
+                "",
+                &format!("its definition has {} bytes; the limit is {MAX_DEFINITION}", text.get().len()),
+            );
+            continue;
+        }
+        match Definition::read(text) {
+            Ok(definition) if !settings.policy.offers(&definition.name) => {}
+            Ok(definition) => {
+                let headers = match definition.refusal() {
+                    Some(reason) => Err(reason.to_owned()),
+                    None if has_headers => definition.headers(),
+                    None => Ok(ParameterHeaders::default()),
+                };
+                match headers {
+                    Ok(headers) => _ = read.entry(definition.name.clone()).or_insert((definition, headers)),
+                    Err(reason) => leave_out(&definition.name, &reason),
+                }
+            }
+            Err(reason) => leave_out("", &reason),
+        }
+    }
+    let in_room = |name: &str| settings.policy.in_room(name);
+    let names = NameMap::new(NameRules::Tool, read.keys().map(|name| in_room(name)));
+    let tools = read.into_iter().filter_map(|(foreign, (definition, headers))| {
+        let name: ToolName = names.converted(&in_room(&foreign))?.parse().ok()?;
+        if name.as_str() != in_room(&foreign) {
+            notes.push(renamed_note(&foreign, &name));
+        }
+        let tool = definition.tool(name.clone(), &shared.name, &settings.policy);
+        let output = match definition.output_schema.as_ref().map(DataSchema::compile) {
+            None => Output::None,
+            Some(Ok(schema)) => Output::Checked(schema),
+            Some(Err(error)) => Output::Unusable(error.to_string(), AtomicBool::new(false)),
+        };
+        Some((name, Arc::new(Listed { tool, foreign, output, headers })))
+    });
+    let tools = tools.collect();
+    Toolset { tools, notes }
+}
