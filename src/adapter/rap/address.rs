@@ -1,5 +1,4 @@
-//! Guards outgoing requests: decides which URLs may be used that the other side names, and what their hosts
-//! may stand for.
+//! The guard of outgoing requests: which URLs may be used that the other side names, and what their hosts may stand for.
 //!
 //! A manifest names an `endpoint`, a tool a `response_url`, a runtime a `callback_url`. Whoever chooses such a URL could
 //! reach through this process what only this process reaches (server-side request forgery). So a request goes only
@@ -16,21 +15,23 @@ use std::{fmt, io, net::SocketAddr, pin::Pin, str::FromStr, sync::Arc, time::Dur
 use reqwest::{
     Client, Method, RequestBuilder,
     dns::{Addrs, Name, Resolve, Resolving},
-    redirect::Policy,
 };
 use tokio::time::timeout;
 use url::{Host, Url};
 
 use crate::{
-    adapter::web::public_address::{is_localhost, is_public, tls},
+    adapter::web::{
+        client::guarded,
+        public_address::{is_public, is_this_machine},
+    },
     net::tls_error::cause,
 };
 
 /// The longest URL, in bytes: common servers refuse longer request lines.
 pub(super) const MAX_URL: usize = 8 * 1024;
 
-/// How long a connection may take to be made.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How long finding the addresses of a name may take.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why a URL cannot be used. It names the host alone: a path and a query may hold secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -167,16 +168,9 @@ impl Outgoing {
         named: impl IntoIterator<Item = NamedHost>,
         lookup: &Arc<dyn Lookup>,
     ) -> Result<Self, AddressError> {
-        let tls = tls().map_err(|error| AddressError::Setup(error.to_string()))?;
         let client = |reach: Reach| {
-            let builder = Client::builder()
-                .redirect(Policy::none())
-                .connect_timeout(CONNECT_LIMIT)
-                .referer(false)
-                .tls_backend_preconfigured(tls.clone())
-                .dns_resolver(Arc::new(Resolver { lookup: Arc::clone(lookup), reach }));
-            let builder = if reach == Reach::Named { builder } else { builder.no_proxy() };
-            builder.build().map_err(|error| AddressError::Setup(cause(&error.without_url())))
+            let resolver = Resolver { lookup: Arc::clone(lookup), reach };
+            guarded(resolver, reach == Reach::Named).map_err(AddressError::Setup)
         };
         Ok(Self {
             named: named.into_iter().collect(),
@@ -196,11 +190,12 @@ impl Outgoing {
             return Err(AddressError::TooLong { length: url.len(), limit: MAX_URL });
         }
         let url = Url::parse(url).map_err(|_| AddressError::NotAUrl)?;
-        let (is_public, is_local) = match url.host() {
-            None => return Err(AddressError::NotAUrl),
-            Some(Host::Domain(name)) => (!is_localhost(name), is_localhost(name)),
-            Some(Host::Ipv4(ip)) => (is_public(ip.into()), ip.is_loopback()),
-            Some(Host::Ipv6(ip)) => (is_public(ip.into()), ip.to_canonical().is_loopback()),
+        let host_of_url = url.host().ok_or(AddressError::NotAUrl)?;
+        let is_local = is_this_machine(&host_of_url);
+        let is_public = match host_of_url {
+            Host::Domain(_) => !is_local,
+            Host::Ipv4(ip) => is_public(ip.into()),
+            Host::Ipv6(ip) => is_public(ip.into()),
         };
         let is_named = self.named.iter().any(|it| it.is_of(&url));
         let reach = match (url.scheme(), is_named) {
@@ -227,7 +222,7 @@ impl Outgoing {
         let Some(Host::Domain(name)) = target.url.host().filter(|_| target.reach == Reach::Public) else {
             return Ok(());
         };
-        match timeout(CONNECT_LIMIT, self.lookup.lookup(name.to_owned())).await {
+        match timeout(LOOKUP_LIMIT, self.lookup.lookup(name.to_owned())).await {
             Ok(Ok(found)) if !found.iter().all(|it| is_public(it.ip())) => {
                 Err(AddressError::Private(host(&target.url)))
             }

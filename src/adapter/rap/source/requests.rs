@@ -1,11 +1,10 @@
-//! Sends requests to the server of a toolset: for its manifest, invocations, notices, and answers to its
-//! questions.
+//! Requests to the server of a toolset: its manifest, invocations, notices, and answers to its questions.
 
 use std::{net::IpAddr, str::FromStr, time::Duration};
 
 use reqwest::{
-    Method, RequestBuilder, StatusCode,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION},
+    Method, RequestBuilder,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue},
 };
 use serde_json::{Value as Json, json};
 use tokio::{
@@ -14,13 +13,12 @@ use tokio::{
 };
 use url::{Host, Url};
 
-use crate::{
-    adapter::{
-        rap::address::{AddressError, NamedHost, Outgoing, Target, reason},
-        web::public_address::{is_localhost, is_public},
-        words,
+use crate::adapter::{
+    rap::address::{AddressError, NamedHost, Outgoing, Target},
+    web::{
+        client::{self, BAD_TOKEN, HttpError},
+        public_address::{is_localhost, is_public, is_this_machine},
     },
-    net::redirect,
 };
 
 /// The largest manifest, in bytes: a thousand tools with 4 KiB each.
@@ -48,20 +46,10 @@ pub(super) enum RequestError {
     Address(#[from] AddressError),
     #[error("{0}")]
     Host(String),
-    #[error("{host} cannot be reached: {reason}")]
-    Unreachable { host: String, reason: String },
+    #[error(transparent)]
+    Http(#[from] HttpError),
     #[error("{host} did not answer within {} s", .limit.as_secs())]
     TooSlow { host: String, limit: Duration },
-    #[error("{host} requires authorization (HTTP {status}{}); set a bearer token with `bearer_env`", after(.said))]
-    Unauthorized { host: String, status: u16, said: Option<String> },
-    #[error(
-        "{host} redirects to {to} (HTTP {status}), and redirects are not followed; use that address if you trust it"
-    )]
-    Redirect { host: String, status: u16, to: String },
-    #[error("{host} answered with HTTP {status}{}", after(.said))]
-    Status { host: String, status: u16, said: Option<String> },
-    #[error("{host} answered with more than {limit} bytes")]
-    TooLarge { host: String, limit: usize },
     #[error("the answer of {host} is not UTF-8")]
     NotUtf8 { host: String },
     #[error(
@@ -72,7 +60,7 @@ pub(super) enum RequestError {
         "`endpoint` is at {endpoint}, which is another origin than {base}; allow the host if that is meant"
     )]
     Endpoint { endpoint: String, base: String },
-    #[error("the bearer token has characters that a header cannot have")]
+    #[error("{BAD_TOKEN}")]
     Bearer,
 }
 
@@ -119,20 +107,11 @@ impl Server {
         let named: Vec<NamedHost> = named.iter().map(host).collect::<Result<_, _>>()?;
         // Anybody on the path reads plain http, except on this machine and to a host that was named on purpose.
         let strict = Outgoing::new(named.clone())?;
-        let is_local = base.host().is_some_and(|host| match host {
-            Host::Domain(name) => name == "localhost" || name.ends_with(".localhost"),
-            Host::Ipv4(ip) => ip.is_loopback(),
-            Host::Ipv6(ip) => ip.is_loopback(),
-        });
+        let is_local = base.host().is_some_and(|host| is_this_machine(&host));
         if base.scheme() != "https" && !is_local {
             strict.check(base.as_str())?;
         }
-        let bearer = bearer.map(|token| {
-            let mut value =
-                HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| RequestError::Bearer)?;
-            value.set_sensitive(true);
-            Ok::<_, RequestError>(value)
-        });
+        let bearer = bearer.map(|token| client::bearer(token).ok_or(RequestError::Bearer));
         let outgoing = Outgoing::new(named.iter().cloned().chain([own]))?;
         Ok(Self { base, named, outgoing, bearer: bearer.transpose()? })
     }
@@ -172,15 +151,8 @@ impl Server {
         let host = target.host();
         let fetch = async {
             let request = self.request(Method::GET, &target).header(ACCEPT, JSON);
-            let mut response = sent(request, &target).await?;
-            let mut body = Vec::new();
-            let broken = |error| RequestError::Unreachable { host: host.clone(), reason: reason(error) };
-            while let Some(chunk) = response.chunk().await.map_err(broken)? {
-                if body.len() + chunk.len() > MAX_MANIFEST {
-                    return Err(RequestError::TooLarge { host: host.clone(), limit: MAX_MANIFEST });
-                }
-                body.extend_from_slice(&chunk);
-            }
+            let response = sent(request, &target).await?;
+            let body = client::body(response, &host.as_str().into(), MAX_MANIFEST).await?;
             String::from_utf8(body).map_err(|_| RequestError::NotUtf8 { host: host.clone() })
         };
         let too_slow = |_| RequestError::TooSlow { host: host.clone(), limit };
@@ -276,16 +248,21 @@ impl RequestError {
     /// Whether the same request may succeed later.
     pub(super) fn may_pass(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::TooSlow { .. } => true,
-            Self::Status { status, .. } => *status >= 500,
+            Self::Http(HttpError::Unreachable { .. } | HttpError::Broken { .. }) | Self::TooSlow { .. } => {
+                true
+            }
+            Self::Http(HttpError::Status { status, .. }) => *status >= 500,
             _ => false,
         }
     }
 
     /// Whether the server has refused the request, so that it does nothing.
     pub(super) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Unauthorized { .. } | Self::Redirect { .. })
-            || matches!(self, Self::Status { status, .. } if *status < 500)
+        match self {
+            Self::Http(HttpError::Unauthorized { .. } | HttpError::Redirect { .. }) => true,
+            Self::Http(HttpError::Status { status, .. }) => *status < 500,
+            _ => false,
+        }
     }
 }
 
@@ -306,29 +283,12 @@ async fn post(request: RequestBuilder, target: &Target, body: &Json) -> Result<(
 
 /// Sends a request, and returns the answer if its status is a success.
 async fn sent(request: RequestBuilder, target: &Target) -> Result<reqwest::Response, RequestError> {
-    let response = request
-        .send()
-        .await
-        .map_err(|error| RequestError::Unreachable { host: target.host(), reason: reason(error) })?;
-    let (host, status) = (target.host(), response.status().as_u16());
-    match response.status() {
-        success if success.is_success() => Ok(response),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            Err(RequestError::Unauthorized { host, status, said: words::of_response(response, &[]).await })
-        }
-        redirect if redirect.is_redirection() => {
-            let location = response.headers().get(LOCATION).and_then(|it| it.to_str().ok());
-            let to = location
-                .map_or_else(|| "another address".to_owned(), |it| redirect::describe(response.url(), it));
-            Err(RequestError::Redirect { host, status, to })
-        }
-        _ => Err(RequestError::Status { host, status, said: words::of_response(response, &[]).await }),
+    let host = target.host().into();
+    let response = client::sent(request, &host, None).await?;
+    match response.status().is_success() {
+        true => Ok(response),
+        false => Err(client::status_error(response, &host, None).await.into()),
     }
-}
-
-/// Returns the server's words, for the end of a sentence.
-fn after(said: &Option<String>) -> String {
-    said.as_ref().map(|said| format!(": {said}")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -413,7 +373,7 @@ mod tests {
 
     #[test]
     fn only_what_may_pass_is_sent_again() {
-        let status = |status| RequestError::Status { host: "x".to_owned(), status, said: None };
+        let status = |status| RequestError::from(HttpError::Status { host: "x".into(), status, said: None });
         for (error, again) in
             [(status(400), false), (status(429), false), (status(500), true), (status(503), true)]
         {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use url::{Host, Url};
+use url::Url;
 
 use super::{
     RapError, RapTools,
@@ -19,7 +19,7 @@ use crate::{
     Consent,
     adapter::{
         source::policy::{Bearer, Policy},
-        web::public_address::{is_localhost, is_public},
+        web::public_address::{is_public, is_this_machine},
     },
 };
 
@@ -213,12 +213,7 @@ fn is_base(url: &str) -> bool {
 /// Returns whether others on the network can read what is sent to a callback URL, and with it the secret of a call.
 pub(super) fn is_exposed(callback: &str) -> bool {
     let Ok(url) = Url::parse(callback) else { return false };
-    let is_here = match url.host() {
-        Some(Host::Domain(name)) => is_localhost(name),
-        Some(Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => ip.to_canonical().is_loopback(),
-        None => true,
-    };
+    let is_here = url.host().is_none_or(|host| is_this_machine(&host));
     url.scheme() == "http" && !is_here
 }
 
