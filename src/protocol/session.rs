@@ -86,13 +86,9 @@ const QUEUE_WAIT: Duration = Duration::from_secs(1);
 /// use std::time::Instant;
 ///
 /// use toolbridge::{
-
 ///     Config, Tool, Value,
-
 ///     session::{Output, Session},
-
 ///     transport::{Participant, TransportEvent},
-
 /// };
 ///
 /// # struct Link;

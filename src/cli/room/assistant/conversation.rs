@@ -1,0 +1,704 @@
+//! Runs the commands of the controlling program: one result per call, and events.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use serde_json::Value as Json;
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    command::{self, Call, Command, CommandError, Id},
+    input::{Line, MAX_LINE, Text},
+    messages,
+};
+use crate::cli::{
+    room::{client, record_option::RecordOption},
+    terminal::{
+        failure::{hint, tool_failed},
+        text,
+    },
+};
+use toolbridge::{
+    Assistant, CallId, CloseReason, Event, Events, Identity, Turn, adapter::acp, transport::Peer,
+};
+
+/// The maximum number of open calls, as in a session. While it is reached, no input line is read.
+pub(super) const OPEN_CALLS: usize = 1024;
+
+/// The code of a call that keeps running after a barge-in.
+const DETACHED: &str = "detached";
+
+/// The maximum number of remembered turns. Older turns accept no calls and cannot be interrupted.
+const TURNS: usize = 64;
+
+/// Why a conversation ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The input ended and every call has its result.
+    InputFinished,
+    /// The room connection ended.
+    Disconnected,
+    /// Standard output was closed.
+    OutputClosed,
+    /// A signal interrupted the command.
+    Interrupted,
+}
+
+/// The reader of standard output is gone.
+struct OutputClosed;
+
+/// A line that a call produces.
+struct CallLine {
+    line: String,
+    /// The call's id, if this line is its result.
+    ended: Option<Id>,
+}
+
+/// The maximum number of call lines that wait behind events.
+const CALL_LINES: usize = 64;
+
+/// One controlling program and one assistant.
+pub(super) struct Conversation<'a> {
+    assistant: Assistant,
+    /// The option that the session is recorded with.
+    record: Option<&'a RecordOption>,
+    /// Whether `recording_stopped` was reported.
+    recording_stop_reported: bool,
+    events: Events,
+    out: mpsc::Sender<String>,
+    /// Calls without a result, with the token that cancels each.
+    open: BTreeMap<Id, CancellationToken>,
+    running: JoinSet<()>,
+    /// The queue of call lines, which keeps events that happened earlier in front of them.
+    tell: mpsc::Sender<CallLine>,
+    lines: mpsc::Receiver<CallLine>,
+    /// The controlling program's ids for the calls in the room, until the calls have settled.
+    names: HashMap<CallId, Id>,
+    /// The controlling program's turns, oldest first, including interrupted ones.
+    turns: VecDeque<(Id, Turn)>,
+    /// The participants reported as joined.
+    present: BTreeSet<Peer>,
+    /// The clients that offer tools.
+    ready: BTreeSet<Identity>,
+    /// Whether `not_allowed` was reported. It is reported once.
+    not_allowed_reported: bool,
+    /// Events to report after the first line.
+    announcements: Vec<Json>,
+}
+
+impl<'a> Conversation<'a> {
+    pub(super) fn new(assistant: Assistant, out: mpsc::Sender<String>) -> Self {
+        let events = assistant.events();
+        for line in assistant.tool_notes().iter().filter_map(client::line) {
+            hint(&line);
+        }
+        let (tell, lines) = mpsc::channel(CALL_LINES);
+        Self {
+            assistant,
+            record: None,
+            recording_stop_reported: false,
+            events,
+            out,
+            open: BTreeMap::new(),
+            running: JoinSet::new(),
+            tell,
+            lines,
+            names: HashMap::new(),
+            turns: VecDeque::new(),
+            present: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            not_allowed_reported: false,
+            announcements: Vec::new(),
+        }
+    }
+
+    /// Sets the option that the session is recorded with. A recording that stops is also reported on stderr.
+    pub(super) fn recorded(mut self, record: &'a RecordOption) -> Self {
+        self.record = Some(record);
+        self
+    }
+
+    /// Reports this event after the first line.
+    pub(super) fn announce(mut self, event: Json) -> Self {
+        self.announcements.push(event);
+        self
+    }
+
+    /// Runs until the input has ended and every call has its result, or until something else ends the conversation.
+    pub(super) async fn run(&mut self, room: &str, input: mpsc::Receiver<Line>) -> End {
+        self.talk(room, input).await.unwrap_or(End::OutputClosed)
+    }
+
+    /// Cancels the open calls and waits until their results are written.
+    pub(super) async fn cancel_all(&mut self) {
+        for stop in self.open.values() {
+            stop.cancel();
+        }
+        // If the reader is gone, the lines are discarded, here and below.
+        let _ = self.rest().await;
+    }
+
+    /// Writes the remaining results and the last line.
+    pub(super) async fn finish(mut self, reason: &CloseReason) {
+        let _ = self.rest().await;
+        // The recording may have failed after the last event.
+        let failed = self.assistant.recording().and_then(|stats| stats.failed);
+        if let Some(line) = failed.and_then(|reason| self.recording_stopped(&reason)) {
+            let _ = self.say(&line).await;
+        }
+        let _ = self.say(&messages::closed(reason)).await;
+    }
+
+    async fn talk(&mut self, room: &str, mut input: mpsc::Receiver<Line>) -> Result<End, OutputClosed> {
+        self.say(&messages::hello(self.assistant.identity(), room)).await?;
+        for event in std::mem::take(&mut self.announcements) {
+            self.say(&event).await?;
+        }
+        self.report_current_state().await?;
+        let mut listening = true;
+        while listening || !self.open.is_empty() {
+            let room_for_more = self.open.len() < OPEN_CALLS;
+            tokio::select! {
+                biased;
+                () = self.out.closed() => return Err(OutputClosed),
+                event = self.events.recv() => match event {
+                    Some(event) => self.tell(event).await?,
+                    None => return Ok(End::Disconnected),
+                },
+                Some(line) = self.lines.recv() => self.pass(line).await?,
+                Some(_) = self.running.join_next() => {}
+                line = input.recv(), if listening && room_for_more => match line {
+                    Some(line) => listening = self.obey(line).await?,
+                    None => listening = false,
+                },
+            }
+        }
+        Ok(End::InputFinished)
+    }
+
+    /// Runs the command of a line. Returns whether to read more lines.
+    async fn obey(&mut self, line: Line) -> Result<bool, OutputClosed> {
+        let command = match &line.text {
+            Text::Plain(text) if text.trim().is_empty() => return Ok(true),
+            Text::Plain(text) => command::parse(text),
+            Text::TooLong { start, end } => {
+                let wrong =
+                    CommandError::new("too_long", format!("the line is longer than {MAX_LINE} bytes"));
+                command::unreadable(start, end, wrong)
+            }
+            Text::NotUtf8(line) => {
+                command::unreadable(line, &[], CommandError::new("not_utf8", "the line is not UTF-8"))
+            }
+        };
+        match command {
+            Ok(Command::Call(id, _)) if self.open.contains_key(&id) => {
+                let message = format!("the call {} is still open; choose another `id`", id.to_json());
+                self.say(&messages::wrong(line.number, &CommandError::new("id_in_use", message))).await?;
+            }
+            Ok(Command::Call(id, Ok(call))) => self.call(id, *call),
+            Ok(Command::Call(id, Err(message))) => self.say(&messages::refused(&id, &message)).await?,
+            Ok(Command::Cancel(id)) => {
+                // A call that has ended has its result, or the result is queued.
+                if let Some(stop) = self.open.get(&id) {
+                    stop.cancel();
+                }
+            }
+            Ok(Command::BargeIn(turn)) => {
+                // An unknown or forgotten turn has no open calls.
+                if let Some((_, turn)) = self.turns.iter().find(|(name, _)| *name == turn) {
+                    turn.barge_in();
+                }
+            }
+            Ok(Command::Tools(id)) => {
+                let offers = self.assistant.tools();
+                self.say(&messages::tools(id.as_ref(), &offers, self.assistant.identity())).await?;
+            }
+            Ok(Command::ForgetPermissions) => {
+                self.say(&messages::permissions_forgotten(acp::forget_permissions())).await?;
+            }
+            Ok(Command::Close) => return Ok(false),
+            Err(wrong) => self.say(&messages::wrong(line.number, &wrong)).await?,
+        }
+        Ok(true)
+    }
+
+    fn call(&mut self, id: Id, call: Call) {
+        let mut asked = match call.turn {
+            Some(turn) => self.turn(turn).call(&call.tool, call.arguments),
+            None => self.assistant.call(&call.tool, call.arguments),
+        };
+        if let Some(owner) = call.to {
+            asked = asked.to(owner);
+        }
+        if let Some(limit) = call.timeout {
+            asked = asked.timeout(limit);
+        }
+        if let Some(wait) = call.owner_wait {
+            asked = asked.owner_wait(wait);
+        }
+        for (key, value) in call.meta {
+            asked = asked.meta(&key, value);
+        }
+        let call = asked.start();
+        if self.names.len() >= 2 * OPEN_CALLS {
+            // Forget detached calls that never reported an end.
+            self.names.retain(|_, name| self.open.contains_key(name));
+        }
+        if let Some(call) = call.id() {
+            self.names.insert(call.clone(), id.clone());
+        }
+        let stop = CancellationToken::new();
+        self.open.insert(id.clone(), stop.clone());
+        self.running.spawn(follow(id, call, stop, self.tell.clone()));
+    }
+
+    /// Returns the turn with this id; the first call of a turn creates it.
+    fn turn(&mut self, name: Id) -> Turn {
+        if let Some((_, turn)) = self.turns.iter().find(|(known, _)| *known == name) {
+            return turn.clone();
+        }
+        if self.turns.len() == TURNS {
+            self.turns.pop_front();
+        }
+        let turn = self.assistant.turn();
+        self.turns.push_back((name, turn.clone()));
+        turn
+    }
+
+    /// Writes a line of a call. After its result, the id can be used again.
+    async fn pass(&mut self, line: CallLine) -> Result<(), OutputClosed> {
+        if let Some(id) = line.ended {
+            self.open.remove(&id);
+        }
+        self.out.send(line.line).await.map_err(|_| OutputClosed)
+    }
+
+    /// Waits for all results.
+    async fn rest(&mut self) -> Result<(), OutputClosed> {
+        while !self.open.is_empty() {
+            // This struct holds a sender, so the channel never closes.
+            let Some(line) = self.lines.recv().await else { break };
+            self.pass(line).await?;
+        }
+        Ok(())
+    }
+
+    /// Reports the participants and tools that are present at the start.
+    async fn report_current_state(&mut self) -> Result<(), OutputClosed> {
+        for who in self.assistant.participants() {
+            self.tell(Event::Joined(who)).await?;
+        }
+        let owners: BTreeSet<_> = self.assistant.tools().into_iter().map(|offer| offer.owner).collect();
+        for owner in owners {
+            self.tell(Event::ToolsChanged { owner }).await?;
+        }
+        Ok(())
+    }
+
+    async fn tell(&mut self, event: Event) -> Result<(), OutputClosed> {
+        if matches!(event, Event::LateResult { .. } | Event::Missed(_)) {
+            for late in self.assistant.late_results() {
+                let line = messages::late(self.names.remove(&late.id).as_ref(), &late);
+                self.say(&line).await?;
+            }
+        }
+        let ready = self.ready(&event);
+        if let Some(line) = self.line(event) {
+            self.say(&line).await?;
+        }
+        match ready {
+            Some(line) => self.say(&line).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the `ready` event that follows the `tools_changed` of a client that offered no tools before.
+    fn ready(&mut self, event: &Event) -> Option<Json> {
+        let Event::ToolsChanged { owner } = event else { return None };
+        let offers = self.assistant.tools();
+        if owner == self.assistant.identity() || !offers.iter().any(|offer| offer.owner == *owner) {
+            self.ready.remove(owner);
+            return None;
+        }
+        self.ready.insert(owner.clone()).then(|| messages::ready(owner, &offers))
+    }
+
+    fn line(&mut self, event: Event) -> Option<Json> {
+        Some(match event {
+            Event::Joined(who) => self.present.insert(who.peer().clone()).then(|| messages::joined(&who))?,
+            Event::Left(who) => self.present.remove(&who).then(|| messages::left(&who))?,
+            Event::ToolsChanged { owner } => messages::tools_changed(&owner, &self.assistant.tools()),
+            Event::Requested { call, owner, .. } => {
+                messages::step("requested", self.names.get(&call), &call, Some(&owner))
+            }
+            Event::Delivered { call, owner } => {
+                messages::step("delivered", self.names.get(&call), &call, Some(&owner))
+            }
+            // The call keeps running; `late_result` will report it under its id.
+            Event::Settled { call, outcome: Err(code), .. }
+                if code.as_str() == DETACHED && self.names.contains_key(&call) =>
+            {
+                return None;
+            }
+            // A call of the controlling program gets a `result` instead.
+            Event::Settled { call, .. } if self.names.remove(&call).is_some() => return None,
+            Event::Settled { call, tool, owner, outcome, took, .. } => {
+                messages::settled(&call, &tool, owner.as_ref(), &outcome, took)
+            }
+            Event::Violation { by, what, times } => messages::violation(by.as_ref(), what.as_str(), times),
+            Event::PeerError { by, code, message, recoverable } => {
+                messages::peer_error(&by, code, &message, recoverable)
+            }
+            Event::ToolFailed { call, tool, reason } => {
+                tool_failed(&tool, &reason);
+                messages::tool_failed(&call, tool.as_str(), reason.as_str())
+            }
+            Event::RecordingStopped { reason } => self.recording_stopped(&reason)?,
+            Event::ToolRenamed { .. }
+            | Event::ToolLeftOut { .. }
+            | Event::DescriptionCut { .. }
+            | Event::PatternUnchecked { .. }
+            | Event::SourceNote { .. } => {
+                if let Some(line) = client::line(&event) {
+                    hint(&line);
+                }
+                return None;
+            }
+            Event::Frame { from, frame } => messages::frame(&from, frame.to_json().ok()?),
+            Event::ConnectionState(state) => messages::link(state),
+            Event::NotAllowed if std::mem::replace(&mut self.not_allowed_reported, true) => return None,
+            Event::NotAllowed => messages::not_allowed(),
+            Event::Missed(events) => {
+                // The missed events may include the ends of these calls.
+                self.names.retain(|_, id| self.open.contains_key(id));
+                messages::missed(events)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Reports a recording that stopped, once: on stderr, and as the line that is returned.
+    fn recording_stopped(&mut self, reason: &str) -> Option<Json> {
+        if let Some(record) = self.record {
+            record.stopped(reason);
+        }
+        let is_new = !std::mem::replace(&mut self.recording_stop_reported, true);
+        is_new.then(|| messages::recording_stopped(reason))
+    }
+
+    async fn say(&self, line: &Json) -> Result<(), OutputClosed> {
+        self.out.send(text::json(line)).await.map_err(|_| OutputClosed)
+    }
+}
+
+/// Sends the progress of a call and then its result.
+async fn follow(id: Id, mut call: toolbridge::Call, stop: CancellationToken, tell: mpsc::Sender<CallLine>) {
+    let mut stopped = false;
+    loop {
+        let step = tokio::select! {
+            biased;
+            step = call.progress() => step,
+            () = stop.cancelled(), if !stopped => {
+                stopped = true;
+                call.cancel();
+                continue;
+            }
+        };
+        let Some(step) = step else { break };
+        // The receiver is gone when the conversation is over.
+        let _ = tell.send(CallLine { line: text::json(&messages::progress(&id, &step)), ended: None }).await;
+    }
+    let line = text::json(&messages::result(&id, &call.await));
+    let _ = tell.send(CallLine { line, ended: Some(id) }).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use toolbridge::{BargeIn, Client, ToolContext, ToolError, ToolOptions, Value, memory::MemoryRoom};
+
+    /// A controlling program and its assistant in an in-memory room.
+    struct Driver {
+        input: mpsc::Sender<Line>,
+        out: mpsc::Receiver<String>,
+        number: u64,
+        talk: tokio::task::JoinHandle<(Conversation<'static>, End)>,
+    }
+
+    impl Driver {
+        async fn new(room: &MemoryRoom, waiting: usize) -> Self {
+            async fn ours() -> Result<&'static str, ToolError> {
+                Ok("ours")
+            }
+            let builder = Assistant::builder().client("phone").tool("ours", "Runs here", ours);
+            let assistant = builder.join_over(room.assistant("brain")).await.unwrap();
+            let (out, lines) = mpsc::channel(waiting);
+            let (input, commands) = mpsc::channel(1);
+            let mut conversation = Conversation::new(assistant, out);
+            #[expect(clippy::disallowed_methods, reason = "a test may")]
+            let talk = tokio::spawn(async move {
+                let end = conversation.run("home", commands).await;
+                (conversation, end)
+            });
+            Self { input, out: lines, number: 0, talk }
+        }
+
+        async fn write(&mut self, line: &Json) {
+            self.text(Text::Plain(line.to_string())).await;
+        }
+
+        async fn text(&mut self, text: Text) {
+            self.number += 1;
+            self.input.send(Line { number: self.number, text }).await.unwrap();
+        }
+
+        /// Returns the next line that has these values.
+        async fn until(&mut self, wanted: Json) -> Json {
+            while let Some(line) = self.out.recv().await {
+                let line: Json = serde_json::from_str(&line).unwrap();
+                let wanted = wanted.as_object().unwrap();
+                if wanted.iter().all(|(key, value)| line[key] == *value) {
+                    return line;
+                }
+            }
+            panic!("no {wanted}");
+        }
+    }
+
+    async fn sleep(cx: ToolContext) -> Result<(), ToolError> {
+        cx.cancelled().await;
+        Err(ToolError::cancelled())
+    }
+
+    async fn odd() -> Result<Value, ToolError> {
+        Ok(Value::from_json(r#"{"$map":[[1,{"$bin":"AAEC"}]]}"#)?)
+    }
+
+    async fn phone(room: &MemoryRoom) -> Client {
+        let client = Client::builder().assistant("brain").tool("sleep", "", sleep).tool("odd", "", odd);
+        client.join_over(room.client("phone")).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_call_has_one_result_and_non_json_values_survive() {
+        let room = MemoryRoom::new();
+        let _phone = phone(&room).await;
+        let mut driver = Driver::new(&room, 64).await;
+        let hello = driver.until(json!({"type": "hello"})).await;
+        assert_eq!((&hello["version"], &hello["room"]), (&json!(1), &json!("home")), "{hello}");
+        driver.write(&json!({"type": "call", "id": "a", "tool": "odd"})).await;
+        driver.write(&json!({"type": "call", "id": 2, "tool": "ours"})).await;
+        driver.write(&json!({"type": "call", "id": 3, "tool": "no_such", "to": "phone"})).await;
+        driver.write(&json!({"type": "call", "id": 4, "tool": "odd", "timeoutMs": 0})).await;
+        driver.write(&json!({"type": "call", "id": 5, "tool": "odd", "arguments": [1]})).await;
+        drop(driver.input);
+        let mut results = BTreeMap::new();
+        while let Some(line) = driver.out.recv().await {
+            let line: Json = serde_json::from_str(&line).unwrap();
+            if line["type"] == "result" {
+                assert!(results.insert(line["id"].to_string(), line).is_none(), "two results");
+            }
+            if results.len() == 5 {
+                break;
+            }
+        }
+        let (conversation, end) = driver.talk.await.unwrap();
+        assert!(matches!(end, End::InputFinished) && conversation.open.is_empty(), "{end:?}");
+        assert_eq!(results["\"a\""]["result"].to_string(), r#"{"$map":[[1,{"$bin":"AAEC"}]]}"#);
+        assert_eq!(results["2"]["result"], json!({"value": "ours"}));
+        for (id, code) in [("3", "unknown_tool"), ("4", "bad_command"), ("5", "bad_command")] {
+            let error = &results[id]["error"];
+            assert!(error["code"] == code && error["mayHaveRun"] == false, "{error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_offers_tools_is_ready_once_until_it_leaves() {
+        let room = MemoryRoom::new();
+        let mut driver = Driver::new(&room, 64).await;
+        for _ in 0..2 {
+            let phone = phone(&room).await;
+            let ready = driver.until(json!({"event": "ready"})).await;
+            assert_eq!(ready["owner"], "phone", "{ready}");
+            assert!(ready["tools"].as_array().unwrap().contains(&json!("sleep")), "{ready}");
+            phone.close().await;
+            driver.until(json!({"event": "tools_changed", "owner": "phone", "tools": []})).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn invalid_command_has_an_error_code_of_its_own() {
+        let room = MemoryRoom::new();
+        let _phone = phone(&room).await;
+        let mut driver = Driver::new(&room, 64).await;
+        driver.write(&json!({"type": "call", "id": 1, "tool": "odd", "args": {}})).await;
+        let result = driver.until(json!({"type": "result", "id": 1})).await;
+        assert_eq!(result["error"]["code"], "bad_command", "{result}");
+        let message = result["error"]["message"].as_str().unwrap();
+        assert!(message.contains("\"args\"") && message.contains("`arguments`"), "{message}");
+        let Ok(Command::Cancel(id)) = command::parse(r#"{"type":"cancel","id":2}"#) else { panic!("no id") };
+        let result = messages::result(&id, &Err(toolbridge::CallError::TooManyOpen { open: 64 }));
+        let error = &result["error"];
+        assert!(error["code"] == "too_many_open" && error["mayHaveRun"] == false, "{result}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cancelled_call_frees_its_id() {
+        let room = MemoryRoom::new();
+        let _phone = phone(&room).await;
+        let mut driver = Driver::new(&room, 64).await;
+        for _ in 0..2 {
+            driver.write(&json!({"type": "call", "id": 1, "tool": "sleep"})).await;
+            driver.until(json!({"type": "progress", "id": 1})).await;
+            driver.write(&json!({"type": "call", "id": 1, "tool": "sleep"})).await;
+            driver.until(json!({"type": "error", "code": "id_in_use"})).await;
+            driver.write(&json!({"type": "cancel", "id": 1})).await;
+            let result = driver.until(json!({"type": "result"})).await;
+            assert!(result["id"] == 1 && result["error"]["code"] == "cancelled", "{result}");
+        }
+        driver.write(&json!({"type": "cancel", "id": 1})).await; // it has ended: no effect
+        let start = br#"{"type":"call","id":70,"arguments":{"a":"xx"#.to_vec();
+        driver.text(Text::TooLong { start: start.clone(), end: Vec::new() }).await;
+        let result = driver.until(json!({"type": "result", "id": 70})).await;
+        assert_eq!(result["error"]["code"], "bad_command", "{result}");
+        driver.text(Text::NotUtf8([&start[..], b"\xff"].concat())).await;
+        let result = driver.until(json!({"type": "result", "id": 70})).await;
+        assert_eq!(result["error"]["message"], "the line is not UTF-8", "{result}");
+        driver.text(Text::TooLong { start: b"{".to_vec(), end: Vec::new() }).await;
+        driver.text(Text::NotUtf8(b"\xff".to_vec())).await;
+        let last = driver.number;
+        let error = driver.until(json!({"type": "error"})).await;
+        assert_eq!((&error["line"], &error["code"]), (&json!(last - 1), &json!("too_long")), "{error}");
+        driver.until(json!({"type": "error", "line": last, "code": "not_utf8"})).await;
+        driver.write(&json!({"type": "close"})).await;
+        assert!(matches!(driver.talk.await.unwrap().1, End::InputFinished));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn barge_in_ends_a_turn_and_detached_calls_report_later() {
+        async fn export(cx: ToolContext) -> Result<u32, ToolError> {
+            tokio::time::sleep(cx.time_left() / 2).await;
+            Ok(12)
+        }
+        let room = MemoryRoom::new();
+        let reports = ToolOptions::default().barge_in(BargeIn::Report);
+        let client = Client::builder().assistant("brain").tool("sleep", "", sleep);
+        let client = client.tool("export", "", reports.on(export));
+        let _phone = client.join_over(room.client("phone")).await.unwrap();
+        let mut driver = Driver::new(&room, 64).await;
+        for (id, tool, turn) in
+            [(1, "sleep", json!("t")), (2, "export", json!("t")), (3, "sleep", json!(null))]
+        {
+            driver.write(&json!({"type": "call", "id": id, "tool": tool, "turn": turn})).await;
+            driver.until(json!({"type": "progress", "id": id})).await;
+        }
+        driver.write(&json!({"type": "barge_in", "turn": "unknown"})).await;
+        driver.write(&json!({"type": "barge_in", "turn": "t"})).await;
+        let mut codes = BTreeMap::new();
+        for _ in 0..2 {
+            let result = driver.until(json!({"type": "result"})).await;
+            codes.insert(result["id"].to_string(), result["error"]["code"].as_str().unwrap().to_owned());
+        }
+        assert_eq!((codes["1"].as_str(), codes["2"].as_str()), ("cancelled", "detached"));
+        driver.write(&json!({"type": "call", "id": 4, "tool": "sleep", "turn": "t"})).await;
+        let refused = driver.until(json!({"type": "result"})).await;
+        assert!(refused["id"] == 4 && refused["error"]["code"] == "turn_over", "{refused}");
+        let late = driver.until(json!({"event": "late_result"})).await;
+        assert_eq!((&late["id"], &late["result"]), (&json!(2), &json!({"value": 12})), "{late}");
+        driver.write(&json!({"type": "cancel", "id": 3})).await; // the barge-in did not affect a call outside the turn
+        driver.until(json!({"type": "result", "id": 3})).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn input_is_not_read_while_too_many_calls_are_open() {
+        let room = MemoryRoom::new();
+        let mut driver = Driver::new(&room, 4096).await;
+        for id in 0..OPEN_CALLS + 1 {
+            // No participant offers the tool, so each call waits for an owner.
+            let line =
+                json!({"type": "call", "id": id, "tool": "t", "timeoutMs": 60_000, "ownerWaitMs": 60_000});
+            driver.write(&line).await;
+        }
+        // The last call waits in the channel, which holds one line, so the next line does not fit.
+        let next = Line { number: 0, text: Text::Plain(String::new()) };
+        let full = tokio::time::timeout(Duration::from_secs(50), driver.input.send(next)).await;
+        assert!(full.is_err(), "it was read");
+        for _ in 0..OPEN_CALLS {
+            driver.until(json!({"type": "result", "ok": false})).await;
+        }
+        // The last call is read then and has a result like the others.
+        let last = driver.until(json!({"type": "result", "id": OPEN_CALLS})).await;
+        assert_eq!(last["error"]["code"], "unknown_tool");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closed_output_ends_the_conversation() {
+        let room = MemoryRoom::new();
+        let mut driver = Driver::new(&room, 1).await;
+        driver.write(&json!({"type": "call", "id": 0, "tool": "ours"})).await;
+        driver.until(json!({"type": "result", "id": 0})).await;
+        drop(driver.out);
+        let line = json!({"type": "tools"}).to_string();
+        let _ = driver.input.send(Line { number: 9, text: Text::Plain(line) }).await;
+        assert!(matches!(driver.talk.await.unwrap().1, End::OutputClosed));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn present_participants_and_tools_are_reported_once() {
+        let room = MemoryRoom::new();
+        let phone = phone(&room).await;
+        let mut driver = Driver::new(&room, 64).await;
+        driver.write(&json!({"type": "call", "id": 1, "tool": "odd"})).await;
+        let mut joined = 0;
+        while let Some(line) = driver.out.recv().await {
+            let line: Json = serde_json::from_str(&line).unwrap();
+            joined += usize::from(line["event"] == "joined" && line["identity"] == "phone");
+            if line["event"] == "tools_changed" && line["owner"] == "phone" {
+                assert_eq!(line["tools"], json!(["sleep", "odd"]));
+            }
+            if line["type"] == "result" {
+                break;
+            }
+        }
+        assert_eq!(joined, 1);
+        driver.write(&json!({"type": "tools", "id": "x"})).await;
+        let tools = driver.until(json!({"type": "tools", "id": "x"})).await;
+        let all: Vec<_> = tools["tools"].as_array().unwrap().iter().map(|it| &it["execution"]).collect();
+        assert_eq!(all, ["server", "client", "client"], "{tools}");
+        phone.close().await;
+        driver.until(json!({"event": "tools_changed", "owner": "phone", "tools": []})).await;
+        driver.until(json!({"event": "left", "identity": "phone"})).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn interrupt_cancels_open_calls_and_reports_their_results() {
+        let room = MemoryRoom::new();
+        let _phone = phone(&room).await;
+        let assistant =
+            Assistant::builder().client("phone").join_over(room.assistant("brain")).await.unwrap();
+        let (out, mut lines) = mpsc::channel(64);
+        let (input, commands) = mpsc::channel(1);
+        let mut conversation = Conversation::new(assistant.clone(), out);
+        let line = json!({"type": "call", "id": 1, "tool": "sleep"}).to_string();
+        input.send(Line { number: 1, text: Text::Plain(line) }).await.unwrap();
+        let started = async { while !lines.recv().await.unwrap().contains("in_progress") {} };
+        tokio::select! {
+            _ = conversation.run("home", commands) => panic!("it ended by itself"),
+            () = started => {}
+        }
+        conversation.cancel_all().await;
+        let reason = assistant.close().await;
+        conversation.finish(&reason).await;
+        let mut rest = Vec::new();
+        while let Some(line) = lines.recv().await {
+            rest.push(line);
+        }
+        let (last, before) = rest.split_last().unwrap();
+        assert!(before.iter().any(|line| line.contains(r#""code":"cancelled""#)), "{rest:?}");
+        assert!(last.contains(r#""event":"closed","orderly":true"#), "{rest:?}");
+    }
+}

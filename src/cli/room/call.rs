@@ -1,0 +1,413 @@
+//! `toolbridge call`: joins as an assistant, calls one tool and leaves.
+
+use std::{
+    cell::Cell,
+    io::{self, IsTerminal as _, Read as _, Write as _},
+    time::Duration,
+};
+
+use clap::Args;
+use serde_json::{Value as Json, json};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::cli::{
+    room::{connect::RoomArguments, connection_state, record_option::RecordOption},
+    terminal::{
+        clock,
+        failure::{Failure, hint},
+        file,
+        interrupt::{interrupted, unless_interrupted},
+        render::{self, View},
+        screen, text,
+    },
+};
+use toolbridge::{
+    Assistant, CallError, Event, Events, Identity, Role, ToolError, ToolResult, Value, transport::Participant,
+};
+
+/// The time before a message says what the command is waiting for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the call itself waits when no client offers the tool. Within this time it can tell a client bound to another
+/// assistant from a client whose registration has not arrived yet.
+const REASON: Duration = Duration::from_secs(3);
+
+/// Once one client offers the tool, how long to wait for the registrations of the other clients.
+const OTHERS_WAIT: Duration = Duration::from_secs(1);
+
+/// The maximum length of a progress line, in characters.
+const LONGEST_PROGRESS: usize = 200;
+
+/// The maximum size of the arguments, in bytes: the largest frame of 16 MiB as base64.
+const LONGEST_JSON: u64 = 24 * 1024 * 1024;
+
+/// How long closing waits for open calls; only cancelled calls can be open then.
+const DRAIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Arguments {
+    /// Tool to call
+    tool: String,
+
+    /// Arguments as a JSON object, or - to read them from standard input
+    #[arg(default_value = "{}", value_name = "JSON")]
+    arguments: String,
+
+    #[command(flatten)]
+    room_arguments: RoomArguments,
+
+    /// Client that runs the tool; needed if several clients offer it
+    #[arg(long, value_name = "IDENTITY")]
+    to: Option<String>,
+
+    /// How long to wait for a client that offers the tool, or for the client named by --to
+    #[arg(long, default_value = "10s", value_parser = clock::span, value_name = "TIME")]
+    wait: Duration,
+
+    /// Time limit of the call, from 1ms to 10m, counted from when the request can be sent; 30s unless the tool sets
+    /// another
+    #[arg(long, value_parser = clock::limit, value_name = "TIME")]
+    timeout: Option<Duration>,
+
+    /// Print one JSON object with the outcome: the result, or code, message and mayHaveRun; and the times
+    #[arg(long)]
+    json: bool,
+
+    /// How to show the result [default: screen on a terminal, otherwise json]
+    #[arg(long, value_enum, conflicts_with = "json")]
+    view: Option<View>,
+
+    #[command(flatten)]
+    record: RecordOption,
+}
+
+pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let json = parameters(&arguments.arguments)?;
+    if !json.is_map() {
+        return Err(Failure::usage("the arguments must be a JSON object, such as '{\"city\": \"Rome\"}'"));
+    }
+    let target = arguments.room_arguments.target("call", Role::Assistant)?;
+    let mut builder = Assistant::builder().connect_options(target.options.clone()).drain(DRAIN);
+    if let Some(owner) = &arguments.to {
+        builder = builder.client(owner.as_str());
+    }
+    arguments.record.check()?;
+    if let Some((path, options)) = arguments.record.target() {
+        builder = builder.record(path).record_options(options);
+    }
+    let mut times = Times::default();
+    let began = Instant::now();
+    let joining = async { builder.join(&target.url, &target.token).await.map_err(file::not_joined) };
+    let joined = unless_interrupted(joining).await;
+    times.join = began.elapsed();
+    let assistant = match joined {
+        Ok(assistant) => assistant,
+        Err(Failure::Failed(message)) => {
+            return if arguments.json {
+                print(&failure("not_joined", &message, false, &times))?;
+                Err(Failure::Reported(Failure::NOTHING_RAN))
+            } else {
+                Err(Failure::NothingRan(message))
+            };
+        }
+        Err(other) => return Err(other),
+    };
+    let call_state = ToolCall { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
+    let began = Instant::now();
+    let result = tokio::select! {
+        biased;
+        () = interrupted() => None,
+        result = call_state.ask(&json) => Some(result),
+    };
+    times.wait = call_state.called.get().map_or_else(|| began.elapsed(), |called| called - began);
+    times.took = call_state.called.get().map(|called| called.elapsed());
+    // An interrupted call has been dropped, which cancels it. Closing the assistant delivers the cancellation.
+    assistant.close().await;
+    let recorded = arguments.record.outcome(assistant.recording());
+    let Some(result) = result else {
+        if arguments.json {
+            print(&failure("cancelled", "the call was interrupted", times.took.is_some(), &times))?;
+        }
+        return Err(Failure::Interrupted);
+    };
+    if arguments.json {
+        return show_json(result, &times).and(recorded);
+    }
+    show(result, arguments.view.unwrap_or_else(View::of_stdout)).and(recorded)
+}
+
+/// The duration of each phase.
+#[derive(Debug, Default)]
+struct Times {
+    /// Joining the room.
+    join: Duration,
+    /// Waiting for a client after the join.
+    wait: Duration,
+    /// From the request to the outcome; `None` if no request was made.
+    took: Option<Duration>,
+}
+
+/// Parses the arguments from the command line, or from standard input, which can carry larger ones.
+fn parameters(given: &str) -> Result<Value, Failure> {
+    let mut text = String::new();
+    if given == "-" {
+        io::stdin().lock().take(LONGEST_JSON).read_to_string(&mut text)?;
+    }
+    Value::from_json(if given == "-" { &text } else { given })
+        .map_err(|error| Failure::usage(format!("the arguments cannot be read as JSON: {error}")))
+}
+
+/// One call and the state around it.
+struct ToolCall<'a> {
+    assistant: &'a Assistant,
+    arguments: &'a Arguments,
+    /// When the last request was made.
+    called: Cell<Option<Instant>>,
+}
+
+impl ToolCall<'_> {
+    async fn ask(&self, json: &Value) -> Result<Value, CallError> {
+        let until = Instant::now() + self.arguments.wait;
+        let call = async {
+            let mut events = self.assistant.events();
+            self.someone(until).await;
+            loop {
+                self.called.set(Some(Instant::now()));
+                let result = self.once(json, until).await;
+                // The client is bound to another assistant, and the tool did not run. The client unbinds soon if
+                // that assistant has left, as an earlier `call` from this terminal has.
+                let is_bound = matches!(result, Err(CallError::NotBound { .. }));
+                if !is_bound || !offers_change(&mut events, until).await {
+                    return result;
+                }
+            }
+        };
+        tokio::select! {
+            result = call => result,
+            // These two futures never complete.
+            () = self.hint() => Err(CallError::Cancelled),
+            () = connection_state::print_changes(self.assistant, Some(&self.arguments.record)) => Err(CallError::Cancelled),
+        }
+    }
+
+    /// Waits for a client that can run the tool.
+    async fn someone(&self, until: Instant) {
+        match &self.arguments.to {
+            Some(owner) => {
+                let left = until.saturating_duration_since(Instant::now());
+                // If the client is not ready by then, the call reports why.
+                let _ = self.assistant.ready(owner.as_str()).within(left).await;
+            }
+            // The call waits for the rest of the time and finds out why no client offers the tool.
+            None => {
+                let end = until.checked_sub(REASON).unwrap_or_else(Instant::now);
+                offers(self.assistant, &self.arguments.tool, end).await;
+            }
+        }
+    }
+
+    async fn once(&self, json: &Value, until: Instant) -> Result<Value, CallError> {
+        let call = self.assistant.call(&self.arguments.tool, json);
+        let call = match &self.arguments.to {
+            Some(owner) => call.to(owner.as_str()).owner_wait(Duration::ZERO),
+            None => call.owner_wait(until.saturating_duration_since(Instant::now()).min(REASON)),
+        };
+        let call = match self.arguments.timeout {
+            Some(limit) => call.timeout(limit),
+            None => call,
+        };
+        let mut call = call.start();
+        let is_watched = io::stderr().is_terminal();
+        while let Some(step) = call.progress().await {
+            if is_watched && let Some(message) = &step.message {
+                screen::print_foreign(&text::line(&format!("… {message}"), LONGEST_PROGRESS));
+            }
+        }
+        call.await
+    }
+
+    /// Prints what the command is waiting for, if the wait is long.
+    async fn hint(&self) {
+        sleep(PATIENCE).await;
+        if self.called.get().is_none() {
+            let who = self.arguments.to.as_deref().unwrap_or("a client that offers it");
+            hint(&format!("waiting for {who} (LiveKit may announce participants up to 3 s late) …"));
+        }
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Waits until the tools of any participant change. Returns false if none do in time.
+async fn offers_change(events: &mut Events, until: Instant) -> bool {
+    loop {
+        match timeout_at(until, events.recv()).await {
+            Ok(Some(Event::ToolsChanged { .. })) => return true,
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => return false,
+        }
+    }
+}
+
+/// Waits until a client offers the tool, and then briefly for other clients that may offer it as well, so that the
+/// fastest client is not preferred.
+async fn offers(assistant: &Assistant, tool: &str, mut until: Instant) {
+    let mut events = assistant.events();
+    let mut found = false;
+    loop {
+        let offers = assistant.tools();
+        if !found && offers.iter().any(|offer| offer.tool.name().as_str() == tool) {
+            found = true;
+            until = until.min(Instant::now() + OTHERS_WAIT);
+        }
+        let silent = |who: &Participant| {
+            who.token_role() == Some(Role::Client)
+                && !offers.iter().any(|offer| offer.owner == *who.identity())
+        };
+        if found && !assistant.participants().iter().any(silent) {
+            return;
+        }
+        match timeout_at(until, events.recv()).await {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => return,
+        }
+    }
+}
+
+/// Returns a value as JSON without what is for the model alone: this command has no model.
+fn for_people(value: &Value) -> Json {
+    let result = ToolResult::of(value);
+    let public = result.for_clients();
+    if public == result { value.to_json() } else { public.to_value().to_json() }
+}
+
+fn print(json: &Json) -> io::Result<()> {
+    writeln!(io::stdout(), "{}", text::json(json))
+}
+
+fn show_json(result: Result<Value, CallError>, times: &Times) -> Result<(), Failure> {
+    match result {
+        Ok(body) => {
+            let mut line = json!({"outcome": "done", "result": for_people(&body)});
+            times.add_to(&mut line);
+            print(&line)?;
+            Ok(())
+        }
+        Err(error) => {
+            let (code, ran) = (error.code(), error.may_have_run());
+            let message = ToolError::from(error).for_clients().message().to_owned();
+            print(&failure(code.as_str(), &message, ran, times))?;
+            Err(Failure::Reported(if ran { Failure::FAILED } else { Failure::NOTHING_RAN }))
+        }
+    }
+}
+
+fn failure(code: &str, message: &str, may_have_run: bool, times: &Times) -> Json {
+    let mut line = json!({"outcome": "failed", "code": code, "message": message, "mayHaveRun": may_have_run});
+    times.add_to(&mut line);
+    line
+}
+
+impl Times {
+    fn add_to(&self, line: &mut Json) {
+        line["joinMs"] = clock::ms(self.join).into();
+        line["waitMs"] = clock::ms(self.wait).into();
+        line["tookMs"] = self.took.map_or(Json::Null, |took| clock::ms(took).into());
+    }
+}
+
+fn show(result: Result<Value, CallError>, view: View) -> Result<(), Failure> {
+    match result {
+        Ok(value) => Ok(show_value(&value, view)?),
+        Err(CallError::Ambiguous { tool, owners }) => {
+            let owners: Vec<_> = owners.iter().map(Identity::as_str).collect();
+            let owners = owners.join(", ");
+            Err(Failure::NothingRan(format!(
+                "ambiguous: several clients offer {tool}: {owners}; choose one with --to (the tool did not run)"
+            )))
+        }
+        Err(error) => {
+            let ran = error.may_have_run();
+            let error = ToolError::from(error).for_clients();
+            if let Some(partial) = error.partial().filter(|_| view == View::Screen) {
+                show_value(partial, view)?;
+            }
+            let text = format!("{}: {}", error.code(), error.message());
+            Err(if ran {
+                Failure::Failed(text)
+            } else {
+                Failure::NothingRan(format!("{text} (the tool did not run)"))
+            })
+        }
+    }
+}
+
+fn show_value(value: &Value, view: View) -> io::Result<()> {
+    match view {
+        View::Json => print(&for_people(value)),
+        View::Screen => write!(io::stdout(), "{}", render::screen(value, render::has_colors())),
+        View::Voice => {
+            let speech = render::speech(value);
+            if speech.needs_model {
+                hint("a model speaks about this result in its own words");
+            }
+            match speech.text {
+                Some(text) => writeln!(io::stdout(), "{text}"),
+                None => {
+                    hint("this result has no text to speak");
+                    Ok(())
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use toolbridge::{Client, ToolContext, memory::MemoryRoom};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    async fn nap(context: ToolContext) -> Result<(), ToolError> {
+        sleep(context.time_left() - Duration::from_millis(100)).await;
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wait_for_a_client_does_not_count_toward_the_timeout() {
+        for to in [&["--to", "phone"][..], &[]] {
+            let line = [&["call", "nap", "--timeout", "2s", "--wait", "9s"], to].concat();
+            let arguments = Line::parse_from(line).arguments;
+            let room = MemoryRoom::new();
+            let assistant =
+                Assistant::builder().client("phone").join_over(room.assistant("a")).await.unwrap();
+            let call_state =
+                ToolCall { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
+            let late = async {
+                sleep(Duration::from_secs(5)).await;
+                Client::builder().tool("nap", "", nap).join_over(room.client("phone")).await.unwrap()
+            };
+            let arguments = Value::empty();
+            let (result, _phone) = tokio::join!(call_state.ask(&arguments), late);
+            result.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn absent_client_ends_the_call_before_the_tool_runs() {
+        let arguments = Line::parse_from(["call", "t", "--to", "phone", "--wait", "3s"]).arguments;
+        let room = MemoryRoom::new();
+        let assistant = Assistant::builder().client("phone").join_over(room.assistant("a")).await.unwrap();
+        let call_state = ToolCall { assistant: &assistant, arguments: &arguments, called: Cell::new(None) };
+        let began = Instant::now();
+        let error = call_state.ask(&Value::empty()).await.unwrap_err();
+        assert!(!error.may_have_run(), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{error} after {:?}", began.elapsed());
+    }
+}

@@ -1,0 +1,90 @@
+//! Reads the options `--record FILE` and `--force` of each subcommand that joins a room.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use clap::Args;
+
+use crate::cli::terminal::{
+    failure::{Failure, hint},
+    file,
+};
+use toolbridge::recording::{RecorderOptions, RecorderStats};
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RecordOption {
+    /// Record what this participant sends and receives, as an MCAP file (see `toolbridge info`)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
+    /// Overwrite an existing --record file
+    #[arg(long, requires = "record")]
+    force: bool,
+
+    /// Whether it was said that the recording stopped.
+    #[arg(skip)]
+    is_stop_said: AtomicBool,
+}
+
+impl RecordOption {
+    /// Returns the file, if one was given.
+    pub(in crate::cli) fn path(&self) -> Option<&Path> {
+        self.record.as_deref()
+    }
+
+    /// Returns whether an existing file is overwritten.
+    pub(in crate::cli) fn force(&self) -> bool {
+        self.force
+    }
+
+    /// Refuses a file that exists, unless `--force` was given. Call it before joining a room.
+    pub(in crate::cli) fn check(&self) -> Result<(), Failure> {
+        match &self.record {
+            Some(path) if !self.force => file::is_free(path),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses to overwrite the recording that the subcommand reads.
+    pub(in crate::cli) fn check_differs_from(&self, input: &Path) -> Result<(), Failure> {
+        let Some(path) = &self.record else { return Ok(()) };
+        if file::is_same(path, input) {
+            return Err(Failure::Usage(format!(
+                "`{}` is the recording being replayed; choose another name for --record",
+                path.display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns the arguments of the builder's `record` and `record_options`, if a file was given.
+    pub(in crate::cli) fn target(&self) -> Option<(&Path, RecorderOptions)> {
+        Some((self.path()?, RecorderOptions::default().force(self.force)))
+    }
+
+    /// Says once, on stderr, that the recording stopped early.
+    pub(in crate::cli) fn stopped(&self, reason: &str) {
+        if let Some(path) = &self.record
+            && !self.is_stop_said.swap(true, Ordering::Relaxed)
+        {
+            hint(&format!(
+                "toolbridge: the recording `{}` stopped early: {reason}{}",
+                path.display(),
+                file::left_of(path)
+            ));
+        }
+    }
+
+    /// Fails if the recording stopped early, and says so unless it was said. Call it after leaving the room.
+    pub(in crate::cli) fn outcome(&self, stats: Option<RecorderStats>) -> Result<(), Failure> {
+        match stats.and_then(|stats| stats.failed) {
+            Some(reason) => {
+                self.stopped(&reason);
+                Err(Failure::Reported(Failure::FAILED))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Checks that the role in a token matches the subcommand.
+
+use crate::cli::terminal::failure::{Failure, hint};
+use toolbridge::{
+    Role,
+    livekit::{Bearer, TokenClaims},
+};
+
+/// Rejects a token of another role, and warns about the limits of a token without a role.
+pub(in crate::cli) fn check_role(claims: &TokenClaims, verb: &str, wanted: Role) -> Result<(), Failure> {
+    if let Some(bearer) = claims.conflict(wanted) {
+        let why = match bearer {
+            Bearer::Agent => ", and an agent can only be an assistant",
+            _ => "",
+        };
+        return Err(Failure::Usage(format!(
+            "the token is {bearer}{why}, but `{verb}` needs the role {wanted}; create one with `toolbridge token --role {wanted}`"
+        )));
+    }
+    if let Some(lacking) = claims.without_role(wanted) {
+        hint(&lacking);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use toolbridge::livekit::AccessKey;
+
+    fn of(token: &str) -> Option<TokenClaims> {
+        TokenClaims::from_unverified(token)
+    }
+
+    fn fits(token: toolbridge::livekit::Token, wanted: Role) -> Result<(), String> {
+        match check_role(&of(&token.sign().unwrap()).unwrap(), "verb", wanted) {
+            Ok(()) => Ok(()),
+            Err(Failure::Usage(text)) => Err(text),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn token_of_another_role_is_a_usage_error() {
+        let key = AccessKey::new("key", "a secret of some length that is long enough");
+        let roles = [Role::Client, Role::Assistant, Role::Observer];
+        for wanted in roles {
+            for role in roles {
+                let token = match role {
+                    Role::Client => key.client("r", "i"),
+                    Role::Assistant => key.assistant("r", "i"),
+                    Role::Observer => key.observer("r", "i"),
+                };
+                let fit = fits(token, wanted);
+                assert_eq!(fit.is_ok(), role == wanted, "{fit:?}");
+                if let Err(text) = fit {
+                    assert!(
+                        text.contains(role.as_str()) && text.contains("toolbridge token --role"),
+                        "{text}"
+                    );
+                }
+            }
+            // No role, or a role that the participant could have set itself.
+            assert!(fits(key.participant("r", "i"), wanted).is_ok());
+            let own = key.participant("r", "i").attribute("a", "b").can_update_own_metadata();
+            assert!(fits(own, wanted).is_ok());
+            assert_eq!(fits(key.participant("r", "i").agent(), wanted).is_ok(), wanted == Role::Assistant);
+            // The role of an agent's token is the wanted one, and still it is refused.
+            if wanted != Role::Assistant {
+                let token =
+                    if wanted == Role::Client { key.client("r", "i") } else { key.observer("r", "i") };
+                let text = fits(token.agent(), wanted).unwrap_err();
+                assert!(text.contains("kind agent") && text.contains("only be an assistant"), "{text}");
+                assert!(!text.contains("of role"), "{text}");
+            }
+        }
+        assert!(of("no token").is_none());
+        assert!(of(&key.observer("r", "i").sign().unwrap()).unwrap().observes());
+        let hidden = of(&key.observer("r", "i").hidden().sign().unwrap()).unwrap();
+        assert!(hidden.is_hidden() && !hidden.observes(), "a hidden participant gets no copies");
+    }
+}
