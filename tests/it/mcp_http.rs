@@ -72,7 +72,17 @@ impl Server {
         after: Duration,
         call: impl Fn(&Request, usize) -> String + Send + Sync + 'static,
     ) -> Self {
-        let page = Arc::new(page);
+        Self::answering(page, after, |_| None, call).await
+    }
+
+    /// Starts a server that answers other messages than calls by a function, too, if that has an answer.
+    async fn answering(
+        page: Json,
+        after: Duration,
+        other: impl Fn(&Request) -> Option<String> + Send + Sync + 'static,
+        call: impl Fn(&Request, usize) -> String + Send + Sync + 'static,
+    ) -> Self {
+        let (page, other) = (Arc::new(page), Arc::new(other));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp?key=hunter2", listener.local_addr().unwrap());
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -83,7 +93,7 @@ impl Server {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (requests, call) = (Arc::clone(&requests), Arc::clone(&call));
-                let page = Arc::clone(&page);
+                let (page, other) = (Arc::clone(&page), Arc::clone(&other));
                 connections.spawn(async move {
                     let mut stream = BufReader::new(stream);
                     let Some(request) = read(&mut stream).await else { return };
@@ -92,7 +102,9 @@ impl Server {
                         requests.push(request.clone());
                         requests.iter().filter(|it| it.rpc() == "tools/call").count()
                     };
+                    let own = other(&request);
                     let answer = match (request.method.as_str(), request.rpc()) {
+                        _ if own.is_some() => own.unwrap_or_default(),
                         ("post", "tools/call") => call(&request, calls),
                         ("post", "initialize") => request.answer(&json!({
                             "protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
@@ -440,4 +452,142 @@ async fn refusal_over_http_keeps_the_words_of_the_server_without_the_address() {
         let error = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap_err();
         assert!(error.message().ends_with(says), "{error}");
     }
+}
+
+/// Returns the text of the answer to the call with this id.
+fn answer_to(id: &Json) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": "done"}]}}).to_string()
+}
+
+#[tokio::test]
+async fn stream_is_resumed_after_its_last_event_until_the_call_is_answered() {
+    let id = Arc::new(Mutex::new(Json::Null));
+    let asked = Arc::clone(&id);
+    let resumed = move |request: &Request| {
+        let after = |event: &str| request.head.contains(&format!("last-event-id: {event}\r\n"));
+        match &*request.method {
+            "get" if after("7") => Some(ok("text/event-stream", "id: 8\n\n")),
+            "get" if after("8") => {
+                Some(ok("text/event-stream", &format!("id: 9\ndata: {}\n\n", answer_to(&id.lock().unwrap()))))
+            }
+            _ => None,
+        }
+    };
+    let page = json!({"tools": [{"name": "t"}]});
+    let server = Server::answering(page, Duration::ZERO, resumed, move |request, _| {
+        asked.lock().unwrap().clone_from(&request.body["id"]);
+        ok("text/event-stream", "id: 7\nretry: 1\ndata:\n\n")
+    })
+    .await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    assert_eq!(ToolResult::of(&call(&tools).await.unwrap()).for_model(100).text, "done");
+    let seen = server.seen.lock().unwrap();
+    let gets: Vec<_> = seen.iter().filter(|it| it.head.contains("last-event-id")).collect();
+    assert_eq!(gets.len(), 2);
+    assert!(gets.iter().all(|it| it.head.contains("mcp-session-id: s1\r\n")), "{gets:?}");
+    assert!(gets.iter().all(|it| it.head.contains("mcp-protocol-version: 2025-11-25\r\n")), "{gets:?}");
+}
+
+#[tokio::test]
+async fn change_that_belongs_to_no_request_is_taken_from_a_stream_of_its_own() {
+    let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+    let stream = move |request: &Request| {
+        (request.method == "get").then(|| ok("text/event-stream", &format!("data: {changed}\n\n")))
+    };
+    let page = json!({"tools": [{"name": "t"}]});
+    let server = Server::answering(page, Duration::ZERO, stream, |_, _| String::new()).await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    while server.count("tools/list") < 2 {
+        tools.changed().await;
+    }
+}
+
+/// Stops a call once it has started, over a stream that does not answer it. Returns the server, and what it got of that.
+async fn stopped(is_modern: bool) -> (Server, Option<Json>) {
+    let (cancelled, mut was_cancelled) = tokio::sync::mpsc::unbounded_channel();
+    let (called, mut was_called) = tokio::sync::mpsc::unbounded_channel();
+    let other = move |request: &Request| match request.rpc() {
+        "server/discover" if is_modern => Some(request.answer(&json!({"supportedVersions": ["2026-07-28"]}))),
+        "subscriptions/listen" => Some(ok("text/event-stream", "id: 1\nretry: 60000\n\n")),
+        "notifications/cancelled" => {
+            cancelled.send(request.body["params"].clone()).unwrap();
+            Some(status("202 Accepted", ""))
+        }
+        _ => None,
+    };
+    let page = json!({"tools": [{"name": "t"}]});
+    let server = Server::answering(page, Duration::ZERO, other, move |request, calls| match calls {
+        1 => {
+            called.send(()).unwrap();
+            ok("text/event-stream", "id: 1\nretry: 60000\n\n")
+        }
+        _ => request.answer(&json!({"content": []})),
+    })
+    .await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    let token = toolbridge::CancellationToken::new();
+    let context = ToolContext::new("caller", Duration::from_secs(60)).with_cancellation(token.clone());
+    let tool = "t".parse().unwrap();
+    let stop = async {
+        was_called.recv().await.unwrap();
+        token.cancel();
+    };
+    let (outcome, ()) = tokio::join!(tools.execute(&tool, Value::empty(), context), stop);
+    assert_eq!(outcome.unwrap_err().code(), ErrorCode::CANCELLED);
+    let params = if is_modern { None } else { was_cancelled.recv().await };
+    assert!(call(&tools).await.is_ok());
+    (server, params.or_else(|| was_cancelled.try_recv().ok()))
+}
+
+#[tokio::test]
+async fn stop_tells_a_server_with_a_session_and_ends_the_connection_of_others() {
+    let (server, params) = stopped(false).await;
+    let params = params.unwrap();
+    let id =
+        server.seen.lock().unwrap().iter().find(|it| it.rpc() == "tools/call").unwrap().body["id"].clone();
+    assert_eq!(params, json!({"requestId": id, "reason": "the caller no longer needs the call"}));
+    let (_server, params) = stopped(true).await;
+    assert_eq!(params, None);
+}
+
+#[tokio::test]
+async fn request_of_the_newest_version_says_in_its_head_and_its_metadata_what_it_is() {
+    let discovered = |request: &Request| match request.rpc() {
+        "server/discover" => Some(request.answer(&json!({"supportedVersions": ["2026-07-28"]}))),
+        _ => None,
+    };
+    let schema = |header: &str| json!({"type": "object", "properties": {"city": {"type": "string", "x-mcp-header": header}}});
+    let page = json!({"tools": [
+        {"name": "t", "inputSchema": schema("City")}, {"name": "wrong", "inputSchema": schema("a b")},
+    ]});
+    let server = Server::answering(page, Duration::ZERO, discovered, |request, _| {
+        request.answer(&json!({"content": []}))
+    })
+    .await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    assert_eq!(tools.list().len(), 1);
+    assert!(
+        tools.notes()[0].starts_with("wrong is not offered: `x-mcp-header` of `city`"),
+        "{:?}",
+        tools.notes()
+    );
+    let context = ToolContext::new("caller", Duration::from_secs(60));
+    let arguments = Value::encode(&json!({"city": "Köln"})).unwrap();
+    tools.execute(&"t".parse().unwrap(), arguments, context).await.unwrap();
+    tools.close().await;
+    let seen = server.seen.lock().unwrap();
+    assert!(seen.iter().all(|it| it.method == "post" && !it.head.contains("mcp-session-id")), "{seen:?}");
+    assert!(seen.iter().all(|it| it.rpc() != "initialize" && it.rpc() != "notifications/initialized"));
+    for request in seen.iter() {
+        let method = request.rpc().to_lowercase();
+        for header in [format!("mcp-method: {method}"), "mcp-protocol-version: 2026-07-28".to_owned()] {
+            assert!(request.head.contains(&format!("{header}\r\n")), "{header}: {request:?}");
+        }
+        let meta = &request.body["params"]["_meta"];
+        assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28", "{request:?}");
+        assert_eq!(meta["io.modelcontextprotocol/clientInfo"]["name"], "toolbridge", "{request:?}");
+    }
+    let call = seen.iter().find(|it| it.rpc() == "tools/call").unwrap();
+    assert!(call.head.contains("mcp-name: t\r\n"), "{call:?}");
+    assert!(call.head.contains("mcp-param-city: =?base64?s8o2bg4=?=\r\n"), "{call:?}");
 }

@@ -21,7 +21,7 @@ use url::{Host, Url};
 
 use crate::{
     adapter::web::{
-        client::guarded,
+        outgoing::guarded,
         public_address::{is_public, is_this_machine},
     },
     net::tls_error::cause,

@@ -1,150 +1,17 @@
-//! HTTP clients for one server each. A request goes to the server that was named, and nowhere else: redirects are refused,
-//! names are resolved under guard, and the token stays out of every text.
+//! The HTTP client of one server.
 
-#[cfg(all(feature = "mcp", unix))]
-use std::fmt;
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use reqwest::{
-    Client, RequestBuilder, Response, StatusCode,
-    dns::Resolve,
-    header::{HeaderValue, LOCATION},
-    redirect::Policy,
+    Client, Method, RequestBuilder, Response,
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue},
 };
-#[cfg(all(feature = "mcp", unix))]
-use reqwest::{
-    Method,
-    header::{AUTHORIZATION, CONTENT_TYPE},
-};
+use url::Url;
 
-use super::public_address::tls;
-use crate::{
-    adapter::words,
-    net::{redirect, tls_error::cause},
-};
-
-/// How long a connection may take to be made.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-
-/// Why a request failed. It names the host alone: a path and a query may hold secrets.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::adapter) enum HttpError {
-    /// No connection was made, so the server has not got the request.
-    #[error("{host} cannot be reached: {reason}")]
-    Unreachable { host: Arc<str>, reason: String },
-    #[error("{host} ended the connection before it answered")]
-    Broken { host: Arc<str>, reason: String },
-    #[error("{host} requires authorization (HTTP {status}{}); set a bearer token with `bearer_env`", after(.said))]
-    Unauthorized { host: Arc<str>, status: u16, said: Option<String> },
-    #[error("{host} redirects to {to}, and redirects are not followed; use that address if you trust it")]
-    Redirect { host: Arc<str>, to: String },
-    #[error("{host} answered with HTTP {status}{}", after(.said))]
-    Status { host: Arc<str>, status: u16, said: Option<String> },
-    #[error("{host} answered with more than {limit} bytes")]
-    TooLarge { host: Arc<str>, limit: usize },
-}
-
-/// Returns a client that follows no redirect. What it resolves names with is asked for each connection.
-///
-/// # Errors
-/// The client cannot be set up, for this reason.
-pub(in crate::adapter) fn guarded(
-    resolver: impl Resolve + 'static,
-    uses_proxy: bool,
-) -> Result<Client, String> {
-    let builder = Client::builder()
-        .redirect(Policy::none())
-        .connect_timeout(CONNECT_LIMIT)
-        .referer(false)
-        .tls_backend_preconfigured(tls().map_err(|error| error.to_string())?)
-        .dns_resolver(Arc::new(resolver));
-    let builder = if uses_proxy { builder } else { builder.no_proxy() };
-    builder.build().map_err(|error| cause(&error.without_url()))
-}
-
-/// Returns the value of an `Authorization` header, which `Debug` does not show; `None` if the token has characters that a
-/// header cannot have.
-pub(in crate::adapter) fn bearer(token: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
-    value.set_sensitive(true);
-    Some(value)
-}
-
-/// What is wrong with a token.
-pub(in crate::adapter) const BAD_TOKEN: &str = "the bearer token has characters that a header cannot have";
-
-/// Sends a request. `host` is the server in errors. The status of the answer may be any but that of a redirect, or of a
-/// demand for a token.
-///
-/// # Errors
-/// Any [`HttpError`] but `Status` and `TooLarge`.
-pub(in crate::adapter) async fn sent(
-    request: RequestBuilder,
-    host: &Arc<str>,
-    token: Option<&str>,
-) -> Result<Response, HttpError> {
-    let host = || Arc::clone(host);
-    let response = request.send().await.map_err(|error| {
-        let is_connecting = error.is_connect();
-        let (host, reason) = (host(), cause(&error.without_url()));
-        match is_connecting {
-            true => HttpError::Unreachable { host, reason },
-            false => HttpError::Broken { host, reason },
-        }
-    })?;
-    let status = response.status();
-    match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            let said = said(response, token).await;
-            Err(HttpError::Unauthorized { host: host(), status: status.as_u16(), said })
-        }
-        _ if status.is_redirection() => Err(HttpError::Redirect { host: host(), to: target(&response) }),
-        _ => Ok(response),
-    }
-}
-
-/// Returns the error for an answer with another status than a success.
-pub(in crate::adapter) async fn status_error(
-    response: Response,
-    host: &Arc<str>,
-    token: Option<&str>,
-) -> HttpError {
-    let status = response.status().as_u16();
-    HttpError::Status { host: Arc::clone(host), status, said: said(response, token).await }
-}
-
-/// Returns the body of an answer.
-///
-/// # Errors
-/// [`HttpError::TooLarge`], [`HttpError::Broken`].
-pub(in crate::adapter) async fn body(
-    mut response: Response,
-    host: &Arc<str>,
-    limit: usize,
-) -> Result<Vec<u8>, HttpError> {
-    let mut body = Vec::new();
-    loop {
-        match response.chunk().await {
-            Ok(Some(chunk)) if body.len() + chunk.len() > limit => {
-                return Err(HttpError::TooLarge { host: Arc::clone(host), limit });
-            }
-            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-            Ok(None) => return Ok(body),
-            Err(error) => {
-                let (host, reason) = (Arc::clone(host), cause(&error.without_url()));
-                return Err(HttpError::Broken { host, reason });
-            }
-        }
-    }
-}
-
-/// Returns what the body of a refusal says, without the token.
-async fn said(response: Response, token: Option<&str>) -> Option<String> {
-    words::of_response(response, &token.into_iter().collect::<Vec<_>>()).await
-}
+use super::outgoing::{BAD_TOKEN, HttpError, bearer, body, said, sent, status_error};
+use crate::adapter::words;
 
 /// The client of a server at one URL.
-#[cfg(all(feature = "mcp", unix))]
 #[derive(Clone)]
 pub(in crate::adapter) struct HttpClient {
     client: Client,
@@ -153,7 +20,6 @@ pub(in crate::adapter) struct HttpClient {
     bearer: Option<HeaderValue>,
 }
 
-#[cfg(all(feature = "mcp", unix))]
 impl HttpClient {
     /// Creates the client. `host` is the server in errors.
     ///
@@ -202,7 +68,7 @@ impl HttpClient {
 
     /// Returns what the body of a refusal says that was read already, without the token and the address.
     pub(in crate::adapter) fn said_in(&self, body: &[u8]) -> Option<String> {
-        let url = url::Url::parse(&self.url).ok();
+        let url = Url::parse(&self.url).ok();
         let parts = url.as_ref().map(|url| [Some(url.path()), url.query()]).into_iter().flatten().flatten();
         words::of_body(body, &parts.chain(self.token()).collect::<Vec<_>>())
     }
@@ -223,7 +89,6 @@ impl HttpClient {
 }
 
 /// Without the token, and without the path of the URL.
-#[cfg(all(feature = "mcp", unix))]
 impl fmt::Debug for HttpClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpClient").field("host", &self.host).finish_non_exhaustive()
@@ -231,30 +96,23 @@ impl fmt::Debug for HttpClient {
 }
 
 /// Returns the media type of an answer, in lower case and without its parameters.
-#[cfg(all(feature = "mcp", unix))]
 pub(in crate::adapter) fn media_type(response: &Response) -> Option<String> {
     let header = response.headers().get(CONTENT_TYPE)?.to_str().ok()?;
     Some(header.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
 }
 
-/// Describes where a redirect leads to.
-fn target(response: &Response) -> String {
-    let location = response.headers().get(LOCATION).and_then(|it| it.to_str().ok());
-    location.map_or_else(|| "another address".to_owned(), |it| redirect::describe(response.url(), it))
-}
-
-/// Returns the server's words, for the end of a sentence.
-fn after(said: &Option<String>) -> String {
-    said.as_ref().map(|said| format!(": {said}")).unwrap_or_default()
-}
-
-#[cfg(all(test, feature = "mcp", unix))]
+#[cfg(test)]
 mod tests {
-    use reqwest::dns::{Name, Resolving};
+    use std::time::Duration;
+
+    use reqwest::dns::{Name, Resolve, Resolving};
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::adapter::web::public_address::{PROXY, passes_with_proxy};
+    use crate::adapter::web::{
+        outgoing::guarded,
+        public_address::{PROXY, passes_with_proxy},
+    };
 
     /// Resolves nothing: the URLs here have addresses.
     struct NoNames;

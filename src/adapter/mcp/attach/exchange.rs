@@ -24,7 +24,8 @@ use crate::adapter::{
     },
     mcp::source::{address::Address, http::is_http_sse},
     web::{
-        client::{HttpClient, HttpError, media_type},
+        client::{HttpClient, media_type},
+        outgoing::HttpError,
         sse::Events,
     },
 };
@@ -61,7 +62,7 @@ pub(super) struct Server {
 
 /// What a response has, as texts.
 enum Texts {
-    Events(Events),
+    Events(Box<Events>),
     One(String),
 }
 
@@ -270,7 +271,7 @@ impl Server {
 }
 
 fn events(response: Response) -> Texts {
-    Texts::Events(Events::new(response, MCP.max_line))
+    Texts::Events(Box::new(Events::new(response, MCP.max_line)))
 }
 
 /// Returns the next text. A stream that ends or breaks has no other.

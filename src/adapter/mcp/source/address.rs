@@ -6,7 +6,8 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
 use crate::adapter::web::{
-    client::{HttpClient, guarded},
+    client::HttpClient,
+    outgoing::guarded,
     public_address::{is_public, is_this_machine},
 };
 

@@ -36,7 +36,8 @@ use crate::adapter::{
         rules::MCP,
     },
     web::{
-        client::{HttpClient, HttpError, media_type},
+        client::{HttpClient, media_type},
+        outgoing::HttpError,
         sse::{EventError, Events},
     },
     words,
@@ -48,7 +49,7 @@ const MAX_POSTS: usize = 64;
 /// The most notifications and answers that are being sent at once.
 const MAX_NOTES: usize = 8;
 
-/// How long a notification or an answer may take to be accepted, and the end of a session.
+/// How long a notification or an answer may take to be accepted.
 const NOTE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long the end of a session may take.
@@ -94,6 +95,8 @@ enum Failed {
     OldTransport(Arc<str>),
     #[error("{0} answered the request with HTTP {1} and without a message")]
     NoMessage(Arc<str>, u16),
+    #[error("{0} did not accept a message within {limit} s", limit = NOTE_LIMIT.as_secs())]
+    NotAccepted(Arc<str>),
     #[error("the answer is not a JSON-RPC message")]
     NotAMessage,
     #[error("its answer is {0}, and neither {JSON} nor {EVENTS}")]
@@ -441,8 +444,7 @@ impl Http {
                 _ => Err(self.client.status_error(response).await.into()),
             }
         };
-        let (host, reason) = (self.client.host(), String::new());
-        timeout(NOTE_LIMIT, sent).await.unwrap_or(Err(HttpError::Broken { host, reason }.into()))
+        timeout(NOTE_LIMIT, sent).await.unwrap_or_else(|_| Err(Failed::NotAccepted(self.client.host())))
     }
 
     async fn post(&self, line: Line) -> Result<Response, Failed> {

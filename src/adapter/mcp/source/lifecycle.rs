@@ -229,3 +229,163 @@ fn gone(peer: &Peer) -> String {
     let failure = peer.failure().map(|reason| reason.to_string());
     failure.unwrap_or_else(|| "it closed the connection before it answered".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::adapter::jsonrpc::{
+        inbox::Inbox,
+        peer::{Line, Outgoing, Writer},
+        rules::MCP,
+    };
+
+    /// The server's side of a connection.
+    struct Server {
+        peer: Arc<Peer>,
+        writer: Writer,
+        inbox: Inbox,
+    }
+
+    impl Server {
+        /// Returns the next message, which has this method.
+        async fn next(&mut self, method: &str) -> (Line, Json) {
+            let Some(Outgoing::Line(line)) = self.writer.next().await else { panic!("nothing was sent") };
+            let message: Json = serde_json::from_str(&line.text).unwrap();
+            assert_eq!(message["method"], method);
+            (line, message)
+        }
+
+        /// Answers the next message with these members. Returns its line.
+        async fn answer(&mut self, method: &str, members: &Json) -> Line {
+            let (line, message) = self.next(method).await;
+            let mut answer = json!({"jsonrpc": "2.0", "id": message["id"]});
+            answer.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+            self.read(&answer);
+            line
+        }
+
+        fn read(&self, message: &Json) {
+            self.inbox.read(&self.peer.open, message.to_string().as_bytes(), None);
+        }
+    }
+
+    /// Opens a connection to a server. Returns what was agreed on, and what the server has seen.
+    async fn opened<T>(serve: impl AsyncFnOnce(&mut Server) -> T) -> (Result<(String, bool), String>, T) {
+        let (peer, writer) = Peer::new(8, &MCP);
+        let inbox = Inbox::new("server".into(), Arc::default());
+        let mut server = Server { peer: Arc::clone(&peer), writer, inbox };
+        let agreed = OnceLock::new();
+        let (opened, seen) = tokio::join!(open(&peer, &agreed), serve(&mut server));
+        let protocol = agreed.into_inner();
+        let opened =
+            opened.map(|()| protocol.map(|it| (it.version.into_owned(), it.is_sessionless)).unwrap());
+        (opened, seen)
+    }
+
+    fn versions(versions: &[&str]) -> Json {
+        json!({"result": {"supportedVersions": versions}})
+    }
+
+    fn error(code: i64, data: &Json) -> Json {
+        json!({"error": {"code": code, "message": "no", "data": data}})
+    }
+
+    fn initialize(version: &str) -> Json {
+        let server = json!({"name": "s", "version": "1"});
+        json!({"result": {"protocolVersion": version, "capabilities": {}, "serverInfo": server}})
+    }
+
+    #[tokio::test]
+    async fn preferred_version_of_those_that_a_server_names_is_spoken() {
+        for (named, expected) in [
+            (&["2025-06-18", MODERN, "2030-01-01"][..], Ok(MODERN)),
+            (&["2025-06-18"], Ok("2025-06-18")),
+            (
+                &["2030-01-01"],
+                Err("it speaks no version of the protocol that toolbridge speaks, but 2030-01-01"),
+            ),
+            (&[], Err("it names no version of the protocol that it speaks")),
+        ] {
+            let (opened, line) = opened(async |server| server.answer(DISCOVER, &versions(named)).await).await;
+            let expected = expected.map(|version| (version.to_owned(), true)).map_err(str::to_owned);
+            assert_eq!(opened, expected);
+            assert!(line.headers.contains(&("mcp-protocol-version".to_owned(), MODERN.to_owned())));
+            assert!(line.text.contains(
+                r#""io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}}"#
+            ));
+        }
+    }
+
+    #[tokio::test]
+    async fn server_that_does_not_speak_the_version_of_the_question_is_asked_with_another() {
+        let unsupported = |named: &[&str]| error(UNSUPPORTED_VERSION, &json!({"supported": named}));
+        let (agreed, ()) = opened(async |server| {
+            server.answer(DISCOVER, &unsupported(&["2025-06-18"])).await;
+            let line = server.answer(DISCOVER, &versions(&["2025-06-18"])).await;
+            assert!(line.text.contains(r#""io.modelcontextprotocol/protocolVersion":"2025-06-18""#));
+        })
+        .await;
+        assert_eq!(agreed, Ok(("2025-06-18".to_owned(), true)));
+        // The same version is not asked for twice.
+        let (refused, _) =
+            opened(async |server| server.answer(DISCOVER, &unsupported(&[MODERN])).await).await;
+        assert!(refused.unwrap_err().ends_with(MODERN));
+    }
+
+    #[tokio::test]
+    async fn server_that_knows_the_question_and_refuses_it_is_no_older_one() {
+        let refusal = error(-32_021, &Json::Null);
+        let (refused, _) = opened(async |server| server.answer(DISCOVER, &refusal).await).await;
+        assert_eq!(refused, Err("it refuses the connection: no (-32021)".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn older_server_is_asked_to_initialize() {
+        for answer in
+            [error(-32_601, &Json::Null), json!({"result": {}}), json!({"result": {"supportedVersions": 7}})]
+        {
+            let (agreed, ()) = opened(async |server| {
+                server.answer(DISCOVER, &answer).await;
+                let line = server.answer(INITIALIZE, &initialize("2025-03-26")).await;
+                assert!(
+                    line.text.contains(r#""protocolVersion":"2025-11-25","capabilities":{"elicitation""#)
+                );
+                server.next(INITIALIZED).await;
+            })
+            .await;
+            assert_eq!(agreed, Ok(("2025-03-26".to_owned(), false)), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn error_without_an_id_is_the_answer_to_each_request_of_the_start() {
+        let error = json!({"jsonrpc": "2.0", "error": {"code": -32700, "message": "no"}});
+        let (refused, ()) = opened(async |server| {
+            server.next(DISCOVER).await;
+            server.read(&error);
+            server.next(INITIALIZE).await;
+            server.read(&error);
+        })
+        .await;
+        assert_eq!(refused, Err("it refuses `initialize`: no (MCP error -32700)".to_owned()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answer_to_a_discovery_that_was_given_up_is_ignored() {
+        let (agreed, ()) = opened(async |server| {
+            let (_, discovery) = server.next(DISCOVER).await; // it answers when its stream ends
+            let (_, asked) = server.next(INITIALIZE).await;
+            server.read(
+                &json!({"jsonrpc": "2.0", "id": discovery["id"], "error": {"code": -32601, "message": "no"}}),
+            );
+            let mut answer = initialize(LEGACY);
+            (answer["jsonrpc"], answer["id"]) = ("2.0".into(), asked["id"].clone());
+            server.read(&answer);
+            server.next(INITIALIZED).await;
+        })
+        .await;
+        assert_eq!(agreed, Ok((LEGACY.to_owned(), false)));
+    }
+}

@@ -16,7 +16,7 @@ use url::{Host, Url};
 use crate::adapter::{
     rap::address::{AddressError, NamedHost, Outgoing, Target},
     web::{
-        client::{self, BAD_TOKEN, HttpError},
+        outgoing::{self, BAD_TOKEN, HttpError},
         public_address::{is_localhost, is_public, is_this_machine},
     },
 };
@@ -111,7 +111,7 @@ impl Server {
         if base.scheme() != "https" && !is_local {
             strict.check(base.as_str())?;
         }
-        let bearer = bearer.map(|token| client::bearer(token).ok_or(RequestError::Bearer));
+        let bearer = bearer.map(|token| outgoing::bearer(token).ok_or(RequestError::Bearer));
         let outgoing = Outgoing::new(named.iter().cloned().chain([own]))?;
         Ok(Self { base, named, outgoing, bearer: bearer.transpose()? })
     }
@@ -152,7 +152,7 @@ impl Server {
         let fetch = async {
             let request = self.request(Method::GET, &target).header(ACCEPT, JSON);
             let response = sent(request, &target).await?;
-            let body = client::body(response, &host.as_str().into(), MAX_MANIFEST).await?;
+            let body = outgoing::body(response, &host.as_str().into(), MAX_MANIFEST).await?;
             String::from_utf8(body).map_err(|_| RequestError::NotUtf8 { host: host.clone() })
         };
         let too_slow = |_| RequestError::TooSlow { host: host.clone(), limit };
@@ -284,10 +284,10 @@ async fn post(request: RequestBuilder, target: &Target, body: &Json) -> Result<(
 /// Sends a request, and returns the answer if its status is a success.
 async fn sent(request: RequestBuilder, target: &Target) -> Result<reqwest::Response, RequestError> {
     let host = target.host().into();
-    let response = client::sent(request, &host, None).await?;
+    let response = outgoing::sent(request, &host, None).await?;
     match response.status().is_success() {
         true => Ok(response),
-        false => Err(client::status_error(response, &host, None).await.into()),
+        false => Err(outgoing::status_error(response, &host, None).await.into()),
     }
 }
 
