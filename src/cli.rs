@@ -2,7 +2,7 @@
 
 use std::{io, pin::Pin, process::ExitCode, time::Duration};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tokio::runtime::Builder;
 
 use toolbridge::programs::{SUPERVISE, supervise};
@@ -10,6 +10,7 @@ use toolbridge::programs::{SUPERVISE, supervise};
 use terminal::failure::{Failure, hint};
 
 mod completions;
+mod help;
 mod recording;
 mod room;
 mod serve;
@@ -99,7 +100,8 @@ pub(crate) fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|verb| verb == SUPERVISE) {
         return supervise();
     }
-    let arguments = Arguments::parse();
+    let matches = help::grouped(Arguments::command()).get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     start_logs();
     let runtime = match arguments.verb.runtime().enable_all().build() {
         Ok(runtime) => runtime,

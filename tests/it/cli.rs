@@ -124,9 +124,9 @@ fn mebibyte_of_stack_is_enough_for_a_verb_and_for_a_whole_session() {
 #[test]
 fn completions_for_bash_are_valid_and_name_every_verb_for_people() {
     let help = run(&["--help"]);
-    let listed = text(&help.stdout).lines().skip_while(|line| *line != "Commands:").skip(1);
+    let listed = text(&help.stdout).lines().skip_while(|line| *line != "Rooms:");
     let verbs: Vec<_> = listed
-        .take_while(|line| !line.is_empty())
+        .take_while(|line| *line != "Options:")
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next())
         .collect();
