@@ -46,12 +46,12 @@ pub use signaling::refusal::TokenRefusal;
 pub use token::access_token::{AccessKey, Bearer, Token, TokenClaims, TokenError};
 
 use room::{
+    background_task::Work,
     connect::Connector,
     queues::{Leave, Queues, Shared, State, UserQueues},
     rejoin::{Policy, Rejoin},
     snapshot::Snapshot,
     task::Task,
-    work::Work,
 };
 use signaling::address::ServerUrl;
 use token::tokens::{TokenSource, has_the_form_of_a_token};

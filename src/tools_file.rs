@@ -21,7 +21,7 @@ const MAX_FILE: u64 = 1 << 20;
 /// A `tools.toml` that was read.
 pub(crate) struct ToolsFile {
     pub(crate) sections: Sections,
-    pub(crate) place: Place,
+    pub(crate) place: TomlSource,
 }
 
 /// The sections of a file. Any other is an error.
@@ -159,7 +159,7 @@ pub(crate) enum Asks {
 }
 
 /// Where the entries were read: the text, for the lines that errors name, and the folder that relative paths start at.
-pub(crate) struct Place {
+pub(crate) struct TomlSource {
     text: String,
     folder: PathBuf,
 }
@@ -182,7 +182,7 @@ impl ToolsFile {
 
     /// Parses the text of a file; relative folders start at `folder`.
     pub(crate) fn parse(text: impl Into<String>, folder: impl Into<PathBuf>) -> Result<Self, ToolsFileError> {
-        let place = Place { text: text.into(), folder: folder.into() };
+        let place = TomlSource { text: text.into(), folder: folder.into() };
         let sections = toml::from_str(&place.text).map_err(|mut error: toml::de::Error| {
             let line = place.line(&error.span().unwrap_or_default());
             // Without its input the error does not quote the line, which may set a secret in the environment.
@@ -198,7 +198,7 @@ fn in_words(message: &str) -> String {
     message.replace("expected a sequence", "expected a list").replace("expected a map", "expected a table")
 }
 
-impl Place {
+impl TomlSource {
     /// Returns the line of the text, counted from 1, where the span begins.
     pub(crate) fn line(&self, span: &Range<usize>) -> usize {
         self.text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count() + 1

@@ -35,7 +35,7 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use error::{DecodeError, EncodeError};
-#[cfg(any(feature = "record", all(feature = "mcp", unix)))]
+#[cfg(any(feature = "record", all(any(feature = "acp", feature = "mcp"), unix)))]
 pub(crate) use json::bytes_without_mark;
 #[cfg(feature = "runtime")]
 pub(crate) use json::without_mark;

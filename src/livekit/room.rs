@@ -1,5 +1,6 @@
 //! Runs the participant in its room: joins, resumes and rejoins, and tracks who else is there.
 
+pub(crate) mod background_task;
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod inbox;
@@ -11,4 +12,3 @@ pub(crate) mod resume;
 pub(crate) mod simulate;
 pub(crate) mod snapshot;
 pub(crate) mod task;
-pub(crate) mod work;

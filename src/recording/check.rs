@@ -192,7 +192,7 @@ impl Checker {
         decoded: &Decoded,
     ) {
         self.overdue(entry.at);
-        let place = Place { at: entry.at, entry: index, who: packet.sender().cloned() };
+        let place = Position { at: entry.at, entry: index, who: packet.sender().cloned() };
         match decoded {
             Decoded::Foreign => return,
             Decoded::Malformed(error) => {
@@ -250,7 +250,7 @@ impl Checker {
             };
             let text = format!("call {} ({}) has no result", call.id, call.tool);
             let who = call.owner.clone();
-            let place = Place { at: open.asked, entry: open.entry, who };
+            let place = Position { at: open.asked, entry: open.entry, who };
             self.find(&place, Level::Error, "no-result", text);
         }
         self.found.findings.sort_by_key(|finding| finding.entry);
@@ -313,7 +313,7 @@ impl Checker {
     }
 
     /// Checks the frame's type and spellings.
-    fn spellings(&mut self, place: &Place, frame: &Frame) {
+    fn spellings(&mut self, place: &Position, frame: &Frame) {
         if !frame.kind().is_known() {
             let code = frame.kind().code();
             let text = format!("type {code} is not part of this protocol and is ignored");
@@ -325,7 +325,7 @@ impl Checker {
         }
     }
 
-    fn stanza(&mut self, place: &Place, packet: &Recorded, frame: &Frame, message: &Message) {
+    fn stanza(&mut self, place: &Position, packet: &Recorded, frame: &Frame, message: &Message) {
         let Some(stanza) = frame.stanza_id().map(i32::unsigned_abs).filter(|it| *it != 0) else { return };
         let Some(from) = &packet.from else { return };
         if self.senders.len() >= MAX_REMEMBERED && !self.senders.contains_key(from) {
@@ -371,7 +371,7 @@ impl Checker {
         }
     }
 
-    fn view(&mut self, place: &Place, view: &ViewUpdate) {
+    fn view(&mut self, place: &Position, view: &ViewUpdate) {
         let Some(who) = &place.who else { return };
         match self.views.judge(who, view) {
             Some(Broken::Sender) => {
@@ -383,7 +383,7 @@ impl Checker {
         }
     }
 
-    fn call(&mut self, place: &Place, packet: &Recorded, serial: u64, told: CallUpdate) {
+    fn call(&mut self, place: &Position, packet: &Recorded, serial: u64, told: CallUpdate) {
         let Some(call) = self.builder.call(serial) else { return };
         if let Some(open) = self.open.get_mut(&serial)
             && open.owner != call.owner
@@ -438,7 +438,12 @@ impl Checker {
                 }
                 if let (Some(who), Some(owner)) = (impostor, &place.who) {
                     let text = format!("call {id} ({tool}) belongs to {owner}, which offers the tool");
-                    self.find(&Place { who: Some(who), ..place.clone() }, Level::Error, "wrong-sender", text);
+                    self.find(
+                        &Position { who: Some(who), ..place.clone() },
+                        Level::Error,
+                        "wrong-sender",
+                        text,
+                    );
                 }
                 self.close(serial);
             }
@@ -480,7 +485,7 @@ impl Checker {
             let limit = call.limit.unwrap_or_default().as_millis();
             let text = format!("call {} ({}) had no result within {limit} ms and 2 s", call.id, call.tool);
             let who = call.owner.clone();
-            let place = Place { at: open.asked, entry: open.entry, who };
+            let place = Position { at: open.asked, entry: open.entry, who };
             self.find(&place, self.absence_level(), "timeout-not-honoured", text);
         }
     }
@@ -537,20 +542,20 @@ impl Checker {
         Some(open)
     }
 
-    fn find_once(&mut self, place: &Place, rule: &'static str, word: &str, text: String) {
+    fn find_once(&mut self, place: &Position, rule: &'static str, word: &str, text: String) {
         let key = (place.who.clone(), format!("{rule} {}", word.chars().take(64).collect::<String>()));
         if self.reported.len() < MAX_REMEMBERED && self.reported.insert(key) {
             self.find(place, Level::Note, rule, text);
         }
     }
 
-    fn find(&mut self, place: &Place, level: Level, rule: &'static str, mut text: String) {
+    fn find(&mut self, place: &Position, level: Level, rule: &'static str, mut text: String) {
         self.found.errors += u64::from(level == Level::Error);
         if self.found.findings.len() >= MAX_FINDINGS {
             self.found.left_out += 1;
             return;
         }
-        let Place { at, entry, who } = place.clone();
+        let Position { at, entry, who } = place.clone();
         text.truncate(floor_char(&text, MAX_TEXT));
         text.shrink_to_fit();
         self.found.findings.push(Finding { at, entry, level, rule: rule.to_owned(), who, text });
@@ -575,7 +580,7 @@ mod identity_or_empty {
 
 /// The entry and the participant of a finding.
 #[derive(Clone, Debug)]
-struct Place {
+struct Position {
     at: Moment,
     entry: usize,
     who: Option<Identity>,

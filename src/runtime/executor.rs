@@ -5,7 +5,7 @@
 //! [`execute`](Executor::execute) and [`abort`](Executor::abort); outputs are [`Reports`]. A function that panics,
 //! never returns or ignores its cancellation affects neither its caller nor another call.
 
-mod caught;
+mod catch_panic;
 mod listing;
 mod questions;
 mod report;
@@ -38,7 +38,7 @@ pub(crate) use self::questions::Questions;
 pub(crate) use self::report::Reports;
 pub(crate) use self::report::{Done, Warning};
 use self::{
-    caught::catch_panic,
+    catch_panic::catch_panic,
     listing::list,
     report::Reporter,
     run::{Room, Run, run},

@@ -1,9 +1,9 @@
 //! Offers functions as tools: a plain `async fn` whose schema comes from its argument type.
 
 mod common_errors;
+mod diagnostics;
 mod function;
 mod handler;
-mod wrong;
 
 use std::fmt;
 
@@ -19,8 +19,8 @@ use crate::{
 };
 
 pub use self::{
+    diagnostics::check_tool,
     handler::{Handler, State, WithOptions},
-    wrong::check_tool,
 };
 
 use self::function::Function;

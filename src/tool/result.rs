@@ -9,6 +9,7 @@ mod diff;
 mod display;
 mod document;
 mod fields;
+mod json_equality;
 mod native;
 mod nested;
 #[cfg(all(feature = "acp", unix))]
@@ -16,7 +17,6 @@ pub(crate) mod patch;
 pub(crate) mod public;
 mod references;
 pub mod render;
-mod same;
 mod view;
 
 use std::{borrow::Cow, fmt, sync::Arc};
@@ -362,7 +362,8 @@ impl ToolResult {
         let texts: Vec<&str> = texts.flat_map(|block| block.texts()).collect();
         // What was too much to compare is taken for the same.
         let tells = |structured: &&Value| {
-            same::any_says(texts.iter().copied(), structured) != Some(false) || has_text(structured, &texts)
+            json_equality::any_says(texts.iter().copied(), structured) != Some(false)
+                || has_text(structured, &texts)
         };
         let structured_is_cut = kept.structured.as_ref().filter(tells).is_some();
         if structured_is_cut {

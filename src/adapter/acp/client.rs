@@ -30,7 +30,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{connection::Live, offer::Offered, settings::Settings, shown::Place, turn::Prompt};
+use self::{connection::Live, offer::Offered, settings::Settings, shown::TurnContext, turn::Prompt};
 pub use self::{error::AcpError, file::from_file, permission::forget_permissions, settings::AcpCommand};
 use crate::{
     ErrorCode, Outcome, Progress, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Value,
@@ -339,7 +339,7 @@ impl ToolSource for AcpTool {
             }
         }
         context.progress(Progress::started());
-        live.session.begin(Place::new(context.clone()));
+        live.session.begin(TurnContext::new(context.clone()));
         let (outcome, ended) = oneshot::channel();
         let token = CancellationToken::new();
         let prompt =

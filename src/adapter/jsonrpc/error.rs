@@ -19,7 +19,7 @@ pub(in crate::adapter) const INVALID_REQUEST: i64 = -32_600;
 pub(in crate::adapter) const METHOD_NOT_FOUND: i64 = -32_601;
 
 /// The parameters are invalid.
-#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+#[cfg(all(feature = "acp", unix))]
 pub(in crate::adapter) const INVALID_PARAMS: i64 = -32_602;
 
 /// The request could not be handled.

@@ -39,11 +39,13 @@ pub(in crate::adapter) struct Ignored {
 
 impl Ignored {
     /// Returns the number of texts that were skipped because they are not messages.
+    #[cfg(any(test, feature = "acp"))]
     pub(in crate::adapter) fn junk(&self) -> u64 {
         self.junk.load(Ordering::Relaxed)
     }
 
     /// Returns the number of texts that were skipped because they exceed the limit.
+    #[cfg(any(test, feature = "acp"))]
     pub(in crate::adapter) fn too_long(&self) -> u64 {
         self.too_long.load(Ordering::Relaxed)
     }
@@ -62,7 +64,7 @@ pub(in crate::adapter) enum Incoming {
         params: Option<Box<RawValue>>,
     },
     /// An error that names no request, while none or several are open: its words.
-    Unnamed(String),
+    Unnamed(#[cfg_attr(not(feature = "mcp"), expect(dead_code, reason = "ACP's log has the words"))] String),
 }
 
 /// A request of the other side.
@@ -71,6 +73,7 @@ pub(in crate::adapter) struct Request {
     pub(in crate::adapter) method: String,
     pub(in crate::adapter) params: Option<Box<RawValue>>,
     /// The size of its message, in bytes.
+    #[cfg_attr(not(feature = "acp"), expect(dead_code, reason = "MCP handles a request at once"))]
     pub(in crate::adapter) size: usize,
 }
 

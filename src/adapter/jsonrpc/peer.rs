@@ -2,7 +2,9 @@
 //!
 //! Whatever sends waits until there is room, so that a program that stops reading makes nothing grow.
 
-use std::{fmt, io, sync::Arc};
+#[cfg(all(feature = "acp", unix))]
+use std::fmt;
+use std::{io, sync::Arc};
 
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -12,13 +14,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+#[cfg(all(feature = "acp", unix))]
+use super::failure::Failure;
 use super::{
     error::RpcError,
-    failure::Failure,
     memory::Share,
     open::{Answer, Open, Refused},
     rules::Rules,
 };
+#[cfg(all(feature = "acp", unix))]
 use crate::adapter::json;
 
 /// The most messages that wait to be written.
@@ -283,6 +287,7 @@ impl Drop for Request<'_> {
 }
 
 /// A message to write. Its share of memory is free once it is written.
+#[cfg_attr(not(feature = "mcp"), expect(dead_code, reason = "HTTP needs them, and only MCP's source has it"))]
 pub(in crate::adapter) struct Line {
     pub(in crate::adapter) text: String,
     /// Of a request.

@@ -21,8 +21,8 @@ use crate::{
 
 mod call;
 mod changes;
+mod conform;
 mod definition;
-mod fit;
 mod handler;
 mod http;
 mod lines;

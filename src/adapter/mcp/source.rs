@@ -37,7 +37,7 @@ use self::{
     headers::ParameterHeaders,
     list::Toolset,
     live::Live,
-    settings::{Place, Settings},
+    settings::{Endpoint, Settings},
 };
 use crate::{
     ErrorCode, Outcome, Tool, ToolContext, ToolError, ToolName, ToolSource, Value,
@@ -61,13 +61,13 @@ pub fn stdio<W: Into<String>>(words: impl IntoIterator<Item = W>) -> McpServer {
         }
         None => Err(CommandError::Empty),
     };
-    McpServer::new(name, command.map(|command| Place::Command(command.inherit_user())))
+    McpServer::new(name, command.map(|command| Endpoint::Command(command.inherit_user())))
 }
 
 /// A server that is a child process, from the line that a person would type into a shell: see [`Command::from_line`].
 pub fn line(line: &str) -> McpServer {
     let name = name_of(&shlex::split(line).unwrap_or_default());
-    let command = Command::from_line(line).map(|command| Place::Command(command.inherit_user()));
+    let command = Command::from_line(line).map(|command| Endpoint::Command(command.inherit_user()));
     McpServer::new(name, command)
 }
 
@@ -80,13 +80,13 @@ pub fn http(url: impl Into<String>) -> McpServer {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host); // a password may stand before it
     let name = host.to_owned();
-    McpServer::new(name, Ok(Place::Url(url)))
+    McpServer::new(name, Ok(Endpoint::Url(url)))
 }
 
 /// A server that is a child process, from its command. Nothing is added to the command's environment.
 pub fn command(command: Command) -> McpServer {
     let name = stem(&command.program().to_string_lossy()).to_owned();
-    McpServer::new(name, Ok(Place::Command(command)))
+    McpServer::new(name, Ok(Endpoint::Command(command)))
 }
 
 /// Returns a name for the server that a command starts: the package or script, if an interpreter or a package runner

@@ -6,12 +6,12 @@ mod counts;
 mod error;
 mod file;
 mod inbox;
-mod later;
 mod manifest;
 mod questions;
 mod rate;
 mod reports;
 mod requests;
+mod retry_manifest;
 mod settings;
 mod views;
 
@@ -174,7 +174,7 @@ async fn start(settings: RapToolset) -> Result<RapTools, RapError> {
         }
         Err(error) => {
             shared.set_health(down(&error.to_string()));
-            reading.spawn(later::read(Arc::clone(&shared), server, limit, error));
+            reading.spawn(retry_manifest::read(Arc::clone(&shared), server, limit, error));
         }
     }
     Ok(RapTools {

@@ -28,7 +28,7 @@ pub(crate) use stun_client::StunClient;
 
 use allocation::MAX_PEERS;
 use credentials::Credentials;
-use relay::{Command, Place, RelayReport, Reported, Reports};
+use relay::{Command, RelayConfig, RelayReport, Reported, Reports};
 use url::{IceUrl, Kind};
 
 /// The most relays that are asked for an address in one join.
@@ -57,7 +57,7 @@ pub(crate) struct Relays {
 
 #[derive(Debug)]
 struct Relay {
-    place: Place,
+    place: RelayConfig,
     state: State,
     commands: mpsc::Sender<Command>,
     /// The number of this attempt.
@@ -124,7 +124,7 @@ impl Relays {
             match url.kind {
                 Kind::Stun => {}
                 Kind::TurnUdp if !udp => {}
-                _ => places.push(Place { url, credentials, from: self.from, roots: roots.to_vec() }),
+                _ => places.push(RelayConfig { url, credentials, from: self.from, roots: roots.to_vec() }),
             }
         }
         let named: Vec<_> = places.iter().map(|place| place.url.clone()).collect();
@@ -133,7 +133,7 @@ impl Relays {
         }
     }
 
-    fn ask(&mut self, place: Place, named: &[IceUrl]) {
+    fn ask(&mut self, place: RelayConfig, named: &[IceUrl]) {
         match self.relays.iter().position(|relay| relay.place.url == place.url) {
             Some(at) if self.relays[at].has_failed() => self.relays[at] = self.asked(at, place),
             // The newest credentials are used for the next attempt.
@@ -161,7 +161,7 @@ impl Relays {
             .or_else(|| of(&Relay::has_failed))
     }
 
-    fn asked(&mut self, number: usize, place: Place) -> Relay {
+    fn asked(&mut self, number: usize, place: RelayConfig) -> Relay {
         let (commands, queue) = mpsc::channel(COMMANDS);
         for peer in &self.peers {
             // The queue has room for all of them.

@@ -21,7 +21,7 @@ use self::{admission::Admission, held::Held};
 pub(super) use self::{
     contact::Signal,
     handshake::Greeting,
-    presence::Place,
+    presence::SenderStanding,
     remote::{Remote, SETTLED, Window},
 };
 use super::{

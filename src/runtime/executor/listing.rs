@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Offered, caught::catch_panic};
+use super::{Offered, catch_panic::catch_panic};
 use crate::{
     runtime::{schema::ArgumentCheck, source::AnySource},
     tool::{NameMap, NameRules, RegisterError, SourceHealth, Tool, ToolName},

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, future::Future};
 
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::caught::Caught;
+use super::catch_panic::Caught;
 use crate::{
     tool::{JobKey, ToolError},
     value::Value,

@@ -7,7 +7,7 @@ use tracing::{Instrument, Span};
 
 use super::{
     Offered,
-    caught::Caught,
+    catch_panic::Caught,
     report::Reporter,
     slots::{Entry, Slot},
 };

@@ -7,8 +7,9 @@ use super::{
     consent::AskPerson,
     descriptions::{self, CutDescription},
     driver::{Driver, NoteEnd, Offering, Recorded},
-    joint::run_both,
-    now, report,
+    now,
+    poll_both::run_both,
+    report,
     rules::Rules,
     spans::Propagation,
 };

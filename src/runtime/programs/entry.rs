@@ -8,14 +8,14 @@ use toml::Spanned;
 use super::{Program, ProgramsError, command::CommandTemplate};
 use crate::{
     tool::{Consent, RegisterError, Tool, ToolName, ToolOptions},
-    tools_file::{self, Asks, Place, ProgramEntry},
+    tools_file::{self, Asks, ProgramEntry, TomlSource},
 };
 
 /// The time that a cancelled program gets: 2 s between `SIGTERM` and `SIGKILL`, and some for the exit itself.
 const CANCEL_GRACE: Duration = Duration::from_secs(3);
 
 /// Interprets one entry.
-pub(super) fn program(entry: Spanned<ProgramEntry>, place: &Place) -> Result<Program, ProgramsError> {
+pub(super) fn program(entry: Spanned<ProgramEntry>, place: &TomlSource) -> Result<Program, ProgramsError> {
     let entry = entry.into_inner();
     let name: ToolName = entry.name.get_ref().parse().map_err(RegisterError::Name)?;
     if name.is_reserved() {

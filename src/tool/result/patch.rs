@@ -23,7 +23,7 @@ pub(crate) fn texts(patch: &str) -> Option<Texts> {
     let (mut from, mut to) = (None, None);
     let mut place = loop {
         let line = lines.next()?;
-        if let Some(place) = Place::read(line) {
+        if let Some(place) = Hunk::read(line) {
             break place;
         }
         // A name may be followed by a tab and a time.
@@ -35,7 +35,7 @@ pub(crate) fn texts(patch: &str) -> Option<Texts> {
     for line in lines {
         place.take(line)?;
     }
-    let Place { old, new, .. } = place;
+    let Hunk { old, new, .. } = place;
     if !(is_at_start && old.is_complete() && new.is_complete()) {
         return None;
     }
@@ -48,7 +48,7 @@ pub(crate) fn texts(patch: &str) -> Option<Texts> {
 }
 
 /// A place of a patch, which is read line by line.
-struct Place {
+struct Hunk {
     old: Side,
     new: Side,
     last: Last,
@@ -73,7 +73,7 @@ enum Last {
     Both,
 }
 
-impl Place {
+impl Hunk {
     /// Reads `@@ -1,2 +1,3 @@`, after which more may follow.
     fn read(line: &str) -> Option<Self> {
         let (ranges, _) = line.strip_prefix("@@ -")?.split_once(" @@")?;

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use super::{Audience, BlockKind, ContentBlock, Media, ToolResult, same::any_says, sized};
+use super::{Audience, BlockKind, ContentBlock, Media, ToolResult, json_equality::any_says, sized};
 use crate::value::{Value, append_text, prefix, token::Token};
 
 /// What the model reads of a result. `Debug` shows only sizes.

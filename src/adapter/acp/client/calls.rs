@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 
-use super::shown::{Place, Shown};
+use super::shown::{Shown, TurnContext};
 use crate::{
     ErrorCode, Progress, ToolError, Value,
     adapter::acp::{CallStatus, ToolCall, document::PublicCall, result::TerminalOutput},
@@ -116,7 +116,7 @@ impl Calls {
         &mut self,
         is_new: bool,
         update: &ToolCall,
-        place: Option<&Place>,
+        place: Option<&TurnContext>,
         terminal: &dyn Fn(&str) -> TerminalOutput,
     ) {
         let is_id = |id: &String| !id.is_empty() && id.len() <= MAX_ID && !id.contains(char::is_control);
@@ -168,7 +168,7 @@ impl Calls {
     pub(super) fn asked(
         &mut self,
         update: &ToolCall,
-        place: &Place,
+        place: &TurnContext,
         terminal: &dyn Fn(&str) -> TerminalOutput,
     ) -> ToolCall {
         if !self.has_room(update) {
@@ -191,7 +191,7 @@ impl Calls {
     }
 
     /// Shows the calls that were held for too long, as they are.
-    pub(super) fn release(&mut self, place: Option<&Place>, terminal: &dyn Fn(&str) -> TerminalOutput) {
+    pub(super) fn release(&mut self, place: Option<&TurnContext>, terminal: &dyn Fn(&str) -> TerminalOutput) {
         let now = Instant::now();
         let due = |open: &Open| open.held.is_some_and(|until| until <= now);
         let ids: Vec<String> =
@@ -214,7 +214,7 @@ impl Calls {
     /// Ends all open calls with this failure.
     pub(super) fn end_all(
         &mut self,
-        place: &Place,
+        place: &TurnContext,
         error: &ToolError,
         terminal: &dyn Fn(&str) -> TerminalOutput,
     ) {
@@ -240,7 +240,7 @@ impl Calls {
     }
 
     /// Shows what is known of a call, and ends it if its status is final.
-    fn advance(&mut self, id: &str, place: &Place, terminal: &dyn Fn(&str) -> TerminalOutput) {
+    fn advance(&mut self, id: &str, place: &TurnContext, terminal: &dyn Fn(&str) -> TerminalOutput) {
         let Some(open) = self.open.get_mut(id) else { return };
         let is_known = open.call.has_value("rawInput") || open.call.status() != CallStatus::Pending;
         if open.held.is_some() || open.shown.is_none() && !is_known {
@@ -308,20 +308,20 @@ mod tests {
     use crate::ToolContext;
 
     /// A place at a client, and what it shows and warns about.
-    fn place() -> (Place, Arc<Mutex<Vec<String>>>) {
+    fn place() -> (TurnContext, Arc<Mutex<Vec<String>>>) {
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
         let (shown, warned) = (Arc::clone(&seen), Arc::clone(&seen));
         let context = ToolContext::new("caller", Duration::from_secs(60))
             .with_progress(move |it| shown.lock().unwrap().extend(it.message))
             .with_warnings(move |it| warned.lock().unwrap().push(format!("warning: {it}")));
-        (Place::new(context), seen)
+        (TurnContext::new(context), seen)
     }
 
     fn no_terminal(_: &str) -> TerminalOutput {
         TerminalOutput::default()
     }
 
-    fn take(calls: &mut Calls, is_new: bool, json: &str, place: Option<&Place>) {
+    fn take(calls: &mut Calls, is_new: bool, json: &str, place: Option<&TurnContext>) {
         calls.update(is_new, &ToolCall::read(json).unwrap(), place, &no_terminal);
     }
 

@@ -89,7 +89,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{ToolContext, ToolError, adapter::acp::client::shown::Place, prompt::PromptedCall};
+    use crate::{ToolContext, ToolError, adapter::acp::client::shown::TurnContext, prompt::PromptedCall};
 
     fn context() -> ToolContext {
         ToolContext::new("caller", Duration::from_secs(600))
@@ -103,7 +103,7 @@ mod tests {
     async fn acp_c11_person_who_is_silent_for_2_minutes_allows_nothing() {
         let prompt = PermissionPrompt::new(PromptedCall::new("x")).option("y", "Yes", "allow_once");
         let silent = context().with_answers(|_| std::future::pending::<Result<_, ToolError>>());
-        let place = Place::new(silent);
+        let place = TurnContext::new(silent);
         let begun = Instant::now();
         let ask = async |kind| {
             let question = place.question().await.unwrap();
@@ -129,7 +129,7 @@ mod tests {
                 count.fetch_add(1, Ordering::Relaxed);
                 async move { Ok(PromptAnswer::selected(option).text(said)) }
             });
-            let place = Place::new(answering);
+            let place = TurnContext::new(answering);
             let chosen = chosen(&prompt, "edit", &place.question().await.unwrap()).await;
             assert_eq!(chosen.is_some_and(|it| it.option_id == option), is_chosen, "{said}");
             assert_eq!(asked.load(Ordering::Relaxed), times, "{said}");

@@ -9,7 +9,7 @@ use crate::{
     Consent,
     process::{Command, check_program},
     programs::ProgramsError,
-    tools_file::{self, AcpEntry, Asks, Place, ToolsFile},
+    tools_file::{self, AcpEntry, Asks, TomlSource, ToolsFile},
 };
 
 /// Returns the agents of a `tools.toml` file, in its order.
@@ -51,7 +51,7 @@ fn agents(
 
 fn agent(
     entry: Spanned<AcpEntry>,
-    place: &Place,
+    place: &TomlSource,
     check: impl Fn(&Path) -> Result<(), AcpError>,
 ) -> Result<AcpCommand, AcpError> {
     let entry = entry.into_inner();

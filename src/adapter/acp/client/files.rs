@@ -177,12 +177,12 @@ mod tests {
 
     use super::*;
 
-    struct Place {
+    struct WorkFolder {
         root: PathBuf,
         folder: Folder,
     }
 
-    impl Place {
+    impl WorkFolder {
         fn new(name: &str) -> Self {
             let root = std::env::temp_dir().join(format!("toolbridge-acp-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&root);
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for WorkFolder {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.root);
         }
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn files_of_the_folder_are_read_and_written() {
-        let place = Place::new("files");
+        let place = WorkFolder::new("files");
         let work = place.root.join("work");
         assert_eq!(place.read(work.join("a.txt")).unwrap(), json!({"content": "one\ntwo\nthree\n"}));
         let part = place.folder.read(json!({"path": work.join("a.txt"), "line": 2, "limit": 1})).unwrap();
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn sec_a3_path_that_leads_out_of_the_folder_is_refused() {
-        let place = Place::new("out");
+        let place = WorkFolder::new("out");
         let work = place.root.join("work");
         let secret = place.root.join("secret.txt");
         symlink(&secret, work.join("absolute")).unwrap();
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_file_is_refused_without_waiting() {
-        let place = Place::new("pipe");
+        let place = WorkFolder::new("pipe");
         let work = place.root.join("work");
         rustix::fs::mknodat(rustix::fs::CWD, work.join("pipe"), rustix::fs::FileType::Fifo, Mode::RWXU, 0)
             .unwrap();
@@ -276,13 +276,13 @@ mod tests {
     }
 
     /// Without `openat2`, as on other systems.
-    fn opened(place: &Place, below: &str) -> io::Result<File> {
+    fn opened(place: &WorkFolder, below: &str) -> io::Result<File> {
         place.folder.open_checked(Path::new(below), OFlags::RDONLY)
     }
 
     #[test]
     fn sec_a3_parent_that_leads_out_of_the_folder_is_refused_without_openat2() {
-        let place = Place::new("parents");
+        let place = WorkFolder::new("parents");
         symlink("..", place.root.join("work/up")).unwrap();
         assert!(opened(&place, "a.txt").is_ok() && opened(&place, "sub/../a.txt").is_ok());
         for out in ["up/secret.txt", "../secret.txt", "sub/../../secret.txt"] {
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn sec_a3_link_at_the_end_is_not_followed_without_openat2() {
-        let place = Place::new("links");
+        let place = WorkFolder::new("links");
         symlink("../secret.txt", place.root.join("work/link")).unwrap();
         assert!(opened(&place, "link").is_err());
     }

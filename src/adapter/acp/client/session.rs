@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     calls::{self, Calls, Ignored},
-    shown::Place,
+    shown::TurnContext,
     terminal::Terminals,
 };
 use crate::{
@@ -53,11 +53,11 @@ struct State {
     turn: Option<Turn>,
     calls: Calls,
     /// Where the plan is shown: until the next turn begins, or the connection ends.
-    plan: Option<Place>,
+    plan: Option<TurnContext>,
 }
 
 struct Turn {
-    place: Place,
+    place: TurnContext,
     said: Said,
     is_cancelled: bool,
 }
@@ -204,7 +204,7 @@ impl Session {
     }
 
     /// Begins the turn of a prompt.
-    pub(super) fn begin(&self, place: Place) {
+    pub(super) fn begin(&self, place: TurnContext) {
         self.end_plan();
         self.terminals.begin_turn();
         self.state().turn = Some(Turn { place, said: Said::default(), is_cancelled: false });
@@ -239,13 +239,13 @@ impl Session {
     }
 
     /// Returns the open turn's place, unless the turn was cancelled.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<TurnContext> {
         let state = self.state();
         state.turn.as_ref().filter(|turn| !turn.is_cancelled).map(|turn| turn.place.clone())
     }
 
     /// Merges the update in a permission request, and returns the merged call with the place of its turn.
-    pub(super) fn asked(&self, update: &ToolCall) -> Option<(ToolCall, Place)> {
+    pub(super) fn asked(&self, update: &ToolCall) -> Option<(ToolCall, TurnContext)> {
         let state = &mut *self.state();
         let turn = state.turn.as_ref().filter(|turn| !turn.is_cancelled)?;
         let call = state.calls.asked(update, &turn.place, &|id| self.terminals.shown(id));
@@ -375,7 +375,7 @@ mod tests {
     fn what_is_left_out_of_a_message_is_counted() {
         let session = Session::new("agent".into(), Terminals::new(None));
         session.set_id("s1".to_owned());
-        session.begin(Place::new(ToolContext::new("caller", Duration::from_secs(60))));
+        session.begin(TurnContext::new(ToolContext::new("caller", Duration::from_secs(60))));
         let said = |content: &str| {
             let say = format!(r#"{{"sessionUpdate":"agent_message_chunk","content":{content}}}"#);
             update(&session, &format!(r#"{{"sessionId":"s1","update":{say}}}"#));
@@ -404,7 +404,7 @@ mod tests {
     fn update_of_an_unknown_session_is_counted_and_has_no_effect() {
         let session = Session::new("agent".into(), Terminals::new(None));
         session.set_id("s1".to_owned());
-        session.begin(Place::new(ToolContext::new("caller", Duration::from_secs(60))));
+        session.begin(TurnContext::new(ToolContext::new("caller", Duration::from_secs(60))));
         let say = r#"{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"hello"}}"#;
         for id in ["s2", "", "S1"] {
             update(&session, &format!(r#"{{"sessionId":"{id}","update":{say}}}"#));

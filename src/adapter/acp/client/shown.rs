@@ -34,7 +34,7 @@ const MAX_PLAN: usize = 2 << 10;
 
 /// The call of the room that runs the agent's turn.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct TurnContext {
     context: ToolContext,
     /// The turn has ended or was cancelled.
     over: CancellationToken,
@@ -44,14 +44,14 @@ pub(super) struct Place {
 
 /// The right to ask the person: a turn has one question open at a time, because clients refuse more than a few.
 pub(super) struct Question<'a> {
-    place: &'a Place,
+    place: &'a TurnContext,
     _asking: MutexGuard<'a, ()>,
 }
 
 /// A call of the agent that is shown. Without a report, the progress of the agent's own call shows it.
 pub(super) struct Shown(Option<Reported>);
 
-impl Place {
+impl TurnContext {
     pub(super) fn new(context: ToolContext) -> Self {
         Self { context, over: CancellationToken::new(), asking: Arc::default() }
     }

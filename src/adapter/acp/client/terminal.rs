@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     choice::chosen,
-    shown::{Place, Question},
+    shown::{Question, TurnContext},
 };
 use crate::{
     Value,
@@ -163,7 +163,7 @@ impl Terminals {
         agent: &str,
         method: &str,
         params: &Json,
-        place: Option<&Place>,
+        place: Option<&TurnContext>,
     ) -> Result<Json, RpcError> {
         if method == "terminal/create" {
             return self.create(agent, params, place).await;
@@ -207,7 +207,12 @@ impl Terminals {
         }
     }
 
-    async fn create(&self, agent: &str, params: &Json, place: Option<&Place>) -> Result<Json, RpcError> {
+    async fn create(
+        &self,
+        agent: &str,
+        params: &Json,
+        place: Option<&TurnContext>,
+    ) -> Result<Json, RpcError> {
         let invalid = |text: &str| RpcError::new(error::INVALID_PARAMS, text);
         let options = self
             .options
@@ -249,7 +254,7 @@ impl Terminals {
         tasks.shutdown().await;
     }
 
-    fn start(&self, command: &Command, limit: usize, place: &Place) -> Result<u64, RpcError> {
+    fn start(&self, command: &Command, limit: usize, place: &TurnContext) -> Result<u64, RpcError> {
         let mut state = self.state();
         state.has_room()?;
         if place.is_over() {
@@ -433,7 +438,7 @@ mod tests {
     async fn killed_command_that_ignores_sigterm_is_killed_after_2_s() {
         let options = Options { folder: "/".into(), supervisor: None };
         let terminals = Terminals::new(Some(options));
-        let place = Place::new(ToolContext::new("caller", Duration::from_secs(60)));
+        let place = TurnContext::new(ToolContext::new("caller", Duration::from_secs(60)));
         let deaf = "trap '' TERM; echo up; while :; do sleep 1000; done";
         let command = Command::new("/bin/sh").unwrap().arg("-c").arg(deaf);
         let id = terminals.start(&command, MAX_OUTPUT, &place).unwrap();
@@ -526,7 +531,7 @@ mod tests {
     #[tokio::test]
     async fn agent_runs_8_commands_at_once() {
         let terminals = Terminals::new(Some(Options { folder: "/".into(), supervisor: None }));
-        let place = Place::new(ToolContext::new("caller", Duration::from_secs(60)));
+        let place = TurnContext::new(ToolContext::new("caller", Duration::from_secs(60)));
         let command = Command::new("/bin/sleep").unwrap().arg("1000");
         for _ in 0..MAX_RUNNING {
             terminals.start(&command, MAX_OUTPUT, &place).unwrap();

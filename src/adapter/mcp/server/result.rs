@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::fit::{Document, fit, fit_structured};
+use super::conform::{Document, fit, fit_structured};
 use crate::{
     ErrorCode, ToolError, ToolResult, Value,
     adapter::{json::object, mcp::CallToolResult},

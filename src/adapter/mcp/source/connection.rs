@@ -21,7 +21,7 @@ use super::{
     http::Http,
     lifecycle,
     live::{Live, Unanswered},
-    settings::Place,
+    settings::Endpoint,
 };
 use crate::{
     adapter::{
@@ -61,8 +61,8 @@ impl Connection {
     /// Dropping the future kills the server.
     pub(super) async fn start(shared: &Arc<Shared>, deadline: Instant) -> Result<Self, McpError> {
         match &shared.settings.place {
-            Place::Command(command) => Self::start_child(shared, command, deadline).await,
-            Place::Url(url) => Self::connect(shared, url, deadline).await,
+            Endpoint::Command(command) => Self::start_child(shared, command, deadline).await,
+            Endpoint::Url(url) => Self::connect(shared, url, deadline).await,
         }
     }
 

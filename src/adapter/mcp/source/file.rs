@@ -4,12 +4,12 @@ use std::{ops::Range, path::Path};
 
 use toml::Spanned;
 
-use super::{McpError, McpServer, http, settings::Place as ServerPlace};
+use super::{McpError, McpServer, http, settings::Endpoint};
 use crate::{
     Consent,
     process::{Command, check_program},
     programs::ProgramsError,
-    tools_file::{self, Asks, McpEntry, Place, ToolsFile},
+    tools_file::{self, Asks, McpEntry, TomlSource, ToolsFile},
 };
 
 /// Returns the servers of a `tools.toml` file, in its order.
@@ -53,7 +53,7 @@ fn servers(
 
 fn server(
     entry: Spanned<McpEntry>,
-    place: &Place,
+    place: &TomlSource,
     check: impl Fn(&Path) -> Result<(), McpError>,
 ) -> Result<McpServer, McpError> {
     let entry_span = entry.span();
@@ -79,7 +79,7 @@ fn server(
             check(command.program())?;
             let command = words.fold(command.folder(folder), Command::arg);
             let command = if entry.env.is_empty() { command.inherit_user() } else { command };
-            McpServer::new(name.clone(), Ok(ServerPlace::Command(command)))
+            McpServer::new(name.clone(), Ok(Endpoint::Command(command)))
         }
         (None, Some(url)) => {
             if entry.cwd.is_some() || !entry.env.is_empty() {

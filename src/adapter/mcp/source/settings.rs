@@ -20,14 +20,14 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// Where a server is.
 #[derive(Clone)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     Command(Command),
     Url(String),
 }
 
 #[derive(Clone)]
 pub(super) struct Settings {
-    pub(super) place: Place,
+    pub(super) place: Endpoint,
     pub(super) policy: Policy,
     pub(super) start_limit: Duration,
     pub(super) bearer: Option<Bearer>,
@@ -45,7 +45,7 @@ pub struct McpServer {
 }
 
 impl McpServer {
-    pub(super) fn new(name: String, place: Result<Place, CommandError>) -> Self {
+    pub(super) fn new(name: String, place: Result<Endpoint, CommandError>) -> Self {
         let settings = place.map(|place| Settings {
             place,
             policy: Policy::default(),
@@ -142,7 +142,7 @@ impl McpServer {
 
     fn with_command(self, set: impl FnOnce(Command) -> Command) -> Self {
         self.with(|settings| {
-            if let Place::Command(command) = &mut settings.place {
+            if let Endpoint::Command(command) = &mut settings.place {
                 *command = set(command.clone());
             }
         })
@@ -160,7 +160,7 @@ impl McpServer {
     /// Outside of a Tokio runtime.
     pub fn begin(self) -> Result<McpTools, McpError> {
         let (name, settings) = self.prepared()?;
-        if let Place::Url(url) = &settings.place
+        if let Endpoint::Url(url) = &settings.place
             && let Err(error) = Address::read(url)
         {
             return Err(McpError::Address { server: name, reason: error.to_string() });
@@ -176,7 +176,7 @@ impl McpServer {
     fn prepared(self) -> Result<(String, Settings), McpError> {
         let not_found = |source| McpError::Command { server: self.name.clone(), source };
         let mut settings = self.settings.map_err(not_found)?;
-        if let Place::Command(command) = &mut settings.place {
+        if let Endpoint::Command(command) = &mut settings.place {
             for variable in self.inherits {
                 if variable.starts_with("LIVEKIT_") {
                     return Err(McpError::Variable { server: self.name, variable });

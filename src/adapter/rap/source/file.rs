@@ -8,7 +8,7 @@ use super::{RapError, RapToolset, toolset};
 use crate::{
     Consent,
     programs::ProgramsError,
-    tools_file::{self, Asks, Place, RapEntry, ToolsFile},
+    tools_file::{self, Asks, RapEntry, TomlSource, ToolsFile},
 };
 
 /// Returns the toolsets of a `tools.toml` file, in its order. [`toolsets`](super::toolsets) starts them.
@@ -44,7 +44,7 @@ fn read(file: ToolsFile) -> Result<Vec<RapToolset>, RapError> {
     file.sections.rap.into_iter().map(|entry| of_entry(entry, &place)).collect()
 }
 
-fn of_entry(entry: Spanned<RapEntry>, place: &Place) -> Result<RapToolset, RapError> {
+fn of_entry(entry: Spanned<RapEntry>, place: &TomlSource) -> Result<RapToolset, RapError> {
     let entry = entry.into_inner();
     let name = entry.name.into_inner();
     let wrong = |span: Range<usize>, reason: String| RapError::Entry {

@@ -75,7 +75,7 @@ pub(super) struct Server {
 
 /// Where a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     /// On this machine.
     Here,
     /// On a private network.
@@ -122,26 +122,26 @@ impl Server {
     }
 
     /// Returns where the server is. An address of this machine is one that a socket can be bound to.
-    pub(super) async fn place(&self) -> Place {
+    pub(super) async fn place(&self) -> Endpoint {
         let found: Vec<IpAddr> = match self.base.host() {
             Some(Host::Ipv4(ip)) => vec![ip.into()],
             Some(Host::Ipv6(ip)) => vec![ip.into()],
-            Some(Host::Domain(name)) if is_localhost(name) => return Place::Here,
+            Some(Host::Domain(name)) if is_localhost(name) => return Endpoint::Here,
             Some(Host::Domain(name)) => match timeout(LOOKUP_LIMIT, lookup_host((name, 0))).await {
                 Ok(Ok(found)) => found.map(|it| it.ip()).collect(),
-                _ => return Place::Unknown,
+                _ => return Endpoint::Unknown,
             },
-            None => return Place::Unknown,
+            None => return Endpoint::Unknown,
         };
         let is_here = |ip: &IpAddr| ip.is_loopback() || std::net::UdpSocket::bind((*ip, 0)).is_ok();
         if found.is_empty() {
-            Place::Unknown
+            Endpoint::Unknown
         } else if found.iter().any(is_here) {
-            Place::Here
+            Endpoint::Here
         } else if found.iter().all(|ip| is_public(*ip)) {
-            Place::Public
+            Endpoint::Public
         } else {
-            Place::Private
+            Endpoint::Private
         }
     }
 

@@ -12,7 +12,7 @@ use url::Url;
 
 use super::{
     RapError, RapTools,
-    requests::{Place, Server},
+    requests::{Endpoint, Server},
     start,
 };
 use crate::{
@@ -171,9 +171,9 @@ impl RapToolset {
             return Ok(());
         }
         let is_reached = match server.place().await {
-            Place::Here | Place::Unknown => true,
-            Place::Private => !callback.is_loopback(),
-            Place::Public => false,
+            Endpoint::Here | Endpoint::Unknown => true,
+            Endpoint::Private => !callback.is_loopback(),
+            Endpoint::Public => false,
         };
         let reason = "the toolset is not on this machine, and its tools do not reach that address; set `callback` to one that \
                       they reach, or `callback_url` if they reach it by another one";

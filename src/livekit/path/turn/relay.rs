@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The URL of a relay and how to reach it.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct RelayConfig {
     pub(super) url: IceUrl,
     pub(super) credentials: Credentials,
     pub(super) from: Option<IpAddr>,
@@ -78,7 +78,7 @@ impl Reports {
 }
 
 /// Runs until the relay fails, or its command channel closes.
-pub(super) async fn run(place: Place, mut commands: mpsc::Receiver<Command>, reports: Reports) {
+pub(super) async fn run(place: RelayConfig, mut commands: mpsc::Receiver<Command>, reports: Reports) {
     let mut peers = Vec::new();
     let found = noting(connection::resolve(&place.url, place.from), &mut commands, &mut peers).await;
     let ended = match found {
@@ -97,7 +97,7 @@ pub(super) async fn run(place: Place, mut commands: mpsc::Receiver<Command>, rep
 pub(super) async fn try_each(
     addresses: &[SocketAddr],
     patience: Duration,
-    place: &Place,
+    place: &RelayConfig,
     mut peers: Vec<SocketAddr>,
     commands: &mut mpsc::Receiver<Command>,
     reports: &Reports,
@@ -163,7 +163,7 @@ enum Carried {
 /// and are kept for the next attempt.
 async fn carry(
     connection: RelayConnection,
-    place: &Place,
+    place: &RelayConfig,
     patience: Option<Duration>,
     peers: &mut Vec<SocketAddr>,
     commands: &mut mpsc::Receiver<Command>,

@@ -310,7 +310,7 @@ async fn silent_address_is_followed_by_the_next() {
     let (silent, good) = (bound().await.unwrap(), bound().await.unwrap());
     // The port of the first is closed, and the second never answers.
     let addresses = [address("127.0.0.1:1"), silent.local_addr().unwrap(), good.local_addr().unwrap()];
-    let place = Place {
+    let place = RelayConfig {
         url: IceUrl::parse("turn:relay.example?transport=udp").unwrap(),
         credentials: Credentials::new("user", "pass").unwrap(),
         from: None,
@@ -345,7 +345,7 @@ async fn refusal_is_not_retried_at_another_address() {
     let (first, second) =
         (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
     let addresses = [first.local_addr().unwrap(), second.local_addr().unwrap()];
-    let place = Place {
+    let place = RelayConfig {
         url: IceUrl::parse("turn:relay.example?transport=udp").unwrap(),
         credentials: Credentials::new("user", "pass").unwrap(),
         from: None,

@@ -14,7 +14,7 @@ use crate::{
             delivery::{MAX_REFUSALS, NotSent, Part, Purpose, STREAM_REFUSED, wait_after_refusals},
             incoming::InboundRequest,
             outgoing::{observe_progress, peer_error},
-            peers::{Place, Remote},
+            peers::{Remote, SenderStanding},
             timers::Timer,
         },
     },
@@ -73,15 +73,15 @@ impl Exchange {
         }
         let Core { cx, peers, delivery, .. } = core;
         match peers.place(cx, delivery, from, &received) {
-            Place::Current => self.take(core, id, received),
-            Place::Moved(held) => {
+            SenderStanding::Current => self.take(core, id, received),
+            SenderStanding::Moved(held) => {
                 for (from, received) in held {
                     self.accept(core, &from, received);
                 }
                 self.take(core, id, received);
             }
-            Place::Early => peers.hold(cx, delivery, from, received),
-            Place::Dead => {
+            SenderStanding::Early => peers.hold(cx, delivery, from, received),
+            SenderStanding::Dead => {
                 cx.count(Counter::StaleSid);
                 if received.is_goodbye() && matches!(received.message, Message::ControlStop(_)) {
                     // A goodbye can arrive after the next join of its identity has been announced. The calls

@@ -18,7 +18,7 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 
 /// Whether a frame can be handled now.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum SenderStanding {
     /// Its sender is in the join that the frame states.
     Current,
     /// The frame is a Configuration and has moved its sender to an unannounced sid. These frames of that sid were held.
@@ -97,13 +97,13 @@ impl Peers {
         delivery: &mut Delivery,
         from: &Peer,
         incoming: &Received,
-    ) -> Place {
+    ) -> SenderStanding {
         let (id, sid) = (from.identity(), from.sid());
-        let Some(remote) = self.get(id) else { return Place::Early };
+        let Some(remote) = self.get(id) else { return SenderStanding::Early };
         // Announcements and packets travel on different connections, so packets of a join can arrive after
         // its leave.
         if remote.is_dead(sid) {
-            return Place::Dead;
+            return SenderStanding::Dead;
         }
         let is_configuration = matches!(incoming.message, Message::Configuration(_));
         // Nothing that the server announced about another join gives this one a right. It is known by the author's own
@@ -111,13 +111,13 @@ impl Peers {
         let is_known = self.is_named(cx, id) || remote.is_continued_by(incoming.instance());
         if remote.is_at(sid) {
             let is_other = is_configuration && remote.is_unannounced() && !is_known;
-            return if is_other { Place::Early } else { Place::Current };
+            return if is_other { SenderStanding::Early } else { SenderStanding::Current };
         }
         if !is_configuration || !is_known {
-            return Place::Early;
+            return SenderStanding::Early;
         }
         self.move_provisionally(cx, delivery, id, sid, incoming.instance());
-        Place::Moved(self.held.release(id, sid))
+        SenderStanding::Moved(self.held.release(id, sid))
     }
 
     /// Keeps a frame until its sender is announced, and asks the sender for its Configuration.

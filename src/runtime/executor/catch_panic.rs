@@ -151,7 +151,7 @@ mod tests {
     fn panic_has_its_text_and_location() {
         assert_eq!(catch_panic(|| 1), Ok(1));
         let panic = catch_panic(|| panic!("number {}", 7)).unwrap_err();
-        assert!(panic.place.starts_with("src/runtime/executor/caught.rs:"), "{panic:?}");
+        assert!(panic.place.starts_with("src/runtime/executor/catch_panic.rs:"), "{panic:?}");
         assert!(panic.reason().ends_with(": number 7"));
         let panic = catch_panic(|| panic::resume_unwind(Box::new(7))).unwrap_err();
         assert_eq!(panic.reason(), "it panicked at an unknown location: not a text");
@@ -183,7 +183,7 @@ mod tests {
                 let lines = output_of(this, "default");
                 let line = lines
                     .trim_end()
-                    .strip_prefix("toolbridge: a tool panicked at src/runtime/executor/caught.rs:");
+                    .strip_prefix("toolbridge: a tool panicked at src/runtime/executor/catch_panic.rs:");
                 assert!(line.is_some_and(|rest| !rest.contains('\n')), "{lines:?}");
                 assert_eq!(output_of(this, "own"), "own hook: Some(\"for the own hook\")\n");
             }
