@@ -21,6 +21,7 @@ mod id;
 pub(super) mod inbox;
 pub(super) mod lines;
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+#[cfg_attr(not(feature = "acp"), expect(dead_code, reason = "the answers of MCP's client are small"))]
 pub(super) mod memory;
 pub(super) mod message;
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]

@@ -18,8 +18,8 @@ pub(in crate::adapter) const INVALID_REQUEST: i64 = -32_600;
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(in crate::adapter) const METHOD_NOT_FOUND: i64 = -32_601;
 
-/// The parameters are invalid.
-#[cfg(all(feature = "acp", unix))]
+/// The parameters are invalid. MCP's servers say so of an unknown tool, too.
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(in crate::adapter) const INVALID_PARAMS: i64 = -32_602;
 
 /// The request could not be handled.

@@ -64,7 +64,9 @@ pub(in crate::adapter) enum Incoming {
         params: Option<Box<RawValue>>,
     },
     /// An error that names no request, while none or several are open: its words.
-    Unnamed(#[cfg_attr(not(feature = "mcp"), expect(dead_code, reason = "ACP's log has the words"))] String),
+    Unnamed(
+        #[cfg_attr(not(all(feature = "mcp", unix)), expect(dead_code, reason = "ACP warns nobody"))] String,
+    ),
 }
 
 /// A request of the other side.
@@ -73,7 +75,7 @@ pub(in crate::adapter) struct Request {
     pub(in crate::adapter) method: String,
     pub(in crate::adapter) params: Option<Box<RawValue>>,
     /// The size of its message, in bytes.
-    #[cfg_attr(not(feature = "acp"), expect(dead_code, reason = "MCP handles a request at once"))]
+    #[cfg_attr(not(feature = "acp"), expect(dead_code, reason = "MCP's client keeps no request"))]
     pub(in crate::adapter) size: usize,
 }
 
@@ -187,7 +189,7 @@ impl Inbox {
 
     /// Refuses a batch. The requests that it answers end.
     fn batch(&self, open: &Open, bytes: &[u8], of: Option<u64>) -> Read {
-        tracing::warn!(peer = &*self.name, bytes = bytes.len(), "a batch is refused");
+        tracing::debug!(peer = &*self.name, bytes = bytes.len(), "a batch is refused");
         let unreadable = || Answer::Unreadable(Reason::Batch);
         // Its limits are those of a message, but a part of one that exceeds them is not looked for.
         let text = std::str::from_utf8(bytes).ok().filter(|text| json::measure(text).is_ok());

@@ -2,8 +2,6 @@
 //!
 //! Whatever sends waits until there is room, so that a program that stops reading makes nothing grow.
 
-#[cfg(all(feature = "acp", unix))]
-use std::fmt;
 use std::{io, sync::Arc};
 
 use serde::Serialize;
@@ -96,15 +94,14 @@ impl Peer {
             Refused::TooMany(limit) => Unanswered::TooMany(limit),
             Refused::Ended => Unanswered::Ended,
         })?;
-        let unreadable =
-            |reason: &dyn fmt::Display| Failure::of(format!("the answer cannot be read: {reason}"));
+        let unreadable = |reason: String| Failure::of(format!("the answer cannot be read: {reason}"));
         Err(Unanswered::Refused(match request.send(Message::new(method, &params)).await {
             Some(Answer::Result(text)) => match json::value(&text) {
                 Ok(result) => return Ok(result),
-                Err(error) => unreadable(&error),
+                Err(error) => unreadable(error.to_string()),
             },
             Some(Answer::Error(failure)) => failure,
-            Some(Answer::Unreadable(reason)) => unreadable(&reason),
+            Some(Answer::Unreadable(reason)) => unreadable(reason.to_string()),
             Some(Answer::Lost(reason)) => Failure::of(reason),
             Some(Answer::NotSent) | None => return Err(Unanswered::Ended),
         }))
@@ -287,7 +284,7 @@ impl Drop for Request<'_> {
 }
 
 /// A message to write. Its share of memory is free once it is written.
-#[cfg_attr(not(feature = "mcp"), expect(dead_code, reason = "HTTP needs them, and only MCP's source has it"))]
+#[cfg_attr(not(all(feature = "mcp", unix)), expect(dead_code, reason = "lines need the text alone"))]
 pub(in crate::adapter) struct Line {
     pub(in crate::adapter) text: String,
     /// Of a request.

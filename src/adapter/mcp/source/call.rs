@@ -13,16 +13,13 @@ use crate::{
     ErrorCode, Outcome, ToolContext, ToolError, Value,
     adapter::{
         json::value,
-        jsonrpc::{failure::Failure, peer::Headers},
+        jsonrpc::{error::INVALID_PARAMS, failure::Failure, peer::Headers},
         mcp::CallToolResult,
     },
 };
 
 /// How often a server may ask for input during one call.
 const MAX_ROUNDS: usize = 16;
-
-/// The JSON-RPC error of invalid parameters. It also stands for an unknown tool.
-const INVALID_PARAMS: i64 = -32_602;
 
 /// The JSON-RPC error of a call that first needs the person to open addresses (protocol version 2025-11-25).
 const OPEN_FIRST: i64 = -32_042;

@@ -89,15 +89,17 @@ impl Connection {
         let connection = Self { live, child: None, tasks, subscription: JoinSet::new() };
         let opened =
             timeout_at(deadline, lifecycle::open(&connection.live.peer, &connection.live.agreed)).await;
-        match opened {
-            Ok(Ok(())) => Ok(connection),
-            Ok(Err(reason)) => Err(fail(&reason)),
+        let reason = match opened {
+            Ok(Ok(())) => return Ok(connection),
+            Ok(Err(reason)) => reason,
             Err(_) if is_within_event.load(Ordering::Relaxed) => {
                 let reason = "its event stream stopped within an event, which a blank line must end";
-                Err(fail(&format!("{}: {reason}", no_answer(shared))))
+                format!("{}: {reason}", no_answer(shared))
             }
-            Err(_) => Err(fail(&no_answer(shared))),
-        }
+            Err(_) => no_answer(shared),
+        };
+        connection.abandon().await;
+        Err(fail(&reason))
     }
 
     async fn start_child(
@@ -219,6 +221,13 @@ impl Connection {
             is_first
         });
         self.live.peer.end(End::Closed);
+    }
+
+    /// Ends a server that cannot be used: a child is killed, and a session ended.
+    pub(super) async fn abandon(self) {
+        if self.child.is_none() {
+            self.close().await;
+        }
     }
 
     /// Ends the server.

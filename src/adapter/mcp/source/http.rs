@@ -431,7 +431,9 @@ impl Http {
         match self.note(line).await {
             Ok(()) => {}
             Err(failed) if failed.is_end() => self.peer.end(End::Failed(failed.to_string().into())),
-            Err(failed) => tracing::debug!(%failed, "an MCP server has not accepted a message"),
+            Err(_) => {
+                tracing::debug!(host = &*self.client.host(), "an MCP server has not accepted a message")
+            }
         }
     }
 

@@ -86,7 +86,13 @@ async fn start_and_list(shared: &Arc<Shared>) -> Result<(Connection, Toolset), M
         listed = list(shared, &live, deadline) => listed,
         error = connection.failed(&shared.name) => Err(error),
     };
-    Ok((connection, listed?))
+    match listed {
+        Ok(tools) => Ok((connection, tools)),
+        Err(error) => {
+            connection.abandon().await;
+            Err(error)
+        }
+    }
 }
 
 /// Serves a connection until it ends, and returns why.

@@ -137,8 +137,12 @@ async fn discover(peer: &Peer) -> Result<Option<&'static str>, String> {
         match failure.code {
             Some(UNSUPPORTED_VERSION) => {
                 let supported = supported_of(&failure);
-                let is_next =
-                    |version: &&str| supported.iter().any(|it| it == version) && !asked.contains(version);
+                // A server may refuse the first question whatever its version is.
+                let may_repeat = asked.iter().filter(|it| **it == version).count() == 1;
+                let is_next = |next: &&str| {
+                    let is_new = !asked.contains(next) || may_repeat && *next == version;
+                    is_new && supported.iter().any(|it| it == next)
+                };
                 version = VERSIONS.into_iter().find(is_next).ok_or_else(|| no_common(&supported))?;
             }
             Some(code) if REFUSALS.contains(&code) => {
@@ -328,9 +332,13 @@ mod tests {
         })
         .await;
         assert_eq!(agreed, Ok(("2025-06-18".to_owned(), true)));
-        // The same version is not asked for twice.
-        let (refused, _) =
-            opened(async |server| server.answer(DISCOVER, &unsupported(&[MODERN])).await).await;
+        // The same version is asked for twice, and not more often.
+        let (refused, ()) = opened(async |server| {
+            for _ in 0..2 {
+                server.answer(DISCOVER, &unsupported(&[MODERN])).await;
+            }
+        })
+        .await;
         assert!(refused.unwrap_err().ends_with(MODERN));
     }
 
