@@ -43,8 +43,7 @@ esac"#;
 
 #[tokio::test]
 async fn common_x5_planted_secret_is_in_no_frame_log_recording_or_report() {
-    // `rmcp` logs whole messages below this level, and the command line does not print them.
-    let (log, _captured) = captured("trace,rmcp=warn");
+    let (log, _captured) = captured("trace");
 
     let redirect = format!("location: https://example.com/?token={REDIRECT}\r\n");
     let server = Server::start(move |request, calls| match calls {

@@ -1,10 +1,5 @@
 //! Memory for messages that wait.
 
-#![cfg_attr(
-    not(feature = "acp"),
-    expect(dead_code, reason = "MCP handles a message before it reads the next one")
-)]
-
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

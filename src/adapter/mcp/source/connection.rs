@@ -39,11 +39,11 @@ use crate::{
 /// The most requests that are open at once: a participant runs 64 calls.
 const MAX_OPEN: usize = 256;
 
-/// How long a server that has closed its output may take to end, so that its status can be reported. And how long is read what
-/// a server has written that has closed its input.
+/// How long a server that has closed its output may take to end, so that its status can be reported. The output of one that
+/// has closed its input is read for as long.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 
-/// How long the end of a session may take.
+/// How long the task may take that ends a session.
 const END_GRACE: Duration = Duration::from_secs(2);
 
 pub(super) struct Connection {

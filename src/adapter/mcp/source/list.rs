@@ -32,7 +32,7 @@ const MAX_TOOLS: usize = 1_024;
 /// The longest time for one page of the list.
 const LIST_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long how a server has ended is awaited.
+/// How long the list waits for whatever watches the server to say how it has ended.
 const END_GRACE: Duration = Duration::from_secs(2);
 
 /// The largest definition of a tool, in bytes.
@@ -110,7 +110,6 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
         Err(Unanswered::TooMany(limit)) => {
             return fail(format!("it lists no tools: {limit} requests are open, which is the limit"));
         }
-        // Whatever watches the server has had the time to say how, then.
         Err(Unanswered::NotSent | Unanswered::Ended(_)) => {
             sleep(END_GRACE).await;
             return fail("it ended".to_owned());
