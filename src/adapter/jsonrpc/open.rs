@@ -30,9 +30,6 @@ pub(in crate::adapter) enum Answer {
     Error(Failure),
     /// Its answer cannot be read.
     Unreadable(Reason),
-    /// It did not reach the other side.
-    #[cfg_attr(not(all(feature = "mcp", unix)), expect(dead_code, reason = "lines are written or not"))]
-    NotSent,
     /// Its answer does not come, for this reason. The connection may go on.
     #[cfg_attr(not(all(feature = "mcp", unix)), expect(dead_code, reason = "lines are written or not"))]
     Lost(String),

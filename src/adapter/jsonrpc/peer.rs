@@ -103,7 +103,7 @@ impl Peer {
             Some(Answer::Error(failure)) => failure,
             Some(Answer::Unreadable(reason)) => unreadable(reason.to_string()),
             Some(Answer::Lost(reason)) => Failure::of(reason),
-            Some(Answer::NotSent) | None => return Err(Unanswered::Ended),
+            None => return Err(Unanswered::Ended),
         }))
     }
 

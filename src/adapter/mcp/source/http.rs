@@ -215,13 +215,16 @@ impl Http {
         let _ended = Ended { peer: &self.peer, id };
         if let Err(failed) = self.exchange(id, line).await {
             let answer = match &failed {
-                Failed::Http(HttpError::Unreachable { .. }) => Answer::NotSent,
+                // It ends with the connection, and has not reached the server.
+                Failed::Http(HttpError::Unreachable { .. }) => None,
                 Failed::Http(HttpError::TooLarge { limit, .. }) | Failed::LargeEvent(limit) => {
-                    Answer::Unreadable(Reason::TooLong { size: *limit, limit: *limit })
+                    Some(Answer::Unreadable(Reason::TooLong { size: *limit, limit: *limit }))
                 }
-                failed => Answer::Lost(failed.to_string()),
+                failed => Some(Answer::Lost(failed.to_string())),
             };
-            self.peer.open.end(id, answer);
+            if let Some(answer) = answer {
+                self.peer.open.end(id, answer);
+            }
             if failed.is_end() {
                 self.peer.end(End::Failed(failed.to_string().into()));
             }

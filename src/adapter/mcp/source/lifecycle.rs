@@ -132,7 +132,7 @@ async fn discover(peer: &Peer) -> Result<Option<&'static str>, String> {
             Some(Answer::Error(failure)) => failure,
             Some(Answer::Unreadable(_)) => return Ok(None),
             Some(Answer::Lost(reason)) => return Err(reason),
-            Some(Answer::NotSent) | None => return Err(gone(peer)),
+            None => return Err(gone(peer)),
         };
         match failure.code {
             Some(UNSUPPORTED_VERSION) => {
@@ -196,7 +196,7 @@ async fn initialize(peer: &Peer) -> Result<Protocol, String> {
         Some(Answer::Error(failure)) => Err(format!("it refuses `initialize`: {}", words_of(&failure))),
         Some(Answer::Unreadable(reason)) => Err(unreadable(&reason)),
         Some(Answer::Lost(reason)) => Err(reason),
-        Some(Answer::NotSent) | None => Err(gone(peer)),
+        None => Err(gone(peer)),
     }
 }
 

@@ -159,7 +159,6 @@ fn result(answer: Option<Answer>, end: Option<Arc<str>>) -> Result<String, Unans
         Some(Answer::Unreadable(Reason::TooLong { size, .. })) => Err(Unanswered::TooLarge(size)),
         Some(Answer::Unreadable(reason)) => Err(Unanswered::Unreadable(why(&reason))),
         Some(Answer::Lost(reason)) => Err(Unanswered::Lost(reason)),
-        Some(Answer::NotSent) => Err(Unanswered::NotSent),
         None => Err(Unanswered::Ended(end)),
     }
 }
