@@ -1,7 +1,6 @@
-//! Defines tools: definitions, errors, outcomes and tool sources.
+//! Defines tools: their definitions, errors, outcomes, results, and questions to a person.
 //!
-//! A [`source::ToolSource`] offers tools. [`functions`] offers Rust functions; [`programs`] offers the programs of a
-//! `tools.toml`.
+//! What runs tools, and offers them, is in `runtime`.
 
 use std::time::Duration;
 

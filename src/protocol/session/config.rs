@@ -36,8 +36,8 @@ pub struct Config {
     /// Client: whether it answers prompts to a person. The driver receives each as a job
     /// ([`Prompt::read`](crate::prompt::Prompt::read)). Default: false.
     pub(crate) prompts: bool,
-    /// Whether a person can be asked before a tool runs ([`Output::Ask`](super::Output::Ask)). Default: false. A tool
-    /// that needs consent is then not offered.
+    /// Whether a person can be asked before a tool runs ([`Output::Ask`](super::Output::Ask)). Default: false.
+    /// [`Session::offer`](super::Session::offer) then refuses a tool that needs consent.
     pub(crate) consent_available: bool,
     /// The program and version that peers see.
     pub(crate) version: String,
@@ -122,7 +122,8 @@ impl Config {
     }
 
     /// Sets whether a person can be asked before a tool runs. If so, the driver shows the questions and reports the
-    /// answers ([`Output::Ask`](super::Output::Ask)). Default: false. A tool that needs consent is then not offered.
+    /// answers ([`Output::Ask`](super::Output::Ask)). Default: false. [`Session::offer`](super::Session::offer) then
+    /// refuses a tool that needs consent, and a join with such a function or program fails.
     #[must_use]
     pub fn consent_available(mut self, available: bool) -> Self {
         self.consent_available = available;
