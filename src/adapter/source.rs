@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+use crate::process::Command;
 use crate::tools::SourceHealth;
 
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
@@ -35,6 +37,20 @@ impl Pauses {
         self.0 = (pause * 2).min(Self::LONGEST);
         pause
     }
+}
+
+/// Returns the command with these variables of this process in its environment.
+///
+/// # Errors
+/// The first one that is LiveKit's: programs of other systems get no key or token of the room.
+#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
+pub(in crate::adapter) fn with_inherited(
+    command: &Command,
+    variables: Vec<String>,
+) -> Result<Command, String> {
+    variables.into_iter().try_fold(command.clone(), |command, variable| {
+        if variable.starts_with("LIVEKIT_") { Err(variable) } else { Ok(command.inherit(variable)) }
+    })
 }
 
 /// Returns the health of a source that cannot be used.

@@ -12,7 +12,7 @@ use std::{
 use super::{AcpError, AcpTool, connection};
 use crate::{
     Consent,
-    adapter::acp::document::KINDS,
+    adapter::{acp::document::KINDS, source::with_inherited},
     process::{Command, CommandError},
 };
 
@@ -215,12 +215,8 @@ impl AcpCommand {
     fn prepared(self) -> Result<(String, Settings), AcpError> {
         let not_found = |source| AcpError::Command { agent: self.name.clone(), source };
         let mut settings = self.settings.map_err(not_found)?;
-        for variable in self.inherits {
-            if variable.starts_with("LIVEKIT_") {
-                return Err(AcpError::Variable { agent: self.name, variable });
-            }
-            settings.command = settings.command.clone().inherit(variable);
-        }
+        settings.command = with_inherited(&settings.command, self.inherits)
+            .map_err(|variable| AcpError::Variable { agent: self.name.clone(), variable })?;
         for kind in settings.kinds.allowed.iter().chain(&settings.kinds.rejected) {
             if let Err(reason) = check_kind(kind) {
                 return Err(AcpError::Setting { agent: self.name, reason });

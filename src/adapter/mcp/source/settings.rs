@@ -11,7 +11,10 @@ use std::{
 use super::{McpError, McpTools, address::Address};
 use crate::{
     Consent,
-    adapter::source::policy::{Bearer, Policy},
+    adapter::source::{
+        policy::{Bearer, Policy},
+        with_inherited,
+    },
     process::{Command, CommandError},
 };
 
@@ -177,12 +180,8 @@ impl McpServer {
         let not_found = |source| McpError::Command { server: self.name.clone(), source };
         let mut settings = self.settings.map_err(not_found)?;
         if let Endpoint::Command(command) = &mut settings.place {
-            for variable in self.inherits {
-                if variable.starts_with("LIVEKIT_") {
-                    return Err(McpError::Variable { server: self.name, variable });
-                }
-                *command = command.clone().inherit(variable);
-            }
+            *command = with_inherited(command, self.inherits)
+                .map_err(|variable| McpError::Variable { server: self.name.clone(), variable })?;
         }
         Ok((self.name, settings))
     }
