@@ -1,7 +1,7 @@
 //! Serves the room's tools as a RAP toolset: the model of a runtime calls what the clients in the room offer.
 //!
 //! [`http`] answers requests, and starts a task for each call that [`table`] has not seen before. [`call`] runs it, and
-//! [`delivery`] sends its result. [`failure`] has the texts of failures.
+//! [`delivery`] sends its result.
 
 use std::{
     fmt, io,
@@ -28,7 +28,6 @@ use crate::{
 
 mod call;
 mod delivery;
-mod failure;
 mod http;
 mod invocation;
 mod manifest;

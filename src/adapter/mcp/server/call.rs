@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Call, CallError, ErrorCode, Value,
-    adapter::sink::{Entry, MAX_CALLS, Room},
+    adapter::sink::{Entry, MAX_CALLS, Room, failure},
 };
 
 /// Added to the error of a client that does not obey this assistant.
@@ -29,16 +29,16 @@ pub(super) async fn call(
     let is_modern = is_modern(&context);
     let written = |document| Ok(raw::wrapped(&result::finished(document, is_modern)));
     let Some(_permit) = shared.begin_call() else {
-        let text = format!("busy: {MAX_CALLS} calls are open already; wait for one to end");
+        let text = format!("{MAX_CALLS} calls are open already. Call again when one has ended. Nothing ran.");
         return written(result::of_failure(&text, &ErrorCode::BUSY, false));
     };
     let Some(found) = context.ct.run_until_cancelled(shared.find(&request.name)).await else {
-        return written(of_error(&CallError::Cancelled)); // the host gets no response
+        return written(of_error(&request.name, &CallError::Cancelled)); // the host gets no response
     };
     let Some(entry) = found else {
         return match shared.why_not_offered(&request.name) {
             error @ CallError::UnknownTool { .. } => Err(unknown(&error.to_string())),
-            error => written(of_error(&error)),
+            error => written(of_error(&request.name, &error)),
         };
     };
     let reporter = Reporter::new(&context, closed);
@@ -46,7 +46,7 @@ pub(super) async fn call(
         Ok(value) if promises_data(&entry.tool) => written(result::of_promised(&value)),
         Ok(value) => written(result::of_value(&value)),
         Err(error @ CallError::UnknownTool { .. }) => Err(unknown(&error.to_string())),
-        Err(error) => written(of_error(&error)),
+        Err(error) => written(of_error(&request.name, &error)),
     }
 }
 
@@ -77,14 +77,15 @@ async fn report_progress(call: &mut Call, mut reporter: Reporter) {
     }
 }
 
-fn of_error(error: &CallError) -> serde_json::Map<String, Json> {
+fn of_error(tool: &str, error: &CallError) -> serde_json::Map<String, Json> {
     let (code, may_have_run) = (error.code(), error.may_have_run());
     match error {
-        CallError::Tool(failure) => result::of_tool_error(failure, may_have_run),
+        CallError::Tool(error) => result::of_tool_error(error, may_have_run),
         CallError::NotBound { .. } => {
-            result::of_failure(&format!("{error}. {BOUND_ELSEWHERE}"), &code, may_have_run)
+            let text = format!("{} {BOUND_ELSEWHERE}", failure::text(tool, error));
+            result::of_failure(&text, &code, may_have_run)
         }
-        other => result::of_failure(&other.to_string(), &code, may_have_run),
+        other => result::of_failure(&failure::text(tool, other), &code, may_have_run),
     }
 }
 

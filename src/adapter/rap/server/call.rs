@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     delivery::{Posted, deliver, post},
-    failure,
     invocation::{Callback, Invocation, Key},
     table::Table,
 };
@@ -24,7 +23,7 @@ use crate::{
     CallError, ToolResult, Value,
     adapter::{
         rap::{address::Outgoing, result::RapResult},
-        sink::{MAX_CALLS, Room},
+        sink::{MAX_CALLS, Room, failure},
     },
     value::prefix,
 };

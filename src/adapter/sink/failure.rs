@@ -6,23 +6,23 @@ use crate::{CallError, ErrorCode, ToolError};
 const MAY_HAVE_RUN: &str = "It may have run: find out before you call it again.";
 
 /// Returns the text for a model, to which the prefix of an error is added.
-pub(super) fn text(operation: &str, error: &CallError) -> String {
+pub(in crate::adapter) fn text(tool: &str, error: &CallError) -> String {
     let nothing_ran = |what: &str| format!("{what} Nothing ran.");
     match error {
         CallError::Tool(failure) => of_tool(failure),
-        CallError::UnknownTool { .. } => unknown(operation),
+        CallError::UnknownTool { .. } => unknown(tool),
         CallError::Ambiguous { .. } => nothing_ran(&format!(
-            "several apps offer {operation:?} by now. Load the toolset again, and use one of its names."
+            "several apps offer {tool:?} by now. Load the list of tools again, and use one of its names."
         )),
         CallError::NotBound { .. } => nothing_ran(&format!(
-            "the app that offers {operation:?} obeys another assistant. Use another tool, or tell the user."
+            "the app that offers {tool:?} obeys another assistant. Use another tool, or tell the user."
         )),
         CallError::NotDelivered { .. } => nothing_ran("the app could not be reached. Call again later."),
         CallError::NotAllowed => {
-            nothing_ran("this toolset has no permission to send calls. Use another tool, or tell the user.")
+            nothing_ran("there is no permission to send calls to apps. Use another tool, or tell the user.")
         }
         CallError::Timeout { limit } => {
-            format!("{operation:?} had no result within {} s. {MAY_HAVE_RUN}", limit.as_secs_f32())
+            format!("{tool:?} had no result within {} s. {MAY_HAVE_RUN}", limit.as_secs_f32())
         }
         CallError::Lost { .. } => format!("the app disconnected before it answered. {MAY_HAVE_RUN}"),
         CallError::Cancelled => format!("the call was cancelled. {MAY_HAVE_RUN}"),
@@ -35,17 +35,17 @@ pub(super) fn text(operation: &str, error: &CallError) -> String {
         CallError::Busy { .. } => nothing_ran("the app is busy. Call again in a few seconds."),
         CallError::Arguments(error) => nothing_ran(&format!("the arguments cannot be sent: {error}.")),
         CallError::Closed(_) => {
-            nothing_ran("this toolset has no connection to its apps. Call again later, or tell the user.")
+            nothing_ran("there is no connection to the apps. Call again later, or tell the user.")
         }
         _ => "the call failed. Call again later, or tell the user.".to_owned(),
     }
 }
 
 /// Returns the text for a tool that is not offered.
-pub(super) fn unknown(operation: &str) -> String {
-    // The name comes from the runtime, and may be long.
-    let shown: String = operation.chars().take(64).collect();
-    format!("no app offers a tool named {shown:?} now. Use another tool of the toolset. Nothing ran.")
+pub(in crate::adapter) fn unknown(tool: &str) -> String {
+    // The name comes from the other system, and may be long.
+    let shown: String = tool.chars().take(64).collect();
+    format!("no app offers a tool named {shown:?} now. Use another tool of the list. Nothing ran.")
 }
 
 fn then_again(what: &str) -> String {
@@ -53,7 +53,7 @@ fn then_again(what: &str) -> String {
 }
 
 /// Returns the message of the tool, and what to do if the message cannot say it.
-pub(super) fn of_tool(error: &ToolError) -> String {
+pub(in crate::adapter) fn of_tool(error: &ToolError) -> String {
     let message = match error.message().trim() {
         "" => return then_again(ToolError::LOCAL_MESSAGE),
         message @ (ToolError::LOCAL_MESSAGE | ToolError::PANIC_MESSAGE) => return then_again(message),
