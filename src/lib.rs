@@ -225,7 +225,7 @@ pub use schemars;
 #[doc(no_inline)]
 pub use tokio_util::sync::CancellationToken;
 
-#[cfg(all(any(doc, doctest), feature = "record", feature = "livekit"))]
+#[cfg(all(any(doc, doctest), feature = "record", feature = "dev-server"))]
 pub mod guide {
     // In a page, the first definition of a link counts: `links.md` leads to the pages that rustdoc makes, and the
     // definitions at the end of a page lead to the files, as GitHub shows them.
