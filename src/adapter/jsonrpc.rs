@@ -3,6 +3,11 @@
 //! The crates of these protocols have queues without a limit, lose the members that they do not know, and refuse messages
 //! that real programs write. So the messages, and the limits, are read here.
 //!
+//! A [`peer`] is the other side as a sender sees it. State: the open requests of this side, the messages to send, and why the
+//! connection has ended. Its messages leave in their order, and then withdrawn requests, which a transport takes: lines, or
+//! HTTP. The [`inbox`] reads what the other side sends: answers end their requests, requests and notifications are returned
+//! with their parameters as text, and what cannot be read is answered or counted. Whatever sends waits for room.
+//!
 //! - [`message`]: the parts of a message, as text.
 //! - [`head`] and [`id`]: the id of a message, also of one that cannot be read.
 //! - [`error`] and [`failure`]: the errors of this side, and those of the other side.

@@ -1,4 +1,10 @@
-//! The tools of an MCP server, as a source.
+//! Offers the tools of an MCP server.
+//!
+//! `life` starts a `connection`; `lifecycle` agrees on a version; `list` and `call` ask the server through `live`. Of the
+//! transport they know the `Peer` alone. State: the open requests (`Peer`), and the calls that they belong to (`calls`), by
+//! which progress, questions and warnings find their call. `handler` takes the messages of the server. A child is read and
+//! written in lines. `http` is the other transport: it posts each message, hands what comes back to the `Inbox`, opens broken
+//! streams again, and holds the session.
 
 pub(super) mod address;
 mod call;
