@@ -332,7 +332,10 @@ impl Allocation {
 
     fn ignore(&mut self, what: &'static str) {
         self.ignored += 1;
-        tracing::debug!(what, ignored = self.ignored, "a relay's message was ignored");
+        // Logged at powers of two: a relay could send any number of them.
+        if self.ignored.is_power_of_two() {
+            tracing::debug!(what, ignored = self.ignored, "a relay's message was ignored");
+        }
     }
 }
 
