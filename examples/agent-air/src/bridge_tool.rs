@@ -4,7 +4,11 @@ use std::{collections::HashMap, future::Future, pin::Pin, sync::Arc, time::Durat
 
 use agent_air_runtime::controller::{Executable, ToolContext as AirContext, ToolType};
 use serde_json::{Value as Json, json};
-use toolbridge::{tools::{NameMap, NameRules}, Tool, ToolContext, ToolResult, ToolSource, Value, adapter::agent_air::Document};
+use toolbridge::{
+    Tool, ToolContext, ToolResult, ToolSource, Value,
+    adapter::agent_air::Document,
+    tools::{NameMap, NameRules},
+};
 
 /// How long a call may take. The runtime has no limit of its own.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -7,7 +7,10 @@ use livekit::{
     participant::{Participant::Remote, ParticipantKind, RemoteParticipant},
 };
 use tokio::sync::mpsc::UnboundedReceiver;
-use toolbridge::{CloseReason, ConnectionState, transport::{Incoming, Lane, Packet, Participant, Peer, SendError, Transport, TransportEvent}};
+use toolbridge::{
+    CloseReason, ConnectionState,
+    transport::{Incoming, Lane, Packet, Participant, Peer, SendError, Transport, TransportEvent},
+};
 
 /// A room that the app also uses for audio: `close` leaves the room open.
 pub struct SdkTransport {

@@ -8,7 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
-use toolbridge::{Assistant, CallError, Client, result::DisplayKind, prompt::{Prompt, PromptAnswer, PromptRequest}, ToolResult, adapter::rap, memory::MemoryRoom};
+use toolbridge::{
+    Assistant, CallError, Client, ToolResult,
+    adapter::rap,
+    memory::MemoryRoom,
+    prompt::{Prompt, PromptAnswer, PromptRequest},
+    result::DisplayKind,
+};
 
 /// The calls whose time is measured.
 const CALLS: usize = 40;

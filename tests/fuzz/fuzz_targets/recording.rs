@@ -8,7 +8,14 @@
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use toolbridge::{transport::{Lane, Peer}, recording::{Direction, Entry, Happened, Moment, Recorded, Recording, RoomEvent, calls, check, entry_json, entry_text, info, report}, replay::Replay};
+use toolbridge::{
+    recording::{
+        Direction, Entry, Happened, Moment, Recorded, Recording, RoomEvent, calls, check, entry_json,
+        entry_text, info, report,
+    },
+    replay::Replay,
+    transport::{Lane, Peer},
+};
 
 /// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.
 macro_rules! with {
@@ -81,7 +88,14 @@ fn told(mut rest: &[u8]) -> Vec<Entry> {
                 let length = usize::from(byte().unwrap_or_default());
                 let payload: Vec<u8> = std::iter::from_fn(&mut byte).take(length).collect();
                 let direction = if what & 16 == 0 { Direction::Sent } else { Direction::Heard };
-                Happened::Packet(with!(Recorded::new(direction, Peer::new(identity, sid), payload), to = if what & 32 == 0 { vec![names[usize::from(who >> 6)].into()] } else { Vec::new() }, lane = if what & 64 == 0 { Lane::Reliable } else { Lane::Lossy }, stream = what & 128 != 0, channel = u16::from(what), sequence = entries.len() as u32))
+                Happened::Packet(with!(
+                    Recorded::new(direction, Peer::new(identity, sid), payload),
+                    to = if what & 32 == 0 { vec![names[usize::from(who >> 6)].into()] } else { Vec::new() },
+                    lane = if what & 64 == 0 { Lane::Reliable } else { Lane::Lossy },
+                    stream = what & 128 != 0,
+                    channel = u16::from(what),
+                    sequence = entries.len() as u32
+                ))
             }
         };
         entries.push(Entry::new(Moment(at), happened));

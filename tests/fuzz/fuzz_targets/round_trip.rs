@@ -13,7 +13,9 @@ fuzz_target!(|data: &[u8]| {
 
     // Encoding a message may drop unknown fields; encoding it again drops nothing.
     let Ok(bytes) = Frame::write(-7, "room", &Meta::new(), &message) else { return };
-    let first = Frame::decode(bytes.clone()).and_then(|frame| frame.message()).expect("an encoded frame can be decoded");
+    let first = Frame::decode(bytes.clone())
+        .and_then(|frame| frame.message())
+        .expect("an encoded frame can be decoded");
     let second = Frame::write(-7, "room", &Meta::new(), &first).expect("it was written before");
     if !matches!(message, Message::Other(..)) {
         assert_eq!(bytes, second);

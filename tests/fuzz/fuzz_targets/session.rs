@@ -12,7 +12,12 @@ use std::{
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;
-use toolbridge::{transport::{TransportEvent, Lane, Participant, Peer}, session::{CallKey, JobKey, Output, Request, SendFailure, Session}, Caps, CloseReason, Config, ConnectionState, Event, Progress, Role, Tool, ToolError, Value, frame::{Frame, Kind, Meta}};
+use toolbridge::{
+    Caps, CloseReason, Config, ConnectionState, Event, Progress, Role, Tool, ToolError, Value,
+    frame::{Frame, Kind, Meta},
+    session::{CallKey, JobKey, Output, Request, SendFailure, Session},
+    transport::{Lane, Participant, Peer, TransportEvent},
+};
 
 /// Calls that may be open with one owner.
 const OPEN: usize = 4;
@@ -111,9 +116,18 @@ impl Run {
     fn operation(&mut self, bytes: &mut Bytes<'_>) {
         let now = self.now;
         match bytes.next() % 32 {
-            0 => self.session.handle_event(now, TransportEvent::Joined(who(bytes).allowed_to_stop(self.stops))),
+            0 => {
+                self.session.handle_event(now, TransportEvent::Joined(who(bytes).allowed_to_stop(self.stops)))
+            }
             1 => self.session.handle_event(now, TransportEvent::Left(peer(bytes))),
-            2 => self.session.handle_event(now, TransportEvent::ConnectionState(if bytes.flag() { ConnectionState::Connected } else { ConnectionState::Reconnecting })),
+            2 => self.session.handle_event(
+                now,
+                TransportEvent::ConnectionState(if bytes.flag() {
+                    ConnectionState::Connected
+                } else {
+                    ConnectionState::Reconnecting
+                }),
+            ),
             3 => {
                 let sid = format!("PA_{}", bytes.next() % 4);
                 let present = (0..bytes.next() % 4).map(|_| who(bytes).allowed_to_stop(self.stops)).collect();
@@ -176,19 +190,25 @@ impl Run {
                 }
             }
             16 if bytes.next() == 0 => self.session.close(now),
-            17 if bytes.next() == 0 => self.session.handle_event(now, TransportEvent::Closed(CloseReason::DuplicateIdentity)),
+            17 if bytes.next() == 0 => {
+                self.session.handle_event(now, TransportEvent::Closed(CloseReason::DuplicateIdentity))
+            }
             18 if bytes.next() == 0 => self.session.drain(now),
             19 => {
                 let sender = peer(bytes);
                 let length = usize::from(bytes.next()).min(bytes.0.len());
                 let (payload, rest) = bytes.0.split_at(length);
                 bytes.0 = rest;
-                self.session.handle_event(now, TransportEvent::packet(sender.clone(), Lane::Reliable, payload.to_vec()));
+                self.session.handle_event(
+                    now,
+                    TransportEvent::packet(sender.clone(), Lane::Reliable, payload.to_vec()),
+                );
             }
             _ => {
                 let sender = peer(bytes);
                 let payload = self.frame(bytes);
-                self.session.handle_event(now, TransportEvent::packet(sender.clone(), Lane::Reliable, payload));
+                self.session
+                    .handle_event(now, TransportEvent::packet(sender.clone(), Lane::Reliable, payload));
             }
         }
         self.flush();
@@ -300,7 +320,8 @@ impl Run {
                 Output::Transmit(packet) => {
                     packets += 1;
                     assert!(packet.is_addressed(), "a packet without receivers: {packet:?}");
-                    let frame = Frame::decode(packet.payload.clone()).expect("the session's frame can be decoded");
+                    let frame =
+                        Frame::decode(packet.payload.clone()).expect("the session's frame can be decoded");
                     self.instances.extend(frame.meta_str("bridge.instance").map(str::to_owned));
                     self.packets.push(packet.id);
                 }
@@ -343,7 +364,11 @@ impl Run {
     /// Lets every timeout pass, and checks that nothing is left open.
     fn end(mut self) {
         self.passes(Duration::from_secs(700));
-        assert_eq!((self.session.open_calls(), self.session.open_jobs()), (0, 0), "a call or a job is still open");
+        assert_eq!(
+            (self.session.open_calls(), self.session.open_jobs()),
+            (0, 0),
+            "a call or a job is still open"
+        );
         for (key, outcomes) in &self.calls {
             let wanted = u32::from(!self.detached.contains(key));
             assert_eq!(*outcomes, wanted, "{key:?}");
