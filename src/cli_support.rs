@@ -5,7 +5,12 @@ use std::net::IpAddr;
 use serde_json::Value as Json;
 use url::Host;
 
-use crate::{adapter::jsonrpc::head::Head, net::host};
+use crate::{adapter::jsonrpc::head::Head, net::host, replay};
+
+/// "1 call", "2 calls".
+pub fn counted(count: u64, word: &str) -> String {
+    replay::counted(count, word)
+}
 
 /// Returns the id and the type of a message that cannot be read as a whole, of which the start and the end were kept.
 pub fn id_and_type(start: &[u8], end: &[u8]) -> (Option<Json>, Option<String>) {

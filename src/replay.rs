@@ -56,6 +56,6 @@ pub use plan::{Plan, PlannedCall};
 pub use report::{Difference, DryError, DryReport, Skipped};
 
 /// "1 call", "2 calls".
-fn counted(count: u64, word: &str) -> String {
+pub(crate) fn counted(count: u64, word: &str) -> String {
     format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }

@@ -1,11 +1,9 @@
 //! Escapes text for a terminal.
 
-pub(in crate::cli) use toolbridge::escape::{json, plain, write_json};
-
-/// "1 call", "2 calls".
-pub(in crate::cli) fn counted(count: u64, word: &str) -> String {
-    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
-}
+pub(in crate::cli) use toolbridge::{
+    cli_support::counted,
+    escape::{json, plain, write_json},
+};
 
 /// What the library calls a setting, and how a person sets it on the command line.
 const OPTIONS: [(&str, &str); 5] = [
