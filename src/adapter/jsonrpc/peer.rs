@@ -210,7 +210,7 @@ impl<'a> Message<'a> {
 }
 
 /// Returns the text of a request, or of a notification.
-pub(in crate::adapter) fn text(id: Option<u64>, method: &str, params: &Json) -> String {
+fn text(id: Option<u64>, method: &str, params: &Json) -> String {
     #[derive(Serialize)]
     struct Parts<'a> {
         jsonrpc: &'a str,
@@ -261,9 +261,9 @@ impl Request<'_> {
         (&mut self.answer).await.ok()
     }
 
-    /// Withdraws the request for this reason.
+    /// Sets why the request is withdrawn, if it is dropped before its answer.
     #[cfg(all(feature = "mcp", unix))]
-    pub(in crate::adapter) fn withdraw(mut self, reason: String) {
+    pub(in crate::adapter) fn set_reason(&mut self, reason: String) {
         self.reason = Some(reason);
     }
 
@@ -310,8 +310,12 @@ pub(in crate::adapter) struct Withdrawn {
 }
 
 impl Withdrawn {
-    /// Returns the parameters of the notification for it.
-    pub(in crate::adapter) fn params(&self) -> Json {
+    /// Returns the notification for it.
+    pub(in crate::adapter) fn line(&self, rules: &Rules) -> Line {
+        Line::of(text(None, rules.cancel, &self.params()))
+    }
+
+    fn params(&self) -> Json {
         let mut params = json!({"requestId": self.id});
         if let Some(reason) = &self.reason {
             params["reason"] = reason.as_str().into();
@@ -358,9 +362,7 @@ impl Writer {
         while let Some(outgoing) = self.next().await {
             let mut line = match outgoing {
                 Outgoing::Line(line) => line,
-                Outgoing::Withdrawn(withdrawn) => {
-                    Line::of(text(None, self.rules.cancel, &withdrawn.params()))
-                }
+                Outgoing::Withdrawn(withdrawn) => withdrawn.line(self.rules),
             };
             line.text.push('\n');
             to.write_all(line.text.as_bytes()).await?;

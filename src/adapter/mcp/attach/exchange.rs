@@ -22,7 +22,10 @@ use crate::adapter::{
         error::{INTERNAL, refusal},
         rules::MCP,
     },
-    mcp::source::{address::Address, http::is_http_sse},
+    mcp::source::{
+        address::Address,
+        http::{EVENTS, JSON, METHOD, PROTOCOL_VERSION, SESSION_ID, is_http_sse},
+    },
     web::{
         client::{HttpClient, media_type},
         outgoing::HttpError,
@@ -36,13 +39,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// The pause before a stream of notifications that has ended is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
-
-const EVENTS: &str = "text/event-stream";
-const JSON: &str = "application/json";
 
 /// Why the server serves no more.
 #[derive(Debug)]

@@ -32,7 +32,7 @@ use crate::adapter::{
         inbox::{Inbox, Read},
         message::Parts,
         open::{Answer, Reason},
-        peer::{End, Headers, Line, Outgoing, Peer, Withdrawn, Writer, Written, text},
+        peer::{End, Headers, Line, Outgoing, Peer, Writer, Written},
         rules::MCP,
     },
     web::{
@@ -76,12 +76,13 @@ const FIRST_EVENT_LIMIT: Duration = Duration::from_secs(2);
 /// The largest body of a refusal that is read for its reason, in bytes.
 const MAX_REFUSAL: usize = 64 << 10;
 
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+pub(in crate::adapter::mcp) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(in crate::adapter::mcp) const PROTOCOL_VERSION: HeaderName =
+    HeaderName::from_static("mcp-protocol-version");
+pub(in crate::adapter::mcp) const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-const JSON: &str = "application/json";
-const EVENTS: &str = "text/event-stream";
+pub(in crate::adapter::mcp) const JSON: &str = "application/json";
+pub(in crate::adapter::mcp) const EVENTS: &str = "text/event-stream";
 
 /// Why a message has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -193,7 +194,7 @@ impl Http {
                     }
                     // Without a session, the end of its connection is the end of a request.
                     if http.agreed.get().is_some_and(|protocol| !protocol.is_sessionless) {
-                        notes.spawn(Arc::clone(&http).note_or_end(cancelling(&withdrawn)));
+                        notes.spawn(Arc::clone(&http).note_or_end(withdrawn.line(&MCP)));
                     }
                 }
             }
@@ -542,10 +543,6 @@ fn with(mut request: RequestBuilder, headers: &Headers) -> RequestBuilder {
         }
     }
     request
-}
-
-fn cancelling(withdrawn: &Withdrawn) -> Line {
-    Line::of(text(None, MCP.cancel, &withdrawn.params()))
 }
 
 fn other_type(found: Option<&str>) -> Failed {

@@ -102,8 +102,8 @@ impl Live {
         headers: Headers,
         context: &ToolContext,
     ) -> Result<String, Unanswered> {
-        let mut stopped = Stopped { request: Some(self.begin(false)?), context };
-        let Some(request) = &mut stopped.request else { return Err(Unanswered::NotSent) };
+        let mut stopped = Stopped { request: self.begin(false)?, context };
+        let request = &mut stopped.request;
         let id = request.id();
         let _open = self.calls.begin(id, context);
         let params = self.with_metadata(params, Some(id));
@@ -192,14 +192,12 @@ pub(super) fn words_of(failure: &Failure) -> String {
 
 /// The request of a call. Dropping it withdraws it with the reason why the call was stopped.
 struct Stopped<'a> {
-    request: Option<Request<'a>>,
+    request: Request<'a>,
     context: &'a ToolContext,
 }
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        if let Some(request) = self.request.take() {
-            request.withdraw(self.context.stopped().unwrap_or(StopReason::Caller).to_string());
-        }
+        self.request.set_reason(self.context.stopped().unwrap_or(StopReason::Caller).to_string());
     }
 }
