@@ -143,8 +143,9 @@ fn diff_section(page: &mut Page, title: &str, diff: &Diff) {
         Some(patch) => Cow::Borrowed(&**patch),
         None => diff.hunks_for_people().unwrap_or_default().into(),
     };
-    let count = |style: LineStyle| diff_lines(&patch).filter(|(it, _)| *it == style).count();
-    let (added, removed) = (count(LineStyle::Added), count(LineStyle::Removed));
+    let (added, removed) = diff_lines(&patch).fold((0_usize, 0_usize), |(added, removed), (style, _)| {
+        (added + usize::from(style == LineStyle::Added), removed + usize::from(style == LineStyle::Removed))
+    });
     let what = match (&diff.patch, &diff.old_text, &diff.new_text) {
         (None, None, Some(_)) => "new file, ",
         _ => "",
