@@ -2,7 +2,7 @@
 
 use toolbridge::{
     CallError, CallId, Config, ConnectionState, Event, Tool, ToolOptions,
-    frame::{Configuration, Frame, Kind, Message, Meta},
+    frame::{Acknowledgement, Configuration, Frame, Kind, Message, Meta},
     session::SendFailure,
     transport::{Lane, TransportEvent},
 };
@@ -312,6 +312,43 @@ fn retransmission_has_a_window_and_continues_with_acknowledgements() {
     rejoin_owner(&mut world);
     world.run(SECOND);
     assert!(matches!(world.settled("a", key), Some(Ok(_))));
+}
+
+/// A late acknowledgement of the owner's earlier run carries the stanzas of frames that the present one does not have.
+#[test]
+fn acknowledgement_of_another_call_frees_no_place_in_the_window() {
+    let mut world = World::new();
+    let mut config = Config::default();
+    config.caps.frames.retransmit_frames = 3;
+    world.assistant("a", config);
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    world.ends.get_mut("phone").unwrap().here = false;
+    for _ in 0..20 {
+        world.call("a", request("t")).unwrap();
+    }
+    world.run(50 * MS);
+    let names_another = |frame: &Frame| {
+        frame.body().get("acknowledgedMessageId").is_some_and(|it| it.as_str() == Some("another"))
+    };
+    world.fate = Some(Box::new(move |to, _, frame| match frame.kind() {
+        Kind::CONFIGURATION => Fate::Arrives,
+        _ if to == "a" && !names_another(frame) => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    world.rejoin("phone");
+    world.run(100 * MS);
+    assert_eq!(world.count("a", "retransmitted"), 3);
+    for stanza in 1..=50 {
+        let known = with!(
+            Acknowledgement::default(),
+            acknowledged_stanza_id = Some(stanza),
+            acknowledged_message_id = Some("another".to_owned())
+        );
+        world.send("phone", &["a"], &Meta::new(), &Message::Acknowledgement(known));
+    }
+    world.run(100 * MS);
+    assert_eq!(world.count("a", "retransmitted"), 3);
 }
 
 #[test]

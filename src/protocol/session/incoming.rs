@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use self::{
     observed::Observed,
-    request_cache::{Refusal, RequestCache, State, fingerprint},
+    request_cache::{Refusal, RequestCache, RequestState, fingerprint},
 };
 use super::{
     Counter, Event,
@@ -338,11 +338,11 @@ impl Incoming {
             let is_present = cache.is_present(entry);
             return match &entry.state {
                 // First, because a tombstone has no fingerprint: its request has never been seen.
-                State::Tombstone => self.refuse_stopped(core, &inbound),
+                RequestState::Tombstone => self.refuse_stopped(core, &inbound),
                 _ if !is_same => refuse_304(core, &inbound, "another request has used this id"),
                 // The cache entries of the instance that sent the request are gone.
                 _ if !is_present => refuse_304(core, &inbound, "another instance sent this request"),
-                State::Refused(refusal) => {
+                RequestState::Refused(refusal) => {
                     let refusal = refusal.clone();
                     core.cx.count(Counter::Duplicate);
                     send_refusal(core, &inbound, &refusal);
@@ -532,8 +532,8 @@ impl Incoming {
     ) {
         let found = self.caches.get(id).and_then(|cache| cache.find(call));
         match found.map(|entry| &entry.state) {
-            Some(State::Running(job)) => self.cancel_job(core, *job, reason),
-            Some(State::Claiming) => self.end_claim(core, id, call, Err(ToolError::cancelled())),
+            Some(RequestState::Running(job)) => self.cancel_job(core, *job, reason),
+            Some(RequestState::Claiming) => self.end_claim(core, id, call, Err(ToolError::cancelled())),
             Some(_) => {
                 core.cx.count(Counter::Duplicate);
                 self.withdraw_result(core, id, call);

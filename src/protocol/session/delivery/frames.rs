@@ -167,26 +167,31 @@ impl Frames {
     }
 }
 
+/// What an acknowledgement says.
+#[must_use]
+pub(crate) struct Acknowledged {
+    /// The purpose of the acknowledged frame, if it was awaited.
+    pub(crate) purpose: Option<Purpose>,
+    /// Whether the next frames of a retransmission may be sent.
+    pub(crate) has_room: bool,
+}
+
 impl Delivery {
     /// Records a frame that its peer must acknowledge. It was sent, or sent again under its stanza.
     pub(crate) fn await_acknowledgement(&mut self, to: &Identity, sent: &Sent, purpose: Purpose) {
         self.frames.note(to, sent, purpose);
     }
 
-    /// Handles a peer's acknowledgement, which may name a call. Returns the purpose of the acknowledged frame.
-    pub(crate) fn acknowledged(
-        &mut self,
-        by: &Identity,
-        stanza: i32,
-        named: Option<&str>,
-    ) -> Option<Purpose> {
+    /// Handles a peer's acknowledgement, which may name a call.
+    pub(crate) fn acknowledged(&mut self, by: &Identity, stanza: i32, named: Option<&str>) -> Acknowledged {
         // A program that restarts counts its stanzas from 1 again. A late acknowledgement for the earlier run
         // can carry the stanza of a frame of this one, which its receiver does not have (`wire.md`, section
         // 5.2).
         if !self.frames.may_mean(by, stanza, named) {
-            return None;
+            return Acknowledged { purpose: None, has_room: false };
         }
-        self.frames.remove(by, stanza).map(|frame| frame.purpose)
+        let purpose = self.frames.remove(by, stanza).map(|frame| frame.purpose);
+        Acknowledged { purpose, has_room: self.release_window(by, stanza) }
     }
 
     /// Notes that a call was answered, so its request has arrived.

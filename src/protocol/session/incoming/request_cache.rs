@@ -35,7 +35,7 @@ impl Refusal {
 /// The requests of one caller.
 #[derive(Debug, Default)]
 pub(super) struct RequestCache {
-    entries: BTreeMap<CallId, Entry>,
+    entries: BTreeMap<CallId, CachedRequest>,
     /// The requests whose answers are not acknowledged.
     answered: BTreeSet<CallId>,
     /// The entries that may be dropped, by the time at which they must be.
@@ -61,7 +61,7 @@ pub(super) struct RequestCache {
 }
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct CachedRequest {
     /// `None` in a tombstone, whose request has not arrived.
     pub(super) fingerprint: Option<[u8; 32]>,
     /// The absolute stanza of the request; in a tombstone that of the stop.
@@ -71,15 +71,15 @@ pub(super) struct Entry {
     keep: Duration,
     /// The time at which the entry must be dropped; `None` while it must be kept.
     until: Option<Instant>,
-    pub(super) state: State,
+    pub(super) state: RequestState,
 }
 
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum RequestState {
     /// The request runs.
     Running(JobKey),
     /// The request has its answer, which the caller may not have received.
-    Answered(Answer),
+    Answered(UnacknowledgedResult),
     /// The caller has received the answer.
     Done,
     /// The request was refused with this answer and never runs.
@@ -91,7 +91,7 @@ pub(super) enum State {
 }
 
 /// An unacknowledged answer.
-pub(super) struct Answer {
+pub(super) struct UnacknowledgedResult {
     pub(super) message: Message,
     pub(super) size: usize,
     /// The answer's position among the caller's answers.
@@ -105,7 +105,7 @@ pub(super) struct Answer {
     pub(super) states_start: bool,
 }
 
-impl Answer {
+impl UnacknowledgedResult {
     pub(super) fn new(message: Message, size: usize) -> Self {
         Self { message, size, order: 0, sent: None, refusals: 0, states_start: false }
     }
@@ -121,9 +121,12 @@ impl Answer {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for UnacknowledgedResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").field("bytes", &self.size).field("sent", &self.sent).finish_non_exhaustive()
+        f.debug_struct("UnacknowledgedResult")
+            .field("bytes", &self.size)
+            .field("sent", &self.sent)
+            .finish_non_exhaustive()
     }
 }
 
@@ -132,7 +135,7 @@ impl fmt::Debug for Answer {
 pub(super) struct Full;
 
 impl RequestCache {
-    pub(super) fn find(&self, id: &CallId) -> Option<&Entry> {
+    pub(super) fn find(&self, id: &CallId) -> Option<&CachedRequest> {
         self.entries.get(id)
     }
 
@@ -161,7 +164,7 @@ impl RequestCache {
     }
 
     /// Returns whether an entry belongs to the caller's present instance.
-    pub(super) fn is_present(&self, entry: &Entry) -> bool {
+    pub(super) fn is_present(&self, entry: &CachedRequest) -> bool {
         entry.instance == self.instance
     }
 
@@ -218,13 +221,13 @@ impl RequestCache {
         keep: Duration,
         job: JobKey,
     ) {
-        let entry = Entry {
+        let entry = CachedRequest {
             fingerprint: Some(fingerprint(request)),
             stanza: stanza.map_or(0, i32::unsigned_abs),
             instance: self.instance,
             keep,
             until: None,
-            state: State::Running(job),
+            state: RequestState::Running(job),
         };
         self.highest = self.highest.max(entry.stanza);
         self.entries.insert(request.id.clone(), entry);
@@ -233,7 +236,7 @@ impl RequestCache {
     /// Marks a request as claimed.
     pub(super) fn claim(&mut self, id: &CallId, claim: Claim) {
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.state = State::Claiming;
+            entry.state = RequestState::Claiming;
             self.claims.insert(id.clone(), claim);
         }
     }
@@ -241,7 +244,7 @@ impl RequestCache {
     /// Marks a claimed request as running, because the claim was granted.
     pub(super) fn granted(&mut self, id: &CallId) -> Option<Claim> {
         let claim = self.claims.remove(id)?;
-        self.entries.get_mut(id)?.state = State::Running(claim.job);
+        self.entries.get_mut(id)?.state = RequestState::Running(claim.job);
         Some(claim)
     }
 
@@ -249,7 +252,7 @@ impl RequestCache {
     pub(super) fn denied(&mut self, now: Instant, id: &CallId) -> Option<Claim> {
         let claim = self.claims.remove(id)?;
         let entry = self.entries.get_mut(id)?;
-        entry.state = State::Done;
+        entry.state = RequestState::Done;
         self.may_drop(now, id);
         Some(claim)
     }
@@ -272,13 +275,13 @@ impl RequestCache {
         }
         // A tombstone may be in its place, which is indexed by the stanza of the stop.
         self.remove(&request.id);
-        let entry = Entry {
+        let entry = CachedRequest {
             fingerprint: Some(fingerprint(request)),
             stanza,
             instance: self.instance,
             keep,
             until: None,
-            state: State::Refused(refusal),
+            state: RequestState::Refused(refusal),
         };
         self.entries.insert(request.id.clone(), entry);
         self.may_drop(now, &request.id);
@@ -305,28 +308,29 @@ impl RequestCache {
         if limits.calls.open_per_peer == 0 || self.make_room(limits).is_err() {
             return self.raise_floor(stanza);
         }
-        let state = State::Tombstone;
-        let entry = Entry { fingerprint: None, stanza, instance: self.instance, keep, until: None, state };
+        let state = RequestState::Tombstone;
+        let entry =
+            CachedRequest { fingerprint: None, stanza, instance: self.instance, keep, until: None, state };
         self.entries.insert(id.clone(), entry);
         self.tombstones.insert((stanza, id.clone()));
         self.may_drop(now, id);
     }
 
     /// Sets the answer of a running request.
-    pub(super) fn answer(&mut self, id: &CallId, mut answer: Answer) {
+    pub(super) fn answer(&mut self, id: &CallId, mut answer: UnacknowledgedResult) {
         self.answers += 1;
         answer.order = self.answers;
         if let Some(entry) = self.entries.get_mut(id) {
             self.bytes += answer.size;
             self.answered.insert(id.clone());
-            entry.state = State::Answered(answer);
+            entry.state = RequestState::Answered(answer);
         }
     }
 
     /// Returns the answer if it is not acknowledged.
-    pub(super) fn answer_of(&mut self, id: &CallId) -> Option<&mut Answer> {
+    pub(super) fn answer_of(&mut self, id: &CallId) -> Option<&mut UnacknowledgedResult> {
         match &mut self.entries.get_mut(id)?.state {
-            State::Answered(answer) => Some(answer),
+            RequestState::Answered(answer) => Some(answer),
             _ => None,
         }
     }
@@ -349,7 +353,7 @@ impl RequestCache {
         let answers = self.answered.iter().filter_map(|id| match &self.entries.get(id)?.state {
             // Ids are random. In the order of the answers, a caller learns of its calls in the order in which
             // they ended.
-            State::Answered(answer) if answer.sent.is_none() => Some((answer.order, id)),
+            RequestState::Answered(answer) if answer.sent.is_none() => Some((answer.order, id)),
             _ => None,
         });
         let mut answers: Vec<_> = answers.collect();
@@ -360,10 +364,10 @@ impl RequestCache {
     /// Notes that the caller has received the answer, or never will. Its bytes are released.
     pub(super) fn acknowledged(&mut self, now: Instant, id: &CallId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        if let State::Answered(answer) = &entry.state {
+        if let RequestState::Answered(answer) = &entry.state {
             self.bytes = self.bytes.saturating_sub(answer.size);
             self.answered.remove(id);
-            entry.state = State::Done;
+            entry.state = RequestState::Done;
             self.may_drop(now, id);
         }
     }
@@ -423,7 +427,7 @@ impl RequestCache {
         }
     }
 
-    fn remove(&mut self, id: &CallId) -> Option<Entry> {
+    fn remove(&mut self, id: &CallId) -> Option<CachedRequest> {
         let entry = self.entries.remove(id)?;
         if let Some(until) = entry.until {
             self.droppable.remove(&(until, id.clone()));
@@ -469,8 +473,8 @@ mod tests {
         }
     }
 
-    fn answer(size: usize) -> Answer {
-        Answer::new(Message::Heartbeat, size)
+    fn answer(size: usize) -> UnacknowledgedResult {
+        UnacknowledgedResult::new(Message::Heartbeat, size)
     }
 
     fn limits(change: fn(&mut RequestCaps)) -> Caps {

@@ -1,6 +1,8 @@
 //! Sends results to callers once, and keeps them until they are acknowledged.
 
-use super::{Core, Incoming, Purpose, RequestCache, Timer, request_cache::Answer, result_message};
+use super::{
+    Core, Incoming, Purpose, RequestCache, Timer, request_cache::UnacknowledgedResult, result_message,
+};
 use crate::{
     protocol::{
         frame::{Acknowledgement, Message, Meta},
@@ -25,8 +27,11 @@ impl Incoming {
         it: &Acknowledgement,
     ) -> Option<i32> {
         let stanza = it.acknowledged_stanza_id?;
-        self.release_window(core, id, stanza);
-        match core.delivery.acknowledged(id, stanza, it.acknowledged_message_id.as_deref()) {
+        let acknowledged = core.delivery.acknowledged(id, stanza, it.acknowledged_message_id.as_deref());
+        if acknowledged.has_room {
+            self.retransmit(core, id);
+        }
+        match acknowledged.purpose {
             Some(Purpose::Claim(call)) => self.handle_claim_answer(core, id, &call, it.success),
             Some(Purpose::Result(call)) => {
                 if let Some(cache) = self.caches.get_mut(id) {
@@ -60,7 +65,7 @@ impl Incoming {
         }
     }
 
-    /// Removes a frame from the window that was acknowledged or is no longer needed. The next frames may be sent again.
+    /// Removes a frame from the window that was not sent. The next frames may be sent again.
     pub(crate) fn release_window(&mut self, core: &mut Core, id: &Identity, stanza: i32) {
         if core.delivery.release_window(id, stanza) {
             self.retransmit(core, id);
@@ -154,7 +159,7 @@ impl Incoming {
             size = size_of_answer(&message);
         }
         let Some(cache) = self.caches.get_mut(caller) else { return };
-        cache.answer(call, Answer::new(message, size).of_begun(states_start));
+        cache.answer(call, UnacknowledgedResult::new(message, size).of_begun(states_start));
         self.send_result(core, caller, call);
     }
 

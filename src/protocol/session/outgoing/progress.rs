@@ -30,8 +30,11 @@ impl Outgoing {
         stanza: i32,
         named: Option<&str>,
     ) {
-        self.release_window(core, id, stanza);
-        match core.delivery.acknowledged(id, stanza, named) {
+        let acknowledged = core.delivery.acknowledged(id, stanza, named);
+        if acknowledged.has_room {
+            self.retransmit(core, id);
+        }
+        match acknowledged.purpose {
             Some(Purpose::Request(call)) => {
                 if let Some(key) = self.calls.key_of(&call) {
                     self.request_delivered(core, key);
@@ -105,13 +108,6 @@ impl Outgoing {
     /// Returns whether a settled call was sent to the owner's present instance.
     fn stopped_this_instance(&self, core: &Core, id: &Identity, call: &CallId) -> bool {
         self.settled.get(call).is_some_and(|gone| gone.asked().was_sent_to_instance(id, core))
-    }
-
-    /// Removes a frame from the window that was acknowledged or is no longer needed. The next frames may be sent again.
-    pub(crate) fn release_window(&mut self, core: &mut Core, id: &Identity, stanza: i32) {
-        if core.delivery.release_window(id, stanza) {
-            self.retransmit(core, id);
-        }
     }
 
     /// Returns whether this progress, or newer progress of its call, has arrived before. On the fast lane an owner
