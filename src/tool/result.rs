@@ -15,6 +15,8 @@ mod nested;
 #[cfg(all(feature = "acp", unix))]
 pub(crate) mod patch;
 pub(crate) mod public;
+#[cfg(feature = "runtime")]
+pub(crate) mod public_text;
 mod references;
 pub mod render;
 mod view;

@@ -12,7 +12,7 @@ use crate::{
     Outcome, ToolError, ToolResult, Value,
     adapter::json::value,
     result::{ContentBlock, Display, DisplayContent, Native, ToolSystem},
-    tool::public::Public,
+    tool::PublicText,
 };
 
 /// The longest output that is also offered as structured data, in bytes: the data is a second copy of it on the wire.
@@ -54,7 +54,7 @@ impl Document {
         let result = self.to_result();
         match self.is_error() {
             false => Ok(result.to_value()),
-            true => Err(ToolError::of_result(&result, Public::words, ToolError::LOCAL_MESSAGE)),
+            true => Err(ToolError::of_result(&result, PublicText::words, ToolError::LOCAL_MESSAGE)),
         }
     }
 

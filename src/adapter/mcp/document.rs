@@ -9,7 +9,7 @@ use crate::{
         orchestrate,
     },
     result::{BlockKind, ContentBlock, Media, Native, ToolSystem},
-    tool::public::Public,
+    tool::PublicText,
     tools::{DataSchema, SchemaError},
 };
 
@@ -96,7 +96,7 @@ impl CallToolResult {
         if !self.is_error {
             return Ok(self.result.to_value());
         }
-        Err(ToolError::of_result(&self.result, Public::words, "the tool reports an error without a text"))
+        Err(ToolError::of_result(&self.result, PublicText::words, "the tool reports an error without a text"))
     }
 
     /// Returns the document.

@@ -1,30 +1,22 @@
 //! Reduces a result to what anyone but the model may see (`wire.md`, section 3.3): a client, a person, a log
 //! or a recording.
 //!
-//! Each text that is made of a result, other than what the model reads, is made of a [`Public`] result: the message of a
+//! Each text that is made of a result, other than what the model reads, is made of a [`PublicText`](super::public_text::PublicText): the message of a
 //! failure, progress, what is shown and what is spoken. Documents of other systems and frames, which are JSON here, lose
 //! the blocks for the model alone by [`strip`]. No other module decides by [`Audience::Model`].
 
 use serde_json::Value as Json;
 
-#[cfg(feature = "runtime")]
-use super::view::json_of;
 use super::{
     Audience, ContentBlock, ToolResult,
     block::audience_of_json,
     native::{MAX_SEARCH, MIN_CONTAINED},
     nested::Nested,
 };
-#[cfg(feature = "runtime")]
-use crate::{tool::ErrorCode, value::prefix};
 use crate::{
     tool::ToolError,
     value::{Value, pointer_step},
 };
-
-/// The longest message of a failure that is made of its result, in bytes. The partial result has all of the text.
-#[cfg(feature = "runtime")]
-const MAX_MESSAGE: usize = 2 * 1024;
 
 /// The message of a failure whose own message says what is for the model alone.
 const HIDDEN_MESSAGE: &str = "the tool failed, and its reason is for the model alone";
@@ -32,50 +24,7 @@ const HIDDEN_MESSAGE: &str = "the tool failed, and its reason is for the model a
 /// The role of the model in an audience.
 pub(super) const ROLE: &str = "assistant";
 
-/// A result without what is for the model alone.
-#[cfg(feature = "runtime")]
-pub(crate) struct Public(ToolResult);
-
-#[cfg(feature = "runtime")]
-impl Public {
-    pub(crate) fn of(result: &ToolResult) -> Self {
-        Self(result.for_clients())
-    }
-
-    /// Returns its texts, joined by line breaks.
-    pub(crate) fn text(&self) -> Option<String> {
-        let texts: Vec<&str> = self.0.content().iter().filter_map(|block| block.as_text()).collect();
-        Some(texts.join("\n")).filter(|text| !text.trim().is_empty())
-    }
-
-    /// Returns its texts, or the JSON of its structured data if it has none.
-    pub(crate) fn words(&self) -> Option<String> {
-        let data =
-            || self.0.structured().filter(|data| !data.is_nil()).map(|data| json_of(data).into_owned());
-        self.text().or_else(data)
-    }
-
-    /// Returns its first text that is not empty.
-    #[cfg(any(test, feature = "acp"))]
-    pub(crate) fn first_text(&self) -> Option<&str> {
-        let mut texts = self.0.content().iter().filter_map(|block| block.as_text());
-        texts.find(|text| !text.trim().is_empty())
-    }
-}
-
 impl ToolError {
-    /// Creates the failure of a tool whose result says what went wrong. The result is its partial result, and its message
-    /// is what `choose` takes of the public part, otherwise `otherwise`.
-    #[cfg(feature = "runtime")]
-    pub(crate) fn of_result(
-        result: &ToolResult,
-        choose: impl FnOnce(&Public) -> Option<String>,
-        otherwise: &str,
-    ) -> Self {
-        let message = choose(&Public::of(result)).unwrap_or_else(|| otherwise.to_owned());
-        Self::new(ErrorCode::EXECUTION_ERROR, prefix(&message, MAX_MESSAGE)).with_partial(result.to_value())
-    }
-
     /// Returns the part that clients may see, as [`ToolResult::for_clients`] does of the partial result. A message that
     /// says what a block for the model alone says is replaced. The [source](Self::source) stays behind.
     #[must_use]
@@ -214,6 +163,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::tool::ErrorCode;
 
     const SECRET: &str = "planted-for-the-model";
 
@@ -232,27 +182,6 @@ mod tests {
         assert!(!is_hidden(&outer), "the block's own audience counts");
     }
 
-    #[cfg(feature = "runtime")]
-    #[test]
-    fn message_of_a_failure_is_made_of_the_public_part() {
-        let hidden = ToolResult::default().with_model_text(SECRET);
-        let both = hidden.clone().with_text("no such file").with_person_text("Sorry.");
-        let of = |result: &ToolResult| {
-            let error = ToolError::of_result(result, Public::text, "it failed");
-            assert_eq!(
-                ToolResult::of(error.partial().unwrap()).content(),
-                result.content(),
-                "the model reads all"
-            );
-            error.message().to_owned()
-        };
-        assert_eq!((of(&hidden).as_str(), of(&both).as_str()), ("it failed", "no such file\nSorry."));
-        assert_eq!(Public::of(&both).first_text(), Some("no such file"));
-        let long = ToolResult::text("x".repeat(10_000));
-        assert_eq!(of(&long).len(), MAX_MESSAGE);
-    }
-
-    #[cfg(feature = "runtime")]
     #[test]
     fn message_that_says_a_hidden_text_is_replaced() {
         let long = format!("{SECRET}\n{}", "more of it ".repeat(300));

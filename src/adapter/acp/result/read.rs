@@ -8,7 +8,7 @@ use crate::{
     Outcome, ToolError, ToolResult, Value,
     adapter::acp::document::{CallStatus, ToolCall},
     result::{Audience, ContentBlock, Diff, Display, DisplayContent, Native, ToolSystem},
-    tool::public::{Public, is_hidden},
+    tool::{PublicText, public::is_hidden},
 };
 
 /// What is known of a terminal that a call shows.
@@ -64,7 +64,7 @@ impl ToolCall {
             CallStatus::Completed => Some(Ok(self.result_with(terminal).to_value())),
             CallStatus::Failed => {
                 let result = self.result_with(terminal);
-                let text = |public: &Public| {
+                let text = |public: &PublicText| {
                     public.first_text().map(str::to_owned).or_else(|| public.words()).or_else(|| self.title())
                 };
                 Some(Err(ToolError::of_result(&result, text, "the agent's tool failed")))
