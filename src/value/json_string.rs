@@ -2,16 +2,19 @@
 
 use std::borrow::Cow;
 
+use memchr::memchr2;
+
 /// Returns the position after the string that starts here.
 pub(crate) fn string_end(text: &[u8], start: usize) -> usize {
-    let mut escaped = false;
-    let inside = text.get(start + 1..).unwrap_or_default();
-    let length = inside.iter().position(|byte| {
-        let ends = *byte == b'"' && !escaped;
-        escaped = *byte == b'\\' && !escaped;
-        ends
-    });
-    start + 2 + length.unwrap_or(inside.len())
+    let mut at = start + 1;
+    while let Some(found) = memchr2(b'"', b'\\', text.get(at..).unwrap_or_default()) {
+        at += found + 1;
+        if text[at - 1] == b'"' {
+            return at;
+        }
+        at += 1; // the escaped character
+    }
+    text.len().max(start + 1) + 1
 }
 
 /// Returns the text of a string with its quotes. One with half of a surrogate pair has none.
