@@ -6,5 +6,5 @@ mod room;
 
 pub(super) use catalog::Catalog;
 #[cfg(feature = "mcp-server")]
-pub(super) use catalog::Entry;
+pub(super) use catalog::OwnedTool;
 pub(super) use room::{MAX_CALLS, Room};

@@ -19,12 +19,12 @@ use crate::transport::{Identity, Lane, Peer};
 
 /// How many events are accepted beyond the entry limit, so that a flood of packets does not displace joins and
 /// leaves.
-const EVENTS_MORE: usize = 1_024;
+const EVENT_RESERVE: usize = 1_024;
 
 /// The interval and number of polls before the writer thread sleeps. Waking a sleeping thread costs the caller
 /// several microseconds, so polling keeps that to once a call instead of once a frame.
-const LOOK: Duration = Duration::from_millis(2);
-const LOOKS: u32 = 50;
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+const POLLS_BEFORE_SLEEP: u32 = 50;
 
 /// The longest sleep without a wake-up.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -133,7 +133,7 @@ impl Queue {
     pub(super) fn push(&self, mut item: Item) -> u64 {
         let (more, size) = match &item {
             Item::Packet(_, packet) => (0, ENTRY_BYTES + packet.payload.len()),
-            Item::Event(..) | Item::Unsent(..) => (EVENTS_MORE, ENTRY_BYTES),
+            Item::Event(..) | Item::Unsent(..) => (EVENT_RESERVE, ENTRY_BYTES),
         };
         let mut state = self.lock();
         let fits = state.entries < self.entries.saturating_add(more)
@@ -178,9 +178,10 @@ impl Queue {
         state.entries = state.waiting.len();
         let mut looked = 0;
         while state.waiting.is_empty() && state.unrecorded == 0 && !state.closed {
-            if looked < LOOKS {
+            if looked < POLLS_BEFORE_SLEEP {
                 looked += 1;
-                (state, _) = self.filled.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
+                (state, _) =
+                    self.filled.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner);
             } else {
                 state.idle = true;
                 (state, _) = self.filled.wait_timeout(state, SLEEP).unwrap_or_else(PoisonError::into_inner);

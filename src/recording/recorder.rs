@@ -254,7 +254,7 @@ impl Recorder {
     pub(crate) fn noting(&self) -> impl Fn(RoomEvent) + Send + 'static {
         let shared = Arc::clone(self.shared());
         move |event| {
-            shared.tell(|at| Item::Event(at, event));
+            shared.enqueue(|at| Item::Event(at, event));
         }
     }
 
@@ -274,7 +274,7 @@ impl Recorder {
         }
     }
 
-    pub(super) fn know_role(&self, role: Option<Role>) {
+    pub(super) fn set_role(&self, role: Option<Role>) {
         if let Some(role) = role {
             let _ = self.shared().role.set(role); // a role set earlier is kept
         }
@@ -310,7 +310,7 @@ impl fmt::Debug for Recorder {
 impl Shared {
     /// Queues an item that happens now, and returns the ticket that identifies a packet. The item is written after
     /// [`write`](Shared::write), or a second later.
-    pub(super) fn tell(&self, what: impl FnOnce(Moment) -> Item) -> u64 {
+    pub(super) fn enqueue(&self, what: impl FnOnce(Moment) -> Item) -> u64 {
         self.queue.push(what(self.clock.now()))
     }
 

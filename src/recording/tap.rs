@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     transport::{
-        Background, Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, Role,
-        STREAM_TOPIC, SendError, SentObserver, StreamAssembler, StreamPart, TOPIC, Transport, TransportEvent,
+        Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, Role, STREAM_TOPIC,
+        SendError, SentObserver, StreamAssembler, StreamPart, TOPIC, Transport, TransportEvent,
     },
     value::Limits,
 };
@@ -36,7 +36,7 @@ impl<T: Transport> Tap<T> {
     pub(super) fn new(recorder: Recorder, mut inner: T) -> Self {
         let local = inner.local();
         let role = local.token_role().or_else(|| local.is_eligible_assistant().then_some(Role::Assistant));
-        recorder.know_role(role);
+        recorder.set_role(role);
         let observed = inner.observe_sent(observer(recorder.shared(), inner.capabilities(), local.peer()));
         let tap = Self {
             observed,
@@ -47,14 +47,14 @@ impl<T: Transport> Tap<T> {
             streams: StreamAssembler::new(Limits::BYTES),
             closed: false,
         };
-        tap.here();
+        tap.record_local();
         for participant in tap.inner.present() {
             tap.event(joined(&participant));
         }
         tap
     }
 
-    fn here(&self) {
+    fn record_local(&self) {
         self.event(RoomEvent::Here {
             identity: self.local.identity().clone(),
             sid: self.local.sid().clone(),
@@ -72,17 +72,17 @@ impl<T: Transport> Tap<T> {
     }
 
     fn event(&self, event: RoomEvent) {
-        self.recorder.shared().tell(|at| Item::Event(at, event));
+        self.recorder.shared().enqueue(|at| Item::Event(at, event));
     }
 
-    fn over(&mut self, reason: String) {
+    fn record_closed(&mut self, reason: String) {
         if !std::mem::replace(&mut self.closed, true) {
             self.event(RoomEvent::Closed { reason });
             self.recorder.end_if_last();
         }
     }
 
-    fn heard(&mut self, event: &TransportEvent) {
+    fn record_received(&mut self, event: &TransportEvent) {
         match event {
             TransportEvent::Joined(participant) => self.event(joined(participant)),
             TransportEvent::Left(peer) => {
@@ -90,11 +90,15 @@ impl<T: Transport> Tap<T> {
                 self.event(RoomEvent::Left { identity: peer.identity().clone(), sid: peer.sid().clone() });
             }
             TransportEvent::Packet(packet) if is_ours(&packet.topic) => {
-                self.recorder.shared().tell(|at| {
+                self.recorder.shared().enqueue(|at| {
                     let (topic, payload) = (packet.topic.clone(), packet.payload.clone());
-                    let told =
-                        QueuedPacket { topic, payload, lane: packet.lane, ..heard(packet.from.as_ref()) };
-                    Item::Packet(at, told)
+                    let queued = QueuedPacket {
+                        topic,
+                        payload,
+                        lane: packet.lane,
+                        ..received_packet(packet.from.as_ref())
+                    };
+                    Item::Packet(at, queued)
                 });
             }
             TransportEvent::Packet(_) => {}
@@ -104,19 +108,19 @@ impl<T: Transport> Tap<T> {
                 if *state == ConnectionState::Connected && *local.peer() != self.local {
                     self.local = local.peer().clone();
                     self.streams = StreamAssembler::new(Limits::BYTES); // a stream ends with the join in which it began
-                    self.here();
+                    self.record_local();
                 }
             }
             TransportEvent::Stream { from, part } => self.part(from, part),
-            TransportEvent::Closed(reason) => self.over(reason.to_string()),
+            TransportEvent::Closed(reason) => self.record_closed(reason.to_string()),
         }
     }
 
     fn part(&mut self, from: &Peer, part: &StreamPart) {
         if let Some(payload) = self.streams.add(from, part) {
-            self.recorder.shared().tell(|at| {
+            self.recorder.shared().enqueue(|at| {
                 let topic = STREAM_TOPIC.into();
-                Item::Packet(at, QueuedPacket { topic, payload, stream: true, ..heard(Some(from)) })
+                Item::Packet(at, QueuedPacket { topic, payload, stream: true, ..received_packet(Some(from)) })
             });
         }
     }
@@ -155,14 +159,6 @@ impl<T: Transport> Transport for Tap<T> {
         }
     }
 
-    fn take_background(&mut self) -> Option<Background> {
-        let background = self.inner.take_background()?;
-        if !self.observed {
-            background.queue.observe(observer(self.recorder.shared(), self.capabilities, &self.local).0);
-        }
-        Some(background)
-    }
-
     fn observe_sent(&mut self, observer: SentObserver) -> bool {
         self.inner.observe_sent(observer)
     }
@@ -172,8 +168,8 @@ impl<T: Transport> Transport for Tap<T> {
         self.recorder.shared().write();
         let event = self.inner.recv().await;
         match &event {
-            Some(event) => self.heard(event),
-            None => self.over("the connection ended".to_owned()),
+            Some(event) => self.record_received(event),
+            None => self.record_closed("the connection ended".to_owned()),
         }
         event
     }
@@ -181,7 +177,7 @@ impl<T: Transport> Transport for Tap<T> {
     /// Leaves the room. If no other handle exists, the recording ends and its file is finished.
     async fn close(&mut self) {
         self.inner.close().await;
-        self.over(CloseReason::Closed.to_string());
+        self.record_closed(CloseReason::Closed.to_string());
         self.recorder.finish_if_last().await;
     }
 }
@@ -212,8 +208,8 @@ impl Unsent {
         let stream = capabilities.streams
             && packet.lane == Lane::Reliable
             && packet.payload.len() > capabilities.max_packet;
-        let ticket = shared.tell(|at| {
-            let told = QueuedPacket {
+        let ticket = shared.enqueue(|at| {
+            let queued = QueuedPacket {
                 direction: Direction::Sent,
                 from: Some(from.clone()),
                 to: packet.to.clone(),
@@ -223,7 +219,7 @@ impl Unsent {
                 payload: packet.payload.clone(),
                 ticket: NO_TICKET,
             };
-            Item::Packet(at, told)
+            Item::Packet(at, queued)
         });
         Some(Self { shared: Arc::clone(shared), ticket, open: true })
     }
@@ -231,19 +227,19 @@ impl Unsent {
     fn ended(&mut self, error: Option<&SendError>) {
         self.open = false;
         if let Some(error) = error {
-            self.tell(error.to_string());
+            self.record_failure(error.to_string());
         }
     }
 
-    fn tell(&self, reason: String) {
-        self.shared.tell(|at| Item::Unsent(at, self.ticket, reason));
+    fn record_failure(&self, reason: String) {
+        self.shared.enqueue(|at| Item::Unsent(at, self.ticket, reason));
     }
 }
 
 impl Drop for Unsent {
     fn drop(&mut self) {
         if self.open {
-            self.tell("cancelled before it was sent completely".to_owned());
+            self.record_failure("cancelled before it was sent completely".to_owned());
         }
     }
 }
@@ -253,7 +249,7 @@ fn is_ours(topic: &str) -> bool {
     topic.is_empty() || topic == TOPIC
 }
 
-fn heard(from: Option<&Peer>) -> QueuedPacket {
+fn received_packet(from: Option<&Peer>) -> QueuedPacket {
     QueuedPacket {
         direction: Direction::Heard,
         from: from.cloned(),

@@ -9,7 +9,7 @@ use super::{
     Difference, DryReport, Skipped,
     compare::{self, Leave},
     endpoint::{Endpoint, Said, is_of_a_clock},
-    script::{DecodedFrame, Line},
+    script::{DecodedFrame, RecordedPacket},
     stanzas::Stanzas,
     tolerance::Spans,
 };
@@ -49,7 +49,7 @@ pub(super) struct Checked<'a> {
     /// When it answered each call.
     answered: HashMap<CallId, Instant>,
     /// Frames it has not yet received, with the answers that show when it did.
-    pub(super) waiting: VecDeque<((Kind, String), Option<u32>, &'a Line)>,
+    pub(super) waiting: VecDeque<((Kind, String), Option<u32>, &'a RecordedPacket)>,
 }
 
 /// The stanzas of frames later in the file, by sender, frame type and subject.
@@ -76,20 +76,20 @@ impl<'a> Checked<'a> {
 
     /// Returns a frame that the session must have received before it sent this one: the one that this answers, or one
     /// that an earlier, overtaken reply answers.
-    pub(super) fn heard_by_now(&mut self, said: &DecodedFrame) -> Option<&'a Line> {
+    pub(super) fn heard_by_now(&mut self, said: &DecodedFrame) -> Option<&'a RecordedPacket> {
         let at = self.waiting.iter().position(|((kind, about), stanza, _)| {
             let is_earlier = stanza.is_some_and(|stanza| said.stanza().is_some_and(|now| stanza <= now));
             is_earlier || (*kind == said.kind() && *about == said.about)
         })?;
-        self.waiting.remove(at).map(|(.., line)| line)
+        self.waiting.remove(at).map(|(.., packet)| packet)
     }
 
     /// Applies inputs that its application gave earlier, although the file has them later.
-    pub(super) fn after(&mut self, done: Vec<(&Line, &DecodedFrame)>) -> &mut Self {
+    pub(super) fn after(&mut self, done: Vec<(&RecordedPacket, &DecodedFrame)>) -> &mut Self {
         let home = self.end.home.clone();
-        for (line, decoded) in done {
-            let to: &[Identity] = if self.end.is_home { &line.to } else { std::slice::from_ref(&home) };
-            self.end.infer(line, decoded, to);
+        for (packet, decoded) in done {
+            let to: &[Identity] = if self.end.is_home { &packet.to } else { std::slice::from_ref(&home) };
+            self.end.infer(packet, decoded, to);
         }
         self
     }
@@ -97,13 +97,13 @@ impl<'a> Checked<'a> {
     /// Compares a recorded frame with what the session sent.
     pub(super) fn check(
         &mut self,
-        line: &Line,
+        packet: &RecordedPacket,
         to: &[Identity],
         spans: &Spans,
         later: &Later,
         report: &mut DryReport,
     ) {
-        let Some(decoded) = &line.decoded else { return report.skip(Skipped::Malformed) };
+        let Some(decoded) = &packet.decoded else { return report.skip(Skipped::Malformed) };
         if decoded.is_keepalive() {
             return report.skip(Skipped::SignOfLife);
         }
@@ -114,7 +114,7 @@ impl<'a> Checked<'a> {
             if let Some(first) = self.firsts.get(&stanza) {
                 let leave = Leave { heard: true, budget: true };
                 let found = compare::fields(decoded, first, leave);
-                self.tell(line.entry, decoded.kind(), found, report);
+                self.tell(packet.entry, decoded.kind(), found, report);
                 return report.skip(Skipped::Repeated);
             }
             self.firsts.insert(stanza, decoded.clone());
@@ -128,10 +128,10 @@ impl<'a> Checked<'a> {
         if let Message::ToolUseResult(it) = &decoded.message {
             self.answered.entry(it.id.clone()).or_insert(self.end.clock);
         }
-        self.check_order(line, decoded, to, spans, report);
-        match self.find(line, decoded, to, later) {
-            Some(said) => self.compare(line, decoded, to, &said, report),
-            None => match self.reason_not_sent(line, decoded, to, spans) {
+        self.check_order(packet, decoded, to, spans, report);
+        match self.find(packet, decoded, to, later) {
+            Some(said) => self.compare(packet, decoded, to, &said, report),
+            None => match self.reason_not_sent(packet, decoded, to, spans) {
                 Some(why) => {
                     self.stanzas.only_in_file(decoded);
                     report.skip(why);
@@ -140,7 +140,7 @@ impl<'a> Checked<'a> {
                     self.stanzas.only_in_file(decoded);
                     report.compared += 1;
                     let found = vec![("frame".to_owned(), compare::summary(decoded), "nothing".to_owned())];
-                    self.tell(line.entry, decoded.kind(), found, report);
+                    self.tell(packet.entry, decoded.kind(), found, report);
                 }
             },
         }
@@ -175,7 +175,7 @@ impl<'a> Checked<'a> {
     /// streams.
     fn check_order(
         &mut self,
-        line: &Line,
+        packet: &RecordedPacket,
         decoded: &DecodedFrame,
         to: &[Identity],
         spans: &Spans,
@@ -183,24 +183,24 @@ impl<'a> Checked<'a> {
     ) {
         let overtakes = matches!(decoded.message, Message::Acknowledgement(_) | Message::ControlStop(_));
         let Some(stanza) =
-            decoded.stanza().filter(|_| !overtakes && !line.stream && line.lane == Lane::Reliable)
+            decoded.stanza().filter(|_| !overtakes && !packet.stream && packet.lane == Lane::Reliable)
         else {
             return;
         };
         let last = self.lasts.entry(to.to_vec()).or_default();
         if stanza > *last {
             *last = stanza;
-        } else if spans.excuse(line.at, &self.end.id, self.end.is_home).is_none() {
+        } else if spans.excuse(packet.at, &self.end.id, self.end.is_home).is_none() {
             let found =
                 vec![("order".to_owned(), format!("stanza {stanza}"), format!("after stanza {last}"))];
-            self.tell(line.entry, decoded.kind(), found, report);
+            self.tell(packet.entry, decoded.kind(), found, report);
         }
     }
 
     /// Finds the sent frame for this recorded frame, after inferring its application's input.
     fn find(
         &mut self,
-        line: &Line,
+        packet: &RecordedPacket,
         decoded: &DecodedFrame,
         to: &[Identity],
         to_come: &Later,
@@ -208,7 +208,7 @@ impl<'a> Checked<'a> {
         if let Some(at) = self.place(decoded, to) {
             return self.end.said.remove(at);
         }
-        self.end.infer(line, decoded, to);
+        self.end.infer(packet, decoded, to);
         // A claim window or a silence limit has ended, which the session showed by a stop or a request.
         let early = match decoded.kind() {
             Kind::TOOL_USE_REQUEST | Kind::CONTROL_STOP => EARLY,
@@ -297,16 +297,16 @@ impl<'a> Checked<'a> {
 
     fn compare(
         &mut self,
-        line: &Line,
+        packet: &RecordedPacket,
         decoded: &DecodedFrame,
         to: &[Identity],
         said: &Said,
         report: &mut DryReport,
     ) {
-        self.end.packets.insert(line.place, said.packet);
+        self.end.packets.insert(packet.place, said.packet);
         if let (Some(file), Some(now)) = (decoded.stanza(), said.decoded.frame.stanza_id()) {
             if self.end.is_home {
-                self.stanzas.both(line.entry, line.at, decoded.kind(), (file, now.unsigned_abs()));
+                self.stanzas.both(packet.entry, packet.at, decoded.kind(), (file, now.unsigned_abs()));
             }
             if file != now.unsigned_abs() {
                 self.end.numbered.insert(file, now);
@@ -320,18 +320,18 @@ impl<'a> Checked<'a> {
         } else {
             report.compared += 1;
         }
-        let lane_is_free = self.end.is_fast && (!self.end.is_home || line.lane == Lane::Reliable);
-        if !said.lanes.contains(&line.lane) && !lane_is_free {
+        let lane_is_free = self.end.is_fast && (!self.end.is_home || packet.lane == Lane::Reliable);
+        if !said.lanes.contains(&packet.lane) && !lane_is_free {
             let lanes: Vec<_> = said.lanes.iter().map(|lane| name_of(*lane)).collect();
-            found.push(("lane".to_owned(), name_of(line.lane).to_owned(), lanes.join(", ")));
+            found.push(("lane".to_owned(), name_of(packet.lane).to_owned(), lanes.join(", ")));
         }
-        self.tell(line.entry, decoded.kind(), found, report);
+        self.tell(packet.entry, decoded.kind(), found, report);
     }
 
     /// Why a recorded frame need not be sent.
     fn reason_not_sent(
         &self,
-        line: &Line,
+        packet: &RecordedPacket,
         decoded: &DecodedFrame,
         to: &[Identity],
         spans: &Spans,
@@ -355,14 +355,14 @@ impl<'a> Checked<'a> {
             }
             // The progress waited for its rate limit and was dropped at the end of its job, or met a stop.
             Message::ToolProgress(it)
-                if self.end.aborted.get(&it.id).is_some_and(|at| line.at.since(*at) < EARLY) =>
+                if self.end.aborted.get(&it.id).is_some_and(|at| packet.at.since(*at) < EARLY) =>
             {
                 return Some(Skipped::Race);
             }
             _ if !self.end.is_home && self.end.heard_goodbye => return Some(Skipped::Race),
             _ => {}
         }
-        spans.excuse(line.at, &self.end.id, self.end.is_home)
+        spans.excuse(packet.at, &self.end.id, self.end.is_home)
     }
 
     /// Whether the file has an earlier request of this call.

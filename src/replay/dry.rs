@@ -7,7 +7,7 @@ use super::{
     check::{Checked, Later},
     endpoint::Endpoint,
     reorder,
-    script::{self, DecodedFrame, Line, Step, What},
+    script::{self, DecodedFrame, RecordedPacket, Step, What},
     setup::{self, Shown, ends_of},
     tolerance::{Clock, Spans},
 };
@@ -141,13 +141,13 @@ impl<'a> Stage<'a> {
         }
         let (mut later, mut instances) = (Later::new(), BTreeMap::new());
         for step in steps {
-            let What::Line(line) = &step.what else { continue };
-            let Some(decoded) = &line.decoded else { continue };
-            let (speaker, _) = ends_of(line, &home);
+            let What::Packet(packet) = &step.what else { continue };
+            let Some(decoded) = &packet.decoded else { continue };
+            let (speaker, _) = ends_of(packet, &home);
             let key = (speaker.clone(), decoded.kind().code(), decoded.about.clone());
             later.entry(key).or_default().push_back(decoded.stanza());
             if let (Direction::Heard, Some(from), Some(instance)) =
-                (line.direction, &line.from, decoded.instance())
+                (packet.direction, &packet.from, decoded.instance())
             {
                 let join = (speaker.clone(), from.sid().clone());
                 instances.entry(join).or_insert_with(|| instance.to_owned());
@@ -187,37 +187,39 @@ impl<'a> Stage<'a> {
             What::OtherTopic => self.report.skip(Skipped::OtherTopic),
             What::Unnamed => self.report.skip(Skipped::NotReplayed),
             What::Event(event) => self.event(entry, now, event),
-            What::Line(line) if self.here.is_none() => {
-                self.count(line);
+            What::Packet(packet) if self.here.is_none() => {
+                self.count(packet);
                 self.report.skip(Skipped::BeforeHere);
             }
-            What::Line(line) => match line.direction {
-                Direction::Sent => self.sent(line, now),
-                Direction::Heard => self.heard(line, now),
+            What::Packet(packet) => match packet.direction {
+                Direction::Sent => self.sent(packet, now),
+                Direction::Heard => self.heard(packet, now),
             },
         }
     }
 
-    fn sent(&mut self, line: &'a Line, now: Instant) {
-        self.count(line);
-        self.call_ahead(line);
-        let behind = self.overtaken(line);
+    fn sent(&mut self, packet: &'a RecordedPacket, now: Instant) {
+        self.count(packet);
+        self.call_ahead(packet);
+        let behind = self.overtaken(packet);
         match &mut self.end {
-            Some(it) => it.after(behind).check(line, &line.to, &self.spans, &self.later, &mut self.report),
+            Some(it) => {
+                it.after(behind).check(packet, &packet.to, &self.spans, &self.later, &mut self.report)
+            }
             None => self.report.skip(Skipped::NotReplayed),
         }
-        for id in &line.to {
+        for id in &packet.to {
             if let Some(who) = self.present.get(id).cloned() {
                 self.meet(&who, now);
             }
         }
-        self.reaches(line, |id| line.to.is_empty() || line.to.contains(id));
+        self.reaches(packet, |id| packet.to.is_empty() || packet.to.contains(id));
     }
 
     /// Delivers a frame to these participants: at once, or when their answer shows that they received it.
-    fn reaches(&mut self, line: &'a Line, is_to: impl Fn(&Identity) -> bool) {
+    fn reaches(&mut self, packet: &'a RecordedPacket, is_to: impl Fn(&Identity) -> bool) {
         let Some(home) = self.here.as_ref().map(|here| here.peer().clone()) else { return };
-        let answer = line.decoded.as_ref().and_then(DecodedFrame::answer);
+        let answer = packet.decoded.as_ref().and_then(DecodedFrame::answer);
         for (id, it) in &mut self.others {
             if !it.end.is_here || !is_to(id) {
                 continue;
@@ -228,45 +230,45 @@ impl<'a> Stage<'a> {
             };
             let has_room = it.waiting.len() < MAX_WAITING;
             match answer.clone().filter(|_| has_room).and_then(|it| Some((stanza_of(&it)?, it))) {
-                Some((stanza, answer)) => it.waiting.push_back((answer, stanza, line)),
-                None => it.end.hear(line, &home),
+                Some((stanza, answer)) => it.waiting.push_back((answer, stanza, packet)),
+                None => it.end.hear(packet, &home),
             }
         }
     }
 
-    fn heard(&mut self, line: &Line, now: Instant) {
-        self.count(line);
-        let Some(from) = &line.from else { return };
+    fn heard(&mut self, packet: &RecordedPacket, now: Instant) {
+        self.count(packet);
+        let Some(from) = &packet.from else { return };
         let id = from.identity().clone();
         if !from.sid().is_empty() {
             let known = self.present.get(&id).filter(|who| who.sid() == from.sid()).cloned();
             let unannounced = || Participant::new(id.clone(), from.sid().clone());
             self.meet(&known.unwrap_or_else(unannounced), now);
         }
-        let behind = self.overtaken(line);
+        let behind = self.overtaken(packet);
         match self.others.get_mut(&id) {
             Some(it) => {
-                if let (Some(decoded), Some(home)) = (&line.decoded, &self.here) {
+                if let (Some(decoded), Some(home)) = (&packet.decoded, &self.here) {
                     while let Some(waiting) = it.heard_by_now(decoded) {
                         it.end.hear(waiting, home.peer());
                     }
                 }
                 let home = std::slice::from_ref(&self.home);
-                it.after(behind).check(line, home, &self.spans, &self.later, &mut self.report);
+                it.after(behind).check(packet, home, &self.spans, &self.later, &mut self.report);
             }
-            None if line.decoded.is_none() => self.report.skip(Skipped::Malformed),
+            None if packet.decoded.is_none() => self.report.skip(Skipped::Malformed),
             None => self.report.skip(Skipped::NotReplayed),
         }
-        let stop = self.stop_before(line, from);
+        let stop = self.stop_before(packet, from);
         if let Some(it) = &mut self.end {
-            it.after(stop.into_iter().collect()).end.hear(line, from);
+            it.after(stop.into_iter().collect()).end.hear(packet, from);
         }
     }
 
     /// The frames that this one overtook.
-    fn overtaken(&self, line: &Line) -> Vec<(&'a Line, &'a DecodedFrame)> {
-        let Some(decoded) = &line.decoded else { return Vec::new() };
-        let (speaker, _) = ends_of(line, &self.home);
+    fn overtaken(&self, packet: &RecordedPacket) -> Vec<(&'a RecordedPacket, &'a DecodedFrame)> {
+        let Some(decoded) = &packet.decoded else { return Vec::new() };
+        let (speaker, _) = ends_of(packet, &self.home);
         let is_to_come = |kind: Kind| {
             let to_come = self.later.get(&(speaker.clone(), kind.code(), decoded.about.clone()));
             to_come.is_some_and(|it| {
@@ -275,45 +277,53 @@ impl<'a> Stage<'a> {
         };
         let kinds = [Kind::TOOL_USE_REQUEST, Kind::TOOL_PROGRESS, Kind::TOOL_USE_RESULT];
         match kinds.iter().any(|it| reorder::may_be_overtaken(*it, decoded.kind()) && is_to_come(*it)) {
-            true => reorder::overtaken(self.steps, &self.home, line, decoded),
+            true => reorder::overtaken(self.steps, &self.home, packet, decoded),
             false => Vec::new(),
         }
     }
 
     /// The stop of this result's call that precedes the result: the recorder saw the result before its session did.
-    fn stop_before(&self, line: &Line, from: &Peer) -> Option<(&'a Line, &'a DecodedFrame)> {
-        let decoded = line.decoded.as_ref().filter(|it| it.kind() == Kind::TOOL_USE_RESULT)?;
+    fn stop_before(
+        &self,
+        packet: &RecordedPacket,
+        from: &Peer,
+    ) -> Option<(&'a RecordedPacket, &'a DecodedFrame)> {
+        let decoded = packet.decoded.as_ref().filter(|it| it.kind() == Kind::TOOL_USE_RESULT)?;
         let stops = self.later.get(&(self.home.clone(), Kind::CONTROL_STOP.code(), decoded.about.clone()))?;
-        if stops.is_empty() { None } else { reorder::stop_before(self.steps, line, from.identity(), decoded) }
+        if stops.is_empty() {
+            None
+        } else {
+            reorder::stop_before(self.steps, packet, from.identity(), decoded)
+        }
     }
 
     /// Makes a call whose request follows later: one that sends a handshake first, or waits for an unresponsive
     /// owner.
-    fn call_ahead(&mut self, line: &Line) {
-        if let (Some(request), Some(it)) = (self.silent.get(&line.entry), &mut self.end)
-            && let What::Line(request) = &self.steps[*request].what
+    fn call_ahead(&mut self, packet: &RecordedPacket) {
+        if let (Some(request), Some(it)) = (self.silent.get(&packet.entry), &mut self.end)
+            && let What::Packet(request) = &self.steps[*request].what
             && let Some(decoded) = &request.decoded
         {
-            it.end.call_before(request, decoded, request.at.since(line.at));
+            it.end.call_before(request, decoded, request.at.since(packet.at));
         }
-        let called = self.shown.get(&self.home).and_then(|shown| shown.called.get(&line.entry));
+        let called = self.shown.get(&self.home).and_then(|shown| shown.called.get(&packet.entry));
         let (Some(called), Some(it)) = (called, &mut self.end) else { return };
-        let request = self.steps[line.entry..].iter().find_map(|step| match &step.what {
-            What::Line(line) if line.direction == Direction::Sent && line.to.contains(called) => {
-                let decoded = line.decoded.as_ref()?;
-                (decoded.kind() == Kind::TOOL_USE_REQUEST).then_some((line, decoded))
+        let request = self.steps[packet.entry..].iter().find_map(|step| match &step.what {
+            What::Packet(packet) if packet.direction == Direction::Sent && packet.to.contains(called) => {
+                let decoded = packet.decoded.as_ref()?;
+                (decoded.kind() == Kind::TOOL_USE_REQUEST).then_some((packet, decoded))
             }
             _ => None,
         });
         if let Some((request, decoded)) = request {
-            it.end.call_before(request, decoded, request.at.since(line.at));
+            it.end.call_before(request, decoded, request.at.since(packet.at));
         }
     }
 
     /// Removes a frame from those that follow.
-    fn count(&mut self, line: &Line) {
-        let Some(decoded) = &line.decoded else { return };
-        let (speaker, _) = ends_of(line, &self.home);
+    fn count(&mut self, packet: &RecordedPacket) {
+        let Some(decoded) = &packet.decoded else { return };
+        let (speaker, _) = ends_of(packet, &self.home);
         let key = (speaker.clone(), decoded.kind().code(), decoded.about.clone());
         if let Some(left) = self.later.get_mut(&key) {
             left.pop_front();
@@ -479,8 +489,8 @@ impl<'a> Stage<'a> {
             before.finish(&self.spans, &mut self.report); // another run of its program
         }
         for entry in self.before_join.remove(id).unwrap_or_default() {
-            if let What::Line(line) = &self.steps[entry].what {
-                self.reaches(line, |to| to == id);
+            if let What::Packet(packet) = &self.steps[entry].what {
+                self.reaches(packet, |to| to == id);
             }
         }
     }

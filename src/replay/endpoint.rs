@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    script::{DecodedFrame, Line},
+    script::{DecodedFrame, RecordedPacket},
     setup::{NextOwner, Rights, Shown},
 };
 use crate::{
@@ -188,23 +188,23 @@ impl Endpoint {
     }
 
     /// Delivers a packet of the file.
-    pub(super) fn hear(&mut self, line: &Line, from: &Peer) {
-        if let Some(decoded) = &line.decoded
+    pub(super) fn hear(&mut self, recorded: &RecordedPacket, from: &Peer) {
+        if let Some(decoded) = &recorded.decoded
             && let Message::ControlStop(it) = &decoded.message
         {
             self.stopped.extend(it.target_id.as_deref().map(CallId::known));
             self.heard_goodbye |= decoded.is_goodbye();
         }
-        if let Some(Message::ToolUseResult(it)) = line.decoded.as_ref().map(|decoded| &decoded.message)
+        if let Some(Message::ToolUseResult(it)) = recorded.decoded.as_ref().map(|decoded| &decoded.message)
             && it.error_code.as_ref().is_some_and(is_of_a_clock)
         {
             self.ended_there.entry(it.id.clone()).or_insert(self.clock);
         }
-        let bytes = line.decoded.as_ref().and_then(|decoded| self.as_it_would_read(decoded, from));
-        let bytes = bytes.unwrap_or_else(|| line.payload.clone());
-        let (from, lane, stream) = (from.clone(), line.lane, line.stream);
+        let bytes = recorded.decoded.as_ref().and_then(|decoded| self.as_it_would_read(decoded, from));
+        let bytes = bytes.unwrap_or_else(|| recorded.payload.clone());
+        let (from, lane, stream) = (from.clone(), recorded.lane, recorded.stream);
         let mut packet = Packet::new([self.id.clone()], bytes);
-        packet.stream = Some(format!("recorded-{}", line.entry).into());
+        packet.stream = Some(format!("recorded-{}", recorded.entry).into());
         self.act(|session, now| match lane {
             _ if stream => StreamParts::of(&packet).for_each(|part| {
                 session.handle_event(now, TransportEvent::Stream { from: from.clone(), part })

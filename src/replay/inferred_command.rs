@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     endpoint::{Endpoint, meta_of},
-    script::{DecodedFrame, Line},
+    script::{DecodedFrame, RecordedPacket},
     setup::tools,
 };
 use crate::{
@@ -20,47 +20,47 @@ use crate::{
 
 impl Endpoint {
     /// Does what the application must have done.
-    pub(super) fn infer(&mut self, line: &Line, decoded: &DecodedFrame, to: &[Identity]) {
+    pub(super) fn infer(&mut self, packet: &RecordedPacket, decoded: &DecodedFrame, to: &[Identity]) {
         match &decoded.message {
             Message::ToolUseRequest(it) => self.infer_call(decoded, it, to, Duration::ZERO),
             Message::ToolUseResult(it) => self.infer_result(decoded, it, to),
             Message::ToolProgress(it) => self.infer_progress(it, to),
             Message::ControlStop(it) => self.infer_stop(decoded, it),
-            Message::ViewUpdate(it) => self.infer_view(line, it),
+            Message::ViewUpdate(it) => self.infer_view(packet, it),
             Message::ToolsRegister(it) => {
                 self.offered.clone_from(&it.tools);
                 let offered = tools(&it.tools);
                 if let Err(error) = self.act(|session, now| session.offer(now, offered)) {
-                    tracing::debug!(entry = line.entry, %error, "a registration cannot be offered");
+                    tracing::debug!(entry = packet.entry, %error, "a registration cannot be offered");
                 }
             }
             Message::Other(_, body) => {
-                let to = if line.to.is_empty() && self.is_home { None } else { Some(to.to_vec()) };
+                let to = if packet.to.is_empty() && self.is_home { None } else { Some(to.to_vec()) };
                 let to = to.map_or(Destination::Room, Destination::Peers);
                 let (meta, body, kind) = (meta_of(&decoded.frame), body.clone(), decoded.kind());
                 if let Err(error) = self.act(|session, now| session.send(now, to, kind, meta, body)) {
-                    tracing::debug!(entry = line.entry, %error, "a frame cannot be sent");
+                    tracing::debug!(entry = packet.entry, %error, "a frame cannot be sent");
                 }
             }
             _ => {}
         }
     }
 
-    fn infer_view(&mut self, line: &Line, it: &ViewUpdate) {
+    fn infer_view(&mut self, packet: &RecordedPacket, it: &ViewUpdate) {
         let shown = self.act(|session, now| {
             let shown = session.show_view(now, &it.view, it.content.clone(), it.text.clone());
             session.send_views_at_once(now); // they had waited before they were recorded
             shown
         });
         if let Err(error) = shown {
-            tracing::debug!(entry = line.entry, %error, "a view cannot be shown");
+            tracing::debug!(entry = packet.entry, %error, "a view cannot be shown");
         }
     }
 
     /// Makes the call whose request is sent only after so much time.
-    pub(super) fn call_before(&mut self, line: &Line, decoded: &DecodedFrame, time: Duration) {
+    pub(super) fn call_before(&mut self, packet: &RecordedPacket, decoded: &DecodedFrame, time: Duration) {
         if let Message::ToolUseRequest(it) = &decoded.message {
-            self.infer_call(decoded, it, &line.to, time);
+            self.infer_call(decoded, it, &packet.to, time);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     compare,
-    recorded_calls::{Answer, ClientCall, Ending},
+    recorded_calls::{ClientCall, Ending, RecordedAnswer},
     value::canonical,
 };
 use crate::{
@@ -65,7 +65,7 @@ impl<'a> Word<'a> {
         Self { code: Some(code), message: String::new(), value: None }
     }
 
-    fn of_answer(answer: &'a Answer) -> Self {
+    fn of_answer(answer: &'a RecordedAnswer) -> Self {
         let (code, message) = match answer.success {
             true => (None, String::new()),
             false if answer.redacted => (Some(answer.code.clone()), String::new()),

@@ -50,12 +50,12 @@ pub(super) struct ClientCall {
     /// When its caller stopped it.
     stopped: Option<Moment>,
     /// When it was answered, and what.
-    answer: Option<(Moment, Answer)>,
+    answer: Option<(Moment, RecordedAnswer)>,
 }
 
 /// An owner's answer.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct RecordedAnswer {
     pub(super) success: bool,
     pub(super) value: Option<Value>,
     pub(super) code: ErrorCode,
@@ -69,7 +69,7 @@ pub(super) struct Answer {
 /// How a call ended for its caller.
 #[derive(Debug)]
 pub(super) enum Ending<'a> {
-    Answered(&'a Answer),
+    Answered(&'a RecordedAnswer),
     /// It reached its limit.
     TimedOut,
     /// Its caller stopped it.
@@ -114,7 +114,7 @@ impl ClientCall {
 
     /// Whether its tool began, as far as its caller knows: some failures prove that it did not (`wire.md`, section 5.10).
     pub(super) fn began(&self) -> bool {
-        let proof = |it: &Answer| !it.success && !it.began && it.code.proves_that_nothing_ran();
+        let proof = |it: &RecordedAnswer| !it.success && !it.began && it.code.proves_that_nothing_ran();
         !matches!(self.ending(), Ending::Answered(answer) if proof(answer))
     }
 
@@ -165,7 +165,7 @@ impl Reader {
             }
             (Message::ToolUseResult(it), Some((serial, CallUpdate::Settled | CallUpdate::ResultChanged))) => {
                 if let Some(call) = self.calls.get_mut(&serial).filter(|call| call.answer.is_none()) {
-                    call.answer = Some((entry.at, Answer::new(it, &decoded)));
+                    call.answer = Some((entry.at, RecordedAnswer::new(it, &decoded)));
                 }
             }
             (Message::ToolProgress(it), Some((serial, CallUpdate::Other))) => {
@@ -242,7 +242,7 @@ impl ClientCall {
     }
 }
 
-impl Answer {
+impl RecordedAnswer {
     fn new(it: &ToolUseResult, decoded: &DecodedFrame) -> Self {
         Self {
             success: it.success,
@@ -263,7 +263,7 @@ fn is_of_a_client(call: &RecordedCall, client_call: &ClientCall) -> bool {
             if call.owner.as_ref().is_some_and(|owner| Some(owner) != call.caller.as_ref()) =>
         {
             // A call that the assistant then ran itself may be missing from the file if its tool discloses nothing.
-            let says_no = |it: &Answer| !it.success && DECLINED.contains(&it.code);
+            let says_no = |it: &RecordedAnswer| !it.success && DECLINED.contains(&it.code);
             call.started.is_some() || client_call.answer.as_ref().is_some_and(|(_, it)| !says_no(it))
         }
         _ => false,

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     check::EARLY,
-    script::{DecodedFrame, Line, Step, What},
+    script::{DecodedFrame, RecordedPacket, Step, What},
     setup::{Shown, ends_of},
 };
 use crate::{
@@ -43,16 +43,18 @@ pub(super) fn calls_during_probe(
 ) -> BTreeMap<usize, usize> {
     let mut calls = BTreeMap::new();
     let mut greetings = BTreeMap::<&Identity, Vec<(usize, Moment)>>::new();
-    for (entry, line, decoded) in lines(steps).filter(|(_, line, _)| line.direction == Direction::Sent) {
-        let [to] = line.to.as_slice() else { continue };
+    for (entry, packet, decoded) in
+        packets(steps).filter(|(_, packet, _)| packet.direction == Direction::Sent)
+    {
+        let [to] = packet.to.as_slice() else { continue };
         if *to == *home || shown.get(to).is_some_and(|shown| shown.is_ours) {
             continue;
         }
         if decoded.kind() == Kind::CONFIGURATION {
-            greetings.entry(to).or_default().push((entry, line.at));
+            greetings.entry(to).or_default().push((entry, packet.at));
         } else if decoded.kind() == Kind::TOOL_USE_REQUEST {
             let Some(greetings) = greetings.remove(to) else { continue }; // it is asked, and waited for no more
-            let silence = |at: &Moment| line.at.since(*at);
+            let silence = |at: &Moment| packet.at.since(*at);
             let is_fresh = greetings.last().is_some_and(|(_, at)| silence(at) < SILENCE - LATE);
             let before = greetings.iter().rev().find(|(_, at)| silence(at) >= SILENCE - LATE);
             let before = before.filter(|(_, at)| silence(at) < SILENCE + LONGER);
@@ -70,25 +72,25 @@ pub(super) fn calls_during_probe(
 pub(super) fn overtaken<'a>(
     steps: &'a [Step],
     home: &Identity,
-    line: &Line,
+    packet: &RecordedPacket,
     said: &DecodedFrame,
-) -> Vec<(&'a Line, &'a DecodedFrame)> {
-    let (speaker, _) = ends_of(line, home);
-    let is_earlier = |(_, it, decoded): &(usize, &Line, &DecodedFrame)| {
+) -> Vec<(&'a RecordedPacket, &'a DecodedFrame)> {
+    let (speaker, _) = ends_of(packet, home);
+    let is_earlier = |(_, it, decoded): &(usize, &RecordedPacket, &DecodedFrame)| {
         decoded.about == said.about
             && may_be_overtaken(decoded.kind(), said.kind())
             && decoded.stanza().zip(said.stanza()).is_some_and(|(it, said)| it < said)
-            && it.direction == line.direction
+            && it.direction == packet.direction
             && ends_of(it, home).0 == speaker
     };
-    let before = steps.get(line.entry.saturating_sub(MAX_AROUND)..line.entry).unwrap_or_default();
-    let behind = steps.get(line.entry + 1..).unwrap_or_default();
+    let before = steps.get(packet.entry.saturating_sub(MAX_AROUND)..packet.entry).unwrap_or_default();
+    let behind = steps.get(packet.entry + 1..).unwrap_or_default();
     let mut seen: BTreeSet<_> =
-        lines(before).filter(is_earlier).filter_map(|(_, _, decoded)| decoded.stanza()).collect();
-    let mut found: Vec<_> = lines(&behind[..behind.len().min(MAX_AROUND)])
+        packets(before).filter(is_earlier).filter_map(|(_, _, decoded)| decoded.stanza()).collect();
+    let mut found: Vec<_> = packets(&behind[..behind.len().min(MAX_AROUND)])
         .filter(is_earlier)
         .filter(|(_, _, decoded)| decoded.stanza().is_some_and(|stanza| seen.insert(stanza)))
-        .map(|(_, line, decoded)| (line, decoded))
+        .map(|(_, packet, decoded)| (packet, decoded))
         .collect();
     found.sort_by_key(|(_, decoded)| decoded.stanza());
     found
@@ -107,20 +109,20 @@ pub(super) fn may_be_overtaken(kind: Kind, by: Kind) -> bool {
 /// a session that has the result sends no stop.
 pub(super) fn stop_before<'a>(
     steps: &'a [Step],
-    result: &Line,
+    result: &RecordedPacket,
     owner: &Identity,
     said: &DecodedFrame,
-) -> Option<(&'a Line, &'a DecodedFrame)> {
+) -> Option<(&'a RecordedPacket, &'a DecodedFrame)> {
     let behind = steps.get(result.entry + 1..).unwrap_or_default();
-    lines(&behind[..behind.len().min(MAX_AROUND)])
-        .take_while(|(_, line, _)| line.at.since(result.at) < EARLY)
-        .find(|(_, line, decoded)| {
-            line.direction == Direction::Sent
+    packets(&behind[..behind.len().min(MAX_AROUND)])
+        .take_while(|(_, packet, _)| packet.at.since(result.at) < EARLY)
+        .find(|(_, packet, decoded)| {
+            packet.direction == Direction::Sent
                 && decoded.kind() == Kind::CONTROL_STOP
                 && decoded.about == said.about
-                && line.to.contains(owner)
+                && packet.to.contains(owner)
         })
-        .map(|(_, line, decoded)| (line, decoded))
+        .map(|(_, packet, decoded)| (packet, decoded))
 }
 
 /// Returns the handshakes and registrations that the recorded participant sent to participants not yet recorded as
@@ -133,16 +135,17 @@ pub(super) fn received_before_join(steps: &[Step], home: &Identity) -> BTreeMap<
                 before_join(&mut all, identity).see(Some(sid))
             }
             What::Event(RoomEvent::Left { identity, .. }) => before_join(&mut all, identity).gone = true,
-            What::Line(line) if line.direction == Direction::Heard => {
-                let Some(from) = &line.from else { continue };
+            What::Packet(packet) if packet.direction == Direction::Heard => {
+                let Some(from) = &packet.from else { continue };
                 let it = before_join(&mut all, from.identity());
                 it.see(Some(from.sid()).filter(|sid| !sid.is_empty()));
-                let is_answer = line.decoded.as_ref().is_some_and(|it| it.kind() == Kind::TOOLS_REGISTER_ACK);
+                let is_answer =
+                    packet.decoded.as_ref().is_some_and(|it| it.kind() == Kind::TOOLS_REGISTER_ACK);
                 it.answers += usize::from(is_answer && !it.gone);
             }
-            What::Line(line) => {
-                let Some(kind) = line.decoded.as_ref().map(DecodedFrame::kind) else { continue };
-                for to in line.to.iter().filter(|to| *to != home) {
+            What::Packet(packet) => {
+                let Some(kind) = packet.decoded.as_ref().map(DecodedFrame::kind) else { continue };
+                for to in packet.to.iter().filter(|to| *to != home) {
                     let it = before_join(&mut all, to);
                     match kind {
                         Kind::CONFIGURATION | Kind::TOOLS_REGISTER if !it.seen => {
@@ -197,9 +200,9 @@ impl BeforeJoin {
     }
 }
 
-fn lines(steps: &[Step]) -> impl Iterator<Item = (usize, &Line, &DecodedFrame)> {
+fn packets(steps: &[Step]) -> impl Iterator<Item = (usize, &RecordedPacket, &DecodedFrame)> {
     steps.iter().filter_map(|step| match &step.what {
-        What::Line(line) => line.decoded.as_ref().map(|decoded| (line.entry, &**line, decoded)),
+        What::Packet(packet) => packet.decoded.as_ref().map(|decoded| (packet.entry, &**packet, decoded)),
         _ => None,
     })
 }

@@ -16,7 +16,7 @@ pub(super) struct Step {
 }
 
 pub(super) enum What {
-    Line(Box<Line>),
+    Packet(Box<RecordedPacket>),
     Event(RoomEvent),
     /// A packet on another application's topic.
     OtherTopic,
@@ -25,7 +25,7 @@ pub(super) enum What {
 }
 
 /// A packet.
-pub(super) struct Line {
+pub(super) struct RecordedPacket {
     /// Its position in the file.
     pub(super) entry: usize,
     pub(super) at: Moment,
@@ -133,8 +133,8 @@ pub(super) fn read(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<Step>
             return Err(DryError::TooLarge { entries: MAX_ENTRIES, bytes: MAX_BYTES });
         }
         let what = what(entry, it);
-        if let What::Line(line) = &what
-            && let Some(Message::ToolsRegister(it)) = line.decoded.as_ref().map(|decoded| &decoded.message)
+        if let What::Packet(packet) = &what
+            && let Some(Message::ToolsRegister(it)) = packet.decoded.as_ref().map(|decoded| &decoded.message)
         {
             bytes = bytes.saturating_add(REGISTERED * it.tools.len());
         }
@@ -149,7 +149,7 @@ fn what(entry: usize, it: Entry) -> What {
         Happened::Event(event) => What::Event(event),
         Happened::Packet(it) if it.direction == Direction::Heard && it.from.is_none() => What::Unnamed,
         Happened::Packet(it) if !["", TOPIC, STREAM_TOPIC].contains(&it.topic.as_str()) => What::OtherTopic,
-        Happened::Packet(it) => What::Line(Box::new(Line {
+        Happened::Packet(it) => What::Packet(Box::new(RecordedPacket {
             entry,
             at,
             decoded: DecodedFrame::read(&it.payload),

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::script::{DecodedFrame, Line, Step, What};
+use super::script::{DecodedFrame, RecordedPacket, Step, What};
 use crate::{
     protocol::{
         frame::{Kind, Message, RegisteredTool, ToolUseResult},
@@ -105,9 +105,9 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
                     eligible.insert(identity.clone());
                 }
             }
-            What::Line(line) => {
-                let (speaker, to) = ends_of(line, home);
-                let Some(decoded) = &line.decoded else { continue };
+            What::Packet(packet) => {
+                let (speaker, to) = ends_of(packet, home);
+                let Some(decoded) = &packet.decoded else { continue };
                 if let Message::ControlStop(_) = &decoded.message {
                     stops.insert((speaker.clone(), decoded.stanza()));
                 }
@@ -129,21 +129,23 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
                 }
                 for to in to {
                     let late = announced.get(to).is_some_and(|(at, is_client)| {
-                        !is_client && line.at.since(*at) > AT_ONCE && shown.role == Some(Role::Assistant)
+                        !is_client && packet.at.since(*at) > AT_ONCE && shown.role == Some(Role::Assistant)
                     });
                     if decoded.kind() == Kind::CONFIGURATION
-                        && line.direction == Direction::Sent
+                        && packet.direction == Direction::Sent
                         && late
                         && !shown.greeted.contains_key(to)
                     {
-                        shown.called.insert(line.entry, to.clone());
+                        shown.called.insert(packet.entry, to.clone());
                     } else if decoded.kind() == Kind::CONFIGURATION
                         && !shown.called.values().any(|it| it == to)
                     {
                         // An assistant greets participants that it admits; a client greets possible assistants.
                         let expected = match shown.role {
-                            Some(Role::Client) if line.direction == Direction::Sent => eligible.contains(to),
-                            _ => line.direction == Direction::Heard || announced.contains_key(to),
+                            Some(Role::Client) if packet.direction == Direction::Sent => {
+                                eligible.contains(to)
+                            }
+                            _ => packet.direction == Direction::Heard || announced.contains_key(to),
                         };
                         shown.greeted.entry(to.clone()).or_insert(expected);
                     }
@@ -161,10 +163,10 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
 }
 
 /// The sender and the receivers; no receivers mean a broadcast. A packet that was heard has a sender.
-pub(super) fn ends_of<'a>(line: &'a Line, home: &'a Identity) -> (&'a Identity, &'a [Identity]) {
-    match line.direction {
-        Direction::Sent => (home, &line.to),
-        Direction::Heard => (line.from.as_ref().map_or(home, Peer::identity), std::slice::from_ref(home)),
+pub(super) fn ends_of<'a>(packet: &'a RecordedPacket, home: &'a Identity) -> (&'a Identity, &'a [Identity]) {
+    match packet.direction {
+        Direction::Sent => (home, &packet.to),
+        Direction::Heard => (packet.from.as_ref().map_or(home, Peer::identity), std::slice::from_ref(home)),
     }
 }
 

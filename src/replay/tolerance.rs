@@ -83,11 +83,11 @@ impl Spans {
                 What::Event(RoomEvent::Left { identity, sid }) if goodbyes.get(identity) != Some(sid) => {
                     spans.add(Some(identity), at, BEFORE_LEFT, why);
                 }
-                What::Line(line)
-                    if line.direction == Direction::Heard
-                        && line.decoded.as_ref().is_some_and(DecodedFrame::is_goodbye) =>
+                What::Packet(packet)
+                    if packet.direction == Direction::Heard
+                        && packet.decoded.as_ref().is_some_and(DecodedFrame::is_goodbye) =>
                 {
-                    if let Some(from) = &line.from {
+                    if let Some(from) = &packet.from {
                         goodbyes.insert(from.identity().clone(), from.sid().clone());
                     }
                 }

@@ -41,7 +41,7 @@ use self::{
     catch_panic::catch_panic,
     listing::list,
     report::Reporter,
-    run::{Room, Run, run},
+    run::{RoomAccess, Run, run},
     slots::Slots,
 };
 
@@ -276,7 +276,7 @@ impl Executor {
         self.begun += 1;
         let (key, number) = (job.key, self.begun);
         self.open.insert(key, (number, stop.clone()));
-        let room = Room { asker: self.asker.clone(), reporter: self.room.clone() };
+        let room = RoomAccess { asker: self.asker.clone(), reporter: self.room.clone() };
         let call = run(Run { job, span, offered: offered.clone(), room, slot, stop, reporter });
         self.running.spawn(async move {
             call.await;

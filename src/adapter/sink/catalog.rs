@@ -22,10 +22,10 @@ fn shown(name: &str) -> String {
 }
 
 /// The tools that a host can call, by the names that it sees.
-pub(in crate::adapter) struct Catalog(BTreeMap<String, Entry>);
+pub(in crate::adapter) struct Catalog(BTreeMap<String, OwnedTool>);
 
 /// A tool and its owner.
-pub(in crate::adapter) type Entry = Arc<Offer>;
+pub(in crate::adapter) type OwnedTool = Arc<Offer>;
 
 impl Catalog {
     pub(in crate::adapter) fn new(mut offers: BTreeMap<ToolName, Offer>, filter: &Filter) -> Self {
@@ -41,11 +41,11 @@ impl Catalog {
         self.0.len()
     }
 
-    pub(in crate::adapter) fn get(&self, name: &str) -> Option<&Entry> {
+    pub(in crate::adapter) fn get(&self, name: &str) -> Option<&OwnedTool> {
         self.0.get(name)
     }
 
-    pub(in crate::adapter) fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
+    pub(in crate::adapter) fn entries(&self) -> impl Iterator<Item = (&str, &OwnedTool)> {
         self.0.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 }

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::catalog::{Catalog, Entry};
+use super::catalog::{Catalog, OwnedTool};
 use crate::{
     Assistant, Call, Identity, Role, ToolSource as _, Value, adapter::filter::Filter, tools::ByOwner,
     transport::Participant,
@@ -51,7 +51,7 @@ pub(in crate::adapter) struct Room {
     settled: OnceCell<()>,
     current: Mutex<Current>,
     /// The tools that were listed, so that a call of one whose owner is reconnecting waits for it.
-    known: Mutex<BTreeMap<String, Entry>>,
+    known: Mutex<BTreeMap<String, OwnedTool>>,
 }
 
 impl Room {
@@ -89,7 +89,7 @@ impl Room {
     }
 
     /// Returns the tool of this name: one that is offered, otherwise one that was.
-    pub(in crate::adapter) async fn find(&self, name: &str) -> Option<Entry> {
+    pub(in crate::adapter) async fn find(&self, name: &str) -> Option<OwnedTool> {
         if let Some(entry) = self.catalog().get(name) {
             return Some(entry.clone());
         }
@@ -99,7 +99,7 @@ impl Room {
     }
 
     /// Starts a call of a tool at its owner.
-    pub(in crate::adapter) fn call(&self, entry: &Entry, arguments: Value) -> Call {
+    pub(in crate::adapter) fn call(&self, entry: &OwnedTool, arguments: Value) -> Call {
         let mut builder = self.assistant.call(entry.tool.name().as_str(), arguments);
         if entry.owner != *self.assistant.identity() {
             builder = builder.to(entry.owner.clone());

@@ -68,7 +68,7 @@ pub(in crate::cli) struct Arguments {
 }
 
 /// The outcome of one call.
-struct Answer {
+struct PingResult {
     number: u32,
     took: Duration,
     result: Result<(), CallError>,
@@ -110,7 +110,7 @@ async fn measure(assistant: &Assistant, arguments: &Arguments, summary: &mut Sum
         tokio::select! {
             biased;
             Some(answer) = open.join_next() => {
-                let answer: Answer = answer.map_err(Failure::failed)?;
+                let answer: PingResult = answer.map_err(Failure::failed)?;
                 summary.add(&answer);
                 answer.print(arguments)?;
             }
@@ -130,7 +130,7 @@ fn ask(
     arguments: &Arguments,
     payload: &Value,
     number: u32,
-) -> impl Future<Output = Answer> + Send + 'static {
+) -> impl Future<Output = PingResult> + Send + 'static {
     let mut call = assistant.call(ToolName::ECHO, payload).timeout(arguments.timeout);
     if let Some(owner) = &arguments.to {
         call = call.to(owner.as_str());
@@ -138,11 +138,11 @@ fn ask(
     let began = Instant::now();
     async move {
         let result = call.await.map(drop);
-        Answer { number, took: began.elapsed(), result }
+        PingResult { number, took: began.elapsed(), result }
     }
 }
 
-impl Answer {
+impl PingResult {
     fn print(&self, arguments: &Arguments) -> io::Result<()> {
         let ms = millis(self.took);
         let number = self.number;
@@ -168,7 +168,7 @@ struct Summary {
 }
 
 impl Summary {
-    fn add(&mut self, answer: &Answer) {
+    fn add(&mut self, answer: &PingResult) {
         if answer.result.is_ok() {
             self.times.push(answer.took);
         }

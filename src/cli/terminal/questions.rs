@@ -68,7 +68,7 @@ struct Answer {
 
 /// A parsed answer. Without a number it applies to the only open question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+struct ParsedAnswer {
     number: Option<u64>,
     word: Word,
 }
@@ -137,7 +137,7 @@ impl Questions {
     }
 
     /// Returns the answer of a line, or `None` if several questions could be meant.
-    fn answer(&mut self, line: Line) -> Option<Answer> {
+    fn answer(&mut self, line: ParsedAnswer) -> Option<Answer> {
         let number = line.number.or_else(|| self.meant.first().copied().filter(|_| self.meant.len() == 1));
         self.meant.clone_from(&self.open);
         let number = number?;
@@ -374,7 +374,7 @@ impl Terminal {
 }
 
 /// Parses a line: `yes`, `no` or `option K`, and optionally the number of the question.
-fn read(line: &str) -> Option<Line> {
+fn read(line: &str) -> Option<ParsedAnswer> {
     if line.len() > LONGEST {
         return None;
     }
@@ -386,7 +386,7 @@ fn read(line: &str) -> Option<Line> {
         _ => return None,
     };
     let number = words.next().map(|number| number.parse().ok()).map_or(Some(None), |it| it.map(Some))?;
-    words.next().is_none().then_some(Line { number, word })
+    words.next().is_none().then_some(ParsedAnswer { number, word })
 }
 
 /// Parses `answer N TEXT`: a text for the question with this number.
@@ -400,18 +400,18 @@ fn numbered_text(line: &str) -> Option<(u64, &str)> {
 mod tests {
     use super::*;
 
-    fn line(text: &str) -> Line {
+    fn line(text: &str) -> ParsedAnswer {
         read(text).unwrap()
     }
 
     #[test]
     fn answer_is_a_word_and_an_optional_number() {
-        assert_eq!(read("yes 3\r"), Some(Line { number: Some(3), word: Word::Yes }));
-        assert_eq!(read(" n  12 "), Some(Line { number: Some(12), word: Word::No }));
-        assert_eq!(read("y"), Some(Line { number: None, word: Word::Yes }));
-        assert_eq!(read("no\n"), Some(Line { number: None, word: Word::No }));
-        assert_eq!(read("option 2 12"), Some(Line { number: Some(12), word: Word::Option(2) }));
-        assert_eq!(read("o 1"), Some(Line { number: None, word: Word::Option(1) }));
+        assert_eq!(read("yes 3\r"), Some(ParsedAnswer { number: Some(3), word: Word::Yes }));
+        assert_eq!(read(" n  12 "), Some(ParsedAnswer { number: Some(12), word: Word::No }));
+        assert_eq!(read("y"), Some(ParsedAnswer { number: None, word: Word::Yes }));
+        assert_eq!(read("no\n"), Some(ParsedAnswer { number: None, word: Word::No }));
+        assert_eq!(read("option 2 12"), Some(ParsedAnswer { number: Some(12), word: Word::Option(2) }));
+        assert_eq!(read("o 1"), Some(ParsedAnswer { number: None, word: Word::Option(1) }));
         for none in [
             "option",
             "option x",

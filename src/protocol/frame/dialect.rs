@@ -179,8 +179,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the entries of the map that do not belong to a field of the table.
-    pub(super) fn others(&self, map: Span) -> Result<Vec<Entry<'a>>, DecodeError> {
-        let is_other = |entry: &Entry<'_>| !self.table.iter().any(|field| field.is_called(entry.key));
+    pub(super) fn others(&self, map: Span) -> Result<Vec<MapEntry<'a>>, DecodeError> {
+        let is_other = |entry: &MapEntry<'_>| !self.table.iter().any(|field| field.is_called(entry.key));
         entries(self.bytes, map)?.filter(|entry| entry.as_ref().map_or(true, is_other)).collect()
     }
 
@@ -253,7 +253,7 @@ pub(super) fn required<T>(field: &'static str, value: Option<T>) -> Result<T, De
 
 /// One entry of a map with string keys.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry<'a> {
+pub(super) struct MapEntry<'a> {
     pub(super) key: &'a [u8],
     pub(super) key_span: Span,
     pub(super) value: Span,
@@ -263,7 +263,7 @@ pub(super) struct Entry<'a> {
 pub(super) fn entries(
     bytes: &[u8],
     map: Span,
-) -> Result<impl Iterator<Item = Result<Entry<'_>, DecodeError>>, DecodeError> {
+) -> Result<impl Iterator<Item = Result<MapEntry<'_>, DecodeError>>, DecodeError> {
     let (token, mut at) = Token::read(bytes, map.start as usize)?;
     let Token::Map(count) = token else {
         let (offset, found) = (map.start as usize, token.kind());
@@ -273,7 +273,7 @@ pub(super) fn entries(
         let value = skip(bytes, at)?;
         let key_span = span(at, value);
         at = skip(bytes, value)?;
-        Ok(Entry { key: key_at(bytes, key_span)?, key_span, value: span(value, at) })
+        Ok(MapEntry { key: key_at(bytes, key_span)?, key_span, value: span(value, at) })
     }))
 }
 

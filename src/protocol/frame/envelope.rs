@@ -92,7 +92,7 @@ impl Frame {
     }
 
     /// Returns the bytes of `meta`: a map.
-    pub fn meta_bytes(&self) -> &[u8] {
+    pub(super) fn meta_bytes(&self) -> &[u8] {
         self.meta.map_or(&[0x80], |span| span.of(&self.bytes))
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 
 use super::{
     Frame, Kind, Message, ToolUseResult, dialect,
-    dialect::{Entry, Fields},
+    dialect::{Fields, MapEntry},
     read::{Failure, ResultIds, list},
 };
 use crate::{
@@ -153,7 +153,7 @@ impl Frame {
         Ok(tools.into())
     }
 
-    fn others(&self, entries: Vec<Entry<'_>>, pairs: &mut Vec<(Value, Value)>) -> Result<(), DecodeError> {
+    fn others(&self, entries: Vec<MapEntry<'_>>, pairs: &mut Vec<(Value, Value)>) -> Result<(), DecodeError> {
         for entry in entries {
             pairs.push((self.value(entry.key_span, false)?, self.value(entry.value, false)?));
         }

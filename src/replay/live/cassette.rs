@@ -14,7 +14,7 @@ use crate::{
     replay::{
         LiveError, Mismatch, MismatchReason,
         matcher::Matcher,
-        recorded_calls::{Answer, ClientCall, Ending, RecordedCalls},
+        recorded_calls::{ClientCall, Ending, RecordedAnswer, RecordedCalls},
     },
     runtime::source::{ToolContext, ToolSource},
     tool::{CallId, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName},
@@ -266,7 +266,7 @@ impl fmt::Debug for Cassette {
     }
 }
 
-fn outcome(answer: &Answer) -> Outcome {
+fn outcome(answer: &RecordedAnswer) -> Outcome {
     if answer.success {
         return Ok(answer.value.clone().unwrap_or_else(Value::empty));
     }

@@ -9,7 +9,7 @@ use super::{
     Offered,
     catch_panic::Caught,
     report::Reporter,
-    slots::{Entry, Slot},
+    slots::{Admission, Slot},
 };
 use crate::{
     runtime::{
@@ -27,14 +27,14 @@ pub(super) struct Run {
     /// The parent span of everything that its function logs.
     pub(super) span: Span,
     pub(super) offered: Offered,
-    pub(super) room: Room,
-    pub(super) slot: Entry,
+    pub(super) room: RoomAccess,
+    pub(super) slot: Admission,
     pub(super) stop: StopSignal,
     pub(super) reporter: Reporter,
 }
 
 /// What a running tool may do in the room.
-pub(super) struct Room {
+pub(super) struct RoomAccess {
     /// Asks a person.
     pub(super) asker: Option<Asker>,
     /// Reports calls and views.
@@ -59,7 +59,7 @@ pub(super) async fn run(call: Run) {
 }
 
 /// Waits for a slot.
-async fn wait(slot: Entry, job: &Job, stop: &StopSignal) -> Result<Slot, ToolError> {
+async fn wait(slot: Admission, job: &Job, stop: &StopSignal) -> Result<Slot, ToolError> {
     tokio::select! {
         biased;
         () = stop.stopped() => Err(ToolError::cancelled()),
@@ -72,7 +72,7 @@ async fn wait(slot: Entry, job: &Job, stop: &StopSignal) -> Result<Slot, ToolErr
     }
 }
 
-async fn execute(job: Job, offered: &Offered, room: Room, stop: StopSignal, reporter: Reporter) {
+async fn execute(job: Job, offered: &Offered, room: RoomAccess, stop: StopSignal, reporter: Reporter) {
     let trace = job.trace();
     let Job { arguments, caller, call, meta, .. } = job;
     let tool = &offered.own;

@@ -21,7 +21,7 @@ struct Places {
 
 /// A slot to run, now or later.
 #[derive(Debug)]
-pub(super) enum Entry {
+pub(super) enum Admission {
     Now(Slot),
     Later(oneshot::Receiver<Slot>),
 }
@@ -44,11 +44,11 @@ impl Slots {
         Self(Arc::new(Mutex::new(places)))
     }
 
-    pub(super) fn enter(&self) -> Result<Entry, Full> {
+    pub(super) fn enter(&self) -> Result<Admission, Full> {
         let mut places = self.lock();
         if places.running < places.most_running {
             places.running += 1;
-            return Ok(Entry::Now(Slot(Some(self.clone()))));
+            return Ok(Admission::Now(Slot(Some(self.clone()))));
         }
         // Calls that gave up while waiting take no place.
         places.waiting.retain(|waiting| !waiting.is_closed());
@@ -57,7 +57,7 @@ impl Slots {
         }
         let (next, entry) = oneshot::channel();
         places.waiting.push_back(next);
-        Ok(Entry::Later(entry))
+        Ok(Admission::Later(entry))
     }
 
     /// Passes a slot on. In a loop, not by dropping it again, so that a long queue cannot exhaust the stack.
@@ -81,7 +81,7 @@ impl Slots {
     }
 }
 
-impl Entry {
+impl Admission {
     /// Resolves when the slot is free.
     pub(super) async fn wait(self) -> Slot {
         match self {

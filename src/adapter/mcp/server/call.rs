@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Call, CallError, ErrorCode, Value,
-    adapter::sink::{Entry, MAX_CALLS, Room, failure},
+    adapter::sink::{MAX_CALLS, OwnedTool, Room, failure},
 };
 
 /// Added to the error of a client that does not obey this assistant.
@@ -57,7 +57,7 @@ fn unknown(text: &str) -> ErrorData {
 /// Makes the call, forwards its progress, and cancels it when the host does.
 async fn run(
     shared: &Room,
-    entry: &Entry,
+    entry: &OwnedTool,
     arguments: Option<JsonObject>,
     cancelled: &CancellationToken,
     reporter: Reporter,
