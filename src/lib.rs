@@ -55,7 +55,7 @@
 //! | [`Display`](result::Display), [`DisplayContent`](result::DisplayContent), [`DisplayKind`](result::DisplayKind), [`Widget`](result::Widget) | what a screen shows |
 //! | [`ModelView`](result::ModelView), [`Native`](result::Native), [`ToolSystem`](result::ToolSystem), [`Cut`](result::Cut) | the model's text, the document of another system, what was removed |
 //!
-//! **Both:** [`Event`] and [`Events`] say what happens, [`CallRecord`] and [`Stats`] what happened, [`Config`] with [`Times`] and
+//! **Both:** [`Builder`] has what both set, [`Event`] and [`Events`] say what happens, [`CallRecord`] and [`Stats`] what happened, [`Config`] with [`Times`] and
 //! [`Caps`] sets limits, [`livekit`] has connection options and tokens, [`recording`] records a session.
 //!
 //! **Tests:** [`memory`] is a room inside the process, and [`replay`] runs recordings again.
@@ -153,8 +153,8 @@ pub use protocol::{
 pub use runtime::programs;
 #[cfg(feature = "runtime")]
 pub use runtime::{
-    Assistant, AssistantBuilder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events, JoinError,
-    Ready, State, ToolContext, ToolSource, Tools, Turn, chat, check_tool,
+    Assistant, AssistantBuilder, Builder, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events,
+    JoinError, Ready, State, ToolContext, ToolSource, Tools, Turn, chat,
 };
 pub use tool::{
     BargeIn, CallError, CallId, Consent, ErrorCode, Outcome, Progress, Tool, ToolError, ToolName,
@@ -204,7 +204,7 @@ pub mod tools {
     #[cfg(feature = "runtime")]
     pub use crate::runtime::{
         ByOwner, DataSchema, Handler, Prefixed, Propagate, ReadyError, Report, Reported, Reporter,
-        SOURCE_CLOSE, SchemaError, WithOptions,
+        SOURCE_CLOSE, SchemaError, WithOptions, check_tool,
     };
     pub use crate::tool::{
         DEFAULT_TIMEOUT, Execution, InvalidCallId, InvalidToolName, InvalidTraceContext, MAX_TOOL_NAME,

@@ -4,7 +4,7 @@
 //! them. It takes packets from one queue and puts events into another one. Both are bounded: a sender waits when the
 //! queue is full, and a slow reader slows the remote sender down.
 //!
-//! `Client` and `Assistant` take the task's work and poll it in their own task ([`Transport::take_background`]).
+//! A builder's `join` polls the task's work in the task of its `Client` or `Assistant` (`ConnectOptions::connect`).
 //!
 //! The task outlives individual connections. It resumes a connection where possible and rejoins the room otherwise.
 
@@ -18,6 +18,7 @@ use std::{
     fmt,
     future::Future,
     net::IpAddr,
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -26,7 +27,8 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::sync::oneshot;
 
 use crate::transport::{
-    Background, Capabilities, Packet, Participant, SendError, SentObserver, Transport, TransportEvent,
+    Capabilities, Packet, Participant, SendError, SentObserver, Transport, TransportEvent,
+    send_queue::SendQueue,
 };
 
 mod error;
@@ -46,7 +48,6 @@ pub use signaling::refusal::TokenRefusal;
 pub use token::access_token::{AccessKey, Bearer, Token, TokenClaims, TokenError};
 
 use room::{
-    background_task::Work,
     connect::Connector,
     queues::{Leave, Queues, Shared, State, UserQueues},
     rejoin::{Policy, Rejoin},
@@ -66,6 +67,9 @@ pub fn check_url(url: &str) -> Result<(), ConnectError> {
 
 /// The upper bound of every configured duration. Adding `Duration::MAX` to the current time would overflow.
 const LONGEST: Duration = Duration::from_secs(3600);
+
+/// The work of a connection: signaling, sockets, and the packets of its queue.
+pub(crate) type ConnectionWork = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A connection to a LiveKit room. Dropping it leaves without waiting; [`close`](Transport::close) flushes first.
 ///
@@ -111,7 +115,6 @@ pub struct LiveKitTransport {
     snapshot: Snapshot,
     shared: Arc<Shared>,
     ends: UserQueues,
-    work: Work,
 }
 
 /// Options for joining a room.
@@ -308,6 +311,18 @@ impl ConnectOptions {
     /// # Panics
     /// Outside a Tokio runtime, or in one without time and I/O.
     pub async fn join(self, url: &str, token: &str) -> Result<LiveKitTransport, ConnectError> {
+        let (room, work) = self.connect(url, token).await?;
+        tokio::spawn(work);
+        Ok(room)
+    }
+
+    /// Joins a room, and returns the work that keeps the connection going. It ends after the transport was dropped; until then
+    /// somebody has to poll it.
+    pub(crate) async fn connect(
+        self,
+        url: &str,
+        token: &str,
+    ) -> Result<(LiveKitTransport, ConnectionWork), ConnectError> {
         let url = ServerUrl::parse(url)?;
         if !has_the_form_of_a_token(token) {
             return Err(ConnectError::MalformedToken);
@@ -332,17 +347,11 @@ impl ConnectOptions {
 
         let state = State { can_publish_data: joined.can_publish_data, token: joined.token.clone() };
         let (queues, ends) = Queues::new(joined.local.sid().clone(), state);
-        let mut room = LiveKitTransport {
-            snapshot: joined.snapshot(),
-            shared: queues.shared.clone(),
-            ends,
-            work: Work::default(),
-        };
+        let room = LiveKitTransport { snapshot: joined.snapshot(), shared: queues.shared.clone(), ends };
         let rejoin = Rejoin::new(Instant::now(), policy, start.elapsed());
         let (name, local) = (joined.room.clone(), joined.local.clone());
         let task = Task { queues, connector, source: self.source, rejoin, room: name, local };
-        room.work.spawn(Box::pin(task.run(joined)));
-        Ok(room)
+        Ok((room, Box::pin(task.run(joined))))
     }
 }
 
@@ -387,6 +396,11 @@ impl LiveKitTransport {
     /// Returns the payload bytes on [`Lane::Reliable`](crate::transport::Lane::Reliable) that are queued or unacknowledged.
     pub fn backlog(&self) -> usize {
         self.shared.queue.backlog()
+    }
+
+    /// Returns the queue that the connection's work sends from.
+    pub(crate) fn send_queue(&self) -> SendQueue {
+        self.shared.queue.clone()
     }
 
     /// Returns the newest token. The server refreshes it every few minutes with the participant's current permissions.
@@ -446,10 +460,6 @@ impl Transport for LiveKitTransport {
     fn observe_sent(&mut self, observer: SentObserver) -> bool {
         self.shared.queue.observe(observer.0);
         true
-    }
-
-    fn take_background(&mut self) -> Option<Background> {
-        Some(Background { work: self.work.take()?, queue: self.shared.queue.clone() })
     }
 
     async fn recv(&mut self) -> Option<TransportEvent> {

@@ -12,8 +12,8 @@ pub(crate) mod stop_signal;
 
 pub use functions::{Handler, State, Tools, WithOptions, check_tool};
 pub use participant::{
-    Assistant, AssistantBuilder, ByOwner, Call, CallBuilder, Client, ClientBuilder, ConsentRequest, Events,
-    JoinError, PromptRequest, Propagate, Ready, ReadyError, Turn, chat,
+    Assistant, AssistantBuilder, Builder, ByOwner, Call, CallBuilder, Client, ClientBuilder, ConsentRequest,
+    Events, JoinError, PromptRequest, Propagate, Ready, ReadyError, Turn, chat,
 };
 pub use reporter::{Report, Reported, Reporter};
 pub use schema::{DataSchema, SchemaError};

@@ -41,6 +41,8 @@ pub use report_error::ReportError;
 #[cfg(all(feature = "acp", unix))]
 pub(crate) use result::patch;
 pub(crate) use result::public;
+#[cfg(feature = "runtime")]
+pub(crate) use result::public_text::PublicText;
 pub use result::render;
 pub use result::{
     Audience, BlockKind, ContentBlock, Cut, Diff, Display, DisplayContent, DisplayKind, EmbeddedResource,

@@ -16,7 +16,7 @@ pub(crate) mod types;
 #[cfg(any(feature = "livekit", feature = "record"))]
 pub(crate) use api::SentObserver;
 #[cfg(feature = "runtime")]
-pub use api::{Background, SendError, Transport};
+pub use api::{SendError, Transport};
 pub use event::{Incoming, TransportEvent};
 pub use types::{
     Capabilities, Lane, Packet, Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE, STREAM_CHUNK,

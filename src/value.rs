@@ -106,16 +106,8 @@ impl Value {
     /// # Errors
     /// If they are not exactly one valid value, or exceed a limit.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, DecodeError> {
-        Self::from_bytes_within(bytes, &Limits::default())
-    }
-
-    /// Creates a value from these bytes after checking them against the given limits.
-    ///
-    /// # Errors
-    /// If they are not exactly one valid value, or exceed a limit.
-    pub fn from_bytes_within(bytes: impl Into<Bytes>, limits: &Limits) -> Result<Self, DecodeError> {
         let bytes = bytes.into();
-        scan::scan(&bytes, limits, |_| {})?;
+        scan::scan(&bytes, &Limits::default(), |_| {})?;
         Ok(Self(bytes))
     }
 

@@ -1,6 +1,5 @@
 //! Runs the participant in its room: joins, resumes and rejoins, and tracks who else is there.
 
-pub(crate) mod background_task;
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod inbox;

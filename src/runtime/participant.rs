@@ -24,6 +24,7 @@ use crate::{
 };
 
 mod assistant;
+mod builder;
 mod by_owner;
 mod call;
 pub mod chat;
@@ -43,6 +44,7 @@ mod spans;
 mod turn;
 
 pub use assistant::{Assistant, AssistantBuilder};
+pub use builder::Builder;
 pub use by_owner::ByOwner;
 pub use call::{Call, CallBuilder};
 pub use client::{Client, ClientBuilder};
@@ -348,114 +350,6 @@ pub enum JoinError {
 
 type Reply = oneshot::Sender<Result<crate::value::Value, CallError>>;
 
-/// The setters of both builders, written once.
-macro_rules! setup_methods {
-    ($name:ident) => {
-        impl $name {
-            /// Offers a plain async function as a tool. [`ToolOptions::on`](crate::ToolOptions::on) sets its options. An
-            /// invalid or duplicate name is an error when joining.
-            pub fn tool<M>(
-                mut self,
-                name: &str,
-                description: &str,
-                handler: impl crate::runtime::functions::Handler<M, ()>,
-            ) -> Self {
-                self.setup.functions = self.setup.functions.tool(name, description, handler);
-                self
-            }
-
-            /// Sets the handler that asks a person before a tool of this participant runs: every time for a
-            /// destructive tool, otherwise as its [`Consent`](crate::Consent) says. If it returns `false`, or does
-            /// not return until 500 ms before the call's budget ends, nothing runs, and the caller gets
-            /// `permission_denied`.
-            ///
-            /// Without a handler, such a tool is an error when joining. The future is dropped when the question is
-            /// withdrawn because the call was cancelled or its caller left. A handler that panics counts as `false`.
-            ///
-            /// ```
-            /// # async fn dialog(_question: String) -> bool { true }
-            /// # async fn erase_album() -> Result<(), toolbridge::ToolError> { Ok(()) }
-            /// use toolbridge::{Client, ConsentRequest, ToolOptions};
-            ///
-            /// let client = Client::builder()
-            ///     .tool("erase_album", "Delete an album", ToolOptions::destructive().on(erase_album))
-            ///     .consent(|ask: ConsentRequest| async move {
-            ///         let (who, tool) = (ask.caller(), ask.tool().name());
-            ///         dialog(format!("{who} wants {tool}: {}", ask.arguments().to_json())).await
-            ///     });
-            /// ```
-            pub fn consent<F, Fut>(mut self, ask: F) -> Self
-            where
-                F: Fn(crate::runtime::participant::ConsentRequest) -> Fut + Send + Sync + 'static,
-                Fut: std::future::Future<Output = bool> + Send + 'static,
-            {
-                self.setup.consent = Some(crate::runtime::participant::consent::AskPerson::new(ask));
-                self
-            }
-
-            /// Connects the spans of calls to the traces of other processes: see [`Propagate`](crate::tools::Propagate).
-            /// Default: the trace context of a request is read, and none is created.
-            pub fn propagate(mut self, propagate: impl crate::runtime::participant::Propagate) -> Self {
-                self.setup.propagation = crate::runtime::participant::spans::Propagation::new(propagate);
-                self
-            }
-
-            /// Offers all tools of a source. Two tools with the same name are an error when joining; see
-            /// [`ToolSource::prefixed`](crate::runtime::source::ToolSource::prefixed).
-            pub fn tools(mut self, source: impl crate::runtime::source::ToolSource) -> Self {
-                self.setup.sources.push(std::sync::Arc::new(source));
-                self
-            }
-
-            /// Sets the policy that selects among several clients that offer a tool, or among several possible
-            /// assistants. Default: none is selected; calls fail with `Ambiguous`, and an event names the possible
-            /// assistants.
-            pub fn choose(mut self, policy: crate::protocol::session::SelectionPolicy) -> Self {
-                self.setup.config = self.setup.config.choose(policy);
-                self
-            }
-
-            /// Changes any limit or rule of the session: see [`Config`](crate::protocol::session::Config).
-            pub fn configure(mut self, change: impl FnOnce(&mut crate::protocol::session::Config)) -> Self {
-                change(&mut self.setup.config);
-                self
-            }
-
-            /// Sets how long `close` waits for open work. Default: 5 s.
-            pub fn drain(mut self, limit: std::time::Duration) -> Self {
-                self.setup.drain = limit;
-                self
-            }
-
-            /// Records the session to a file, as an MCAP recording: see [`recording`](crate::recording). An existing
-            /// file is an error when joining ([`JoinError::Record`](crate::JoinError::Record)).
-            ///
-            /// Before writing, values under secret-looking keys are redacted, and so is the data of this
-            /// participant's tools that do not disclose everything. Calls never wait for the file: if it cannot be
-            /// written, the recording ends and the calls continue. `close` finishes the file.
-            #[cfg(feature = "record")]
-            pub fn record(mut self, path: impl AsRef<std::path::Path>) -> Self {
-                self.setup.record = Some(path.as_ref().to_owned());
-                self
-            }
-
-            /// Sets the options of the recording: redaction, what happens to an existing file.
-            #[cfg(feature = "record")]
-            pub fn record_options(mut self, options: crate::recording::RecorderOptions) -> Self {
-                self.setup.record_options = options;
-                self
-            }
-
-            /// Sets the options for joining a LiveKit room: certificates, limits.
-            #[cfg(feature = "livekit")]
-            pub fn connect_options(mut self, options: crate::livekit::ConnectOptions) -> Self {
-                self.setup.room = options;
-                self
-            }
-        }
-    };
-}
-
 /// The methods of both [`Client`] and [`Assistant`], written once.
 macro_rules! participant_methods {
     ($name:ident) => {
@@ -570,4 +464,4 @@ macro_rules! participant_methods {
         }
     };
 }
-use {participant_methods, setup_methods};
+use participant_methods;

@@ -1,11 +1,8 @@
 //! Defines the trait that connects a session to a network.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, sync::Arc};
 
-use super::{
-    Capabilities, CloseReason, Packet, Participant, TransportEvent,
-    send_queue::{Observer, SendQueue},
-};
+use super::{Capabilities, CloseReason, Packet, Participant, TransportEvent, send_queue::Observer};
 
 /// One participant's connection to a room.
 ///
@@ -42,13 +39,6 @@ pub trait Transport: Send + 'static {
     /// Dropping the future aborts a byte stream that was not handed over completely, and notifies its receivers.
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static;
 
-    /// Takes the work that keeps the connection going, if the transport has a task for it. `Client` and `Assistant` poll it in
-    /// the participant's own task. They then do not call [`send`](Transport::send): the work takes packets from their queue. A
-    /// transport around another one should forward this method unless it must see the packets. Default: `None`.
-    fn take_background(&mut self) -> Option<Background> {
-        None
-    }
-
     /// Reports each packet that is sent from now on to a recorder, and what became of it. A transport that cannot know this returns
     /// false; what became of a packet is then what its [`send`](Transport::send) returns. Default: false.
     #[doc(hidden)]
@@ -69,20 +59,6 @@ pub trait Transport: Send + 'static {
     /// Dropping the future may leave without sending them.
     fn close(&mut self) -> impl Future<Output = ()> + Send {
         async {}
-    }
-}
-
-/// The work that keeps a connection going ([`Transport::take_background`]).
-#[must_use]
-pub struct Background {
-    pub(crate) work: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// The work sends these packets.
-    pub(crate) queue: SendQueue,
-}
-
-impl fmt::Debug for Background {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Background").finish_non_exhaustive()
     }
 }
 

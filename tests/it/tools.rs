@@ -16,10 +16,10 @@ use serde_json::json;
 use tokio::sync::Notify;
 use toolbridge::{
     Assistant, CallError, Client, ErrorCode, Event, JoinError, Outcome, State, Tool, ToolContext, ToolError,
-    ToolName, ToolOptions, ToolResult, ToolSource, Tools, Value, check_tool,
+    ToolName, ToolOptions, ToolResult, ToolSource, Tools, Value,
     memory::MemoryRoom,
     result::{Native, ToolSystem},
-    tools::RegisterError,
+    tools::{RegisterError, check_tool},
 };
 
 #[derive(Serialize)]

@@ -116,7 +116,7 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let mut builder = Assistant::builder().drain(DRAIN);
     let sources = unless_interrupted(arguments.sources.start(Asked::Nobody)).await?;
     let agents = sources.agents.clone();
-    builder = with_sources!(builder, sources);
+    builder = with_sources(builder, sources);
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
     }

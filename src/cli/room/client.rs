@@ -46,7 +46,7 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
         builder = builder.prompt(prompts::ask);
     }
     let offers_none = sources.offer_none();
-    builder = with_sources!(builder, sources);
+    builder = with_sources(builder, sources);
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());
     }

@@ -19,7 +19,7 @@ use crate::cli::{
     terminal::failure::{Failure, hint},
 };
 use toolbridge::{
-    ToolSource,
+    Builder, ToolSource,
     adapter::{
         acp::{self, AcpCommand, AcpError, AcpTool},
         mcp::{self, McpError, McpServer, McpTools},
@@ -93,30 +93,18 @@ impl Sources {
     }
 }
 
-/// Returns the builder of a client or of an assistant with these sources. The builders have no common type.
-macro_rules! with_sources {
-    ($builder:expr, $sources:expr) => {{
-        let (mut builder, sources) = ($builder, $sources);
-        if let Some(prompt) = sources.consent {
-            builder = builder.consent(move |request| prompt.clone().ask(request));
-        }
-        if let Some(programs) = sources.programs {
-            builder = builder.tools(programs);
-        }
-        for server in sources.servers {
-            builder = builder.tools(server);
-        }
-        for toolset in sources.toolsets {
-            builder = builder.tools(toolset);
-        }
-        for agent in sources.agents {
-            builder = builder.tools(agent);
-        }
-        builder
-    }};
+/// Returns the builder of a client or of an assistant with these sources.
+pub(in crate::cli) fn with_sources<P>(mut builder: Builder<P>, sources: Sources) -> Builder<P> {
+    if let Some(prompt) = sources.consent {
+        builder = builder.consent(move |request| prompt.clone().ask(request));
+    }
+    if let Some(programs) = sources.programs {
+        builder = builder.tools(programs);
+    }
+    builder = sources.servers.into_iter().fold(builder, Builder::tools);
+    builder = sources.toolsets.into_iter().fold(builder, Builder::tools);
+    sources.agents.into_iter().fold(builder, Builder::tools)
 }
-
-pub(in crate::cli) use with_sources;
 
 impl SourceArguments {
     /// Loads the programs, and starts the servers. `asked` says whose consent tools need.

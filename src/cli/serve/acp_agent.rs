@@ -64,7 +64,7 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
             async move { is_allowed || asking.await }
         })
         .prompt(editor.prompt());
-    builder = with_sources!(builder, sources);
+    builder = with_sources(builder, sources);
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
     }

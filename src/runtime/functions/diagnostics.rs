@@ -14,7 +14,7 @@ use crate::{runtime::source::ToolContext, tool::ToolError};
 /// of `check_tool`, read the error, and remove the call.
 ///
 /// ```
-/// use toolbridge::{ToolError, check_tool};
+/// use toolbridge::{ToolError, tools::check_tool};
 ///
 /// async fn get_battery() -> Result<f32, ToolError> {
 ///     Ok(0.8)
@@ -24,39 +24,39 @@ use crate::{runtime::source::ToolContext, tool::ToolError};
 ///
 /// Not `async`:
 /// ```compile_fail
-/// # use toolbridge::{ToolError, check_tool};
+/// # use toolbridge::{ToolError, tools::check_tool};
 /// fn get_battery() -> Result<f32, ToolError> { Ok(0.8) }
 /// check_tool(&get_battery);
 /// ```
 /// Does not return `Result<_, ToolError>`:
 /// ```compile_fail
-/// # use toolbridge::{ToolError, check_tool};
+/// # use toolbridge::{ToolError, tools::check_tool};
 /// async fn get_battery() -> f32 { 0.8 }
 /// check_tool(&get_battery);
 /// ```
 /// Returns a type that cannot be serialized:
 /// ```compile_fail
-/// # use toolbridge::{ToolError, check_tool};
+/// # use toolbridge::{ToolError, tools::check_tool};
 /// struct Battery;
 /// async fn get_battery() -> Result<Battery, ToolError> { Ok(Battery) }
 /// check_tool(&get_battery);
 /// ```
 /// Arguments without a schema:
 /// ```compile_fail
-/// # use toolbridge::{ToolError, check_tool};
+/// # use toolbridge::{ToolError, tools::check_tool};
 /// #[derive(serde::Deserialize)] struct Find { name: String }
 /// async fn find(find: Find) -> Result<String, ToolError> { Ok(find.name) }
 /// check_tool(&find);
 /// ```
 /// Parameters in another order:
 /// ```compile_fail
-/// # use toolbridge::{State, ToolContext, ToolError, check_tool};
+/// # use toolbridge::{State, ToolContext, ToolError, tools::check_tool};
 /// async fn find(_state: State<u32>, _context: ToolContext) -> Result<(), ToolError> { Ok(()) }
 /// check_tool(&find);
 /// ```
 /// A future that is not `Send`:
 /// ```compile_fail
-/// # use toolbridge::{ToolError, check_tool};
+/// # use toolbridge::{ToolError, tools::check_tool};
 /// async fn wait() -> Result<(), ToolError> {
 ///     let shared = std::rc::Rc::new(1);
 ///     std::future::ready(()).await;

@@ -35,7 +35,7 @@ pub struct State<S>(pub S);
 /// `serde::Serialize`. Closures that return such a future are accepted too, and functions with options
 /// ([`ToolOptions::on`]). `M` encodes which of the eight signatures it has, and is inferred. The trait is sealed.
 ///
-/// If the compiler rejects a function, [`check_tool`](crate::check_tool) finds the reason.
+/// If the compiler rejects a function, [`check_tool`](crate::tools::check_tool) finds the reason.
 #[diagnostic::on_unimplemented(
     message = "this function cannot be a tool",
     label = "not a tool",
@@ -45,7 +45,7 @@ pub struct State<S>(pub S);
     note = "the arguments are one struct that derives `serde::Deserialize` and `schemars::JsonSchema`",
     note = "it returns `Result<T, ToolError>`, where `T` is `serde::Serialize`",
     note = "its future is `Send`: nothing like `Rc` or a lock's guard lives across an await",
-    note = "to see which rule is broken, write `toolbridge::check_tool(&the_function)` anywhere"
+    note = "to see which rule is broken, write `toolbridge::tools::check_tool(&the_function)` anywhere"
 )]
 pub trait Handler<M, S>: Clone + Send + Sync + 'static {
     #[doc(hidden)]

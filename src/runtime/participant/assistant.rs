@@ -9,13 +9,12 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::{
-    ByOwner, CallBuilder, Handle, JoinError, PromptRequest, Ready, participant_methods, prompt::Prompts,
-    setup::Setup, setup_methods,
+    Builder, ByOwner, CallBuilder, Handle, PromptRequest, Ready, participant_methods, prompt::Prompts,
 };
 use crate::{
     runtime::source::{ToolContext, ToolSource},
     tool::{CallError, NotOffered, Offer, Outcome, PromptAnswer, RegisterError, Tool, ToolError, ToolName},
-    transport::{Identity, Participant, Role, Transport},
+    transport::{Identity, Participant, Role},
     value::Value,
 };
 
@@ -40,7 +39,12 @@ impl Clone for Assistant {
 impl Assistant {
     /// Returns a builder.
     pub fn builder() -> AssistantBuilder {
-        AssistantBuilder::default()
+        Builder::new(Role::Assistant, Self::joined)
+    }
+
+    fn joined(handle: Arc<Handle>) -> Assistant {
+        let seen = Mutex::new(handle.0.offers.subscribe());
+        Assistant { handle, seen }
     }
 
     /// Creates a call of this tool, to be awaited or started. `()` means no arguments; any other value must encode to
@@ -180,11 +184,7 @@ impl ToolSource for Assistant {
 }
 
 /// Builds an [`Assistant`]: its own tools, the clients that it admits, and its selection policy.
-#[derive(Debug, Default)]
-#[must_use = "a builder does nothing until it joins"]
-pub struct AssistantBuilder {
-    setup: Setup,
-}
+pub type AssistantBuilder = Builder<Assistant>;
 
 impl AssistantBuilder {
     /// Admits this client by name, and starts the handshake as soon as it is in the room.
@@ -246,49 +246,4 @@ impl AssistantBuilder {
         }
         self
     }
-
-    /// Joins over a custom transport.
-    ///
-    /// # Errors
-    /// [`JoinError::Register`] if the assistant's own tools cannot be offered, [`JoinError::Record`] if the recording
-    /// cannot be created.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it completes joins nothing.
-    ///
-    /// # Panics
-    /// Outside a Tokio runtime, or in one without time.
-    pub async fn join_over(self, transport: impl Transport) -> Result<Assistant, JoinError> {
-        let prepared = self.setup.prepare(Role::Assistant, transport.capabilities())?;
-        Ok(Self::joined(prepared.join(transport)?))
-    }
-
-    fn joined(handle: Arc<Handle>) -> Assistant {
-        let seen = Mutex::new(handle.0.offers.subscribe());
-        Assistant { handle, seen }
-    }
-
-    /// Joins a LiveKit room: `url` as `wss://…`, with a token for that room. The tools, the token's role and the file of a recording
-    /// are checked before the server is contacted, so that a participant that cannot join disturbs nobody in the room.
-    ///
-    /// # Errors
-    /// [`JoinError::Register`] if the assistant's own tools cannot be offered, [`JoinError::WrongToken`] if the token
-    /// has another role, otherwise the reason of the failure and advice. A token without a role is not an error; a
-    /// log entry states what will not work with it.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it completes leaves the room again.
-    ///
-    /// # Panics
-    /// Outside a Tokio runtime, or in one without time and I/O.
-    #[cfg(feature = "livekit")]
-    pub async fn join(self, url: &str, token: &str) -> Result<Assistant, JoinError> {
-        self.setup.check_token(token, Role::Assistant)?;
-        crate::livekit::check_url(url)?;
-        let options = self.setup.room.clone();
-        let prepared = self.setup.prepare(Role::Assistant, crate::livekit::capabilities())?;
-        Ok(Self::joined(prepared.join(options.join(url, token).await?)?))
-    }
 }
-
-setup_methods!(AssistantBuilder);

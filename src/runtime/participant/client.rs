@@ -2,13 +2,11 @@
 
 use std::{future::Future, sync::Arc};
 
-use super::{
-    Handle, JoinError, PromptRequest, now, participant_methods, prompt::Prompts, setup::Setup, setup_methods,
-};
+use super::{Builder, Handle, PromptRequest, now, participant_methods, prompt::Prompts};
 use crate::{
     protocol::session::StopError,
     tool::{CallId, PromptAnswer, ToolError},
-    transport::{Identity, Role, Transport},
+    transport::{Identity, Role},
 };
 
 /// A participant that serves tools. It is a handle: clones refer to the same participant.
@@ -22,7 +20,11 @@ pub struct Client {
 impl Client {
     /// Returns a builder.
     pub fn builder() -> ClientBuilder {
-        ClientBuilder::default()
+        Builder::new(Role::Client, Self::joined)
+    }
+
+    fn joined(handle: Arc<Handle>) -> Client {
+        Client { handle }
     }
 
     /// Returns the bound assistant, which may call this client's tools, once there is one.
@@ -62,11 +64,7 @@ impl Client {
 participant_methods!(Client);
 
 /// Builds a [`Client`]: its tools and its assistant.
-#[derive(Debug, Default)]
-#[must_use = "a builder does nothing until it joins"]
-pub struct ClientBuilder {
-    setup: Setup,
-}
+pub type ClientBuilder = Builder<Client>;
 
 impl ClientBuilder {
     /// Sets the assistant whose calls are accepted. Default: the only eligible one in the room.
@@ -112,48 +110,4 @@ impl ClientBuilder {
         self.setup.config.prompts = true;
         self
     }
-
-    /// Joins over a custom transport.
-    ///
-    /// # Errors
-    /// [`JoinError::Register`] if the tools cannot be offered, [`JoinError::Record`] if the recording cannot be
-    /// created.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it completes joins nothing.
-    ///
-    /// # Panics
-    /// Outside a Tokio runtime, or in one without time.
-    pub async fn join_over(self, transport: impl Transport) -> Result<Client, JoinError> {
-        let prepared = self.setup.prepare(Role::Client, transport.capabilities())?;
-        Ok(Self::joined(prepared.join(transport)?))
-    }
-
-    fn joined(handle: Arc<Handle>) -> Client {
-        Client { handle }
-    }
-
-    /// Joins a LiveKit room: `url` as `wss://…`, with a token for that room. The tools, the token's role and the file of a recording
-    /// are checked before the server is contacted, so that a participant that cannot join disturbs nobody in the room.
-    ///
-    /// # Errors
-    /// [`JoinError::Register`] if the tools cannot be offered, [`JoinError::WrongToken`] if the token has another
-    /// role or the kind `AGENT`, otherwise the reason of the failure and advice. A token without a role is not an
-    /// error; a log entry states what will not work with it.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it completes leaves the room again.
-    ///
-    /// # Panics
-    /// Outside a Tokio runtime, or in one without time and I/O.
-    #[cfg(feature = "livekit")]
-    pub async fn join(self, url: &str, token: &str) -> Result<Client, JoinError> {
-        self.setup.check_token(token, Role::Client)?;
-        crate::livekit::check_url(url)?;
-        let options = self.setup.room.clone();
-        let prepared = self.setup.prepare(Role::Client, crate::livekit::capabilities())?;
-        Ok(Self::joined(prepared.join(options.join(url, token).await?)?))
-    }
 }
-
-setup_methods!(ClientBuilder);

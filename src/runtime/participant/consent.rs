@@ -64,11 +64,11 @@ impl fmt::Debug for ConsentRequest {
     }
 }
 
-type Answer = Pin<Box<dyn Future<Output = bool> + Send>>;
+type AnswerFuture = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// The author's handler.
 #[derive(Clone)]
-pub(super) struct AskPerson(Arc<dyn Fn(ConsentRequest) -> Answer + Send + Sync>);
+pub(super) struct AskPerson(Arc<dyn Fn(ConsentRequest) -> AnswerFuture + Send + Sync>);
 
 impl AskPerson {
     pub(super) fn new<F, Fut>(ask: F) -> Self

@@ -49,7 +49,7 @@ const INDEX: Duration = Duration::from_secs(120);
 
 /// How long tools may clean up when the participant leaves, whatever their own grace period. The default grace period
 /// is 1 s.
-const TIDY: Duration = Duration::from_secs(10);
+const CLEANUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// The driver's state.
 pub(super) struct Driver<T: Transport> {
@@ -74,7 +74,7 @@ pub(super) struct Driver<T: Transport> {
     drain: Duration,
     drain_until: Option<Instant>,
     sid: Sid,
-    _last_word: LastWord,
+    _close_on_drop: CloseOnDrop,
 }
 
 /// Receives each call whose end no packet shows: no participant was asked, or its owner's answer did not end it.
@@ -96,9 +96,9 @@ fn ends_without_answer(record: &CallRecord, result: &Result<Value, CallError>) -
 }
 
 /// Ends everything that is open if the driver is dropped: its runtime was shut down, or it panicked.
-struct LastWord(Arc<Shared>);
+struct CloseOnDrop(Arc<Shared>);
 
-impl Drop for LastWord {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.finish(&CloseReason::ConnectionLost("the task that drove it is gone".into()));
     }
@@ -149,7 +149,7 @@ impl<T: Transport> Driver<T> {
     ) -> Self {
         let sid = shared.lock().session.local().sid().clone();
         Self {
-            _last_word: LastWord(Arc::clone(&shared)),
+            _close_on_drop: CloseOnDrop(Arc::clone(&shared)),
             shared,
             transport,
             executor,
@@ -171,31 +171,31 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Sets the author's rules about participants.
-    pub(super) fn judging(mut self, rules: Rules) -> Self {
+    pub(super) fn with_rules(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
     }
 
     /// Sets the handler that asks a person before a tool runs.
-    pub(super) fn asking(mut self, consent: Option<AskPerson>) -> Self {
+    pub(super) fn with_consent(mut self, consent: Option<AskPerson>) -> Self {
         self.consent = consent;
         self
     }
 
     /// Sets the function that receives changed tools before they are offered.
-    pub(super) fn offering(mut self, offering: Option<Offering>) -> Self {
+    pub(super) fn on_changed_tools(mut self, offering: Option<Offering>) -> Self {
         self.offering = offering;
         self
     }
 
     /// Sets the function that receives calls that ended before a participant was asked, which no packet shows.
-    pub(super) fn noting_ends(mut self, note_end: Option<NoteEnd>) -> Self {
+    pub(super) fn on_unasked_call(mut self, note_end: Option<NoteEnd>) -> Self {
         self.note_end = note_end;
         self
     }
 
     /// Sets what waits for the end of the recording.
-    pub(super) fn recorded(mut self, recorded: Option<Recorded>) -> Self {
+    pub(super) fn with_recording_end(mut self, recorded: Option<Recorded>) -> Self {
         self.recorded = recorded;
         self
     }
@@ -217,7 +217,7 @@ impl<T: Transport> Driver<T> {
             match woken {
                 Woken::Transport(Some(TransportEvent::Closed(reason))) => break reason,
                 Woken::Transport(None) => break CloseReason::ConnectionLost("the transport ended".into()),
-                Woken::Transport(Some(event)) => self.heard(event),
+                Woken::Transport(Some(event)) => self.handle_transport_event(event),
                 Woken::Done(done) => self.done(done),
                 Woken::Consent(key, allowed) => self.shared.lock().session.consent(now(), key, allowed),
                 Woken::Sent(sent) => self.sent(sent),
@@ -394,7 +394,7 @@ impl<T: Transport> Driver<T> {
         [session, self.drain_until].into_iter().flatten().min()
     }
 
-    fn heard(&mut self, event: TransportEvent) {
+    fn handle_transport_event(&mut self, event: TransportEvent) {
         if event == TransportEvent::ConnectionState(ConnectionState::Connected)
             && *self.transport.local().sid() != self.sid
         {
@@ -504,11 +504,11 @@ impl<T: Transport> Driver<T> {
             tracing::warn!(limit = ?LEAVE, "the transport did not leave in time");
         }
         self.carry_out();
-        if tokio::time::timeout(TIDY, self.executor.rest()).await.is_err() {
-            tracing::warn!(limit = ?TIDY, "tools did not end in time");
+        if tokio::time::timeout(CLEANUP_LIMIT, self.executor.rest()).await.is_err() {
+            tracing::warn!(limit = ?CLEANUP_LIMIT, "tools did not end in time");
         }
         self.executor.close_sources().await;
-        let Self { shared, transport, recorded, _last_word, .. } = self;
+        let Self { shared, transport, recorded, _close_on_drop, .. } = self;
         drop(transport); // nothing is recorded after this
         if let Some(ended) = recorded
             && tokio::time::timeout(INDEX, ended).await.is_err()

@@ -69,13 +69,13 @@ impl Assistant {
 
 /// Returns the reporter of this participant.
 pub(super) fn reporter(shared: &Arc<Shared>) -> Reporter {
-    Reporter::new(Arc::new(Room(Arc::downgrade(shared))))
+    Reporter::new(Arc::new(RoomReports(Arc::downgrade(shared))))
 }
 
 /// A participant, as long as it is in the room.
-struct Room(Weak<Shared>);
+struct RoomReports(Weak<Shared>);
 
-impl Room {
+impl RoomReports {
     /// Gives the session a command.
     fn act<T>(
         &self,
@@ -101,7 +101,7 @@ impl Room {
     }
 }
 
-impl ReportTo for Room {
+impl ReportTo for RoomReports {
     fn begin(&self, report: NewReport) -> Result<(JobKey, CallId), ReportError> {
         let mut request = Request::new(report.tool, report.arguments);
         for (key, value) in report.meta {

@@ -1,6 +1,6 @@
-//! Holds the settings of both builders, and joins.
+//! Holds the settings of a participant, and starts it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use super::{
     CallBuilder, DRAIN, Handle, JoinError, Shared,
@@ -21,7 +21,7 @@ use crate::{
         source::{AnySource, Asker},
     },
     tool::{RegisterError, ToolName},
-    transport::{Capabilities, Participant, Role, Transport, TransportEvent},
+    transport::{Capabilities, Participant, Role, Transport, TransportEvent, send_queue::SendQueue},
 };
 
 pub(super) struct Setup {
@@ -156,6 +156,14 @@ impl Setup {
     }
 }
 
+/// The queue that a transport empties by itself, and the work that does it. It ends after the transport was dropped.
+pub(super) type SelfSending = (SendQueue, Pin<Box<dyn Future<Output = ()> + Send>>);
+
+#[expect(clippy::disallowed_methods, reason = "the participant's one task; it ends when it has left")]
+fn spawn(work: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(work);
+}
+
 /// What a session does not show of the tools that it offers.
 struct Offered {
     /// The tools that are left out.
@@ -192,7 +200,11 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Starts the participant on a transport that is in its room.
     #[cfg_attr(not(feature = "record"), expect(unused_mut, reason = "only a recorder is taken out"))]
-    pub(super) fn join<T: Transport>(mut self, transport: T) -> Result<Arc<Handle>, JoinError> {
+    pub(super) fn join<T: Transport>(
+        mut self,
+        transport: T,
+        sending: Option<SelfSending>,
+    ) -> Result<Arc<Handle>, JoinError> {
         #[cfg(feature = "record")]
         if let Some(recorder) = self.recorder.take() {
             let (outcome, hide, watch) = (recorder.outcome(), recorder.hiding(), recorder.watch());
@@ -202,18 +214,19 @@ impl Prepared {
             let ended = recorder.outcome();
             let recorded: Recorded = Box::pin(async move { drop(ended.await) });
             let told = (Some(offering), Some(note_end), Some(recorded));
-            let handle = self.enter(transport, told, |transport| recorder.tap(transport))?;
+            let handle = self.enter(transport, sending, told, |transport| recorder.tap(transport))?;
             handle.0.lock().recorder = Some(watch);
             tell_of_its_end(&handle, outcome);
             return Ok(handle);
         }
-        self.enter(transport, (None, None, None), |transport| transport)
+        self.enter(transport, sending, (None, None, None), |transport| transport)
     }
 
     /// `tap` is called when nothing can fail any more.
     fn enter<T: Transport, U: Transport>(
         self,
         transport: T,
+        sending: Option<SelfSending>,
         (offering, note_end, recorded): (Option<Offering>, Option<NoteEnd>, Option<Recorded>),
         tap: impl FnOnce(T) -> U,
     ) -> Result<Arc<Handle>, JoinError> {
@@ -221,8 +234,15 @@ impl Prepared {
         let (local, room) = (transport.local(), transport.room());
         let mut session = setup.session(role, local, transport.capabilities(), room, seed);
         // The sources may have changed meanwhile.
-        let Offered { refused, cut } = offer(&mut session, &executor)?;
-        let mut transport = tap(transport);
+        let Offered { refused, cut } = match offer(&mut session, &executor) {
+            Ok(offered) => offered,
+            Err(why) => {
+                // It leaves the room, because the transport is dropped.
+                let _ = sending.map(|(_, work)| spawn(work));
+                return Err(why.into());
+            }
+        };
+        let transport = tap(transport);
         for participant in transport.present() {
             session.handle_event(now(), TransportEvent::Joined(setup.rules.evaluate(participant)));
         }
@@ -236,22 +256,17 @@ impl Prepared {
         let handle = Arc::new(Handle(Arc::clone(&shared)));
         executor.ask_with(asker(role, setup.prompts, &handle));
         executor.report_with((role == Role::Assistant).then(|| report::reporter(&shared)));
-        let background = transport.take_background();
-        let queue = background.as_ref().map(|background| background.queue.clone());
+        let (queue, work) = sending.unzip();
         let driver = Driver::new(Arc::clone(&shared), transport, queue, (executor, reports), setup.drain)
-            .judging(setup.rules)
-            .asking(setup.consent)
-            .offering(offering)
-            .noting_ends(note_end)
-            .recorded(recorded);
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the participant's one task; it ends when it has left"
-        )]
-        match background {
-            Some(background) => tokio::spawn(run_both(Box::pin(driver.run()), background.work)),
-            None => tokio::spawn(driver.run()),
-        };
+            .with_rules(setup.rules)
+            .with_consent(setup.consent)
+            .on_changed_tools(offering)
+            .on_unasked_call(note_end)
+            .with_recording_end(recorded);
+        match work {
+            Some(work) => spawn(run_both(Box::pin(driver.run()), work)),
+            None => spawn(driver.run()),
+        }
         Ok(handle)
     }
 }
