@@ -233,7 +233,7 @@ impl Prepared {
         let Self { setup, role, tools: (mut executor, reports), seed, .. } = self;
         let (local, room) = (transport.local(), transport.room());
         let mut session = setup.session(role, local, transport.capabilities(), room, seed);
-        // The sources may have changed meanwhile.
+        // `prepare` has checked the same tools; only what the transport says is new.
         let Offered { refused, cut } = match offer(&mut session, &executor) {
             Ok(offered) => offered,
             Err(why) => {
