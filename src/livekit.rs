@@ -31,6 +31,7 @@ use crate::transport::{
     send_queue::SendQueue,
 };
 
+mod e2ee;
 mod error;
 #[cfg(test)]
 mod hostile;
@@ -41,6 +42,7 @@ mod signaling;
 pub(crate) mod token;
 mod wire;
 
+pub use e2ee::E2eeKey;
 pub use error::{ConnectError, JoinPhase};
 pub use path::turn::{RelayError, RelayFailure};
 pub use room::simulate::Scenario;
@@ -141,6 +143,7 @@ pub struct ConnectOptions {
     rejoin_wait: [Duration; 2],
     rejoin_limit: Option<Duration>,
     source: Option<TokenSource>,
+    key: Option<E2eeKey>,
     warn_unencrypted: fn(&str),
 }
 
@@ -157,6 +160,7 @@ impl Default for ConnectOptions {
             rejoin_wait: [Self::FIRST_REJOIN_WAIT, Self::LONGEST_REJOIN_WAIT],
             rejoin_limit: None,
             source: None,
+            key: None,
             warn_unencrypted: |server| tracing::warn!(server, "the token is sent unencrypted; use wss://"),
         }
     }
@@ -297,6 +301,15 @@ impl ConnectOptions {
         self
     }
 
+    /// Encrypts all data packets end to end with this key, and ignores packets that are not encrypted with it. Default:
+    /// packets are encrypted on their way to the server and from there, and the server can read them.
+    ///
+    /// All participants need the key. Packets of the server's API, which has no key, are ignored too.
+    pub fn e2ee_key(mut self, key: E2eeKey) -> Self {
+        self.key = Some(key);
+        self
+    }
+
     /// Joins the room that the token names, on the server at `url` (`wss://HOST` or `ws://HOST:PORT`).
     ///
     /// Signaling uses the HTTP proxy set in the environment: `HTTPS_PROXY` for `wss`, `HTTP_PROXY` for `ws`, `ALL_PROXY` for
@@ -340,6 +353,7 @@ impl ConnectOptions {
             relay_only: self.relay_only,
             direct_only: self.direct_only,
             policy,
+            key: self.key,
         };
         let start = Instant::now();
         // Boxed: it is needed once, and would make the futures of all callers large.

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     livekit::{
+        e2ee::E2eeKey,
         error::{ConnectError, JoinPhase},
         path::peer_connection::{Admit, Locals, PeerConnection},
         signaling::{ServerEvent, Signal, address::ServerUrl, demands_relays},
@@ -39,6 +40,7 @@ pub(crate) struct Connector {
     pub(crate) relay_only: bool,
     pub(crate) direct_only: bool,
     pub(crate) policy: Policy,
+    pub(crate) key: Option<E2eeKey>,
 }
 
 impl Connector {
@@ -59,7 +61,7 @@ impl Connector {
         let mut connecting = Connecting::new(signal, peer, token, response);
         connecting.open(start, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "both data channels are open");
-        Ok(connecting.finish((self.policy, self.roots.clone())))
+        Ok(connecting.finish((self.policy, self.roots.clone(), self.key.clone())))
     }
 }
 
@@ -127,7 +129,7 @@ impl Connecting {
         Ok(())
     }
 
-    fn finish(self, how: (Policy, Vec<CertificateDer<'static>>)) -> Connection {
+    fn finish(self, how: (Policy, Vec<CertificateDer<'static>>, Option<E2eeKey>)) -> Connection {
         let who = (self.room, &self.local, self.token);
         Connection::new(self.signal, self.peer, self.participants, who, how)
     }

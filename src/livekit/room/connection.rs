@@ -23,9 +23,13 @@ use super::{
 };
 use crate::{
     livekit::{
+        e2ee::E2eeKey,
         path::peer_connection::{Admit, Error, PeerConnection},
         signaling::Signal,
-        wire::{packet, sequence},
+        wire::{
+            packet::{self, Skipped},
+            sequence,
+        },
     },
     transport::{
         ConnectionState, Lane, Participant, SendError, TransportEvent,
@@ -42,6 +46,8 @@ use writing::Writing;
 
 /// How long leaving waits for outstanding packets to be acknowledged.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+/// The interval between two pieces of advice about packets that cannot be read.
+const ADVICE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A connection to a room. Dropping it leaves without waiting.
 pub(crate) struct Connection {
@@ -65,6 +71,10 @@ pub(crate) struct Connection {
     heard: sequence::Incoming,
     /// The number of messages that were not user packets.
     skipped: u64,
+    /// The key of a room that is encrypted end to end.
+    key: Option<E2eeKey>,
+    /// When it was last logged how such packets can be read.
+    advised_at: Option<Instant>,
 }
 
 /// How a connection ended.
@@ -82,7 +92,7 @@ impl Connection {
         peer: PeerConnection,
         participants: Participants,
         (room, local, token): (String, &ParticipantInfo, String),
-        (policy, roots): (Policy, Vec<CertificateDer<'static>>),
+        (policy, roots, key): (Policy, Vec<CertificateDer<'static>>, Option<E2eeKey>),
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -102,6 +112,8 @@ impl Connection {
             numbers: sequence::Outgoing::default(),
             heard: sequence::Incoming::default(),
             skipped: 0,
+            key,
+            advised_at: None,
         }
     }
 
@@ -209,7 +221,7 @@ impl Connection {
         let Some(current) = writing else {
             queue.done(priority, Ok(())); // in case that it was cancelled
             let Some(packet) = queue.take(priority) else { return Ok(false) };
-            match Writing::new(packet, self.local.sid(), self.can_publish_data) {
+            match Writing::new(packet, self.local.sid(), self.can_publish_data, self.key.as_ref()) {
                 Ok(next) => *writing = Some(next),
                 Err(error) => queue.done(priority, Err(error)),
             }
@@ -235,9 +247,12 @@ impl Connection {
                 return Err(text.into());
             }
         }
-        if !current.go_on() {
-            *writing = None;
-            queue.done(priority, Ok(()));
+        match current.go_on() {
+            Ok(true) => {}
+            ended => {
+                *writing = None;
+                queue.done(priority, ended.map(drop));
+            }
         }
         Ok(true)
     }
@@ -259,7 +274,7 @@ impl Connection {
 
     fn handle_message(&mut self, now: Instant, lane: Lane, bytes: Bytes, inbox: &Inbox) {
         let size = bytes.len();
-        match packet::incoming(lane, bytes) {
+        match packet::incoming(lane, bytes, self.key.as_ref()) {
             Ok(heard) => {
                 if lane == Lane::Lossy || self.heard.accept(now, heard.sid.as_str(), heard.sequence) {
                     inbox.event(heard.event);
@@ -272,7 +287,17 @@ impl Connection {
                 if self.skipped.is_power_of_two() {
                     tracing::debug!(?why, size, skipped = self.skipped, "a message was skipped");
                 }
+                self.advise(now, &why);
             }
+        }
+    }
+
+    /// Logs what to do so that skipped messages are read, at most once a minute.
+    fn advise(&mut self, now: Instant, why: &Skipped) {
+        let is_due = self.advised_at.is_none_or(|at| now.duration_since(at) >= ADVICE_INTERVAL);
+        if let Some(advice) = why.advice().filter(|_| is_due) {
+            self.advised_at = Some(now);
+            tracing::warn!("{advice}");
         }
     }
 

@@ -219,6 +219,7 @@ mod tests {
             relay_only: false,
             direct_only: false,
             policy: POLICY,
+            key: None,
         };
         (connector, seen)
     }

@@ -5,7 +5,10 @@ use livekit_protocol::data_stream::{Header, Trailer};
 use prost::Message;
 
 use super::stream;
-use crate::transport::{Incoming, Lane, Packet, Peer, Sid, TransportEvent};
+use crate::{
+    livekit::e2ee::{E2eeKey, Fault},
+    transport::{Incoming, Lane, Packet, Peer, Sid, TransportEvent},
+};
 
 /// LiveKit's `DataPacket`, as far as toolbridge uses it. In contrast to `livekit_protocol`, payloads are [`Bytes`]: a received
 /// one is a slice of the message, and one to be sent is shared until it is written.
@@ -19,7 +22,7 @@ pub(crate) struct DataPacket {
     pub(crate) sequence: u32,
     #[prost(string, tag = "17")]
     pub(crate) participant_sid: String,
-    #[prost(oneof = "Value", tags = "2, 13, 14, 15")]
+    #[prost(oneof = "Value", tags = "2, 13, 14, 15, 18")]
     pub(crate) value: Option<Value>,
 }
 
@@ -34,6 +37,8 @@ pub(crate) enum Value {
     StreamChunk(Chunk),
     #[prost(message, tag = "15")]
     StreamTrailer(Trailer),
+    #[prost(message, tag = "18")]
+    Encrypted(EncryptedPacket),
 }
 
 /// LiveKit's `UserPacket`. It has a nonce, too, which toolbridge never sets: the server drops a packet whose nonce was used before
@@ -64,6 +69,22 @@ pub(crate) struct Chunk {
     /// Set by older clients if the chunk is encrypted.
     #[prost(bytes = "bytes", optional, tag = "5")]
     pub(crate) iv: Option<Bytes>,
+}
+
+/// LiveKit's `EncryptedPacket`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct EncryptedPacket {
+    /// The algorithm. LiveKit's SDK for browsers does not set it.
+    #[prost(int32, tag = "1")]
+    pub(crate) encryption_type: i32,
+    /// The initialization vector.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) iv: Bytes,
+    #[prost(uint32, tag = "3")]
+    pub(crate) key_index: u32,
+    /// The content, followed by the authentication tag.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub(crate) encrypted_value: Bytes,
 }
 
 /// The largest packet with its envelope: the server reads into 65,535 bytes, and a longer message
@@ -109,13 +130,48 @@ pub(crate) enum Skipped {
     OtherKind,
     /// It is a part of a byte stream whose sender the server does not disclose: two senders could use the same id.
     StreamWithoutSender,
+    /// It is encrypted end to end, and the local participant has no key.
+    Encrypted,
+    /// It is not encrypted, although the local participant has a key.
+    NotEncrypted,
+    /// It is encrypted in another way than the local participant encrypts.
+    Undecryptable(Fault),
 }
 
-/// Reads a message. The sender is the one that the server has set.
-pub(crate) fn incoming(lane: Lane, bytes: Bytes) -> Result<Heard, Skipped> {
+impl Skipped {
+    /// Returns what a person can do so that such packets are read.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        match self {
+            Self::Encrypted => {
+                Some("the room is encrypted; pass --e2ee-key-file, or set `ConnectOptions::e2ee_key`")
+            }
+            Self::NotEncrypted => Some(
+                "a participant sends unencrypted data, which is ignored; set the option `encryption` of its SDK, \
+                 not `e2ee`",
+            ),
+            Self::Undecryptable(_) => Some(
+                "encrypted data cannot be read; check that all participants have the same key and key index",
+            ),
+            Self::Malformed | Self::OtherKind | Self::StreamWithoutSender => None,
+        }
+    }
+}
+
+/// Reads a message. The sender is the one that the server has set. With a key, only encrypted packets are read.
+pub(crate) fn incoming(lane: Lane, bytes: Bytes, key: Option<&E2eeKey>) -> Result<Heard, Skipped> {
     let size = bytes.len();
     let packet = DataPacket::decode(bytes).map_err(|_| Skipped::Malformed)?;
-    let user = match packet.value {
+    let value = match (packet.value, key) {
+        (Some(Value::Encrypted(sealed)), Some(key)) => key.open(sealed).map_err(Skipped::Undecryptable)?,
+        (Some(Value::Encrypted(_)), None) => return Err(Skipped::Encrypted),
+        (Some(_), Some(_)) => return Err(Skipped::NotEncrypted),
+        (value, _) => value,
+    };
+    let user = match value {
+        // The server cannot write the sender into encrypted content. Anybody with the key could write another one.
+        Some(Value::User(user)) if key.is_some() => {
+            UserPacket { participant_identity: String::new(), participant_sid: String::new(), ..user }
+        }
         Some(Value::User(user)) => user,
         // LiveKit's streams are reliable and in order. Parts on `_lossy` would come in any order, and could
         // break a stream of the same id.
@@ -153,7 +209,7 @@ mod tests {
     use crate::transport::{Identity, StreamPart, TOPIC};
 
     fn read(lane: Lane, packet: &DataPacket) -> Incoming {
-        match incoming(lane, packet.encode_to_vec().into()).unwrap().event {
+        match incoming(lane, packet.encode_to_vec().into(), None).unwrap().event {
             TransportEvent::Packet(incoming) => incoming,
             other => panic!("{other:?}"),
         }
@@ -169,11 +225,11 @@ mod tests {
             value: Some(part),
             ..Default::default()
         };
-        let heard = incoming(Lane::Reliable, packet.encode_to_vec().into()).unwrap();
+        let heard = incoming(Lane::Reliable, packet.encode_to_vec().into(), None).unwrap();
         assert_eq!((heard.sequence, heard.sid), (7, Sid::from("PA_1")));
         let part = StreamPart::Trailer { id: "s".into(), reason: String::new() };
         assert_eq!(heard.event, TransportEvent::Stream { from: Peer::new("phone", "PA_1"), part });
-        let lossy = incoming(Lane::Lossy, packet.encode_to_vec().into());
+        let lossy = incoming(Lane::Lossy, packet.encode_to_vec().into(), None);
         assert_eq!(lossy.unwrap_err(), Skipped::OtherKind);
     }
 
@@ -223,7 +279,8 @@ mod tests {
             packet.topic = "t".repeat(topic).into();
             let message = Bytes::from(outgoing(packet, &sid).encode_to_vec());
             let range = message.as_ptr_range();
-            let TransportEvent::Packet(heard) = incoming(Lane::Lossy, message.clone()).unwrap().event else {
+            let TransportEvent::Packet(heard) = incoming(Lane::Lossy, message.clone(), None).unwrap().event
+            else {
                 panic!("no packet")
             };
             assert_eq!((&*heard.payload, range.contains(&heard.payload.as_ptr())), (&[7; 200][..], is_slice));
@@ -279,10 +336,73 @@ mod tests {
 
     #[test]
     fn other_packet_kinds_and_noise_are_distinguished() {
-        assert_eq!(incoming(Lane::Reliable, vec![0xff; 9].into()).unwrap_err(), Skipped::Malformed);
+        assert_eq!(incoming(Lane::Reliable, vec![0xff; 9].into(), None).unwrap_err(), Skipped::Malformed);
         let value = Some(data_packet::Value::ChatMessage(ChatMessage::default()));
         let chat = livekit_protocol::DataPacket { value, ..Default::default() };
-        assert_eq!(incoming(Lane::Reliable, chat.encode_to_vec().into()).unwrap_err(), Skipped::OtherKind);
-        assert_eq!(incoming(Lane::Reliable, Bytes::new()).unwrap_err(), Skipped::OtherKind);
+        assert_eq!(
+            incoming(Lane::Reliable, chat.encode_to_vec().into(), None).unwrap_err(),
+            Skipped::OtherKind
+        );
+        assert_eq!(incoming(Lane::Reliable, Bytes::new(), None).unwrap_err(), Skipped::OtherKind);
+    }
+
+    #[test]
+    fn with_a_key_only_packets_encrypted_with_it_are_read() {
+        let (key, sid) = (E2eeKey::new("secret"), Sid::from("PA_1"));
+        let plain = outgoing(Packet::new([Identity::from("phone")], "hello"), &sid);
+        let mut sealed = DataPacket { participant_identity: "tv".into(), ..plain.clone() };
+        key.seal(&mut sealed).unwrap();
+        let read = |packet: &DataPacket, key: Option<&E2eeKey>| {
+            incoming(Lane::Lossy, packet.encode_to_vec().into(), key).map(|heard| heard.event)
+        };
+        match read(&sealed, Some(&key)).unwrap() {
+            TransportEvent::Packet(it) => {
+                assert_eq!(
+                    (it.from, &*it.topic, &it.payload[..]),
+                    (Some(Peer::new("tv", "PA_1")), TOPIC, &b"hello"[..])
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(read(&sealed, None), Err(Skipped::Encrypted));
+        assert_eq!(read(&plain, Some(&key)), Err(Skipped::NotEncrypted));
+        let other = E2eeKey::new("another");
+        assert_eq!(read(&sealed, Some(&other)), Err(Skipped::Undecryptable(Fault::Tag)));
+        for error in [Skipped::Encrypted, Skipped::NotEncrypted, Skipped::Undecryptable(Fault::Iv)] {
+            assert!(error.advice().is_some());
+        }
+    }
+
+    /// The server removes the sender of a hidden participant's packet, and cannot see what is inside.
+    #[test]
+    fn sec_i1_sender_inside_an_encrypted_packet_is_not_believed() {
+        let key = E2eeKey::new("secret");
+        let user = UserPacket {
+            participant_identity: "assistant".into(),
+            participant_sid: "PA_9".into(),
+            payload: Bytes::from_static(b"forged"),
+            ..Default::default()
+        };
+        let mut packet = DataPacket { value: Some(Value::User(user)), ..Default::default() };
+        key.seal(&mut packet).unwrap();
+        let heard = incoming(Lane::Reliable, packet.encode_to_vec().into(), Some(&key)).unwrap();
+        let TransportEvent::Packet(heard) = heard.event else { panic!("no packet") };
+        assert_eq!((heard.from, &heard.payload[..]), (None, &b"forged"[..]));
+    }
+
+    #[test]
+    fn parts_of_encrypted_streams_are_read() {
+        let key = E2eeKey::new("secret");
+        let mut large = Packet::new([Identity::from("phone")], vec![7; 40_000]);
+        large.stream = Some("s".into());
+        let (mut parts, mut read) = (stream::Outflow::new(&large, &Sid::from("PA_1")), Vec::new());
+        while let Some(mut part) = parts.next() {
+            part.participant_identity = "tv".into();
+            key.seal(&mut part).unwrap();
+            let heard = incoming(Lane::Reliable, part.encode_to_vec().into(), Some(&key)).unwrap();
+            let TransportEvent::Stream { part, .. } = heard.event else { panic!("no part") };
+            read.push(part);
+        }
+        assert_eq!(read, crate::transport::StreamParts::of(&large).collect::<Vec<_>>());
     }
 }

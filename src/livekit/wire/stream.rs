@@ -77,11 +77,6 @@ fn written(part: StreamPart) -> Value {
     }
 }
 
-/// Returns whether the packet begins a stream.
-pub(crate) fn is_header(packet: &DataPacket) -> bool {
-    matches!(packet.value, Some(Value::StreamHeader(_)))
-}
-
 /// Reads a part, from a message of this size. Returns `None` for streams that carry no frames: those of text, those that
 /// are compressed or encrypted, and those whose content is in the header.
 pub(crate) fn read(value: Value, size: usize) -> Option<StreamPart> {

@@ -1,0 +1,363 @@
+//! Encrypts data packets end to end, as LiveKit's SDKs do.
+//!
+//! The server still sees the sender, the receivers, the number and the size of each packet. The encryption binds none of
+//! them to the content: the server can deliver a packet twice, and in the name of another participant.
+
+use std::{fmt, num::NonZeroU32, sync::Arc};
+
+use bytes::Bytes;
+use livekit_protocol::{
+    data_stream::{Header, Trailer},
+    encryption,
+};
+use prost::Message;
+use ring::{
+    aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    pbkdf2,
+    rand::{SecureRandom, SystemRandom},
+};
+
+use super::wire::packet::{Chunk, DataPacket, EncryptedPacket, UserPacket, Value};
+
+/// The size of a key, in bytes.
+const KEY: usize = 16;
+
+/// The salt of every key. LiveKit's SDKs let an app choose another one; this is their default.
+const SALT: &[u8] = b"LKFrameEncryptionKey";
+
+/// How often the secret is hashed to make a key: 100,000 times.
+const ROUNDS: NonZeroU32 = NonZeroU32::MIN.saturating_add(99_999);
+
+/// By how much a packet is larger when it is encrypted, in bytes, at most: 28 for the initialization vector and the tag,
+/// and 16 for keys and lengths.
+pub(crate) const OVERHEAD: usize = 44;
+
+/// The key of a room whose data packets are encrypted end to end.
+///
+/// All participants have the same secret: with LiveKit's SDKs, the shared key of the room option `encryption`. An app that
+/// uses the older option `e2ee` encrypts its media only.
+///
+/// ```
+/// use toolbridge::livekit::{ConnectOptions, E2eeKey};
+///
+/// let options = ConnectOptions::new().e2ee_key(E2eeKey::new("correct horse battery staple"));
+/// assert!(!format!("{options:?}").contains("horse"));
+/// ```
+#[derive(Clone)]
+pub struct E2eeKey {
+    key: Arc<LessSafeKey>,
+    index: u8,
+}
+
+impl E2eeKey {
+    /// Derives the key from a secret that the participants share, by PBKDF2 with LiveKit's salt and number of rounds. This
+    /// takes tens of milliseconds.
+    ///
+    /// Use another secret for each room: a key is safe for 2³² packets of all participants together.
+    #[must_use]
+    pub fn new(secret: impl AsRef<[u8]>) -> Self {
+        let mut derived = [0; KEY];
+        pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, ROUNDS, SALT, secret.as_ref(), &mut derived);
+        #[expect(clippy::expect_used, reason = "the key has the length that the algorithm needs")]
+        let key = UnboundKey::new(&AES_128_GCM, &derived).expect("a key of 16 bytes");
+        Self { key: Arc::new(LessSafeKey::new(key)), index: 0 }
+    }
+
+    /// Sets the place of the key in the key rings of the other participants, 0 to 15. Packets with another one are not
+    /// read. Default: 0.
+    #[must_use]
+    pub fn index(mut self, index: u8) -> Self {
+        self.index = index;
+        self
+    }
+
+    /// Encrypts the content of a packet. A packet that is encrypted already or has no content stays as it is.
+    ///
+    /// # Errors
+    /// The packet cannot be encrypted. It has lost its content.
+    pub(crate) fn seal(&self, packet: &mut DataPacket) -> Result<(), NotSealed> {
+        let mut iv = [0; NONCE_LEN];
+        SystemRandom::new().fill(&mut iv).map_err(|_| NotSealed)?;
+        self.seal_with(packet, iv)
+    }
+
+    fn seal_with(&self, packet: &mut DataPacket, iv: [u8; NONCE_LEN]) -> Result<(), NotSealed> {
+        let content = match packet.value.take() {
+            Some(Value::User(it)) => Content::User(it),
+            Some(Value::StreamHeader(it)) => Content::StreamHeader(it),
+            Some(Value::StreamChunk(it)) => Content::StreamChunk(it),
+            Some(Value::StreamTrailer(it)) => Content::StreamTrailer(it),
+            unchanged @ (Some(Value::Encrypted(_)) | None) => {
+                packet.value = unchanged;
+                return Ok(());
+            }
+        };
+        let payload = Payload { content: Some(content) };
+        let mut bytes = Vec::with_capacity(payload.encoded_len() + AES_128_GCM.tag_len());
+        payload.encode(&mut bytes).map_err(|_| NotSealed)?;
+        let nonce = Nonce::assume_unique_for_key(iv);
+        self.key.seal_in_place_append_tag(nonce, Aad::empty(), &mut bytes).map_err(|_| NotSealed)?;
+        packet.value = Some(Value::Encrypted(EncryptedPacket {
+            encryption_type: encryption::Type::Gcm.into(),
+            iv: Bytes::copy_from_slice(&iv),
+            key_index: self.index.into(),
+            encrypted_value: bytes.into(),
+        }));
+        Ok(())
+    }
+
+    /// Decrypts the content of a packet. Returns `None` if it is of a kind that toolbridge does not read.
+    ///
+    /// Its type is not looked at: LiveKit's SDK for browsers does not set it.
+    pub(crate) fn open(&self, sealed: EncryptedPacket) -> Result<Option<Value>, Fault> {
+        if sealed.key_index != u32::from(self.index) {
+            return Err(Fault::Index(sealed.key_index));
+        }
+        let iv = sealed.iv[..].try_into().map_err(|_| Fault::Iv)?;
+        let mut bytes = Vec::from(sealed.encrypted_value);
+        let opened = self.key.open_in_place(Nonce::assume_unique_for_key(iv), Aad::empty(), &mut bytes);
+        let length = opened.map_err(|_| Fault::Tag)?.len();
+        bytes.truncate(length);
+        let payload = Payload::decode(Bytes::from(bytes)).map_err(|_| Fault::Content)?;
+        Ok(payload.content.map(|content| match content {
+            Content::User(it) => Value::User(it),
+            Content::StreamHeader(it) => Value::StreamHeader(it),
+            Content::StreamChunk(it) => Value::StreamChunk(it),
+            Content::StreamTrailer(it) => Value::StreamTrailer(it),
+        }))
+    }
+}
+
+impl fmt::Debug for E2eeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("E2eeKey").field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+/// LiveKit's `EncryptedPacketPayload`, as far as toolbridge uses it.
+#[derive(Clone, PartialEq, Message)]
+struct Payload {
+    #[prost(oneof = "Content", tags = "1, 7, 8, 9")]
+    content: Option<Content>,
+}
+
+/// The content of a [`Payload`]. Other kinds are read as `None`.
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Content {
+    #[prost(message, tag = "1")]
+    User(UserPacket),
+    #[prost(message, tag = "7")]
+    StreamHeader(Header),
+    #[prost(message, tag = "8")]
+    StreamChunk(Chunk),
+    #[prost(message, tag = "9")]
+    StreamTrailer(Trailer),
+}
+
+/// A packet could not be encrypted.
+#[derive(Debug, thiserror::Error)]
+#[error("the packet could not be encrypted: the system has no randomness")]
+pub(crate) struct NotSealed;
+
+/// The reason why an encrypted packet cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The initialization vector has another length than 12 bytes.
+    Iv,
+    /// The sender uses the key at this place of its key ring, and the local key has another one.
+    Index(u32),
+    /// The sender has another key, or the packet was changed on its way.
+    Tag,
+    /// The content is not a packet.
+    Content,
+}
+
+#[cfg(test)]
+mod tests {
+    use livekit_protocol::{EncryptedPacketPayload, data_packet, encrypted_packet_payload};
+
+    use super::*;
+    use crate::livekit::wire::packet::{encoded_size, outgoing};
+    use crate::transport::{Packet, Sid};
+
+    const SECRET: &str = "correct horse";
+
+    /// What Python's `cryptography` 49 and the Web Crypto of Node 20 make of [`SECRET`], of the initialization vector 01 to
+    /// 0c and of a packet of a user with the payload "hello" and the topic "toolbridge".
+    const PLAIN: &str = "0a13120568656c6c6f220a746f6f6c627269646765";
+    const SEALED: &str = "fb3bba5d3b3c1a568779e00eec3a071c2906e945314f22b846fa93c90250afed16a89697af";
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+        digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+    }
+
+    fn iv() -> [u8; NONCE_LEN] {
+        std::array::from_fn(|at| at as u8 + 1)
+    }
+
+    fn hello() -> DataPacket {
+        outgoing(Packet::new(["phone".into()], "hello"), &Sid::from("PA_1"))
+    }
+
+    fn chunk(size: usize) -> DataPacket {
+        let chunk = Chunk { stream_id: "s".into(), content: vec![7; size].into(), ..Default::default() };
+        DataPacket { value: Some(Value::StreamChunk(chunk)), ..Default::default() }
+    }
+
+    fn sealed(packet: &DataPacket) -> EncryptedPacket {
+        match &packet.value {
+            Some(Value::Encrypted(sealed)) => sealed.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn packet_is_encrypted_as_other_implementations_do() {
+        let mut packet = hello();
+        E2eeKey::new(SECRET).seal_with(&mut packet, iv()).unwrap();
+        let packet = sealed(&packet);
+        assert_eq!((&packet.encrypted_value[..], &packet.iv[..]), (&hex(SEALED)[..], &iv()[..]));
+        assert_eq!((packet.encryption_type, packet.key_index), (encryption::Type::Gcm as i32, 0));
+        // The plaintext is what `livekit_protocol` writes.
+        let value = match hello().value {
+            Some(Value::User(user)) => livekit_protocol::UserPacket {
+                payload: user.payload.to_vec(),
+                topic: user.topic,
+                ..Default::default()
+            },
+            other => panic!("{other:?}"),
+        };
+        let value = Some(encrypted_packet_payload::Value::User(value));
+        assert_eq!(EncryptedPacketPayload { value }.encode_to_vec(), hex(PLAIN));
+    }
+
+    #[test]
+    fn keys_of_texts_and_bytes_are_those_of_other_implementations() {
+        let zeros = |key: &LessSafeKey| {
+            let (mut bytes, nonce) = (vec![0; 16], Nonce::assume_unique_for_key([0; NONCE_LEN]));
+            key.seal_in_place_append_tag(nonce, Aad::empty(), &mut bytes).unwrap();
+            bytes
+        };
+        let bytes: [u8; 32] = std::array::from_fn(|at| at as u8);
+        for (secret, derived) in [
+            (SECRET.as_bytes(), "834e90983b671b2fa23af805580e4b43"),
+            ("Schlüssel".as_bytes(), "0e7582c6d4fc258e5cee7d198e8fe1f0"),
+            (&bytes[..], "74884f8739e616fffc831a2172ff98b7"),
+        ] {
+            let derived = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &hex(derived)).unwrap());
+            assert_eq!(zeros(&E2eeKey::new(secret).key), zeros(&derived));
+        }
+    }
+
+    #[test]
+    fn packet_of_a_browser_without_its_type_is_read() {
+        let message =
+            "220570686f6e658001078a010450415f31920135120c0102030405060708090a0b0c2225".to_owned() + SEALED;
+        let packet = DataPacket::decode(&hex(&message)[..]).unwrap();
+        assert_eq!((&*packet.participant_identity, packet.sequence), ("phone", 7));
+        assert_eq!(sealed(&packet).encryption_type, 0);
+        assert_eq!(E2eeKey::new(SECRET).open(sealed(&packet)), Ok(hello().value));
+    }
+
+    #[test]
+    fn every_kind_of_content_returns_and_two_packets_differ() {
+        let key = E2eeKey::new(SECRET);
+        let header = Header { stream_id: "s".into(), total_length: Some(3), ..Default::default() };
+        let trailer = Trailer { stream_id: "s".into(), ..Default::default() };
+        let streams = [Value::StreamHeader(header), Value::StreamTrailer(trailer)];
+        let streams = streams.map(|value| DataPacket { value: Some(value), ..Default::default() });
+        for plain in [hello(), chunk(15_000)].into_iter().chain(streams) {
+            let (mut one, mut two) = (plain.clone(), plain.clone());
+            key.seal(&mut one).unwrap();
+            key.seal(&mut two).unwrap();
+            assert_ne!(sealed(&one).iv, sealed(&two).iv);
+            assert_ne!(sealed(&one).encrypted_value, sealed(&two).encrypted_value);
+            assert_eq!(one.destination_identities, plain.destination_identities, "the server needs them");
+            assert_eq!(key.open(sealed(&one)), Ok(plain.value));
+            let before = one.clone();
+            key.seal(&mut one).unwrap();
+            assert_eq!(one, before, "it is encrypted already");
+        }
+        let mut empty = DataPacket::default();
+        key.seal(&mut empty).unwrap();
+        assert_eq!(empty, DataPacket::default());
+    }
+
+    #[test]
+    fn changed_packet_is_refused() {
+        let key = E2eeKey::new(SECRET);
+        let mut packet = hello();
+        key.seal(&mut packet).unwrap();
+        let whole = sealed(&packet);
+        for bit in 0..8 * whole.encrypted_value.len() {
+            let mut bytes = whole.encrypted_value.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let changed = EncryptedPacket { encrypted_value: bytes.into(), ..whole.clone() };
+            assert_eq!(key.open(changed), Err(Fault::Tag), "bit {bit}");
+        }
+        for length in 0..whole.encrypted_value.len() {
+            let cut =
+                EncryptedPacket { encrypted_value: whole.encrypted_value.slice(..length), ..whole.clone() };
+            assert_eq!(key.open(cut), Err(Fault::Tag), "{length} bytes");
+        }
+        for iv in [vec![], vec![0; 11], vec![0; 13]] {
+            assert_eq!(key.open(EncryptedPacket { iv: iv.into(), ..whole.clone() }), Err(Fault::Iv));
+        }
+        let other = EncryptedPacket { iv: vec![0; NONCE_LEN].into(), ..whole.clone() };
+        assert_eq!(key.open(other), Err(Fault::Tag));
+        assert_eq!(E2eeKey::new("another").open(whole), Err(Fault::Tag));
+    }
+
+    #[test]
+    fn packet_of_another_key_index_is_refused() {
+        let (first, second) = (E2eeKey::new(SECRET), E2eeKey::new(SECRET).index(3));
+        let mut packet = hello();
+        second.seal(&mut packet).unwrap();
+        assert_eq!(first.open(sealed(&packet)), Err(Fault::Index(3)));
+        assert_eq!(second.open(sealed(&packet)), Ok(hello().value));
+    }
+
+    #[test]
+    fn authentic_content_of_another_kind_is_nothing_and_no_packet_is_a_fault() {
+        let key = E2eeKey::new(SECRET);
+        let sealing = |mut bytes: Vec<u8>| {
+            let nonce = Nonce::assume_unique_for_key(iv());
+            key.key.seal_in_place_append_tag(nonce, Aad::empty(), &mut bytes).unwrap();
+            EncryptedPacket {
+                iv: Bytes::copy_from_slice(&iv()),
+                encrypted_value: bytes.into(),
+                ..Default::default()
+            }
+        };
+        let ack = livekit_protocol::RpcAck { request_id: "r".into() };
+        let value = Some(encrypted_packet_payload::Value::RpcAck(ack));
+        assert_eq!(key.open(sealing(EncryptedPacketPayload { value }.encode_to_vec())), Ok(None));
+        assert_eq!(key.open(sealing(Vec::new())), Ok(None));
+        assert_eq!(key.open(sealing(vec![0xff; 9])), Err(Fault::Content));
+    }
+
+    #[test]
+    fn encrypted_packet_is_what_livekit_protocol_makes_of_it() {
+        for key in [E2eeKey::new(SECRET), E2eeKey::new(SECRET).index(200)] {
+            for plain in [0, 1, 90, 110, 127, 128, 15_000, 60_000].map(chunk).into_iter().chain([hello()]) {
+                let mut packet = plain.clone();
+                key.seal(&mut packet).unwrap();
+                let more = encoded_size(&packet) - encoded_size(&plain);
+                assert!(more <= OVERHEAD, "{more}");
+                let bytes = packet.encode_to_vec();
+                let read = livekit_protocol::DataPacket::decode(&bytes[..]).unwrap();
+                assert_eq!(read.encode_to_vec(), bytes);
+                let Some(data_packet::Value::EncryptedPacket(it)) = read.value else {
+                    panic!("not encrypted")
+                };
+                assert_eq!((it.encryption_type(), it.key_index), (encryption::Type::Gcm, key.index.into()));
+            }
+        }
+    }
+
+    #[test]
+    fn debug_of_a_key_shows_its_index_alone() {
+        assert_eq!(format!("{:?}", E2eeKey::new(SECRET).index(3)), "E2eeKey { index: 3, .. }");
+    }
+}
