@@ -233,6 +233,8 @@ fn wrong_usage_exits_with_status_2() {
         (with(&["rap", "--room", "r", "--public", "tools.example.com"]), "https://tools.example.com/home"),
         (with(&["client", "--room", "r", "--tools", "/no/such/tools.toml"]), "/no/such/tools.toml"),
         (with(&["call", "t", "--room", "r", "--root-certificate", "/no/such.pem"]), "/no/such.pem"),
+        (with(&["call", "t", "--room", "r", "--e2ee-key-file", "/no/such.key"]), "/no/such.key"),
+        (with(&["call", "t", "--room", "r", "--e2ee-key-file", "/dev/null"]), "the file is empty"),
         ([&["call", "t", "--room", "r"], &key[..]].concat(), "LIVEKIT_URL"),
         ([&["call", "t", "--room", "r"], &url[..]].concat(), "LIVEKIT_API_KEY"),
         (vec!["token", "--room", "r", "--identity", "i"], "LIVEKIT_API_KEY"),

@@ -1,7 +1,10 @@
 //! Reads the connection options: server, credentials, room and identity. Every subcommand that joins a room
 //! has the same flags and environment variables.
 
-use std::path::PathBuf;
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 use livekit_token::Claims;
@@ -17,7 +20,7 @@ use crate::cli::{
 use toolbridge::{
     Identity, Role,
     cli_support::is_certainly_local,
-    livekit::{self, AccessKey, ConnectOptions, LiveKitTransport, TokenClaims},
+    livekit::{self, AccessKey, ConnectOptions, E2eeKey, LiveKitTransport, TokenClaims},
 };
 
 /// The publicly known API key of `livekit-server --dev`.
@@ -50,6 +53,10 @@ pub(in crate::cli) struct Server {
     /// Connect only through the server's TURN relays
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) relay_only: bool,
+
+    /// File with the shared key of a room that is encrypted end to end
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub(in crate::cli) e2ee_key_file: Option<PathBuf>,
 }
 
 /// The room, the identity and the server.
@@ -279,11 +286,26 @@ impl Server {
             ));
         });
         let options = if self.relay_only { options.relay_only() } else { options };
+        let options = match &self.e2ee_key_file {
+            Some(path) => options.e2ee_key(e2ee_key(path)?),
+            None => options,
+        };
         let Some(path) = &self.root_certificate else { return Ok(options) };
         let pem =
             std::fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
         options.root_certificates(&pem).map_err(Failure::usage)
     }
+}
+
+/// Reads the key of an encrypted room. A line break at the end of the file, which editors write, is not part of it.
+fn e2ee_key(path: &Path) -> Result<E2eeKey, Failure> {
+    let refuse = |why: &dyn fmt::Display| Failure::usage(format!("{}: {why}", path.display()));
+    let text = std::fs::read(path).map_err(|error| refuse(&error))?;
+    let secret = text.strip_suffix(b"\n").map_or(&text[..], |text| text.strip_suffix(b"\r").unwrap_or(text));
+    if secret.is_empty() {
+        return Err(refuse(&"the file is empty; it must contain the shared key of the room"));
+    }
+    Ok(E2eeKey::new(secret))
 }
 
 impl JoinTarget {
@@ -347,7 +369,14 @@ mod tests {
         let text = |text: &str| Some(text.to_owned());
         let key = Key { api_key: text("devkey\n"), api_secret: text("a secret of some length\r\n") };
         let token = token.map(str::to_owned);
-        Server { url: text("ws://127.0.0.1\n"), key, token, root_certificate: None, relay_only: false }
+        Server {
+            url: text("ws://127.0.0.1\n"),
+            key,
+            token,
+            root_certificate: None,
+            relay_only: false,
+            e2ee_key_file: None,
+        }
     }
 
     fn target(server: &Server, room: &str, identity: &str) -> Result<JoinTarget, Failure> {
