@@ -4,8 +4,8 @@
 use libtest_mimic::Trial;
 
 use crate::{
-    assistant, calls, cli, doctor, endings, flat, forged, joins, matrix, network, observe, peers, rejoin,
-    replay, restart, results, resume, room,
+    assistant, calls, cli, doctor, encrypted, endings, flat, forged, joins, matrix, network, observe, peers,
+    rejoin, replay, restart, results, resume, room,
     server::{self, Kind},
     several, storm, streams, survival, trial,
 };
@@ -66,6 +66,7 @@ pub(crate) fn trials(all: &[Trial]) -> Vec<Trial> {
         several::trials(),
         joins::trials(),
         streams::trials(),
+        encrypted::trials(),
         calls::trials(),
         flat::trials(),
         storm::trials(),

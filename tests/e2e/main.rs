@@ -45,6 +45,7 @@ mod calls;
 mod cli;
 mod dev;
 mod doctor;
+mod encrypted;
 mod endings;
 mod ends;
 mod flat;
@@ -125,6 +126,7 @@ fn main() -> process::ExitCode {
         several::trials(),
         joins::trials(),
         streams::trials(),
+        encrypted::trials(),
         calls::trials(),
         mcp::trials(),
         mcp_hosts::trials(),

@@ -124,7 +124,7 @@ async fn there_first(program: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn answers(brain: &Assistant) -> anyhow::Result<()> {
+pub(crate) async fn answers(brain: &Assistant) -> anyhow::Result<()> {
     let level = brain.call("get_battery", ()).to("phone").await?;
     ensure!(level.to_json() == json!({"level": 0.8}), "{:?}", level.to_json());
 

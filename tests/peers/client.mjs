@@ -5,6 +5,8 @@
 // With --streams it answers a Configuration (12) with its own, which says that it takes frames as byte streams, and sends
 // answers above 15,000 bytes so; then it also prints {"event": "greeted"}.
 //
+// With E2EE_KEY in the environment its data is encrypted end to end with that shared key.
+//
 // With --show it prints {"event": "heard", "type": …, "id": …, "from": …} of whatever it is sent.
 //
 // Prints a line {"event": "ready", …} in the room, {"event": "answered", …} after each answer.
@@ -86,5 +88,8 @@ async function leave() {
 process.once("SIGTERM", leave);
 process.stdin.resume().once("end", leave);
 room.once(RoomEvent.Disconnected, leave);
-await room.connect(process.env.LIVEKIT_URL, process.env.LIVEKIT_TOKEN, { autoSubscribe: false, dynacast: false });
+const key = process.env.E2EE_KEY;
+const encryption = key && { keyProviderOptions: { sharedKey: new TextEncoder().encode(key) } };
+const options = { autoSubscribe: false, dynacast: false, ...(encryption && { encryption }) };
+await room.connect(process.env.LIVEKIT_URL, process.env.LIVEKIT_TOKEN, options);
 say("ready", { identity: room.localParticipant.identity, room: room.name });

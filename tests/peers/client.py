@@ -5,6 +5,8 @@
 With --streams it answers a Configuration (12) with its own, which says that it takes frames as byte streams, and sends
 answers above 15,000 bytes so; then it also prints {"event": "greeted"}.
 
+With E2EE_KEY in the environment its data is encrypted end to end with that shared key.
+
 With --show it prints {"event": "heard", "type": …, "id": …, "from": …} of whatever it is sent.
 
 Prints a line {"event": "ready", …} in the room, {"event": "answered", …} after each answer.
@@ -82,7 +84,7 @@ async def main():
     room.register_byte_stream_handler(STREAM_TOPIC, stream_came)
     room.on("disconnected", lambda _reason: heard.put_nowait(None))
     leave_when_told(lambda: heard.put_nowait(None))
-    await room.connect(os.environ["LIVEKIT_URL"], os.environ["LIVEKIT_TOKEN"])
+    await room.connect(os.environ["LIVEKIT_URL"], os.environ["LIVEKIT_TOKEN"], options())
     say("ready", identity=room.local_participant.identity, room=room.name)
 
     while came := await heard.get():
@@ -106,6 +108,14 @@ async def main():
         await send(7, {"id": request["id"], **outcome}, sender)
         say("answered", id=request["id"], tool=request["toolName"], success=outcome["success"])
     await room.disconnect()
+
+
+def options():
+    key = os.environ.get("E2EE_KEY")
+    if key is None:
+        return rtc.RoomOptions()
+    provider = rtc.KeyProviderOptions(shared_key=key.encode())
+    return rtc.RoomOptions(encryption=rtc.E2EEOptions(key_provider_options=provider))
 
 
 def leave_when_told(leave):
