@@ -27,3 +27,5 @@ mod web;
 mod words;
 
 pub use json::DocumentError;
+#[cfg(all(any(feature = "acp", feature = "mcp", feature = "rap"), unix))]
+pub use source::SourceError;

@@ -46,4 +46,5 @@ pub(crate) use group::Pipes;
 pub(crate) use supervise::TERM_GRACE;
 pub use tail::MAX_STDERR;
 pub(crate) use tail::{end_of, keep_tail, shown_lines};
-pub(crate) use trust::{TrustError, check_program, read_trusted};
+pub use trust::TrustError;
+pub(crate) use trust::{check_program, read_trusted};

@@ -1,6 +1,11 @@
-//! Reads `tools.toml`, as its only reader: the file, its sections, and the lines that errors name.
+//! Reads `tools.toml`, as its only reader: the file, its sections, the keys that several sections have, and the lines that
+//! errors name.
 //!
 //! The module that offers an entry's tools interprets the entry.
+#![cfg_attr(
+    not(all(feature = "acp", feature = "mcp", feature = "rap")),
+    expect(dead_code, reason = "all sections are known, so that a file is read with any features")
+)]
 
 use std::{
     collections::BTreeMap,
@@ -8,12 +13,16 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     time::Duration,
+    vec,
 };
 
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::process::{TrustError, read_trusted};
+use crate::{
+    process::{Command, TrustError, check_program, read_trusted},
+    tool::{Consent, RegisterError},
+};
 
 /// The largest `tools.toml`, in bytes: four times the limit for all tools of one participant.
 const MAX_FILE: u64 = 1 << 20;
@@ -33,36 +42,20 @@ pub(crate) struct Sections {
     pub(crate) tools: Vec<Spanned<ProgramEntry>>,
     /// `[[mcp]]`: servers of the Model Context Protocol.
     #[serde(default)]
-    #[cfg_attr(
-        not(feature = "mcp"),
-        expect(dead_code, reason = "known, so that a file is read with any features")
-    )]
     pub(crate) mcp: Vec<Spanned<McpEntry>>,
     /// `[[rap]]`: toolsets of the Reactive Agent Protocol.
     #[serde(default)]
-    #[cfg_attr(
-        not(feature = "rap"),
-        expect(dead_code, reason = "known, so that a file is read with any features")
-    )]
     pub(crate) rap: Vec<Spanned<RapEntry>>,
     /// `[[acp]]`: agents of the Agent Client Protocol.
     #[serde(default)]
-    #[cfg_attr(
-        not(feature = "acp"),
-        expect(dead_code, reason = "known, so that a file is read with any features")
-    )]
     pub(crate) acp: Vec<Spanned<AcpEntry>>,
 }
 
 /// One `[[rap]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(
-    not(feature = "rap"),
-    expect(dead_code, reason = "known, so that a file is read with any features")
-)]
 pub(crate) struct RapEntry {
-    pub(crate) name: Spanned<String>,
+    pub(crate) name: String,
     pub(crate) url: String,
     pub(crate) callback: Option<Spanned<String>>,
     pub(crate) callback_url: Option<String>,
@@ -83,12 +76,8 @@ pub(crate) struct RapEntry {
 /// One `[[acp]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(
-    not(feature = "acp"),
-    expect(dead_code, reason = "known, so that a file is read with any features")
-)]
 pub(crate) struct AcpEntry {
-    pub(crate) name: Spanned<String>,
+    pub(crate) name: String,
     pub(crate) command: Spanned<Vec<String>>,
     pub(crate) description: Option<String>,
     pub(crate) cwd: Option<Spanned<PathBuf>>,
@@ -108,12 +97,8 @@ pub(crate) struct AcpEntry {
 /// One `[[mcp]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(
-    not(feature = "mcp"),
-    expect(dead_code, reason = "known, so that a file is read with any features")
-)]
 pub(crate) struct McpEntry {
-    pub(crate) name: Spanned<String>,
+    pub(crate) name: String,
     pub(crate) command: Option<Spanned<Vec<String>>>,
     pub(crate) url: Option<Spanned<String>>,
     pub(crate) bearer_env: Option<Spanned<String>>,
@@ -134,7 +119,7 @@ pub(crate) struct McpEntry {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProgramEntry {
-    pub(crate) name: Spanned<String>,
+    pub(crate) name: String,
     pub(crate) description: String,
     pub(crate) command: Spanned<Vec<String>>,
     pub(crate) input_schema: Option<Spanned<toml::Value>>,
@@ -158,31 +143,79 @@ pub(crate) enum Asks {
     Always,
 }
 
-/// Where the entries were read: the text, for the lines that errors name, and the folder that relative paths start at.
-pub(crate) struct TomlSource {
-    text: String,
-    folder: PathBuf,
+impl From<Asks> for Consent {
+    fn from(asks: Asks) -> Self {
+        match asks {
+            Asks::Never => Self::Never,
+            Asks::Once => Self::OncePerSession,
+            Asks::Always => Self::Always,
+        }
+    }
 }
 
-/// Why a file cannot be read.
-#[derive(Debug)]
-pub(crate) enum ToolsFileError {
-    /// Another user could have changed the file, or it cannot be read.
-    Untrusted(TrustError),
-    /// It is not TOML, or has an unknown key or value.
-    Toml { line: usize, reason: String, source: Box<dyn Error + Send + Sync> },
+/// Where the entries were read.
+pub(crate) struct TomlSource {
+    /// The text, for the lines that errors name.
+    text: String,
+    /// The folder that relative paths start at.
+    folder: PathBuf,
+    /// Whether another user must not be able to change the programs.
+    checks_programs: bool,
+}
+
+/// One entry while it is interpreted.
+pub(crate) struct Entry<'a> {
+    place: &'a TomlSource,
+    /// What errors name: the kind of the entry, and its name.
+    origin: String,
+    span: Range<usize>,
+}
+
+/// Why a `tools.toml` cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ToolsFileError {
+    /// The file cannot be read, or another user could have changed it or one of its programs.
+    #[error(transparent)]
+    Untrusted(#[from] TrustError),
+    /// The text is not valid TOML, or has an unknown key or value.
+    #[error("line {line}: {reason}")]
+    Toml {
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong, in one line.
+        reason: String,
+        /// The parser's error. It does not quote the file, which may set a secret in the environment.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// An entry is invalid.
+    #[error("{origin}, line {line}: {reason}")]
+    Entry {
+        /// The entry, as in `tool "get_weather"` and `MCP server "files"`.
+        origin: String,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong, in words: this check is this crate's own.
+        reason: String,
+    },
+    /// The name of a program's tool is invalid or used twice.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
 }
 
 impl ToolsFile {
-    /// Reads a file unless another user could have changed it.
+    /// Reads a file unless another user could have changed it. Its programs are checked in the same way, entry by entry.
     pub(crate) fn read(path: &Path) -> Result<Self, ToolsFileError> {
-        let (text, folder) = read_trusted(path, MAX_FILE).map_err(ToolsFileError::Untrusted)?;
-        Self::parse(text, folder)
+        let (text, folder) = read_trusted(path, MAX_FILE)?;
+        Self::of(TomlSource { text, folder, checks_programs: true })
     }
 
-    /// Parses the text of a file; relative folders start at `folder`.
+    /// Parses the text of a file; relative folders start at `folder`. Who could change the programs is not checked.
     pub(crate) fn parse(text: impl Into<String>, folder: impl Into<PathBuf>) -> Result<Self, ToolsFileError> {
-        let place = TomlSource { text: text.into(), folder: folder.into() };
+        Self::of(TomlSource { text: text.into(), folder: folder.into(), checks_programs: false })
+    }
+
+    fn of(place: TomlSource) -> Result<Self, ToolsFileError> {
         let sections = toml::from_str(&place.text).map_err(|mut error: toml::de::Error| {
             let line = place.line(&error.span().unwrap_or_default());
             // Without its input the error does not quote the line, which may set a secret in the environment.
@@ -199,20 +232,77 @@ fn in_words(message: &str) -> String {
 }
 
 impl TomlSource {
-    /// Returns the line of the text, counted from 1, where the span begins.
-    pub(crate) fn line(&self, span: &Range<usize>) -> usize {
-        self.text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count() + 1
+    /// Returns what interprets the entry of this kind and name.
+    pub(crate) fn entry(&self, kind: &str, name: &str, span: Range<usize>) -> Entry<'_> {
+        Entry { place: self, origin: format!("{kind} {name:?}"), span }
     }
 
-    /// Returns the folder that a `cwd` names. Without `cwd` it is the folder of the file.
-    pub(crate) fn working_folder(&self, cwd: Option<&Path>) -> Result<PathBuf, String> {
-        let folder = cwd.map_or_else(|| self.folder.clone(), |cwd| self.folder.join(cwd));
-        if folder.is_dir() { Ok(folder) } else { Err(format!("{} is not a folder", folder.display())) }
+    /// Returns the line of the text, counted from 1, where the span begins.
+    fn line(&self, span: &Range<usize>) -> usize {
+        self.text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count() + 1
+    }
+}
+
+impl Entry<'_> {
+    /// Returns the error that the entry as a whole is wrong.
+    pub(crate) fn error(&self, reason: impl Into<String>) -> ToolsFileError {
+        self.error_at(self.span.clone(), reason)
+    }
+
+    /// Returns the error that what is written there is wrong.
+    pub(crate) fn error_at(&self, span: Range<usize>, reason: impl Into<String>) -> ToolsFileError {
+        let (origin, line) = (self.origin.clone(), self.place.line(&span));
+        ToolsFileError::Entry { origin, line, reason: reason.into() }
+    }
+
+    /// Reads a `timeout`.
+    pub(crate) fn timeout(&self, text: Option<Spanned<String>>) -> Result<Option<Duration>, ToolsFileError> {
+        let read = |text: Spanned<String>| {
+            timeout(text.get_ref()).map_err(|reason| self.error_at(text.span(), reason))
+        };
+        text.map(read).transpose()
+    }
+
+    /// Returns the folder that a key names. Without it, this is the folder of the file.
+    pub(crate) fn folder(&self, key: Option<&Spanned<PathBuf>>) -> Result<PathBuf, ToolsFileError> {
+        let own = &self.place.folder;
+        let folder = key.map_or_else(|| own.clone(), |key| own.join(key.get_ref()));
+        if folder.is_dir() {
+            return Ok(folder);
+        }
+        let span = key.map_or_else(|| self.span.clone(), Spanned::span);
+        Err(self.error_at(span, format!("{} is not a folder", folder.display())))
+    }
+
+    /// Reads `command`, `cwd` and `env`. Returns the program in its folder and with the variables that are set, its arguments,
+    /// and the variables that are inherited.
+    pub(crate) fn program(
+        &self,
+        command: Spanned<Vec<String>>,
+        cwd: Option<&Spanned<PathBuf>>,
+        env: BTreeMap<String, Spanned<toml::Value>>,
+    ) -> Result<(Command, vec::IntoIter<String>, Vec<String>), ToolsFileError> {
+        let span = command.span();
+        let folder = self.folder(cwd)?;
+        let mut words = command.into_inner().into_iter();
+        let program = words.next().ok_or_else(|| self.error_at(span.clone(), "`command` is empty"))?;
+        let command = Command::new(program).map_err(|error| self.error_at(span, error.to_string()))?;
+        if self.place.checks_programs {
+            check_program(command.program())?;
+        }
+        let (mut command, mut inherits) = (command.folder(folder), Vec::new());
+        for (name, value) in env {
+            match variable(&name, value.get_ref()).map_err(|reason| self.error_at(value.span(), reason))? {
+                Some(value) => command = command.env(name, value),
+                None => inherits.push(name),
+            }
+        }
+        Ok((command, words, inherits))
     }
 }
 
 /// Reads a `timeout`: a whole number and its unit.
-pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
+fn timeout(text: &str) -> Result<Duration, String> {
     let read = || {
         let unit = text.find(|it: char| !it.is_ascii_digit())?;
         let number: u64 = text[..unit].parse().ok().filter(|number| *number > 0)?;
@@ -229,7 +319,7 @@ pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads one variable of an `env`: its value, or `None` if it is inherited.
-pub(crate) fn variable(name: &str, value: &toml::Value) -> Result<Option<String>, String> {
+fn variable(name: &str, value: &toml::Value) -> Result<Option<String>, String> {
     if name.is_empty() || name.contains(['=', '\0']) {
         return Err(format!("{name:?} is not a valid variable name"));
     }

@@ -11,5 +11,5 @@ mod result;
 mod text;
 
 pub use agent::{AcpAgent, AcpServeError, AgentCall, AgentTurn, Editor, TurnEnd, UserPrompt, agent};
-pub use client::{AcpCommand, AcpError, AcpTool, command, forget_permissions, from_file, line, stdio};
+pub use client::{AcpCommand, AcpTool, command, forget_permissions, from_file, line, stdio};
 pub use document::{CallStatus, ToolCall};

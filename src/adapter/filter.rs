@@ -9,6 +9,12 @@ pub(super) struct Filter {
 }
 
 impl Filter {
+    /// Offers tools that match one of `allowed`, or all, without those that match one of `denied`.
+    #[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
+    pub(super) fn new(allowed: Option<Vec<String>>, denied: Vec<String>) -> Self {
+        Self { allowed, denied }
+    }
+
     /// Offers tools that match one of these patterns, or an earlier one. Without any, nothing is offered.
     pub(super) fn allow(&mut self, patterns: impl IntoIterator<Item = String>) {
         self.allowed.get_or_insert_default().extend(patterns);

@@ -46,4 +46,4 @@ pub use document::{CallToolResult, check_output};
 #[cfg(feature = "mcp-server")]
 pub use server::{McpListener, McpServeError, RoomServer, serve};
 #[cfg(all(feature = "mcp", unix))]
-pub use source::{McpError, McpServer, McpTools, command, from_file, http, line, stdio};
+pub use source::{McpServer, McpTools, command, from_file, http, line, stdio};

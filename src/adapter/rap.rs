@@ -53,4 +53,4 @@ mod source;
 pub use address::{InvalidHost, NamedHost};
 pub use result::{RapResult, RapResultError};
 pub use server::{RapListener, RapServeError, RoomToolset, serve};
-pub use source::{RapCounts, RapError, RapTools, RapToolset, from_file, toolset, toolsets};
+pub use source::{RapCounts, RapTools, RapToolset, from_file, toolset, toolsets};

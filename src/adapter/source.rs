@@ -1,20 +1,21 @@
-//! Holds what the sources share that run a program or use a server: when it is started again.
+//! Holds what the sources share that run a program or use a server: its program, what the user has set, when it is started
+//! again, and why it cannot be used.
 
-#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
-pub(in crate::adapter) use life::{Life, run};
+pub use error::SourceError;
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
-use crate::process::Command;
 use crate::tools::SourceHealth;
 
-#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
-mod life;
+pub(in crate::adapter) mod error;
+#[cfg(any(feature = "acp", feature = "mcp"))]
+pub(in crate::adapter) mod life;
 #[cfg(any(feature = "mcp", feature = "rap"))]
 pub(in crate::adapter) mod policy;
+#[cfg(any(feature = "acp", feature = "mcp"))]
+pub(in crate::adapter) mod program;
 
 /// The pauses between attempts: 1, 2, 4 … 60 s.
 #[derive(Debug)]
@@ -37,20 +38,6 @@ impl Pauses {
         self.0 = (pause * 2).min(Self::LONGEST);
         pause
     }
-}
-
-/// Returns the command with these variables of this process in its environment.
-///
-/// # Errors
-/// The first one that is LiveKit's: programs of other systems get no key or token of the room.
-#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
-pub(in crate::adapter) fn with_inherited(
-    command: &Command,
-    variables: Vec<String>,
-) -> Result<Command, String> {
-    variables.into_iter().try_fold(command.clone(), |command, variable| {
-        if variable.starts_with("LIVEKIT_") { Err(variable) } else { Ok(command.inherit(variable)) }
-    })
 }
 
 /// Returns the health of a source that cannot be used.

@@ -26,18 +26,47 @@ use rustix::{
 const MAX_LINKS: u32 = 40;
 
 /// Why a file is not read, or a program not run.
-#[derive(Debug)]
-pub(crate) enum TrustError {
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrustError {
     /// The file cannot be read.
-    Read { path: PathBuf, source: io::Error },
+    #[error("{} cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// The file is a symbolic link, a folder, a pipe or a device.
-    NotAFile { path: PathBuf },
-    /// Users other than the owner can write the file, or a folder on the path to it.
-    Writable { path: PathBuf, mode: u32 },
-    /// The file, or a folder or link on the path to it, belongs to another user.
-    Owner { path: PathBuf, owner: u32 },
-    /// The file has more bytes than the limit.
-    TooLarge { path: PathBuf, limit: u64 },
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Other users could change which programs run.
+    #[error("{} can be written by other users (mode {mode:03o}); run `chmod go-w` on it", path.display())]
+    Writable {
+        /// The file, a program, or a folder that contains one of them.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Another user could change which programs run.
+    #[error("{} belongs to user {owner}; it must belong to this user or to root", path.display())]
+    Owner {
+        /// The file, a program, or a folder or symbolic link on the path to one of them.
+        path: PathBuf,
+        /// The owner's user id.
+        owner: u32,
+    },
+    /// The file is larger than the limit.
+    #[error("{} has more than {limit} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The limit in bytes.
+        limit: u64,
+    },
 }
 
 /// Returns the file's text and its folder. The limit is in bytes.

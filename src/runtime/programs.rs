@@ -5,23 +5,20 @@ mod entry;
 mod run;
 mod streams;
 
-use std::{
-    error::Error,
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use crate::{
-    process::{TrustError, check_program},
     runtime::source::{ToolContext, ToolSource},
     tool::{ErrorCode, Outcome, RegisterError, Tool, ToolError, ToolName},
-    tools_file::{ToolsFile, ToolsFileError},
+    tools_file::ToolsFile,
     value::Value,
 };
 
 use self::command::CommandTemplate;
-pub use crate::process::supervise::{SUPERVISE, supervise};
+pub use crate::{
+    process::supervise::{SUPERVISE, supervise},
+    tools_file::ToolsFileError,
+};
 
 /// Offers the programs that a `tools.toml` lists as tools.
 ///
@@ -105,12 +102,10 @@ impl ProgramTools {
     /// files that a program itself loads.
     ///
     /// # Errors
-    /// [`Writable`](ProgramsError::Writable), [`Owner`](ProgramsError::Owner) or
-    /// [`NotAFile`](ProgramsError::NotAFile) if another user could change what runs; the other variants if the file
-    /// cannot be read or its content is invalid.
-    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ProgramsError> {
+    /// [`Untrusted`](ToolsFileError::Untrusted) if the file cannot be read or another user could change what runs; the
+    /// other variants if its content is invalid.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ToolsFileError> {
         let programs = programs(ToolsFile::read(path.as_ref())?)?;
-        programs.iter().try_for_each(|program| check_program(program.command.program()))?;
         Ok(Self { programs: programs.into(), supervisor: None })
     }
 
@@ -119,7 +114,7 @@ impl ProgramTools {
     ///
     /// # Errors
     /// If the content is invalid.
-    pub fn from_toml(text: &str) -> Result<Self, ProgramsError> {
+    pub fn from_toml(text: &str) -> Result<Self, ToolsFileError> {
         let programs = programs(ToolsFile::parse(text, "/")?)?;
         Ok(Self { programs: programs.into(), supervisor: None })
     }
@@ -150,7 +145,7 @@ impl ProgramTools {
 }
 
 /// Returns the programs of a file. Each has a name of its own.
-fn programs(file: ToolsFile) -> Result<Vec<Program>, ProgramsError> {
+fn programs(file: ToolsFile) -> Result<Vec<Program>, ToolsFileError> {
     let mut programs: Vec<Program> = Vec::new();
     for entry in file.sections.tools {
         let program = entry::program(entry, &file.place)?;
@@ -175,93 +170,5 @@ impl ToolSource for ProgramTools {
         };
         let limit = program.tool.tool_options().timeout;
         run::run(&program.command, self.supervisor.as_deref(), limit, &arguments, &context).await
-    }
-}
-
-/// Why programs cannot be offered.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProgramsError {
-    /// The file cannot be read.
-    #[error("{} cannot be read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The file is a symbolic link, a folder, a pipe or a device.
-    #[error("{} is not a regular file", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Other users could change which programs run.
-    #[error("{} can be written by other users (mode {mode:03o}); run `chmod go-w` on it", path.display())]
-    Writable {
-        /// The file, a program, or a folder that contains one of them.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// Another user could change which programs run.
-    #[error("{} belongs to user {owner}; it must belong to this user or to root", path.display())]
-    Owner {
-        /// The file, a program, or a folder or symbolic link on the path to one of them.
-        path: PathBuf,
-        /// The owner's user id.
-        owner: u32,
-    },
-    /// The file is larger than the limit.
-    #[error("{} has more than {limit} bytes", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// The limit in bytes.
-        limit: u64,
-    },
-    /// The text is not valid TOML, or has an unknown key or value.
-    #[error("line {line}: {reason}")]
-    Toml {
-        /// The line, counted from 1.
-        line: usize,
-        /// What is wrong, in one line.
-        reason: String,
-        /// The parser's error. It does not quote the file, which may set a secret in the environment.
-        source: Box<dyn Error + Send + Sync>,
-    },
-    /// The entry of one tool is invalid.
-    #[error("tool {tool:?}, line {line}: {reason}")]
-    Tool {
-        /// Its name.
-        tool: String,
-        /// The line, counted from 1.
-        line: usize,
-        /// What is wrong, in words: this check is this crate's own.
-        reason: String,
-    },
-    /// A tool name is invalid or used twice.
-    #[error(transparent)]
-    Register(#[from] RegisterError),
-}
-
-impl From<TrustError> for ProgramsError {
-    fn from(error: TrustError) -> Self {
-        match error {
-            TrustError::Read { path, source } => Self::Read { path, source },
-            TrustError::NotAFile { path } => Self::NotAFile { path },
-            TrustError::Writable { path, mode } => Self::Writable { path, mode },
-            TrustError::Owner { path, owner } => Self::Owner { path, owner },
-            TrustError::TooLarge { path, limit } => Self::TooLarge { path, limit },
-        }
-    }
-}
-
-impl From<ToolsFileError> for ProgramsError {
-    fn from(error: ToolsFileError) -> Self {
-        match error {
-            ToolsFileError::Untrusted(error) => error.into(),
-            ToolsFileError::Toml { line, reason, source } => Self::Toml { line, reason, source },
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::{fs, future::IntoFuture as _};
 use serde_json::Value as Json;
 use toolbridge::{
     Consent, ErrorCode, ToolSource as _,
-    adapter::acp::{self, AcpError},
+    adapter::{SourceError, acp},
     tools::SourceHealth,
 };
 
@@ -46,7 +46,7 @@ async fn sec_x1_words_of_an_agents_command_and_its_prompts_reach_no_shell() {
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "something ran");
     for nul in [acp::line("sh -c \0"), acp::stdio(["sh", "a\0b"]), acp::stdio(["s\0h"])] {
         let error = nul.await.unwrap_err();
-        assert!(matches!(error, AcpError::Command { .. } | AcpError::NotStarted { .. }), "{error}");
+        assert!(matches!(error, SourceError::Setting { .. } | SourceError::NotStarted { .. }), "{error}");
     }
 }
 

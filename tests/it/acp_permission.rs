@@ -13,7 +13,7 @@ use std::{
 use serde_json::{Value as Json, json};
 use toolbridge::{
     Assistant, CancellationToken, Client, ToolContext, ToolError, ToolResult, ToolSource as _,
-    adapter::acp::AcpError,
+    adapter::SourceError,
     memory::MemoryRoom,
     prompt::{Prompt, PromptAnswer, PromptRequest},
 };
@@ -271,7 +271,7 @@ async fn acp_c9_calls_of_a_kind_are_allowed_or_rejected_by_setting() {
     agent.close().await;
     for agent in [script.agent("", "").allow_kind("sing"), script.agent("", "").reject_kind("Read")] {
         let error = agent.await.unwrap_err();
-        assert!(matches!(&error, AcpError::Setting { .. }), "{error:?}");
+        assert!(matches!(&error, SourceError::Setting { .. }), "{error:?}");
         assert!(error.to_string().contains("is not a kind of calls; the kinds are read, edit"), "{error}");
     }
 }

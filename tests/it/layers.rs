@@ -13,7 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("value", &[]),
     ("escape", &[]),
     ("process", &[]),
-    ("tools_file", &["process"]),
+    ("tools_file", &["process", "tool"]),
     ("net", &[]),
     ("transport", &[]),
     ("memory", &["transport"]),

@@ -17,7 +17,8 @@ use toolbridge::{
     Assistant, Client, ErrorCode, State, ToolContext, ToolError, ToolName, ToolResult, ToolSource as _,
     Tools, Value,
     adapter::{
-        mcp::{self, McpError, McpTools},
+        SourceError,
+        mcp::{self, McpTools},
         orchestrate::{Form, FormError},
     },
     memory::MemoryRoom,
@@ -84,7 +85,7 @@ async fn sec_x1_words_of_a_command_and_arguments_of_a_call_reach_no_shell() {
     let files: Vec<_> = fs::read_dir(script.folder()).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert!(!files.iter().any(|it| it == "ran"), "{files:?}");
     for nul in [mcp::line("sh -c \0"), mcp::stdio(["sh", "a\0b"]), mcp::stdio(["s\0h"])] {
-        assert!(matches!(nul.await, Err(McpError::Command { .. } | McpError::NotStarted { .. })));
+        assert!(matches!(nul.await, Err(SourceError::Setting { .. } | SourceError::NotStarted { .. })));
     }
 }
 

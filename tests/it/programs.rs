@@ -17,7 +17,8 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use toolbridge::{
     Consent, ErrorCode, Outcome, ToolContext, ToolError, ToolSource, Value,
-    programs::{ProgramTools, ProgramsError},
+    process::TrustError,
+    programs::{ProgramTools, ToolsFileError},
     tools::RegisterError,
 };
 
@@ -267,7 +268,7 @@ async fn sec_x2_dropped_call_ends_all_processes() {
 const CAT: &str = "[[tools]]\nname = \"t\"\ndescription = \"\"\ncommand = [\"/bin/cat\"]\n";
 
 #[track_caller]
-fn assert_is(error: &ProgramsError, expected: &ProgramsError) {
+fn assert_is(error: &ToolsFileError, expected: &ToolsFileError) {
     assert_eq!(format!("{error:?}"), format!("{expected:?}"));
 }
 
@@ -279,12 +280,12 @@ fn sec_x3_file_that_others_can_write_is_refused() {
     for mode in [0o666, 0o620, 0o602] {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         let error = ProgramTools::from_file(&path).unwrap_err();
-        assert_is(&error, &ProgramsError::Writable { path: path.clone(), mode });
+        assert_is(&error, &TrustError::Writable { path: path.clone(), mode }.into());
     }
     fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
     let error = ProgramTools::from_file(&path).unwrap_err();
-    assert_is(&error, &ProgramsError::Writable { path: folder.canonicalize().unwrap(), mode: 0o777 });
+    assert_is(&error, &TrustError::Writable { path: folder.canonicalize().unwrap(), mode: 0o777 }.into());
 }
 
 /// A file with one tool in its own folder, and the program in a folder next to it.
@@ -307,7 +308,7 @@ fn sec_x3_program_that_others_can_write_is_refused() {
     for mode in [0o775, 0o757] {
         mode_of(&program, mode);
         let error = ProgramTools::from_file(&file).unwrap_err();
-        assert_is(&error, &ProgramsError::Writable { path: program.canonicalize().unwrap(), mode });
+        assert_is(&error, &TrustError::Writable { path: program.canonicalize().unwrap(), mode }.into());
         assert!(error.to_string().contains("chmod go-w"), "{error}");
     }
     mode_of(&program, 0o755);
@@ -316,7 +317,7 @@ fn sec_x3_program_that_others_can_write_is_refused() {
     for mode in [0o775, 0o757, 0o1777] {
         mode_of(&bin, mode);
         let error = ProgramTools::from_file(&file).unwrap_err();
-        assert_is(&error, &ProgramsError::Writable { path: bin.clone(), mode: mode & 0o777 });
+        assert_is(&error, &TrustError::Writable { path: bin.clone(), mode: mode & 0o777 }.into());
     }
     mode_of(&bin, 0o755);
     assert!(ProgramTools::from_file(&file).is_ok());
@@ -333,7 +334,7 @@ fn sec_x3_folder_above_that_others_can_write_is_refused_unless_it_is_sticky() {
     fs::copy(programs, &moved).unwrap();
     fs::set_permissions(&above, Permissions::from_mode(0o777)).unwrap();
     let error = ProgramTools::from_file(&moved).unwrap_err();
-    assert_is(&error, &ProgramsError::Writable { path: above.clone(), mode: 0o777 });
+    assert_is(&error, &TrustError::Writable { path: above.clone(), mode: 0o777 }.into());
     fs::set_permissions(&above, Permissions::from_mode(0o1777)).unwrap();
     assert!(ProgramTools::from_file(&moved).is_ok());
     fs::set_permissions(&above, Permissions::from_mode(0o755)).unwrap();
@@ -353,11 +354,11 @@ fn sec_x3_link_to_a_program_is_followed_through_folders_that_only_its_owner_can_
     assert!(ProgramTools::from_file(&file).is_ok());
     fs::set_permissions(&links, Permissions::from_mode(0o777)).unwrap();
     let error = ProgramTools::from_file(&file).unwrap_err();
-    assert_is(&error, &ProgramsError::Writable { path: links.clone(), mode: 0o777 });
+    assert_is(&error, &TrustError::Writable { path: links.clone(), mode: 0o777 }.into());
     fs::set_permissions(&links, Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o777)).unwrap();
     let error = ProgramTools::from_file(&file).unwrap_err();
-    assert_is(&error, &ProgramsError::Writable { path: program.canonicalize().unwrap(), mode: 0o777 });
+    assert_is(&error, &TrustError::Writable { path: program.canonicalize().unwrap(), mode: 0o777 }.into());
 }
 
 /// Only root can give a file to another user.
@@ -372,7 +373,7 @@ fn sec_x3_program_or_link_of_another_user_is_refused() {
     for path in [program.canonicalize().unwrap(), bin.clone()] {
         other(&path, 12_345);
         let error = ProgramTools::from_file(&file).unwrap_err();
-        assert_is(&error, &ProgramsError::Owner { path: path.clone(), owner: 12_345 });
+        assert_is(&error, &TrustError::Owner { path: path.clone(), owner: 12_345 }.into());
         other(&path, 0);
     }
     let link = bin.join("link");
@@ -384,7 +385,7 @@ fn sec_x3_program_or_link_of_another_user_is_refused() {
     other(&link, 12_345);
     assert_is(
         &ProgramTools::from_file(&file).unwrap_err(),
-        &ProgramsError::Owner { path: link, owner: 12_345 },
+        &TrustError::Owner { path: link, owner: 12_345 }.into(),
     );
 }
 
@@ -395,27 +396,30 @@ fn sec_x3_symbolic_link_or_pipe_is_refused() {
     let link = folder.join("link.toml");
     let _ = fs::remove_file(&link);
     symlink(&path, &link).unwrap();
-    assert_is(&ProgramTools::from_file(&link).unwrap_err(), &ProgramsError::NotAFile { path: link });
+    assert_is(&ProgramTools::from_file(&link).unwrap_err(), &TrustError::NotAFile { path: link }.into());
     let pipe = folder.join("pipe.toml");
     let _ = fs::remove_file(&pipe);
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    assert_is(&ProgramTools::from_file(&pipe).unwrap_err(), &ProgramsError::NotAFile { path: pipe });
+    assert_is(&ProgramTools::from_file(&pipe).unwrap_err(), &TrustError::NotAFile { path: pipe }.into());
     assert_is(
         &ProgramTools::from_file(&folder).unwrap_err(),
-        &ProgramsError::NotAFile { path: folder.clone() },
+        &TrustError::NotAFile { path: folder.clone() }.into(),
     );
     let none = ProgramTools::from_file(folder.join("none.toml"));
-    assert!(matches!(none, Err(ProgramsError::Read { .. })), "{none:?}");
+    assert!(matches!(none, Err(ToolsFileError::Untrusted(TrustError::Read { .. }))), "{none:?}");
     let source = none.as_ref().unwrap_err().source().and_then(|source| source.downcast_ref::<io::Error>());
     assert_eq!(source.unwrap().kind(), io::ErrorKind::NotFound);
     let large = file(&folder, &"#".repeat(1 << 21));
-    assert!(matches!(ProgramTools::from_file(large), Err(ProgramsError::TooLarge { .. })));
+    assert!(matches!(
+        ProgramTools::from_file(large),
+        Err(ToolsFileError::Untrusted(TrustError::TooLarge { .. }))
+    ));
 }
 
 #[tokio::test]
 async fn tools_of_a_file_are_offered() {
     let twice = ProgramTools::from_toml(&CAT.repeat(2)).unwrap_err();
-    assert_is(&twice, &ProgramsError::Register(RegisterError::Duplicate { name: "t".parse().unwrap() }));
+    assert_is(&twice, &ToolsFileError::Register(RegisterError::Duplicate { name: "t".parse().unwrap() }));
     let tools = shell(
         "cat",
         "consent = \"always\"\ntimeout = \"5s\"\n[tools.input_schema]\ntype = \"object\"\nrequired = [\"a\"]\n",

@@ -3,7 +3,6 @@
 mod calls;
 mod choice;
 mod connection;
-mod error;
 mod file;
 mod files;
 mod handler;
@@ -18,25 +17,32 @@ mod turn;
 
 use std::{
     fmt,
-    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use serde_json::json;
 use tokio::{
-    sync::{Notify, Semaphore, oneshot},
+    sync::{Semaphore, oneshot},
     task::JoinSet,
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
 use self::{connection::Live, offer::Offered, settings::Settings, shown::TurnContext, turn::Prompt};
-pub use self::{error::AcpError, file::from_file, permission::forget_permissions, settings::AcpCommand};
+pub use self::{file::from_file, permission::forget_permissions, settings::AcpCommand};
 use crate::{
     ErrorCode, Outcome, Progress, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Value,
-    process::{Command, CommandError},
+    adapter::source::{
+        SourceError,
+        life::{First, Status, keep_alive, started},
+        program::Program,
+    },
+    process::Command,
     tools::{NameMap, NameRules, SourceHealth},
 };
+
+/// What errors call an agent.
+const KIND: &str = "agent";
 
 /// The longest prompt, in bytes.
 const MAX_PROMPT: usize = 256 << 10;
@@ -46,50 +52,17 @@ const MAX_PROMPT: usize = 256 << 10;
 /// The agent gets the variables `HOME`, `LOGNAME`, `PATH`, `SHELL`, `TERM` and `USER` of this process, and those that
 /// [`AcpCommand::env`] and [`AcpCommand::inherit`] add.
 pub fn stdio<W: Into<String>>(words: impl IntoIterator<Item = W>) -> AcpCommand {
-    let words: Vec<String> = words.into_iter().map(Into::into).collect();
-    let name = name_of(&words);
-    let command = match words.split_first() {
-        Some((program, arguments)) => {
-            Command::find(program).map(|command| arguments.iter().fold(command, Command::arg))
-        }
-        None => Err(CommandError::Empty),
-    };
-    AcpCommand::new(name, command.map(Command::inherit_user))
+    AcpCommand::new(Program::of_words(words))
 }
 
 /// An agent from the line that a person would type into a shell: see [`Command::from_line`].
 pub fn line(line: &str) -> AcpCommand {
-    let name = name_of(&shlex::split(line).unwrap_or_default());
-    AcpCommand::new(name, Command::from_line(line).map(Command::inherit_user))
+    AcpCommand::new(Program::of_line(line))
 }
 
 /// An agent from its command. Nothing is added to the command's environment.
 pub fn command(command: Command) -> AcpCommand {
-    let name = stem(&command.program().to_string_lossy()).to_owned();
-    AcpCommand::new(name, Ok(command))
-}
-
-/// Returns a name for the agent that a command starts: the package or script, if an interpreter or a package runner
-/// starts it.
-fn name_of(words: &[String]) -> String {
-    let Some((program, arguments)) = words.split_first() else { return String::new() };
-    let program = stem(program);
-    let is_runner = matches!(program, "npx" | "bunx" | "uvx" | "node" | "deno" | "python" | "python3");
-    let is_path = |word: &&String| {
-        !word.starts_with('-')
-            && word.len() <= 256
-            && word.chars().all(|it| it.is_alphanumeric() || "@/._-".contains(it))
-    };
-    let started = arguments.iter().find(is_path).filter(|_| is_runner);
-    let started = started.map_or(program, |path| {
-        let last = path.rsplit('/').next().unwrap_or(path);
-        last.split_once('@').map_or(last, |(name, _)| if name.is_empty() { last } else { name })
-    });
-    stem(started).to_owned()
-}
-
-fn stem(path: &str) -> &str {
-    Path::new(path).file_stem().and_then(|it| it.to_str()).unwrap_or(path)
+    AcpCommand::new(Program::of_command(command))
 }
 
 /// The tool of an agent: it takes a `prompt`, and returns what the agent said and why it stopped. [`stdio`], [`line()`]
@@ -117,79 +90,53 @@ struct Shared {
     name: Arc<str>,
     tool: Tool,
     settings: Settings,
+    status: Status<Live>,
     state: Mutex<State>,
-    changed: Notify,
     /// One prompt at a time.
     turn: Arc<Semaphore>,
     turns: Mutex<JoinSet<()>>,
-    closing: CancellationToken,
-    closed: CancellationToken,
 }
 
+#[derive(Default)]
 struct State {
-    health: SourceHealth,
-    live: Option<Live>,
     offered: Option<Offered>,
     /// A prompt was cancelled, and the agent has not ended its turn.
     is_cancelling: bool,
-    /// Why the last start failed.
-    failure: Option<String>,
     #[cfg(feature = "mcp-server")]
     listener: Option<crate::adapter::mcp::McpListener>,
 }
 
 impl AcpTool {
     /// Waits until the first start has succeeded or failed.
-    async fn start(name: String, settings: Settings) -> Result<Self, AcpError> {
-        let (first, started) = oneshot::channel();
-        let source = Self::begin(name, settings, Some(first))?;
-        match started.await {
-            Ok(started) => started.map(|()| source),
-            Err(_) => Err(AcpError::protocol(&source.shared.name, "its task has ended")),
-        }
+    async fn start(name: String, settings: Settings) -> Result<Self, SourceError> {
+        started(&origin(&name), |first| Self::begin(name.clone(), settings, first)).await
     }
 
-    /// Creates the source, and starts its life. `first` learns of the first start, and a life that failed then ends.
-    fn begin(
-        name: String,
-        settings: Settings,
-        first: Option<oneshot::Sender<Result<(), AcpError>>>,
-    ) -> Result<Self, AcpError> {
-        let wrong = |reason: &str| AcpError::Setting { agent: name.clone(), reason: reason.to_owned() };
+    /// Creates the source, and begins its life. `first` learns of the first start, and a life that failed then ends.
+    fn begin(name: String, settings: Settings, first: Option<First>) -> Result<Self, SourceError> {
+        settings.check(&name)?;
         let names = NameMap::new(NameRules::Tool, [&*name]);
-        let tool: ToolName = names
-            .converted(&name)
-            .and_then(|name| name.parse().ok())
-            .ok_or_else(|| wrong("its name cannot become the name of a tool"))?;
+        let tool: ToolName = names.converted(&name).and_then(|name| name.parse().ok()).ok_or_else(|| {
+            SourceError::setting(origin(&name), "its name cannot become the name of a tool")
+        })?;
         let tool = tool_of(tool, &name, &settings);
         let shared = Arc::new(Shared {
             name: name.into(),
             tool,
             settings,
-            state: Mutex::new(State {
-                health: SourceHealth::Starting,
-                live: None,
-                offered: None,
-                is_cancelling: false,
-                failure: None,
-                #[cfg(feature = "mcp-server")]
-                listener: None,
-            }),
-            changed: Notify::new(),
+            status: Status::new(),
+            state: Mutex::default(),
             turn: Arc::new(Semaphore::new(1)),
             turns: Mutex::default(),
-            closing: CancellationToken::new(),
-            closed: CancellationToken::new(),
         });
-        let mut life = JoinSet::new();
-        life.spawn(life::run(Arc::clone(&shared), first));
+        let life = keep_alive(Arc::clone(&shared), first);
         Ok(Self { shared, _life: Arc::new(life) })
     }
 
     /// Returns why the last start of the agent failed, for a person at this machine: it has what the agent wrote to
     /// stderr, which may hold secrets. `None` if it did not fail.
     pub fn last_failure(&self) -> Option<String> {
-        self.shared.state().failure.clone()
+        self.shared.status.last_failure()
     }
 
     /// Offers the tools of the room to the agent, from its next prompt on: as an MCP server at the loopback address, with
@@ -223,6 +170,11 @@ impl AcpTool {
     }
 }
 
+/// Returns what errors name.
+fn origin(agent: &str) -> String {
+    format!("{KIND} {agent:?}")
+}
+
 fn tool_of(name: ToolName, agent: &str, settings: &Settings) -> Tool {
     let description = settings.description.clone().unwrap_or_else(|| {
         format!("Gives the agent {agent} a task in its own words, and returns what the agent says when it has ended.")
@@ -241,14 +193,6 @@ fn tool_of(name: ToolName, agent: &str, settings: &Settings) -> Tool {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, health: SourceHealth, live: Option<Live>) {
-        let mut state = self.state();
-        state.failure = state.failure.take().filter(|_| live.is_none());
-        (state.health, state.live) = (health, live);
-        drop(state);
-        self.changed.notify_one();
     }
 
     /// Waits for the turn. A cancelled one gets the time that it has to end.
@@ -307,12 +251,12 @@ impl ToolSource for AcpTool {
             return refuse(ErrorCode::INVALID_PARAMETERS, text);
         }
         let permit = shared.turn().await?;
-        let (live, offered) = {
+        let offered = {
             let mut state = shared.state();
             state.is_cancelling = false;
-            (state.live.clone(), state.offered.clone())
+            state.offered.clone()
         };
-        let Some(live) = live else {
+        let Some(live) = shared.status.live() else {
             let health = self.health();
             return refuse(
                 ErrorCode::EXECUTION_ERROR,
@@ -361,7 +305,7 @@ impl ToolSource for AcpTool {
     }
 
     async fn changed(&self) {
-        self.shared.changed.notified().await;
+        self.shared.status.changed().await;
     }
 
     fn name(&self) -> Option<String> {
@@ -369,11 +313,11 @@ impl ToolSource for AcpTool {
     }
 
     fn health(&self) -> SourceHealth {
-        self.shared.state().health.clone()
+        self.shared.status.health()
     }
 
     async fn close(&self) {
-        self.shared.closing.cancel();
+        self.shared.status.closing.cancel();
         #[cfg(feature = "mcp-server")]
         {
             let listener = self.shared.state().listener.take();
@@ -381,7 +325,7 @@ impl ToolSource for AcpTool {
                 listener.close().await;
             }
         }
-        self.shared.closed.cancelled().await;
+        self.shared.status.close().await;
     }
 }
 
@@ -392,24 +336,5 @@ impl fmt::Debug for AcpTool {
             .field("name", &self.shared.name)
             .field("health", &health)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn agent_is_named_after_its_package() {
-        for (line, name) in [
-            ("npx -y @zed-industries/codex-acp@0.16.0", "codex-acp"),
-            ("gemini --experimental-acp", "gemini"),
-            ("/opt/agents/coder", "coder"),
-            ("python3 -u tests/agent.py", "agent"),
-            ("sh -c 'KEY=hunter2 exec coder'", "sh"),
-            ("", ""),
-        ] {
-            assert_eq!(name_of(&shlex::split(line).unwrap()), name, "{line}");
-        }
     }
 }

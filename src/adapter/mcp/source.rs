@@ -24,19 +24,14 @@ mod log;
 mod settings;
 
 use std::{
-    fmt, io,
-    path::Path,
+    fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use tokio::{
-    sync::{Notify, oneshot},
-    task::JoinSet,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::{sync::Notify, task::JoinSet};
 
 pub use self::{file::from_file, settings::McpServer};
 use self::{
@@ -47,34 +42,32 @@ use self::{
 };
 use crate::{
     ErrorCode, Outcome, Tool, ToolContext, ToolError, ToolName, ToolSource, Value,
-    adapter::mcp::{CallToolResult, check_output},
-    process::{Command, CommandError, Exit, shown_lines},
-    programs::ProgramsError,
+    adapter::{
+        mcp::{CallToolResult, check_output},
+        source::{
+            SourceError,
+            life::{First, Status, keep_alive, started},
+            program::Program,
+        },
+    },
+    process::Command,
     tools::{DataSchema, SourceHealth},
-    tools_file::ToolsFileError,
 };
+
+/// What errors call a server.
+const KIND: &str = "MCP server";
 
 /// A server that is a child process: its program and arguments. The program is found in `PATH`, as a shell finds it.
 ///
 /// The child gets the variables `HOME`, `LOGNAME`, `PATH`, `SHELL`, `TERM` and `USER` of this process, as MCP's
 /// official SDKs pass them, and those that [`McpServer::env`] and [`McpServer::inherit`] add.
 pub fn stdio<W: Into<String>>(words: impl IntoIterator<Item = W>) -> McpServer {
-    let words: Vec<String> = words.into_iter().map(Into::into).collect();
-    let name = name_of(&words);
-    let command = match words.split_first() {
-        Some((program, arguments)) => {
-            Command::find(program).map(|command| arguments.iter().fold(command, Command::arg))
-        }
-        None => Err(CommandError::Empty),
-    };
-    McpServer::new(name, command.map(|command| Endpoint::Command(command.inherit_user())))
+    McpServer::of_program(Program::of_words(words))
 }
 
 /// A server that is a child process, from the line that a person would type into a shell: see [`Command::from_line`].
 pub fn line(line: &str) -> McpServer {
-    let name = name_of(&shlex::split(line).unwrap_or_default());
-    let command = Command::from_line(line).map(|command| Endpoint::Command(command.inherit_user()));
-    McpServer::new(name, command)
+    McpServer::of_program(Program::of_line(line))
 }
 
 /// A server at an address: the URL of its MCP endpoint (streamable HTTP).
@@ -86,46 +79,12 @@ pub fn http(url: impl Into<String>) -> McpServer {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host); // a password may stand before it
     let name = host.to_owned();
-    McpServer::new(name, Ok(Endpoint::Url(url)))
+    McpServer::new(name, Endpoint::Url(url))
 }
 
 /// A server that is a child process, from its command. Nothing is added to the command's environment.
 pub fn command(command: Command) -> McpServer {
-    let name = stem(&command.program().to_string_lossy()).to_owned();
-    McpServer::new(name, Ok(Endpoint::Command(command)))
-}
-
-/// Returns a name for the server that a command starts: the package or script, if an interpreter or a package runner
-/// starts it.
-fn name_of(words: &[String]) -> String {
-    let Some((program, arguments)) = words.split_first() else { return String::new() };
-    let program = stem(program);
-    let is_runner = matches!(program, "npx" | "bunx" | "uvx" | "node" | "deno" | "python" | "python3" | "sh");
-    let started = arguments.iter().find(|it| !it.starts_with('-')).filter(|it| is_runner && is_path(it));
-    started.map_or(program, |started| last_name(started)).to_owned()
-}
-
-/// Whether a word is a package or a path. Any other, such as code after `-c`, may hold a secret.
-fn is_path(word: &str) -> bool {
-    word.len() <= 256 && word.chars().all(|it| it.is_alphanumeric() || "@/._-".contains(it))
-}
-
-/// Returns the last part of a path that says something: `files` of `files/dist/index.js`. The version of a package is
-/// cut.
-fn last_name(path: &str) -> &str {
-    let part = |part: &'_ str| {
-        let name = part.rsplit_once('@').map_or(part, |(name, _)| name);
-        !matches!(
-            stem(name),
-            "" | "index" | "main" | "server" | "dist" | "build" | "src" | "bin" | "lib" | ".."
-        )
-    };
-    let found = path.split('/').rev().find(|it| part(it)).unwrap_or(path);
-    stem(found.rsplit_once('@').map_or(found, |(name, _)| name))
-}
-
-fn stem(path: &str) -> &str {
-    Path::new(path).file_stem().and_then(|it| it.to_str()).unwrap_or(path)
+    McpServer::of_program(Program::of_command(command))
 }
 
 /// The tools of an MCP server. [`stdio`], [`line()`], [`command`] and [`http`](super::http) create it.
@@ -145,19 +104,15 @@ pub struct McpTools {
 struct Shared {
     name: Arc<str>,
     settings: Settings,
-    state: Mutex<State>,
-    changed: Notify,
+    status: Status<Up>,
     list_changed: Notify,
-    closing: CancellationToken,
-    closed: CancellationToken,
 }
 
-struct State {
-    health: SourceHealth,
-    offered: Toolset,
-    live: Option<Live>,
-    /// Why the last start failed.
-    failure: Option<String>,
+/// A server that is up.
+#[derive(Clone)]
+struct Up {
+    live: Live,
+    tools: Arc<Toolset>,
 }
 
 /// A tool that the server lists.
@@ -197,69 +152,54 @@ impl Listed {
 
 impl McpTools {
     /// Waits until the first start has succeeded or failed.
-    async fn start(name: String, settings: Settings) -> Result<Self, McpError> {
-        let (first, started) = oneshot::channel();
-        let source = Self::begin(name, settings, Some(first));
-        match started.await {
-            Ok(started) => started.map(|()| source),
-            Err(_) => Err(McpError::protocol(&source.shared.name, "its task has ended")),
-        }
+    async fn start(name: String, settings: Settings) -> Result<Self, SourceError> {
+        started(&origin(&name), |first| Self::begin(name.clone(), settings, first)).await
     }
 
-    /// Creates the source, and starts its life. `first` learns of the first start, and a life that failed then ends.
-    fn begin(name: String, settings: Settings, first: Option<oneshot::Sender<Result<(), McpError>>>) -> Self {
+    /// Creates the source, and begins its life. `first` learns of the first start, and a life that failed then ends.
+    fn begin(name: String, settings: Settings, first: Option<First>) -> Result<Self, SourceError> {
+        settings.endpoint.check(&origin(&name))?;
         let shared = Arc::new(Shared {
             name: name.into(),
             settings,
-            state: Mutex::new(State {
-                health: SourceHealth::Starting,
-                offered: Toolset::default(),
-                live: None,
-                failure: None,
-            }),
-            changed: Notify::new(),
+            status: Status::new(),
             list_changed: Notify::new(),
-            closing: CancellationToken::new(),
-            closed: CancellationToken::new(),
         });
-        let mut life = JoinSet::new();
-        life.spawn(life::run(Arc::clone(&shared), first));
-        Self { shared, _life: life }
+        let life = keep_alive(Arc::clone(&shared), first);
+        Ok(Self { shared, _life: life })
     }
 
     /// Returns why the last start of the server failed, for a person at this machine: it has what the server wrote to
     /// stderr, which may hold secrets. `None` if it did not fail.
     pub fn last_failure(&self) -> Option<String> {
-        self.shared.state().failure.clone()
+        self.shared.status.last_failure()
+    }
+
+    fn toolset(&self) -> Arc<Toolset> {
+        self.shared.status.live().map(|up| up.tools).unwrap_or_default()
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Returns what errors name.
+fn origin(server: &str) -> String {
+    format!("{KIND} {server:?}")
+}
 
-    /// Sets the state, and reports the change.
-    fn set(&self, health: SourceHealth, offered: Toolset, live: Option<Live>) {
-        let mut state = self.state();
-        let failure = state.failure.take().filter(|_| live.is_none());
-        *state = State { health, offered, live, failure };
-        drop(state);
-        self.changed.notify_one();
+impl Shared {
+    fn fail(&self, reason: impl Into<String>) -> SourceError {
+        SourceError::protocol(origin(&self.name), reason)
     }
 }
 
 impl ToolSource for McpTools {
     fn list(&self) -> Vec<Tool> {
-        self.shared.state().offered.tools.values().map(|listed| listed.tool.clone()).collect()
+        self.toolset().tools.values().map(|listed| listed.tool.clone()).collect()
     }
 
     async fn execute(&self, tool: &ToolName, arguments: Value, context: ToolContext) -> Outcome {
-        let (listed, live) = {
-            let state = self.shared.state();
-            (state.offered.tools.get(tool).cloned(), state.live.clone())
-        };
-        let (Some(listed), Some(live)) = (listed, live) else {
+        let up = self.shared.status.live();
+        let Some((listed, live)) = up.and_then(|up| Some((Arc::clone(up.tools.tools.get(tool)?), up.live)))
+        else {
             let health = self.health();
             let text = format!("the MCP server {:?} does not offer {tool}: it is {health}", self.shared.name);
             return Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, text));
@@ -268,11 +208,11 @@ impl ToolSource for McpTools {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.shared.state().offered.notes.clone()
+        self.toolset().notes.clone()
     }
 
     async fn changed(&self) {
-        self.shared.changed.notified().await;
+        self.shared.status.changed().await;
     }
 
     fn validates_arguments(&self) -> bool {
@@ -284,149 +224,27 @@ impl ToolSource for McpTools {
     }
 
     fn health(&self) -> SourceHealth {
-        self.shared.state().health.clone()
+        self.shared.status.health()
     }
 
     async fn close(&self) {
-        self.shared.closing.cancel();
-        self.shared.closed.cancelled().await;
+        self.shared.status.close().await;
     }
 }
 
 impl fmt::Debug for McpTools {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared.state();
         f.debug_struct("McpTools")
             .field("name", &self.shared.name)
-            .field("health", &state.health)
-            .field("tools", &state.offered.tools.len())
+            .field("health", &self.health())
+            .field("tools", &self.toolset().tools.len())
             .finish_non_exhaustive()
     }
-}
-
-/// Why an MCP server cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum McpError {
-    /// A `tools.toml` cannot be read.
-    #[error(transparent)]
-    File(#[from] ProgramsError),
-    /// An entry of a `tools.toml` is invalid.
-    #[error("MCP server {server:?}, line {line}: {reason}")]
-    Entry {
-        /// The server's name.
-        server: String,
-        /// The line, counted from 1.
-        line: usize,
-        /// What is wrong.
-        reason: String,
-    },
-    /// There is no such program.
-    #[error("MCP server {server:?}: {source}")]
-    Command {
-        /// The server's name.
-        server: String,
-        /// Why there is none.
-        source: CommandError,
-    },
-    /// The URL cannot be used.
-    #[error("MCP server {server:?}: {reason}")]
-    Address {
-        /// The server's name.
-        server: String,
-        /// Why not.
-        reason: String,
-    },
-    /// An environment variable must not be passed to a server.
-    #[error(
-        "MCP server {server:?}: {variable} is not passed on, because it may give access to the room; set it with `env`"
-    )]
-    Variable {
-        /// The server's name.
-        server: String,
-        /// The variable.
-        variable: String,
-    },
-    /// The program cannot be started.
-    #[error("MCP server {server:?} cannot be started: {source}")]
-    NotStarted {
-        /// The server's name.
-        server: String,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The program ended before it could be used.
-    #[error("MCP server {server:?} ended ({}){}", .exit.status(), said(.exit.stderr()))]
-    Ended {
-        /// The server's name.
-        server: String,
-        /// How it ended, and the end of what it wrote to stderr.
-        exit: Exit,
-    },
-    /// It does not behave as an MCP server.
-    #[error("MCP server {server:?}: {reason}{}", said(.stderr))]
-    Protocol {
-        /// The server's name.
-        server: String,
-        /// What went wrong.
-        reason: String,
-        /// The end of what it wrote to stderr.
-        stderr: Vec<u8>,
-    },
-}
-
-impl From<ToolsFileError> for McpError {
-    fn from(error: ToolsFileError) -> Self {
-        ProgramsError::from(error).into()
-    }
-}
-
-impl McpError {
-    fn protocol(server: &str, reason: impl Into<String>) -> Self {
-        Self::Protocol { server: server.to_owned(), reason: reason.into(), stderr: Vec::new() }
-    }
-
-    /// Describes it without what the server wrote to stderr, which may hold secrets.
-    fn without_stderr(&self) -> String {
-        match self {
-            Self::Ended { exit, .. } => connection::how_it_ended(exit),
-            Self::Protocol { reason, .. } => reason.clone(),
-            other => other.to_string(),
-        }
-    }
-}
-
-/// The most lines of stderr in an error.
-const MAX_LINES: usize = 8;
-
-/// Returns the last lines that a server wrote to stderr, for a person at a terminal.
-fn said(stderr: &[u8]) -> String {
-    let lines = shown_lines(stderr);
-    let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
-    if last.is_empty() { String::new() } else { format!("; it wrote: {}", last.join(" | ")) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn server_is_named_after_its_package() {
-        for (line, name) in [
-            ("npx -y @modelcontextprotocol/server-everything@2026.8.31 stdio", "server-everything"),
-            ("uvx mcp-server-time", "mcp-server-time"),
-            ("/opt/tools/lamp --fast", "lamp"),
-            ("node files/build/index.js", "files"),
-            ("node index.js", "index"),
-            ("python3 -u lamp.py", "lamp"),
-            ("npx @modelcontextprotocol/server-everything", "server-everything"),
-            ("sh -c 'KEY=hunter2 exec lamp'", "sh"),
-            ("python3 -c 'print(1)'", "python3"),
-            ("", ""),
-        ] {
-            assert_eq!(name_of(&shlex::split(line).unwrap()), name);
-        }
-    }
 
     #[test]
     fn sec_p3_server_at_an_address_is_named_after_its_host_without_a_password() {

@@ -3,7 +3,6 @@
 mod call;
 mod callback;
 mod counts;
-mod error;
 mod file;
 mod inbox;
 mod manifest;
@@ -37,18 +36,21 @@ use self::{
     requests::{Requests, Server},
     settings::is_exposed,
 };
-pub use self::{counts::RapCounts, error::RapError, file::from_file, settings::RapToolset};
+pub use self::{counts::RapCounts, file::from_file, settings::RapToolset};
 use super::address::host_in;
 use crate::{
     Consent, ErrorCode, Outcome, Progress, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource,
     Value,
     adapter::{
-        source::down,
+        source::{SourceError, down, policy::Bearer},
         web::{listen::Listener, secret::random_text},
     },
     runtime::source::{left_out_note, renamed_note},
     tools::{NameMap, NameRules, SourceHealth},
 };
+
+/// What errors call a toolset.
+const KIND: &str = "toolset";
 
 /// The tool that ends a subscription. It is offered while one is active.
 const CANCEL_SUBSCRIPTION: &str = "cancel_subscription";
@@ -82,13 +84,13 @@ pub fn toolset(url: impl Into<String>) -> RapToolset {
 ///
 /// # Cancel safety
 /// Dropping the future ends all listeners.
-pub async fn toolsets(all: impl IntoIterator<Item = RapToolset>) -> Result<Vec<RapTools>, RapError> {
+pub async fn toolsets(all: impl IntoIterator<Item = RapToolset>) -> Result<Vec<RapTools>, SourceError> {
     let mut started: Vec<RapTools> = Vec::new();
     for toolset in all {
         // Names of tools and of views are made of it.
         if started.iter().any(|it| *it.shared.name == *toolset.name) {
-            let reason = "another toolset has this name; give one of them a name of its own".to_owned();
-            return Err(RapError::Toolset { toolset: toolset.name, reason });
+            let reason = "another toolset has this name; give one of them a name of its own";
+            return Err(SourceError::setting(toolset.origin(), reason));
         }
         started.push(toolset.await?);
     }
@@ -114,23 +116,26 @@ fn leave_out_twice(all: &[Weak<Shared>]) {
     }
 }
 
-async fn start(settings: RapToolset) -> Result<RapTools, RapError> {
+async fn start(settings: RapToolset) -> Result<RapTools, SourceError> {
     let name: Arc<str> = settings.name.as_str().into();
-    let unusable = |reason: String| RapError::Toolset { toolset: settings.name.clone(), reason };
-    let bearer = settings.bearer()?;
+    let origin = settings.origin();
+    let wrong = |reason: String| SourceError::setting(&*origin, reason);
+    let bearer = settings.bearer.as_ref().map(Bearer::token).transpose().map_err(wrong)?;
     let address = settings.callback_address()?;
     let server = Server::new(&settings.url, &settings.hosts, bearer.as_deref());
-    let server = server
-        .map_err(|error| RapError::Address { toolset: settings.name.clone(), reason: error.to_string() })?;
+    let server = server.map_err(|error| wrong(error.to_string()))?;
     settings.check_callback(&server).await?;
     let manifest = match server.manifest(settings.start_limit).await {
         Ok(text) => Ok(text),
         Err(error) if error.may_pass() => Err(error),
-        Err(error) => return Err(unusable(error.to_string())),
+        Err(error) => return Err(SourceError::protocol(origin, error.to_string())),
     };
 
     let (cancels, to_cancel) = mpsc::channel(MAX_CANCELS);
-    let io_failed = |error: io::Error| RapError::Io { toolset: settings.name.clone(), source: error };
+    let io_failed = |error: io::Error| {
+        let source = io::Error::new(error.kind(), format!("it cannot listen for callbacks: {error}"));
+        SourceError::NotStarted { origin: origin.clone(), source }
+    };
     let group = random_text().map_err(io_failed)?;
     let inbox = Arc::new(Inbox::new(group, cancels).map_err(io_failed)?);
     let requests = Arc::<OnceLock<Requests>>::default();
@@ -169,8 +174,7 @@ async fn start(settings: RapToolset) -> Result<RapTools, RapError> {
     let mut reading = JoinSet::new();
     match manifest {
         Ok(text) => {
-            let name = shared.settings.name.clone();
-            shared.adopt(&server, &text).map_err(|reason| RapError::Toolset { toolset: name, reason })?;
+            shared.adopt(&server, &text).map_err(|reason| SourceError::protocol(origin, reason))?;
         }
         Err(error) => {
             shared.set_health(down(&error.to_string()));

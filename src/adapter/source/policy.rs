@@ -50,11 +50,12 @@ impl Bearer {
     /// Returns the token.
     ///
     /// # Errors
-    /// The variable that is not set, or not text.
-    pub(in crate::adapter) fn token(&self) -> Result<String, &str> {
+    /// The variable is not set, or not text.
+    pub(in crate::adapter) fn token(&self) -> Result<String, String> {
         match self {
             Self::Token(token) => Ok(token.clone()),
-            Self::Variable(variable) => env::var(variable).map_err(|_| &**variable),
+            Self::Variable(variable) => env::var(variable)
+                .map_err(|_| format!("the variable {variable} of its bearer token is not set")),
         }
     }
 }
@@ -84,6 +85,6 @@ mod tests {
     fn token_of_a_variable_that_is_not_set_names_it() {
         assert_eq!(Bearer::Token("hunter2".to_owned()).token().as_deref(), Ok("hunter2"));
         let bearer = Bearer::Variable("TOOLBRIDGE_NO_SUCH_VARIABLE".to_owned());
-        assert_eq!(bearer.token(), Err("TOOLBRIDGE_NO_SUCH_VARIABLE"));
+        assert!(bearer.token().unwrap_err().contains("TOOLBRIDGE_NO_SUCH_VARIABLE"));
     }
 }

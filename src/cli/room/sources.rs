@@ -21,11 +21,12 @@ use crate::cli::{
 use toolbridge::{
     Builder, ToolSource,
     adapter::{
-        acp::{self, AcpCommand, AcpError, AcpTool},
-        mcp::{self, McpError, McpServer, McpTools},
-        rap::{self, RapError, RapTools, RapToolset},
+        SourceError,
+        acp::{self, AcpCommand, AcpTool},
+        mcp::{self, McpServer, McpTools},
+        rap::{self, RapTools, RapToolset},
     },
-    programs::{ProgramTools, ProgramsError},
+    programs::{ProgramTools, ToolsFileError},
     tools::SourceHealth,
 };
 
@@ -114,8 +115,8 @@ impl SourceArguments {
         if let Some(path) = &self.tools {
             programs = Some(read_programs(path)?);
             servers = mcp::from_file(path).map_err(|error| of_file(path, &error))?;
-            toolsets = rap::from_file(path).map_err(|error| of_rap_entry(path, &error))?;
-            agents = acp::from_file(path).map_err(|error| agent_of_file(path, &error))?;
+            toolsets = rap::from_file(path).map_err(|error| of_file(path, &error))?;
+            agents = acp::from_file(path).map_err(|error| of_file(path, &error))?;
         }
         servers.extend(self.mcp.iter().map(|text| named(text)));
         toolsets.extend(self.rap.iter().map(|text| named_toolset(text)));
@@ -170,11 +171,9 @@ fn begun(server: McpServer) -> Result<McpTools, Failure> {
     server.supervisor(this_program()?).begin().map_err(not_started)
 }
 
-fn not_started(error: McpError) -> Failure {
+fn not_started(error: SourceError) -> Failure {
     match error {
-        McpError::Command { .. } | McpError::Address { .. } | McpError::Variable { .. } => {
-            Failure::usage(error)
-        }
+        SourceError::Setting { .. } => Failure::usage(error),
         other => Failure::failed(other),
     }
 }
@@ -223,12 +222,7 @@ async fn has_begun(source: &impl ToolSource) {
 
 /// Reads toolsets, and says which of their tools are not offered.
 pub(in crate::cli) async fn started_toolsets(toolsets: Vec<RapToolset>) -> Result<Vec<RapTools>, Failure> {
-    let started = rap::toolsets(toolsets).await.map_err(|error| match error {
-        RapError::Address { .. } | RapError::Callback { .. } | RapError::Variable { .. } => {
-            Failure::usage(error)
-        }
-        other => Failure::failed(other),
-    })?;
+    let started = rap::toolsets(toolsets).await.map_err(not_started)?;
     for toolset in &started {
         let name = toolset.name().unwrap_or_default();
         for (tool, reason) in toolset.left_out() {
@@ -255,13 +249,6 @@ pub(in crate::cli) fn named_toolset(text: &str) -> RapToolset {
     }
 }
 
-fn of_rap_entry(path: &Path, error: &RapError) -> Failure {
-    match error {
-        RapError::Entry { .. } => Failure::usage(format!("{}: {error}", path.display())),
-        of_the_file_itself => Failure::usage(of_the_file_itself),
-    }
-}
-
 /// Lets an agent work in the current folder, and do through toolbridge what the options allow.
 pub(in crate::cli) fn in_current_folder(
     agent: AcpCommand,
@@ -277,12 +264,12 @@ pub(in crate::cli) fn in_current_folder(
 
 /// Starts an agent through this program, which ends it when this process is killed, and waits for it.
 pub(in crate::cli) async fn started_agent(agent: AcpCommand) -> Result<AcpTool, Failure> {
-    supervised(agent)?.await.map_err(agent_not_started)
+    supervised(agent)?.await.map_err(not_started)
 }
 
 /// Starts an agent through this program, without waiting for it.
 fn begun_agent(agent: AcpCommand) -> Result<AcpTool, Failure> {
-    supervised(agent)?.begin().map_err(agent_not_started)
+    supervised(agent)?.begin().map_err(not_started)
 }
 
 fn supervised(agent: AcpCommand) -> Result<AcpCommand, Failure> {
@@ -291,15 +278,6 @@ fn supervised(agent: AcpCommand) -> Result<AcpCommand, Failure> {
         Ok(program) => agent.attach_program(program),
         Err(_) => agent,
     })
-}
-
-fn agent_not_started(error: AcpError) -> Failure {
-    match error {
-        AcpError::Command { .. } | AcpError::Setting { .. } | AcpError::Variable { .. } => {
-            Failure::usage(error)
-        }
-        other => Failure::failed(other),
-    }
 }
 
 /// Checks an `--agent-env`. A value does not belong on the command line, where other users of this machine can read it.
@@ -353,24 +331,14 @@ fn in_this_folder(server: McpServer) -> McpServer {
 
 /// Loads the programs of a file. Errors name the file.
 fn read_programs(path: &Path) -> Result<ProgramTools, Failure> {
-    let tools = ProgramTools::from_file(path).map_err(|error| of_file(path, &error.into()))?;
+    let tools = ProgramTools::from_file(path).map_err(|error| of_file(path, &error))?;
     Ok(tools.supervisor(this_program()?))
 }
 
-fn of_file(path: &Path, error: &McpError) -> Failure {
+fn of_file(path: &Path, error: &ToolsFileError) -> Failure {
     match error {
-        McpError::File(
-            ProgramsError::Toml { .. } | ProgramsError::Tool { .. } | ProgramsError::Register(_),
-        )
-        | McpError::Entry { .. } => Failure::usage(format!("{}: {error}", path.display())),
-        of_the_file_itself => Failure::usage(of_the_file_itself),
-    }
-}
-
-fn agent_of_file(path: &Path, error: &AcpError) -> Failure {
-    match error {
-        AcpError::Entry { .. } => Failure::usage(format!("{}: {error}", path.display())),
-        of_the_file_itself => Failure::usage(of_the_file_itself),
+        ToolsFileError::Untrusted(error) => Failure::usage(error), // it names the file
+        of_its_content => Failure::usage(format!("{}: {of_its_content}", path.display())),
     }
 }
 

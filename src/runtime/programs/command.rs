@@ -26,20 +26,12 @@ enum Argument {
 }
 
 impl CommandTemplate {
-    /// Creates a command from its parts; a variable without a value is inherited from this process.
+    /// Creates a command from a program and its arguments.
     pub(super) fn new(
-        parts: Vec<String>,
+        command: Command,
+        parts: impl IntoIterator<Item = String>,
         schema: Option<&Value>,
-        folder: &Path,
-        environment: Vec<(String, Option<String>)>,
     ) -> Result<Self, String> {
-        let mut parts = parts.into_iter();
-        let program = parts.next().ok_or("`command` is empty")?;
-        let command = Command::new(program).map_err(|error| error.to_string())?.folder(folder);
-        let command = environment.into_iter().fold(command, |command, (variable, value)| match value {
-            Some(value) => command.env(variable, value),
-            None => command.inherit(variable),
-        });
         let mut arguments = Vec::new();
         let mut after_dashes = false;
         for part in parts {
@@ -47,11 +39,6 @@ impl CommandTemplate {
             after_dashes |= matches!(arguments.last(), Some(Argument::Fixed(text)) if text == "--");
         }
         Ok(Self { command, arguments })
-    }
-
-    /// Returns the program that runs.
-    pub(super) fn program(&self) -> &Path {
-        self.command.program()
     }
 
     /// Builds the command for one call. No shell reads any part of it.
@@ -130,12 +117,8 @@ mod tests {
 
     fn command(parts: &[&str]) -> Result<CommandTemplate, String> {
         let schema = json!({"properties": {"city": {}}});
-        CommandTemplate::new(
-            parts.iter().map(ToString::to_string).collect(),
-            Some(&schema),
-            Path::new("/"),
-            Vec::new(),
-        )
+        let command = Command::new(parts[0]).map_err(|error| error.to_string())?;
+        CommandTemplate::new(command, parts[1..].iter().map(ToString::to_string), Some(&schema))
     }
 
     fn arguments(parameter: &Value) -> Result<Vec<String>, ToolError> {
@@ -159,7 +142,6 @@ mod tests {
     #[test]
     fn sec_x1_invalid_command_is_refused() {
         for (parts, expected) in [
-            (vec![], "`command` is empty"),
             (vec!["cat"], "the path cat is not absolute"),
             (vec!["./cat"], "the path ./cat is not absolute"),
             (vec!["/bin/a.bat"], "/bin/a.bat is a batch script; name an executable"),
@@ -172,10 +154,8 @@ mod tests {
         ] {
             assert_eq!(command(&parts).unwrap_err(), expected);
         }
-        assert!(
-            CommandTemplate::new(vec!["/bin/cat".into(), "{x}".into()], None, Path::new("/"), Vec::new())
-                .is_err()
-        );
+        let cat = Command::new("/bin/cat").unwrap();
+        assert!(CommandTemplate::new(cat, ["{x}".to_owned()], None).is_err());
         assert!(
             command(&["/bin/cat", "{print}", "${HOME}", "{ .a }", "{}", "{", "--", "{city}", "{city}"])
                 .is_ok()
@@ -184,13 +164,9 @@ mod tests {
 
     #[test]
     fn sec_x2_environment_contains_only_allowed_variables() {
-        let environment = vec![
-            ("LANG".to_owned(), Some("C".to_owned())),
-            ("CARGO_MANIFEST_DIR".to_owned(), None),
-            ("NO_SUCH_VARIABLE".to_owned(), None),
-        ];
-        let command =
-            CommandTemplate::new(vec!["/bin/cat".to_owned()], None, Path::new("/"), environment).unwrap();
+        let command = Command::new("/bin/cat").unwrap().env("LANG", "C");
+        let command = command.inherit("CARGO_MANIFEST_DIR").inherit("NO_SUCH_VARIABLE");
+        let command = CommandTemplate::new(command, [], None).unwrap();
         let filled = command.fill(&json!({}), None).unwrap().to_std();
         let names: Vec<_> = filled.get_envs().map(|(name, _)| name.to_str().unwrap()).collect();
         assert_eq!(names, ["CARGO_MANIFEST_DIR", "LANG", "PATH"]);

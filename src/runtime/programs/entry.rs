@@ -1,67 +1,50 @@
 //! Reads a program of a `tools.toml`: its tool definition and its command.
 
-use std::{ops::Range, time::Duration};
+use std::time::Duration;
 
 use serde_json::Value;
 use toml::Spanned;
 
-use super::{Program, ProgramsError, command::CommandTemplate};
+use super::{Program, ToolsFileError, command::CommandTemplate};
 use crate::{
-    tool::{Consent, RegisterError, Tool, ToolName, ToolOptions},
-    tools_file::{self, Asks, ProgramEntry, TomlSource},
+    process::Command,
+    tool::{RegisterError, Tool, ToolName, ToolOptions},
+    tools_file::{ProgramEntry, TomlSource},
 };
 
 /// The time that a cancelled program gets: 2 s between `SIGTERM` and `SIGKILL`, and some for the exit itself.
 const CANCEL_GRACE: Duration = Duration::from_secs(3);
 
 /// Interprets one entry.
-pub(super) fn program(entry: Spanned<ProgramEntry>, place: &TomlSource) -> Result<Program, ProgramsError> {
-    let entry = entry.into_inner();
-    let name: ToolName = entry.name.get_ref().parse().map_err(RegisterError::Name)?;
+pub(super) fn program(entry: Spanned<ProgramEntry>, place: &TomlSource) -> Result<Program, ToolsFileError> {
+    let (span, entry) = (entry.span(), entry.into_inner());
+    let name: ToolName = entry.name.parse().map_err(RegisterError::Name)?;
     if name.is_reserved() {
         return Err(RegisterError::Reserved { name }.into());
     }
-    let wrong = |span: Range<usize>, reason: String| ProgramsError::Tool {
-        tool: name.to_string(),
-        line: place.line(&span),
-        reason,
-    };
-
+    let at = place.entry("tool", name.as_str(), span);
     let mut options = ToolOptions::default().cancel_grace(CANCEL_GRACE);
     options.destructive = entry.destructive;
     options.idempotent = entry.idempotent;
-    options.consent = entry.consent.map(|asks| match asks {
-        Asks::Never => Consent::Never,
-        Asks::Once => Consent::OncePerSession,
-        Asks::Always => Consent::Always,
-    });
-    if let Some(timeout) = entry.timeout {
-        let limit = tools_file::timeout(timeout.get_ref()).map_err(|reason| wrong(timeout.span(), reason))?;
-        options = options.timeout(limit);
-    }
+    options.consent = entry.consent.map(Into::into);
+    options.timeout = at.timeout(entry.timeout)?;
 
     let mut tool = Tool::new(name.clone(), entry.description).options(options);
     if let Some(schema) = entry.input_schema {
-        let json = as_json(schema.get_ref()).map_err(|reason| wrong(schema.span(), reason))?;
+        let json = as_json(schema.get_ref()).map_err(|reason| at.error_at(schema.span(), reason))?;
         if json.get("type").and_then(Value::as_str) != Some("object") {
-            let reason = "`input_schema` must say that `type` is \"object\"".to_owned();
-            return Err(wrong(schema.span(), reason));
+            let reason = "`input_schema` must say that `type` is \"object\"";
+            return Err(at.error_at(schema.span(), reason));
         }
         // Like every source's schema, it is compiled when the tools are offered.
         tool = tool.schema(json);
     }
 
     let span = entry.command.span();
-    let folder = place
-        .working_folder(entry.cwd.as_ref().map(|cwd| cwd.get_ref().as_path()))
-        .map_err(|reason| wrong(entry.cwd.as_ref().map_or_else(|| span.clone(), Spanned::span), reason))?;
-    let environment = entry.env.into_iter().map(|(variable, value)| {
-        let value_of = tools_file::variable(&variable, value.get_ref());
-        value_of.map(|value| (variable, value)).map_err(|reason| wrong(value.span(), reason))
-    });
-    let environment: Vec<_> = environment.collect::<Result<_, _>>()?;
-    let command = CommandTemplate::new(entry.command.into_inner(), tool.input_schema(), &folder, environment)
-        .map_err(|reason| wrong(span, reason))?;
+    let (command, arguments, inherits) = at.program(entry.command, entry.cwd.as_ref(), entry.env)?;
+    let command = inherits.into_iter().fold(command, Command::inherit);
+    let command = CommandTemplate::new(command, arguments, tool.input_schema())
+        .map_err(|reason| at.error_at(span, reason))?;
     Ok(Program { tool, command })
 }
 
@@ -81,9 +64,9 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::tools_file::ToolsFile;
+    use crate::{tool::Consent, tools_file::ToolsFile};
 
-    fn parse(text: &str, folder: &Path) -> Result<Vec<Program>, ProgramsError> {
+    fn parse(text: &str, folder: &Path) -> Result<Vec<Program>, ToolsFileError> {
         super::super::programs(ToolsFile::parse(text, folder)?)
     }
 
@@ -155,6 +138,8 @@ mod tests {
         }
         let named = |name: &str| entry("").replace("\"a\"", &format!("\"{name}\""));
         assert!(refused(&named("a b")).contains("is not a tool name"));
+        let empty = refused(&entry("").replace("\"/bin/cat\"", ""));
+        assert_eq!(empty, "tool \"a\", line 4: `command` is empty");
         assert!(refused(&named("bridge.echo")).contains("reserved for the protocol"));
     }
 }

@@ -14,21 +14,23 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    AcpError,
     files::Folder,
     handler::Handler,
     offer::Offered,
-    permission,
+    origin, permission,
     session::Session,
     settings::Settings,
     terminal::{Options, Terminals},
 };
 use crate::{
-    adapter::jsonrpc::{
-        failure::Failure as RpcFailure,
-        peer::{End, Peer, Unanswered},
-        reader::Reader,
-        rules::ACP,
+    adapter::{
+        jsonrpc::{
+            failure::Failure as RpcFailure,
+            peer::{End, Peer, Unanswered},
+            reader::Reader,
+            rules::ACP,
+        },
+        source::{SourceError, error::how_it_ended},
     },
     process::Child,
     value::prefix,
@@ -61,7 +63,7 @@ const MAX_WAY: usize = 128;
 /// Why an agent opened no session.
 pub(super) enum Failure {
     /// It has refused, or answered wrongly.
-    Said(AcpError),
+    Said(SourceError),
     /// Nothing more comes from it. Its exit status says more than this reason, if it ended.
     Gone(String),
 }
@@ -108,14 +110,14 @@ impl Connection {
         name: &Arc<str>,
         settings: &Settings,
         offered: Option<&Offered>,
-    ) -> Result<Self, AcpError> {
+    ) -> Result<Self, SourceError> {
         let deadline = Instant::now() + settings.start_limit;
         let (folder, files) = folders(name, settings)?;
         let options = settings
             .runs_commands
             .then(|| Options { folder: settings.folder.clone(), supervisor: settings.supervisor.clone() });
-        let not_started = |source| AcpError::NotStarted { agent: name.to_string(), source };
-        let (child, stdin, stdout) = settings.command.spawn().map_err(not_started)?;
+        let not_started = |source| SourceError::NotStarted { origin: origin(name), source };
+        let (child, stdin, stdout) = settings.program.command(&origin(name))?.spawn().map_err(not_started)?;
         let session = Arc::new(Session::new(Arc::clone(name), Terminals::new(options)));
         let agent = permission::Agent {
             name: Arc::clone(name),
@@ -183,7 +185,7 @@ impl Connection {
                     format!("it speaks version {} of the protocol, and not version {VERSION}", shown(version))
                 }
             };
-            return Err(Failure::Said(AcpError::protocol(name, reason)));
+            return Err(Failure::Said(SourceError::protocol(origin(name), reason)));
         }
         self.live.has_http = answer["agentCapabilities"]["mcpCapabilities"]["http"] == true;
         let methods = answer["authMethods"].as_array().into_iter().flatten().take(MAX_WAYS);
@@ -197,18 +199,18 @@ impl Connection {
     }
 
     /// Returns how the process ended, or why its start failed and what it wrote. The agent is killed.
-    async fn explained(mut self, name: &str, reason: String) -> AcpError {
+    async fn explained(mut self, name: &str, reason: String) -> SourceError {
         if let Ok(Ok(exit)) = timeout(EXIT_GRACE, self.child.wait()).await {
-            return AcpError::Ended { agent: name.to_owned(), exit };
+            return SourceError::Ended { origin: origin(name), exit };
         }
-        self.with_stderr(AcpError::protocol(name, reason))
+        self.with_stderr(SourceError::protocol(origin(name), reason))
     }
 
     /// Adds what the agent wrote to its refusal. The agent is killed.
-    fn with_stderr(self, error: AcpError) -> AcpError {
+    fn with_stderr(self, error: SourceError) -> SourceError {
         match error {
-            AcpError::Protocol { agent, reason, .. } => {
-                AcpError::Protocol { agent, reason, stderr: self.child.stderr() }
+            SourceError::Protocol { origin, reason, .. } => {
+                SourceError::Protocol { origin, reason, stderr: self.child.stderr() }
             }
             error => error,
         }
@@ -238,9 +240,9 @@ impl Connection {
         };
         match (peer.failure().as_deref().map(failed), exit) {
             // Perhaps because nobody reads its output any longer.
-            (Some(failure), Some(exit)) => format!("{failure}, then it ended ({})", exit.status()),
+            (Some(failure), Some(exit)) => format!("{failure}, then {}", how_it_ended(&exit)),
             (Some(failure), None) => failure,
-            (None, Some(exit)) => format!("it ended ({})", exit.status()),
+            (None, Some(exit)) => how_it_ended(&exit),
             (None, None) => "it closed its output".to_owned(),
         }
     }
@@ -260,9 +262,9 @@ impl Connection {
 
 impl Live {
     /// Returns the demand for a sign-in that an error of the agent is, whatever it answers.
-    pub(super) fn demand(&self, name: &str, error: &RpcFailure) -> Option<AcpError> {
-        (error.code == Some(AUTH_REQUIRED)).then(|| AcpError::SignInRequired {
-            agent: name.to_owned(),
+    pub(super) fn demand(&self, name: &str, error: &RpcFailure) -> Option<SourceError> {
+        (error.code == Some(AUTH_REQUIRED)).then(|| SourceError::SignInRequired {
+            origin: origin(name),
             ways: self.ways.to_vec(),
             said: error.said(),
         })
@@ -271,7 +273,7 @@ impl Live {
     fn refused(&self, name: &str, method: &str, error: &Unanswered) -> Failure {
         match error {
             Unanswered::Refused(error) => Failure::Said(self.demand(name, error).unwrap_or_else(|| {
-                AcpError::protocol(name, format!("it refused {method}: {}", words(error)))
+                SourceError::protocol(origin(name), format!("it refused {method}: {}", words(error)))
             })),
             Unanswered::Ended | Unanswered::TooMany(_) => {
                 let failure = self.peer.failure().as_deref().map(failed);
@@ -301,8 +303,9 @@ impl Live {
         let answer = self.peer.request("session/new", params).await;
         let answer = answer.map_err(|error| self.refused(name, "session/new", &error))?;
         let id = answer["sessionId"].as_str().filter(|id| !id.is_empty());
-        let id =
-            id.ok_or_else(|| Failure::Said(AcpError::protocol(name, "it opened a session without an id")))?;
+        let id = id.ok_or_else(|| {
+            Failure::Said(SourceError::protocol(origin(name), "it opened a session without an id"))
+        })?;
         self.session.set_id(id.to_owned());
         *lock() = key;
         Ok(())
@@ -312,9 +315,12 @@ impl Live {
 /// Returns the folder of an agent, and that of its files.
 ///
 /// # Errors
-/// [`AcpError::Setting`].
-pub(super) fn folders<'a>(name: &str, settings: &'a Settings) -> Result<(&'a str, Option<Folder>), AcpError> {
-    let wrong = |reason: String| AcpError::Setting { agent: name.to_owned(), reason };
+/// [`SourceError::Setting`].
+pub(super) fn folders<'a>(
+    name: &str,
+    settings: &'a Settings,
+) -> Result<(&'a str, Option<Folder>), SourceError> {
+    let wrong = |reason: String| SourceError::setting(origin(name), reason);
     let folder = settings.folder.to_str().filter(|_| settings.folder.is_absolute());
     let folder = folder.ok_or_else(|| wrong("its folder is not an absolute path in UTF-8".to_owned()))?;
     let files = match &settings.files {

@@ -1,15 +1,17 @@
 //! Reads the agents of a `tools.toml`: its `[[acp]]` sections.
 
-use std::{ops::Range, path::Path};
+use std::path::Path;
 
 use toml::Spanned;
 
-use super::{AcpCommand, AcpError, settings::check_kind};
+use super::{
+    AcpCommand, KIND,
+    settings::{Kinds, check_kind},
+};
 use crate::{
-    Consent,
-    process::{Command, check_program},
-    programs::ProgramsError,
-    tools_file::{self, AcpEntry, Asks, TomlSource, ToolsFile},
+    adapter::source::program::Program,
+    programs::ToolsFileError,
+    tools_file::{AcpEntry, TomlSource, ToolsFile},
 };
 
 /// Returns the agents of a `tools.toml` file, in its order.
@@ -36,88 +38,47 @@ use crate::{
 ///
 /// # Errors
 /// The file cannot be read, or an entry is invalid.
-pub fn from_file(path: impl AsRef<Path>) -> Result<Vec<AcpCommand>, AcpError> {
-    let file = ToolsFile::read(path.as_ref()).map_err(ProgramsError::from)?;
-    agents(file, |program| check_program(program).map_err(|error| ProgramsError::from(error).into()))
+pub fn from_file(path: impl AsRef<Path>) -> Result<Vec<AcpCommand>, ToolsFileError> {
+    agents(ToolsFile::read(path.as_ref())?)
 }
 
-fn agents(
-    file: ToolsFile,
-    check: impl Fn(&Path) -> Result<(), AcpError>,
-) -> Result<Vec<AcpCommand>, AcpError> {
-    let place = file.place;
-    file.sections.acp.into_iter().map(|entry| agent(entry, &place, &check)).collect()
+fn agents(file: ToolsFile) -> Result<Vec<AcpCommand>, ToolsFileError> {
+    file.sections.acp.into_iter().map(|entry| agent(entry, &file.place)).collect()
 }
 
-fn agent(
-    entry: Spanned<AcpEntry>,
-    place: &TomlSource,
-    check: impl Fn(&Path) -> Result<(), AcpError>,
-) -> Result<AcpCommand, AcpError> {
-    let entry = entry.into_inner();
-    let name = entry.name.get_ref().clone();
-    let wrong = |span: Range<usize>, reason: String| AcpError::Entry {
-        agent: name.clone(),
-        line: place.line(&span),
-        reason,
-    };
-    let span = entry.command.span();
-    let folder = place.working_folder(entry.cwd.as_ref().map(|it| it.get_ref().as_path()));
-    let folder = folder.and_then(|folder| std::path::absolute(&folder).map_err(|error| error.to_string()));
-    let folder = folder.map_err(|reason| wrong(span.clone(), reason))?;
-    let mut words = entry.command.into_inner().into_iter();
-    let program = words.next().unwrap_or_default();
-    let command = Command::new(program).map_err(|error| wrong(span, error.to_string()))?;
-    check(command.program())?;
-    let command = words.fold(command, Command::arg);
-    let command = if entry.env.is_empty() { command.inherit_user() } else { command };
-    let mut agent = AcpCommand::new(name.clone(), Ok(command)).folder(folder);
-    for (variable, value) in entry.env {
-        let span = value.span();
-        let read = tools_file::variable(&variable, value.get_ref()).map_err(|reason| wrong(span, reason))?;
-        agent = match read {
-            Some(value) => agent.env(variable, value),
-            None => agent.inherit(variable),
-        };
-    }
-    if let Some(description) = entry.description {
-        agent = agent.description(description);
-    }
-    if let Some(asks) = entry.consent {
-        agent = agent.consent(match asks {
-            Asks::Never => Consent::Never,
-            Asks::Once => Consent::OncePerSession,
-            Asks::Always => Consent::Always,
+fn agent(entry: Spanned<AcpEntry>, place: &TomlSource) -> Result<AcpCommand, ToolsFileError> {
+    let (span, entry) = (entry.span(), entry.into_inner());
+    let at = place.entry(KIND, &entry.name, span);
+    let folder = at.folder(entry.cwd.as_ref())?;
+    let program = Program::of_entry(&at, entry.command, entry.cwd.as_ref(), entry.env)?;
+    let limit = at.timeout(entry.timeout)?;
+    let files = entry.allow_fs.map(|files| at.folder(Some(&files))).transpose()?;
+    let kinds = |key: &str, kinds: Vec<Spanned<String>>| {
+        let checked = kinds.into_iter().map(|kind| match check_kind(kind.get_ref()) {
+            Ok(()) => Ok(kind.into_inner()),
+            Err(reason) => Err(at.error_at(kind.span(), format!("`{key}`: {reason}"))),
         });
-    }
-    if let Some(timeout) = entry.timeout {
-        let limit = tools_file::timeout(timeout.get_ref()).map_err(|reason| wrong(timeout.span(), reason))?;
-        agent = agent.timeout(limit);
-    }
-    if let Some(files) = entry.allow_fs {
-        let span = files.span();
-        let folder = place.working_folder(Some(files.get_ref())).map_err(|reason| wrong(span, reason))?;
-        agent = agent.allow_files(folder);
-    }
-    for kind in entry.allow_kinds {
-        check_kind(kind.get_ref())
-            .map_err(|reason| wrong(kind.span(), format!("`allow_kinds`: {reason}")))?;
-        agent = agent.allow_kind(kind.into_inner());
-    }
-    for kind in entry.reject_kinds {
-        check_kind(kind.get_ref())
-            .map_err(|reason| wrong(kind.span(), format!("`reject_kinds`: {reason}")))?;
-        agent = agent.reject_kind(kind.into_inner());
-    }
-    Ok(if entry.allow_terminal { agent.allow_commands() } else { agent })
+        checked.collect::<Result<Vec<_>, _>>()
+    };
+    let allowed = kinds("allow_kinds", entry.allow_kinds)?;
+    let rejected = kinds("reject_kinds", entry.reject_kinds)?;
+    Ok(AcpCommand::new((entry.name, program)).with(|settings| {
+        settings.folder = folder;
+        settings.description = entry.description;
+        settings.consent = entry.consent.map_or(settings.consent, Into::into);
+        settings.limit = limit.unwrap_or(settings.limit);
+        settings.files = files;
+        settings.runs_commands = entry.allow_terminal;
+        settings.kinds = Kinds { allowed, rejected };
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<AcpCommand>, AcpError> {
-        agents(ToolsFile::parse(text, "/")?, |_| Ok(()))
+    fn read(text: &str) -> Result<Vec<AcpCommand>, ToolsFileError> {
+        agents(ToolsFile::parse(text, "/")?)
     }
 
     #[test]

@@ -2,53 +2,43 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
-
-use super::{AcpError, Shared, connection::Connection};
-use crate::{
-    adapter::source::{self, Life},
-    tools::SourceHealth,
+use super::{
+    Shared,
+    connection::{Connection, Live},
+};
+use crate::adapter::source::{
+    SourceError,
+    life::{Life, Status},
 };
 
-/// Runs until the source is closed, or until the first start has failed and somebody has waited for it.
-pub(super) async fn run(shared: Arc<Shared>, first: Option<oneshot::Sender<Result<(), AcpError>>>) {
-    source::run(&mut Agent(Arc::clone(&shared)), first).await;
-    shared.closed.cancel();
-}
-
-struct Agent(Arc<Shared>);
-
-impl Life for Agent {
+impl Life for Arc<Shared> {
     type Connection = Connection;
-    type Error = AcpError;
+    type Live = Live;
 
-    fn closing(&self) -> CancellationToken {
-        self.0.closing.clone()
+    fn status(&self) -> &Status<Live> {
+        &self.status
     }
 
-    async fn start(&mut self) -> Result<Connection, AcpError> {
-        let offered = self.0.state().offered.clone();
-        Connection::start(&self.0.name, &self.0.settings, offered.as_ref()).await
+    async fn start(&self) -> Result<(Connection, Live), SourceError> {
+        let offered = self.state().offered.clone();
+        let connection = Connection::start(&self.name, &self.settings, offered.as_ref()).await?;
+        tracing::info!(agent = &*self.name, "an agent is up");
+        let live = connection.live.clone();
+        Ok((connection, live))
     }
 
-    fn up(&mut self, connection: &mut Connection) {
-        tracing::info!(agent = &*self.0.name, "an agent is up");
-        self.0.set(SourceHealth::Up, Some(connection.live.clone()));
-    }
-
-    async fn serve(&mut self, connection: &mut Connection) -> String {
+    async fn serve(&self, connection: &mut Connection) -> String {
         connection.ended().await
     }
 
-    async fn end(&mut self, connection: Connection, reason: Option<&str>) {
+    async fn end(&self, connection: Connection, reason: Option<&str>) {
         connection.tell_end(reason.unwrap_or("it was closed"));
         let session = Arc::clone(&connection.live.session);
         connection.close().await;
         session.end_plan();
         let ignored = session.ignored();
         tracing::debug!(
-            agent = &*self.0.name,
+            agent = &*self.name,
             junk = session.junk.junk(),
             too_long = session.junk.too_long(),
             late = ignored.late,
@@ -58,16 +48,7 @@ impl Life for Agent {
         );
     }
 
-    fn failed(&mut self, error: &AcpError) -> String {
-        self.0.state().failure = Some(error.to_string());
-        error.without_stderr()
-    }
-
-    fn note(&mut self, health: SourceHealth) {
-        self.0.set(health, None);
-    }
-
     fn warn(&self, reason: &str, again_in: Duration) {
-        tracing::warn!(agent = &*self.0.name, reason, ?again_in, "an agent is down");
+        tracing::warn!(agent = &*self.name, reason, ?again_in, "an agent is down");
     }
 }

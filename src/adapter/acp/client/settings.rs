@@ -9,11 +9,13 @@ use std::{
     time::Duration,
 };
 
-use super::{AcpError, AcpTool, connection};
+use super::{AcpTool, connection, origin};
 use crate::{
     Consent,
-    adapter::{acp::document::KINDS, source::with_inherited},
-    process::{Command, CommandError},
+    adapter::{
+        acp::document::KINDS,
+        source::{SourceError, program::Program},
+    },
 };
 
 /// The time in which an agent must open a session after its start, if none is set. `npx` may download it first.
@@ -29,7 +31,7 @@ static INSTANCES: AtomicU64 = AtomicU64::new(0);
 pub(super) struct Settings {
     /// Tells this agent apart from others, which may have its name.
     pub(super) instance: u64,
-    pub(super) command: Command,
+    pub(super) program: Program,
     /// The folder that the agent works in.
     pub(super) folder: PathBuf,
     pub(super) description: Option<String>,
@@ -43,6 +45,18 @@ pub(super) struct Settings {
     pub(super) kinds: Kinds,
     /// The program whose verb `mcp --attach` serves the room's tools to an agent that knows no MCP over HTTP.
     pub(super) attach: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Checks what no new start would mend.
+    pub(super) fn check(&self, name: &str) -> Result<(), SourceError> {
+        self.program.command(&origin(name))?;
+        let mut kinds = self.kinds.allowed.iter().chain(&self.kinds.rejected);
+        kinds
+            .try_for_each(|kind| check_kind(kind))
+            .map_err(|reason| SourceError::setting(origin(name), reason))?;
+        connection::folders(name, self).map(|_| ())
+    }
 }
 
 /// The kinds of calls for which permission requests are answered by the settings.
@@ -66,16 +80,14 @@ pub(super) fn check_kind(kind: &str) -> Result<(), String> {
 #[must_use = "an agent starts when this is awaited"]
 pub struct AcpCommand {
     name: String,
-    /// A command that could not be found is an error of the start.
-    settings: Result<Settings, CommandError>,
-    inherits: Vec<String>,
+    settings: Settings,
 }
 
 impl AcpCommand {
-    pub(super) fn new(name: String, command: Result<Command, CommandError>) -> Self {
-        let settings = command.map(|command| Settings {
+    pub(super) fn new((name, program): (String, Program)) -> Self {
+        let settings = Settings {
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
-            command,
+            program,
             folder: PathBuf::from("/"),
             description: None,
             consent: Consent::OncePerSession,
@@ -86,8 +98,8 @@ impl AcpCommand {
             supervisor: None,
             kinds: Kinds::default(),
             attach: None,
-        });
-        Self { name, settings, inherits: Vec::new() }
+        };
+        Self { name, settings }
     }
 
     /// Sets the agent's name: that of its tool, and the one that its questions begin with. Default: a name made of the
@@ -105,28 +117,27 @@ impl AcpCommand {
     /// Sets the folder that the agent starts and works in (`cwd`). It must be absolute. Default: `/`.
     pub fn folder(self, folder: impl AsRef<Path>) -> Self {
         self.with(|settings| {
-            settings.command = settings.command.clone().folder(folder.as_ref());
+            settings.program.set(|command| command.folder(folder.as_ref()));
             settings.folder = folder.as_ref().to_owned();
         })
     }
 
     /// Sets an environment variable of the agent.
     pub fn env(self, variable: impl Into<String>, value: impl Into<String>) -> Self {
-        self.with(|settings| settings.command = settings.command.clone().env(variable.into(), value.into()))
+        self.with(|settings| settings.program.set(|command| command.env(variable.into(), value.into())))
     }
 
     /// Passes on an environment variable of this process. Variables of LiveKit (`LIVEKIT_*`) are refused when the agent
     /// starts.
-    pub fn inherit(mut self, variable: impl Into<String>) -> Self {
-        self.inherits.push(variable.into());
-        self
+    pub fn inherit(self, variable: impl Into<String>) -> Self {
+        self.with(|settings| settings.program.inherit(variable.into()))
     }
 
     /// Starts the agent, and the commands that it may run, through a helper, which ends them when this process is
-    /// killed: see [`Command::supervisor`].
+    /// killed: see [`Command::supervisor`](crate::process::Command::supervisor).
     pub fn supervisor(self, helper: impl AsRef<Path>) -> Self {
         self.with(|settings| {
-            settings.command = settings.command.clone().supervisor(helper.as_ref());
+            settings.program.set(|command| command.supervisor(helper.as_ref()));
             settings.supervisor = Some(helper.as_ref().to_owned());
         })
     }
@@ -184,10 +195,8 @@ impl AcpCommand {
         self.with(|settings| settings.attach = Some(program.as_ref().to_owned()))
     }
 
-    fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
-        if let Ok(settings) = &mut self.settings {
-            set(settings);
-        }
+    pub(super) fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        set(&mut self.settings);
         self
     }
 
@@ -197,32 +206,12 @@ impl AcpCommand {
     /// Starting the agent by `.await` waits for it instead, and returns the failure of its start.
     ///
     /// # Errors
-    /// [`AcpError::Command`], [`AcpError::Setting`] or [`AcpError::Variable`]: no new start would help.
+    /// [`SourceError::Setting`]: no new start would help.
     ///
     /// # Panics
     /// Outside of a Tokio runtime.
-    pub fn begin(self) -> Result<AcpTool, AcpError> {
-        let (name, settings) = self.prepared()?;
-        connection::folders(&name, &settings)?;
-        AcpTool::begin(name, settings, None)
-    }
-
-    async fn start(self) -> Result<AcpTool, AcpError> {
-        let (name, settings) = self.prepared()?;
-        AcpTool::start(name, settings).await
-    }
-
-    fn prepared(self) -> Result<(String, Settings), AcpError> {
-        let not_found = |source| AcpError::Command { agent: self.name.clone(), source };
-        let mut settings = self.settings.map_err(not_found)?;
-        settings.command = with_inherited(&settings.command, self.inherits)
-            .map_err(|variable| AcpError::Variable { agent: self.name.clone(), variable })?;
-        for kind in settings.kinds.allowed.iter().chain(&settings.kinds.rejected) {
-            if let Err(reason) = check_kind(kind) {
-                return Err(AcpError::Setting { agent: self.name, reason });
-            }
-        }
-        Ok((self.name, settings))
+    pub fn begin(self) -> Result<AcpTool, SourceError> {
+        AcpTool::begin(self.name, self.settings, None)
     }
 }
 
@@ -234,7 +223,7 @@ impl fmt::Debug for AcpCommand {
 }
 
 impl IntoFuture for AcpCommand {
-    type Output = Result<AcpTool, AcpError>;
+    type Output = Result<AcpTool, SourceError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     /// Starts the agent.
@@ -242,6 +231,6 @@ impl IntoFuture for AcpCommand {
     /// # Cancel safety
     /// Dropping the future ends the agent.
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.start())
+        Box::pin(AcpTool::start(self.name, self.settings))
     }
 }

@@ -15,12 +15,13 @@ use tokio::{
 };
 
 use super::{
-    McpError, Shared,
+    Shared,
     address::Address,
     handler::Handler,
     http::Http,
     lifecycle,
     live::{Live, Unanswered},
+    origin,
     settings::Endpoint,
 };
 use crate::{
@@ -31,9 +32,9 @@ use crate::{
             reader::Reader,
             rules::MCP,
         },
-        source::{Pauses, policy::Bearer},
+        source::{Pauses, SourceError, error::how_it_ended, policy::Bearer, program::Program},
     },
-    process::{Child, Command, Exit},
+    process::{Child, Exit},
 };
 
 /// The most requests that are open at once: a participant runs 64 calls.
@@ -59,24 +60,21 @@ impl Connection {
     ///
     /// # Cancel safety
     /// Dropping the future kills the server.
-    pub(super) async fn start(shared: &Arc<Shared>, deadline: Instant) -> Result<Self, McpError> {
-        match &shared.settings.place {
-            Endpoint::Command(command) => Self::start_child(shared, command, deadline).await,
+    pub(super) async fn start(shared: &Arc<Shared>, deadline: Instant) -> Result<Self, SourceError> {
+        match &shared.settings.endpoint {
+            Endpoint::Program(program) => Self::start_child(shared, program, deadline).await,
             Endpoint::Url(url) => Self::connect(shared, url, deadline).await,
         }
     }
 
-    async fn connect(shared: &Arc<Shared>, url: &str, deadline: Instant) -> Result<Self, McpError> {
-        let fail = |reason: &str| McpError::protocol(&shared.name, reason);
-        let address = Address::read(url).map_err(|error| McpError::Address {
-            server: shared.name.to_string(),
-            reason: error.to_string(),
-        })?;
+    async fn connect(shared: &Arc<Shared>, url: &str, deadline: Instant) -> Result<Self, SourceError> {
+        let address = Address::read(url);
+        let address =
+            address.map_err(|error| SourceError::setting(origin(&shared.name), error.to_string()))?;
         let token = shared.settings.bearer.as_ref().map(Bearer::token).transpose();
-        let token = token
-            .map_err(|variable| fail(&format!("the variable {variable} of its bearer token is not set")))?;
-        let cannot = |reason: &str| fail(&format!("the client cannot be set up: {reason}"));
-        let client = address.client(token.as_deref()).map_err(|reason| cannot(&reason))?;
+        let token = token.map_err(|reason| shared.fail(reason))?;
+        let cannot = |reason: String| shared.fail(format!("the client cannot be set up: {reason}"));
+        let client = address.client(token.as_deref()).map_err(cannot)?;
         let (peer, writer) = Peer::new(MAX_OPEN, &MCP);
         let live = Live::new(Arc::clone(&peer), true);
         let inbox = Inbox::new(Arc::clone(&shared.name), Arc::clone(&live.calls.ignored));
@@ -99,17 +97,17 @@ impl Connection {
             Err(_) => no_answer(shared),
         };
         connection.abandon().await;
-        Err(fail(&reason))
+        Err(shared.fail(reason))
     }
 
     async fn start_child(
         shared: &Arc<Shared>,
-        command: &Command,
+        program: &Program,
         deadline: Instant,
-    ) -> Result<Self, McpError> {
+    ) -> Result<Self, SourceError> {
         let server = &shared.name;
-        let not_started = |source| McpError::NotStarted { server: server.to_string(), source };
-        let (child, stdin, stdout) = command.spawn().map_err(not_started)?;
+        let not_started = |source| SourceError::NotStarted { origin: origin(server), source };
+        let (child, stdin, stdout) = program.command(&origin(server))?.spawn().map_err(not_started)?;
         let (peer, writer) = Peer::new(MAX_OPEN, &MCP);
         let live = Live::new(Arc::clone(&peer), false);
         let (name, ignored) = (Arc::clone(server), Arc::clone(&live.calls.ignored));
@@ -146,16 +144,16 @@ impl Connection {
     }
 
     /// Returns how the server has ended, or why its start failed and what it wrote. The server is killed.
-    async fn explained(mut self, server: &str, reason: String) -> McpError {
-        let server = server.to_owned();
-        let Some(child) = &mut self.child else { return McpError::protocol(&server, reason) };
+    async fn explained(mut self, server: &str, reason: String) -> SourceError {
+        let origin = origin(server);
+        let Some(child) = &mut self.child else { return SourceError::protocol(origin, reason) };
         // One whose input is closed now ends because of that.
         if self.live.peer.has_ended()
             && let Ok(Ok(exit)) = timeout(EXIT_GRACE, child.wait()).await
         {
-            return McpError::Ended { server, exit };
+            return SourceError::Ended { origin, exit };
         }
-        McpError::Protocol { server, reason, stderr: child.stderr() }
+        SourceError::Protocol { origin, reason, stderr: child.stderr() }
     }
 
     /// Asks for changes of the tool list, in versions of the protocol that announce them only then.
@@ -180,12 +178,12 @@ impl Connection {
     ///
     /// # Cancel safety
     /// Safe.
-    pub(super) async fn failed(&mut self, server: &str) -> McpError {
+    pub(super) async fn failed(&mut self, server: &str) -> SourceError {
         if let Some(exit) = self.exit().await {
-            return McpError::Ended { server: server.to_owned(), exit };
+            return SourceError::Ended { origin: origin(server), exit };
         }
         let stderr = self.child.as_ref().map(Child::stderr).unwrap_or_default();
-        McpError::Protocol { server: server.to_owned(), reason: self.end_without_exit(), stderr }
+        SourceError::Protocol { origin: origin(server), reason: self.end_without_exit(), stderr }
     }
 
     fn end_without_exit(&self) -> String {
@@ -263,8 +261,4 @@ async fn subscribed(live: Live, shared: Arc<Shared>) {
 
 fn no_answer(shared: &Shared) -> String {
     format!("it did not answer within {} s", shared.settings.start_limit.as_secs())
-}
-
-pub(super) fn how_it_ended(exit: &Exit) -> String {
-    format!("it ended ({})", exit.status())
 }

@@ -1,15 +1,17 @@
-//! The servers of a `tools.toml`: its `[[mcp]]` sections.
+//! Reads the servers of a `tools.toml`: its `[[mcp]]` sections.
 
-use std::{ops::Range, path::Path};
+use std::path::Path;
 
 use toml::Spanned;
 
-use super::{McpError, McpServer, http, settings::Endpoint};
+use super::{KIND, McpServer, http, settings::Endpoint};
 use crate::{
-    Consent,
-    process::{Command, check_program},
-    programs::ProgramsError,
-    tools_file::{self, Asks, McpEntry, TomlSource, ToolsFile},
+    adapter::{
+        filter::Filter,
+        source::{policy::Policy, program::Program},
+    },
+    programs::ToolsFileError,
+    tools_file::{McpEntry, TomlSource, ToolsFile},
 };
 
 /// Returns the servers of a `tools.toml` file, in its order.
@@ -38,100 +40,53 @@ use crate::{
 ///
 /// # Errors
 /// The file cannot be read, or an entry is invalid.
-pub fn from_file(path: impl AsRef<Path>) -> Result<Vec<McpServer>, McpError> {
-    let file = ToolsFile::read(path.as_ref()).map_err(ProgramsError::from)?;
-    servers(file, |program| check_program(program).map_err(|error| ProgramsError::from(error).into()))
+pub fn from_file(path: impl AsRef<Path>) -> Result<Vec<McpServer>, ToolsFileError> {
+    servers(ToolsFile::read(path.as_ref())?)
 }
 
-fn servers(
-    file: ToolsFile,
-    check: impl Fn(&Path) -> Result<(), McpError>,
-) -> Result<Vec<McpServer>, McpError> {
-    let place = file.place;
-    file.sections.mcp.into_iter().map(|entry| server(entry, &place, &check)).collect()
+fn servers(file: ToolsFile) -> Result<Vec<McpServer>, ToolsFileError> {
+    file.sections.mcp.into_iter().map(|entry| server(entry, &file.place)).collect()
 }
 
-fn server(
-    entry: Spanned<McpEntry>,
-    place: &TomlSource,
-    check: impl Fn(&Path) -> Result<(), McpError>,
-) -> Result<McpServer, McpError> {
-    let entry_span = entry.span();
-    let entry = entry.into_inner();
-    let name = entry.name.get_ref().clone();
-    let wrong = |span: Range<usize>, reason: String| McpError::Entry {
-        server: name.clone(),
-        line: place.line(&span),
-        reason,
-    };
-
-    let mut server = match (entry.command, entry.url) {
+fn server(entry: Spanned<McpEntry>, place: &TomlSource) -> Result<McpServer, ToolsFileError> {
+    let (span, entry) = (entry.span(), entry.into_inner());
+    let at = place.entry(KIND, &entry.name, span);
+    let server = match (entry.command, entry.url) {
         (Some(command), None) => {
-            let span = command.span();
             if let Some(unused) = &entry.bearer_env {
-                return Err(wrong(unused.span(), "`bearer_env` is for a server with a `url`".to_owned()));
+                return Err(at.error_at(unused.span(), "`bearer_env` is for a server with a `url`"));
             }
-            let folder = place.working_folder(entry.cwd.as_ref().map(|it| it.get_ref().as_path()));
-            let folder = folder.map_err(|reason| wrong(span.clone(), reason))?;
-            let mut words = command.into_inner().into_iter();
-            let program = words.next().unwrap_or_default();
-            let command = Command::new(program).map_err(|error| wrong(span, error.to_string()))?;
-            check(command.program())?;
-            let command = words.fold(command.folder(folder), Command::arg);
-            let command = if entry.env.is_empty() { command.inherit_user() } else { command };
-            McpServer::new(name.clone(), Ok(Endpoint::Command(command)))
+            let program = Program::of_entry(&at, command, entry.cwd.as_ref(), entry.env)?;
+            McpServer::new(entry.name, Endpoint::Program(program))
         }
         (None, Some(url)) => {
             if entry.cwd.is_some() || !entry.env.is_empty() {
-                return Err(wrong(
-                    url.span(),
-                    "`cwd` and `env` are for a server with a `command`".to_owned(),
-                ));
+                return Err(at.error_at(url.span(), "`cwd` and `env` are for a server with a `command`"));
             }
-            http(url.into_inner()).name(name.clone())
+            http(url.into_inner()).name(entry.name)
         }
-        _ => return Err(wrong(entry_span, "it must have either `command` or `url`".to_owned())),
+        _ => return Err(at.error("it must have either `command` or `url`")),
     };
-    for (variable, value) in entry.env {
-        let span = value.span();
-        let read = tools_file::variable(&variable, value.get_ref()).map_err(|reason| wrong(span, reason))?;
-        server = match read {
-            Some(value) => server.env(variable, value),
-            None => server.inherit(variable),
-        };
-    }
-    if let Some(variable) = entry.bearer_env {
-        server = server.bearer_env(variable.into_inner());
-    }
-    if let Some(prefix) = entry.prefix {
-        server = server.prefix(prefix);
-    }
-    if let Some(allow) = entry.allow {
-        server = server.allow(allow);
-    }
-    if let Some(asks) = entry.consent {
-        server = server.consent(match asks {
-            Asks::Never => Consent::Never,
-            Asks::Once => Consent::OncePerSession,
-            Asks::Always => Consent::Always,
-        });
-    }
-    if let Some(timeout) = entry.timeout {
-        let limit = tools_file::timeout(timeout.get_ref()).map_err(|reason| wrong(timeout.span(), reason))?;
-        server = server.timeout(limit);
-    }
-    if entry.trust_hints {
-        server = server.trust_hints();
-    }
-    Ok(server.deny(entry.deny))
+    let policy = Policy {
+        prefix: entry.prefix,
+        filter: Filter::new(entry.allow, entry.deny),
+        consent: entry.consent.map(Into::into),
+        timeout: at.timeout(entry.timeout)?,
+        trusts_hints: entry.trust_hints,
+    };
+    let server = server.with(|settings| settings.policy = policy);
+    Ok(match entry.bearer_env {
+        Some(variable) => server.bearer_env(variable.into_inner()),
+        None => server,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<McpServer>, McpError> {
-        servers(ToolsFile::parse(text, "/")?, |_| Ok(()))
+    fn read(text: &str) -> Result<Vec<McpServer>, ToolsFileError> {
+        servers(ToolsFile::parse(text, "/")?)
     }
 
     #[test]

@@ -3,95 +3,62 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::oneshot,
     task::JoinSet,
     time::{Instant, sleep_until},
 };
-use tokio_util::sync::CancellationToken;
 
-use super::{
-    McpError, Shared,
-    connection::Connection,
-    list::{Toolset, list},
-};
-use crate::{
-    adapter::source::{self, Life},
-    tools::SourceHealth,
+use super::{Shared, Up, connection::Connection, list::list};
+use crate::adapter::source::{
+    SourceError,
+    life::{Life, Status},
 };
 
 /// The shortest time between two reads of a list that changes.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 
-/// Runs until the source is closed, or until the first start has failed and somebody has waited for it.
-pub(super) async fn run(shared: Arc<Shared>, first: Option<oneshot::Sender<Result<(), McpError>>>) {
-    let mut server = Server { shared: Arc::clone(&shared) };
-    source::run(&mut server, first).await;
-    shared.closed.cancel();
-}
+impl Life for Arc<Shared> {
+    type Connection = Connection;
+    type Live = Up;
 
-struct Server {
-    shared: Arc<Shared>,
-}
-
-impl Life for Server {
-    type Connection = (Connection, Toolset);
-    type Error = McpError;
-
-    fn closing(&self) -> CancellationToken {
-        self.shared.closing.clone()
+    fn status(&self) -> &Status<Up> {
+        &self.status
     }
 
-    async fn start(&mut self) -> Result<(Connection, Toolset), McpError> {
-        start_and_list(&self.shared).await
+    async fn start(&self) -> Result<(Connection, Up), SourceError> {
+        let deadline = Instant::now() + self.settings.start_limit;
+        let mut connection = Connection::start(self, deadline).await?;
+        connection.subscribe(self);
+        let live = connection.live.clone();
+        let listed = tokio::select! {
+            biased;
+            listed = list(self, &live, deadline) => listed,
+            error = connection.failed(&self.name) => Err(error),
+        };
+        match listed {
+            Ok(tools) => {
+                tracing::info!(server = &*self.name, tools = tools.tools.len(), "an MCP server is up");
+                Ok((connection, Up { live, tools: tools.into() }))
+            }
+            Err(error) => {
+                connection.abandon().await;
+                Err(error)
+            }
+        }
     }
 
-    fn up(&mut self, (connection, tools): &mut (Connection, Toolset)) {
-        let tools = std::mem::take(tools);
-        tracing::info!(server = &*self.shared.name, tools = tools.tools.len(), "an MCP server is up");
-        self.shared.set(SourceHealth::Up, tools, Some(connection.live.clone()));
+    async fn serve(&self, connection: &mut Connection) -> String {
+        serve(self, connection).await
     }
 
-    async fn serve(&mut self, (connection, _): &mut (Connection, Toolset)) -> String {
-        serve(&self.shared, connection).await
-    }
-
-    async fn end(&mut self, (connection, _): (Connection, Toolset), reason: Option<&str>) {
+    async fn end(&self, connection: Connection, reason: Option<&str>) {
         if let Some(reason) = reason {
             connection.tell_end(reason);
         }
         connection.close().await;
     }
 
-    fn failed(&mut self, error: &McpError) -> String {
-        self.shared.state().failure = Some(error.to_string());
-        error.without_stderr()
-    }
-
-    fn note(&mut self, health: SourceHealth) {
-        self.shared.set(health, Toolset::default(), None);
-    }
-
     fn warn(&self, reason: &str, again_in: Duration) {
-        tracing::warn!(server = &*self.shared.name, reason, ?again_in, "an MCP server is down");
-    }
-}
-
-async fn start_and_list(shared: &Arc<Shared>) -> Result<(Connection, Toolset), McpError> {
-    let deadline = Instant::now() + shared.settings.start_limit;
-    let mut connection = Connection::start(shared, deadline).await?;
-    connection.subscribe(shared);
-    let live = connection.live.clone();
-    let listed = tokio::select! {
-        biased;
-        listed = list(shared, &live, deadline) => listed,
-        error = connection.failed(&shared.name) => Err(error),
-    };
-    match listed {
-        Ok(tools) => Ok((connection, tools)),
-        Err(error) => {
-            connection.abandon().await;
-            Err(error)
-        }
+        tracing::warn!(server = &*self.name, reason, ?again_in, "an MCP server is down");
     }
 }
 
@@ -111,7 +78,7 @@ async fn serve(shared: &Arc<Shared>, connection: &mut Connection) -> String {
                 listing.spawn(async move { list(&shared, &live, deadline).await });
             }
             Some(Ok(tools)) = listing.join_next() => match tools {
-                Ok(tools) => shared.set(SourceHealth::Up, tools, Some(connection.live.clone())),
+                Ok(tools) => shared.status.up(Up { live: connection.live.clone(), tools: tools.into() }),
                 Err(error) => {
                     let reason = error.without_stderr();
                     tracing::warn!(server = &*shared.name, reason, "a changed tool list cannot be read");

@@ -11,14 +11,14 @@ use serde_json::{Map, Value as Json, value::RawValue};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    Listed, McpError, Output, Shared,
+    Listed, Output, Shared,
     definition::Definition,
     headers::ParameterHeaders,
     live::{Live, Unanswered, words_of},
 };
 use crate::{
     ToolName,
-    adapter::json,
+    adapter::{json, source::SourceError},
     runtime::source::{left_out_note, renamed_note},
     tools::{DataSchema, NameMap, NameRules},
 };
@@ -50,17 +50,17 @@ pub(super) struct Toolset {
 }
 
 /// Returns the tools of the server, which lists all of them before the deadline.
-pub(super) async fn list(shared: &Shared, live: &Live, deadline: Instant) -> Result<Toolset, McpError> {
+pub(super) async fn list(shared: &Shared, live: &Live, deadline: Instant) -> Result<Toolset, SourceError> {
     match timeout_at(deadline, pages(shared, live)).await {
         Ok(definitions) => Ok(toolset(shared, &definitions?, live.has_headers && live.is_modern())),
         Err(_) => {
             let limit = shared.settings.start_limit.as_secs();
-            Err(McpError::protocol(&shared.name, format!("it did not list all its tools within {limit} s")))
+            Err(shared.fail(format!("it did not list all its tools within {limit} s")))
         }
     }
 }
 
-async fn pages(shared: &Shared, live: &Live) -> Result<Vec<Box<RawValue>>, McpError> {
+async fn pages(shared: &Shared, live: &Live) -> Result<Vec<Box<RawValue>>, SourceError> {
     let mut definitions = Vec::new();
     let (mut cursor, mut size) = (None, 0);
     for number in 1..=MAX_PAGES {
@@ -68,7 +68,7 @@ async fn pages(shared: &Shared, live: &Live) -> Result<Vec<Box<RawValue>>, McpEr
         size += page.tools.iter().map(|text| text.get().len()).sum::<usize>();
         if size > MAX_LIST {
             let reason = format!("its tool list has more than {MAX_LIST} bytes");
-            return Err(McpError::protocol(&shared.name, reason));
+            return Err(shared.fail(reason));
         }
         definitions.extend(page.tools);
         match page.next_cursor.filter(|next| !next.is_empty()) {
@@ -91,10 +91,10 @@ async fn pages(shared: &Shared, live: &Live) -> Result<Vec<Box<RawValue>>, McpEr
     Ok(definitions)
 }
 
-async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Page, McpError> {
+async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Page, SourceError> {
     let cursor = cursor.map(|cursor| ("cursor".to_owned(), Json::from(cursor)));
     let asked = live.request("tools/list", Map::from_iter(cursor), false);
-    let fail = |reason: String| Err(McpError::protocol(&shared.name, reason));
+    let fail = |reason: String| Err(shared.fail(reason));
     let answer = match timeout(LIST_LIMIT, asked).await {
         Ok(answer) => answer,
         Err(_) => return fail(format!("it did not list its tools within {} s", LIST_LIMIT.as_secs())),

@@ -1,4 +1,4 @@
-//! What the user sets about a server.
+//! Holds the settings of a server, and their builder.
 
 use std::{
     fmt,
@@ -8,14 +8,14 @@ use std::{
     time::Duration,
 };
 
-use super::{McpError, McpTools, address::Address};
+use super::{McpTools, address::Address};
 use crate::{
     Consent,
     adapter::source::{
+        SourceError,
         policy::{Bearer, Policy},
-        with_inherited,
+        program::Program,
     },
-    process::{Command, CommandError},
 };
 
 /// The time in which a server must start and list its tools, if none is set. `npx` may download it first.
@@ -24,13 +24,25 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// Where a server is.
 #[derive(Clone)]
 pub(super) enum Endpoint {
-    Command(Command),
+    Program(Program),
     Url(String),
+}
+
+impl Endpoint {
+    /// Checks what no new start would mend.
+    pub(super) fn check(&self, origin: &str) -> Result<(), SourceError> {
+        match self {
+            Self::Program(program) => program.command(origin).map(|_| ()),
+            Self::Url(url) => Address::read(url)
+                .map(|_| ())
+                .map_err(|error| SourceError::setting(origin, error.to_string())),
+        }
+    }
 }
 
 #[derive(Clone)]
 pub(super) struct Settings {
-    pub(super) place: Endpoint,
+    pub(super) endpoint: Endpoint,
     pub(super) policy: Policy,
     pub(super) start_limit: Duration,
     pub(super) bearer: Option<Bearer>,
@@ -42,20 +54,18 @@ pub(super) struct Settings {
 #[must_use = "a server starts when this is awaited"]
 pub struct McpServer {
     name: String,
-    /// A command that could not be found is an error of the start.
-    settings: Result<Settings, CommandError>,
-    inherits: Vec<String>,
+    settings: Settings,
 }
 
 impl McpServer {
-    pub(super) fn new(name: String, place: Result<Endpoint, CommandError>) -> Self {
-        let settings = place.map(|place| Settings {
-            place,
-            policy: Policy::default(),
-            start_limit: START_LIMIT,
-            bearer: None,
-        });
-        Self { name, settings, inherits: Vec::new() }
+    pub(super) fn new(name: String, endpoint: Endpoint) -> Self {
+        let settings =
+            Settings { endpoint, policy: Policy::default(), start_limit: START_LIMIT, bearer: None };
+        Self { name, settings }
+    }
+
+    pub(super) fn of_program((name, program): (String, Program)) -> Self {
+        Self::new(name, Endpoint::Program(program))
     }
 
     /// Sets the server's name, for people. A tool whose name another source offers already becomes `NAME.tool`.
@@ -67,14 +77,13 @@ impl McpServer {
 
     /// Sets an environment variable of a server that is a child process.
     pub fn env(self, variable: impl Into<String>, value: impl Into<String>) -> Self {
-        self.with_command(|command| command.env(variable.into(), value.into()))
+        self.with_program(|it| it.set(|command| command.env(variable.into(), value.into())))
     }
 
     /// Passes on an environment variable of this process. Variables of LiveKit (`LIVEKIT_*`) are refused when the
     /// server starts.
-    pub fn inherit(mut self, variable: impl Into<String>) -> Self {
-        self.inherits.push(variable.into());
-        self
+    pub fn inherit(self, variable: impl Into<String>) -> Self {
+        self.with_program(|it| it.inherit(variable.into()))
     }
 
     /// Sets the bearer token of a server at an address. Default: none.
@@ -90,13 +99,13 @@ impl McpServer {
 
     /// Sets the folder that a child process starts in. Default: `/`.
     pub fn folder(self, folder: impl AsRef<Path>) -> Self {
-        self.with_command(|command| command.folder(folder.as_ref()))
+        self.with_program(|it| it.set(|command| command.folder(folder.as_ref())))
     }
 
     /// Starts a child process through a helper, which ends it when this process is killed: see
     /// [`Command::supervisor`](crate::process::Command::supervisor).
     pub fn supervisor(self, helper: impl AsRef<Path>) -> Self {
-        self.with_command(|command| command.supervisor(helper))
+        self.with_program(|it| it.set(|command| command.supervisor(helper)))
     }
 
     /// Puts this prefix and a dot before the name of each tool.
@@ -136,17 +145,15 @@ impl McpServer {
         self.with(|settings| settings.start_limit = limit)
     }
 
-    fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
-        if let Ok(settings) = &mut self.settings {
-            set(settings);
-        }
+    pub(super) fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        set(&mut self.settings);
         self
     }
 
-    fn with_command(self, set: impl FnOnce(Command) -> Command) -> Self {
+    fn with_program(self, set: impl FnOnce(&mut Program)) -> Self {
         self.with(|settings| {
-            if let Endpoint::Command(command) = &mut settings.place {
-                *command = set(command.clone());
+            if let Endpoint::Program(program) = &mut settings.endpoint {
+                set(program);
             }
         })
     }
@@ -157,33 +164,12 @@ impl McpServer {
     /// Starting the server by `.await` waits for it instead, and returns the failure of its start.
     ///
     /// # Errors
-    /// [`McpError::Command`], [`McpError::Address`] or [`McpError::Variable`]: no new start would help.
+    /// [`SourceError::Setting`]: no new start would help.
     ///
     /// # Panics
     /// Outside of a Tokio runtime.
-    pub fn begin(self) -> Result<McpTools, McpError> {
-        let (name, settings) = self.prepared()?;
-        if let Endpoint::Url(url) = &settings.place
-            && let Err(error) = Address::read(url)
-        {
-            return Err(McpError::Address { server: name, reason: error.to_string() });
-        }
-        Ok(McpTools::begin(name, settings, None))
-    }
-
-    async fn start(self) -> Result<McpTools, McpError> {
-        let (name, settings) = self.prepared()?;
-        McpTools::start(name, settings).await
-    }
-
-    fn prepared(self) -> Result<(String, Settings), McpError> {
-        let not_found = |source| McpError::Command { server: self.name.clone(), source };
-        let mut settings = self.settings.map_err(not_found)?;
-        if let Endpoint::Command(command) = &mut settings.place {
-            *command = with_inherited(command, self.inherits)
-                .map_err(|variable| McpError::Variable { server: self.name.clone(), variable })?;
-        }
-        Ok((self.name, settings))
+    pub fn begin(self) -> Result<McpTools, SourceError> {
+        McpTools::begin(self.name, self.settings, None)
     }
 }
 
@@ -195,7 +181,7 @@ impl fmt::Debug for McpServer {
 }
 
 impl IntoFuture for McpServer {
-    type Output = Result<McpTools, McpError>;
+    type Output = Result<McpTools, SourceError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     /// Starts the server.
@@ -203,18 +189,6 @@ impl IntoFuture for McpServer {
     /// # Cancel safety
     /// Dropping the future ends the server.
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.start())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn sec_x2_variable_that_gives_access_to_the_room_is_not_passed_on() {
-        let server =
-            super::super::stdio(["cat"]).inherit("LIVEKIT_API_SECRET").start_limit(Duration::from_millis(1));
-        assert!(matches!(server.await, Err(McpError::Variable { .. })));
+        Box::pin(McpTools::start(self.name, self.settings))
     }
 }

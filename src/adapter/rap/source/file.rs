@@ -1,14 +1,17 @@
 //! Reads the toolsets of a `tools.toml`: its `[[rap]]` sections.
 
-use std::{ops::Range, path::Path};
+use std::path::Path;
 
 use toml::Spanned;
 
-use super::{RapError, RapToolset, toolset};
+use super::{KIND, RapToolset, toolset};
 use crate::{
-    Consent,
-    programs::ProgramsError,
-    tools_file::{self, Asks, RapEntry, TomlSource, ToolsFile},
+    adapter::{
+        filter::Filter,
+        source::policy::{Bearer, Policy},
+    },
+    programs::ToolsFileError,
+    tools_file::{RapEntry, TomlSource, ToolsFile},
 };
 
 /// Returns the toolsets of a `tools.toml` file, in its order. [`toolsets`](super::toolsets) starts them.
@@ -35,65 +38,41 @@ use crate::{
 ///
 /// # Errors
 /// The file cannot be read, or an entry is invalid.
-pub fn from_file(path: impl AsRef<Path>) -> Result<Vec<RapToolset>, RapError> {
-    read(ToolsFile::read(path.as_ref()).map_err(ProgramsError::from)?)
+pub fn from_file(path: impl AsRef<Path>) -> Result<Vec<RapToolset>, ToolsFileError> {
+    read(ToolsFile::read(path.as_ref())?)
 }
 
-fn read(file: ToolsFile) -> Result<Vec<RapToolset>, RapError> {
-    let place = file.place;
-    file.sections.rap.into_iter().map(|entry| of_entry(entry, &place)).collect()
+fn read(file: ToolsFile) -> Result<Vec<RapToolset>, ToolsFileError> {
+    file.sections.rap.into_iter().map(|entry| of_entry(entry, &file.place)).collect()
 }
 
-fn of_entry(entry: Spanned<RapEntry>, place: &TomlSource) -> Result<RapToolset, RapError> {
-    let entry = entry.into_inner();
-    let name = entry.name.into_inner();
-    let wrong = |span: Range<usize>, reason: String| RapError::Entry {
-        toolset: name.clone(),
-        line: place.line(&span),
-        reason,
-    };
-    let mut set = toolset(entry.url).name(name.clone()).deny(entry.deny);
-    if let Some(callback) = &entry.callback {
+fn of_entry(entry: Spanned<RapEntry>, place: &TomlSource) -> Result<RapToolset, ToolsFileError> {
+    let (span, entry) = (entry.span(), entry.into_inner());
+    let at = place.entry(KIND, &entry.name, span);
+    let mut set = toolset(entry.url).name(entry.name);
+    if let Some(callback) = entry.callback {
         set = set.callback(callback.get_ref());
-        set.callback_address_form().map_err(|reason| wrong(callback.span(), reason))?;
+        set.callback_address_form().map_err(|reason| at.error_at(callback.span(), reason))?;
     }
-    for host in entry.hosts {
-        set = set.host(host);
-    }
-    if let Some(url) = entry.callback_url {
-        set = set.callback_url(url);
-    }
-    if let Some(variable) = entry.bearer_env {
-        set = set.bearer_env(variable);
-    }
-    if let Some(user) = entry.user_id {
-        set = set.user_id(user);
-    }
-    if let Some(prefix) = entry.prefix {
-        set = set.prefix(prefix);
-    }
-    if let Some(allow) = entry.allow {
-        set = set.allow(allow);
-    }
-    if let Some(asks) = entry.consent {
-        set = set.consent(match asks {
-            Asks::Never => Consent::Never,
-            Asks::Once => Consent::OncePerSession,
-            Asks::Always => Consent::Always,
-        });
-    }
-    if let Some(timeout) = entry.timeout {
-        let limit = tools_file::timeout(timeout.get_ref()).map_err(|reason| wrong(timeout.span(), reason))?;
-        set = set.timeout(limit);
-    }
-    Ok(if entry.trust_hints { set.trust_hints() } else { set })
+    set.callback_url = entry.callback_url;
+    set.bearer = entry.bearer_env.map(Bearer::Variable);
+    set.hosts = entry.hosts;
+    set.user_id = entry.user_id;
+    set.policy = Policy {
+        prefix: entry.prefix,
+        filter: Filter::new(entry.allow, entry.deny),
+        consent: entry.consent.map(Into::into),
+        timeout: at.timeout(entry.timeout)?,
+        trusts_hints: entry.trust_hints,
+    };
+    Ok(set)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Vec<RapToolset>, RapError> {
+    fn parse(text: &str) -> Result<Vec<RapToolset>, ToolsFileError> {
         read(ToolsFile::parse(text, "/")?)
     }
 

@@ -11,14 +11,17 @@ use std::{
 use url::Url;
 
 use super::{
-    RapError, RapTools,
+    KIND, RapTools,
     requests::{Endpoint, Server},
     start,
 };
 use crate::{
     Consent,
     adapter::{
-        source::policy::{Bearer, Policy},
+        source::{
+            SourceError,
+            policy::{Bearer, Policy},
+        },
         web::public_address::{is_public, is_this_machine},
     },
 };
@@ -40,7 +43,7 @@ pub struct RapToolset {
     pub(super) hosts: Vec<String>,
     pub(super) user_id: Option<String>,
     pub(super) start_limit: Duration,
-    bearer: Option<Bearer>,
+    pub(super) bearer: Option<Bearer>,
 }
 
 impl RapToolset {
@@ -152,19 +155,19 @@ impl RapToolset {
         self
     }
 
-    /// Returns the bearer token, if one is set.
-    pub(super) fn bearer(&self) -> Result<Option<String>, RapError> {
-        self.bearer.as_ref().map(Bearer::token).transpose().map_err(|variable| RapError::Variable {
-            toolset: self.name.clone(),
-            variable: variable.to_owned(),
-        })
+    /// Returns what errors name.
+    pub(super) fn origin(&self) -> String {
+        format!("{KIND} {:?}", self.name)
+    }
+
+    fn bad_callback(&self, reason: &str) -> SourceError {
+        SourceError::setting(self.origin(), format!("its callback address cannot be used: {reason}"))
     }
 
     /// Checks that tools can use the callback: each call would run, and its answer be lost.
-    pub(super) async fn check_callback(&self, server: &Server) -> Result<(), RapError> {
-        let wrong = |reason: String| RapError::Callback { toolset: self.name.clone(), reason };
+    pub(super) async fn check_callback(&self, server: &Server) -> Result<(), SourceError> {
         if let Some(url) = &self.callback_url {
-            return is_base(url).then_some(()).ok_or_else(|| wrong(NO_BASE.to_owned()));
+            return is_base(url).then_some(()).ok_or_else(|| self.bad_callback(NO_BASE));
         }
         let callback = self.callback_address()?.ip();
         if is_public(callback) {
@@ -177,23 +180,22 @@ impl RapToolset {
         };
         let reason = "the toolset is not on this machine, and its tools do not reach that address; set `callback` to one that \
                       they reach, or `callback_url` if they reach it by another one";
-        is_reached.then_some(()).ok_or_else(|| wrong(reason.to_owned()))
+        is_reached.then_some(()).ok_or_else(|| self.bad_callback(reason))
     }
 
     /// Returns the address to listen on for callbacks.
-    pub(super) fn callback_address(&self) -> Result<SocketAddr, RapError> {
-        let wrong = |reason: String| RapError::Callback { toolset: self.name.clone(), reason };
-        let address = self.callback_address_form().map_err(wrong)?;
+    pub(super) fn callback_address(&self) -> Result<SocketAddr, SourceError> {
+        let address = self.callback_address_form().map_err(|reason| self.bad_callback(reason))?;
         if address.ip().is_unspecified() && self.callback_url.is_none() {
             let reason = "tools do not reach it by that address; set `callback_url` to the one that they use";
-            return Err(wrong(reason.to_owned()));
+            return Err(self.bad_callback(reason));
         }
         Ok(address)
     }
 
-    pub(super) fn callback_address_form(&self) -> Result<SocketAddr, String> {
+    pub(super) fn callback_address_form(&self) -> Result<SocketAddr, &'static str> {
         let Some(text) = &self.callback else { return Ok(SocketAddr::from(([127, 0, 0, 1], 0))) };
-        text.parse().map_err(|_| "it is not an address and a port, such as 127.0.0.1:8099".to_owned())
+        text.parse().map_err(|_| "it is not an address and a port, such as 127.0.0.1:8099")
     }
 }
 
@@ -225,7 +227,7 @@ impl fmt::Debug for RapToolset {
 }
 
 impl IntoFuture for RapToolset {
-    type Output = Result<RapTools, RapError>;
+    type Output = Result<RapTools, SourceError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     /// Reads the manifest, and listens for callbacks.
