@@ -188,6 +188,8 @@ async fn failure_is_a_result_with_text_code_and_whether_it_may_have_run() {
         json!({"dev.toolbridge/errorCode": "no_such_room", "dev.toolbridge/mayHaveRun": true})
     );
     let result = host.call("greet", json!({"name": 5})).await;
+    let text = result["content"][0]["text"].as_str().unwrap();
+    assert!(text.ends_with(". Correct the arguments, and call again."), "{text}");
     assert_eq!(
         result["_meta"],
         json!({"dev.toolbridge/errorCode": "invalid_parameters", "dev.toolbridge/mayHaveRun": false})

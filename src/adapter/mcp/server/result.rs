@@ -5,8 +5,7 @@ use serde_json::{Value as Json, json};
 use super::conform::{Document, fit, fit_structured};
 use crate::{
     ErrorCode, ToolError, ToolResult, Value,
-    adapter::{json::object, mcp::CallToolResult},
-    tool::public::public_message,
+    adapter::{json::object, mcp::CallToolResult, sink::failure},
 };
 
 /// The error's code, in `_meta`.
@@ -44,14 +43,16 @@ pub(super) fn of_failure(text: &str, code: &ErrorCode, may_have_run: bool) -> Do
     failed(ToolResult::text(text), code, may_have_run)
 }
 
-/// Returns the document of a tool's failure: its message, then its partial result.
+/// Returns the document of a tool's failure: its message and what to do, then its partial result.
 pub(super) fn of_tool_error(error: &ToolError, may_have_run: bool) -> Document {
-    let mut failed = failed(ToolResult::of_error(error), &error.code(), may_have_run);
-    if let Some(Json::Array(content)) = failed.get_mut("content").filter(|_| error.partial().is_some()) {
-        let message = public_message(error.message(), error.partial());
-        let says_it = |block: &Json| block["text"].as_str().is_some_and(|text| text.contains(message));
+    let public = error.for_clients();
+    let text = failure::of_tool(&public);
+    let Some(partial) = error.partial() else { return of_failure(&text, &error.code(), may_have_run) };
+    let mut failed = failed(ToolResult::of(partial), &error.code(), may_have_run);
+    if let Some(Json::Array(content)) = failed.get_mut("content") {
+        let says_it = |block: &Json| block["text"].as_str().is_some_and(|it| it.contains(public.message()));
         if !content.iter().any(says_it) {
-            content.insert(0, json!({"type": "text", "text": message}));
+            content.insert(0, json!({"type": "text", "text": text}));
         }
     }
     failed
