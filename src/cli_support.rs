@@ -1,11 +1,12 @@
 //! Gives the command line what is no part of the API. It may change in any version.
 
-use std::net::IpAddr;
-
 use serde_json::Value as Json;
-use url::Host;
 
-use crate::{adapter::jsonrpc::head::Head, net::host, replay};
+use crate::{
+    adapter::jsonrpc::head::Head,
+    livekit::{AccessKey, Check, Diagnosis},
+    replay,
+};
 
 /// "1 call", "2 calls".
 pub fn counted(count: u64, word: &str) -> String {
@@ -18,12 +19,17 @@ pub fn id_and_type(start: &[u8], end: &[u8]) -> (Option<Json>, Option<String>) {
     (head.id(), head.text("type"))
 }
 
-/// Returns whether a host is this machine with every resolver.
-pub fn is_certainly_local(host: &Host<&str>) -> bool {
-    host::is_certainly_local(host)
+/// Returns whether an API key is publicly known, and signs no token for a server at this URL.
+pub fn is_public_key(key: &AccessKey, url: &str) -> bool {
+    key.is_public_at(url)
 }
 
-/// Returns whether this is a loopback address.
-pub fn is_own(ip: IpAddr) -> bool {
-    host::is_own(ip)
+/// Returns the URL of the server that a diagnosis checks.
+pub fn server_url(diagnosis: &Diagnosis) -> &str {
+    diagnosis.url()
+}
+
+/// Returns the name of a check in a text for people.
+pub fn title(check: &Check) -> &'static str {
+    check.title
 }

@@ -56,7 +56,8 @@
 //! | [`ModelView`](result::ModelView), [`Native`](result::Native), [`ToolSystem`](result::ToolSystem), [`Cut`](result::Cut) | the model's text, the document of another system, what was removed |
 //!
 //! **Both:** [`Builder`] has what both set, [`Event`] and [`Events`] say what happens, [`CallRecord`] and [`Stats`] what happened, [`Config`] with [`Times`] and
-//! [`Caps`] sets limits, [`livekit`] has connection options and tokens, [`recording`] records a session.
+//! [`Caps`] sets limits, [`livekit`] has connection options, tokens and a diagnosis of joins that fail, [`recording`] records
+//! a session.
 //!
 //! **Tests:** [`memory`] is a room inside the process, and [`replay`] runs recordings again.
 //!

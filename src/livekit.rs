@@ -7,6 +7,8 @@
 //! A builder's `join` polls the task's work in the task of its `Client` or `Assistant` (`ConnectOptions::connect`).
 //!
 //! The task outlives individual connections. It resumes a connection where possible and rejoins the room otherwise.
+//!
+//! A [`Diagnosis`] finds out why a room cannot be joined, and what to do about it.
 
 #![expect(
     clippy::disallowed_methods,
@@ -31,17 +33,18 @@ use crate::transport::{
     send_queue::SendQueue,
 };
 
+mod diagnosis;
 mod e2ee;
 mod error;
 #[cfg(test)]
 mod hostile;
 pub(crate) mod path;
-pub mod probe;
 mod room;
 mod signaling;
 pub(crate) mod token;
 mod wire;
 
+pub use diagnosis::{Check, CheckStatus, Diagnosis};
 pub use e2ee::E2eeKey;
 pub use error::{ConnectError, JoinPhase};
 pub use path::turn::{RelayError, RelayFailure};
@@ -366,6 +369,36 @@ impl ConnectOptions {
         let (name, local) = (joined.room.clone(), joined.local.clone());
         let task = Task { queues, connector, source: self.source, rejoin, room: name, local };
         Ok((room, Box::pin(task.run(joined))))
+    }
+
+    /// Creates a diagnosis, which finds out why [`join`](Self::join) with this URL and token fails. Each of its attempts takes
+    /// at most [`join_timeout`](Self::join_timeout). Its joins use the token's identity, which disconnects a participant that
+    /// uses the same identity.
+    ///
+    /// # Errors
+    /// [`ConnectError::Url`] if `url` is not a valid LiveKit server address.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect: it reads the proxy settings and the root certificates only.
+    pub async fn diagnose(self, url: &str, token: &str) -> Result<Diagnosis, ConnectError> {
+        Diagnosis::new(self, url, Some(token), None, "").await
+    }
+
+    /// Creates a diagnosis that signs its own tokens with this API key. It joins `room` as new participants, which have no
+    /// role. Use a room of its own, since its participants come and go.
+    ///
+    /// # Errors
+    /// [`ConnectError::Url`] if `url` is not a valid LiveKit server address.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect: it reads the proxy settings and the root certificates only.
+    pub async fn diagnose_with_key(
+        self,
+        url: &str,
+        key: &AccessKey,
+        room: &str,
+    ) -> Result<Diagnosis, ConnectError> {
+        Diagnosis::new(self, url, None, Some(key), room).await
     }
 }
 

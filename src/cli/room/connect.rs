@@ -8,7 +8,6 @@ use std::{
 
 use clap::Args;
 use livekit_token::Claims;
-use url::Url;
 
 use crate::cli::{
     room::token_role::check_role,
@@ -19,12 +18,9 @@ use crate::cli::{
 };
 use toolbridge::{
     Identity, Role,
-    cli_support::is_certainly_local,
+    cli_support::is_public_key,
     livekit::{self, AccessKey, ConnectOptions, E2eeKey, LiveKitTransport, TokenClaims},
 };
-
-/// The publicly known API key of `livekit-server --dev`.
-const DEV_KEY: &str = "devkey";
 
 const NO_SERVER: &str = "no server: set LIVEKIT_URL or pass --url";
 const NO_ROOM: &str = "no room: pass --room, or a token that names a room";
@@ -234,18 +230,14 @@ impl Server {
     /// Returns the key that signs tokens for this server.
     pub(in crate::cli) fn key_for(&self, url: &str) -> Result<AccessKey, Failure> {
         let key = self.key.access_key()?;
-        if self.key.name() == Some(DEV_KEY) && !is_loopback(url) {
+        if is_public_key(&key, url) {
             let text = format!(
-                "the API key {DEV_KEY:?} is publicly known and is only used with a server on this machine; pass another key"
+                "the API key {:?} is publicly known and is only used with a server on this machine; pass another key",
+                key.key()
             );
             return Err(Failure::usage(text));
         }
         Ok(key)
-    }
-
-    /// Returns API key and secret, to verify the signature of a given token.
-    pub(in crate::cli) fn signer(&self) -> Option<(&str, &str)> {
-        Some((self.key.name()?, given(&self.key.api_secret)?))
     }
 
     /// Rejects a URL that no join can use, before it reports other missing settings.
@@ -347,12 +339,6 @@ pub(in crate::cli) fn agrees(token: &str, room: Option<&str>, identity: Option<&
     Ok(())
 }
 
-/// Returns whether a URL certainly names this machine, without a DNS lookup that could point elsewhere. Tokens signed with
-/// the publicly known key go nowhere else.
-fn is_loopback(url: &str) -> bool {
-    Url::parse(url).ok().as_ref().and_then(Url::host).is_some_and(|host| is_certainly_local(&host))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -412,18 +398,5 @@ mod tests {
         assert!(server.target(None, None, "test", Role::Client).is_ok());
         assert!(usage(target(&server, "other", "a")).contains("the token is for the room \"r\""));
         assert!(usage(target(&server, "r", "other")).contains("the token is for the identity \"a\""));
-    }
-
-    #[test]
-    fn loopback_check_accepts_only_this_machine() {
-        for here in ["ws://127.0.0.1:7880", "ws://localhost", "wss://[::1]:7880/x", "ws://[::ffff:127.0.0.1]"]
-        {
-            assert!(is_loopback(here), "{here}");
-        }
-        for elsewhere in
-            ["ws://app.localhost", "ws://localhost.", "ws://evil\\@127.0.0.1", "wss://a@b", "localhost"]
-        {
-            assert!(!is_loopback(elsewhere), "{elsewhere}");
-        }
     }
 }

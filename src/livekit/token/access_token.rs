@@ -8,12 +8,19 @@
 use std::{fmt, time::Duration};
 
 use livekit_token::{AccessToken, VideoGrants};
+use url::Url;
 
-use crate::transport::{Identity, ROLE_ATTRIBUTE, Role};
+use crate::{
+    net::host,
+    transport::{Identity, ROLE_ATTRIBUTE, Role},
+};
 
 mod claims;
 
 pub use claims::{Bearer, TokenClaims};
+
+/// The publicly known API key of `livekit-server --dev`.
+const DEV_KEY: &str = "devkey";
 
 /// An API key and secret from the LiveKit server's configuration. `Debug` hides the secret.
 #[derive(Clone)]
@@ -34,9 +41,16 @@ impl AccessKey {
     }
 
     /// Returns the secret.
-    #[cfg(feature = "dev-server")]
     pub(crate) fn secret(&self) -> &str {
         &self.secret
+    }
+
+    /// Returns whether the key is publicly known, and the URL does not certainly name this machine: a DNS lookup could point
+    /// elsewhere. Tokens that such a key signs go nowhere else.
+    pub(crate) fn is_public_at(&self, url: &str) -> bool {
+        let url = Url::parse(url).ok();
+        let is_here = url.as_ref().and_then(Url::host).is_some_and(|host| host::is_certainly_local(&host));
+        self.key == DEV_KEY && !is_here
     }
 
     /// Creates a token with the role `client`, for a participant that offers tools.
@@ -263,6 +277,20 @@ mod tests {
 
     fn claims(token: Token) -> Claims {
         Claims::from_unverified(&token.sign().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn public_key_is_for_this_machine_only() {
+        for here in ["ws://127.0.0.1:7880", "ws://localhost", "wss://[::1]:7880/x", "ws://[::ffff:127.0.0.1]"]
+        {
+            assert!(!key().is_public_at(here), "{here}");
+        }
+        for elsewhere in
+            ["ws://app.localhost", "ws://localhost.", "ws://evil\\@127.0.0.1", "wss://a@b", "localhost"]
+        {
+            assert!(key().is_public_at(elsewhere), "{elsewhere}");
+            assert!(!AccessKey::new("APItest", SECRET).is_public_at(elsewhere), "{elsewhere}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Explains the results of the steps: what is wrong and what to do. It has no I/O and no clock.
+//! Explains what the steps find: what is wrong and what to do. It has no I/O and no clock.
 
 pub(super) mod network;
 pub(super) mod room;
@@ -36,6 +36,27 @@ fn span(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::livekit::diagnosis::check::{CheckStatus, Finding};
+
+    /// Asserts the status, and fragments of the problem and of the advice.
+    #[track_caller]
+    pub(super) fn fails(finding: &Finding, problem: &str, advice: &str) {
+        says(finding, CheckStatus::Failed, problem, advice);
+    }
+
+    #[track_caller]
+    pub(super) fn warns(finding: &Finding, problem: &str, advice: &str) {
+        says(finding, CheckStatus::Warning, problem, advice);
+    }
+
+    #[track_caller]
+    fn says(finding: &Finding, status: CheckStatus, problem: &str, advice: &str) {
+        let (said, advised) =
+            (finding.problem.as_deref().unwrap_or(""), finding.advice.as_deref().unwrap_or(""));
+        assert_eq!(finding.status, status, "{finding:?}");
+        assert!(said.contains(problem), "{said:?} without {problem:?}");
+        assert!(advised.contains(advice), "{advised:?} without {advice:?}");
+    }
 
     #[test]
     fn lists_and_durations_are_formatted_for_people() {

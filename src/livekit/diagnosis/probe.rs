@@ -1,28 +1,8 @@
-//! Probes a LiveKit server: tries each step of connecting to it alone.
-//!
-//! A join reports one error for the whole attempt. A probe takes the same steps one by one (name, TCP, proxy, TLS, HTTP),
-//! with the same proxy and trust settings, and returns what it found at each. `toolbridge doctor` is built on it. What it
-//! finds are values that can be kept and cloned, so they hold the text of an underlying error, not the error itself.
-//!
-//! ```no_run
-//! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
-//! use std::time::Duration;
-//! use toolbridge::livekit::{ConnectOptions, probe::Probe};
-//!
-//! let mut probe = Probe::new("wss://example.livekit.cloud", &ConnectOptions::default(), Duration::from_secs(5)).await?;
-//! let addresses = probe.resolve().await?;
-//! for (address, result) in probe.connect(&addresses).await {
-//!     println!("{address}: {result:?}");
-//! }
-//! let tls = probe.encrypt().await?;
-//! println!("{}, {} certificates", tls.version, tls.chain);
-//! # Ok(())
-//! # }
-//! ```
+//! Takes each step of connecting to a server alone: name, TCP, proxy, TLS and HTTP, as a join does.
 
 use std::{
     error::Error,
-    fmt, io,
+    io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -41,10 +21,9 @@ use url::{Host, Url};
 use crate::{
     livekit::{
         ConnectError, ConnectOptions,
-        error::NO_TLS,
         signaling::{
             address::ServerUrl,
-            proxy::{Proxy, port_of},
+            proxy::{Proxy, ProxyError, port_of},
             tls,
         },
     },
@@ -54,111 +33,71 @@ use crate::{
 mod certificate;
 mod http;
 
-pub use super::signaling::proxy::ProxyError;
-pub use http::{HttpAnswer, HttpFault};
+pub(super) use http::{HttpAnswer, HttpFault, unix_seconds};
 
 /// How many addresses of one name are tried.
 const MAX_ADDRESSES: usize = 16;
 
 /// The reason why a name could not be resolved.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NameFault {
+#[derive(Clone, Debug)]
+pub(super) enum NameFault {
     /// The resolver's answer.
-    #[error("the name is unknown: {0}")]
     Unknown(String),
     /// The resolver did not answer in time.
-    #[error("the resolver did not answer in time")]
     Silent,
 }
 
 /// The reason why no TCP connection was made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectFault {
+#[derive(Clone, Debug)]
+pub(super) enum ConnectFault {
     /// A machine answered, and nothing listens at that port.
-    #[error("the connection was refused")]
     Refused,
     /// Nothing answered in time.
-    #[error("nothing answered in time")]
     Silent,
     /// This machine has no route to the address.
-    #[error("there is no route to the address")]
     NoRoute,
     /// Anything else.
-    #[error("{0}")]
     Other(String),
 }
 
 /// An encrypted connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Encrypted {
+#[derive(Clone, Debug)]
+pub(super) struct Encrypted {
     /// The version as people write it: `TLS 1.3`.
-    pub version: &'static str,
-    /// How many certificates the server sent.
-    pub chain: usize,
-    /// The end of its own certificate's validity, in seconds since 1970.
-    pub until: Option<i64>,
-}
-
-impl Encrypted {
-    /// Creates the description of a connection of this version, with so many certificates, of which the first
-    /// is valid until `until`.
-    pub fn new(version: &'static str, chain: usize, until: Option<i64>) -> Self {
-        Self { version, chain, until }
-    }
+    pub(super) version: &'static str,
+    /// The end of the validity of the server's own certificate, in seconds since 1970.
+    pub(super) until: Option<i64>,
 }
 
 /// The reason why there is no encrypted connection.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TlsFault {
+#[derive(Clone, Debug)]
+pub(super) enum TlsFault {
     /// The certificate has expired; when, in seconds since 1970.
-    #[error("the certificate has expired")]
     Expired(Option<i64>),
     /// The certificate is not valid yet.
-    #[error("the certificate is not valid yet")]
     NotYet,
     /// No trusted authority has signed the certificate.
-    #[error("the certificate is signed by an unknown authority")]
     UnknownIssuer,
     /// The certificate is for these names.
-    #[error("the certificate is for other names: {0:?}")]
     OtherName(Vec<String>),
     /// Another fault of the certificate.
-    #[error("the certificate cannot be used: {0}")]
     Certificate(String),
     /// The port does not speak TLS.
-    #[error("{}", NO_TLS[0])]
     NotTls,
     /// The connection ended, or nothing came.
-    #[error("the connection ended: {0}")]
     Ended(String),
     /// A step before TLS failed.
-    #[error(transparent)]
     Route(RouteFault),
 }
 
-impl TlsFault {
-    /// Returns what is wrong and what to do about it, where [`ConnectError`] says the same of a join.
-    pub fn explanation(&self) -> Option<[&'static str; 2]> {
-        matches!(self, Self::NotTls).then_some(NO_TLS)
-    }
-}
-
 /// The reason why another connection to a server that was reached before failed.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RouteFault {
+#[derive(Clone, Debug)]
+pub(super) enum RouteFault {
     /// TCP.
-    #[error(transparent)]
     Connect(ConnectFault),
     /// The proxy did not open the connection.
-    #[error(transparent)]
     Proxy(ProxyError),
     /// The trusted root certificates could not be loaded.
-    #[error("{0}")]
     Trust(String),
 }
 
@@ -167,9 +106,10 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A probe of one server. It takes no step by itself and keeps only the address that answered first.
-pub struct Probe {
-    url: Url,
+/// A probe of one server. It keeps only the address that answered first.
+pub(super) struct Probe {
+    /// The server's URL.
+    pub(super) url: Url,
     proxy: Option<Proxy>,
     fault: Option<RouteFault>,
     address: Option<SocketAddr>,
@@ -178,25 +118,10 @@ pub struct Probe {
     limit: Duration,
 }
 
-impl fmt::Debug for Probe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Probe")
-            .field("url", &self.url.as_str())
-            .field("proxy", &self.proxy)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Probe {
-    /// Creates a probe of the server at this address. It uses the proxy that the environment names and the
-    /// root certificates of the options, as a join does. Each step takes at most `limit`.
-    ///
-    /// # Errors
-    /// [`ConnectError::Url`] if the address is not one of a LiveKit server.
-    ///
-    /// # Cancel safety
-    /// Dropping the future aborts this step.
-    pub async fn new(url: &str, options: &ConnectOptions, limit: Duration) -> Result<Self, ConnectError> {
+    /// Creates a probe of the server at this address. It uses the proxy that the environment names, and the root
+    /// certificates and the time limit of the options.
+    pub(super) async fn new(url: &str, options: &ConnectOptions) -> Result<Self, ConnectError> {
         let url = ServerUrl::parse(url)?.into_url();
         let (proxy, mut fault) = match Proxy::of_environment(&url).await {
             Ok(proxy) => (proxy, None),
@@ -213,32 +138,17 @@ impl Probe {
             },
             false => None,
         };
-        Ok(Self { url, proxy, fault, address: None, trust, limit })
-    }
-
-    /// Returns the server's address.
-    pub fn url(&self) -> &str {
-        self.url.as_str()
-    }
-
-    /// Returns the server's host.
-    pub fn host(&self) -> String {
-        self.server().to_string()
+        Ok(Self { url, proxy, fault, address: None, trust, limit: options.join_timeout })
     }
 
     /// Returns host, port and environment variable of the proxy, if one is used.
-    pub fn proxy(&self) -> Option<String> {
+    pub(super) fn proxy(&self) -> Option<String> {
         self.proxy.as_ref().map(ToString::to_string)
-    }
-
-    /// Returns true if the address asks for TLS (`wss`).
-    pub fn is_encrypted(&self) -> bool {
-        is_encrypted(&self.url)
     }
 
     /// Returns the host that is connected to first, the proxy's or the server's, and whether it is an address
     /// already.
-    pub fn first_host(&self) -> (String, bool) {
+    pub(super) fn first_host(&self) -> (String, bool) {
         let (host, _) = self.first();
         (host.to_string(), !matches!(host, Host::Domain(_)))
     }
@@ -248,68 +158,62 @@ impl Probe {
         proxy.unwrap_or_else(|| (self.server(), port_of(&self.url)))
     }
 
-    fn server(&self) -> Host<&str> {
+    /// Returns the server's host.
+    pub(super) fn server(&self) -> Host<&str> {
         self.url.host().unwrap_or(Host::Domain(""))
     }
 
     /// Returns the fault of the environment, if it sets a proxy that cannot be used.
-    pub fn proxy_fault(&self) -> Option<&RouteFault> {
+    pub(super) fn proxy_fault(&self) -> Option<&RouteFault> {
         self.fault.as_ref().filter(|fault| matches!(fault, RouteFault::Proxy(_)))
     }
 
-    /// Resolves the first host.
-    ///
-    /// # Errors
-    /// Returns a [`NameFault`] if the name is unknown or the resolver does not answer within the limit.
-    ///
-    /// # Cancel safety
-    /// Dropping the future aborts this step.
-    pub async fn resolve(&self) -> Result<Vec<SocketAddr>, NameFault> {
+    /// Resolves the first host with the system's resolver.
+    pub(super) async fn resolve(&self) -> Result<Vec<SocketAddr>, NameFault> {
         let (host, port) = self.first();
-        addresses(&host, port, self.limit).await
+        let name = match host {
+            Host::Ipv4(ip) => return Ok(vec![SocketAddr::new(IpAddr::V4(ip), port)]),
+            Host::Ipv6(ip) => return Ok(vec![SocketAddr::new(IpAddr::V6(ip), port)]),
+            Host::Domain(name) => name,
+        };
+        let found = time::timeout(self.limit, lookup_host((name, port))).await;
+        let found = found.map_err(|_| NameFault::Silent)?;
+        let mut addresses = Vec::new();
+        for address in found.map_err(|error| NameFault::Unknown(error.to_string()))?.take(MAX_ADDRESSES) {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        Ok(addresses)
     }
 
     /// Connects to all of these addresses at once, and keeps the first that answers for the steps that follow.
-    ///
-    /// # Cancel safety
-    /// Dropping the future aborts this step.
-    pub async fn connect(&mut self, addresses: &[SocketAddr]) -> Vec<(SocketAddr, Result<(), ConnectFault>)> {
-        let tried = connect_each(addresses, self.limit).await;
+    pub(super) async fn connect(
+        &mut self,
+        addresses: &[SocketAddr],
+    ) -> Vec<(SocketAddr, Result<(), ConnectFault>)> {
+        let (limit, mut open) = (self.limit, JoinSet::new());
+        for (at, address) in addresses.iter().copied().enumerate() {
+            open.spawn(async move { (at, (address, connect(address, limit).await.map(drop))) });
+        }
+        let mut tried = Vec::new();
+        while let Some(Ok(found)) = open.join_next().await {
+            tried.push(found);
+        }
+        tried.sort_by_key(|(at, _)| *at);
+        let tried: Vec<_> = tried.into_iter().map(|(_, found)| found).collect();
         self.address = tried.iter().find(|(_, result)| result.is_ok()).map(|(address, _)| *address);
         tried
     }
 
     /// Checks that the server is reached; without a proxy that is a further TCP connection.
-    ///
-    /// # Errors
-    /// Returns a [`RouteFault`] if the connection or the proxy failed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future aborts this step.
-    pub async fn reach(&self) -> Result<(), RouteFault> {
+    pub(super) async fn reach(&self) -> Result<(), RouteFault> {
         self.dial().await.map(drop)
     }
 
     /// Opens an encrypted connection.
-    ///
-    /// # Errors
-    /// Returns a [`TlsFault`] if the connection or the handshake failed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future aborts this step.
-    pub async fn encrypt(&self) -> Result<Encrypted, TlsFault> {
+    pub(super) async fn encrypt(&self) -> Result<Encrypted, TlsFault> {
         self.handshake().await.map(|(_, found)| found)
-    }
-
-    /// Requests a path below the server's address, with a token or without one. Reads 16 KiB of the answer at most.
-    ///
-    /// # Errors
-    /// Returns an [`HttpFault`] if the connection failed or the response is invalid.
-    ///
-    /// # Cancel safety
-    /// Dropping the future aborts this step.
-    pub async fn get(&self, path: &str, token: Option<&str>) -> Result<HttpAnswer, HttpFault> {
-        http::get(self, path, token).await
     }
 
     /// Opens a connection to the server, not encrypted yet.
@@ -350,7 +254,6 @@ impl Probe {
                 Some(rustls::ProtocolVersion::TLSv1_2) => "TLS 1.2",
                 _ => "TLS",
             },
-            chain: chain.len(),
             until: chain.first().and_then(|leaf| certificate::valid_until(leaf)),
         };
         Ok((stream, found))
@@ -378,47 +281,8 @@ impl Probe {
 }
 
 /// Returns whether the address asks for TLS.
-fn is_encrypted(url: &Url) -> bool {
+pub(super) fn is_encrypted(url: &Url) -> bool {
     matches!(url.scheme(), "wss" | "https")
-}
-
-/// Resolves a name with the system's resolver.
-async fn addresses(host: &Host<&str>, port: u16, limit: Duration) -> Result<Vec<SocketAddr>, NameFault> {
-    let name = match host {
-        Host::Ipv4(ip) => return Ok(vec![SocketAddr::new(IpAddr::V4(*ip), port)]),
-        Host::Ipv6(ip) => return Ok(vec![SocketAddr::new(IpAddr::V6(*ip), port)]),
-        Host::Domain(name) => *name,
-    };
-    match time::timeout(limit, lookup_host((name, port))).await {
-        Err(_) => Err(NameFault::Silent),
-        Ok(Err(error)) => Err(NameFault::Unknown(error.to_string())),
-        Ok(Ok(found)) => {
-            let mut addresses = Vec::new();
-            for address in found.take(MAX_ADDRESSES) {
-                if !addresses.contains(&address) {
-                    addresses.push(address);
-                }
-            }
-            Ok(addresses)
-        }
-    }
-}
-
-/// Connects to all of these addresses at once, and returns the result of each.
-async fn connect_each(
-    addresses: &[SocketAddr],
-    limit: Duration,
-) -> Vec<(SocketAddr, Result<(), ConnectFault>)> {
-    let mut open = JoinSet::new();
-    for (at, address) in addresses.iter().copied().enumerate() {
-        open.spawn(async move { (at, address, connect(address, limit).await.map(drop)) });
-    }
-    let mut tried = Vec::new();
-    while let Some(Ok(found)) = open.join_next().await {
-        tried.push(found);
-    }
-    tried.sort_by_key(|(at, ..)| *at);
-    tried.into_iter().map(|(_, address, result)| (address, result)).collect()
 }
 
 async fn connect(address: SocketAddr, limit: Duration) -> Result<TcpStream, ConnectFault> {

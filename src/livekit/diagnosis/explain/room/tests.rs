@@ -1,14 +1,11 @@
 use super::*;
-use crate::cli::room::doctor::step::State;
-use toolbridge::livekit::RelayFailure;
-
-#[track_caller]
-fn says(report: &StepReport, state: State, wrong: &str, advice: &str) {
-    let (said, advised) = (report.wrong.as_deref().unwrap_or(""), report.advice.as_deref().unwrap_or(""));
-    assert_eq!(report.state, state, "{report:?}");
-    assert!(said.contains(wrong), "{said:?} without {wrong:?}");
-    assert!(advised.contains(advice), "{advised:?} without {advice:?}");
-}
+use crate::livekit::{
+    RelayFailure,
+    diagnosis::{
+        check::CheckStatus,
+        explain::tests::{fails, warns},
+    },
+};
 
 fn no_path(tried: &str) -> ConnectError {
     let tried = tried.split(", ").filter(|it| !it.is_empty()).map(|it| it.parse().unwrap()).collect();
@@ -43,8 +40,7 @@ fn each_failed_join_has_its_advice() {
     let refused = |why, made| {
         not_joined(&ConnectError::Unauthorized { server: server(), status: 401, reason: why }, why, made)
     };
-    let failed = State::Failed;
-    for (why, wrong, advice) in [
+    for (why, problem, advice) in [
         (TokenRefusal::Key, "does not know the API key", "keys"),
         (TokenRefusal::Signature, "not signed with the secret", "token server"),
         (TokenRefusal::Expired, "has expired", "new token"),
@@ -52,21 +48,21 @@ fn each_failed_join_has_its_advice() {
         (TokenRefusal::NoJoin, "does not grant joining", "roomJoin"),
         (TokenRefusal::Unknown, "HTTP 401", "log"),
     ] {
-        says(&refused(why, false), failed, wrong, advice);
+        fails(&refused(why, false), problem, advice);
     }
-    says(&refused(TokenRefusal::Signature, true), failed, "another secret", "LIVEKIT_API_SECRET");
-    says(&refused(TokenRefusal::Expired, true), failed, "a new token as expired", "NTP");
-    for (status, wrong, advice) in [
-        (404, "404", "--room"),
+    fails(&refused(TokenRefusal::Signature, true), "another secret", "LIVEKIT_API_SECRET");
+    fails(&refused(TokenRefusal::Expired, true), "a new token as expired", "NTP");
+    for (status, problem, advice) in [
+        (404, "404", "existing room"),
         (429, "429", "minute"),
         (503, "503", "load"),
         (500, "HTTP 500", "log"),
         (200, "HTTP 200", "/rtc"),
     ] {
         let error = ConnectError::Refused { server: server(), status, reason: String::new() };
-        says(&not_joined(&error, TokenRefusal::Unknown, true), failed, wrong, advice);
+        fails(&not_joined(&error, TokenRefusal::Unknown, true), problem, advice);
     }
-    for (error, wrong, advice) in [
+    for (error, problem, advice) in [
         (ConnectError::Forbidden { server: server(), status: 403 }, "HTTP 403", "limit"),
         (ConnectError::ServerTooOld { version: "1.8.0".into() }, "1.8.0", "1.9.11"),
         (
@@ -83,7 +79,7 @@ fn each_failed_join_has_its_advice() {
             "WebSockets",
         ),
     ] {
-        says(&not_joined(&error, TokenRefusal::Unknown, true), failed, wrong, advice);
+        fails(&not_joined(&error, TokenRefusal::Unknown, true), problem, advice);
     }
 }
 
@@ -91,82 +87,55 @@ fn each_failed_join_has_its_advice() {
 fn join_without_a_path_counts_as_accepted() {
     let slow = ConnectError::Timeout { limit: Duration::from_secs(5), phase: JoinPhase::Channels };
     for error in [no_path("192.0.2.7:7882"), slow] {
-        assert_eq!(not_joined(&error, TokenRefusal::Unknown, true).state, State::Ok);
+        assert_eq!(not_joined(&error, TokenRefusal::Unknown, true).status, CheckStatus::Ok);
     }
 }
 
 #[test]
 fn missing_send_permission_is_expected_only_of_observers() {
     let allowed = |may_send, role| Permissions { may_send, role, is_agent: false };
-    assert_eq!(permissions(&allowed(true, Some(Role::Client)), false).state, State::Ok);
-    assert_eq!(permissions(&allowed(true, None), true), StepReport::ok("may send and receive data"));
-    assert_eq!(permissions(&allowed(false, Some(Role::Observer)), false).state, State::Ok);
-    says(
+    assert_eq!(permissions(&allowed(true, Some(Role::Client)), false).status, CheckStatus::Ok);
+    assert_eq!(permissions(&allowed(true, None), true), Finding::ok("may send and receive data"));
+    assert_eq!(permissions(&allowed(false, Some(Role::Observer)), false).status, CheckStatus::Ok);
+    fails(
         &permissions(&allowed(false, Some(Role::Client)), false),
-        State::Failed,
         "may not send data, as client",
         "canPublishData",
     );
-    says(
-        &permissions(&allowed(true, Some(Role::Observer)), false),
-        State::Warning,
-        "observer",
-        "canPublishData",
-    );
+    warns(&permissions(&allowed(true, Some(Role::Observer)), false), "observer", "canPublishData");
 }
 
 #[test]
 fn blocked_path_names_its_ports() {
     let public = ["192.0.2.7".parse().unwrap()];
     let tried = "192.0.2.7:7882, [2001:db8::7]:7882";
-    let report = path(Path::Udp, &Err(no_path(tried)), false, &public);
-    says(&report, State::Failed, "no answer over UDP from 192.0.2.7:7882", "UDP 7882 is blocked");
-    let report = path(Path::Udp, &Err(no_path(tried)), true, &public);
-    says(&report, State::Warning, "over UDP", "until then calls use TCP or a relay");
-    let report = path(Path::Tcp, &Err(no_path("192.0.2.7:7881")), true, &public);
-    says(&report, State::Warning, "over TCP", "TCP 7881 is blocked");
-    assert_eq!(path(Path::Tcp, &Ok(()), true, &public), StepReport::ok("packets pass over TCP"));
+    let finding = path(Path::Udp, &Err(no_path(tried)), false, &public);
+    fails(&finding, "no answer over UDP from 192.0.2.7:7882", "UDP 7882 is blocked");
+    let finding = path(Path::Udp, &Err(no_path(tried)), true, &public);
+    warns(&finding, "over UDP", "until then calls use TCP or a relay");
+    let finding = path(Path::Tcp, &Err(no_path("192.0.2.7:7881")), true, &public);
+    warns(&finding, "over TCP", "TCP 7881 is blocked");
+    assert_eq!(path(Path::Tcp, &Ok(()), true, &public), Finding::ok("packets pass over TCP"));
 }
 
 #[test]
 fn missing_addresses_are_a_configuration_problem() {
     let none = || Err(no_path(""));
-    says(
-        &path(Path::Udp, &none(), true, &[]),
-        State::Warning,
-        "no address for packets over UDP",
-        "force_tcp",
-    );
-    says(
-        &path(Path::Tcp, &none(), true, &[]),
-        State::Warning,
-        "no address for packets over TCP",
-        "rtc.tcp_port",
-    );
-    says(&path(Path::Tcp, &none(), false, &[]), State::Failed, "no address", "7881");
+    warns(&path(Path::Udp, &none(), true, &[]), "no address for packets over UDP", "force_tcp");
+    warns(&path(Path::Tcp, &none(), true, &[]), "no address for packets over TCP", "rtc.tcp_port");
+    fails(&path(Path::Tcp, &none(), false, &[]), "no address", "7881");
 }
 
 #[test]
 fn private_addresses_of_a_public_server_are_explained() {
     let public = ["198.51.100.7".parse().unwrap()];
     for inner in ["10.0.0.7:7882", "172.17.0.2:7882, 127.0.0.1:7882", "100.64.0.1:7882", "[fd00::1]:7882"] {
-        says(
-            &path(Path::Udp, &Err(no_path(inner)), true, &public),
-            State::Warning,
-            "private addresses",
-            "use_external_ip",
-        );
+        warns(&path(Path::Udp, &Err(no_path(inner)), true, &public), "private addresses", "use_external_ip");
     }
     let local = ["10.0.0.7".parse().unwrap()];
-    says(
-        &path(Path::Udp, &Err(no_path("10.0.0.7:7882")), true, &local),
-        State::Warning,
-        "no answer",
-        "blocked",
-    );
-    says(
+    warns(&path(Path::Udp, &Err(no_path("10.0.0.7:7882")), true, &local), "no answer", "blocked");
+    warns(
         &path(Path::Udp, &Err(no_path("10.0.0.7:7882, 198.51.100.7:7882")), true, &public),
-        State::Warning,
         "no answer",
         "blocked",
     );
@@ -175,8 +144,8 @@ fn private_addresses_of_a_public_server_are_explained() {
 #[test]
 fn other_join_failures_of_a_path_are_explained() {
     let slow = Err(ConnectError::Timeout { limit: Duration::from_secs(5), phase: JoinPhase::Channels });
-    says(&path(Path::Udp, &slow, true, &[]), State::Failed, "did not open in time", "--limit");
-    says(&path(Path::Udp, &Err(ConnectError::RoomDeleted), true, &[]), State::Failed, "deleted", "again");
+    fails(&path(Path::Udp, &slow, true, &[]), "did not open in time", "join_timeout");
+    fails(&path(Path::Udp, &Err(ConnectError::RoomDeleted), true, &[]), "deleted", "again");
 }
 
 #[test]
@@ -190,34 +159,33 @@ fn echo_is_judged_by_loss_and_round_trip_time() {
     let all = echo(&echoes(20, 20, 4));
     assert_eq!(
         all,
-        StepReport::ok(
+        Finding::ok(
             "20 of 20 reliable and 20 of 20 lossy packets came back; median round trip 4.0 ms, longest 4.0 ms"
         )
     );
-    assert_eq!(echo(&echoes(20, 19, 40)).state, State::Ok);
-    says(&echo(&echoes(20, 18, 40)), State::Warning, "2 of 20 lossy packets were lost", "Wi-Fi");
-    says(&echo(&echoes(20, 20, 400)), State::Warning, "takes 400 ms", "closer");
-    says(&echo(&echoes(7, 0, 40)), State::Failed, "did not come back", "another network");
-    says(
+    assert_eq!(echo(&echoes(20, 19, 40)).status, CheckStatus::Ok);
+    warns(&echo(&echoes(20, 18, 40)), "2 of 20 lossy packets were lost", "Wi-Fi");
+    warns(&echo(&echoes(20, 20, 400)), "takes 400 ms", "closer");
+    fails(&echo(&echoes(7, 0, 40)), "did not come back", "another network");
+    fails(
         &echo(&EchoResults { sent_reliable: 1, ..EchoResults::default() }),
-        State::Failed,
         "no data passes between them",
         "log",
     );
-    says(&no_echo(&ConnectError::Removed), State::Failed, "could not join", "max_participants");
+    fails(&no_echo(&ConnectError::Removed), "could not join", "max_participants");
 }
 
 #[test]
 fn relay_is_required_only_if_no_other_path_works() {
     let failed = |error: RelayError| {
-        let error = RelayFailure::new("turns:turn.example:443", error);
+        let error = RelayFailure { relay: "turns:turn.example:443".into(), error };
         Err(ConnectError::NoRelay { relays: vec![error] })
     };
-    assert_eq!(relay(&Ok(()), true), StepReport::ok("packets pass through a relay"));
+    assert_eq!(relay(&Ok(()), true), Finding::ok("packets pass through a relay"));
     let none = || Err(ConnectError::NoRelay { relays: Vec::new() });
-    assert_eq!(relay(&none(), true).state, State::Skipped);
-    says(&relay(&none(), false), State::Failed, "offers no relay", "443");
-    for (error, wrong, advice) in [
+    assert_eq!(relay(&none(), true).status, CheckStatus::Skipped);
+    fails(&relay(&none(), false), "offers no relay", "443");
+    for (error, problem, advice) in [
         (
             RelayError::Silent(Duration::from_secs(5)),
             "turns:turn.example:443: no response within 5s",
@@ -228,9 +196,9 @@ fn relay_is_required_only_if_no_other_path_works() {
         (RelayError::Refused { code: 403, words: String::new() }, "403", "as a peer"),
         (RelayError::NotFound("x".into()), "host name not found", "turn.domain"),
     ] {
-        says(&relay(&failed(error.clone()), true), State::Warning, wrong, "calls work without a relay");
-        says(&relay(&failed(error), false), State::Failed, wrong, advice);
+        warns(&relay(&failed(error.clone()), true), problem, "calls work without a relay");
+        fails(&relay(&failed(error), false), problem, advice);
     }
-    says(&relay(&Err(no_path("192.0.2.7:7882")), true), State::Warning, "do not pass through", "log");
-    assert_eq!(path(Path::Udp, &none(), true, &[]).state, State::Skipped);
+    warns(&relay(&Err(no_path("192.0.2.7:7882")), true), "do not pass through", "log");
+    assert_eq!(path(Path::Udp, &none(), true, &[]).status, CheckStatus::Skipped);
 }

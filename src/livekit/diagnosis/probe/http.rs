@@ -22,67 +22,62 @@ const MAX_HEADERS: usize = 128;
 
 /// An HTTP answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HttpAnswer {
+pub(crate) struct HttpAnswer {
     /// The status code.
-    pub status: u16,
+    pub(crate) status: u16,
     /// By how many seconds the server's clock is ahead of this machine's, if the answer has a `Date`.
-    pub ahead: Option<i64>,
+    pub(crate) ahead: Option<i64>,
     /// The target of a redirection: another host, or how the address differs. It names no path.
-    pub elsewhere: Option<String>,
+    pub(crate) elsewhere: Option<String>,
     /// Whether it is an HTML page.
-    pub is_page: bool,
+    pub(crate) is_page: bool,
     /// The body as far as it was read, at most 16 KiB. It can repeat the token: do not show it.
-    pub body: String,
-}
-
-impl HttpAnswer {
-    /// Creates an answer with this status and nothing else.
-    pub fn new(status: u16) -> Self {
-        Self { status, ..Self::default() }
-    }
+    pub(crate) body: String,
 }
 
 /// The reason why there is no HTTP response.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum HttpFault {
+#[derive(Clone, Debug)]
+pub(crate) enum HttpFault {
     /// There was no connection, or it ended too early.
-    #[error("the connection ended without an answer: {0}")]
     Ended(String),
     /// The answer is not HTTP.
-    #[error("the answer is not HTTP")]
     NotHttp,
     /// No answer arrived in time.
-    #[error("no answer in time")]
     Silent,
 }
 
-/// Asks for a path below the server's address, with the token or without.
-pub(super) async fn get(probe: &Probe, path: &str, token: Option<&str>) -> Result<HttpAnswer, HttpFault> {
-    let before = unix_millis();
-    let asked = async {
-        let mut stream = probe.open().await.map_err(io::Error::other)?;
-        stream.write_all(request(&probe.url, path, token).as_bytes()).await?;
-        stream.flush().await?;
-        let mut answer = Vec::new();
-        let read = stream.take(MAX_ANSWER as u64).read_to_end(&mut answer).await;
-        // Some end a connection without the farewell that TLS wants; what came is an answer all the same.
-        if answer.is_empty() { read.map(|_| answer) } else { Ok(answer) }
-    };
-    let bytes = match time::timeout(probe.limit, asked).await {
-        Err(_) => return Err(HttpFault::Silent),
-        Ok(Err(error)) => return Err(HttpFault::Ended(cause(&error))),
-        Ok(Ok(bytes)) if bytes.is_empty() => {
-            return Err(HttpFault::Ended("the connection was closed without a response".into()));
-        }
-        Ok(Ok(bytes)) => bytes,
-    };
-    // The server reads its clock somewhere between request and answer. The middle halves the largest error.
-    let middle = before.midpoint(unix_millis()) / 1000;
-    let mut asked = probe.url.clone();
-    asked.set_path(&format!("{}{path}", probe.url.path().trim_end_matches('/')));
-    read(&asked, &bytes, i64::try_from(middle).unwrap_or(i64::MAX)).ok_or(HttpFault::NotHttp)
+impl Probe {
+    /// Requests a path below the server's address, with a token or without one.
+    pub(crate) async fn get(&self, path: &str, token: Option<&str>) -> Result<HttpAnswer, HttpFault> {
+        let before = unix_millis();
+        let asked = async {
+            let mut stream = self.open().await.map_err(io::Error::other)?;
+            stream.write_all(request(&self.url, path, token).as_bytes()).await?;
+            stream.flush().await?;
+            let mut answer = Vec::new();
+            let read = stream.take(MAX_ANSWER as u64).read_to_end(&mut answer).await;
+            // Some end a connection without the farewell that TLS wants; what came is an answer all the same.
+            if answer.is_empty() { read.map(|_| answer) } else { Ok(answer) }
+        };
+        let bytes = match time::timeout(self.limit, asked).await {
+            Err(_) => return Err(HttpFault::Silent),
+            Ok(Err(error)) => return Err(HttpFault::Ended(cause(&error))),
+            Ok(Ok(bytes)) if bytes.is_empty() => {
+                return Err(HttpFault::Ended("the connection was closed without a response".into()));
+            }
+            Ok(Ok(bytes)) => bytes,
+        };
+        // The server reads its clock somewhere between request and answer. The middle halves the largest error.
+        let middle = before.midpoint(unix_millis()) / 1000;
+        let mut asked = self.url.clone();
+        asked.set_path(&format!("{}{path}", self.url.path().trim_end_matches('/')));
+        read(&asked, &bytes, i64::try_from(middle).unwrap_or(i64::MAX)).ok_or(HttpFault::NotHttp)
+    }
+}
+
+/// Returns the seconds since 1970.
+pub(crate) fn unix_seconds() -> i64 {
+    i64::try_from(unix_millis() / 1000).unwrap_or(i64::MAX)
 }
 
 /// Returns the milliseconds since 1970.

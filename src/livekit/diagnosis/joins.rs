@@ -1,16 +1,15 @@
-//! Makes the joins of doctor, and exchanges data between two of its participants.
+//! Makes the joins of a diagnosis, and exchanges data between two of its participants.
 
 use std::{borrow::Cow, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
-use toolbridge::{
-    Identity, Role,
+use crate::{
     livekit::{AccessKey, ConnectError, ConnectOptions, LiveKitTransport},
-    transport::{Lane, Packet, Transport, TransportEvent},
+    transport::{Identity, Lane, Packet, Role, Transport, TransportEvent},
 };
 
-/// The topic of doctor's packets, which no other participant uses.
+/// The topic of these packets, which no other participant uses.
 const TOPIC: &str = "toolbridge.doctor";
 /// The number of round trips on each channel.
 const ROUNDS: usize = 20;
@@ -19,7 +18,7 @@ const RELIABLE: Duration = Duration::from_secs(3);
 /// The time limit of a lossy round trip.
 const LOSSY: Duration = Duration::from_millis(500);
 
-/// The credentials and options of doctor's joins.
+/// The credentials and options of the joins.
 pub(super) struct Joiner {
     pub(super) url: String,
     pub(super) options: ConnectOptions,
@@ -28,7 +27,6 @@ pub(super) struct Joiner {
     pub(super) token: Option<String>,
     /// The key that signs other tokens.
     pub(super) key: Option<AccessKey>,
-    pub(super) limit: Duration,
 }
 
 /// What the participant may do in the room.
@@ -77,7 +75,7 @@ impl Joiner {
     pub(super) async fn echo(&self, key: &AccessKey) -> Result<EchoResults, ConnectError> {
         let mut one = self.join("asks", self.options.clone()).await?;
         let mut two = self.enter(&self.signed(key, "answers")?, self.options.clone()).await?;
-        let echoes = there_and_back(&mut one, &mut two, Instant::now() + self.limit).await;
+        let echoes = there_and_back(&mut one, &mut two, Instant::now() + self.options.join_timeout).await;
         one.close().await;
         two.close().await;
         Ok(echoes)
@@ -90,7 +88,7 @@ impl Joiner {
     }
 
     async fn enter(&self, token: &str, options: ConnectOptions) -> Result<LiveKitTransport, ConnectError> {
-        options.join_timeout(self.limit).rejoin_limit(Duration::ZERO).join(&self.url, token).await
+        options.rejoin_limit(Duration::ZERO).join(&self.url, token).await
     }
 }
 

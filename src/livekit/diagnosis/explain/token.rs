@@ -3,32 +3,30 @@
 use livekit_token::Claims;
 
 use super::{network::LEEWAY, span};
-use crate::cli::room::doctor::{step::StepReport, token::Signature};
-use toolbridge::{Role, transport::ROLE_ATTRIBUTE};
+use crate::{
+    livekit::diagnosis::{check::Finding, signature::Signature},
+    transport::{ROLE_ATTRIBUTE, Role},
+};
 
 /// A token that expires sooner than this, in seconds, gets a warning. Servers check tokens only at the join.
 const SOON: i64 = 30;
 
-/// Describes a token that doctor created.
-pub(in crate::cli::room::doctor) fn made(key: &str, room: &str) -> StepReport {
-    StepReport::ok(format!("created for this check with the API key {key}, for the room {room}"))
+/// Describes the tokens that the diagnosis creates.
+pub(crate) fn made(key: &str, room: &str) -> Finding {
+    Finding::ok(format!("created for this check with the API key {key}, for the room {room}"))
 }
 
 /// Explains a given token. `now` is the server's time, as far as it is known, in seconds since 1970.
-pub(in crate::cli::room::doctor) fn given(
-    claims: Option<&Claims>,
-    signature: &Signature,
-    now: i64,
-) -> StepReport {
+pub(crate) fn given(claims: Option<&Claims>, signature: &Signature, now: i64) -> Finding {
     let Some(claims) = claims else {
-        return StepReport::failed(
+        return Finding::failed(
             "the given text is not a token (a JWT: three parts separated by dots)",
             "pass the complete text from the token server, without quotes and without `Bearer`",
         );
     };
     let found = what(claims);
-    let report = wrong(claims, signature, now);
-    report.map_or_else(|| StepReport::ok(&*found), |report| report.found(&*found))
+    let finding = problem(claims, signature, now);
+    finding.map_or_else(|| Finding::ok(&*found), |finding| finding.found(&*found))
 }
 
 fn what(claims: &Claims) -> String {
@@ -53,55 +51,55 @@ fn named(text: &str) -> &str {
     if text.is_empty() { "(none)" } else { text }
 }
 
-fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<StepReport> {
+fn problem(claims: &Claims, signature: &Signature, now: i64) -> Option<Finding> {
     const NEW: &str = "get a new token from the token server (or create one with `toolbridge token`)";
     let until = i64::try_from(claims.exp).unwrap_or(i64::MAX);
     let from = i64::try_from(claims.nbf).unwrap_or(i64::MAX);
     if let Signature::Algorithm(name) = signature {
-        return Some(StepReport::failed(
+        return Some(Finding::failed(
             format!("the token is signed with {name}, which LiveKit does not accept"),
             "sign it with HS256 and the API secret, as LiveKit's SDKs do",
         ));
     }
     if until != 0 && until.saturating_add(LEEWAY) < now {
         let text = format!("the token expired {} ago", span(now - until));
-        return Some(StepReport::failed(
+        return Some(Finding::failed(
             text,
             format!("{NEW}; make it valid for longer than an app needs to start"),
         ));
     }
     if from - LEEWAY > now {
         let text = format!("the token becomes valid only in {}", span(from - now));
-        return Some(StepReport::failed(text, "set the clock of the machine that creates tokens (NTP)"));
+        return Some(Finding::failed(text, "set the clock of the machine that creates tokens (NTP)"));
     }
     if !claims.video.room_join {
-        return Some(StepReport::failed(
+        return Some(Finding::failed(
             "the token does not allow joining a room (no `roomJoin`)",
             "have the token server grant `roomJoin` and set the room's name; a token for the server API is not enough",
         ));
     }
     if claims.sub.is_empty() {
-        return Some(StepReport::failed(
+        return Some(Finding::failed(
             "the token has no identity (`sub`)",
             "have the token server set a different identity for each participant",
         ));
     }
     if claims.video.room.is_empty() {
-        return Some(StepReport::failed(
+        return Some(Finding::failed(
             "the token names no room",
             "have the token server set the room's name (`video.room`)",
         ));
     }
     match signature {
         Signature::Wrong => {
-            return Some(StepReport::warning(
+            return Some(Finding::warning(
                 "the token was not signed with the given API secret: the token or the secret is wrong",
                 "use the same secret in the token server and in the LiveKit server (`keys` in its configuration), without \
                 spaces or line ends. If the join below works, the secret given here is wrong",
             ));
         }
         Signature::OtherKey { local_key } => {
-            return Some(StepReport::warning(
+            return Some(Finding::warning(
                 format!(
                     "the token is signed with the API key {}, but the given API key is {local_key}",
                     named(&claims.iss)
@@ -115,13 +113,13 @@ fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<StepReport>
     let role = claims.attributes.get(ROLE_ATTRIBUTE).map(|role| (role, Role::from_text(role)));
     match role {
         Some((role, None)) => {
-            return Some(StepReport::warning(
+            return Some(Finding::warning(
                 format!("the attribute {ROLE_ATTRIBUTE} is {role:?}, which is not a role"),
                 "set it to `client`, `assistant` or `observer`",
             ));
         }
         Some((role, Some(Role::Client | Role::Observer))) if is_agent(claims) => {
-            return Some(StepReport::warning(
+            return Some(Finding::warning(
                 format!(
                     "the token is of kind agent, and an agent can only be an assistant: its role {role} does not count"
                 ),
@@ -129,13 +127,13 @@ fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<StepReport>
             ));
         }
         Some(_) if claims.video.can_update_own_metadata() => {
-            return Some(StepReport::warning(
+            return Some(Finding::warning(
                 "other participants ignore the token's role, because its holder may change it (`canUpdateOwnMetadata`)",
                 "remove that grant from the token",
             ));
         }
         None if !is_agent(claims) => {
-            let (wrong, first) = if claims.video.can_update_own_metadata() {
+            let (problem, first) = if claims.video.can_update_own_metadata() {
                 (
                     "the token has no role, and its holder may change its own attributes (`canUpdateOwnMetadata`): other \
                     participants accept it only if they are configured with its identity",
@@ -149,8 +147,8 @@ fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<StepReport>
                     "",
                 )
             };
-            return Some(StepReport::warning(
-                wrong,
+            return Some(Finding::warning(
+                problem,
                 format!(
                     "{first}have the token server set the attribute {ROLE_ATTRIBUTE} to `client`, `assistant` or `observer`"
                 ),
@@ -159,7 +157,7 @@ fn wrong(claims: &Claims, signature: &Signature, now: i64) -> Option<StepReport>
         _ => {}
     }
     if until != 0 && until - now < SOON {
-        return Some(StepReport::warning(
+        return Some(Finding::warning(
             "the token expires in less than 30 seconds",
             "get a new token for each start of an app; ten minutes is a usual lifetime",
         ));

@@ -1,23 +1,14 @@
 use super::*;
-use crate::cli::room::doctor::step::State;
-use toolbridge::livekit::probe::ProxyError;
+use crate::livekit::{
+    diagnosis::{
+        check::CheckStatus,
+        explain::tests::{fails, warns},
+    },
+    signaling::proxy::ProxyError,
+};
 
 const LIMIT: Duration = Duration::from_secs(5);
 const DAY: i64 = 86_400;
-
-/// Asserts a report's state and fragments of what is wrong and of the advice.
-#[track_caller]
-fn says(report: &StepReport, state: State, wrong: &str, advice: &str) {
-    let (said, advised) = (report.wrong.as_deref().unwrap_or(""), report.advice.as_deref().unwrap_or(""));
-    assert_eq!(report.state, state, "{report:?}");
-    assert!(said.contains(wrong), "{said:?} without {wrong:?}");
-    assert!(advised.contains(advice), "{advised:?} without {advice:?}");
-}
-
-#[track_caller]
-fn fails(report: &StepReport, wrong: &str, advice: &str) {
-    says(report, State::Failed, wrong, advice);
-}
 
 fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -26,10 +17,10 @@ fn at(text: &str) -> SocketAddr {
 #[test]
 fn name_lookup_is_explained() {
     let two = Ok(vec![at("192.0.2.7:443"), at("[2001:db8::7]:443")]);
-    let report = name("sfu.example", false, None, &two, LIMIT);
-    assert_eq!(report, StepReport::ok("sfu.example resolves to 192.0.2.7 and 2001:db8::7"));
+    let finding = name("sfu.example", false, None, &two, LIMIT);
+    assert_eq!(finding, Finding::ok("sfu.example resolves to 192.0.2.7 and 2001:db8::7"));
     let literal = name("192.0.2.7", true, None, &Ok(vec![at("192.0.2.7:443")]), LIMIT);
-    assert_eq!(literal, StepReport::ok("192.0.2.7 is an IP address; no lookup is needed"));
+    assert_eq!(literal, Finding::ok("192.0.2.7 is an IP address; no lookup is needed"));
     let unknown = Err(NameFault::Unknown("Name or service not known".into()));
     fails(&name("sfu.exmaple", false, None, &unknown, LIMIT), "sfu.exmaple cannot be resolved", "spelling");
     fails(
@@ -47,15 +38,15 @@ fn name_lookup_is_explained() {
 
 #[test]
 fn each_failed_connection_has_its_advice() {
-    for (fault, wrong, advice) in [
+    for (fault, problem, advice) in [
         (ConnectFault::Refused, "192.0.2.7:7880 refuses the connection", "no server listens on port 7880"),
         (ConnectFault::Silent, "does not answer within 5s", "open TCP port 7880 of the server"),
         (ConnectFault::NoRoute, "cannot be reached", "VPN"),
         (ConnectFault::Other("boom".into()), "fails: boom", "network"),
     ] {
-        fails(&connection(&[(at("192.0.2.7:7880"), Err(fault.clone()))], None, LIMIT), wrong, advice);
+        fails(&connection(&[(at("192.0.2.7:7880"), Err(fault.clone()))], None, LIMIT), problem, advice);
         let behind = connection(&[(at("192.0.2.7:3128"), Err(fault))], Some("p:3128 (ALL_PROXY)"), LIMIT);
-        assert!(behind.wrong.unwrap().starts_with("no connection to the proxy"));
+        assert!(behind.problem.unwrap().starts_with("no connection to the proxy"));
     }
     fails(&connection(&[], None, LIMIT), "no address", "address");
 }
@@ -63,12 +54,12 @@ fn each_failed_connection_has_its_advice() {
 #[test]
 fn partly_unreachable_addresses_are_a_warning() {
     let mixed = [(at("192.0.2.7:443"), Ok(())), (at("[2001:db8::7]:443"), Err(ConnectFault::NoRoute))];
-    let report = connection(&mixed, None, LIMIT);
-    says(&report, State::Warning, "[2001:db8::7]:443 cannot be reached", "AAAA");
-    assert_eq!(report.found.unwrap(), "192.0.2.7:443 accepts connections");
+    let finding = connection(&mixed, None, LIMIT);
+    warns(&finding, "[2001:db8::7]:443 cannot be reached", "AAAA");
+    assert_eq!(finding.found.unwrap(), "192.0.2.7:443 accepts connections");
     let old = [(at("192.0.2.7:443"), Ok(())), (at("192.0.2.8:443"), Err(ConnectFault::Silent))];
-    says(&connection(&old, None, LIMIT), State::Warning, "192.0.2.8:443 does not answer", "from DNS");
-    assert_eq!(connection(&old[..1], None, LIMIT), StepReport::ok("192.0.2.7:443 accepts connections"));
+    warns(&connection(&old, None, LIMIT), "192.0.2.8:443 does not answer", "from DNS");
+    assert_eq!(connection(&old[..1], None, LIMIT), Finding::ok("192.0.2.7:443 accepts connections"));
 }
 
 #[test]
@@ -86,11 +77,11 @@ fn proxy_that_refuses_is_named() {
 
 #[test]
 fn each_certificate_problem_has_its_advice() {
-    for (fault, wrong, advice) in [
+    for (fault, problem, advice) in [
         (TlsFault::Expired(Some(0)), "expired 30 days ago", "renew"),
         (TlsFault::Expired(None), "expired", "renew"),
         (TlsFault::NotYet, "not valid yet", "clock"),
-        (TlsFault::UnknownIssuer, "does not trust the issuer", "--root-certificate"),
+        (TlsFault::UnknownIssuer, "does not trust the issuer", "root_certificates"),
         (
             TlsFault::OtherName(vec!["a.example".into(), "b.example".into()]),
             "valid for a.example and b.example, not for host",
@@ -102,34 +93,35 @@ fn each_certificate_problem_has_its_advice() {
         (TlsFault::Ended("eof".into()), "eof", "log"),
         (TlsFault::Route(RouteFault::Connect(ConnectFault::Refused)), "refuses", "log"),
     ] {
-        fails(&tls("host", &Err(fault), 30 * DAY, LIMIT), wrong, advice);
+        fails(&tls("host", &Err(fault), 30 * DAY, LIMIT), problem, advice);
     }
 }
 
 #[test]
 fn certificate_that_expires_soon_is_a_warning() {
-    let until = |until| Ok(Encrypted::new("TLS 1.3", 2, until));
+    let until = |until| Ok(Encrypted { version: "TLS 1.3", until });
     let good = tls("host", &until(Some(90 * DAY)), 0, LIMIT);
-    assert_eq!(
-        good,
-        StepReport::ok("TLS 1.3, with a trusted certificate for host, valid for another 90 days")
-    );
-    says(&tls("host", &until(Some(5 * DAY)), 0, LIMIT), State::Warning, "expires in 5 days", "renew");
-    assert_eq!(tls("host", &until(None), 0, LIMIT).state, State::Ok);
+    assert_eq!(good, Finding::ok("TLS 1.3, with a trusted certificate for host, valid for another 90 days"));
+    warns(&tls("host", &until(Some(5 * DAY)), 0, LIMIT), "expires in 5 days", "renew");
+    assert_eq!(tls("host", &until(None), 0, LIMIT).status, CheckStatus::Ok);
 }
 
 fn answer(status: u16) -> Result<HttpAnswer, HttpFault> {
-    Ok(HttpAnswer::new(status))
+    Ok(HttpAnswer { status, ..HttpAnswer::default() })
 }
 
 #[test]
 fn livekit_server_is_distinguished_from_others() {
-    assert_eq!(http(&answer(200), &answer(401), true, LIMIT), StepReport::ok("a LiveKit server answers"));
-    assert_eq!(http(&answer(404), &answer(401), true, LIMIT).state, State::Ok, "only /rtc must be forwarded");
-    says(&http(&answer(406), &answer(401), true, LIMIT), State::Warning, "not ready", "load");
-    says(&http(&answer(200), &answer(403), true, LIMIT), State::Warning, "HTTP 403", "forward /rtc");
+    assert_eq!(http(&answer(200), &answer(401), true, LIMIT), Finding::ok("a LiveKit server answers"));
+    assert_eq!(
+        http(&answer(404), &answer(401), true, LIMIT).status,
+        CheckStatus::Ok,
+        "only /rtc must be forwarded"
+    );
+    warns(&http(&answer(406), &answer(401), true, LIMIT), "not ready", "load");
+    warns(&http(&answer(200), &answer(403), true, LIMIT), "HTTP 403", "forward /rtc");
     let with = |status, change: fn(&mut HttpAnswer)| {
-        let mut answer = HttpAnswer::new(status);
+        let mut answer = HttpAnswer { status, ..HttpAnswer::default() };
         change(&mut answer);
         Ok(answer)
     };
@@ -137,7 +129,7 @@ fn livekit_server_is_distinguished_from_others() {
     let moved = with(302, |answer| answer.elsewhere = Some("login.hotel.example".into()));
     let wants_tls =
         with(400, |answer| answer.body = "Client sent an HTTP request to an HTTPS server.".into());
-    for (check, wrong, advice) in [
+    for (check, problem, advice) in [
         (page(200), "web page", "sign in"),
         (answer(200), "not as LiveKit does", "address"),
         (answer(404), "not a LiveKit server", "/rtc"),
@@ -149,18 +141,18 @@ fn livekit_server_is_distinguished_from_others() {
         (Err(HttpFault::Silent), "does not answer within 5s", "hangs"),
         (Err(HttpFault::Ended("reset".into())), "without an answer (reset)", "log"),
     ] {
-        fails(&http(&answer(200), &check, true, LIMIT), wrong, advice);
+        fails(&http(&answer(200), &check, true, LIMIT), problem, advice);
     }
     fails(&http(&answer(200), &Err(HttpFault::NotHttp), false, LIMIT), "does not speak HTTP", "wss://");
 }
 
 #[test]
 fn clock_difference_is_explained_by_its_effect() {
-    assert_eq!(clock(None).state, State::Skipped);
+    assert_eq!(clock(None).status, CheckStatus::Skipped);
     for same in [0, 3, -3] {
-        assert_eq!(clock(Some(same)).state, State::Ok);
+        assert_eq!(clock(Some(same)).status, CheckStatus::Ok);
     }
-    says(&clock(Some(30)), State::Warning, "30 seconds ahead: LiveKit tolerates up to 60 s", "NTP");
-    says(&clock(Some(600)), State::Warning, "10 minutes ahead: tokens created here expire too early", "NTP");
-    says(&clock(Some(-7200)), State::Warning, "2 hours behind: tokens created here are not valid yet", "NTP");
+    warns(&clock(Some(30)), "30 seconds ahead: LiveKit tolerates up to 60 s", "NTP");
+    warns(&clock(Some(600)), "10 minutes ahead: tokens created here expire too early", "NTP");
+    warns(&clock(Some(-7200)), "2 hours behind: tokens created here are not valid yet", "NTP");
 }

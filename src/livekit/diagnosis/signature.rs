@@ -1,10 +1,12 @@
-//! Verifies the signature of the given token if the secret is known. No part of the signature is printed.
+//! Verifies the signature of a token if the secret is known. No text shows any part of the signature.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
 use livekit_token::Claims;
 use serde_json::Value;
 use sha2::Sha256;
+
+use crate::livekit::AccessKey;
 
 /// The result of checking a token's signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub(super) enum Signature {
 }
 
 /// Checks a token's signature with key and secret, if given.
-pub(super) fn signature(token: &str, claims: &Claims, signer: Option<(&str, &str)>) -> Signature {
+pub(super) fn check(token: &str, claims: &Claims, signer: Option<&AccessKey>) -> Signature {
     let Some((signed, signature)) = token.rsplit_once('.') else { return Signature::Wrong };
     let algorithm = algorithm(signed).unwrap_or_default();
     if algorithm != "HS256" {
@@ -36,12 +38,12 @@ pub(super) fn signature(token: &str, claims: &Claims, signer: Option<(&str, &str
             plain
         });
     }
-    let Some((key, secret)) = signer else { return Signature::NotChecked };
-    if key != claims.iss {
-        return Signature::OtherKey { local_key: key.to_owned() };
+    let Some(signer) = signer else { return Signature::NotChecked };
+    if signer.key() != claims.iss {
+        return Signature::OtherKey { local_key: signer.key().to_owned() };
     }
     let Ok(signature) = URL_SAFE_NO_PAD.decode(signature) else { return Signature::Wrong };
-    let right = Hmac::<Sha256>::new_from_slice(secret.as_bytes())
+    let right = Hmac::<Sha256>::new_from_slice(signer.secret().as_bytes())
         .is_ok_and(|mac| mac.chain_update(signed).verify_slice(&signature).is_ok());
     if right { Signature::Right } else { Signature::Wrong }
 }
@@ -55,7 +57,6 @@ fn algorithm(signed: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use toolbridge::livekit::AccessKey;
 
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";
 
@@ -68,13 +69,13 @@ mod tests {
     #[test]
     fn signature_is_verified_with_the_secret() {
         let (token, claims) = token();
-        assert_eq!(signature(&token, &claims, Some(("devkey", SECRET))), Signature::Right);
-        assert_eq!(signature(&token, &claims, Some(("devkey", "another"))), Signature::Wrong);
-        assert_eq!(signature(&token, &claims, None), Signature::NotChecked);
+        let check = |token: &str, key, secret| check(token, &claims, Some(&AccessKey::new(key, secret)));
+        assert_eq!(check(&token, "devkey", SECRET), Signature::Right);
+        assert_eq!(check(&token, "devkey", "another"), Signature::Wrong);
+        assert_eq!(super::check(&token, &claims, None), Signature::NotChecked);
         let other = Signature::OtherKey { local_key: "APIother".into() };
-        assert_eq!(signature(&token, &claims, Some(("APIother", SECRET))), other);
-        let cut = &token[..token.len() - 2];
-        assert_eq!(signature(cut, &claims, Some(("devkey", SECRET))), Signature::Wrong);
+        assert_eq!(check(&token, "APIother", SECRET), other);
+        assert_eq!(check(&token[..token.len() - 2], "devkey", SECRET), Signature::Wrong);
     }
 
     #[test]
@@ -88,7 +89,7 @@ mod tests {
             ("", "an unknown algorithm"),
         ] {
             let head = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"{algorithm}"}}"#));
-            let found = signature(&format!("{head}.{rest}"), &claims, Some(("devkey", SECRET)));
+            let found = check(&format!("{head}.{rest}"), &claims, None);
             assert_eq!(found, Signature::Algorithm(shown.into()));
         }
     }

@@ -6,80 +6,78 @@ use std::{
 };
 
 use super::list;
-use crate::cli::room::doctor::{
-    joins::{EchoResults, Permissions},
-    step::StepReport,
-};
-use toolbridge::{
-    Role,
-    livekit::{ConnectError, JoinPhase, RelayError, TokenRefusal},
+use crate::{
+    livekit::{
+        ConnectError, JoinPhase, RelayError, TokenRefusal,
+        diagnosis::{
+            check::Finding,
+            joins::{EchoResults, Permissions},
+        },
+    },
+    transport::Role,
 };
 
 /// Describes a successful join.
-pub(in crate::cli::room::doctor) fn joined(room: &str, identity: &str) -> StepReport {
-    StepReport::ok(format!("joined the room {room} as {identity}"))
+pub(crate) fn joined(room: &str, identity: &str) -> Finding {
+    Finding::ok(format!("joined the room {room} as {identity}"))
 }
 
 /// Explains a failed join. If only the path for packets is missing, the server accepted the join.
-pub(in crate::cli::room::doctor) fn not_joined(
-    error: &ConnectError,
-    why: TokenRefusal,
-    made_here: bool,
-) -> StepReport {
+pub(crate) fn not_joined(error: &ConnectError, why: TokenRefusal, made_here: bool) -> Finding {
     match error {
         ConnectError::NoNetworkPath { .. }
         | ConnectError::NoRelay { .. }
         | ConnectError::Timeout { phase: JoinPhase::Channels, .. } => {
-            StepReport::ok("the server accepts the join (packets are checked below)")
+            Finding::ok("the server accepts the join (packets are checked below)")
         }
         ConnectError::Unauthorized { .. } => refused(why, made_here),
-        ConnectError::Forbidden { status, .. } => StepReport::failed(
+        ConnectError::Forbidden { status, .. } => Finding::failed(
             format!("the server accepts the token, but not this join (HTTP {status})"),
             "ask the server's operator: the server may limit rooms, participants or regions",
         ),
         ConnectError::Refused { status, .. } => status_of(*status),
-        ConnectError::ServerTooOld { version } => StepReport::failed(
+        ConnectError::ServerTooOld { version } => Finding::failed(
             format!("the LiveKit server is too old: version {version}"),
             "update the server to 1.9.11 or newer",
         ),
-        ConnectError::Timeout { limit, .. } => StepReport::failed(
+        ConnectError::Timeout { limit, .. } => Finding::failed(
             format!("the server did not answer the join within {limit:?}"),
             "a web server or firewall may block WebSockets: make it forward `Upgrade: websocket`; or the server is \
             overloaded: check its log",
         ),
-        ConnectError::DuplicateIdentity => StepReport::failed(
+        ConnectError::DuplicateIdentity => Finding::failed(
             "another participant with the same identity joined during the check",
             "give each participant its own identity; also look for an app that rejoins repeatedly",
         ),
-        ConnectError::RoomDeleted | ConnectError::Removed => StepReport::failed(
+        ConnectError::RoomDeleted | ConnectError::Removed => Finding::failed(
             error.to_string(),
             "a program with the server's API key did this: look for one that cleans up rooms",
         ),
-        other => StepReport::failed(
+        other => Finding::failed(
             format!("the signaling WebSocket could not be opened: {other}"),
             "make the web server in front of LiveKit forward WebSockets (`Upgrade: websocket`) for /rtc",
         ),
     }
 }
 
-fn refused(why: TokenRefusal, made_here: bool) -> StepReport {
+fn refused(why: TokenRefusal, made_here: bool) -> Finding {
     match why {
         TokenRefusal::Signature if made_here => {
-            StepReport::failed("the server knows the API key, but with another secret", why.advice())
+            Finding::failed("the server knows the API key, but with another secret", why.advice())
         }
         TokenRefusal::Expired if made_here => {
-            StepReport::failed("the server treats a new token as expired", "synchronize both clocks with NTP")
+            Finding::failed("the server treats a new token as expired", "synchronize both clocks with NTP")
         }
-        TokenRefusal::Unknown => StepReport::failed("the server refused the token (HTTP 401)", why.advice()),
-        why => StepReport::failed(why.to_string(), why.advice()),
+        TokenRefusal::Unknown => Finding::failed("the server refused the token (HTTP 401)", why.advice()),
+        why => Finding::failed(why.to_string(), why.advice()),
     }
 }
 
-fn status_of(status: u16) -> StepReport {
-    let (wrong, advice) = match status {
+fn status_of(status: u16) -> Finding {
+    let (problem, advice) = match status {
         404 => (
             "the room does not exist, or the path in the server's address is wrong (HTTP 404)",
-            "if the server does not create rooms automatically (`room.auto_create`), pass an existing room with --room; \
+            "if the server does not create rooms automatically (`room.auto_create`), use the name of an existing room; \
             otherwise correct the path in the server's address",
         ),
         429 => (
@@ -99,28 +97,29 @@ fn status_of(status: u16) -> StepReport {
             "make the web server in front of LiveKit forward /rtc unchanged, including WebSockets",
         ),
     };
-    let wrong = if wrong.contains("HTTP") { wrong.to_owned() } else { format!("{wrong} (HTTP {status})") };
-    StepReport::failed(wrong, advice)
+    let problem =
+        if problem.contains("HTTP") { problem.to_owned() } else { format!("{problem} (HTTP {status})") };
+    Finding::failed(problem, advice)
 }
 
 /// Explains the participant's permissions.
-pub(in crate::cli::room::doctor) fn permissions(permissions: &Permissions, made_here: bool) -> StepReport {
+pub(crate) fn permissions(permissions: &Permissions, made_here: bool) -> Finding {
     let role = match permissions.role {
         Some(role) => format!("as {} (its role)", role.as_str()),
         None if permissions.is_agent => "as an agent".to_owned(),
         None => "without a role".to_owned(),
     };
     match (permissions.may_send, permissions.role) {
-        (true, Some(Role::Observer)) => StepReport::warning(
+        (true, Some(Role::Observer)) => Finding::warning(
             "the observer may send data",
             "remove `canPublishData` from its token: an observer only receives",
         ),
-        (true, _) if made_here => StepReport::ok("may send and receive data"),
-        (true, _) => StepReport::ok(format!("may send and receive data, {role}")),
+        (true, _) if made_here => Finding::ok("may send and receive data"),
+        (true, _) => Finding::ok(format!("may send and receive data, {role}")),
         (false, Some(Role::Observer)) => {
-            StepReport::ok("may receive but not send data, as expected of an observer")
+            Finding::ok("may receive but not send data, as expected of an observer")
         }
-        (false, _) => StepReport::failed(
+        (false, _) => Finding::failed(
             format!("may not send data, {role}: the participant can neither call tools nor return results"),
             "have the token server grant `canPublishData`",
         ),
@@ -129,73 +128,73 @@ pub(in crate::cli::room::doctor) fn permissions(permissions: &Permissions, made_
 
 /// The transport protocol of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli::room::doctor) enum Path {
+pub(crate) enum Path {
     Udp,
     Tcp,
 }
 
 /// Explains whether packets pass over one protocol.
-pub(in crate::cli::room::doctor) fn path(
+pub(crate) fn path(
     path: Path,
     result: &Result<(), ConnectError>,
     works_otherwise: bool,
     server: &[IpAddr],
-) -> StepReport {
+) -> Finding {
     let tried = match result {
         Ok(()) => {
             let name = if path == Path::Udp { "UDP" } else { "TCP" };
-            return StepReport::ok(format!("packets pass over {name}"));
+            return Finding::ok(format!("packets pass over {name}"));
         }
         Err(ConnectError::NoNetworkPath { tried, .. }) => tried,
         Err(ConnectError::NoRelay { .. }) => {
-            return StepReport::skipped("the server allows packets through relays only (`force_relay`)");
+            return Finding::skipped("the server allows packets through relays only (`force_relay`)");
         }
         Err(ConnectError::Timeout { phase: JoinPhase::Channels, .. }) => {
-            return StepReport::failed(
+            return Finding::failed(
                 "packets pass, but the data channels did not open in time",
-                "the network loses or delays most packets: try another network, or pass a longer --limit",
+                "the network loses or delays most packets: try another network, or set a longer `ConnectOptions::join_timeout`",
             );
         }
         Err(other) => {
-            return StepReport::failed(
+            return Finding::failed(
                 format!("the join for this check failed: {other}"),
                 "try again; an earlier join succeeded",
             );
         }
     };
-    let report = if tried.is_empty() { not_offered(path) } else { blocked(path, tried, server) };
+    let finding = if tried.is_empty() { not_offered(path) } else { blocked(path, tried, server) };
     if works_otherwise {
-        let (wrong, advice) = (report.wrong.unwrap_or_default(), report.advice.unwrap_or_default());
+        let (problem, advice) = (finding.problem.unwrap_or_default(), finding.advice.unwrap_or_default());
         let meanwhile = match path {
             Path::Udp => "until then calls use TCP or a relay, which is slower when packets are lost",
             Path::Tcp => "until then calls use another path, which fails on networks that block UDP",
         };
-        return StepReport::warning(wrong, format!("{advice}; {meanwhile}"));
+        return Finding::warning(problem, format!("{advice}; {meanwhile}"));
     }
-    report
+    finding
 }
 
-fn not_offered(path: Path) -> StepReport {
+fn not_offered(path: Path) -> Finding {
     match path {
-        Path::Udp => StepReport::failed(
+        Path::Udp => Finding::failed(
             "the server offers no address for packets over UDP",
             "the server is configured for TCP only (`rtc.force_tcp`), or UDP failed for this identity within the last \
             five minutes: try again later",
         ),
-        Path::Tcp => StepReport::failed(
+        Path::Tcp => Finding::failed(
             "the server offers no address for packets over TCP",
             "set `rtc.tcp_port: 7881` in the server's configuration and open that port, for networks that block UDP",
         ),
     }
 }
 
-fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> StepReport {
+fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> Finding {
     let name = if path == Path::Udp { "UDP" } else { "TCP" };
-    let wrong = format!("no answer over {name} from {}", list(tried));
+    let problem = format!("no answer over {name} from {}", list(tried));
     let hidden = tried.iter().all(|it| is_inner(it.ip())) && server.iter().any(|ip| !is_inner(*ip));
     if hidden {
-        return StepReport::failed(
-            format!("{wrong}: these are private addresses of the server's network"),
+        return Finding::failed(
+            format!("{problem}: these are private addresses of the server's network"),
             "set `rtc.use_external_ip: true`, or `rtc.node_ip` to its public address, in the LiveKit server's configuration",
         );
     }
@@ -203,8 +202,8 @@ fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> StepReport {
     ports.sort_unstable();
     ports.dedup();
     let ports = list(&ports);
-    StepReport::failed(
-        wrong,
+    Finding::failed(
+        problem,
         format!(
             "{name} {ports} is blocked on the path to the server: open it in the server's firewall or security group, and \
             for outgoing traffic in the local network{}",
@@ -218,29 +217,26 @@ fn blocked(path: Path, tried: &[SocketAddr], server: &[IpAddr]) -> StepReport {
 }
 
 /// Explains whether packets pass through a TURN relay. `works_directly` says whether they pass without one.
-pub(in crate::cli::room::doctor) fn relay(
-    result: &Result<(), ConnectError>,
-    works_directly: bool,
-) -> StepReport {
+pub(crate) fn relay(result: &Result<(), ConnectError>, works_directly: bool) -> Finding {
     let relays = match result {
-        Ok(()) => return StepReport::ok("packets pass through a relay"),
+        Ok(()) => return Finding::ok("packets pass through a relay"),
         Err(ConnectError::NoRelay { relays }) => relays,
         Err(other) => {
-            let wrong = format!("packets do not pass through the server's relay: {other}");
+            let problem = format!("packets do not pass through the server's relay: {other}");
             return mild(
                 works_directly,
-                wrong,
+                problem,
                 "check the relay's log and that it can reach the LiveKit server",
             );
         }
     };
     if relays.is_empty() {
         if works_directly {
-            return StepReport::skipped(
+            return Finding::skipped(
                 "the server offers no relay; only networks that block all other traffic need one",
             );
         }
-        return StepReport::failed(
+        return Finding::failed(
             "the server offers no relay, and no other path works",
             "enable `turn` in the LiveKit server's configuration, with TLS on port 443",
         );
@@ -261,12 +257,12 @@ pub(in crate::cli::room::doctor) fn relay(
     mild(works_directly, format!("no relay can be used: {}", list(relays)), advice)
 }
 
-fn mild(works: bool, wrong: String, advice: &str) -> StepReport {
+fn mild(works: bool, problem: String, advice: &str) -> Finding {
     if works {
         let so = "; calls work without a relay, except on networks that block all other traffic";
-        return StepReport::warning(wrong, format!("{advice}{so}"));
+        return Finding::warning(problem, format!("{advice}{so}"));
     }
-    StepReport::failed(wrong, advice)
+    Finding::failed(problem, advice)
 }
 
 /// Returns whether an address is private, or local to a machine or link.
@@ -285,10 +281,10 @@ fn is_inner(ip: IpAddr) -> bool {
 const SLOW: Duration = Duration::from_millis(300);
 
 /// Explains the data round trips between two participants.
-pub(in crate::cli::room::doctor) fn echo(echoes: &EchoResults) -> StepReport {
+pub(crate) fn echo(echoes: &EchoResults) -> Finding {
     let EchoResults { reliable, sent_reliable, lossy, sent_lossy } = echoes;
     if reliable.is_empty() {
-        return StepReport::failed(
+        return Finding::failed(
             "two participants joined the room, but no data passes between them",
             "check the LiveKit server's log; with several nodes, also the connection between them",
         );
@@ -305,7 +301,7 @@ pub(in crate::cli::room::doctor) fn echo(echoes: &EchoResults) -> StepReport {
         millis(longest)
     );
     if reliable.len() < *sent_reliable {
-        return StepReport::failed(
+        return Finding::failed(
             "reliable packets did not come back in time",
             "the network loses or delays most packets: try another network or a closer server",
         )
@@ -313,31 +309,31 @@ pub(in crate::cli::room::doctor) fn echo(echoes: &EchoResults) -> StepReport {
     }
     let lost = sent_lossy - lossy.len();
     if lost * 20 > *sent_lossy {
-        return StepReport::warning(
+        return Finding::warning(
             format!("{lost} of {sent_lossy} lossy packets were lost"),
             "packet loss slows calls: use a cable instead of Wi-Fi, and check for a saturated uplink",
         )
         .found(found);
     }
     if median > SLOW {
-        return StepReport::warning(
+        return Finding::warning(
             format!("the median round trip takes {}", millis(median)),
             "use a closer server or region",
         )
         .found(found);
     }
-    StepReport::ok(found)
+    Finding::ok(found)
 }
 
 /// Explains why the round trips could not be measured.
-pub(in crate::cli::room::doctor) fn no_echo(error: &ConnectError) -> StepReport {
-    StepReport::failed(
+pub(crate) fn no_echo(error: &ConnectError) -> Finding {
+    Finding::failed(
         format!("the two participants for this check could not join: {error}"),
         "try again; a single participant could join. The server may limit participants (`room.max_participants`)",
     )
 }
 
-pub(in crate::cli::room::doctor) fn millis(time: Duration) -> String {
+pub(crate) fn millis(time: Duration) -> String {
     let ms = time.as_secs_f64() * 1e3;
     if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
 }
