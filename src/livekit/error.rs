@@ -1,15 +1,11 @@
 //! Defines the errors of joining a LiveKit room. Each message says what failed and what to do.
 
-use std::{error::Error, fmt, io, net::SocketAddr, time::Duration};
+use std::{error::Error, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use rustls::CertificateError;
 
 use crate::{
-    livekit::{
-        path::turn::RelayFailure,
-        room::liveness::End,
-        signaling::{proxy::ProxyError, refusal::TokenRefusal},
-    },
+    livekit::{path::turn::RelayFailure, room::liveness::End, signaling::refusal::TokenRefusal},
     net::tls_error::{cause, certificate_fault},
     transport::CloseReason,
 };
@@ -92,15 +88,16 @@ pub enum ConnectError {
     },
     /// The proxy set in the environment could not be used.
     #[error(
-        "{server} cannot be reached through the proxy {}: {}; correct the variable, or add the server's host to \
-         `NO_PROXY` to connect directly",
-        source.proxy, source.source
+        "{server} cannot be reached through the proxy {proxy}: {source}; correct the variable, or add the server's host \
+         to `NO_PROXY` to connect directly"
     )]
     Proxy {
         /// Host and port of the server.
         server: String,
-        /// The proxy and its error.
-        source: ProxyError,
+        /// The proxy's host, port and variable, as far as they can be read. It never contains the credentials.
+        proxy: String,
+        /// The error of the proxy or the system.
+        source: Arc<dyn Error + Send + Sync>,
     },
     /// The server does not support a single peer connection for data.
     #[error("LiveKit server version {version} is too old; update it to 1.9.11 or newer")]
@@ -287,7 +284,7 @@ mod tests {
         };
         let unknown = said(CertificateError::UnknownIssuer);
         assert!(unknown.contains("unknown authority") && unknown.contains("root_certificates"), "{unknown}");
-        let other = rustls::OtherError(std::sync::Arc::new(io::Error::other("CaUsedAsEndEntity")));
+        let other = rustls::OtherError(Arc::new(io::Error::other("CaUsedAsEndEntity")));
         let own = said(CertificateError::Other(other));
         assert!(own.contains("the certificate is a CA certificate"), "{own}");
         assert!(!own.contains("CaUsed") && !own.contains("root_certificates"), "{own}");

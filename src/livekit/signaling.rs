@@ -37,6 +37,7 @@ use address::ServerUrl;
 use attempt::{Attempt, Step, step};
 use link::{Accepted, End, Link, RESPONSE_LIMIT};
 use open_link::{GOODBYE, KeepAlive};
+use proxy::ProxyError;
 use request::{Purpose, Request, connect_limit};
 use server_event::end;
 use websocket::DialFailure;
@@ -305,7 +306,7 @@ fn join_error(failure: DialFailure, url: &ServerUrl, limit: Duration) -> Connect
         DialFailure::Refused(leave) => end(&leave).into(),
         DialFailure::Unfit(reason) => ConnectError::transport(reason),
         DialFailure::Tls(source) => ConnectError::Tls { server, source },
-        DialFailure::Proxy(source) => ConnectError::Proxy { server, source },
+        DialFailure::Proxy(ProxyError { proxy, source }) => ConnectError::Proxy { server, proxy, source },
         DialFailure::Unreachable(source) => ConnectError::Unreachable { server, source },
         DialFailure::Silent => {
             ConnectError::Timeout { limit: limit.min(RESPONSE_LIMIT), phase: JoinPhase::Signaling }

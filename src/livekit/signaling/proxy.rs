@@ -48,17 +48,16 @@ pub(crate) struct Proxy {
 /// The reason why a proxy cannot be used. It never contains the proxy's credentials.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("proxy {proxy}: {source}")]
-#[non_exhaustive]
-pub struct ProxyError {
+pub(crate) struct ProxyError {
     /// Host, port and variable, as far as they can be read.
-    pub proxy: String,
+    pub(crate) proxy: String,
     /// The error of the proxy or the system.
-    pub source: Arc<dyn Error + Send + Sync>,
+    pub(crate) source: Arc<dyn Error + Send + Sync>,
 }
 
 impl ProxyError {
     /// Creates an error of this proxy (host, port and variable), with its cause.
-    pub fn new(proxy: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub(crate) fn new(proxy: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { proxy: proxy.into(), source: source.into().into() }
     }
 }

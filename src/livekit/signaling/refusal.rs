@@ -1,4 +1,4 @@
-//! Names the reasons for a rejected token, shared by joins and `toolbridge doctor`.
+//! Names the reasons for a rejected token, shared by joins and diagnoses.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub enum TokenRefusal {
 
 impl TokenRefusal {
     /// Determines the reason from the response body. The body repeats the token, so no part of it is kept.
-    pub fn read(body: &str) -> Self {
+    pub(crate) fn read(body: &str) -> Self {
         // The last one: the token before it is the caller's text and may contain anything.
         let words = body.rsplit_once("error: ").map_or(body, |(_, words)| words).to_ascii_lowercase();
         let says = |any: &[&str]| any.iter().any(|word| words.contains(word));

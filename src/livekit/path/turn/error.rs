@@ -12,13 +12,6 @@ pub struct RelayFailure {
     pub error: RelayError,
 }
 
-impl RelayFailure {
-    /// Creates the failure of the relay at this URL.
-    pub fn new(relay: impl Into<String>, error: RelayError) -> Self {
-        Self { relay: relay.into(), error }
-    }
-}
-
 impl fmt::Display for RelayFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.relay, self.error)
