@@ -84,6 +84,7 @@ impl Connection {
     }
 
     /// Notes that the request is answered, and that the connection waits for another one.
+    #[cfg(any(test, feature = "mcp-server", feature = "rap"))]
     pub(crate) fn enter_again(&self) {
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         if at.is_none() {
