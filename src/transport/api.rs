@@ -65,10 +65,7 @@ pub trait Transport: Send + 'static {
 /// Receives the packets that a transport sends ([`Transport::observe_sent`]).
 #[doc(hidden)]
 pub struct SentObserver(
-    #[cfg_attr(
-        not(any(feature = "livekit", feature = "record")),
-        expect(dead_code, reason = "only a recorder observes, and only LiveKit rooms are observed")
-    )]
+    #[cfg_attr(not(feature = "livekit"), expect(dead_code, reason = "only LiveKit rooms are observed"))]
     pub(crate) Observer,
 );
 

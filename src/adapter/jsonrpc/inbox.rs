@@ -17,7 +17,7 @@ use super::{
     failure::Failure,
     head::{Head, as_id},
     message::{Message, Parts},
-    open::{Answer, Open, Reason},
+    open::{Open, Reason, Reply},
     text,
 };
 use crate::adapter::json;
@@ -158,11 +158,11 @@ impl Inbox {
         let Some(id) = id else {
             let Err(error) = answer else { return Read::Done }; // a result has an id
             return self
-                .unnamed(open, of, Answer::Error(Failure::read(error)), || Failure::read(error).said());
+                .unnamed(open, of, Reply::Error(Failure::read(error)), || Failure::read(error).said());
         };
         let answer = match answer {
-            Ok(result) => Answer::Result(result.get().to_owned()),
-            Err(error) => Answer::Error(Failure::read(error)),
+            Ok(result) => Reply::Result(result.get().to_owned()),
+            Err(error) => Reply::Error(Failure::read(error)),
         };
         if !open.answered(id, answer) {
             self.ignored.count_stale();
@@ -175,7 +175,7 @@ impl Inbox {
         &self,
         open: &Open,
         of: Option<u64>,
-        answer: Answer,
+        answer: Reply,
         words: impl FnOnce() -> Option<String>,
     ) -> Read {
         if open.answered_unnamed(of, answer) {
@@ -190,7 +190,7 @@ impl Inbox {
     /// Refuses a batch. The requests that it answers end.
     fn batch(&self, open: &Open, bytes: &[u8], of: Option<u64>) -> Read {
         tracing::debug!(peer = &*self.name, bytes = bytes.len(), "a batch is refused");
-        let unreadable = || Answer::Unreadable(Reason::Batch);
+        let unreadable = || Reply::Unreadable(Reason::Batch);
         // Its limits are those of a message, but a part of one that exceeds them is not looked for.
         let text = std::str::from_utf8(bytes).ok().filter(|text| json::measure(text).is_ok());
         match text.and_then(|text| serde_json::from_str::<Vec<Parts<'_>>>(text).ok()) {
@@ -222,7 +222,7 @@ impl Inbox {
                 Read::Refused(id.unwrap_or_default(), error)
             }
             (Some(id), false) => {
-                open.answered(&id, Answer::Unreadable(reason));
+                open.answered(&id, Reply::Unreadable(reason));
                 Read::Done
             }
             (None, false) => Read::Junk,
@@ -271,7 +271,7 @@ mod tests {
         assert!(answered.try_recv().is_err());
         let many = format!(r#"[{{"jsonrpc":"2.0","id":{id},"result":[{}0]}}]"#, "0,".repeat(300_000));
         assert!(matches!(inbox.read(&open, many.as_bytes(), None), Read::Refused(Json::Null, _)));
-        assert_eq!(answered.try_recv(), Ok(Answer::Unreadable(Reason::Batch)));
+        assert_eq!(answered.try_recv(), Ok(Reply::Unreadable(Reason::Batch)));
         assert!(matches!(inbox.read(&open, b"[info] ready", None), Read::Junk));
     }
 }

@@ -15,7 +15,7 @@ const KEPT: usize = 64 << 10;
 
 /// A line.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::adapter) enum Line {
+pub(in crate::adapter) enum ReadLine {
     /// Without its newline.
     Text(Vec<u8>),
     /// Over the limit: its size in bytes, its start and its end.
@@ -43,7 +43,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     ///
     /// # Cancel safety
     /// Safe: what was read of a line is kept.
-    pub(in crate::adapter) async fn next(&mut self) -> io::Result<Option<Line>> {
+    pub(in crate::adapter) async fn next(&mut self) -> io::Result<Option<ReadLine>> {
         loop {
             let available = self.reader.fill_buf().await?;
             if available.is_empty() {
@@ -68,17 +68,17 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    fn take(&mut self) -> Line {
+    fn take(&mut self) -> ReadLine {
         let size = std::mem::take(&mut self.size);
         let mut line = std::mem::take(&mut self.line);
         if size > self.limit {
             let end = line.split_off(line.len().min(ENDS));
-            return Line::TooLong { size, start: line, end };
+            return ReadLine::TooLong { size, start: line, end };
         }
         if line.last() == Some(&b'\r') {
             line.pop();
         }
-        Line::Text(line)
+        ReadLine::Text(line)
     }
 }
 
@@ -86,7 +86,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 mod tests {
     use super::*;
 
-    async fn all(text: &[u8], limit: usize) -> Vec<Line> {
+    async fn all(text: &[u8], limit: usize) -> Vec<ReadLine> {
         let mut lines = Lines::new(text, limit);
         let mut found = Vec::new();
         while let Some(line) = lines.next().await.unwrap() {
@@ -95,8 +95,8 @@ mod tests {
         found
     }
 
-    fn text(text: &str) -> Line {
-        Line::Text(text.as_bytes().to_vec())
+    fn text(text: &str) -> ReadLine {
+        ReadLine::Text(text.as_bytes().to_vec())
     }
 
     #[tokio::test]
@@ -108,7 +108,7 @@ mod tests {
     async fn long_line_keeps_its_ends_only() {
         let long = format!("{{\"id\":7,{}\"id\":8}}\nnext\n", "x".repeat(1 << 20));
         let lines = all(long.as_bytes(), 10_000).await;
-        let Line::TooLong { size, start, end } = &lines[0] else { panic!("{:?}", lines[0]) };
+        let ReadLine::TooLong { size, start, end } = &lines[0] else { panic!("{:?}", lines[0]) };
         assert_eq!(*size, long.len() - "\nnext\n".len());
         assert!(start.starts_with(b"{\"id\":7,x") && end.ends_with(b"x\"id\":8}"));
         assert!(start.len() <= ENDS && end.len() <= ENDS);

@@ -23,7 +23,7 @@ const MAX_SHOWN_ID: usize = 64;
 
 /// What became of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::adapter) enum Answer {
+pub(in crate::adapter) enum Reply {
     /// The text of its result.
     Result(String),
     /// The other side has answered with this error.
@@ -80,7 +80,7 @@ struct State {
 
 /// A request that waits for its answer.
 struct Waiting {
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<Reply>,
     /// It stays open, and an error without an id is not its answer.
     is_stream: bool,
 }
@@ -91,7 +91,7 @@ impl Open {
     }
 
     /// Opens a request. Returns its id, and what receives its answer.
-    pub(super) fn begin(&self, is_stream: bool) -> Result<(u64, oneshot::Receiver<Answer>), Refused> {
+    pub(super) fn begin(&self, is_stream: bool) -> Result<(u64, oneshot::Receiver<Reply>), Refused> {
         let (answer, answered) = oneshot::channel();
         let mut state = self.state();
         if state.has_ended {
@@ -129,7 +129,7 @@ impl Open {
 
     /// Ends a request with its answer. Returns whether it was open.
     #[cfg(all(feature = "mcp", unix))]
-    pub(in crate::adapter) fn end(&self, id: u64, answer: Answer) -> bool {
+    pub(in crate::adapter) fn end(&self, id: u64, answer: Reply) -> bool {
         let waiting = self.state().waiting.remove(&id);
         waiting.is_some_and(|waiting| waiting.answer.send(answer).is_ok())
     }
@@ -138,7 +138,7 @@ impl Open {
     ///
     /// With odd ids ([`Rules::reads_odd_ids`]): if nothing was answered before, and the answer names a request that was never
     /// made, nothing will be answered. Then the only request ends.
-    pub(in crate::adapter) fn answered(&self, id: &Json, answer: Answer) -> bool {
+    pub(in crate::adapter) fn answered(&self, id: &Json, answer: Reply) -> bool {
         let mut state = self.state();
         let text = id.as_str().filter(|_| self.rules.reads_odd_ids);
         let number = id.as_u64().or_else(|| text?.trim().parse().ok());
@@ -157,7 +157,7 @@ impl Open {
             let named = words::line(prefix(&id.to_string(), MAX_SHOWN_ID));
             let waiting = state.waiting.remove(&asked);
             drop(state);
-            let answer = Answer::Unreadable(Reason::OtherId { named, asked });
+            let answer = Reply::Unreadable(Reason::OtherId { named, asked });
             return waiting.is_some_and(|waiting| waiting.answer.send(answer).is_ok());
         }
         false
@@ -165,7 +165,7 @@ impl Open {
 
     /// Ends the request that an answer without an id means: `of`, if the transport knows that, or the only one that is open.
     /// Returns whether there is one: of several, none can be told.
-    pub(in crate::adapter) fn answered_unnamed(&self, of: Option<u64>, answer: Answer) -> bool {
+    pub(in crate::adapter) fn answered_unnamed(&self, of: Option<u64>, answer: Reply) -> bool {
         let mut state = self.state();
         if of.is_none() && state.given_up.take().is_some() {
             return true; // a side that starts slowly answers that one first
@@ -207,8 +207,8 @@ mod tests {
     /// Rules with odd ids.
     const ODD: Rules = Rules { reads_odd_ids: true, ..ACP };
 
-    fn error() -> Answer {
-        Answer::Error(Failure::of("no"))
+    fn error() -> Reply {
+        Reply::Error(Failure::of("no"))
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         let (asked, mut answered) = open.begin(false).unwrap();
         assert!(open.answered(&json!("x"), error()));
         let named = r#""x""#.to_owned();
-        assert_eq!(answered.try_recv(), Ok(Answer::Unreadable(Reason::OtherId { named, asked })));
+        assert_eq!(answered.try_recv(), Ok(Reply::Unreadable(Reason::OtherId { named, asked })));
         // Later it is one answer too many.
         let (id, _first) = open.begin(false).unwrap();
         assert!(open.answered(&json!(id), error()) || !open.has(id));

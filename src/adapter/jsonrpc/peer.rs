@@ -17,7 +17,7 @@ use super::failure::Failure;
 use super::{
     error::RpcError,
     memory::Share,
-    open::{Answer, Open, Refused},
+    open::{Open, Refused, Reply},
     rules::Rules,
 };
 #[cfg(all(feature = "acp", unix))]
@@ -51,7 +51,7 @@ pub(in crate::adapter) enum End {
 pub(in crate::adapter) struct Peer {
     pub(in crate::adapter) open: Open,
     pub(super) rules: &'static Rules,
-    out: mpsc::Sender<Line>,
+    out: mpsc::Sender<OutgoingMessage>,
     /// Has at most one entry for each request that was written and each that is queued: none is written while the other side
     /// reads nothing.
     withdrawn: mpsc::UnboundedSender<Withdrawn>,
@@ -95,14 +95,14 @@ impl Peer {
             Refused::Ended => Unanswered::Ended,
         })?;
         let unreadable = |reason: String| Failure::of(format!("the answer cannot be read: {reason}"));
-        Err(Unanswered::Refused(match request.send(Message::new(method, &params)).await {
-            Some(Answer::Result(text)) => match json::value(&text) {
+        Err(Unanswered::Refused(match request.send(MessageParts::new(method, &params)).await {
+            Some(Reply::Result(text)) => match json::value(&text) {
                 Ok(result) => return Ok(result),
                 Err(error) => unreadable(error.to_string()),
             },
-            Some(Answer::Error(failure)) => failure,
-            Some(Answer::Unreadable(reason)) => unreadable(reason.to_string()),
-            Some(Answer::Lost(reason)) => Failure::of(reason),
+            Some(Reply::Error(failure)) => failure,
+            Some(Reply::Unreadable(reason)) => unreadable(reason.to_string()),
+            Some(Reply::Lost(reason)) => Failure::of(reason),
             None => return Err(Unanswered::Ended),
         }))
     }
@@ -110,11 +110,11 @@ impl Peer {
     /// Sends a notification. A side that has gone does not get it.
     #[cfg_attr(not(feature = "acp"), expect(dead_code, reason = "MCP needs to know when it was written"))]
     pub(in crate::adapter) async fn notify(&self, method: &'static str, params: Json) {
-        self.tell(Message::new(method, &params)).await;
+        self.tell(MessageParts::new(method, &params)).await;
     }
 
     /// Sends a notification. Returns `None` if the connection has ended.
-    pub(in crate::adapter) async fn tell(&self, message: Message<'_>) -> Option<()> {
+    pub(in crate::adapter) async fn tell(&self, message: MessageParts<'_>) -> Option<()> {
         self.out.send(message.line(None)).await.ok()
     }
 
@@ -130,14 +130,14 @@ impl Peer {
             Ok(result) => message["result"] = result,
             Err(error) => message["error"] = json!({"code": error.code, "message": error.message}),
         }
-        let line = Line { _share: share, ..Line::of(message.to_string()) };
+        let line = OutgoingMessage { _share: share, ..OutgoingMessage::of(message.to_string()) };
         let _ = self.out.send(line).await; // a side that has gone does not get it
     }
 
     /// Returns room for one notification, or `None` if the connection has ended.
     #[cfg_attr(not(feature = "acp"), expect(dead_code, reason = "MCP needs no room in advance"))]
-    pub(in crate::adapter) async fn room(&self) -> Option<Room<'_>> {
-        self.out.reserve().await.ok().map(Room)
+    pub(in crate::adapter) async fn room(&self) -> Option<QueueSlot<'_>> {
+        self.out.reserve().await.ok().map(QueueSlot)
     }
 
     /// Notes that the connection has ended, and ends all requests, also those that follow. The first reason counts.
@@ -181,7 +181,7 @@ impl Peer {
 }
 
 /// A request or a notification to send.
-pub(in crate::adapter) struct Message<'a> {
+pub(in crate::adapter) struct MessageParts<'a> {
     method: &'static str,
     params: &'a Json,
     /// What a transport with headers puts into them.
@@ -196,16 +196,16 @@ pub(in crate::adapter) type Headers = Vec<(String, String)>;
 /// Called when a message is written.
 pub(in crate::adapter) type Written = Box<dyn FnOnce() + Send + Sync>;
 
-impl<'a> Message<'a> {
+impl<'a> MessageParts<'a> {
     /// Creates a message. Parameters that are null are left out.
     pub(in crate::adapter) fn new(method: &'static str, params: &'a Json) -> Self {
         Self { method, params, headers: Headers::new(), written: None }
     }
 
-    fn line(self, id: Option<u64>) -> Line {
+    fn line(self, id: Option<u64>) -> OutgoingMessage {
         let text = text(id, self.method, self.params);
         let (method, headers, written) = (Some(self.method), self.headers, self.written);
-        Line { id, method, headers, written, ..Line::of(text) }
+        OutgoingMessage { id, method, headers, written, ..OutgoingMessage::of(text) }
     }
 }
 
@@ -225,13 +225,13 @@ fn text(id: Option<u64>, method: &str, params: &Json) -> String {
 }
 
 /// Room for one message.
-pub(in crate::adapter) struct Room<'a>(mpsc::Permit<'a, Line>);
+pub(in crate::adapter) struct QueueSlot<'a>(mpsc::Permit<'a, OutgoingMessage>);
 
-impl Room<'_> {
+impl QueueSlot<'_> {
     /// Sends a notification.
     #[cfg_attr(not(feature = "acp"), expect(dead_code, reason = "MCP needs no room in advance"))]
     pub(in crate::adapter) fn notify(self, method: &'static str, params: &Json) {
-        self.0.send(Message::new(method, params).line(None));
+        self.0.send(MessageParts::new(method, params).line(None));
     }
 }
 
@@ -239,7 +239,7 @@ impl Room<'_> {
 pub(in crate::adapter) struct Request<'a> {
     peer: &'a Peer,
     id: u64,
-    answer: oneshot::Receiver<Answer>,
+    answer: oneshot::Receiver<Reply>,
     is_sent: bool,
     /// Why it is withdrawn.
     reason: Option<String>,
@@ -255,7 +255,7 @@ impl Request<'_> {
     ///
     /// # Cancel safety
     /// Safe, but it must not be called again.
-    pub(in crate::adapter) async fn send(&mut self, message: Message<'_>) -> Option<Answer> {
+    pub(in crate::adapter) async fn send(&mut self, message: MessageParts<'_>) -> Option<Reply> {
         self.peer.out.send(message.line(Some(self.id))).await.ok()?;
         self.is_sent = true;
         (&mut self.answer).await.ok()
@@ -285,7 +285,7 @@ impl Drop for Request<'_> {
 
 /// A message to write. Its share of memory is free once it is written.
 #[cfg_attr(not(all(feature = "mcp", unix)), expect(dead_code, reason = "lines need the text alone"))]
-pub(in crate::adapter) struct Line {
+pub(in crate::adapter) struct OutgoingMessage {
     pub(in crate::adapter) text: String,
     /// Of a request.
     pub(in crate::adapter) id: Option<u64>,
@@ -296,7 +296,7 @@ pub(in crate::adapter) struct Line {
     _share: Option<Share>,
 }
 
-impl Line {
+impl OutgoingMessage {
     pub(in crate::adapter) fn of(text: String) -> Self {
         Self { text, id: None, method: None, headers: Headers::new(), written: None, _share: None }
     }
@@ -311,8 +311,8 @@ pub(in crate::adapter) struct Withdrawn {
 
 impl Withdrawn {
     /// Returns the notification for it.
-    pub(in crate::adapter) fn line(&self, rules: &Rules) -> Line {
-        Line::of(text(None, rules.cancel, &self.params()))
+    pub(in crate::adapter) fn line(&self, rules: &Rules) -> OutgoingMessage {
+        OutgoingMessage::of(text(None, rules.cancel, &self.params()))
     }
 
     fn params(&self) -> Json {
@@ -326,13 +326,13 @@ impl Withdrawn {
 
 /// What is to be sent next.
 pub(in crate::adapter) enum Outgoing {
-    Line(Line),
+    Message(OutgoingMessage),
     Withdrawn(Withdrawn),
 }
 
 /// The messages of this side, in their order.
 pub(in crate::adapter) struct Writer {
-    lines: mpsc::Receiver<Line>,
+    lines: mpsc::Receiver<OutgoingMessage>,
     withdrawn: mpsc::UnboundedReceiver<Withdrawn>,
     closing: CancellationToken,
     rules: &'static Rules,
@@ -347,7 +347,7 @@ impl Writer {
         loop {
             tokio::select! {
                 biased;
-                line = self.lines.recv() => return line.map(Outgoing::Line),
+                line = self.lines.recv() => return line.map(Outgoing::Message),
                 Some(withdrawn) = self.withdrawn.recv() => return Some(Outgoing::Withdrawn(withdrawn)),
                 () = self.closing.cancelled(), if !self.lines.is_closed() => self.lines.close(), // what is queued still follows
             }
@@ -361,7 +361,7 @@ impl Writer {
     pub(in crate::adapter) async fn write(mut self, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
         while let Some(outgoing) = self.next().await {
             let mut line = match outgoing {
-                Outgoing::Line(line) => line,
+                Outgoing::Message(line) => line,
                 Outgoing::Withdrawn(withdrawn) => withdrawn.line(self.rules),
             };
             line.text.push('\n');
@@ -444,7 +444,7 @@ mod tests {
         let mut sent = Vec::new();
         while let Some(Some(outgoing)) = writer.next().now_or_never() {
             sent.push(match outgoing {
-                Outgoing::Line(line) => line.text,
+                Outgoing::Message(line) => line.text,
                 Outgoing::Withdrawn(withdrawn) => withdrawn.params().to_string(),
             });
         }
@@ -456,17 +456,17 @@ mod tests {
         let (peer, mut writer) = Peer::new(1, &ACP);
         {
             let mut request = peer.begin(false).unwrap();
-            assert!(poll!(pin!(request.send(Message::new("ask", &json!({}))))).is_pending());
+            assert!(poll!(pin!(request.send(MessageParts::new("ask", &json!({}))))).is_pending());
         }
         let sent = queued(&mut writer);
         assert!(sent[0].contains(r#""id":1,"method":"ask""#), "{sent:?}");
         assert_eq!(sent[1..], [r#"{"requestId":1}"#]);
-        assert!(!peer.open.answered(&json!(1), Answer::Result("null".to_owned())));
+        assert!(!peer.open.answered(&json!(1), Reply::Result("null".to_owned())));
         // One that was never sent is not.
-        while poll!(pin!(peer.tell(Message::new("note", &json!({}))))).is_ready() {}
+        while poll!(pin!(peer.tell(MessageParts::new("note", &json!({}))))).is_ready() {}
         {
             let mut request = peer.begin(false).unwrap();
-            assert!(poll!(pin!(request.send(Message::new("ask", &json!({}))))).is_pending());
+            assert!(poll!(pin!(request.send(MessageParts::new("ask", &json!({}))))).is_pending());
         }
         assert_eq!(queued(&mut writer).len(), QUEUED);
     }
@@ -482,7 +482,8 @@ mod tests {
         {
             let mut request = peer.begin(false).unwrap();
             let (params, id) = (json!({}), request.id());
-            let sending = request.send(Message { written: Some(hook), ..Message::new("ask", &params) });
+            let sending =
+                request.send(MessageParts { written: Some(hook), ..MessageParts::new("ask", &params) });
             tokio::select! {
                 _ = sending => panic!("it is not answered"),
                 written = written => assert!(written.is_ok()),

@@ -8,7 +8,7 @@ use tokio::{io::AsyncRead, task::yield_now};
 use super::{
     head::Head,
     inbox::{Ignored, Inbox, Incoming, Read},
-    lines::{Line, Lines},
+    lines::{Lines, ReadLine},
     peer::{End, Peer},
 };
 
@@ -60,11 +60,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             };
             self.lines_of_turn += 1;
             let (read, junk) = match line {
-                Line::Text(line) => {
+                ReadLine::Text(line) => {
                     self.bytes_of_turn += line.len();
                     (self.inbox.read(&self.peer.open, &line, None), line.len() + 1)
                 }
-                Line::TooLong { size, start, end } => {
+                ReadLine::TooLong { size, start, end } => {
                     let (head, limit) = (Head::of_ends(&start, &end), self.peer.rules.max_line);
                     let read = self.inbox.too_long(&self.peer.open, head, size, limit);
                     (read, self.peer.rules.max_junk.unwrap_or_default() / 2 + 1) // two in a row are too many

@@ -17,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     exchange::{Gone, Server},
-    message::{Kind, Message},
+    message::{HostMessage, Kind},
 };
 use crate::adapter::{
     jsonrpc::{
         error::{INTERNAL, INVALID_REQUEST, refusal},
         head::Head,
-        lines::{Line, Lines},
+        lines::{Lines, ReadLine},
     },
     mcp::source::address::Address,
 };
@@ -179,18 +179,18 @@ impl Bridge {
         ended
     }
 
-    async fn line(&mut self, line: Line) -> Result<(), Gone> {
+    async fn line(&mut self, line: ReadLine) -> Result<(), Gone> {
         let text = match line {
-            Line::Text(text) if text.trim_ascii().is_empty() => return Ok(()),
-            Line::Text(text) => text,
-            Line::TooLong { size, start, end } => {
+            ReadLine::Text(text) if text.trim_ascii().is_empty() => return Ok(()),
+            ReadLine::Text(text) => text,
+            ReadLine::TooLong { size, start, end } => {
                 let reason = format!("it has {size} bytes; the limit is {MAX_LINE}");
                 let head = Head::of_ends(&start, &end);
-                let refused = Message::unreadable(head, INVALID_REQUEST, &reason);
+                let refused = HostMessage::unreadable(head, INVALID_REQUEST, &reason);
                 return self.answer(refused).await;
             }
         };
-        let message = match Message::read(text) {
+        let message = match HostMessage::read(text) {
             Ok(message) => message,
             Err(error) => return self.answer(error).await,
         };
@@ -222,7 +222,7 @@ impl Bridge {
     }
 
     /// Sends a request in a task of its own: others overtake it.
-    async fn begin(&mut self, id: String, is_stream: bool, message: Message) -> Result<(), Gone> {
+    async fn begin(&mut self, id: String, is_stream: bool, message: HostMessage) -> Result<(), Gone> {
         if self.open.len() >= MAX_OPEN {
             let text = format!("busy: {MAX_OPEN} requests are open already; wait for one to end");
             return self.answer(refusal(Some(&message.id), INTERNAL, &text).to_string()).await;

@@ -3,10 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    ConsentRequest, Handle, JoinError, Propagate,
-    consent::AskPerson,
-    setup::{SelfSending, Setup},
-    spans::Propagation,
+    ConsentRequest, Handle, JoinError, Propagate, consent::AskPerson, setup::Setup, spans::Propagation,
 };
 use crate::{
     protocol::session::{Config, SelectionPolicy},
@@ -159,8 +156,8 @@ impl<P> Builder<P> {
         let options = self.setup.room.clone();
         let prepared = self.setup.prepare(self.role, crate::livekit::capabilities())?;
         let (transport, work) = options.connect(url, token).await?;
-        let sending: SelfSending = (transport.send_queue(), work);
-        Ok((self.joined)(prepared.join(transport, Some(sending))?))
+        let sending = Some((transport.send_queue(), work));
+        Ok((self.joined)(prepared.join(transport, sending)?))
     }
 }
 

@@ -42,15 +42,15 @@ impl Connection {
     }
 
     /// Returns room for one update; `None` if the editor has gone.
-    pub(super) async fn room(&self) -> Option<Room<'_>> {
-        self.peer.room().await.map(Room)
+    pub(super) async fn room(&self) -> Option<QueueSlot<'_>> {
+        self.peer.room().await.map(QueueSlot)
     }
 }
 
 /// Room for one update.
-pub(super) struct Room<'a>(peer::Room<'a>);
+pub(super) struct QueueSlot<'a>(peer::QueueSlot<'a>);
 
-impl Room<'_> {
+impl QueueSlot<'_> {
     /// Sends an update of a session.
     pub(super) fn update(self, session: &str, update: &Json) {
         self.0.notify("session/update", &json!({"sessionId": session, "update": update}));

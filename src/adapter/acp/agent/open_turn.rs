@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     super::result::write::{self, Fields},
-    connection::{Connection, Room, update},
+    connection::{Connection, QueueSlot, update},
 };
 use crate::CallError;
 
@@ -72,7 +72,7 @@ impl Turn {
     /// Starts a call, and reports it. `start` returns the call and its id.
     pub(super) fn begin_call<T>(
         self: &Arc<Self>,
-        room: Room<'_>,
+        room: QueueSlot<'_>,
         mut fields: Fields,
         start: impl FnOnce() -> (T, String),
     ) -> (T, String) {

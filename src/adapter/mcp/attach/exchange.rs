@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::message::{self, Kind, Message, answers, chosen_version};
+use super::message::{self, HostMessage, Kind, answers, chosen_version};
 use crate::adapter::{
     jsonrpc::{
         error::{INTERNAL, refusal},
@@ -73,7 +73,7 @@ impl Server {
     /// request, `given_up` when the host has cancelled it: then it needs no answer.
     pub(super) async fn request(
         &self,
-        message: &Message,
+        message: &HostMessage,
         heard: &CancellationToken,
         given_up: &CancellationToken,
         out: &mpsc::Sender<String>,
@@ -142,7 +142,7 @@ impl Server {
     }
 
     /// Sends a notification, or the host's answer to a request.
-    pub(super) async fn notify(&self, message: &Message) -> Result<(), Gone> {
+    pub(super) async fn notify(&self, message: &HostMessage) -> Result<(), Gone> {
         let sending = async {
             let response = self.send(self.post(message)).await?;
             let is_unknown = response.status() == StatusCode::NOT_FOUND;
@@ -217,7 +217,7 @@ impl Server {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn post(&self, message: &Message) -> RequestBuilder {
+    fn post(&self, message: &HostMessage) -> RequestBuilder {
         let mut request = self
             .client
             .request(Method::POST)

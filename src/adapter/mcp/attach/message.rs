@@ -19,7 +19,7 @@ use crate::adapter::{
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// A message of the host.
-pub(super) struct Message {
+pub(super) struct HostMessage {
     pub(super) text: Vec<u8>,
     pub(super) kind: Kind,
     /// Null for a message without one.
@@ -44,7 +44,7 @@ pub(super) enum Kind {
     Response,
 }
 
-impl Message {
+impl HostMessage {
     /// Reads a message, or returns the error to send.
     pub(super) fn read(text: Vec<u8>) -> Result<Self, String> {
         let refused = |error: &DocumentError| Self::unreadable(Head::of(&text), code_of(error), error);
@@ -139,8 +139,8 @@ mod tests {
     use super::*;
     use crate::adapter::jsonrpc::error::PARSE;
 
-    fn read(text: &str) -> Result<Message, String> {
-        Message::read(text.as_bytes().to_vec())
+    fn read(text: &str) -> Result<HostMessage, String> {
+        HostMessage::read(text.as_bytes().to_vec())
     }
 
     #[test]

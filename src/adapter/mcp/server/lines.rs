@@ -18,7 +18,7 @@ use crate::adapter::jsonrpc::{
     self,
     error::{INVALID_REQUEST, SHAPE, code_of, refusal, unreadable},
     head::Head,
-    lines::{Line, Lines},
+    lines::{Lines, ReadLine},
     message::Parts,
 };
 
@@ -70,8 +70,8 @@ impl<R: AsyncRead + Unpin + Send> Connection<R> {
                 permit.send((self.refusal.take().unwrap_or_default(), None));
             }
             let refusal = match self.lines.next().await.ok()?? {
-                Line::Text(line) if line.trim_ascii().is_empty() => None,
-                Line::Text(line) => match parsed(&line) {
+                ReadLine::Text(line) if line.trim_ascii().is_empty() => None,
+                ReadLine::Text(line) => match parsed(&line) {
                     Ok((message, _)) => {
                         self.is_open |= matches!(message, JsonRpcMessage::Request(_));
                         if self.is_open {
@@ -81,7 +81,7 @@ impl<R: AsyncRead + Unpin + Send> Connection<R> {
                     }
                     Err(refusal) => refusal,
                 },
-                Line::TooLong { start, end, .. } => {
+                ReadLine::TooLong { start, end, .. } => {
                     let text = format!("the message exceeds {MAX_MESSAGE} bytes");
                     Some(unreadable(Head::of_ends(&start, &end), INVALID_REQUEST, &text))
                 }

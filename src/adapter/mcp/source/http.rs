@@ -31,8 +31,8 @@ use crate::adapter::{
         failure::Failure,
         inbox::{Inbox, Read},
         message::Parts,
-        open::{Answer, Reason},
-        peer::{End, Headers, Line, Outgoing, Peer, Writer, Written},
+        open::{Reason, Reply},
+        peer::{End, Headers, Outgoing, OutgoingMessage, Peer, Writer, Written},
         rules::MCP,
     },
     web::{
@@ -173,7 +173,7 @@ impl Http {
             };
             match outgoing {
                 None => break,
-                Some(Outgoing::Line(line)) => match (line.id, line.method) {
+                Some(Outgoing::Message(line)) => match (line.id, line.method) {
                     (Some(id), _) => {
                         open.insert(id, requests.spawn(Arc::clone(&http).request(id, line)));
                     }
@@ -212,16 +212,16 @@ impl Http {
     }
 
     /// Sends a request, and handles what the server says until its answer. Returns its id.
-    async fn request(self: Arc<Self>, id: u64, line: Line) -> u64 {
+    async fn request(self: Arc<Self>, id: u64, line: OutgoingMessage) -> u64 {
         let _ended = Ended { peer: &self.peer, id };
         if let Err(failed) = self.exchange(id, line).await {
             let answer = match &failed {
                 // It ends with the connection, and has not reached the server.
                 Failed::Http(HttpError::Unreachable { .. }) => None,
                 Failed::Http(HttpError::TooLarge { limit, .. }) | Failed::LargeEvent(limit) => {
-                    Some(Answer::Unreadable(Reason::TooLong { size: *limit, limit: *limit }))
+                    Some(Reply::Unreadable(Reason::TooLong { size: *limit, limit: *limit }))
                 }
-                failed => Some(Answer::Lost(failed.to_string())),
+                failed => Some(Reply::Lost(failed.to_string())),
             };
             if let Some(answer) = answer {
                 self.peer.open.end(id, answer);
@@ -233,7 +233,7 @@ impl Http {
         id
     }
 
-    async fn exchange(&self, id: u64, line: Line) -> Result<(), Failed> {
+    async fn exchange(&self, id: u64, line: OutgoingMessage) -> Result<(), Failed> {
         let place = self.posts.acquire().await.ok(); // it is never closed
         let method = line.method;
         let response = self.post(line).await?;
@@ -279,7 +279,7 @@ impl Http {
         if method == Some(DISCOVER) && status.is_client_error() {
             // A server without this request refuses it in many ways, and may not name it.
             let error = error.unwrap_or_else(|| Failure::of(format!("HTTP {}", status.as_u16())));
-            self.peer.open.end(id, Answer::Error(error));
+            self.peer.open.end(id, Reply::Error(error));
             return Ok(());
         }
         let named = refusal.as_ref().and_then(|refusal| refusal.id).map(|id| id.get().to_owned());
@@ -431,7 +431,7 @@ impl Http {
     }
 
     /// Sends a notification or an answer. If the server is gone, the connection ends.
-    async fn note_or_end(self: Arc<Self>, line: Line) {
+    async fn note_or_end(self: Arc<Self>, line: OutgoingMessage) {
         match self.note(line).await {
             Ok(()) => {}
             Err(failed) if failed.is_end() => self.peer.end(End::Failed(failed.to_string().into())),
@@ -441,7 +441,7 @@ impl Http {
         }
     }
 
-    async fn note(&self, line: Line) -> Result<(), Failed> {
+    async fn note(&self, line: OutgoingMessage) -> Result<(), Failed> {
         let sent = async {
             let response = self.post(line).await?;
             match response.status() {
@@ -453,7 +453,7 @@ impl Http {
         timeout(NOTE_LIMIT, sent).await.unwrap_or_else(|_| Err(Failed::NotAccepted(self.client.host())))
     }
 
-    async fn post(&self, line: Line) -> Result<Response, Failed> {
+    async fn post(&self, line: OutgoingMessage) -> Result<Response, Failed> {
         let mut request = self
             .client
             .request(Method::POST)
@@ -492,7 +492,7 @@ struct Ended<'a> {
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        self.peer.open.end(self.id, Answer::Lost(Failed::EndedEarly.to_string()));
+        self.peer.open.end(self.id, Reply::Lost(Failed::EndedEarly.to_string()));
     }
 }
 

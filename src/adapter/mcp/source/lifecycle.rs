@@ -15,8 +15,8 @@ use crate::adapter::{
     json,
     jsonrpc::{
         failure::Failure,
-        open::Answer,
-        peer::{Message, Peer},
+        open::Reply,
+        peer::{MessageParts, Peer},
     },
     words,
 };
@@ -100,7 +100,7 @@ pub(super) async fn open(peer: &Peer, agreed: &OnceLock<Protocol>) -> Result<(),
     let is_sessionless = protocol.is_sessionless || protocol.is_modern();
     let _ = agreed.set(Protocol { is_sessionless, ..protocol }); // it is set here alone
     if needs_notification {
-        peer.tell(Message::new(INITIALIZED, &Json::Null)).await.ok_or_else(|| gone(peer))?;
+        peer.tell(MessageParts::new(INITIALIZED, &Json::Null)).await.ok_or_else(|| gone(peer))?;
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ async fn discover(peer: &Peer) -> Result<Option<&'static str>, String> {
         asked.push(version);
         let mut request = peer.begin(false).map_err(|_| gone(peer))?;
         let params = json!({"_meta": metadata(version)});
-        let mut message = Message::new(DISCOVER, &params);
+        let mut message = MessageParts::new(DISCOVER, &params);
         message.headers = vec![
             ("mcp-protocol-version".to_owned(), version.to_owned()),
             ("mcp-method".to_owned(), DISCOVER.to_owned()),
@@ -124,14 +124,14 @@ async fn discover(peer: &Peer) -> Result<Option<&'static str>, String> {
             return Ok(None);
         };
         let failure = match answer {
-            Some(Answer::Result(result)) => {
+            Some(Reply::Result(result)) => {
                 let Some(supported) = supported(&result) else { return Ok(None) };
                 let preferred = VERSIONS.into_iter().find(|version| supported.iter().any(|it| it == version));
                 return preferred.map(Some).ok_or_else(|| no_common(&supported));
             }
-            Some(Answer::Error(failure)) => failure,
-            Some(Answer::Unreadable(_)) => return Ok(None),
-            Some(Answer::Lost(reason)) => return Err(reason),
+            Some(Reply::Error(failure)) => failure,
+            Some(Reply::Unreadable(_)) => return Ok(None),
+            Some(Reply::Lost(reason)) => return Err(reason),
             None => return Err(gone(peer)),
         };
         match failure.code {
@@ -187,15 +187,15 @@ async fn initialize(peer: &Peer) -> Result<Protocol, String> {
         "clientInfo": client(),
     });
     let mut request = peer.begin(false).map_err(|_| gone(peer))?;
-    match request.send(Message::new(INITIALIZE, &params)).await {
-        Some(Answer::Result(result)) => {
+    match request.send(MessageParts::new(INITIALIZE, &params)).await {
+        Some(Reply::Result(result)) => {
             let version = initialized(&result)
                 .map_err(|reason| words::line(&format!("its answer to `initialize` {reason}")))?;
             Ok(Protocol { version: version.into(), is_sessionless: false })
         }
-        Some(Answer::Error(failure)) => Err(format!("it refuses `initialize`: {}", words_of(&failure))),
-        Some(Answer::Unreadable(reason)) => Err(unreadable(&reason)),
-        Some(Answer::Lost(reason)) => Err(reason),
+        Some(Reply::Error(failure)) => Err(format!("it refuses `initialize`: {}", words_of(&failure))),
+        Some(Reply::Unreadable(reason)) => Err(unreadable(&reason)),
+        Some(Reply::Lost(reason)) => Err(reason),
         None => Err(gone(peer)),
     }
 }
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::adapter::jsonrpc::{
         inbox::Inbox,
-        peer::{Line, Outgoing, Writer},
+        peer::{Outgoing, OutgoingMessage, Writer},
         rules::MCP,
     };
 
@@ -254,15 +254,15 @@ mod tests {
 
     impl Server {
         /// Returns the next message, which has this method.
-        async fn next(&mut self, method: &str) -> (Line, Json) {
-            let Some(Outgoing::Line(line)) = self.writer.next().await else { panic!("nothing was sent") };
+        async fn next(&mut self, method: &str) -> (OutgoingMessage, Json) {
+            let Some(Outgoing::Message(line)) = self.writer.next().await else { panic!("nothing was sent") };
             let message: Json = serde_json::from_str(&line.text).unwrap();
             assert_eq!(message["method"], method);
             (line, message)
         }
 
         /// Answers the next message with these members. Returns its line.
-        async fn answer(&mut self, method: &str, members: &Json) -> Line {
+        async fn answer(&mut self, method: &str, members: &Json) -> OutgoingMessage {
             let (line, message) = self.next(method).await;
             let mut answer = json!({"jsonrpc": "2.0", "id": message["id"]});
             answer.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());

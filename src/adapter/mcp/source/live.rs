@@ -21,8 +21,8 @@ use crate::{
         json::DocumentError,
         jsonrpc::{
             failure::Failure,
-            open::{Answer, Reason, Refused},
-            peer::{Headers, Message, Peer, Request},
+            open::{Reason, Refused, Reply},
+            peer::{Headers, MessageParts, Peer, Request},
         },
     },
     tools::StopReason,
@@ -89,7 +89,7 @@ impl Live {
     ) -> Result<String, Unanswered> {
         let mut request = self.begin(is_stream)?;
         let params = self.with_metadata(params, None);
-        result(request.send(Message::new(method, &params)).await, None)
+        result(request.send(MessageParts::new(method, &params)).await, None)
     }
 
     /// Sends the request of a call, and returns its result. The call learns when its tool may run, and of its progress.
@@ -109,7 +109,7 @@ impl Live {
         let params = self.with_metadata(params, Some(id));
         let is_written = Arc::new(AtomicBool::new(false));
         let (written, started) = (Arc::clone(&is_written), context.clone());
-        let mut message = Message::new("tools/call", &params);
+        let mut message = MessageParts::new("tools/call", &params);
         message.headers = headers;
         message.written = Some(Box::new(move || {
             written.store(true, Ordering::Relaxed);
@@ -150,15 +150,15 @@ impl Live {
     }
 }
 
-fn result(answer: Option<Answer>, end: Option<Arc<str>>) -> Result<String, Unanswered> {
+fn result(answer: Option<Reply>, end: Option<Arc<str>>) -> Result<String, Unanswered> {
     match answer {
-        Some(Answer::Result(text)) if text.len() > MAX_RESULT => Err(Unanswered::TooLarge(text.len())),
-        Some(Answer::Result(text)) if text == "null" => Err(Unanswered::Error(Failure::default())),
-        Some(Answer::Result(text)) => Ok(text),
-        Some(Answer::Error(failure)) => Err(Unanswered::Error(failure)),
-        Some(Answer::Unreadable(Reason::TooLong { size, .. })) => Err(Unanswered::TooLarge(size)),
-        Some(Answer::Unreadable(reason)) => Err(Unanswered::Unreadable(why(&reason))),
-        Some(Answer::Lost(reason)) => Err(Unanswered::Lost(reason)),
+        Some(Reply::Result(text)) if text.len() > MAX_RESULT => Err(Unanswered::TooLarge(text.len())),
+        Some(Reply::Result(text)) if text == "null" => Err(Unanswered::Error(Failure::default())),
+        Some(Reply::Result(text)) => Ok(text),
+        Some(Reply::Error(failure)) => Err(Unanswered::Error(failure)),
+        Some(Reply::Unreadable(Reason::TooLong { size, .. })) => Err(Unanswered::TooLarge(size)),
+        Some(Reply::Unreadable(reason)) => Err(Unanswered::Unreadable(why(&reason))),
+        Some(Reply::Lost(reason)) => Err(Unanswered::Lost(reason)),
         None => Err(Unanswered::Ended(end)),
     }
 }

@@ -84,8 +84,8 @@ fn width() -> Option<usize> {
 }
 
 /// Returns a text of the library with the options of the command line in place of its own names.
-fn with_options(text: &str) -> String {
-    OPTIONS.iter().fold(text.to_owned(), |text, (name, option)| text.replace(name, option))
+fn with_options(said: &str) -> String {
+    OPTIONS.iter().fold(text::with_options(said), |said, (name, option)| said.replace(name, option))
 }
 
 fn lines(
