@@ -19,7 +19,8 @@ pub(crate) use api::SentObserver;
 pub use api::{SendError, Transport};
 pub use event::{Incoming, TransportEvent};
 pub use types::{
-    Capabilities, Lane, Packet, Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE, STREAM_CHUNK,
-    STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamPart, StreamParts, TOPIC,
+    Capabilities, Lane, Packet, Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE, RpcError, RpcMessage,
+    RpcRequest, RpcResponse, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamPart,
+    StreamParts, TOPIC,
 };
 pub(crate) use types::{CloseReason, ConnectionState, Identity, Role};

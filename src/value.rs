@@ -227,7 +227,7 @@ impl Value {
         Self(bytes)
     }
 
-    fn lone_value(&self) -> Option<&[u8]> {
+    pub(crate) fn lone_value(&self) -> Option<&[u8]> {
         match Token::read(&self.0, 0) {
             Ok((Token::Map(1), at)) => match Token::read(&self.0, at) {
                 Ok((Token::Str(b"value"), at)) => self.0.get(at..),

@@ -8,9 +8,11 @@ use std::{borrow::Borrow, borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+mod rpc;
 mod stream;
 mod stream_assembler;
 
+pub use rpc::{RpcError, RpcMessage, RpcRequest, RpcResponse};
 pub use stream::{STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamPart, StreamParts};
 pub use stream_assembler::StreamAssembler;
 

@@ -1,0 +1,204 @@
+//! Converts the requests of LiveKit's RPC to calls, and outcomes to its answers.
+//!
+//! A payload of RPC is a text. Here it is JSON: an object of arguments in a request, any value in an answer.
+
+use bytes::Bytes;
+use serde_json::json;
+
+use crate::{
+    protocol::frame::ToolUseResult,
+    tool::{ErrorCode, ToolError, ToolResult},
+    transport::RpcError,
+    value::{Value, append_text, parse, prefix},
+};
+
+/// The largest payload of a request or an answer of version 1, and the largest data of an error, in bytes.
+pub(crate) const MAX_PAYLOAD: usize = 15_360;
+
+/// The largest payload of a stream, in bytes: a request or an answer of version 2, or a large answer of version 1.
+pub(crate) const MAX_STREAM: usize = 16 << 20;
+
+/// The longest message of an error, in bytes.
+const MAX_MESSAGE: usize = 256;
+
+/// The room for the text of a failure in the data of an error, in bytes. JSON can make it six times as long.
+const MAX_TEXT: usize = 2 * 1024;
+
+/// The names of methods that LiveKit keeps for itself begin with this.
+pub(crate) const RESERVED: &str = "lk.";
+
+/// The codes of LiveKit's RPC, as its SDKs define them.
+pub(crate) mod code {
+    /// The callee has no such method.
+    pub(crate) const UNSUPPORTED_METHOD: u32 = 1400;
+    /// The callee does not have this version.
+    pub(crate) const UNSUPPORTED_VERSION: u32 = 1404;
+    /// The method failed.
+    pub(crate) const APPLICATION: u32 = 1500;
+    /// The method took too long.
+    pub(crate) const RESPONSE_TIMEOUT: u32 = 1502;
+    /// The payload of the answer is too large for the version.
+    pub(crate) const RESPONSE_TOO_LARGE: u32 = 1504;
+}
+
+/// Reads the payload of a request: a JSON object, or nothing.
+///
+/// # Errors
+/// `invalid_parameters`, with the place of the fault as far as it is known.
+pub(crate) fn arguments(payload: &[u8]) -> Result<Value, ToolError> {
+    let refuse = |what: String| Err(ToolError::new(ErrorCode::INVALID_PARAMETERS, what));
+    if payload.len() > MAX_STREAM {
+        return refuse(format!("the payload has {} bytes; the limit is {MAX_STREAM}", payload.len()));
+    }
+    let text = match std::str::from_utf8(payload) {
+        Ok(text) => text,
+        Err(error) => return refuse(format!("the payload is not UTF-8 at byte {}", error.valid_up_to())),
+    };
+    if text.trim().is_empty() {
+        return Ok(Value::empty());
+    }
+    match parse(text) {
+        Ok(json) if json.is_object() => within_limits(&json).or_else(|error| refuse(error.to_string())),
+        Ok(_) => refuse("the payload is not a JSON object".to_owned()),
+        Err(error) => refuse(format!("the payload is not JSON: {error}")),
+    }
+}
+
+/// Returns the answer to a request, for either version.
+pub(crate) fn answer(result: &ToolUseResult) -> Result<Bytes, RpcError> {
+    let empty = Value::empty();
+    if result.success {
+        return Ok(payload_of(result.result.as_ref().unwrap_or(&empty)).into());
+    }
+    let code = result.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR);
+    Err(error(&code, result.error_message.as_deref().unwrap_or_default()))
+}
+
+/// Returns the error for a failure with this code of ours.
+pub(crate) fn error(code: &ErrorCode, message: &str) -> RpcError {
+    let number = match code {
+        it if *it == ErrorCode::UNKNOWN_TOOL => code::UNSUPPORTED_METHOD,
+        // A call is cancelled because its caller has left, or by the assistant at a barge-in.
+        it if [ErrorCode::TIMEOUT, ErrorCode::CANCELLED].contains(it) => code::RESPONSE_TIMEOUT,
+        it if *it == ErrorCode::RESULT_TOO_LARGE => code::RESPONSE_TOO_LARGE,
+        _ => code::APPLICATION,
+    };
+    let shown = match number {
+        code::APPLICATION => format!("{}: {message}", code.as_str()),
+        _ => message.to_owned(),
+    };
+    let data = json!({"code": prefix(code.as_str(), MAX_MESSAGE), "message": prefix(message, MAX_TEXT)});
+    RpcError::new(number, prefix(&shown, MAX_MESSAGE), data.to_string())
+}
+
+/// Returns the text of a result: what the model reads of one that says so, otherwise its JSON, without the key that a value
+/// has in a frame.
+fn payload_of(value: &Value) -> String {
+    let result = ToolResult::of(value);
+    if result.is_plain() {
+        return json_text(value.lone_value().unwrap_or(value.as_bytes()));
+    }
+    result.for_model(MAX_STREAM).text.into_owned()
+}
+
+/// Returns the JSON of an encoded value.
+fn json_text(bytes: &[u8]) -> String {
+    let mut text = Vec::with_capacity(2 * bytes.len());
+    // The bytes of a value are one value, and its JSON is UTF-8.
+    let _ = append_text(&mut text, bytes, 0);
+    String::from_utf8(text).unwrap_or_default()
+}
+
+fn within_limits(json: &serde_json::Value) -> Result<Value, crate::DecodeError> {
+    Value::from_bytes(Value::from(json).into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool::CallId;
+
+    fn success(value: Value) -> ToolUseResult {
+        let mut result = ToolUseResult::new(CallId::known("c"), true);
+        result.result = Some(value);
+        result
+    }
+
+    fn failure(code: &str, message: &str) -> ToolUseResult {
+        let mut result = ToolUseResult::new(CallId::known("c"), false);
+        (result.error_code, result.error_message) = (Some(code.into()), Some(message.to_owned()));
+        result
+    }
+
+    #[test]
+    fn arguments_are_a_json_object_or_nothing() {
+        let read = arguments(br#" {"on": true, "$bin": "AA=="} "#).unwrap();
+        assert_eq!(read, Value::from(json!({"on": true, "$bin": "AA=="})));
+        for nothing in [&b""[..], b" \n"] {
+            assert_eq!(arguments(nothing).unwrap(), Value::empty());
+        }
+        for (payload, why) in [
+            (&b"[1]"[..], "not a JSON object"),
+            (b"null", "not a JSON object"),
+            (b"\"text\"", "not a JSON object"),
+            (b"{\"on\": }", "not JSON"),
+            (b"{} {}", "not JSON"),
+            (b"{\"a\": \"\xff\"}", "not UTF-8 at byte 7"),
+        ] {
+            let error = arguments(payload).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::INVALID_PARAMETERS);
+            assert!(error.message().contains(why), "{error}");
+        }
+        let deep = "{\"a\":".repeat(200) + "1" + &"}".repeat(200);
+        assert_eq!(arguments(deep.as_bytes()).unwrap_err().code(), ErrorCode::INVALID_PARAMETERS);
+    }
+
+    #[test]
+    fn answer_is_the_json_of_the_value_or_the_text_for_the_model() {
+        for (value, text) in [
+            (json!({"value": 0.8}), "0.8"),
+            (json!({"value": "sunny"}), "\"sunny\""),
+            (json!({"value": null}), "null"),
+            (json!({"level": 0.8, "charging": true}), r#"{"level":0.8,"charging":true}"#),
+            (json!({}), "{}"),
+        ] {
+            assert_eq!(answer(&success(Value::from(&value))), Ok(Bytes::from(text)), "{value}");
+        }
+        let result =
+            ToolResult::text("It is on.").with_person_text("On.").with_structured(json!({"on": true}));
+        let payload = answer(&success(result.to_value())).unwrap();
+        let payload = std::str::from_utf8(&payload).unwrap();
+        assert!(payload.contains("It is on.") && !payload.contains("On."), "{payload}");
+        assert_eq!(answer(&ToolUseResult::new(CallId::known("c"), true)), Ok(Bytes::from("{}")));
+    }
+
+    #[test]
+    fn failure_has_livekits_code_and_ours_in_its_data() {
+        for (ours, theirs) in [
+            ("unknown_tool", 1400),
+            ("timeout", 1502),
+            ("cancelled", 1502),
+            ("result_too_large", 1504),
+            ("execution_error", 1500),
+            ("invalid_parameters", 1500),
+            ("permission_denied", 1500),
+            ("busy", 1500),
+            ("own_code", 1500),
+        ] {
+            let error = answer(&failure(ours, "why")).unwrap_err();
+            assert_eq!(
+                (error.code, &*error.data),
+                (theirs, &*json!({"code": ours, "message": "why"}).to_string())
+            );
+            assert_eq!(error.message.starts_with(ours), theirs == 1500, "{}", error.message);
+        }
+        let error = answer(&failure(&"c".repeat(5_000), &"\u{1}ü".repeat(50_000))).unwrap_err();
+        assert!(
+            error.message.len() <= MAX_MESSAGE && error.data.len() <= MAX_PAYLOAD,
+            "{}",
+            error.data.len()
+        );
+        let json: serde_json::Value = serde_json::from_str(&error.data).unwrap();
+        assert!(json["message"].is_string());
+    }
+}
