@@ -147,6 +147,7 @@ pub struct ConnectOptions {
     rejoin_limit: Option<Duration>,
     source: Option<TokenSource>,
     key: Option<E2eeKey>,
+    has_rpc: bool,
     warn_unencrypted: fn(&str),
 }
 
@@ -164,6 +165,7 @@ impl Default for ConnectOptions {
             rejoin_limit: None,
             source: None,
             key: None,
+            has_rpc: false,
             warn_unencrypted: |server| tracing::warn!(server, "the token is sent unencrypted; use wss://"),
         }
     }
@@ -313,6 +315,14 @@ impl ConnectOptions {
         self
     }
 
+    /// Sets whether the participant announces to others that it takes part in LiveKit's RPC: they may then send it requests
+    /// and results as streams of text, compressed and in their headers. Builders set it as their participant needs it.
+    /// Default: false.
+    pub fn announce_rpc(mut self, has_rpc: bool) -> Self {
+        self.has_rpc = has_rpc;
+        self
+    }
+
     /// Joins the room that the token names, on the server at `url` (`wss://HOST` or `ws://HOST:PORT`).
     ///
     /// Signaling uses the HTTP proxy set in the environment: `HTTPS_PROXY` for `wss`, `HTTP_PROXY` for `ws`, `ALL_PROXY` for
@@ -357,6 +367,7 @@ impl ConnectOptions {
             direct_only: self.direct_only,
             policy,
             key: self.key,
+            has_rpc: self.has_rpc,
         };
         let start = Instant::now();
         // Boxed: it is needed once, and would make the futures of all callers large.

@@ -34,8 +34,8 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use crate::transport::{
-    Capabilities, CloseReason, ConnectionState, Identity, Incoming, Lane, Packet, Participant, Peer, Role,
-    SendError, Sid, StreamPart, StreamParts, Transport, TransportEvent,
+    Capabilities, CloseReason, ConnectionState, Form, Identity, Incoming, Lane, Packet, Participant, Peer,
+    Role, SendError, Sid, StreamPart, StreamParts, Transport, TransportEvent,
 };
 
 /// The number of queued events per participant beyond which its senders wait.
@@ -310,9 +310,12 @@ impl State {
         }
         let due = Instant::now() + self.delay + if lost { RESEND_AFTER } else { Duration::ZERO };
         for seat in self.hearers(from, packet) {
-            let event = match part {
-                Some(part) => TransportEvent::Stream { from: from.clone(), part: part.clone() },
-                None => {
+            let event = match (part, &packet.form) {
+                (Some(part), _) => TransportEvent::Stream { from: from.clone(), part: part.clone() },
+                (None, Form::Rpc(message)) => {
+                    TransportEvent::Rpc { from: Some(from.clone()), message: message.clone() }
+                }
+                (None, _) => {
                     let (topic, payload) = (packet.topic.clone(), packet.payload.clone());
                     TransportEvent::Packet(Incoming::new(from.clone(), packet.lane, topic, payload))
                 }
@@ -447,7 +450,7 @@ impl Transport for MemoryTransport {
 
     fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
         let (room, local) = (Arc::clone(&self.room), self.local.clone());
-        let is_small = packet.payload.len() <= Capabilities::MAX_PACKET;
+        let is_small = !packet.is_streamed(Capabilities::MAX_PACKET);
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
         let is_ordered = packet.lane == Lane::Reliable && !(packet.overtakes && is_small);
         let (turn_room, turn_local) = (Arc::clone(&room), local.clone());
@@ -457,8 +460,8 @@ impl Transport for MemoryTransport {
             if !packet.is_addressed() {
                 return Err(SendError::NoDestination);
             }
-            let (size, limit) = (packet.payload.len(), Capabilities::MAX_PACKET);
-            if size <= limit {
+            let (size, limit) = (packet.size(), Capabilities::MAX_PACKET);
+            if is_small {
                 return room.hand_over(&mut turn, &local, &packet, None).await;
             }
             if packet.lane == Lane::Lossy {
@@ -548,6 +551,7 @@ impl Drop for MemoryTransport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::{RpcMessage, RpcRequest, TextStream};
 
     async fn packet(connection: &mut MemoryTransport) -> Incoming {
         loop {
@@ -606,6 +610,32 @@ mod tests {
         assert_eq!(packet(&mut b).await.payload, "for all");
         assert_eq!(packet(&mut c).await.payload, "for all");
         assert!(matches!(a.send(Packet::new([], "nobody")).await, Err(SendError::NoDestination)));
+    }
+
+    #[tokio::test]
+    async fn messages_of_rpc_and_streams_of_text_are_delivered() {
+        let room = MemoryRoom::new();
+        let (a, mut b) = (room.client("a"), room.client("b"));
+        let message = RpcMessage::Request(RpcRequest::new("r1", "getBattery", "{}", 5_000));
+        a.send(Packet::rpc("b".into(), message.clone())).await.unwrap();
+        let mut stream = TextStream::new(20_000);
+        a.send(Packet::text("b".into(), "t", vec![b'x'; 20_000], stream.clone())).await.unwrap();
+        stream.inline = true;
+        a.send(Packet::text("b".into(), "t", vec![b'x'; 14_000], stream)).await.unwrap();
+        let mut events = Vec::new();
+        while events.len() < 6 {
+            match b.recv().await.unwrap() {
+                TransportEvent::Joined(_) => {}
+                event => events.push(event),
+            }
+        }
+        let from = a.local().peer().clone();
+        assert_eq!(events[0], TransportEvent::Rpc { from: Some(from), message });
+        let sizes = events[1..].iter().map(|event| match event {
+            TransportEvent::Stream { part, .. } => part.size(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(sizes.collect::<Vec<_>>(), [0, 15_000, 5_000, 0, 14_000]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,8 +19,8 @@ pub(crate) use api::SentObserver;
 pub use api::{SendError, Transport};
 pub use event::{Incoming, TransportEvent};
 pub use types::{
-    Capabilities, Lane, Packet, Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE, RpcError, RpcMessage,
-    RpcRequest, RpcResponse, STREAM_CHUNK, STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamPart,
-    StreamParts, TOPIC,
+    Capabilities, Compression, Form, Lane, Packet, Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE,
+    RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcRequest, RpcResponse, STREAM_CHUNK,
+    STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamKind, StreamPart, StreamParts, TOPIC, TextStream,
 };
 pub(crate) use types::{CloseReason, ConnectionState, Identity, Role};

@@ -17,7 +17,10 @@ use ring::{
     rand::{SecureRandom, SystemRandom},
 };
 
-use super::wire::packet::{Chunk, DataPacket, EncryptedPacket, UserPacket, Value};
+use super::wire::{
+    packet::{Chunk, DataPacket, EncryptedPacket, UserPacket, Value},
+    rpc::{RpcAck, RpcRequest, RpcResponse},
+};
 
 /// The size of a key, in bytes.
 const KEY: usize = 16;
@@ -84,6 +87,9 @@ impl E2eeKey {
     fn seal_with(&self, packet: &mut DataPacket, iv: [u8; NONCE_LEN]) -> Result<(), NotSealed> {
         let content = match packet.value.take() {
             Some(Value::User(it)) => Content::User(it),
+            Some(Value::RpcRequest(it)) => Content::RpcRequest(it),
+            Some(Value::RpcAck(it)) => Content::RpcAck(it),
+            Some(Value::RpcResponse(it)) => Content::RpcResponse(it),
             Some(Value::StreamHeader(it)) => Content::StreamHeader(it),
             Some(Value::StreamChunk(it)) => Content::StreamChunk(it),
             Some(Value::StreamTrailer(it)) => Content::StreamTrailer(it),
@@ -121,6 +127,9 @@ impl E2eeKey {
         let payload = Payload::decode(Bytes::from(bytes)).map_err(|_| Fault::Content)?;
         Ok(payload.content.map(|content| match content {
             Content::User(it) => Value::User(it),
+            Content::RpcRequest(it) => Value::RpcRequest(it),
+            Content::RpcAck(it) => Value::RpcAck(it),
+            Content::RpcResponse(it) => Value::RpcResponse(it),
             Content::StreamHeader(it) => Value::StreamHeader(it),
             Content::StreamChunk(it) => Value::StreamChunk(it),
             Content::StreamTrailer(it) => Value::StreamTrailer(it),
@@ -137,7 +146,7 @@ impl fmt::Debug for E2eeKey {
 /// LiveKit's `EncryptedPacketPayload`, as far as toolbridge uses it.
 #[derive(Clone, PartialEq, Message)]
 struct Payload {
-    #[prost(oneof = "Content", tags = "1, 7, 8, 9")]
+    #[prost(oneof = "Content", tags = "1, 4, 5, 6, 7, 8, 9")]
     content: Option<Content>,
 }
 
@@ -146,6 +155,12 @@ struct Payload {
 enum Content {
     #[prost(message, tag = "1")]
     User(UserPacket),
+    #[prost(message, tag = "4")]
+    RpcRequest(RpcRequest),
+    #[prost(message, tag = "5")]
+    RpcAck(RpcAck),
+    #[prost(message, tag = "6")]
+    RpcResponse(RpcResponse),
     #[prost(message, tag = "7")]
     StreamHeader(Header),
     #[prost(message, tag = "8")]
@@ -178,7 +193,7 @@ mod tests {
 
     use super::*;
     use crate::livekit::wire::packet::{encoded_size, outgoing};
-    use crate::transport::{Packet, Sid};
+    use crate::transport::{Packet, RpcMessage, RpcRequest, Sid};
 
     const SECRET: &str = "correct horse";
 
@@ -330,11 +345,30 @@ mod tests {
                 ..Default::default()
             }
         };
-        let ack = livekit_protocol::RpcAck { request_id: "r".into() };
-        let value = Some(encrypted_packet_payload::Value::RpcAck(ack));
+        let chat = livekit_protocol::ChatMessage::default();
+        let value = Some(encrypted_packet_payload::Value::ChatMessage(chat));
         assert_eq!(key.open(sealing(EncryptedPacketPayload { value }.encode_to_vec())), Ok(None));
         assert_eq!(key.open(sealing(Vec::new())), Ok(None));
         assert_eq!(key.open(sealing(vec![0xff; 9])), Err(Fault::Content));
+    }
+
+    #[test]
+    fn messages_of_rpc_are_encrypted_as_livekit_protocol_reads_them() {
+        let key = E2eeKey::new(SECRET);
+        let message = RpcMessage::Request(RpcRequest::new("r1", "getBattery", "{}", 5_000));
+        let mut packet = outgoing(Packet::rpc("phone".into(), message), &Sid::from("PA_1"));
+        let plain = packet.value.clone();
+        key.seal(&mut packet).unwrap();
+        let sealed = sealed(&packet);
+        let mut bytes = sealed.encrypted_value.to_vec();
+        let nonce = Nonce::assume_unique_for_key(sealed.iv[..].try_into().unwrap());
+        let opened = key.key.open_in_place(nonce, Aad::empty(), &mut bytes).unwrap();
+        let payload = EncryptedPacketPayload::decode(&*opened).unwrap();
+        let Some(encrypted_packet_payload::Value::RpcRequest(read)) = payload.value else {
+            panic!("no request")
+        };
+        assert_eq!((&*read.id, &*read.method, &*read.payload), ("r1", "getBattery", "{}"));
+        assert_eq!(key.open(sealed), Ok(plain));
     }
 
     #[test]

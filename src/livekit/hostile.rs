@@ -114,7 +114,7 @@ fn leave(reason: DisconnectReason) -> Frame {
 }
 
 async fn join(url: &ServerUrl) -> Result<(Signal, JoinResponse), ConnectError> {
-    let joining = Signal::join(url, "token", Vec::new(), String::new(), BOUND);
+    let joining = Signal::join(url, "token", Vec::new(), String::new(), false, BOUND);
     timeout(BOUND, joining).await.expect("the join hangs")
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Signal {
     /// The newest token.
     token: String,
     sid: String,
+    /// Whether the participant announces that it takes part in RPC.
+    has_rpc: bool,
     keep_alive: KeepAlive,
     link: Link,
     /// True if the current connection has reported its end.
@@ -67,6 +69,7 @@ impl Signal {
         token: &str,
         roots: Vec<CertificateDer<'static>>,
         offer: String,
+        has_rpc: bool,
         limit: Duration,
     ) -> Result<(Self, JoinResponse), ConnectError> {
         let (mut link, response) = Link::open(Request {
@@ -74,6 +77,7 @@ impl Signal {
             token: token.to_owned(),
             roots,
             purpose: Purpose::Join(description("offer", offer, 1)),
+            has_rpc,
             connect_limit: connect_limit(limit),
         });
         let answer = match time::timeout(limit, response).await {
@@ -96,6 +100,7 @@ impl Signal {
             url: url.clone(),
             token: token.to_owned(),
             sid: response.participant.as_ref().map(|it| it.sid.clone()).unwrap_or_default(),
+            has_rpc,
             keep_alive: KeepAlive::of(&response),
             link,
             is_lost: false,
@@ -208,6 +213,7 @@ impl Signal {
             token: self.token.clone(),
             roots,
             purpose: Purpose::Resume(self.sid.clone(), self.keep_alive),
+            has_rpc: self.has_rpc,
             connect_limit: connect_limit(limit),
         });
         (self.link, self.is_lost) = (link, false);
@@ -365,7 +371,8 @@ mod tests {
     }
 
     async fn join(url: &ServerUrl) -> ConnectError {
-        let joined = Signal::join(url, "token", Vec::new(), String::new(), Duration::from_secs(20)).await;
+        let joined =
+            Signal::join(url, "token", Vec::new(), String::new(), false, Duration::from_secs(20)).await;
         joined.err().unwrap()
     }
 
@@ -397,7 +404,8 @@ mod tests {
     async fn messages_sent_at_once_arrive_in_order() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        let connecting = Signal::join(&url, "token", Vec::new(), String::new(), Duration::from_secs(20));
+        let connecting =
+            Signal::join(&url, "token", Vec::new(), String::new(), false, Duration::from_secs(20));
         let (joined, mut socket) = tokio::join!(connecting, async {
             let (stream, _) = listener.accept().await.unwrap();
             let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
@@ -421,7 +429,8 @@ mod tests {
     async fn dropped_join_leaves_the_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        let connecting = Signal::join(&url, "token", Vec::new(), String::new(), Duration::from_secs(20));
+        let connecting =
+            Signal::join(&url, "token", Vec::new(), String::new(), false, Duration::from_secs(20));
         let mut socket = tokio::select! {
             _ = connecting => panic!("nobody has answered yet"),
             socket = async {
@@ -445,7 +454,7 @@ mod tests {
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
         // The server accepts the connection and stays silent until the join times out.
         let limit = Duration::from_millis(500);
-        let connecting = Signal::join(&url, "token", Vec::new(), String::new(), limit);
+        let connecting = Signal::join(&url, "token", Vec::new(), String::new(), false, limit);
         let (joined, socket) = tokio::join!(connecting, async {
             let (stream, _) = listener.accept().await.unwrap();
             tokio_tungstenite::accept_async(stream).await
@@ -464,7 +473,8 @@ mod tests {
     async fn join_without_a_response_closes_its_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        let connecting = Signal::join(&url, "token", Vec::new(), String::new(), Duration::from_secs(20));
+        let connecting =
+            Signal::join(&url, "token", Vec::new(), String::new(), false, Duration::from_secs(20));
         let (joined, ()) = tokio::join!(connecting, async {
             let (stream, _) = listener.accept().await.unwrap();
             let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
@@ -500,7 +510,8 @@ mod tests {
     async fn resume_after_a_failed_one_uses_the_newest_token_and_the_sid() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        let connecting = Signal::join(&url, "a.b.c", Vec::new(), String::new(), Duration::from_secs(20));
+        let connecting =
+            Signal::join(&url, "a.b.c", Vec::new(), String::new(), false, Duration::from_secs(20));
         let (joined, (mut first, asked)) = tokio::join!(connecting, async {
             let (mut socket, asked) = accept(&listener).await;
             socket.send(sent(Message::Join(response()))).await.unwrap();

@@ -263,6 +263,7 @@ impl Session {
                 }
             }
             TransportEvent::Stream { from, part } => exchange.receive_stream(core, &from, part),
+            TransportEvent::Rpc { .. } => {}
             TransportEvent::Closed(reason) => self.end(reason, false),
         }
     }

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     transport::{
-        Capabilities, CloseReason, ConnectionState, Lane, Packet, Participant, Peer, Role, STREAM_TOPIC,
-        SendError, SentObserver, StreamAssembler, StreamPart, TOPIC, Transport, TransportEvent,
+        Capabilities, CloseReason, ConnectionState, Form, Lane, Packet, Participant, Peer, Role,
+        STREAM_TOPIC, SendError, SentObserver, StreamAssembler, StreamPart, TOPIC, Transport, TransportEvent,
     },
     value::Limits,
 };
@@ -101,7 +101,8 @@ impl<T: Transport> Tap<T> {
                     Item::Packet(at, queued)
                 });
             }
-            TransportEvent::Packet(_) => {}
+            // Messages of RPC are not frames. A recording does not have them.
+            TransportEvent::Packet(_) | TransportEvent::Rpc { .. } => {}
             TransportEvent::ConnectionState(state) => {
                 self.event(RoomEvent::Link { up: *state == ConnectionState::Connected });
                 let local = self.inner.local();
@@ -202,7 +203,7 @@ struct Unsent {
 impl Unsent {
     /// Records a packet that is sent from now on, if it is a frame.
     fn of(shared: &Arc<Shared>, capabilities: Capabilities, from: &Peer, packet: &Packet) -> Option<Self> {
-        if !is_ours(&packet.topic) {
+        if !is_ours(&packet.topic) || packet.form != Form::Data {
             return None;
         }
         let stream = capabilities.streams

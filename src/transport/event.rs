@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt};
 
 use bytes::Bytes;
 
-use super::{CloseReason, ConnectionState, Lane, Participant, Peer, StreamPart};
+use super::{CloseReason, ConnectionState, Lane, Participant, Peer, RpcMessage, StreamPart};
 
 /// An event of a transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,14 @@ pub enum TransportEvent {
         from: Peer,
         /// The part.
         part: StreamPart,
+    },
+    /// A message of LiveKit's RPC arrived.
+    Rpc {
+        /// The sender, as reported by the server. A call of the server itself has the id of the request as identity, and
+        /// no sid.
+        from: Option<Peer>,
+        /// The message.
+        message: RpcMessage,
     },
     /// The connection ended. No event follows.
     Closed(CloseReason),

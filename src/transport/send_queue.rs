@@ -509,7 +509,7 @@ impl State {
             Lane::Reliable => ORDERED,
         };
         if place != LOSSY {
-            self.bytes += packet.payload.len();
+            self.bytes += packet.size();
         }
         self.large += usize::from(place == ORDERED && is_large(packet));
         self.queued[place].push_back(queued);
@@ -525,7 +525,7 @@ impl State {
             false => (CAP, CAP_BYTES),
         };
         let queued = self.reliable();
-        queued >= cap || (self.bytes + packet.payload.len() > cap_bytes && queued > 0)
+        queued >= cap || (self.bytes + packet.size() > cap_bytes && queued > 0)
     }
 
     fn reliable(&self) -> usize {
@@ -547,7 +547,7 @@ impl State {
             self.owner.is_shorter |= was_long;
             let is_large = is_large(&packet);
             if place != LOSSY {
-                self.bytes -= packet.payload.len();
+                self.bytes -= packet.size();
             }
             self.large -= usize::from(place == ORDERED && is_large);
             let mut sending =
@@ -624,7 +624,7 @@ impl State {
             queue.retain(|it| !is_meant(it.packet.id, is_large(&it.packet)));
         }
         let reliable = || self.queued[..LOSSY].iter().flatten().map(|it| &it.packet);
-        self.bytes = reliable().map(|packet| packet.payload.len()).sum();
+        self.bytes = reliable().map(Packet::size).sum();
         self.large = self.queued[ORDERED].iter().filter(|it| is_large(&it.packet)).count();
         for sending in self.sending.iter_mut().flatten() {
             if is_meant(sending.id, sending.is_large) {
@@ -678,7 +678,7 @@ fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
 
 /// Returns true if a packet is sent in parts, between which others can be sent.
 fn is_large(packet: &Packet) -> bool {
-    packet.payload.len() > Capabilities::MAX_PACKET
+    packet.is_streamed(Capabilities::MAX_PACKET)
 }
 
 /// Returns true if a packet need not wait for large ones.

@@ -12,8 +12,10 @@ mod rpc;
 mod stream;
 mod stream_assembler;
 
-pub use rpc::{RpcError, RpcMessage, RpcRequest, RpcResponse};
-pub use stream::{STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamPart, StreamParts};
+pub use rpc::{RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcRequest, RpcResponse};
+pub use stream::{
+    Compression, STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamKind, StreamPart, StreamParts, TextStream,
+};
 pub use stream_assembler::StreamAssembler;
 
 /// Counts the comparisons of identities, sids and call ids on this thread. Tests use it to measure the cost of a lookup
@@ -212,6 +214,8 @@ pub struct Participant {
     can_publish_data: bool,
     is_admitted: bool,
     may_stop: bool,
+    client_protocol: u32,
+    inflates: bool,
 }
 
 impl Participant {
@@ -226,6 +230,8 @@ impl Participant {
             can_publish_data: true,
             is_admitted: false,
             may_stop: false,
+            client_protocol: 0,
+            inflates: false,
         }
     }
 
@@ -291,6 +297,21 @@ impl Participant {
         self
     }
 
+    /// Sets LiveKit's client protocol, which its SDK announces: 1 reads RPC in streams of text, 2 also reads streams whose
+    /// content is in the header. Default: 0.
+    #[must_use]
+    pub fn client_protocol(mut self, protocol: u32) -> Self {
+        self.client_protocol = protocol;
+        self
+    }
+
+    /// Sets whether its SDK announces that it reads compressed streams. Default: no.
+    #[must_use]
+    pub fn inflates(mut self, inflates: bool) -> Self {
+        self.inflates = inflates;
+        self
+    }
+
     /// Returns identity and sid.
     pub fn peer(&self) -> &Peer {
         &self.peer
@@ -347,6 +368,16 @@ impl Participant {
     /// Returns true if it may stop calls of the local participant.
     pub fn may_stop(&self) -> bool {
         self.may_stop
+    }
+
+    /// Returns the client protocol that its SDK announces.
+    pub fn protocol(&self) -> u32 {
+        self.client_protocol
+    }
+
+    /// Returns true if its SDK reads compressed streams.
+    pub fn can_inflate(&self) -> bool {
+        self.inflates
     }
 
     /// Returns the role set by its token, or `None` if it has none or could have set it by itself.
@@ -444,7 +475,22 @@ pub struct Packet {
     pub overtakes: bool,
     /// The id of the byte stream, if the packet needs one. Default: derived from `id`.
     pub stream: Option<Arc<str>>,
+    /// How it is sent. Default: [`Form::Data`].
+    pub form: Form,
     broadcast: bool,
+}
+
+/// How a packet is sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Form {
+    /// As data on a topic, or as a byte stream if it is too large for one packet.
+    #[default]
+    Data,
+    /// As a message of LiveKit's RPC. The packet has no payload of its own.
+    Rpc(RpcMessage),
+    /// As a stream of text on the packet's topic.
+    Text(TextStream),
 }
 
 impl Packet {
@@ -458,6 +504,7 @@ impl Packet {
             payload: payload.into(),
             overtakes: false,
             stream: None,
+            form: Form::Data,
             broadcast: false,
         }
     }
@@ -465,6 +512,38 @@ impl Packet {
     /// Creates a reliable packet to the whole room, including hidden participants.
     pub fn broadcast(payload: impl Into<Bytes>) -> Self {
         Self { broadcast: true, ..Self::new([], payload) }
+    }
+
+    /// Creates a reliable packet with a message of LiveKit's RPC.
+    pub fn rpc(to: Identity, message: RpcMessage) -> Self {
+        Self { form: Form::Rpc(message), topic: Cow::Borrowed(""), ..Self::new([to], Bytes::new()) }
+    }
+
+    /// Creates a reliable packet that is sent as a stream of text.
+    pub fn text(
+        to: Identity,
+        topic: impl Into<Cow<'static, str>>,
+        payload: impl Into<Bytes>,
+        stream: TextStream,
+    ) -> Self {
+        Self { form: Form::Text(stream), topic: topic.into(), ..Self::new([to], payload) }
+    }
+
+    /// Returns the number of bytes that it carries.
+    pub fn size(&self) -> usize {
+        match &self.form {
+            Form::Rpc(message) => message.size(),
+            Form::Data | Form::Text(_) => self.payload.len(),
+        }
+    }
+
+    /// Returns true if it is sent as a stream by a transport whose packets carry this many bytes.
+    pub fn is_streamed(&self, max_packet: usize) -> bool {
+        match &self.form {
+            Form::Data => self.payload.len() > max_packet,
+            Form::Rpc(_) => false,
+            Form::Text(_) => true,
+        }
     }
 
     /// Returns true if the packet is a broadcast to the whole room.
@@ -490,7 +569,8 @@ impl fmt::Debug for Packet {
             .field("to", &self.to)
             .field("topic", &self.topic)
             .field("lane", &self.lane)
-            .field("bytes", &self.payload.len())
+            .field("bytes", &self.size())
+            .field("form", &self.form)
             .field("broadcast", &self.broadcast)
             .finish()
     }

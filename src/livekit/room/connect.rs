@@ -41,6 +41,8 @@ pub(crate) struct Connector {
     pub(crate) direct_only: bool,
     pub(crate) policy: Policy,
     pub(crate) key: Option<E2eeKey>,
+    /// Whether the participant announces that it takes part in RPC.
+    pub(crate) has_rpc: bool,
 }
 
 impl Connector {
@@ -50,7 +52,7 @@ impl Connector {
         // The offer travels in the join request, so one round trip brings the join response and the answer.
         let (mut peer, offer) =
             PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
-        let joining = Signal::join(server, token, self.roots.clone(), offer, limit);
+        let joining = Signal::join(server, token, self.roots.clone(), offer, self.has_rpc, limit);
         let (signal, response) = joining.await?;
         tracing::debug!(%server, after = ?start.elapsed(), "the server accepted the join");
         // The server demands relays of a client whose other paths have failed.

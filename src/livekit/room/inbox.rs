@@ -128,6 +128,9 @@ fn size(event: &TaskEvent) -> usize {
             packet.from.as_ref().map_or(0, peer_size) + packet.topic.len() + packet.payload.len()
         }
         TaskEvent::Event(TransportEvent::Stream { from, part }) => peer_size(from) + part_size(part),
+        TaskEvent::Event(TransportEvent::Rpc { from, message }) => {
+            from.as_ref().map_or(0, peer_size) + message.size()
+        }
         TaskEvent::Event(TransportEvent::Joined(who)) | TaskEvent::Local(who) => participant_size(who),
         TaskEvent::Event(TransportEvent::Left(who)) => peer_size(who),
         TaskEvent::Rejoined(snapshot) => snapshot.others().map(participant_size).sum(),
@@ -142,7 +145,7 @@ fn peer_size(who: &Peer) -> usize {
 
 fn part_size(part: &StreamPart) -> usize {
     let more = match part {
-        StreamPart::Header(header) => header.topic.len(),
+        StreamPart::Header(header) => header.size(),
         StreamPart::Chunk { bytes, .. } => bytes.len(),
         StreamPart::Trailer { reason, .. } => reason.len(),
     };

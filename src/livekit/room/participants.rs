@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-use livekit_protocol::{ParticipantInfo, participant_info};
+use livekit_protocol::{ParticipantInfo, client_info::Capability, participant_info};
 
 use crate::transport::{Participant, ParticipantKind, Peer, TransportEvent};
 
@@ -120,6 +120,8 @@ pub(crate) fn participant(info: &ParticipantInfo) -> Participant {
         .attributes(info.attributes.clone())
         .can_update_metadata(info.permission.as_ref().is_none_or(|may| may.can_update_metadata))
         .can_publish_data(can_publish_data(info))
+        .client_protocol(info.client_protocol.try_into().unwrap_or_default())
+        .inflates(info.capabilities.contains(&Capability::CapCompressionDeflateRaw.into()))
 }
 
 /// Returns true if a participant may publish data. Without permission info, the server decides.

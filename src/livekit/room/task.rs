@@ -220,6 +220,7 @@ mod tests {
             direct_only: false,
             policy: POLICY,
             key: None,
+            has_rpc: false,
         };
         (connector, seen)
     }

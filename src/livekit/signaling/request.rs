@@ -6,7 +6,8 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE};
 use flate2::{Compression as Level, write::GzEncoder};
 use livekit_protocol::{
     ClientInfo, ConnectionSettings, JoinRequest, ReconnectReason, SessionDescription, WrappedJoinRequest,
-    client_info::Sdk, wrapped_join_request::Compression,
+    client_info::{Capability, Sdk},
+    wrapped_join_request::Compression,
 };
 use prost::Message as _;
 use rustls::pki_types::CertificateDer;
@@ -16,6 +17,8 @@ use super::{address::ServerUrl, open_link::KeepAlive};
 
 /// The protocol version announced to the server. From version 18 data channels would be negotiated out of band.
 const PROTOCOL: i32 = 17;
+/// The client protocol announced to other participants: streams of text, with their content in the header.
+const CLIENT_PROTOCOL: i32 = 2;
 /// The time limit of opening a socket. A longer join timeout also extends it.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -25,6 +28,8 @@ pub(super) struct Request {
     pub(super) token: String,
     pub(super) roots: Vec<CertificateDer<'static>>,
     pub(super) purpose: Purpose,
+    /// Whether the participant announces that it takes part in RPC.
+    pub(super) has_rpc: bool,
     /// The time limit of opening the socket.
     pub(super) connect_limit: Duration,
 }
@@ -68,7 +73,7 @@ impl Request {
 
     fn join_request(&self) -> JoinRequest {
         let request = JoinRequest {
-            client_info: Some(client_info()),
+            client_info: Some(client_info(self.has_rpc)),
             // Tracks would need media sections in the offer, which has only one for data.
             connection_settings: Some(ConnectionSettings { auto_subscribe: false, ..Default::default() }),
             ..Default::default()
@@ -91,14 +96,16 @@ pub(super) fn connect_limit(limit: Duration) -> Duration {
 }
 
 /// Returns what the server and its dashboards learn of this program. The model of the device is not
-/// disclosed.
-fn client_info() -> ClientInfo {
+/// disclosed. With RPC, its requests and results may come as streams of text, compressed and in their headers.
+fn client_info(has_rpc: bool) -> ClientInfo {
     ClientInfo {
         sdk: Sdk::Rust.into(),
         version: env!("CARGO_PKG_VERSION").into(),
         protocol: PROTOCOL,
         os: OS.into(),
         other_sdks: concat!(env!("CARGO_PKG_NAME"), ":", env!("CARGO_PKG_VERSION")).into(),
+        client_protocol: if has_rpc { CLIENT_PROTOCOL } else { 0 },
+        capabilities: has_rpc.then_some(Capability::CapCompressionDeflateRaw.into()).into_iter().collect(),
         ..Default::default()
     }
 }
@@ -131,6 +138,7 @@ mod tests {
             token: "a.b.c".into(),
             roots: Vec::new(),
             purpose,
+            has_rpc: false,
             connect_limit: CONNECT_LIMIT,
         }
     }
@@ -164,6 +172,15 @@ mod tests {
         assert_eq!((client.sdk(), client.protocol), (Sdk::Rust, PROTOCOL));
         assert_eq!(client.other_sdks, concat!("toolbridge:", env!("CARGO_PKG_VERSION")));
         assert!(!read.connection_settings.unwrap().auto_subscribe, "tracks are not for this participant");
+    }
+
+    #[test]
+    fn rpc_is_announced_only_by_participants_that_take_part_in_it() {
+        for (has_rpc, protocol, capabilities) in [(false, 0, vec![]), (true, 2, vec![2])] {
+            let request = Request { has_rpc, ..request("ws://sfu", Purpose::Join(offer(""))) };
+            let client = read(&request.endpoint()).0.client_info.unwrap();
+            assert_eq!((client.client_protocol, client.capabilities), (protocol, capabilities));
+        }
     }
 
     #[test]

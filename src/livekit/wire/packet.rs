@@ -4,10 +4,10 @@ use bytes::Bytes;
 use livekit_protocol::data_stream::{Header, Trailer};
 use prost::Message;
 
-use super::stream;
+use super::{rpc, stream};
 use crate::{
     livekit::e2ee::{E2eeKey, Fault},
-    transport::{Incoming, Lane, Packet, Peer, Sid, TransportEvent},
+    transport::{Form, Incoming, Lane, Packet, Peer, Sid, TransportEvent},
 };
 
 /// LiveKit's `DataPacket`, as far as toolbridge uses it. In contrast to `livekit_protocol`, payloads are [`Bytes`]: a received
@@ -22,7 +22,7 @@ pub(crate) struct DataPacket {
     pub(crate) sequence: u32,
     #[prost(string, tag = "17")]
     pub(crate) participant_sid: String,
-    #[prost(oneof = "Value", tags = "2, 13, 14, 15, 18")]
+    #[prost(oneof = "Value", tags = "2, 10, 11, 12, 13, 14, 15, 18")]
     pub(crate) value: Option<Value>,
 }
 
@@ -31,6 +31,12 @@ pub(crate) struct DataPacket {
 pub(crate) enum Value {
     #[prost(message, tag = "2")]
     User(UserPacket),
+    #[prost(message, tag = "10")]
+    RpcRequest(rpc::RpcRequest),
+    #[prost(message, tag = "11")]
+    RpcAck(rpc::RpcAck),
+    #[prost(message, tag = "12")]
+    RpcResponse(rpc::RpcResponse),
     #[prost(message, tag = "13")]
     StreamHeader(Header),
     #[prost(message, tag = "14")]
@@ -91,17 +97,20 @@ pub(crate) struct EncryptedPacket {
 /// closes the channel, so LiveKit's own clients stop here.
 pub(crate) const MAX_ENCODED: usize = 64_000;
 
-/// Converts a packet to LiveKit's format. The number of a reliable packet is set when it is written.
+/// Converts a packet that is not sent as a stream to LiveKit's format. The number of a reliable packet is set when it is written.
 pub(crate) fn outgoing(packet: Packet, sid: &Sid) -> DataPacket {
     DataPacket {
         // Without the identity: the server writes both, and an identity here would only be overwritten.
         participant_sid: sid.to_string(),
         destination_identities: packet.to.iter().map(ToString::to_string).collect(),
-        value: Some(Value::User(UserPacket {
-            payload: packet.payload,
-            topic: (!packet.topic.is_empty()).then(|| packet.topic.into_owned()),
-            ..Default::default()
-        })),
+        value: Some(match packet.form {
+            Form::Rpc(message) => rpc::written(message),
+            Form::Data | Form::Text(_) => Value::User(UserPacket {
+                payload: packet.payload,
+                topic: (!packet.topic.is_empty()).then(|| packet.topic.into_owned()),
+                ..Default::default()
+            }),
+        }),
         ..Default::default()
     }
 }
@@ -126,7 +135,7 @@ pub(crate) struct Heard {
 pub(crate) enum Skipped {
     /// It is not a packet.
     Malformed,
-    /// It is a packet of another kind: speakers, transcription, a stream of text, a remote call.
+    /// It is a packet of another kind: speakers, transcription, a stream of text that carries no remote call.
     OtherKind,
     /// It is a part of a byte stream whose sender the server does not disclose: two senders could use the same id.
     StreamWithoutSender,
@@ -173,6 +182,16 @@ pub(crate) fn incoming(lane: Lane, bytes: Bytes, key: Option<&E2eeKey>) -> Resul
             UserPacket { participant_identity: String::new(), participant_sid: String::new(), ..user }
         }
         Some(Value::User(user)) => user,
+        // LiveKit's SDKs send calls on `_reliable` only.
+        Some(value @ (Value::RpcRequest(_) | Value::RpcAck(_) | Value::RpcResponse(_)))
+            if lane == Lane::Reliable =>
+        {
+            let message = rpc::read(value, size).ok_or(Skipped::Malformed)?;
+            let sid = Sid::from(packet.participant_sid);
+            let from = Peer::disclosed(packet.participant_identity, sid.clone());
+            let event = TransportEvent::Rpc { from, message };
+            return Ok(Heard { sequence: packet.sequence, sid, event });
+        }
         // LiveKit's streams are reliable and in order. Parts on `_lossy` would come in any order, and could
         // break a stream of the same id.
         Some(value) if lane == Lane::Reliable => {

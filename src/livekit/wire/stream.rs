@@ -4,13 +4,28 @@
 
 use std::collections::HashMap;
 
-use livekit_protocol::data_stream::{ByteHeader, CompressionType, Header, Trailer, header::ContentHeader};
+use bytes::Bytes;
+use livekit_protocol::data_stream::{
+    ByteHeader, CompressionType, Header, TextHeader, Trailer, header::ContentHeader,
+};
 
 use super::packet::{Chunk, DataPacket, Value, detached};
-use crate::transport::{Packet, STREAM_CHUNK, Sid, StreamHeader, StreamPart, StreamParts};
+use crate::transport::{
+    Compression, Packet, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, STREAM_CHUNK, Sid, StreamHeader, StreamKind,
+    StreamPart, StreamParts,
+};
 
 /// The MIME type of a frame, as the header states it.
 const MIME_TYPE: &str = "application/msgpack";
+
+/// The MIME type of a request or result of RPC.
+const TEXT_MIME_TYPE: &str = "text/plain";
+
+/// The largest number of attributes of a header: RPC has four.
+const ATTRIBUTES: usize = 32;
+
+/// The largest size of the attributes of a header, in bytes.
+const ATTRIBUTES_SIZE: usize = 4 * 1024;
 
 /// A packet that is sent as a stream, part by part.
 #[derive(Debug)]
@@ -60,9 +75,21 @@ fn written(part: StreamPart) -> Value {
         StreamPart::Header(header) => Value::StreamHeader(Header {
             stream_id: header.id.to_string(),
             topic: header.topic.into_owned(),
-            mime_type: MIME_TYPE.to_owned(),
+            mime_type: match header.kind {
+                StreamKind::Bytes => MIME_TYPE.to_owned(),
+                StreamKind::Text => TEXT_MIME_TYPE.to_owned(),
+            },
             total_length: header.length,
-            content_header: Some(ContentHeader::ByteHeader(ByteHeader { name: header.id.to_string() })),
+            attributes: header.attributes.into_iter().collect(),
+            inline_content: header.inline.map(Vec::from),
+            compression: match header.compression {
+                Compression::Deflate => CompressionType::DeflateRaw.into(),
+                Compression::None | Compression::Other => CompressionType::None.into(),
+            },
+            content_header: Some(match header.kind {
+                StreamKind::Bytes => ContentHeader::ByteHeader(ByteHeader { name: header.id.to_string() }),
+                StreamKind::Text => ContentHeader::TextHeader(TextHeader::default()),
+            }),
             ..Default::default()
         }),
         StreamPart::Chunk { id, index, bytes } => Value::StreamChunk(Chunk {
@@ -77,19 +104,42 @@ fn written(part: StreamPart) -> Value {
     }
 }
 
-/// Reads a part, from a message of this size. Returns `None` for streams that carry no frames: those of text, those that
-/// are compressed or encrypted, and those whose content is in the header.
+/// Reads a part, from a message of this size. Returns `None` for streams that carry neither frames nor RPC: other streams of
+/// text, and byte streams that are compressed or encrypted or whose content is in the header.
 pub(crate) fn read(value: Value, size: usize) -> Option<StreamPart> {
     match value {
         Value::StreamHeader(header) => {
-            let is_text = !matches!(header.content_header, Some(ContentHeader::ByteHeader(_)));
-            if is_text
-                || header.compression != CompressionType::None as i32
-                || header.inline_content.is_some()
-            {
+            let kind = match header.content_header {
+                Some(ContentHeader::ByteHeader(_)) => StreamKind::Bytes,
+                Some(ContentHeader::TextHeader(_)) => StreamKind::Text,
+                None => return None,
+            };
+            let size_of = |(key, value): (&String, &String)| key.len() + value.len();
+            let attributes = header.attributes.iter().map(size_of).sum::<usize>();
+            let is_read = match kind {
+                StreamKind::Bytes => {
+                    header.compression == CompressionType::None as i32 && header.inline_content.is_none()
+                }
+                StreamKind::Text => {
+                    [RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC].contains(&&*header.topic)
+                        && header.attributes.len() <= ATTRIBUTES
+                        && attributes <= ATTRIBUTES_SIZE
+                }
+            };
+            if !is_read {
                 return None;
             }
-            let part = StreamHeader::new(header.stream_id, header.topic, header.total_length);
+            let mut part = StreamHeader::new(header.stream_id, header.topic, header.total_length);
+            if kind == StreamKind::Text {
+                part.kind = kind;
+                part.attributes = header.attributes.into_iter().collect();
+                part.inline = header.inline_content.map(Bytes::from);
+                part.compression = match CompressionType::try_from(header.compression) {
+                    Ok(CompressionType::None) => Compression::None,
+                    Ok(CompressionType::DeflateRaw) => Compression::Deflate,
+                    Err(_) => Compression::Other,
+                };
+            }
             Some(StreamPart::Header(part))
         }
         Value::StreamChunk(chunk) => {
@@ -109,11 +159,13 @@ pub(crate) fn read(value: Value, size: usize) -> Option<StreamPart> {
 
 #[cfg(test)]
 mod tests {
-    use livekit_protocol::data_stream::TextHeader;
     use prost::Message;
 
     use super::*;
-    use crate::livekit::wire::packet::{MAX_ENCODED, encoded_size};
+    use crate::{
+        livekit::wire::packet::{MAX_ENCODED, encoded_size},
+        transport::TextStream,
+    };
 
     fn outflow(size: usize) -> Outflow {
         Outflow::new(&Packet::new(["phone".into()], vec![7; size]), &Sid::from("PA_1"))
@@ -156,6 +208,57 @@ mod tests {
         };
         assert!(!trailer.reason.is_empty());
         assert!(stream.next().is_none());
+    }
+
+    #[test]
+    fn stream_of_text_is_what_livekit_protocol_makes_of_it_and_is_read_back() {
+        for (inline, compression) in [(true, Compression::None), (false, Compression::Deflate)] {
+            let mut stream = TextStream::new(40_000);
+            (stream.inline, stream.compression) = (inline, compression);
+            stream.attributes.insert("lk.rpc_request_id".into(), "r1".into());
+            let mut packet = Packet::text("phone".into(), RPC_RESPONSE_TOPIC, vec![b'7'; 20_000], stream);
+            packet.stream = Some("s".into());
+            let mut parts = Outflow::new(&packet, &Sid::from("PA_1"));
+            let bytes = parts.next().unwrap().encode_to_vec();
+            let theirs = livekit_protocol::DataPacket::decode(&bytes[..]).unwrap();
+            let Some(livekit_protocol::data_packet::Value::StreamHeader(header)) = theirs.value else {
+                panic!("no header")
+            };
+            assert!(matches!(header.content_header, Some(ContentHeader::TextHeader(_))));
+            assert_eq!((&*header.topic, &*header.mime_type), ("lk.rpc_response", "text/plain"));
+            assert_eq!((header.total_length, &*header.attributes["lk.rpc_request_id"]), (Some(40_000), "r1"));
+            assert_eq!(header.compression, i32::from(compression == Compression::Deflate));
+            assert_eq!(header.inline_content.map(|it| it.len()), inline.then_some(20_000));
+            let ours = DataPacket::decode(&bytes[..]).unwrap();
+            let Some(StreamPart::Header(read)) = read(ours.value.unwrap(), 0) else { panic!("not read") };
+            assert_eq!((read.kind, read.compression), (StreamKind::Text, compression));
+            assert_eq!(
+                (read.inline.map(|it| it.len()), read.attributes.len()),
+                (inline.then_some(20_000), 1)
+            );
+            let rest = std::iter::from_fn(|| parts.next()).count();
+            assert_eq!(rest, if inline { 0 } else { 3 }, "two chunks and a trailer");
+        }
+    }
+
+    #[test]
+    fn other_streams_of_text_and_those_with_too_many_attributes_are_not_read() {
+        let header = |topic: &str, count: usize, size: usize| Header {
+            topic: topic.into(),
+            attributes: (0..count).map(|n| (n.to_string(), "v".repeat(size))).collect(),
+            content_header: Some(ContentHeader::TextHeader(TextHeader::default())),
+            ..Default::default()
+        };
+        for (topic, count, size, is_read) in [
+            (RPC_REQUEST_TOPIC, 32, 10, true),
+            (RPC_RESPONSE_TOPIC, 4, 1_000, true),
+            (RPC_REQUEST_TOPIC, 33, 10, false),
+            (RPC_REQUEST_TOPIC, 4, 1_100, false),
+            ("lk.chat", 0, 0, false),
+        ] {
+            let part = read(Value::StreamHeader(header(topic, count, size)), 0);
+            assert_eq!(part.is_some(), is_read, "{topic} {count} {size}");
+        }
     }
 
     #[test]

@@ -4,6 +4,12 @@ use std::fmt;
 
 use bytes::Bytes;
 
+/// The topic of the streams of text that carry requests of version 2.
+pub const RPC_REQUEST_TOPIC: &str = "lk.rpc_request";
+
+/// The topic of the streams of text that carry the results of requests.
+pub const RPC_RESPONSE_TOPIC: &str = "lk.rpc_response";
+
 /// A message of LiveKit's RPC that has a packet of its own: all messages of version 1, and of version 2 the
 /// acknowledgement and the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +24,20 @@ pub enum RpcMessage {
     },
     /// Answers a request.
     Response(RpcResponse),
+}
+
+impl RpcMessage {
+    /// Returns the bytes of its texts.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Request(it) => it.id.len() + it.method.len() + it.payload.len(),
+            Self::Ack { id } => id.len(),
+            Self::Response(RpcResponse { id, outcome: Ok(payload) }) => id.len() + payload.len(),
+            Self::Response(RpcResponse { id, outcome: Err(error) }) => {
+                id.len() + error.message.len() + error.data.len()
+            }
+        }
+    }
 }
 
 /// A call of a method.

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Peer, STREAM_TOPIC, StreamPart};
+use super::{Peer, StreamPart};
 
 /// The maximum number of open streams. Beyond it, the stream that was idle longest is dropped.
 const OPEN: usize = 64;
@@ -53,7 +53,7 @@ impl StreamAssembler {
         match part {
             StreamPart::Header(header) => {
                 self.close(&key);
-                let ours = header.topic == STREAM_TOPIC && header.id.len() <= ID;
+                let ours = header.is_frame() && header.id.len() <= ID;
                 if ours && header.length.is_none_or(|length| length <= self.longest as u64) {
                     if self.open.len() == OPEN {
                         self.close_oldest();
@@ -111,7 +111,7 @@ impl StreamAssembler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::{Packet, StreamHeader, StreamParts};
+    use crate::transport::{Packet, STREAM_TOPIC, StreamHeader, StreamParts};
 
     const LONGEST: usize = 1 << 20;
 

@@ -36,7 +36,7 @@ impl Writing {
         if !packet.is_addressed() {
             return Err(SendError::NoDestination);
         }
-        let streamed = packet.lane == Lane::Reliable && packet.payload.len() > Capabilities::MAX_PACKET;
+        let streamed = packet.lane == Lane::Reliable && packet.is_streamed(Capabilities::MAX_PACKET);
         check_size(packet.payload.len(), if streamed { usize::MAX } else { Capabilities::MAX_PACKET })?;
         // The server drops such packets silently.
         if !can_publish_data {

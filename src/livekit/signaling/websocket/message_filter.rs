@@ -22,6 +22,9 @@ const MESSAGES: usize = 4 * PARTICIPANTS;
 /// The largest number of attributes in one frame. Further participants keep only their role attribute.
 const ALL_ATTRIBUTES: usize = 64 * 1024;
 
+/// The largest number of capabilities of a participant.
+const CAPABILITIES: usize = 16;
+
 /// The longest name, identity or sid, in bytes: LiveKit allows 256 for an identity.
 const NAME: usize = 1024;
 /// The longest address, credential or candidate, in bytes.
@@ -118,7 +121,8 @@ const PARTICIPANT: Fields = &[
     (14, Number), // kind
     (15, Attribute(ATTRIBUTES, ATTRIBUTES_SIZE, &[(1, Text(NAME)), (2, Text(VALUE))])),
     (16, Number),
-    (20, Number),
+    (20, Number),                 // client protocol
+    (21, Texts(1, CAPABILITIES)), // packed numbers
 ];
 
 const PERMISSION: Fields = &[

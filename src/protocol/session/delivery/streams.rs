@@ -8,7 +8,7 @@ use super::{Context, Counter, Delivery};
 use crate::{
     clock::Instant,
     protocol::session::timers::{Timer, later},
-    transport::{Identity, Peer, STREAM_TOPIC, StreamHeader, StreamPart},
+    transport::{Identity, Peer, StreamHeader, StreamPart},
 };
 
 /// The longest id of a stream, in bytes: a call's id and two numbers, with space for the ids of other implementations.
@@ -75,7 +75,7 @@ impl Delivery {
         is_trusted: bool,
     ) -> Part {
         match part {
-            StreamPart::Header(header) if header.topic != STREAM_TOPIC => Part::Ignored, // an application's own stream
+            StreamPart::Header(header) if !header.is_frame() => Part::Ignored, // an application's own stream
             StreamPart::Header(header) if !may_begin || header.id.len() > MAX_ID => {
                 // Refused at the header, so that a sender without rights takes no memory: a reader that opens
                 // each announced stream holds as many as anybody likes to announce.

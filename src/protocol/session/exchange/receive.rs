@@ -18,7 +18,7 @@ use crate::{
             timers::Timer,
         },
     },
-    transport::{Identity, Lane, Peer, STREAM_TOPIC, StreamPart},
+    transport::{Identity, Lane, Peer, StreamPart},
 };
 
 impl Exchange {
@@ -51,7 +51,7 @@ impl Exchange {
             self.outgoing.awaits_answers_of(core, id)
         };
         let Core { cx, peers, delivery, .. } = core;
-        let is_frame_stream = matches!(&part, StreamPart::Header(header) if header.topic == STREAM_TOPIC);
+        let is_frame_stream = matches!(&part, StreamPart::Header(header) if header.is_frame());
         let may_begin = is_frame_stream && peers.may_stream(cx, from);
         let frame = match delivery.handle_stream(cx, from, part, may_begin, is_trusted) {
             Part::Whole(frame) => frame,
