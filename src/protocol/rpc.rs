@@ -2,13 +2,15 @@
 //!
 //! A payload of RPC is a text. Here it is JSON: an object of arguments in a request, any value in an answer.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde_json::json;
 
 use crate::{
     protocol::frame::ToolUseResult,
     tool::{ErrorCode, ToolError, ToolResult},
-    transport::RpcError,
+    transport::{Peer, RpcError, RpcRequest, StreamHeader},
     value::{Value, append_text, parse, prefix},
 };
 
@@ -18,6 +20,17 @@ pub(crate) const MAX_PAYLOAD: usize = 15_360;
 /// The largest payload of a stream, in bytes: a request or an answer of version 2, or a large answer of version 1.
 pub(crate) const MAX_STREAM: usize = 16 << 20;
 
+/// The longest payload that is sent in the header of a stream, in bytes. LiveKit's SDKs send a header of up to 15,000 bytes: this
+/// leaves room for its ids, its attributes and the receiver.
+pub(crate) const MAX_INLINE: usize = 14_000;
+
+/// The time that a caller adds for the network to the timeout that it sends, in milliseconds: LiveKit's Rust core sends 7 s
+/// less than it waits.
+const LATENCY_MS: u64 = 7_000;
+
+/// The timeout of a request that has none, in milliseconds: LiveKit's default.
+const DEFAULT_TIMEOUT_MS: u32 = 15_000;
+
 /// The longest message of an error, in bytes.
 const MAX_MESSAGE: usize = 256;
 
@@ -25,7 +38,15 @@ const MAX_MESSAGE: usize = 256;
 const MAX_TEXT: usize = 2 * 1024;
 
 /// The names of methods that LiveKit keeps for itself begin with this.
-pub(crate) const RESERVED: &str = "lk.";
+const RESERVED: &str = "lk.";
+
+/// The attributes of the streams of text that carry requests and results.
+mod attribute {
+    pub(super) const ID: &str = "lk.rpc_request_id";
+    pub(super) const METHOD: &str = "lk.rpc_request_method";
+    pub(super) const TIMEOUT: &str = "lk.rpc_request_response_timeout_ms";
+    pub(super) const VERSION: &str = "lk.rpc_request_version";
+}
 
 /// The codes of LiveKit's RPC, as its SDKs define them.
 pub(crate) mod code {
@@ -39,6 +60,96 @@ pub(crate) mod code {
     pub(crate) const RESPONSE_TIMEOUT: u32 = 1502;
     /// The payload of the answer is too large for the version.
     pub(crate) const RESPONSE_TOO_LARGE: u32 = 1504;
+}
+
+/// A request without its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RpcCall {
+    /// The caller in the join that the packet states.
+    pub(crate) caller: Peer,
+    pub(crate) id: String,
+    /// Empty if it is missing.
+    pub(crate) method: String,
+    timeout_ms: Option<u32>,
+    version: Option<u32>,
+    pub(crate) form: RequestForm,
+}
+
+/// How a request was sent, which decides how its result is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestForm {
+    /// In one packet: version 1.
+    Packet,
+    /// As a stream of text: version 2.
+    Stream,
+}
+
+impl RpcCall {
+    pub(crate) fn of_packet(caller: &Peer, request: &RpcRequest) -> Self {
+        Self {
+            caller: caller.clone(),
+            id: request.id.clone(),
+            method: request.method.clone(),
+            timeout_ms: Some(request.timeout_ms),
+            version: Some(request.version).filter(|version| *version != 0),
+            form: RequestForm::Packet,
+        }
+    }
+
+    pub(crate) fn of_stream(caller: &Peer, header: &StreamHeader) -> Self {
+        let text = |key| header.attributes.get(key).map(String::as_str);
+        Self {
+            caller: caller.clone(),
+            id: text(attribute::ID).unwrap_or_default().to_owned(),
+            method: text(attribute::METHOD).unwrap_or_default().to_owned(),
+            timeout_ms: text(attribute::TIMEOUT).and_then(|it| it.parse().ok()),
+            version: text(attribute::VERSION).and_then(|it| it.parse().ok()),
+            form: RequestForm::Stream,
+        }
+    }
+
+    /// Returns whether the method is one that LiveKit keeps for itself.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.method.starts_with(RESERVED)
+    }
+
+    /// Returns the time within which the method must end, in milliseconds.
+    pub(crate) fn limit_ms(&self) -> u64 {
+        let asked = self.timeout_ms.filter(|asked| *asked > 0).unwrap_or(DEFAULT_TIMEOUT_MS);
+        u64::from(asked) + LATENCY_MS
+    }
+
+    /// Checks everything but the payload.
+    ///
+    /// # Errors
+    /// The answer to a request that lacks something, or has another version.
+    pub(crate) fn check(&self) -> Result<(), RpcError> {
+        let own = match self.form {
+            RequestForm::Packet => 1,
+            RequestForm::Stream => 2,
+        };
+        let missing = match self.version {
+            Some(version) if version != own => {
+                let text = format!("version {version} of RPC is not supported");
+                return Err(RpcError::new(code::UNSUPPORTED_VERSION, text, ""));
+            }
+            None => "version",
+            _ if self.method.is_empty() => "method",
+            _ if self.timeout_ms.is_none() => "response timeout",
+            _ => return Ok(()),
+        };
+        Err(error(&ErrorCode::INVALID_PARAMETERS, &format!("the request has no {missing}")))
+    }
+}
+
+/// Returns the attributes of the stream with the result of this request.
+pub(crate) fn result_attributes(id: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([(attribute::ID.to_owned(), id.to_owned())])
+}
+
+/// Returns the answer to a request for a method that is not offered to its caller.
+pub(crate) fn unsupported(method: &str) -> RpcError {
+    RpcError::new(code::UNSUPPORTED_METHOD, format!("method {:?} is not supported", prefix(method, 64)), "")
 }
 
 /// Reads the payload of a request: a JSON object, or nothing.

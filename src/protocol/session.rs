@@ -263,7 +263,7 @@ impl Session {
                 }
             }
             TransportEvent::Stream { from, part } => exchange.receive_stream(core, &from, part),
-            TransportEvent::Rpc { .. } => {}
+            TransportEvent::Rpc { from, message } => exchange.receive_rpc(core, from.as_ref(), message),
             TransportEvent::Closed(reason) => self.end(reason, false),
         }
     }

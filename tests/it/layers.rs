@@ -21,7 +21,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("dev_server", &["net", "transport", "livekit"]),
     ("tool", &["clock", "value", "escape", "transport"]),
     ("protocol/frame", &["value", "transport", "tool"]),
-    ("protocol/session", &["clock", "value", "transport", "tool", "protocol/frame"]),
+    ("protocol/rpc", &["value", "transport", "tool", "protocol/frame"]),
+    ("protocol/deflate", &[]),
+    (
+        "protocol/session",
+        &["clock", "value", "transport", "tool", "protocol/frame", "protocol/rpc", "protocol/deflate"],
+    ),
     ("recording", &["value", "escape", "transport", "tool", "protocol/frame"]),
     ("runtime", &["clock", "value", "transport", "tool"]),
     ("runtime/programs", &["value", "process", "tools_file", "tool", "runtime"]),

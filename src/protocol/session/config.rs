@@ -36,6 +36,10 @@ pub struct Config {
     /// Client: whether it answers prompts to a person. The driver receives each as a job
     /// ([`Prompt::read`](crate::prompt::Prompt::read)). Default: false.
     pub(crate) prompts: bool,
+    /// Client: whether it answers requests of LiveKit's RPC. Default: false.
+    pub(crate) answer_rpc: bool,
+    /// Client: the participants that may call it by RPC without being its assistant.
+    pub(crate) rpc_callers: BTreeSet<Identity>,
     /// Whether a person can be asked before a tool runs ([`Output::Ask`](super::Output::Ask)). Default: false.
     /// [`Session::offer`](super::Session::offer) then refuses a tool that needs consent.
     pub(crate) consent_available: bool,
@@ -121,6 +125,21 @@ impl Config {
         self
     }
 
+    /// Client: answers requests of LiveKit's RPC from its assistant, which is bound by such a request too. The method is the
+    /// tool's name, the payload a JSON object. Default: they are ignored.
+    #[must_use]
+    pub fn answer_rpc(mut self) -> Self {
+        self.answer_rpc = true;
+        self
+    }
+
+    /// Client: answers requests of LiveKit's RPC, also those of this participant, which need not be its assistant.
+    #[must_use]
+    pub fn rpc_caller(mut self, identity: impl Into<Identity>) -> Self {
+        self.rpc_callers.insert(identity.into());
+        self.answer_rpc()
+    }
+
     /// Sets whether a person can be asked before a tool runs. If so, the driver shows the questions and reports the
     /// answers ([`Output::Ask`](super::Output::Ask)). Default: false. [`Session::offer`](super::Session::offer) then
     /// refuses a tool that needs consent, and a join with such a function or program fails.
@@ -183,6 +202,8 @@ impl Default for Config {
             pins: BTreeMap::new(),
             choose: SelectionPolicy::default(),
             prompts: false,
+            answer_rpc: false,
+            rpc_callers: BTreeSet::new(),
             consent_available: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
             streams: false,
@@ -205,6 +226,8 @@ impl fmt::Debug for Config {
             .field("pins", &self.pins)
             .field("choose", &self.choose)
             .field("prompts", &self.prompts)
+            .field("answer_rpc", &self.answer_rpc)
+            .field("rpc_callers", &self.rpc_callers)
             .field("consent_available", &self.consent_available)
             .field("version", &self.version)
             .field("streams", &self.streams)

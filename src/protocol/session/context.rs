@@ -117,6 +117,11 @@ impl Context {
         }
     }
 
+    /// Returns whether requests of LiveKit's RPC are answered.
+    pub(super) fn answers_rpc(&self) -> bool {
+        self.is_client() && self.config.answer_rpc
+    }
+
     pub(super) fn is_client(&self) -> bool {
         self.local.role == Role::Client
     }

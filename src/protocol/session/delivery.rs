@@ -416,6 +416,12 @@ impl Delivery {
         Ok((stanza, payload))
     }
 
+    /// Sends a packet of LiveKit's RPC. Returns its id.
+    pub(super) fn send_rpc(&mut self, cx: &mut Context, packet: Packet) -> u64 {
+        self.transmit(cx, packet);
+        self.last_packet
+    }
+
     fn transmit(&mut self, cx: &mut Context, mut packet: Packet) {
         packet.id = self.next_packet();
         self.emit_packet(cx, packet);
@@ -429,9 +435,9 @@ impl Delivery {
     /// Outputs a packet that has its id.
     fn emit_packet(&mut self, cx: &mut Context, packet: Packet) {
         cx.count(Counter::FramesOut);
-        cx.stats.add(Counter::BytesOut, packet.payload.len());
+        cx.stats.add(Counter::BytesOut, packet.size());
         if packet.lane == Lane::Reliable {
-            self.reliable.add(packet.payload.len());
+            self.reliable.add(packet.size());
         }
         cx.output(Output::Transmit(packet));
     }

@@ -3,6 +3,9 @@
 
 mod lifecycle;
 mod receive;
+mod rpc;
+
+pub(super) use self::rpc::respond;
 
 use super::{
     core::Core,
@@ -74,7 +77,7 @@ impl Exchange {
             Timer::Complaints => cx.report_complaints(),
             Timer::Streams => {
                 for (id, part) in delivery.expire_streams(cx) {
-                    peers.handle_stream_part(cx, delivery, &id, part);
+                    self.stream_advanced(core, &id, part);
                 }
             }
             Timer::Queue(id) => {
@@ -89,6 +92,7 @@ impl Exchange {
                 self.apply_verdict(core, verdict);
             }
             Timer::Unbound => peers.report_unbound(cx),
+            Timer::RpcTable => incoming.expire_rpc(core),
         }
     }
 }

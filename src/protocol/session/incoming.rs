@@ -4,12 +4,15 @@ mod claims;
 mod observed;
 mod request_cache;
 mod results;
+mod rpc;
+mod rpc_requests;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use self::{
     observed::Observed,
     request_cache::{Refusal, RequestCache, RequestState, fingerprint},
+    rpc_requests::RpcRequests,
 };
 use super::{
     Counter, Event,
@@ -17,7 +20,7 @@ use super::{
     core::Core,
     delivery::Purpose,
     ids,
-    jobs::{Ended, Held, Reported, Running, limit_of},
+    jobs::{Ended, Held, Reported, Running, Via, limit_of},
     peers::Remote,
     timers::{Timer, later},
 };
@@ -36,6 +39,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     caches: BTreeMap<Identity, RequestCache>,
+    /// The requests by RPC.
+    rpc: RpcRequests,
     observed: Observed,
     /// Whether the client is about to leave. It then refuses each request.
     is_draining: bool,
@@ -53,6 +58,8 @@ pub(super) struct InboundRequest {
     pub(super) address: Option<String>,
     /// The room that the envelope names.
     pub(super) conversation: Option<String>,
+    /// How it was sent.
+    via: Via,
 }
 
 impl InboundRequest {
@@ -64,6 +71,20 @@ impl InboundRequest {
             meta: received.frame.meta_body(),
             address: received.addressed_to().map(str::to_owned),
             conversation: received.conversation().map(str::to_owned),
+            via: Via::Frame,
+        }
+    }
+
+    /// Creates a request that arrived by RPC.
+    fn by_rpc(caller: &Identity, request: ToolUseRequest) -> Self {
+        Self {
+            caller: caller.clone(),
+            stanza: None,
+            request,
+            meta: Value::empty(),
+            address: None,
+            conversation: None,
+            via: Via::Rpc,
         }
     }
 
@@ -170,7 +191,7 @@ impl Incoming {
 
     /// Handles the end of a peer's job.
     pub(super) fn job_ended(&mut self, core: &mut Core, ended: Ended) {
-        let Ended { job, outcome } = ended;
+        let Ended { key, job, outcome } = ended;
         core.cx.log.result_size(&job.call, &outcome);
         self.settled(
             core,
@@ -179,13 +200,19 @@ impl Incoming {
             &outcome,
             core.cx.now.saturating_duration_since(job.began),
         );
+        if job.via == Via::Rpc {
+            return self.rpc_job_ended(core, key, outcome);
+        }
         self.answer(core, &job.caller, &job.call, outcome, job.reported.began());
     }
 
     /// Handles a job that stops because the local participant leaves. A peer that receives a goodbye needs no answer; a
     /// plain peer is sent one.
     pub(super) fn job_aborted(&mut self, core: &mut Core, ended: Ended) {
-        let Ended { job, outcome } = ended;
+        let Ended { key, job, outcome } = ended;
+        if job.via == Via::Rpc {
+            return self.rpc_job_ended(core, key, outcome);
+        }
         // A plain peer does not know what a goodbye is, so only a result ends its call.
         if core.peers.get(&job.caller).is_some_and(Remote::is_plain) {
             self.answer(core, &job.caller, &job.call, outcome, false);
@@ -204,6 +231,7 @@ impl Incoming {
             self.claim_again(core, id, &call);
         }
         self.send_waiting_results(core, id);
+        self.send_waiting_rpc(core, Some(id));
     }
 
     /// Refuses all further requests and gives up the claims.
@@ -235,6 +263,7 @@ impl Incoming {
 
     pub(super) fn clear(&mut self) {
         self.caches.clear();
+        self.rpc = RpcRequests::default();
     }
 
     #[cfg(test)]
@@ -415,7 +444,7 @@ impl Incoming {
         tool: ToolName,
         limit: Duration,
     ) {
-        let InboundRequest { caller, request, meta, .. } = inbound;
+        let InboundRequest { caller, request, meta, via, .. } = inbound;
         let join = core.peers.get(&caller).and_then(|remote| remote.sid()).cloned();
         let running = Running {
             caller,
@@ -429,6 +458,7 @@ impl Incoming {
             visibility: Visibility::Nothing,
             is_reported: false,
             reported: Reported::default(),
+            via,
         };
         let ended = core.jobs.start(&mut core.cx, &core.peers, key, running, request.parameters, meta);
         if let Some(ended) = ended {
@@ -491,6 +521,18 @@ impl Incoming {
     /// Checks that the caller may have one more call. The error names the limit. The echo is answered at once and runs
     /// nothing, so it has no rate limit.
     fn has_room_for(&mut self, core: &mut Core, inbound: &InboundRequest) -> Result<(), String> {
+        self.has_room_to_run(core, inbound)?;
+        let caps = &core.cx.config.caps;
+        let remembered = caps.requests.table_entries;
+        let full = |_| {
+            format!("{remembered} calls without an acknowledged result are remembered, which is the limit")
+        };
+        // Last, because it drops an entry, after which the floor is higher for good.
+        self.caches.entry(inbound.caller.clone()).or_default().make_room(caps).map_err(full)
+    }
+
+    /// Checks that the caller may have one more call that runs. The error names the limit.
+    fn has_room_to_run(&mut self, core: &mut Core, inbound: &InboundRequest) -> Result<(), String> {
         let (id, request) = (&inbound.caller, &inbound.request);
         let caps = &core.cx.config.caps;
         if self.is_draining || core.peers.get(id).is_none() {
@@ -502,23 +544,18 @@ impl Incoming {
             return Err(format!("the limit is {rate} calls a second"));
         }
         let Held { jobs: running, bytes: held } = core.jobs.held_by(id);
-        let cache = self.caches.entry(id.clone()).or_default();
-        let held = cache.claims.values().fold(held, |bytes, claim| bytes + claim.bytes());
+        let claims = self.caches.get(id).map(|cache| &cache.claims);
+        let held = claims.into_iter().flat_map(BTreeMap::values).fold(held, |bytes, it| bytes + it.bytes());
         let bytes = caps.calls.open_bytes;
         // A single call may exceed the limit.
         if held > 0 && held + request.parameters.as_bytes().len() > bytes {
             return Err(format!("the limit is {bytes} bytes of arguments in open calls"));
         }
         let open = caps.calls.open_per_peer;
-        if running + cache.claims.len() >= open {
+        if running + claims.map_or(0, BTreeMap::len) >= open {
             return Err(format!("{open} calls are open, which is the limit"));
         }
-        let remembered = caps.requests.table_entries;
-        let full = |_| {
-            format!("{remembered} calls without an acknowledged result are remembered, which is the limit")
-        };
-        // Last, because it drops an entry, after which the floor is higher for good.
-        cache.make_room(caps).map_err(full)
+        Ok(())
     }
 
     /// Handles a caller's stop of one of its calls.

@@ -58,11 +58,24 @@ pub(super) struct Running {
     /// Whether it runs in another system, which reports it.
     pub(super) is_reported: bool,
     pub(super) reported: Reported,
+    /// How its caller has called, and is answered.
+    pub(super) via: Via,
+}
+
+/// How a participant calls the local one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Via {
+    /// By a frame.
+    #[default]
+    Frame,
+    /// By LiveKit's RPC, which has no progress.
+    Rpc,
 }
 
 /// A job that has ended.
 #[derive(Debug)]
 pub(super) struct Ended {
+    pub(super) key: JobKey,
     pub(super) job: Running,
     pub(super) outcome: Outcome,
 }
@@ -195,7 +208,7 @@ impl Jobs {
             let reason = LocalText::new(&source.to_string());
             cx.event(Event::ToolFailed { call: job.call.clone(), tool: job.tool.clone(), reason });
         }
-        Some(Ended { job, outcome })
+        Some(Ended { key, job, outcome })
     }
 
     /// Stops a job and notifies the driver.
@@ -210,7 +223,7 @@ impl Jobs {
     ) -> Option<Ended> {
         let job = self.take(cx, peers, delivery, key)?;
         cx.output(Output::Abort { key, reason });
-        Some(Ended { job, outcome: Err(error) })
+        Some(Ended { key, job, outcome: Err(error) })
     }
 
     /// Ends a job whose time limit has passed.
@@ -353,6 +366,9 @@ impl Running {
             return cx.event(Event::Progress { key: self.own, call, progress });
         }
         (update.content, update.message) = (progress.content, progress.message);
+        if self.via == Via::Rpc {
+            return;
+        }
         let message = Message::ToolProgress(update);
         let caller = &self.caller;
         // Progress is not kept for a caller that is away: it is old when the caller returns, and its result

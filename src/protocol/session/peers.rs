@@ -21,7 +21,8 @@ use self::{admission::Admission, held::Held};
 pub(super) use self::{
     contact::Signal,
     handshake::Greeting,
-    presence::SenderStanding,
+    held::HeldItem,
+    presence::{RpcStanding, SenderStanding},
     remote::{Remote, SETTLED, Window},
 };
 use super::{
@@ -34,6 +35,7 @@ use super::{
     timers::Timer,
 };
 use crate::{
+    clock::Instant,
     protocol::frame::Kind,
     transport::{Identity, Participant, Peer},
 };
@@ -67,6 +69,8 @@ pub(super) struct Peers {
     last_rank: u64,
     /// The number of changes that may affect which participants can be called.
     changes: u64,
+    /// Client: when a call of the server was last refused.
+    server_denied_at: Option<Instant>,
 }
 
 impl Recipients for Peers {
@@ -157,7 +161,8 @@ impl Peers {
     ) {
         let remote = self.remotes.get_mut(id);
         match part {
-            Part::Ignored | Part::Whole(_) => {}
+            // The exchange answers requests of RPC.
+            Part::Ignored | Part::Whole(_) | Part::Request(..) => {}
             Part::Taken => {
                 if let Some(remote) = remote {
                     remote.heard_at = cx.now;
@@ -188,6 +193,23 @@ impl Peers {
             *denied_at = Some(now);
         }
         may
+    }
+
+    /// Returns whether the server may be sent another refusal of a call of its own now.
+    pub(super) fn may_deny_server(&mut self, cx: &Context) -> bool {
+        let (now, interval) = (cx.now, cx.config.times.denial);
+        let may = self.server_denied_at.is_none_or(|at| now.saturating_duration_since(at) >= interval);
+        if may {
+            self.server_denied_at = Some(now);
+        }
+        may
+    }
+
+    /// Client: notes a call by RPC.
+    pub(super) fn note_rpc(&mut self, id: &Identity) {
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.join.calls_by_rpc = true;
+        }
     }
 
     /// Counts a malformed packet and reports it to its sender.

@@ -66,6 +66,8 @@ pub(super) enum Timer {
     Consent(JobKey),
     /// Client: no assistant was bound in time.
     Unbound,
+    /// Drop answered requests of RPC.
+    RpcTable,
 }
 
 impl Timer {

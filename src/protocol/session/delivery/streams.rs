@@ -1,4 +1,5 @@
-//! Assembles the frames that arrive as byte streams, by sender and id (`wire.md`, section 5.6).
+//! Assembles the frames that arrive as byte streams, by sender and id (`wire.md`, section 5.6), and the requests of RPC that
+//! arrive as streams of text (section 10).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,12 +8,20 @@ use bytes::Bytes;
 use super::{Context, Counter, Delivery};
 use crate::{
     clock::Instant,
-    protocol::session::timers::{Timer, later},
-    transport::{Identity, Peer, StreamHeader, StreamPart},
+    protocol::{
+        rpc::{self, RpcCall},
+        session::timers::{Timer, later},
+    },
+    tool::{ErrorCode, ToolError},
+    transport::{Compression, Identity, Peer, StreamHeader, StreamPart},
 };
 
 /// The longest id of a stream, in bytes: a call's id and two numbers, with space for the ids of other implementations.
 const MAX_ID: usize = 256;
+
+/// By which share compressed bytes may be longer than before, as a divisor: deflate adds 5 bytes to each 16 KiB that it cannot
+/// compress, and some writers more.
+const DEFLATED_MORE: usize = 1_024;
 
 /// The effect of a stream's part.
 #[derive(Debug)]
@@ -27,6 +36,8 @@ pub(crate) enum Part {
     Broken,
     /// There is no space for the stream of this id, which was dropped. Its sender may try again.
     Refused(Arc<str>, &'static str),
+    /// The stream of this request of RPC has ended, with its payload or with the reason why it cannot be read.
+    Request(Box<RpcCall>, Result<Bytes, ToolError>),
 }
 
 /// A stream's sender, in its join, and its id. No other participant can change the stream.
@@ -57,6 +68,9 @@ struct Inflow {
     /// The longest that it may become, by its header and by the sender's limit.
     limit: usize,
     length: Option<u64>,
+    /// The request of RPC that it carries, if it carries no frame.
+    request: Option<Box<RpcCall>>,
+    compression: Compression,
     /// The index of the next chunk.
     next: u64,
     began: Instant,
@@ -82,12 +96,21 @@ impl Delivery {
                 cx.complain(from.identity(), Counter::StreamRefused);
                 Part::Ignored
             }
-            StreamPart::Header(header) => self.streams.begin(cx, from, header, is_trusted),
+            StreamPart::Header(header) => self.streams.begin(cx, from, header, is_trusted, None),
             StreamPart::Chunk { id, index, bytes } => {
                 self.streams.extend(cx, &(from.clone(), id), index, &bytes)
             }
             StreamPart::Trailer { id, reason } => self.streams.end(cx, &(from.clone(), id), &reason),
         }
+    }
+
+    /// Handles the header of a stream with a request of RPC, whose sender may call.
+    pub(crate) fn begin_request(&mut self, cx: &mut Context, header: StreamHeader, call: RpcCall) -> Part {
+        let from = call.caller.clone();
+        if header.id.len() > MAX_ID {
+            return failed(Box::new(call), ErrorCode::INVALID_PARAMETERS, "the id of its stream is too long");
+        }
+        self.streams.begin(cx, &from, header, true, Some(Box::new(call)))
     }
 
     /// Drops the streams that have stalled or take too long.
@@ -126,9 +149,17 @@ impl Delivery {
 }
 
 impl Streams {
-    fn begin(&mut self, cx: &mut Context, from: &Peer, header: StreamHeader, is_trusted: bool) -> Part {
+    fn begin(
+        &mut self,
+        cx: &mut Context,
+        from: &Peer,
+        header: StreamHeader,
+        is_trusted: bool,
+        request: Option<Box<RpcCall>>,
+    ) -> Part {
         let id = from.identity();
-        let key = (from.clone(), header.id);
+        let StreamHeader { id: stream, length, inline, compression, .. } = header;
+        let key = (from.clone(), stream);
         if self.open.contains_key(&key) {
             // The second header could change the length after the first was checked.
             return self.drop_stream(cx, &key, "it starts twice");
@@ -143,24 +174,57 @@ impl Streams {
             caps.frames.max_frame_of_others.min(caps.frames.max_frame)
         };
         let limit = frame.min(share);
-        if sender.open >= caps.frames.streams_per_peer {
-            return self.refuse(cx, &key, "too many at once");
+        if let Some(call) = &request {
+            let limit = limit.min(rpc::MAX_STREAM);
+            if !can_read(compression) || (compression != Compression::None && length.is_none()) {
+                cx.complain(id, Counter::StreamRefused);
+                let why = "its payload is compressed in a way that is not supported";
+                return failed(call.clone(), ErrorCode::INVALID_PARAMETERS, why);
+            }
+            if length.is_some_and(|length| length > limit as u64) {
+                cx.complain(id, Counter::StreamRefused);
+                let why = format!("its payload is too long; the limit is {limit} bytes");
+                return failed(call.clone(), ErrorCode::INVALID_PARAMETERS, &why);
+            }
         }
-        if header.length.is_some_and(|length| length > limit as u64) {
+        if let (Some(payload), Some(call)) = (&inline, &request) {
+            // It is complete, and takes no place among the unfinished ones.
+            return Part::Request(call.clone(), payload_of(payload.clone(), length, compression));
+        }
+        if sender.open >= caps.frames.streams_per_peer {
+            return self.refuse_new(cx, &key, request, "too many at once");
+        }
+        if length.is_some_and(|length| length > limit as u64) {
             // Reported as broken and not as refused: it never fits, and its sender would try eight times.
-            tracing::debug!(%from, length = header.length, limit, "a stream is refused because it is too long");
+            tracing::debug!(%from, length, limit, "a stream is refused because it is too long");
             cx.complain(id, Counter::StreamRefused);
             return Part::Broken;
         }
-        let expected = header.length.map_or(0, |length| length as usize);
+        let expected = length.map_or(0, |length| length as usize);
         // Announced bytes count before they arrive. Otherwise streams that fit one by one could all begin and
         // all be dropped in the middle.
         if sender.expected.saturating_add(expected) > share {
-            return self.refuse(cx, &key, "the sender's streams exceed their share");
+            return self.refuse_new(cx, &key, request, "the sender's streams exceed their share");
         }
-        let limit = header.length.map_or(limit, |length| length as usize);
-        let (length, now) = (header.length, cx.now);
-        let inflow = Inflow { bytes: Vec::new(), limit, length, next: 0, began: now, heard_at: now };
+        let limit = match (length, compression) {
+            (Some(length), Compression::None) => length as usize,
+            // Bytes that cannot be compressed get a little longer.
+            (Some(length), _) => {
+                (length as usize).saturating_add(length as usize / DEFLATED_MORE + 64).min(share)
+            }
+            (None, _) => limit,
+        };
+        let now = cx.now;
+        let inflow = Inflow {
+            bytes: Vec::new(),
+            limit,
+            length,
+            request,
+            compression,
+            next: 0,
+            began: now,
+            heard_at: now,
+        };
         self.insert(key, inflow);
         if !cx.timers.is_set(&Timer::Streams) {
             cx.set_timer(Timer::Streams, cx.config.times.stream_idle.min(cx.config.times.stream));
@@ -208,26 +272,52 @@ impl Streams {
             cx.count(Counter::StreamAbandoned);
             return Part::Taken;
         }
-        if inflow.length.is_some_and(|length| length != inflow.bytes.len() as u64) {
+        if inflow.request.is_none() && inflow.length.is_some_and(|length| length != inflow.bytes.len() as u64)
+        {
             return self.drop_stream(cx, key, "it is shorter than its header says");
         }
-        self.close(key).map_or(Part::Ignored, Part::Whole)
+        let Some(mut inflow) = self.close(key) else { return Part::Ignored };
+        let bytes = Bytes::from(std::mem::take(&mut inflow.bytes));
+        match inflow.request {
+            None => Part::Whole(bytes),
+            Some(call) => Part::Request(call, payload_of(bytes, inflow.length, inflow.compression)),
+        }
+    }
+
+    /// Refuses a stream that has not begun, for lack of space.
+    fn refuse_new(
+        &mut self,
+        cx: &mut Context,
+        key: &Key,
+        request: Option<Box<RpcCall>>,
+        why: &'static str,
+    ) -> Part {
+        match (self.refuse(cx, key, why), request) {
+            (_, Some(call)) => failed(call, ErrorCode::BUSY, why),
+            (part, None) => part,
+        }
     }
 
     /// Refuses a stream for lack of space.
     fn refuse(&mut self, cx: &mut Context, key: &Key, why: &'static str) -> Part {
-        self.close(key);
+        let request = self.close(key).and_then(|inflow| inflow.request);
         tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is refused");
         cx.complain(key.0.identity(), Counter::StreamRefused);
-        Part::Refused(Arc::clone(&key.1), why)
+        match request {
+            Some(call) => failed(call, ErrorCode::BUSY, why),
+            None => Part::Refused(Arc::clone(&key.1), why),
+        }
     }
 
     /// Drops a stream that breaks the rules.
     fn drop_stream(&mut self, cx: &mut Context, key: &Key, why: &str) -> Part {
-        self.close(key);
+        let request = self.close(key).and_then(|inflow| inflow.request);
         tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is dropped");
         cx.complain(key.0.identity(), Counter::StreamBroken);
-        Part::Broken
+        match request {
+            Some(call) => failed(call, ErrorCode::INVALID_PARAMETERS, why),
+            None => Part::Broken,
+        }
     }
 }
 
@@ -267,7 +357,7 @@ impl Streams {
         self.open.keys().filter(move |(from, _)| from.identity() == id)
     }
 
-    fn close(&mut self, key: &(Peer, Arc<str>)) -> Option<Bytes> {
+    fn close(&mut self, key: &(Peer, Arc<str>)) -> Option<Inflow> {
         let mut inflow = self.open.remove(key)?;
         self.bytes -= inflow.bytes.len();
         if let Some(sender) = self.senders.get_mut(key.0.identity()) {
@@ -279,7 +369,38 @@ impl Streams {
             }
         }
         inflow.bytes.shrink_to_fit();
-        Some(inflow.bytes.into())
+        Some(inflow)
+    }
+}
+
+/// Returns the result of a stream whose request cannot be read.
+fn failed(call: Box<RpcCall>, code: ErrorCode, why: &str) -> Part {
+    Part::Request(call, Err(ToolError::new(code, format!("the stream of the request was dropped: {why}"))))
+}
+
+/// Returns the payload of a whole stream. No more memory is taken than its header announced.
+fn payload_of(bytes: Bytes, length: Option<u64>, compression: Compression) -> Result<Bytes, ToolError> {
+    let error = |why: String| ToolError::new(ErrorCode::INVALID_PARAMETERS, why);
+    match (length, compression) {
+        (Some(length), Compression::None) if length != bytes.len() as u64 => {
+            Err(error(format!("the payload has {} bytes instead of {length}", bytes.len())))
+        }
+        (_, Compression::None) => Ok(bytes),
+        #[cfg(feature = "deflate")]
+        (Some(length), Compression::Deflate) => {
+            let expanded = crate::protocol::deflate::expanded(&bytes, length as usize);
+            expanded.map(Bytes::from).map_err(|why| error(format!("the payload cannot be expanded: {why}")))
+        }
+        _ => Err(error("the payload is compressed".to_owned())),
+    }
+}
+
+/// Returns whether payloads with this compression are read.
+fn can_read(compression: Compression) -> bool {
+    match compression {
+        Compression::None => true,
+        Compression::Deflate => cfg!(feature = "deflate"),
+        Compression::Other => false,
     }
 }
 

@@ -60,9 +60,10 @@ impl Exchange {
         let Core { cx, peers, delivery, .. } = core;
         peers.greet(cx, delivery, &id);
         peers.bind_candidate(cx, delivery);
-        for (from, received) in core.peers.release(&id, &sid) {
-            self.accept(core, &from, received);
+        for (from, item) in core.peers.release(&id, &sid) {
+            self.accept_held(core, &from, item);
         }
+        self.incoming.send_waiting_rpc(core, Some(&id));
     }
 
     /// Handles a participant that left this join.
@@ -259,7 +260,7 @@ impl Exchange {
     /// Handles the grace timer of a peer that left, or came back under another sid.
     pub(super) fn grace_over(&mut self, core: &mut Core, id: &Identity) {
         let Some(remote) = core.peers.get(id) else { return };
-        let (is_here, is_back) = (remote.is_here(), remote.is_reachable());
+        let (is_here, is_back) = (remote.is_here(), remote.is_reachable() || remote.calls_by_rpc());
         self.outgoing.lose_calls_of_other_joins(core, id);
         let Some(remote) = core.peers.get(id) else { return };
         if !is_back {
@@ -347,6 +348,7 @@ impl Exchange {
 
     /// Sends every peer the frames that have never been sent to it.
     fn send_all_unsent(&mut self, core: &mut Core) {
+        self.incoming.send_waiting_rpc(core, None);
         for id in core.peers.ids() {
             if core.peers.is_reachable(&id) {
                 self.incoming.send_unsent(core, &id);

@@ -14,11 +14,11 @@ use crate::{
             delivery::{MAX_REFUSALS, NotSent, Part, Purpose, STREAM_REFUSED, wait_after_refusals},
             incoming::InboundRequest,
             outgoing::{observe_progress, peer_error},
-            peers::{Remote, SenderStanding},
+            peers::{HeldItem, Remote, SenderStanding},
             timers::Timer,
         },
     },
-    transport::{Identity, Lane, Peer, StreamPart},
+    transport::{Identity, Lane, Peer, RPC_REQUEST_TOPIC, StreamKind, StreamPart},
 };
 
 impl Exchange {
@@ -44,7 +44,21 @@ impl Exchange {
     }
 
     pub(crate) fn receive_stream(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
+        if core.cx.answers_rpc() && core.peers.holds_stream(from, part.id()) {
+            return core.peers.hold_rpc(&mut core.cx, from, HeldItem::Part(part));
+        }
+        self.receive_part(core, from, part);
+    }
+
+    pub(super) fn receive_part(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
         let id = from.identity();
+        if let StreamPart::Header(header) = &part
+            && header.kind == StreamKind::Text
+            && header.topic == RPC_REQUEST_TOPIC
+            && core.cx.answers_rpc()
+        {
+            return self.receive_text_header(core, from, header.clone());
+        }
         let is_trusted = if core.cx.is_client() {
             core.peers.bound().is_none_or(|bound| bound == id) // every participant that may stream is a candidate
         } else {
@@ -55,7 +69,7 @@ impl Exchange {
         let may_begin = is_frame_stream && peers.may_stream(cx, from);
         let frame = match delivery.handle_stream(cx, from, part, may_begin, is_trusted) {
             Part::Whole(frame) => frame,
-            part => return peers.handle_stream_part(cx, delivery, id, part),
+            part => return self.stream_advanced(core, id, part),
         };
         cx.count(Counter::FramesIn);
         cx.stats.add(Counter::BytesIn, frame.len());
@@ -75,8 +89,8 @@ impl Exchange {
         match peers.place(cx, delivery, from, &received) {
             SenderStanding::Current => self.take(core, id, received),
             SenderStanding::Moved(held) => {
-                for (from, received) in held {
-                    self.accept(core, &from, received);
+                for (from, item) in held {
+                    self.accept_held(core, &from, item);
                 }
                 self.take(core, id, received);
             }
@@ -101,14 +115,18 @@ impl Exchange {
 
     /// Handles a packet that was not sent, for the call, stop or result in it.
     pub(crate) fn unsent(&mut self, core: &mut Core, packet: u64, why: &SendFailure) {
+        core.cx.count(Counter::SendFailed);
         let Core { cx, delivery, .. } = core;
-        cx.count(Counter::SendFailed);
         if *why == SendFailure::NotAllowed {
             // Only the acknowledgement of a later frame shows that packets pass again: those up to here may
             // have arrived before the permission was withdrawn.
             cx.local.muted_at = Some(delivery.last_stanza());
             cx.event(Event::NotAllowed);
         }
+        if self.incoming.rpc_unsent(core, packet, why) {
+            return;
+        }
+        let Core { cx, delivery, .. } = core;
         let Some(NotSent { to, stanza, purpose, was_never_sent }) = delivery.unsent(cx, packet, why) else {
             return;
         };
@@ -283,7 +301,7 @@ impl Exchange {
 
     /// Notes that a candidate has sent a request. A plain one sends no Configuration, so its waiting frames are
     /// released here.
-    fn note_speech(&mut self, core: &mut Core, id: &Identity, is_plain: bool) {
+    pub(super) fn note_speech(&mut self, core: &mut Core, id: &Identity, is_plain: bool) {
         let Some(speech) = core.peers.note_request(id, is_plain) else { return };
         if let Some(before) = speech.before {
             self.replace_instance(core, id, before);

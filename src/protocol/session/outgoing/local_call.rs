@@ -10,7 +10,7 @@ use crate::{
             Output,
             codec::result_message,
             disclosure::Discloser,
-            jobs::{Ended, Reported, Running, limit_of},
+            jobs::{Ended, Reported, Running, Via, limit_of},
         },
     },
     tool::{
@@ -92,6 +92,7 @@ impl Outgoing {
             visibility,
             is_reported: false,
             reported: Reported::default(),
+            via: Via::Frame,
         };
         let meta = call.meta.clone();
         core.cx.set_timer(Timer::Deadline(key), limit);
@@ -107,7 +108,7 @@ impl Outgoing {
         key: CallKey,
         ended: Ended,
     ) {
-        let Ended { job, outcome } = ended;
+        let Ended { job, outcome, .. } = ended;
         let Some(call) = self.calls.get(&key) else { return };
         let (limit, tool, began) = (call.budget.limit, call.tool.clone(), job.reported.anything());
         let (shown, result) = match outcome {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     Context, Counter, Delivery, Feature, Instance, Peers, Received, Remote, Timer,
     contact::Signal,
+    held::HeldItem,
     remote::{Join, Pair, Presence},
 };
 use crate::{
@@ -22,10 +23,21 @@ pub(crate) enum SenderStanding {
     /// Its sender is in the join that the frame states.
     Current,
     /// The frame is a Configuration and has moved its sender to an unannounced sid. These frames of that sid were held.
-    Moved(Vec<(Peer, Received)>),
+    Moved(Vec<(Peer, HeldItem)>),
     /// Its sender is not known yet.
     Early,
     /// Its sender has left that join, or is in another one.
+    Dead,
+}
+
+/// Whether a request of RPC can be handled now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RpcStanding {
+    /// The room has announced its sender in this join.
+    Current,
+    /// The room has not announced its sender in this join.
+    Early,
+    /// Its sender has left that join.
     Dead,
 }
 
@@ -128,12 +140,32 @@ impl Peers {
         from: &Peer,
         incoming: Received,
     ) {
-        self.held.hold(cx, from, incoming);
+        self.held.hold(cx, from, HeldItem::Frame(incoming));
         self.ask_for_configuration(cx, delivery, from.identity());
     }
 
+    /// Returns whether a request of RPC can be handled now. Unlike a Configuration, it proves nothing about its sender, so
+    /// its join must be announced.
+    pub(crate) fn place_rpc(&self, from: &Peer) -> RpcStanding {
+        match self.get(from.identity()) {
+            Some(remote) if remote.is_dead(from.sid()) => RpcStanding::Dead,
+            Some(remote) if remote.is_announced_at(from.sid()) => RpcStanding::Current,
+            _ => RpcStanding::Early,
+        }
+    }
+
+    /// Keeps a request of RPC, or a part of its stream, until its sender is announced.
+    pub(crate) fn hold_rpc(&mut self, cx: &mut Context, from: &Peer, item: HeldItem) {
+        self.held.hold(cx, from, item);
+    }
+
+    /// Returns whether the header of this stream waits for its sender's announcement.
+    pub(crate) fn holds_stream(&self, from: &Peer, id: &str) -> bool {
+        self.held.has_stream(from, id)
+    }
+
     /// Takes the held frames of a join that is known now.
-    pub(crate) fn release(&mut self, id: &Identity, sid: &Sid) -> Vec<(Peer, Received)> {
+    pub(crate) fn release(&mut self, id: &Identity, sid: &Sid) -> Vec<(Peer, HeldItem)> {
         self.held.release(id, sid)
     }
 

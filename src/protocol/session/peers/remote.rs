@@ -206,6 +206,8 @@ pub(super) struct Join {
     pub(super) refusal_reported: bool,
     /// Assistant: the tools that it tried to register while it was not admitted.
     pub(super) refused_tools: Vec<ToolName>,
+    /// Client: whether it has called by RPC.
+    pub(super) calls_by_rpc: bool,
 }
 
 impl Pair {
@@ -286,6 +288,21 @@ impl Remote {
     pub(super) fn is_continued_by(&self, instance: Option<&str>) -> bool {
         let known = self.instance.as_ref().filter(|_| self.is_proof).map(Instance::as_str);
         known.is_some() && known == instance
+    }
+
+    /// Returns whether the server has announced it in this join.
+    pub(super) fn is_announced_at(&self, sid: &Sid) -> bool {
+        matches!(&self.presence, Presence::Here { sid: here, announced: true } if here == sid)
+    }
+
+    /// Returns the description of the participant in its present join.
+    pub(crate) fn description(&self) -> Option<&Participant> {
+        self.participant.as_ref().filter(|participant| self.sid() == Some(participant.sid()))
+    }
+
+    /// Client: returns whether it has called by RPC in this join, in which it may have shown nothing else.
+    pub(crate) fn calls_by_rpc(&self) -> bool {
+        self.is_here() && self.join.calls_by_rpc
     }
 
     /// Returns whether it is in the room under a sid that the server has not announced.

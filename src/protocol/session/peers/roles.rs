@@ -33,6 +33,12 @@ impl Peers {
         }
     }
 
+    /// Client: returns whether it may call by RPC: as one that may become the assistant, or because the author names it.
+    pub(crate) fn may_call_by_rpc(&self, cx: &Context, id: &Identity) -> bool {
+        cx.config.rpc_callers.contains(id)
+            || self.get(id).is_some_and(|remote| self.is_candidate(cx, id, remote))
+    }
+
     /// Client: returns whether it may be an assistant, of this client or another. Its stops are accepted.
     pub(crate) fn may_be_assistant(&self, cx: &Context, id: &Identity, remote: &Remote) -> bool {
         cx.is_client() && (self.is_candidate(cx, id, remote) || is_eligible(remote))

@@ -1,0 +1,251 @@
+//! Runs requests by RPC and answers them (`wire.md`, section 10).
+
+use bytes::Bytes;
+
+use super::{
+    Core, Counter, InboundRequest, Incoming, Timer, check_request, requested,
+    rpc_requests::{Key, RpcAnswer, RpcState, fingerprint},
+};
+use crate::{
+    protocol::{
+        frame::{Message, ToolUseRequest},
+        rpc::{self, RequestForm, RpcCall},
+        session::{
+            JobKey, QUEUE_WAIT, SendFailure,
+            codec::{self, NOTHING_RAN},
+            exchange::respond,
+            peers::Remote,
+            timers::later,
+        },
+    },
+    tool::{CallId, ErrorCode, Execution, Outcome, ToolError},
+    transport::{
+        Compression, Identity, Packet, Participant, RPC_RESPONSE_TOPIC, RpcMessage, RpcResponse, TextStream,
+    },
+    value::Value,
+};
+
+/// The shortest result that is compressed, in bytes. A shorter one gains nothing in a packet.
+#[cfg(feature = "deflate")]
+const WORTH_COMPRESSING: usize = 200;
+
+impl Incoming {
+    /// Handles a request by RPC with its payload, or with the reason why that cannot be read.
+    pub(in crate::protocol::session) fn handle_rpc(
+        &mut self,
+        core: &mut Core,
+        call: &RpcCall,
+        payload: Result<Bytes, ToolError>,
+    ) {
+        let payload = match payload {
+            Ok(payload) => payload,
+            // Not remembered: the request has not arrived, and its caller may send it again.
+            Err(error) => return refuse(core, call, &error),
+        };
+        let key: Key = (call.caller.clone(), CallId::known(&*call.id));
+        let fingerprint = fingerprint(&call.method, &payload);
+        if let Some(entry) = self.rpc.find(&key) {
+            core.cx.count(Counter::Duplicate);
+            if entry.fingerprint != fingerprint {
+                core.cx.count(Counter::Refused);
+                let error = ToolError::new(ErrorCode::EXECUTION_ERROR, "another request has used this id");
+                return refuse(core, call, &error);
+            }
+            return match &entry.state {
+                RpcState::Running => {}
+                RpcState::Answered(_) => self.send_rpc_answer(core, &key),
+                RpcState::Dropped => {
+                    let text = "the request has run, and its answer is no longer kept";
+                    refuse(core, call, &ToolError::new(ErrorCode::EXECUTION_ERROR, text));
+                }
+            };
+        }
+        let caller = call.caller.identity();
+        let arguments = rpc::arguments(&payload);
+        let parameters = arguments.as_ref().map_or_else(|_| Value::empty(), Clone::clone);
+        let longest = core.cx.config.times.longest_call.as_millis();
+        let limit = u128::from(call.limit_ms()).min(longest);
+        let mut request =
+            ToolUseRequest::new(key.1.clone(), &*call.method, parameters, Ok(Execution::Client));
+        request.timeout_ms = Some(i32::try_from(limit).unwrap_or(i32::MAX));
+        let inbound = InboundRequest::by_rpc(caller, request);
+        if let Err(error) = self.may_begin_rpc(core, &inbound) {
+            return refuse(core, call, &error); // not remembered: there may be no room for it
+        }
+        requested(core, &inbound);
+        let job = core.cx.next_job_key();
+        self.rpc.begin(key.clone(), fingerprint, call.form, job);
+        let checked = match arguments {
+            Ok(_) => check_request(core, &inbound.request),
+            Err(error) => Err(Err(error)),
+        };
+        match checked {
+            Ok((tool, limit)) => self.begin_job(core, core.cx.now, job, inbound, tool, limit),
+            Err(refused) => {
+                let tool = inbound.request.tool_name.clone();
+                self.settled(core, &key.1, tool, &refused, std::time::Duration::ZERO);
+                self.rpc.take_job(job);
+                self.answer_rpc(core, &key, refused);
+            }
+        }
+    }
+
+    /// Handles the end of a job that a request by RPC began.
+    pub(super) fn rpc_job_ended(&mut self, core: &mut Core, job: JobKey, outcome: Outcome) {
+        if let Some(key) = self.rpc.take_job(job) {
+            self.answer_rpc(core, &key, outcome);
+        }
+    }
+
+    /// Handles a packet that was not sent. Returns false if it had no answer to a request by RPC.
+    pub(in crate::protocol::session) fn rpc_unsent(
+        &mut self,
+        core: &mut Core,
+        packet: u64,
+        why: &SendFailure,
+    ) -> bool {
+        let Some(key) = self.rpc.note_unsent(packet) else { return false };
+        match why {
+            SendFailure::TooLarge { size, limit } => {
+                let text = format!("the result has {size} bytes; the limit is {limit} bytes");
+                self.answer_rpc(core, &key, Err(ToolError::new(ErrorCode::RESULT_TOO_LARGE, text)));
+            }
+            SendFailure::NotAllowed => self.rpc.give_up(&key),
+            // It is sent again when the connection is back.
+            SendFailure::Interrupted => {}
+            SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_) => {
+                core.cx.set_timer(Timer::Queue(key.0.identity().clone()), QUEUE_WAIT);
+            }
+        }
+        true
+    }
+
+    /// Sends the answers that wait, to one caller or to all.
+    pub(in crate::protocol::session) fn send_waiting_rpc(
+        &mut self,
+        core: &mut Core,
+        caller: Option<&Identity>,
+    ) {
+        for key in self.rpc.waiting(caller) {
+            self.send_rpc_answer(core, &key);
+        }
+    }
+
+    /// Handles the timer of the remembered requests.
+    pub(in crate::protocol::session) fn expire_rpc(&mut self, core: &mut Core) {
+        self.rpc.expire(core.cx.now);
+        self.set_rpc_expiry(core);
+    }
+
+    /// Checks that a new request may run.
+    fn may_begin_rpc(&mut self, core: &mut Core, inbound: &InboundRequest) -> Result<(), ToolError> {
+        if core.cx.local.cannot_publish() {
+            core.cx.count(Counter::Refused);
+            let text = format!("the token of this client does not allow it to send data{NOTHING_RAN}");
+            return Err(ToolError::new(ErrorCode::PERMISSION_DENIED, text));
+        }
+        let remembered = core.cx.config.caps.requests.table_entries;
+        let has_room = match self.rpc.count(&inbound.caller) < remembered {
+            true => self.may_prompt(core, inbound).and_then(|()| self.has_room_to_run(core, inbound)),
+            false => Err(format!("{remembered} calls are remembered, which is the limit")),
+        };
+        has_room.map_err(|limit| {
+            core.cx.count(Counter::Busy);
+            ToolError::new(ErrorCode::BUSY, format!("{limit}{NOTHING_RAN}"))
+        })
+    }
+
+    /// Sets the answer of a request, and sends it.
+    fn answer_rpc(&mut self, core: &mut Core, key: &Key, outcome: Outcome) {
+        let Message::ToolUseResult(result) = codec::result_message(&core.cx.config.room, &key.1, outcome)
+        else {
+            return;
+        };
+        let mut answer = rpc::answer(&result);
+        if let Ok(payload) = &answer
+            && payload.len() > rpc::MAX_STREAM
+        {
+            answer = Err(too_large(payload.len(), rpc::MAX_STREAM));
+        }
+        let until = later(core.cx.now, core.cx.config.times.memory);
+        self.rpc.answer(key, answer, until, core.cx.config.caps.requests.table_bytes);
+        self.set_rpc_expiry(core);
+        self.send_rpc_answer(core, key);
+    }
+
+    /// Sends the answer of a request, if its caller is in the room.
+    fn send_rpc_answer(&mut self, core: &mut Core, key: &Key) {
+        let caller = key.0.identity();
+        // By identity: an SDK keeps its open requests when it joins again.
+        let Some(remote) = core.peers.get(caller).filter(|remote| remote.is_here()) else { return };
+        let Some(entry) = self.rpc.find(key) else { return };
+        let RpcState::Answered(answer) = &entry.state else { return };
+        let packet = packet_of(core, remote, key, entry.form, answer.clone());
+        let mut packet = packet;
+        if packet.stream.is_none() {
+            packet.stream = Some(core.cx.ids.next().into()); // others cannot guess it
+        }
+        let sent = core.delivery.send_rpc(&mut core.cx, packet);
+        self.rpc.note_sent(key, sent);
+    }
+
+    fn set_rpc_expiry(&self, core: &mut Core) {
+        if let Some(at) = self.rpc.next_expiry() {
+            core.cx.set_timer(Timer::RpcTable, at.saturating_duration_since(core.cx.now));
+        }
+    }
+}
+
+/// Refuses a request without remembering it. Nothing has run.
+fn refuse(core: &mut Core, call: &RpcCall, error: &ToolError) {
+    respond(core, call, Err(rpc::error(&error.code(), error.message())));
+}
+
+fn too_large(size: usize, limit: usize) -> crate::transport::RpcError {
+    rpc::error(
+        &ErrorCode::RESULT_TOO_LARGE,
+        &format!("the result has {size} bytes; the limit is {limit} bytes"),
+    )
+}
+
+/// Returns the packet of an answer, in the version of its request.
+fn packet_of(core: &Core, remote: &Remote, key: &Key, form: RequestForm, answer: RpcAnswer) -> Packet {
+    let (caller, id) = (key.0.identity().clone(), key.1.as_str());
+    let protocol = remote.description().map_or(0, Participant::protocol);
+    let response = |outcome| RpcMessage::Response(RpcResponse::new(id, outcome));
+    let payload = match answer {
+        Ok(payload) => payload,
+        Err(error) => return Packet::rpc(caller, response(Err(error))),
+    };
+    let is_small = payload.len() <= rpc::MAX_PAYLOAD;
+    match form {
+        RequestForm::Packet if is_small => return Packet::rpc(caller, response(Ok(payload))),
+        RequestForm::Packet if protocol == 0 || !core.cx.config.streams => {
+            return Packet::rpc(caller, response(Err(too_large(payload.len(), rpc::MAX_PAYLOAD))));
+        }
+        RequestForm::Stream if !core.cx.config.streams && is_small => {
+            return Packet::rpc(caller, response(Ok(payload)));
+        }
+        RequestForm::Packet | RequestForm::Stream => {}
+    }
+    let mut stream = TextStream::new(payload.len());
+    stream.attributes = rpc::result_attributes(id);
+    let can_inflate = protocol >= 2 && remote.description().is_some_and(Participant::can_inflate);
+    let (payload, compression) = compressed(payload, can_inflate);
+    stream.compression = compression;
+    stream.inline = protocol >= 2 && payload.len() <= rpc::MAX_INLINE;
+    Packet::text(caller, RPC_RESPONSE_TOPIC, payload, stream)
+}
+
+/// Returns the payload, compressed if its receiver can expand it and it is then shorter.
+#[cfg_attr(not(feature = "deflate"), expect(unused_variables, reason = "nothing is compressed"))]
+fn compressed(payload: Bytes, can_inflate: bool) -> (Bytes, Compression) {
+    #[cfg(feature = "deflate")]
+    if can_inflate
+        && payload.len() > WORTH_COMPRESSING
+        && let Some(smaller) = crate::protocol::deflate::compressed(&payload)
+    {
+        return (smaller.into(), Compression::Deflate);
+    }
+    (payload, Compression::None)
+}

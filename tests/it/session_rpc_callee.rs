@@ -1,0 +1,815 @@
+//! Requests of LiveKit's RPC at a client: who may call, what runs, and how it is answered.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use toolbridge::{
+    Config, ConnectionState, Event, Tool, ToolError, Value,
+    session::{Counter, Job, Output, SendFailure, Session},
+    transport::{
+        Compression, Form, Lane, Packet, Participant, Peer, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC,
+        RpcMessage, RpcRequest, StreamHeader, StreamKind, StreamPart, StreamParts, TextStream,
+        TransportEvent,
+    },
+};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A client that answers RPC, and what it has done.
+struct Callee {
+    session: Session,
+    now: Instant,
+    sent: Vec<Packet>,
+    jobs: Vec<Job>,
+    aborted: usize,
+    events: Vec<Event>,
+}
+
+/// What a caller receives.
+#[derive(Debug, PartialEq)]
+enum Got {
+    Ack(String),
+    Result(String, String),
+    Error(String, u32),
+}
+
+fn ack(id: &str) -> Got {
+    Got::Ack(id.to_owned())
+}
+
+fn result(id: &str, text: &str) -> Got {
+    Got::Result(id.to_owned(), text.to_owned())
+}
+
+fn error(id: &str, code: u32) -> Got {
+    Got::Error(id.to_owned(), code)
+}
+
+impl Callee {
+    fn new(config: Config) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "virtual time begins somewhere")]
+        let now = Instant::now();
+        let config = config.streams(true);
+        let mut session = Session::client(now, Participant::new("phone", "PA_0"), config, [7; 32]);
+        let tool = |name: &str| Tool::new(name.parse().unwrap(), "");
+        session.offer(now, vec![tool("get_battery"), tool("set_lamp")]).unwrap();
+        Self { session, now, sent: Vec::new(), jobs: Vec::new(), aborted: 0, events: Vec::new() }
+    }
+
+    /// A client and the agent `agent` in its first join.
+    fn with_agent() -> Self {
+        let mut callee = Self::new(Config::default().answer_rpc());
+        callee.join(agent("PA_1"));
+        callee
+    }
+
+    fn handle(&mut self, event: TransportEvent) {
+        self.session.handle_event(self.now, event);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.session.poll_output() {
+            match output {
+                Output::Transmit(packet) if packet.form != Form::Data => self.sent.push(packet),
+                Output::Transmit(_) => {}
+                Output::Execute(job) => self.jobs.push(job),
+                Output::Abort { .. } => self.aborted += 1,
+                Output::Event(event) => self.events.push(event),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn join(&mut self, who: Participant) {
+        self.handle(TransportEvent::Joined(who));
+    }
+
+    /// Lets time pass, and handles the timers meanwhile.
+    fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(due) = self.session.poll_timeout().filter(|due| *due <= until) {
+            self.now = due.max(self.now);
+            self.session.handle_timeout(self.now);
+            self.drain();
+        }
+        self.now = until;
+    }
+
+    fn call(&mut self, from: &Peer, id: &str, method: &str, payload: &str) {
+        self.request(from, RpcRequest::new(id, method, payload.to_owned(), 10_000));
+    }
+
+    fn request(&mut self, from: &Peer, request: RpcRequest) {
+        let message = RpcMessage::Request(request);
+        self.handle(TransportEvent::Rpc { from: Some(from.clone()), message });
+    }
+
+    fn parts(&mut self, from: &Peer, parts: impl IntoIterator<Item = StreamPart>) {
+        for part in parts {
+            self.handle(TransportEvent::Stream { from: from.clone(), part });
+        }
+    }
+
+    /// Ends the only job that has not ended.
+    fn settle(&mut self, outcome: Result<Value, ToolError>) {
+        let job = self.jobs.pop().expect("a job");
+        assert!(self.jobs.is_empty());
+        self.session.settle(self.now, job.key, outcome);
+        self.drain();
+    }
+
+    /// Returns what was sent to this participant since the last look.
+    fn got(&mut self, to: &str) -> Vec<Got> {
+        let (theirs, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sent)
+            .into_iter()
+            .partition(|packet| packet.to.iter().all(|it| it.as_str() == to));
+        self.sent = others;
+        theirs.iter().map(got).collect()
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.session.stats().count(counter)
+    }
+}
+
+fn got(packet: &Packet) -> Got {
+    assert_eq!((packet.lane, packet.to.len()), (Lane::Reliable, 1));
+    // Nothing overtakes an acknowledgement: SDKs ignore a response that comes before it.
+    assert_eq!(packet.overtakes, matches!(packet.form, Form::Rpc(RpcMessage::Ack { .. })));
+    let text = |bytes: &Bytes| std::str::from_utf8(bytes).unwrap().to_owned();
+    match &packet.form {
+        Form::Rpc(RpcMessage::Ack { id }) => Got::Ack(id.clone()),
+        Form::Rpc(RpcMessage::Response(it)) => match &it.outcome {
+            Ok(payload) => Got::Result(it.id.clone(), text(payload)),
+            Err(error) => {
+                assert!(error.message.len() <= 256 && error.data.len() <= 15_360);
+                Got::Error(it.id.clone(), error.code)
+            }
+        },
+        Form::Text(stream) => {
+            assert_eq!(packet.topic, RPC_RESPONSE_TOPIC);
+            Got::Result(stream.attributes["lk.rpc_request_id"].clone(), text(&plain(packet, stream)))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[cfg(feature = "deflate")]
+fn plain(packet: &Packet, stream: &TextStream) -> Bytes {
+    use std::io::Read;
+    if stream.compression == Compression::None {
+        return packet.payload.clone();
+    }
+    let mut plain = Vec::new();
+    flate2::read::DeflateDecoder::new(&packet.payload[..]).read_to_end(&mut plain).unwrap();
+    assert_eq!(plain.len() as u64, stream.length);
+    plain.into()
+}
+
+#[cfg(not(feature = "deflate"))]
+fn plain(packet: &Packet, _stream: &TextStream) -> Bytes {
+    packet.payload.clone()
+}
+
+/// An agent whose SDK announces what those of 2026 do.
+fn agent(sid: &str) -> Participant {
+    Participant::new("agent", sid).agent(true).client_protocol(2).inflates(true)
+}
+
+fn peer(identity: &str, sid: &str) -> Peer {
+    Peer::new(identity, sid)
+}
+
+fn header(id: &str, method: &str, length: usize) -> StreamHeader {
+    let mut header = StreamHeader::new(format!("s{id}"), RPC_REQUEST_TOPIC, length as u64);
+    header.kind = StreamKind::Text;
+    for (key, value) in [("id", id), ("method", method), ("response_timeout_ms", "10000"), ("version", "2")] {
+        header.attributes.insert(format!("lk.rpc_request_{key}"), value.to_owned());
+    }
+    header
+}
+
+/// A request of version 2 with its payload in its header.
+fn inline(id: &str, method: &str, payload: &str) -> StreamPart {
+    let mut header = header(id, method, payload.len());
+    header.inline = Some(payload.to_owned().into());
+    StreamPart::Header(header)
+}
+
+/// A request of version 2 in chunks.
+fn chunked(id: &str, method: &str, payload: &str) -> Vec<StreamPart> {
+    let head = header(id, method, payload.len());
+    let mut stream = TextStream::new(payload.len());
+    stream.attributes = head.attributes;
+    let mut packet = Packet::text("phone".into(), RPC_REQUEST_TOPIC, payload.to_owned(), stream);
+    packet.stream = Some(head.id);
+    StreamParts::of(&packet).collect()
+}
+
+fn value(json: serde_json::Value) -> Value {
+    Value::from(json)
+}
+
+#[test]
+fn request_of_the_assistant_is_acknowledged_runs_and_is_answered() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    callee.call(&agent, "r1", "set_lamp", r#"{"on": true}"#);
+    assert_eq!(callee.got("agent"), [ack("r1")]);
+    let job = &callee.jobs[0];
+    assert_eq!((job.tool.as_str(), job.caller.as_str(), job.call.as_str()), ("set_lamp", "agent", "r1"));
+    assert_eq!(job.arguments, value(serde_json::json!({"on": true})));
+    // The timeout on the wire, and the 7 s that LiveKit's core takes off before.
+    assert_eq!(job.limit, 17 * SECOND);
+    assert_eq!(callee.session.bound().map(|it| it.as_str()), Some("agent"));
+    callee.settle(Ok(value(serde_json::json!({"value": 0.8}))));
+    assert_eq!(callee.got("agent"), [result("r1", "0.8")]);
+    // No arguments are an empty object.
+    callee.call(&agent, "r2", "get_battery", "");
+    callee.settle(Ok(value(serde_json::json!({"level": 0.8}))));
+    assert_eq!(callee.got("agent"), [ack("r2"), result("r2", r#"{"level":0.8}"#)]);
+}
+
+#[test]
+fn stream_is_acknowledged_at_its_header_and_answered_by_a_stream() {
+    for (protocol, in_header) in [(2, true), (1, false)] {
+        let mut callee = Callee::new(Config::default().answer_rpc());
+        callee.join(agent("PA_1").client_protocol(protocol));
+        let agent = peer("agent", "PA_1");
+        callee.parts(&agent, [inline("r1", "get_battery", "{}")]);
+        assert_eq!(callee.got("agent"), [ack("r1")]);
+        callee.settle(Ok(value(serde_json::json!({"value": "x".repeat(100)}))));
+        let Form::Text(stream) = &callee.sent[0].form else { panic!("{:?}", callee.sent) };
+        assert_eq!((stream.inline, stream.compression), (in_header, Compression::None));
+        assert_eq!(callee.got("agent"), [result("r1", &format!("\"{}\"", "x".repeat(100)))]);
+
+        let payload = format!(r#"{{"text": "{}"}}"#, "ü".repeat(20_000));
+        let mut parts = chunked("r2", "set_lamp", &payload);
+        let rest = parts.split_off(1);
+        callee.parts(&agent, parts);
+        assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r2")], 0));
+        callee.parts(&agent, rest);
+        assert_eq!(callee.jobs[0].arguments.to_json().to_string().len(), payload.len() - 1);
+        callee.settle(Ok(value(serde_json::json!({"value": "y".repeat(100_000)}))));
+        let Form::Text(stream) = &callee.sent[0].form else { panic!("{:?}", callee.sent) };
+        let is_compressed = cfg!(feature = "deflate") && protocol == 2;
+        assert_eq!(stream.compression == Compression::Deflate, is_compressed);
+        assert_eq!(callee.got("agent"), [result("r2", &format!("\"{}\"", "y".repeat(100_000)))]);
+    }
+}
+
+#[test]
+fn nothing_is_answered_by_default() {
+    let mut callee = Callee::new(Config::default());
+    callee.join(agent("PA_1"));
+    let agent = peer("agent", "PA_1");
+    callee.call(&agent, "r1", "get_battery", "{}");
+    callee.parts(&agent, [inline("r2", "get_battery", "{}")]);
+    callee.parts(&agent, chunked("r3", "get_battery", "{}"));
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![], 0));
+    assert_eq!((callee.session.bound(), callee.count(Counter::Held)), (None, 0));
+}
+
+#[test]
+fn sec_i11_stranger_is_refused_once_a_minute() {
+    let mut callee = Callee::with_agent();
+    callee.join(Participant::new("stranger", "PA_2"));
+    let stranger = peer("stranger", "PA_2");
+    for n in 0..5 {
+        callee.call(&stranger, &format!("v1-{n}"), "get_battery", "{}");
+        callee.parts(&stranger, chunked(&format!("v2-{n}"), "get_battery", &" ".repeat(40_000)));
+    }
+    assert_eq!(callee.got("stranger"), [ack("v1-0"), error("v1-0", 1400)]);
+    assert_eq!((callee.jobs.len(), callee.session.bound()), (0, None));
+    assert_eq!(callee.count(Counter::Unauthorized), 10);
+    callee.pass(60 * SECOND);
+    callee.call(&stranger, "later", "get_battery", "{}");
+    assert_eq!(callee.got("stranger"), [ack("later"), error("later", 1400)]);
+    // The agent is not affected.
+    callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r1")], 1));
+}
+
+#[test]
+fn sec_i11_agent_that_is_not_bound_is_refused() {
+    let mut callee = Callee::with_agent();
+    callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+    callee.join(Participant::new("other", "PA_2").agent(true));
+    callee.call(&peer("other", "PA_2"), "r2", "get_battery", "{}");
+    assert_eq!((callee.got("other"), callee.jobs.len()), (vec![ack("r2"), error("r2", 1400)], 1));
+}
+
+#[test]
+fn stranger_that_called_is_not_bound_when_it_becomes_an_agent() {
+    let mut callee = Callee::new(Config::default().answer_rpc());
+    callee.join(Participant::new("other", "PA_2"));
+    callee.call(&peer("other", "PA_2"), "r1", "get_battery", "{}");
+    callee.join(Participant::new("other", "PA_2").agent(true));
+    assert_eq!(callee.session.bound(), None);
+    callee.call(&peer("other", "PA_2"), "r2", "get_battery", "{}");
+    assert_eq!(callee.session.bound().map(|it| it.as_str()), Some("other"));
+}
+
+#[test]
+fn call_of_the_server_is_refused_once_a_minute() {
+    let mut callee = Callee::with_agent();
+    for id in ["RPC_1", "RPC_2"] {
+        callee.call(&peer(id, ""), id, "get_battery", "{}");
+    }
+    assert_eq!(callee.got("RPC_1"), [error("RPC_1", 1400)]);
+    assert_eq!((callee.got("RPC_2"), callee.jobs.len()), (vec![], 0));
+    callee.pass(60 * SECOND);
+    callee.call(&peer("RPC_3", ""), "RPC_3", "get_battery", "{}");
+    assert_eq!(callee.got("RPC_3"), [error("RPC_3", 1400)]);
+    // A packet without a sender cannot be answered.
+    let message = RpcMessage::Request(RpcRequest::new("r", "get_battery", "{}", 1_000));
+    callee.handle(TransportEvent::Rpc { from: None, message });
+    assert_eq!((callee.sent.len(), callee.count(Counter::NoSender)), (0, 1));
+}
+
+#[test]
+fn methods_of_livekit_bind_nobody() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    callee.call(&agent, "r1", "lk.anything", "{}");
+    callee.parts(&agent, [inline("r2", "lk.anything", "{}")]);
+    assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1400)]);
+    assert_eq!(callee.session.bound(), None);
+}
+
+#[test]
+fn named_caller_needs_not_be_the_assistant() {
+    let mut callee = Callee::new(Config::default().rpc_caller("panel"));
+    callee.join(agent("PA_1"));
+    callee.join(Participant::new("panel", "PA_2"));
+    callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+    callee.settle(Ok(Value::empty()));
+    callee.call(&peer("panel", "PA_2"), "r1", "get_battery", "{}");
+    callee.settle(Ok(value(serde_json::json!({"value": 1}))));
+    assert_eq!(callee.got("panel"), [ack("r1"), result("r1", "1")]);
+    assert_eq!(callee.session.bound().map(|it| it.as_str()), Some("agent"));
+    // Its name in another join that nobody announced proves nothing.
+    callee.call(&peer("panel", "PA_9"), "r2", "get_battery", "{}");
+    assert_eq!((callee.got("panel"), callee.jobs.len()), (vec![], 0));
+}
+
+#[test]
+fn unknown_tool_is_an_unsupported_method() {
+    let mut callee = Callee::with_agent();
+    callee.call(&peer("agent", "PA_1"), "r1", "fly", "{}");
+    assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1400)]);
+}
+
+#[test]
+fn payload_that_is_no_json_object_is_refused_and_nothing_runs() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    let payloads = [&b"[1]"[..], b"null", b"7", b"{", b"{\"a\": \"\xff\"}", b"text"];
+    for (n, payload) in payloads.iter().enumerate() {
+        let id = format!("r{n}");
+        callee.request(&agent, RpcRequest::new(&*id, "get_battery", Bytes::from_static(payload), 1_000));
+        let sent = callee.sent.last().unwrap().clone();
+        let Form::Rpc(RpcMessage::Response(response)) = sent.form else { panic!("{sent:?}") };
+        let error = response.outcome.unwrap_err();
+        assert!(error.code == 1500 && error.message.starts_with("invalid_parameters: "), "{}", error.message);
+        assert!(error.data.starts_with(r#"{"code":"invalid_parameters","message":"#), "{}", error.data);
+        callee.sent.clear();
+    }
+    assert!(callee.jobs.is_empty());
+}
+
+#[test]
+fn other_version_and_missing_attributes_are_refused() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    let mut request = RpcRequest::new("r1", "get_battery", "{}", 1_000);
+    for (version, code) in [(2, 1404), (7, 1404), (0, 1500)] {
+        request.version = version;
+        callee.request(&agent, request.clone());
+        assert_eq!(callee.got("agent"), [ack("r1"), error("r1", code)], "{version}");
+    }
+    callee.call(&agent, "r1", "", "{}");
+    assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1500)]);
+    for (key, value, code) in [
+        ("version", Some("1"), 1404),
+        ("version", Some("two"), 1500),
+        ("version", None, 1500),
+        ("method", None, 1500),
+        ("response_timeout_ms", None, 1500),
+        ("response_timeout_ms", Some("-1"), 1500),
+        ("response_timeout_ms", Some("4294967296"), 1500),
+    ] {
+        let StreamPart::Header(mut header) = inline("r2", "get_battery", "{}") else { panic!() };
+        let key = format!("lk.rpc_request_{key}");
+        match value {
+            Some(value) => header.attributes.insert(key.clone(), value.to_owned()),
+            None => header.attributes.remove(&key),
+        };
+        callee.parts(&agent, [StreamPart::Header(header)]);
+        assert_eq!(callee.got("agent"), [ack("r2"), error("r2", code)], "{key} {value:?}");
+    }
+    // Without an id nothing can be answered.
+    callee.call(&agent, "", "get_battery", "{}");
+    callee.call(&agent, &"i".repeat(129), "get_battery", "{}");
+    assert_eq!((callee.sent.len(), callee.jobs.len(), callee.count(Counter::Malformed)), (0, 0, 2));
+}
+
+#[test]
+fn time_limit_is_that_of_the_request_and_7_s_up_to_the_longest_call() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    for (asked, limit) in [(0, 22_000), (1_000, 8_000), (592_999, 599_999), (u32::MAX, 600_000)] {
+        callee.request(&agent, RpcRequest::new(format!("r{asked}"), "get_battery", "{}", asked));
+        assert_eq!(callee.jobs[0].limit, limit * MS, "{asked}");
+        callee.settle(Ok(Value::empty()));
+    }
+    callee.got("agent");
+    callee.request(&agent, RpcRequest::new("late", "get_battery", "{}", 1_000));
+    callee.pass(7_999 * MS);
+    assert_eq!((callee.got("agent"), callee.aborted), (vec![ack("late")], 0));
+    callee.pass(MS);
+    assert_eq!((callee.got("agent"), callee.aborted), (vec![error("late", 1502)], 1));
+}
+
+#[test]
+fn repeated_request_runs_once_and_has_the_same_answer() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    callee.call(&agent, "r1", "get_battery", "{}");
+    callee.call(&agent, "r1", "get_battery", "{}");
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r1"), ack("r1")], 1));
+    callee.settle(Ok(value(serde_json::json!({"value": 1}))));
+    assert_eq!(callee.got("agent"), [result("r1", "1")]);
+    callee.call(&agent, "r1", "get_battery", "{}");
+    assert_eq!(callee.got("agent"), [ack("r1"), result("r1", "1")]);
+    for (method, payload) in [("set_lamp", "{}"), ("get_battery", "{ }")] {
+        callee.call(&agent, "r1", method, payload);
+        assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1500)]);
+    }
+    // As a stream, too. The answer has the form of the first request.
+    callee.parts(&agent, [inline("r1", "get_battery", "{}")]);
+    assert_eq!(callee.got("agent"), [ack("r1"), result("r1", "1")]);
+    // A failed request does not run again either.
+    callee.call(&agent, "r2", "get_battery", "{}");
+    callee.settle(Err("broken".into()));
+    callee.call(&agent, "r2", "get_battery", "{}");
+    assert_eq!(callee.got("agent"), [ack("r2"), error("r2", 1500), ack("r2"), error("r2", 1500)]);
+    assert_eq!((callee.jobs.len(), callee.count(Counter::Duplicate)), (0, 6));
+    // It is remembered for a minute after its answer.
+    callee.pass(59 * SECOND);
+    callee.call(&agent, "r1", "get_battery", "{}");
+    assert_eq!(callee.got("agent"), [ack("r1"), result("r1", "1")]);
+    callee.pass(2 * SECOND);
+    callee.call(&agent, "r1", "get_battery", "{}");
+    assert_eq!(callee.jobs.len(), 1);
+}
+
+#[test]
+fn request_of_an_unannounced_sender_waits_up_to_4_s() {
+    let mut callee = Callee::new(Config::default().answer_rpc());
+    let agent_peer = peer("agent", "PA_1");
+    callee.call(&agent_peer, "r1", "get_battery", "{}");
+    callee.parts(&agent_peer, [inline("r2", "get_battery", "{}")]);
+    callee.parts(&agent_peer, chunked("r3", "get_battery", &" ".repeat(40_000)));
+    assert_eq!((callee.sent.len(), callee.jobs.len(), callee.count(Counter::Held)), (0, 0, 7));
+    callee.pass(3_900 * MS);
+    callee.join(agent("PA_1"));
+    assert_eq!(callee.got("agent"), [ack("r1"), ack("r2"), ack("r3")]);
+    assert_eq!(callee.jobs.len(), 3);
+
+    let mut callee = Callee::new(Config::default().answer_rpc());
+    callee.call(&agent_peer, "r1", "get_battery", "{}");
+    callee.pass(4 * SECOND);
+    callee.join(agent("PA_1"));
+    assert_eq!((callee.sent.len(), callee.jobs.len(), callee.count(Counter::HoldExpired)), (0, 0, 1));
+}
+
+#[test]
+fn sec_i11_sid_that_was_not_announced_with_the_identity_has_no_rights() {
+    let mut callee = Callee::with_agent();
+    // An agent may sign a text header as somebody else. The sid stays its own.
+    callee.join(Participant::new("evil", "PA_2").agent(true));
+    callee.parts(&peer("agent", "PA_2"), [inline("r1", "get_battery", "{}")]);
+    callee.call(&peer("agent", "PA_2"), "r2", "get_battery", "{}");
+    callee.pass(5 * SECOND);
+    assert_eq!((callee.sent.len(), callee.jobs.len(), callee.count(Counter::HoldExpired)), (0, 0, 2));
+    assert_eq!(callee.session.bound(), None);
+    // That of a join that has ended is not held.
+    callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+    callee.call(&peer("agent", "PA_1"), "r3", "get_battery", "{}");
+    assert_eq!((callee.sent.len(), callee.count(Counter::StaleSid)), (0, 1));
+}
+
+#[test]
+fn sec_i11_chunks_of_another_sender_change_nothing() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    let payload = format!(r#"{{"text": "{}"}}"#, "x".repeat(20_000));
+    let mut parts = chunked("r1", "set_lamp", &payload);
+    let rest = parts.split_off(2);
+    callee.parts(&agent, parts);
+    let forged = StreamPart::Chunk { id: "sr1".into(), index: 1, bytes: "forged".into() };
+    let end = StreamPart::Trailer { id: "sr1".into(), reason: String::new() };
+    for from in [peer("evil", "PA_2"), peer("agent", "PA_2"), peer("evil", "PA_1")] {
+        callee.parts(&from, [forged.clone(), end.clone()]);
+    }
+    callee.parts(&agent, rest);
+    assert_eq!(callee.jobs[0].arguments.to_json().to_string().len(), payload.len() - 1);
+    assert_eq!(callee.count(Counter::StreamUnknown), 6);
+}
+
+#[test]
+fn stream_that_breaks_the_rules_is_refused() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    let payload = "{}".to_owned() + &" ".repeat(40_000);
+    let whole = || chunked("r1", "get_battery", &payload);
+    let without = |at: usize| {
+        let mut parts = whole();
+        parts.remove(at);
+        parts
+    };
+    let mut shorter = whole();
+    let StreamPart::Header(header) = &mut shorter[0] else { panic!() };
+    header.length = Some(50_000);
+    let mut longer = whole();
+    let StreamPart::Header(header) = &mut longer[0] else { panic!() };
+    header.length = Some(100);
+    let mut huge = whole();
+    let StreamPart::Header(header) = &mut huge[0] else { panic!() };
+    header.length = Some((16 << 20) + 1);
+    let mut other = whole();
+    let StreamPart::Header(header) = &mut other[0] else { panic!() };
+    header.compression = Compression::Other;
+    for parts in [without(1), without(2), shorter, longer, huge, other] {
+        callee.parts(&agent, parts);
+        assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1500)]);
+    }
+    assert!(callee.jobs.is_empty());
+    // A stream that stalls.
+    callee.parts(&agent, whole().into_iter().take(2));
+    callee.pass(11 * SECOND);
+    assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1500)]);
+    // The caller may send the request again.
+    callee.parts(&agent, whole());
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r1")], 1));
+}
+
+#[cfg(feature = "deflate")]
+#[test]
+fn sec_r5_compressed_request_is_expanded_and_a_bomb_is_not() {
+    use std::io::Write;
+
+    use flate2::{Compression as Level, write::DeflateEncoder};
+
+    let deflated = |bytes: &[u8]| {
+        let mut writer = DeflateEncoder::new(Vec::new(), Level::best());
+        writer.write_all(bytes).unwrap();
+        Bytes::from(writer.finish().unwrap())
+    };
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    let payload = format!(r#"{{"text": "{}"}}"#, "x".repeat(200_000));
+    let compressed = deflated(payload.as_bytes());
+    let head = |id: &str, length: usize| {
+        let mut header = header(id, "set_lamp", length);
+        header.compression = Compression::Deflate;
+        header
+    };
+    let with = |mut header: StreamHeader, bytes: Bytes| {
+        header.inline = Some(bytes);
+        StreamPart::Header(header)
+    };
+    callee.parts(&agent, [with(head("r1", payload.len()), compressed.clone())]);
+    assert_eq!(callee.got("agent"), [ack("r1")]);
+    callee.settle(Ok(Value::empty()));
+    callee.got("agent");
+    // In chunks, which end anywhere.
+    let header = StreamPart::Header(head("r2", payload.len()));
+    let chunks = compressed.chunks(7).enumerate().map(|(index, bytes)| StreamPart::Chunk {
+        id: "sr2".into(),
+        index: index as u64,
+        bytes: Bytes::copy_from_slice(bytes),
+    });
+    let end = StreamPart::Trailer { id: "sr2".into(), reason: String::new() };
+    callee.parts(&agent, [header].into_iter().chain(chunks).chain([end]));
+    assert_eq!(callee.jobs[0].arguments.to_json().to_string().len(), payload.len() - 1);
+    callee.settle(Ok(Value::empty()));
+    callee.got("agent");
+    let bomb = deflated(&vec![b' '; 64 << 20]);
+    let mut without_length = head("r3", 0);
+    without_length.length = None;
+    let mut cut = compressed.clone();
+    cut.truncate(compressed.len() - 1);
+    for (n, (header, bytes)) in [
+        (head("r3", 1_000), bomb.clone()),
+        (head("r3", 16 << 20), bomb),
+        (head("r3", payload.len() - 1), compressed.clone()),
+        (head("r3", payload.len() + 1), compressed.clone()),
+        (head("r3", payload.len()), cut),
+        (head("r3", payload.len()), Bytes::from_static(b"no deflate")),
+        (without_length, compressed),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        callee.parts(&agent, [with(header, bytes)]);
+        assert_eq!(callee.got("agent"), [ack("r3"), error("r3", 1500)], "{n}");
+    }
+    assert!(callee.jobs.is_empty());
+}
+
+#[test]
+fn result_that_is_too_large_for_version_1_is_a_stream_or_an_error() {
+    let large = || Ok(value(serde_json::json!({"value": "x".repeat(15_400)})));
+    for (protocol, is_stream) in [(0, false), (1, true), (2, true)] {
+        let mut callee = Callee::new(Config::default().answer_rpc());
+        callee.join(agent("PA_1").client_protocol(protocol).inflates(false));
+        callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+        callee.settle(large());
+        let expected = match is_stream {
+            true => result("r1", &format!("\"{}\"", "x".repeat(15_400))),
+            false => error("r1", 1504),
+        };
+        assert_eq!(callee.got("agent"), [ack("r1"), expected], "{protocol}");
+    }
+}
+
+#[test]
+fn failure_has_our_code_in_its_data() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    callee.call(&agent, "r1", "get_battery", "{}");
+    callee.settle(Err(ToolError::new("no_battery", "it is \"gone\"".repeat(1_000))));
+    let Form::Rpc(RpcMessage::Response(response)) = &callee.sent[1].form else { panic!() };
+    let error = response.outcome.as_ref().unwrap_err();
+    assert_eq!((error.code, error.message.len()), (1500, 256));
+    let data: serde_json::Value = serde_json::from_str(&error.data).unwrap();
+    assert_eq!(data["code"], "no_battery");
+    assert!(error.message.starts_with("no_battery: it is"));
+}
+
+#[test]
+fn caller_that_leaves_ends_its_calls() {
+    let mut callee = Callee::with_agent();
+    callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+    callee.got("agent");
+    callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+    callee.pass(4_900 * MS);
+    assert_eq!(callee.aborted, 0);
+    callee.pass(200 * MS);
+    assert_eq!((callee.aborted, callee.sent.len()), (1, 0));
+    assert_eq!(callee.session.bound(), None);
+}
+
+#[test]
+fn caller_that_rejoins_gets_its_answer_and_may_call_again() {
+    let mut callee = Callee::with_agent();
+    callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+    callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+    let first = callee.jobs.pop().unwrap();
+    callee.session.settle(callee.now, first.key, Ok(value(serde_json::json!({"value": 1}))));
+    callee.drain();
+    assert_eq!(callee.got("agent"), [ack("r1")]);
+    callee.pass(SECOND);
+    callee.join(agent("PA_2"));
+    assert_eq!(callee.got("agent"), [result("r1", "1")]);
+    // The same id in another join is another request.
+    callee.call(&peer("agent", "PA_2"), "r1", "get_battery", "{}");
+    callee.pass(10 * SECOND);
+    assert_eq!(
+        (callee.jobs.len(), callee.aborted),
+        (1, 0),
+        "the grace period is over, and it has called again"
+    );
+    assert_eq!(callee.session.bound().map(|it| it.as_str()), Some("agent"));
+}
+
+#[test]
+fn calls_beyond_the_limits_are_busy() {
+    let mut config = Config::default().answer_rpc();
+    config.caps.calls.open_per_peer = 3;
+    config.caps.requests.calls_per_second = 5;
+    let mut callee = Callee::new(config);
+    callee.join(agent("PA_1"));
+    let agent = peer("agent", "PA_1");
+    for n in 0..3 {
+        callee.call(&agent, &format!("r{n}"), "get_battery", "{}");
+    }
+    callee.got("agent");
+    callee.call(&agent, "r3", "get_battery", "{}");
+    let Form::Rpc(RpcMessage::Response(response)) = &callee.sent[1].form else { panic!() };
+    let refused = response.outcome.as_ref().unwrap_err();
+    assert!(
+        refused.code == 1500 && refused.message.starts_with("busy: 3 calls are open"),
+        "{}",
+        refused.message
+    );
+    callee.got("agent");
+    for job in std::mem::take(&mut callee.jobs) {
+        callee.session.settle(callee.now, job.key, Ok(Value::empty()));
+    }
+    callee.drain();
+    callee.got("agent");
+    callee.call(&agent, "r3", "get_battery", "{}");
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r3")], 1), "nothing of it had run");
+    callee.call(&agent, "r4", "get_battery", "{}");
+    assert_eq!(callee.got("agent"), [ack("r4"), error("r4", 1500)], "six in one second");
+    callee.pass(SECOND);
+    callee.session.drain(callee.now);
+    callee.call(&agent, "r4", "get_battery", "{}");
+    assert_eq!(callee.got("agent"), [ack("r4"), error("r4", 1500)], "the client is leaving");
+    assert_eq!(callee.count(Counter::Busy), 3);
+}
+
+#[test]
+fn open_streams_of_one_caller_are_limited() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    for n in 0..5 {
+        callee
+            .parts(&agent, chunked(&format!("r{n}"), "get_battery", &" ".repeat(40_000)).into_iter().take(2));
+    }
+    let acks = (0..5).map(|n| ack(&format!("r{n}")));
+    assert_eq!(callee.got("agent"), acks.chain([error("r4", 1500)]).collect::<Vec<_>>());
+    let last = chunked("r0", "get_battery", &" ".repeat(40_000)).into_iter().skip(2);
+    callee.parts(&agent, last);
+    assert_eq!(callee.jobs.len(), 1);
+}
+
+#[test]
+fn answers_beyond_the_limit_are_dropped_and_their_requests_do_not_run_again() {
+    let mut config = Config::default().answer_rpc();
+    config.caps.requests.table_bytes = 50_000;
+    let mut callee = Callee::new(config);
+    callee.join(agent("PA_1").inflates(false));
+    let agent = peer("agent", "PA_1");
+    for n in 0..3 {
+        callee.parts(&agent, [inline(&format!("r{n}"), "get_battery", "{}")]);
+        callee.settle(Ok(value(serde_json::json!({"value": "x".repeat(20_000)}))));
+        callee.pass(10 * MS);
+    }
+    callee.got("agent");
+    callee.parts(&agent, [inline("r0", "get_battery", "{}")]);
+    assert_eq!(callee.got("agent"), [ack("r0"), error("r0", 1500)]);
+    callee.parts(&agent, [inline("r2", "get_battery", "{}")]);
+    assert!(matches!(&callee.got("agent")[..], [Got::Ack(_), Got::Result(_, text)] if text.len() == 20_002));
+    assert!(callee.jobs.is_empty());
+}
+
+#[test]
+fn answer_that_was_not_sent_is_sent_again() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    let fail = |callee: &mut Callee, why: SendFailure| {
+        let packet = callee.sent.last().unwrap().id;
+        callee.sent.clear();
+        callee.session.handle_send_failed(callee.now, packet, why);
+        callee.drain();
+    };
+    callee.call(&agent, "r1", "get_battery", "{}");
+    callee.settle(Ok(value(serde_json::json!({"value": 1}))));
+    fail(&mut callee, SendFailure::QueueFull);
+    assert_eq!(callee.got("agent"), []);
+    callee.pass(SECOND);
+    assert_eq!(callee.got("agent"), [result("r1", "1")]);
+    callee.call(&agent, "r2", "get_battery", "{}");
+    callee.settle(Ok(value(serde_json::json!({"value": 2}))));
+    callee.handle(TransportEvent::ConnectionState(ConnectionState::Reconnecting));
+    fail(&mut callee, SendFailure::Interrupted);
+    callee.pass(SECOND);
+    assert_eq!(callee.got("agent"), []);
+    callee.handle(TransportEvent::ConnectionState(ConnectionState::Connected));
+    assert_eq!(callee.got("agent"), [result("r2", "2")]);
+    callee.call(&agent, "r3", "get_battery", "{}");
+    callee.settle(Ok(value(serde_json::json!({"value": 3}))));
+    fail(&mut callee, SendFailure::TooLarge { size: 70_000, limit: 64_000 });
+    assert_eq!(callee.got("agent"), [error("r3", 1504)]);
+}
+
+#[test]
+fn calls_end_when_the_client_leaves() {
+    let mut callee = Callee::with_agent();
+    callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+    callee.got("agent");
+    callee.session.close(callee.now);
+    callee.drain();
+    assert_eq!((callee.got("agent"), callee.aborted), (vec![error("r1", 1500)], 1));
+}
+
+#[test]
+fn acknowledgements_and_responses_to_a_client_are_ignored() {
+    let mut callee = Callee::with_agent();
+    let from = Some(peer("agent", "PA_1"));
+    for message in [
+        RpcMessage::Ack { id: "r1".into() },
+        RpcMessage::Response(toolbridge::transport::RpcResponse::new("r1", Ok("1".into()))),
+    ] {
+        callee.handle(TransportEvent::Rpc { from: from.clone(), message });
+    }
+    assert_eq!((callee.sent.len(), callee.count(Counter::NotPermitted)), (0, 2));
+    let codes = callee.events.iter().filter(|it| matches!(it, Event::Violation { .. })).count();
+    assert_eq!(codes, 1);
+}
