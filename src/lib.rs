@@ -76,8 +76,8 @@
 //! The guide has a page on each larger subject: [reliability](guide::reliability), [reconnection](guide::reconnection),
 //! [recording and replay](guide::recording), [networks](guide::networks), [tokens](guide::tokens),
 //! [testing](guide::testing), [logging and events](guide::logging), [tool sources](guide::tool_sources),
-//! [MCP](guide::mcp), [RAP](guide::rap), [ACP](guide::acp), [results between tool systems](guide::systems), and
-//! [the command line](guide::command_line).
+//! [MCP](guide::mcp), [RAP](guide::rap), [ACP](guide::acp), [LiveKit RPC](guide::livekit_rpc),
+//! [results between tool systems](guide::systems), and [the command line](guide::command_line).
 //!
 //! # How it fits together
 //!
@@ -260,6 +260,10 @@ pub mod guide {
     #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/logging.md")]
     pub mod logging {}
+
+    #[doc = include_str!("guide/links.md")]
+    #[doc = include_str!("guide/livekit_rpc.md")]
+    pub mod livekit_rpc {}
 
     #[cfg(feature = "mcp-server")]
     #[doc = include_str!("guide/links.md")]

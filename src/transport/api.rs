@@ -30,7 +30,8 @@ pub trait Transport: Send + 'static {
     ///
     /// A packet larger than [`Capabilities::max_packet`] is sent as a byte stream
     /// ([`StreamParts`](crate::transport::StreamParts)) if the transport has them. Packets that
-    /// [overtake](Packet::overtakes) are sent between its parts.
+    /// [overtake](Packet::overtakes) are sent between its parts. Only a participant that takes part in LiveKit's RPC sends packets of
+    /// another [form](crate::transport::Form) than data; a transport that does not carry them fails them.
     ///
     /// # Errors
     /// Returns a [`SendError`] if the packet was not handed over.

@@ -5,7 +5,7 @@ use libtest_mimic::Trial;
 
 use crate::{
     assistant, calls, cli, doctor, encrypted, endings, flat, forged, joins, matrix, network, observe, peers,
-    rejoin, replay, restart, results, resume, room,
+    rejoin, replay, restart, results, resume, room, rpc,
     server::{self, Kind},
     several, storm, streams, survival, trial,
 };
@@ -67,6 +67,7 @@ pub(crate) fn trials(all: &[Trial]) -> Vec<Trial> {
         joins::trials(),
         streams::trials(),
         encrypted::trials(),
+        rpc::trials(),
         calls::trials(),
         flat::trials(),
         storm::trials(),

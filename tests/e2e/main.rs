@@ -81,6 +81,7 @@ mod restart;
 mod results;
 mod resume;
 mod room;
+mod rpc;
 mod server;
 mod several;
 mod still;
@@ -123,6 +124,7 @@ fn main() -> process::ExitCode {
         endings::trials(),
         restart::trials(),
         peers::trials(),
+        rpc::trials(),
         several::trials(),
         joins::trials(),
         streams::trials(),

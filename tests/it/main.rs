@@ -45,6 +45,7 @@ mod bridge_functions;
 mod bridge_ready;
 mod bridge_rejoin;
 mod bridge_reports;
+mod bridge_rpc;
 mod bridge_stalled;
 mod bridge_streams;
 mod chat;

@@ -32,6 +32,14 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "IDENTITY")]
     assistant: Option<String>,
 
+    /// Answer LiveKit's RPC (performRpc) of the assistant
+    #[arg(long)]
+    answer_rpc: bool,
+
+    /// Participant that may also call by RPC without being the assistant; can be given several times
+    #[arg(long, value_name = "IDENTITY", requires = "answer_rpc")]
+    rpc_caller: Vec<String>,
+
     #[command(flatten)]
     sources: SourceArguments,
 
@@ -49,6 +57,12 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     builder = with_sources(builder, sources);
     if let Some(assistant) = &arguments.assistant {
         builder = builder.assistant(assistant.as_str());
+    }
+    if arguments.answer_rpc {
+        builder = builder.answer_rpc();
+    }
+    for caller in &arguments.rpc_caller {
+        builder = builder.rpc_caller(caller.as_str());
     }
     arguments.record.check()?;
     if let Some((path, options)) = arguments.record.target() {

@@ -153,7 +153,10 @@ impl<P> Builder<P> {
     pub async fn join(self, url: &str, token: &str) -> Result<P, JoinError> {
         self.setup.check_token(token, self.role)?;
         crate::livekit::check_url(url)?;
-        let options = self.setup.room.clone();
+        let mut options = self.setup.room.clone();
+        if self.setup.config.answer_rpc {
+            options = options.announce_rpc(true);
+        }
         let prepared = self.setup.prepare(self.role, crate::livekit::capabilities())?;
         let (transport, work) = options.connect(url, token).await?;
         let sending = Some((transport.send_queue(), work));

@@ -76,6 +76,29 @@ impl ClientBuilder {
         self
     }
 
+    /// Answers requests of [LiveKit's RPC](crate::guide::livekit_rpc) (`performRpc`) from the assistant: the method is the
+    /// tool's name, the payload a JSON object or empty. The first request of an eligible assistant binds it.
+    /// [`join`](Self::join) announces to the room that this client reads RPC in streams.
+    ///
+    /// ```
+    /// # async fn get_battery() -> Result<f32, toolbridge::ToolError> { Ok(0.8) }
+    /// use toolbridge::Client;
+    ///
+    /// let client = Client::builder().tool("get_battery", "Battery level", get_battery).answer_rpc();
+    /// # drop(client);
+    /// ```
+    pub fn answer_rpc(mut self) -> Self {
+        self.setup.config = self.setup.config.answer_rpc();
+        self
+    }
+
+    /// Answers requests of LiveKit's RPC, also those of this participant, which need not be the assistant. It may call
+    /// every tool.
+    pub fn rpc_caller(mut self, identity: impl Into<Identity>) -> Self {
+        self.setup.config = self.setup.config.rpc_caller(identity);
+        self
+    }
+
     /// Answers the assistant's questions to the person at this client: permissions, choices, sign-ins, forms.
     ///
     /// With a handler the client lists the feature `tool_prompt`. The future is dropped when the answer is no longer

@@ -1,0 +1,250 @@
+//! Clients that answer LiveKit's RPC, called by the official SDKs.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use libtest_mimic::Trial;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use toolbridge::{
+    Client, ToolError,
+    livekit::{ConnectOptions, E2eeKey},
+    transport::{Packet, RpcMessage, RpcRequest, Transport as _, TransportEvent},
+};
+
+use crate::{
+    ends::{client, double, hang},
+    program::{Program, has_peers, tools_file},
+    server::{self, shared},
+    soon, trial_with,
+};
+
+/// The time limit of a program with all its calls.
+const CALLS_TAKE: Duration = Duration::from_secs(120);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (language, program) in [("python", "rpc_calls.py"), ("node", "rpc_calls.mjs")] {
+        let mut add = |name: &str, test: fn(&'static str) -> Test| {
+            trials.push(trial_with(&format!("rpc::{name}_{language}"), missing, move || test(program)));
+        };
+        add("client_is_called_in_all_sizes_from", |it| Box::pin(all_sizes(it)));
+        add("failures_of_a_client_reach", |it| Box::pin(failures(it)));
+        add("client_serves_only_its_assistant_and_not", |it| Box::pin(strangers(it)));
+        add("client_without_rpc_is_not_called_from", |it| Box::pin(without_rpc(it)));
+    }
+    trials.extend(trials![rpc: repeated_request_runs_once]);
+    trials.push(trial_with("rpc::client_of_the_command_line_is_called_from_python", missing, || {
+        Box::pin(command_line()) as Test
+    }));
+    trials.push(trial_with("rpc::encrypted_client_is_called_from_python", missing, || {
+        Box::pin(encrypted()) as Test
+    }));
+    trials
+}
+
+type Test = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
+
+fn missing() -> Option<&'static str> {
+    server::missing().or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Text {
+    text: String,
+}
+
+async fn echo(text: Text) -> Result<Text, ToolError> {
+    Ok(text)
+}
+
+async fn fail() -> Result<(), ToolError> {
+    Err(ToolError::new("out_of_range", "the watch is out of range"))
+}
+
+async fn slow() -> Result<u32, ToolError> {
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    Ok(3)
+}
+
+fn ours() -> toolbridge::ClientBuilder {
+    Client::builder()
+        .tool("double", "", double)
+        .tool("echo", "", echo)
+        .tool("fail", "", fail)
+        .tool("slow", "", slow)
+        .tool("hang", "", hang)
+}
+
+/// Lets an SDK participant of this kind make the calls. Returns what it printed about each.
+async fn calls(
+    room: &str,
+    program: &str,
+    is_agent: bool,
+    key: Option<&str>,
+    calls: Value,
+) -> anyhow::Result<Vec<Value>> {
+    let server = shared()?;
+    let token = match is_agent {
+        true => server.key().assistant(room, "agent").sign()?,
+        false => server.key().client(room, "stranger").sign()?,
+    };
+    let count = calls.as_array().map_or(0, Vec::len);
+    let mut planned = Program::peer(&server, &token, program, &["phone", &calls.to_string()]);
+    if let Some(key) = key {
+        planned = planned.env("E2EE_KEY", key);
+    }
+    let output = planned.start()?.finish_within(CALLS_TAKE).await?;
+    ensure!(output.code == Some(0), "{output:?}");
+    let lines = output.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let results: Vec<_> = lines.filter(|line| line["event"] == "result").collect();
+    ensure!(results.len() == count, "{output:?}");
+    Ok(results)
+}
+
+async fn all_sizes(program: &str) -> anyhow::Result<()> {
+    let (server, room) = (shared()?, format!("rpc-sizes-{program}"));
+    let phone = client(&server, &room, "phone", ours().answer_rpc()).await?;
+    let echo = |bytes: usize| json!({"method": "echo", "bytes": bytes});
+    let asked = json!([
+        {"method": "double", "payload": r#"{"n": 21}"#},
+        {"method": "hang", "payload": "{", "timeout": 10},
+        echo(200),
+        echo(14_000),
+        echo(16_000),
+        echo(1 << 20),
+        {"method": "double", "payload": r#"{"n": 4}"#},
+        // LiveKit's core sends max(T − 7 s, 1 s) as the timeout.
+        {"method": "slow", "payload": "", "timeout": 5},
+    ]);
+    let results = calls(&room, program, true, None, asked).await?;
+    println!("{program}: {results:?}");
+    ensure!(results[0]["payload"] == "42");
+    ensure!(
+        results[1]["code"] == 1500
+            && results[1]["message"].as_str().unwrap_or_default().starts_with("invalid_parameters")
+    );
+    let text = results[2]["payload"].as_str().unwrap_or_default();
+    ensure!((180..220).contains(&text.len()), "{text}");
+    for (at, size) in [(3, 14_000), (4, 16_000), (5, 1 << 20)] {
+        ensure!(results[at]["same"] == true && results[at]["length"].as_u64() > Some(size - 100));
+    }
+    ensure!(results[6]["payload"] == "8" && results[7]["payload"] == "3");
+    ensure!(phone.assistant().is_some_and(|it| it == "agent") || phone.assistant().is_none());
+    ensure!(phone.stats().named("jobs") == 7, "{:?}", phone.stats());
+    for kind in ["malformed", "unauthorized", "not_permitted", "stream_broken", "hold_expired"] {
+        ensure!(phone.stats().named(kind) == 0, "{:?}", phone.stats());
+    }
+    Ok(())
+}
+
+async fn failures(program: &str) -> anyhow::Result<()> {
+    let (server, room) = (shared()?, format!("rpc-failures-{program}"));
+    let _phone = client(&server, &room, "phone", ours().answer_rpc()).await?;
+    let asked = json!([
+        {"method": "fail", "payload": ""},
+        {"method": "fly", "payload": ""},
+        {"method": "double", "payload": r#"{"n": "x"}"#},
+        {"method": "echo", "payload": "[1]"},
+        {"method": "hang", "payload": "", "timeout": 8},
+    ]);
+    let results = calls(&room, program, true, None, asked).await?;
+    println!("{program}: {results:?}");
+    let code = |at: usize| results[at]["code"].as_u64();
+    ensure!(code(0) == Some(1500) && results[0]["message"] == "out_of_range: the watch is out of range");
+    let data: Value = serde_json::from_str(results[0]["data"].as_str().unwrap_or_default())?;
+    ensure!(data == json!({"code": "out_of_range", "message": "the watch is out of range"}));
+    ensure!(code(1) == Some(1400) && code(2) == Some(1500) && code(3) == Some(1500));
+    // The client stops the tool 7 s after the timeout on the wire, 1 s; the caller has waited for 8 s.
+    ensure!(code(4) == Some(1502), "{:?}", results[4]);
+    Ok(())
+}
+
+async fn strangers(program: &str) -> anyhow::Result<()> {
+    let (server, room) = (shared()?, format!("rpc-strangers-{program}"));
+    let phone = client(&server, &room, "phone", ours().answer_rpc()).await?;
+    let asked = json!([{"method": "double", "payload": r#"{"n": 21}"#}]);
+    let results = calls(&room, program, false, None, asked.clone()).await?;
+    ensure!(results[0]["code"] == 1400, "{results:?}");
+    ensure!(phone.stats().named("jobs") == 0 && phone.stats().named("unauthorized") == 1);
+    phone.close().await;
+    let named = ours().rpc_caller("stranger");
+    let phone = client(&server, &format!("{room}-named"), "phone", named).await?;
+    let results = calls(&format!("{room}-named"), program, false, None, asked).await?;
+    ensure!(results[0]["payload"] == "42" && phone.assistant().is_none(), "{results:?}");
+    Ok(())
+}
+
+async fn without_rpc(program: &str) -> anyhow::Result<()> {
+    let (server, room) = (shared()?, format!("rpc-without-{program}"));
+    let phone = client(&server, &room, "phone", ours()).await?;
+    let asked = json!([{"method": "double", "payload": r#"{"n": 21}"#, "timeout": 8}]);
+    let results = calls(&room, program, true, None, asked).await?;
+    ensure!(results[0]["code"] == 1501, "{results:?}");
+    ensure!(phone.stats().named("jobs") == 0);
+    Ok(())
+}
+
+async fn command_line() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "rpc-command-line");
+    let file = tools_file(room, &[("where_is", r#"echo "{\"room\": \"kitchen\"}""#)])?;
+    let arguments =
+        ["client", "--room", room, "--identity", "phone", "--answer-rpc", "--rpc-caller", "stranger"];
+    let mut phone = Program::toolbridge(&server, &arguments).arg("--tools").arg(&file).start()?;
+    phone.line("joined as phone").await?;
+    let asked = json!([{"method": "where_is", "payload": ""}]);
+    let results = calls(room, "rpc_calls.py", false, None, asked).await?;
+    ensure!(results[0]["payload"] == r#"{"room":"kitchen"}"#, "{results:?}");
+    Ok(())
+}
+
+/// SDKs do not repeat an id, but a participant can.
+async fn repeated_request_runs_once() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "rpc-repeated");
+    let phone = client(&server, room, "phone", ours().answer_rpc()).await?;
+    let token = server.key().assistant(room, "agent").sign()?;
+    let options = ConnectOptions::new().announce_rpc(true);
+    let mut agent = options.join(&server.url(), &token).await?;
+    let request = |payload: &str| {
+        let request = RpcRequest::new("r1", "double", payload.to_owned(), 5_000);
+        Packet::rpc("phone".into(), RpcMessage::Request(request))
+    };
+    let mut answers = Vec::new();
+    for payload in [r#"{"n": 21}"#, r#"{"n": 21}"#, r#"{"n": 4}"#] {
+        agent.send(request(payload)).await?;
+        let answer = loop {
+            match soon("an answer", agent.recv()).await?.context("the connection ended")? {
+                TransportEvent::Rpc { message: RpcMessage::Response(it), from } => {
+                    ensure!(from.is_some_and(|it| *it.identity() == "phone"));
+                    break it;
+                }
+                TransportEvent::Rpc { message, .. } => {
+                    ensure!(message == RpcMessage::Ack { id: "r1".into() })
+                }
+                _ => {}
+            }
+        };
+        answers.push(answer.outcome.map_err(|error| error.code));
+    }
+    ensure!(answers == [Ok("42".into()), Ok("42".into()), Err(1500)], "{answers:?}");
+    ensure!(phone.stats().named("jobs") == 1, "{:?}", phone.stats());
+    Ok(())
+}
+
+async fn encrypted() -> anyhow::Result<()> {
+    const KEY: &str = "correct horse";
+    let (server, room) = (shared()?, "rpc-encrypted");
+    let options = ConnectOptions::new().e2ee_key(E2eeKey::new(KEY));
+    let _phone = client(&server, room, "phone", ours().answer_rpc().connect_options(options)).await?;
+    let asked = json!([
+        {"method": "double", "payload": r#"{"n": 21}"#},
+        {"method": "echo", "bytes": 14_000},
+        {"method": "echo", "bytes": 200_000},
+        {"method": "fly", "payload": ""},
+    ]);
+    let results = calls(room, "rpc_calls.py", true, Some(KEY), asked).await?;
+    ensure!(results[0]["payload"] == "42" && results[1]["same"] == true && results[2]["same"] == true);
+    ensure!(results[3]["code"] == 1400, "{results:?}");
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! LiveKit's RPC through `Client`, in a room in memory.
+
+use serde_json::json;
+use toolbridge::{
+    Client, ToolError,
+    memory::{MemoryRoom, MemoryTransport},
+    transport::{
+        Packet, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcMessage, RpcRequest, StreamPart, TextStream,
+        Transport as _, TransportEvent,
+    },
+};
+
+async fn get_battery() -> Result<f32, ToolError> {
+    Ok(0.5)
+}
+
+/// Returns the next message or part of a stream.
+async fn next(agent: &mut MemoryTransport) -> TransportEvent {
+    loop {
+        let event = agent.recv().await.unwrap();
+        if matches!(event, TransportEvent::Rpc { .. } | TransportEvent::Stream { .. }) {
+            return event;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_answers_both_versions() {
+    let room = MemoryRoom::new();
+    let builder = Client::builder().tool("get_battery", "", get_battery).answer_rpc();
+    let phone = builder.join_over(room.client("phone")).await.unwrap();
+    let mut agent = room.assistant("agent");
+    let request = RpcRequest::new("r1", "get_battery", "{}", 5_000);
+    agent.send(Packet::rpc("phone".into(), RpcMessage::Request(request))).await.unwrap();
+    let ack = |id: &str| RpcMessage::Ack { id: id.to_owned() };
+    assert!(matches!(next(&mut agent).await, TransportEvent::Rpc { message, .. } if message == ack("r1")));
+    let TransportEvent::Rpc { message: RpcMessage::Response(response), .. } = next(&mut agent).await else {
+        panic!("no response")
+    };
+    assert_eq!((&*response.id, response.outcome), ("r1", Ok("0.5".into())));
+    let mut stream = TextStream::new(0);
+    stream.inline = true;
+    for (key, value) in
+        [("id", "r2"), ("method", "get_battery"), ("response_timeout_ms", "5000"), ("version", "2")]
+    {
+        stream.attributes.insert(format!("lk.rpc_request_{key}"), value.to_owned());
+    }
+    agent.send(Packet::text("phone".into(), RPC_REQUEST_TOPIC, "", stream)).await.unwrap();
+    assert!(matches!(next(&mut agent).await, TransportEvent::Rpc { message, .. } if message == ack("r2")));
+    let mut payload = Vec::new();
+    // Not in the header: this caller announces no client protocol.
+    loop {
+        let TransportEvent::Stream { from, part } = next(&mut agent).await else { panic!("no stream") };
+        assert_eq!(*from.identity(), "phone");
+        match part {
+            StreamPart::Header(header) => {
+                assert_eq!(header.topic, RPC_RESPONSE_TOPIC);
+                assert_eq!(header.attributes["lk.rpc_request_id"], "r2");
+            }
+            StreamPart::Chunk { bytes, .. } => payload.extend_from_slice(&bytes),
+            StreamPart::Trailer { .. } => break,
+        }
+    }
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&payload).unwrap(), json!(0.5));
+    assert_eq!(phone.assistant().unwrap(), "agent");
+}
