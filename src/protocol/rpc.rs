@@ -11,7 +11,7 @@ use crate::{
     protocol::frame::ToolUseResult,
     tool::{ErrorCode, ToolError, ToolResult},
     transport::{Peer, RpcError, RpcRequest, StreamHeader},
-    value::{Value, append_text, parse, prefix},
+    value::{DecodeError, Value, append_text, parse, prefix},
 };
 
 /// The largest payload of a request or an answer of version 1, and the largest data of an error, in bytes.
@@ -220,7 +220,7 @@ fn json_text(bytes: &[u8]) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
-fn within_limits(json: &serde_json::Value) -> Result<Value, crate::DecodeError> {
+fn within_limits(json: &serde_json::Value) -> Result<Value, DecodeError> {
     Value::from_bytes(Value::from(json).into_bytes())
 }
 

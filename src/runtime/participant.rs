@@ -399,7 +399,7 @@ macro_rules! participant_methods {
             /// Returns what is to be said about the tools of this participant's sources as they are now: the tools that
             /// are left out or have another name, the descriptions that are cut, and the patterns that are not checked. The
             /// events about them may have preceded [`events`](Self::events).
-            pub fn tool_notes(&self) -> Vec<crate::Event> {
+            pub fn tool_notes(&self) -> Vec<crate::protocol::session::Event> {
                 self.handle.0.tool_notes()
             }
 

@@ -7,7 +7,7 @@ use toolbridge::{
         ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
     session::SendFailure,
-    transport::{Lane, Participant, Peer, TransportEvent},
+    transport::{Lane, Participant, Peer, Sid, TransportEvent},
 };
 
 use crate::{
@@ -162,6 +162,22 @@ fn unannounced_rejoin_is_accepted_until_its_announcement() {
         }
         assert!(world.count("a", "hold_expired") == 0 && world.count("phone", "hold_expired") == 0);
     }
+}
+
+/// An unannounced join of its process was short, or somebody has repeated its Configuration: the announced one goes on.
+#[test]
+fn announced_join_is_heard_again_after_an_unannounced_one_of_its_instance() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    instance_joins(&mut world, "one");
+    let announced =
+        world.session("a").participants().iter().find(|it| *it.identity() == "phone").unwrap().sid().clone();
+    for sid in [Sid::from("unannounced"), announced] {
+        let shown = TransportEvent::packet(Peer::new("phone", sid), Lane::Reliable, configuration("one"));
+        world.with("a", |session, now| session.handle_event(now, shown));
+        world.run(50 * MS);
+    }
+    assert_eq!(world.count("a", "stale_sid"), 0);
 }
 
 /// A plain assistant shows no instance, so under another sid it is another one: no result is kept for the first.
