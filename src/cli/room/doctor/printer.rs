@@ -85,7 +85,9 @@ fn width() -> Option<usize> {
 
 /// Returns a text of the library with the options of the command line in place of its own names.
 fn with_options(said: &str) -> String {
-    OPTIONS.iter().fold(text::with_options(said), |said, (name, option)| said.replace(name, option))
+    text::with_options(
+        &OPTIONS.iter().fold(said.to_owned(), |said, (name, option)| said.replace(name, option)),
+    )
 }
 
 fn lines(
