@@ -235,6 +235,8 @@ fn wrong_usage_exits_with_status_2() {
         (with(&["call", "t", "--room", "r", "--root-certificate", "/no/such.pem"]), "/no/such.pem"),
         (with(&["call", "t", "--room", "r", "--e2ee-key-file", "/no/such.key"]), "/no/such.key"),
         (with(&["call", "t", "--room", "r", "--e2ee-key-file", "/dev/null"]), "the file is empty"),
+        (with(&["call", "t", "--room", "r", "--e2ee-key-file", "/dev/zero"]), "the file is too large"),
+        (with(&["call", "t", "--room", "r", "--root-certificate", "/dev/zero"]), "the file is too large"),
         ([&["call", "t", "--room", "r"], &key[..]].concat(), "LIVEKIT_URL"),
         ([&["call", "t", "--room", "r"], &url[..]].concat(), "LIVEKIT_API_KEY"),
         (vec!["token", "--room", "r", "--identity", "i"], "LIVEKIT_API_KEY"),

@@ -3,6 +3,8 @@
 
 use std::{
     fmt,
+    fs::File,
+    io::Read as _,
     path::{Path, PathBuf},
 };
 
@@ -27,6 +29,9 @@ const NO_ROOM: &str = "no room: pass --room, or a token that names a room";
 
 const NOT_HIDDEN: &str = "--hidden needs a token with the `hidden` grant, and this token has none; \
     create one with `toolbridge token --role observer --hidden`";
+
+/// The largest file that an option of a connection names, in bytes. The certificates of a whole system have a quarter.
+const MAX_FILE: u64 = 1 << 20;
 
 /// The server's address and the credentials.
 #[derive(Debug, Args)]
@@ -283,21 +288,32 @@ impl Server {
             None => options,
         };
         let Some(path) = &self.root_certificate else { return Ok(options) };
-        let pem =
-            std::fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-        options.root_certificates(&pem).map_err(Failure::usage)
+        options.root_certificates(&read_file(path)?).map_err(Failure::usage)
     }
 }
 
 /// Reads the key of an encrypted room. A line break at the end of the file, which editors write, is not part of it.
 fn e2ee_key(path: &Path) -> Result<E2eeKey, Failure> {
-    let refuse = |why: &dyn fmt::Display| Failure::usage(format!("{}: {why}", path.display()));
-    let text = std::fs::read(path).map_err(|error| refuse(&error))?;
+    let text = read_file(path)?;
     let secret = text.strip_suffix(b"\n").map_or(&text[..], |text| text.strip_suffix(b"\r").unwrap_or(text));
     if secret.is_empty() {
-        return Err(refuse(&"the file is empty; it must contain the shared key of the room"));
+        return Err(of_file(path, &"the file is empty; it must contain the shared key of the room"));
     }
     Ok(E2eeKey::new(secret))
+}
+
+/// Reads a file that an option names. One without an end, such as a device, is an error.
+fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
+    if read.map_err(|error| of_file(path, &error))? as u64 > MAX_FILE {
+        return Err(of_file(path, &format!("the file is too large; the limit is {MAX_FILE} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn of_file(path: &Path, why: &dyn fmt::Display) -> Failure {
+    Failure::usage(format!("{}: {why}", path.display()))
 }
 
 impl JoinTarget {
