@@ -24,6 +24,8 @@ import threading
 import msgpack
 from livekit import rtc
 
+from room_options import options
+
 
 LARGE = 15_000
 STREAM_TOPIC = "toolbridge.frame"
@@ -108,14 +110,6 @@ async def main():
         await send(7, {"id": request["id"], **outcome}, sender)
         say("answered", id=request["id"], tool=request["toolName"], success=outcome["success"])
     await room.disconnect()
-
-
-def options():
-    key = os.environ.get("E2EE_KEY")
-    if key is None:
-        return rtc.RoomOptions()
-    provider = rtc.KeyProviderOptions(shared_key=key.encode())
-    return rtc.RoomOptions(encryption=rtc.E2EEOptions(key_provider_options=provider))
 
 
 def leave_when_told(leave):

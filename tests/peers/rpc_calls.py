@@ -18,17 +18,11 @@ import time
 
 from livekit import rtc
 
+from room_options import options
+
 
 def say(event, **more):
     print(json.dumps({"event": event, **more}), flush=True)
-
-
-def options():
-    key = os.environ.get("E2EE_KEY")
-    if key is None:
-        return rtc.RoomOptions()
-    provider = rtc.KeyProviderOptions(shared_key=key.encode())
-    return rtc.RoomOptions(encryption=rtc.E2EEOptions(key_provider_options=provider))
 
 
 async def main():
