@@ -18,7 +18,7 @@ use crate::{
             timers::Timer,
         },
     },
-    transport::{Identity, Lane, Peer, RPC_REQUEST_TOPIC, StreamKind, StreamPart},
+    transport::{Identity, Lane, Peer, RPC_REQUEST_TOPIC, StreamHeader, StreamKind, StreamPart},
 };
 
 impl Exchange {
@@ -52,13 +52,14 @@ impl Exchange {
 
     pub(super) fn receive_part(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
         let id = from.identity();
-        if let StreamPart::Header(header) = &part
-            && header.kind == StreamKind::Text
-            && header.topic == RPC_REQUEST_TOPIC
-            && core.cx.answers_rpc()
-        {
-            return self.receive_text_header(core, from, header.clone());
-        }
+        let is_request =
+            |header: &StreamHeader| header.kind == StreamKind::Text && header.topic == RPC_REQUEST_TOPIC;
+        let part = match part {
+            StreamPart::Header(header) if is_request(&header) && core.cx.answers_rpc() => {
+                return self.receive_text_header(core, from, header);
+            }
+            part => part,
+        };
         let is_trusted = if core.cx.is_client() {
             core.peers.bound().is_none_or(|bound| bound == id) // every participant that may stream is a candidate
         } else {

@@ -15,7 +15,9 @@ use crate::{
         },
     },
     tool::ToolError,
-    transport::{Identity, Packet, Peer, RpcMessage, RpcRequest, RpcResponse, StreamHeader, StreamPart},
+    transport::{
+        Identity, Packet, Peer, RpcError, RpcMessage, RpcRequest, RpcResponse, StreamHeader, StreamPart,
+    },
 };
 
 impl Exchange {
@@ -94,7 +96,7 @@ impl Exchange {
             RpcStanding::Dead => core.cx.count(Counter::StaleSid),
             RpcStanding::Early => core.peers.hold_rpc(&mut core.cx, from, HeldItem::Request(request)),
             RpcStanding::Current if self.admit_request(core, &call) => {
-                self.request_arrived(core, &call, Ok(request.payload));
+                self.incoming.handle_rpc(core, &call, Ok(request.payload));
             }
             RpcStanding::Current => {}
         }
@@ -142,6 +144,7 @@ impl Exchange {
         core.peers.is_bound(&core.cx, id)
     }
 
+    /// Handles a request whose stream has ended.
     fn request_arrived(&mut self, core: &mut Core, call: &RpcCall, payload: Result<Bytes, ToolError>) {
         // The caller may have lost its rights while its stream arrived.
         if core.peers.place_rpc(&call.caller) != RpcStanding::Current
@@ -163,7 +166,7 @@ fn acknowledge(core: &mut Core, call: &RpcCall) {
 pub(in crate::protocol::session) fn respond(
     core: &mut Core,
     call: &RpcCall,
-    outcome: Result<Bytes, crate::transport::RpcError>,
+    outcome: Result<Bytes, RpcError>,
 ) {
     let message = RpcMessage::Response(RpcResponse::new(&*call.id, outcome));
     core.delivery.send_rpc(&mut core.cx, Packet::rpc(call.caller.identity().clone(), message));

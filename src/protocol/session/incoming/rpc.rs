@@ -20,7 +20,8 @@ use crate::{
     },
     tool::{CallId, ErrorCode, Execution, Outcome, ToolError},
     transport::{
-        Compression, Identity, Packet, Participant, RPC_RESPONSE_TOPIC, RpcMessage, RpcResponse, TextStream,
+        Compression, Form, Identity, Packet, Participant, RPC_RESPONSE_TOPIC, RpcError, RpcMessage,
+        RpcResponse, TextStream,
     },
     value::Value,
 };
@@ -180,9 +181,8 @@ impl Incoming {
         let Some(remote) = core.peers.get(caller).filter(|remote| remote.is_here()) else { return };
         let Some(entry) = self.rpc.find(key) else { return };
         let RpcState::Answered(answer) = &entry.state else { return };
-        let packet = packet_of(core, remote, key, entry.form, answer.clone());
-        let mut packet = packet;
-        if packet.stream.is_none() {
+        let mut packet = packet_of(core, remote, key, entry.form, answer.clone());
+        if matches!(packet.form, Form::Text(_)) {
             packet.stream = Some(core.cx.ids.next().into()); // others cannot guess it
         }
         let sent = core.delivery.send_rpc(&mut core.cx, packet);
@@ -201,7 +201,7 @@ fn refuse(core: &mut Core, call: &RpcCall, error: &ToolError) {
     respond(core, call, Err(rpc::error(&error.code(), error.message())));
 }
 
-fn too_large(size: usize, limit: usize) -> crate::transport::RpcError {
+fn too_large(size: usize, limit: usize) -> RpcError {
     rpc::error(
         &ErrorCode::RESULT_TOO_LARGE,
         &format!("the result has {size} bytes; the limit is {limit} bytes"),

@@ -35,7 +35,7 @@ pub(in crate::protocol::session) struct RpcRequests {
     callers: BTreeMap<Identity, Usage>,
 }
 
-/// What is kept for one caller, in all its joins.
+/// How much a client keeps of the requests of one caller, in all the caller's joins.
 #[derive(Debug, Default)]
 struct Usage {
     entries: usize,
