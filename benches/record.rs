@@ -226,6 +226,7 @@ fn an_hour(path: &Path) {
             sid: "PA_phone".into(),
             agent: false,
             role: Some("client".to_owned()),
+            protocol: 0,
         }),
     );
     for n in 0..CALLS {

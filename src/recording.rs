@@ -2,8 +2,9 @@
 //!
 //! # The file
 //! A message holds a packet's bytes as they were on the wire (`message_encoding` `msgpack`). Each combination of
-//! direction, participant, LiveKit topic and lane has a channel of its own. Other room events are JSON on
-//! `room/events`. While the recorder writes, the file has no chunks and is flushed after each message, so a crash
+//! direction, participant, LiveKit topic and lane has a channel of its own. A message of LiveKit's RPC is recorded as a
+//! frame on the topic `lk.rpc`, which the guide describes ([`guide::recording`](crate::guide::recording)). Other room
+//! events are JSON on `room/events`. While the recorder writes, the file has no chunks and is flushed after each message, so a crash
 //! loses nothing that was written. When the recording ends, a file with zstd chunks and an index replaces it by a
 //! rename.
 //!
@@ -43,6 +44,7 @@ mod referenced_calls;
 #[cfg(feature = "report")]
 mod report;
 mod rewrite;
+mod rpc;
 mod secret_names;
 mod secret_text;
 mod siblings;
@@ -73,6 +75,7 @@ pub(crate) use redactor::MARK as REDACTED;
 #[cfg(feature = "report")]
 pub use report::{report, write_report};
 pub use rewrite::{Repaired, redact, repair};
+pub(crate) use rpc::{RPC_TOPIC, RpcRecord};
 pub use tap::Tap;
 pub use text::{call_json, entry_json, entry_text};
 pub use trace::write_trace;

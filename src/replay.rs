@@ -41,6 +41,7 @@ mod plan;
 mod recorded_calls;
 mod reorder;
 mod report;
+mod rpc;
 mod script;
 mod setup;
 mod stanzas;

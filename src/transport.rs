@@ -18,6 +18,8 @@ pub(crate) use api::SentObserver;
 #[cfg(feature = "runtime")]
 pub use api::{SendError, Transport};
 pub use event::{Incoming, TransportEvent};
+#[cfg(feature = "record")]
+pub(crate) use types::{Assembled, BrokenStream};
 pub use types::{
     Capabilities, Compression, Form, Lane, Packet, Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE,
     RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcRequest, RpcResponse, STREAM_CHUNK,

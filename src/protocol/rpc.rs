@@ -41,11 +41,11 @@ const MAX_TEXT: usize = 2 * 1024;
 const RESERVED: &str = "lk.";
 
 /// The attributes of the streams of text that carry requests and results.
-mod attribute {
-    pub(super) const ID: &str = "lk.rpc_request_id";
-    pub(super) const METHOD: &str = "lk.rpc_request_method";
-    pub(super) const TIMEOUT: &str = "lk.rpc_request_response_timeout_ms";
-    pub(super) const VERSION: &str = "lk.rpc_request_version";
+pub(crate) mod attribute {
+    pub(crate) const ID: &str = "lk.rpc_request_id";
+    pub(crate) const METHOD: &str = "lk.rpc_request_method";
+    pub(crate) const TIMEOUT: &str = "lk.rpc_request_response_timeout_ms";
+    pub(crate) const VERSION: &str = "lk.rpc_request_version";
 }
 
 /// The codes of LiveKit's RPC, as its SDKs define them.
@@ -213,7 +213,7 @@ fn payload_of(value: &Value) -> String {
 }
 
 /// Returns the JSON of an encoded value.
-fn json_text(bytes: &[u8]) -> String {
+pub(crate) fn json_text(bytes: &[u8]) -> String {
     let mut text = Vec::with_capacity(2 * bytes.len());
     // The bytes of a value are one value, and its JSON is UTF-8.
     let _ = append_text(&mut text, bytes, 0);

@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::{
     placeholder,
     redactor::{MARK, pairs, text},
+    rpc,
 };
 use crate::{
     protocol::frame::Kind,
@@ -109,6 +110,10 @@ const META: &[Field] = &[
     field("bridge.batch.id", Digits),
     field("bridge.batch.index", Digits),
     field("bridge.batch.size", Digits),
+    field(rpc::VERSION, Number),
+    field(rpc::CODE, Number),
+    field(rpc::PAYLOAD, Word(rpc::PAYLOADS)),
+    field(rpc::FAULT, Word(rpc::FAULTS)),
     field("traceparent", Digits),
     field("messaging.trace_id", Digits),
     field("messaging.span_id", Digits),

@@ -22,6 +22,9 @@ pub struct RecordedCall {
     pub caller: Option<Identity>,
     /// The participant that was asked or answered; none for a broadcast without an answer.
     pub owner: Option<Identity>,
+    /// The version of LiveKit's RPC by which it was made: 1 in a packet, 2 as a stream of text. None if toolbridge's own
+    /// frames carried it.
+    pub rpc: Option<u8>,
     /// Its time limit, from the first request.
     pub limit: Option<Duration>,
     /// Size of the parameters as MessagePack, in bytes.
@@ -54,6 +57,7 @@ impl RecordedCall {
             execution: None,
             caller: caller.into(),
             owner: None,
+            rpc: None,
             limit: None,
             parameters: None,
             result: None,

@@ -3,6 +3,7 @@
 mod answer;
 mod index;
 mod observer;
+mod rpc;
 mod tracked_call;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque, hash_map};
@@ -122,6 +123,12 @@ pub(crate) enum CallUpdate {
     ResultChanged,
     /// The caller stopped the call.
     Stopped,
+    /// The owner of a call by RPC has acknowledged it, and so must answer it.
+    Acknowledged,
+    /// A call by RPC was requested again, and its owner ran it again.
+    RanAgain,
+    /// An answer by RPC to a request that is not in the file so far.
+    NotAsked,
     /// A result, progress, claim or refusal from a participant that does not own the call.
     WrongSender,
     /// Any other frame.
@@ -225,6 +232,7 @@ impl CallsBuilder {
         };
         let Decoded::Frame(frame, message) = decoded else { return None };
         let (serial, told) = match message {
+            _ if packet.is_rpc() => self.rpc(entry.at, packet, frame, message)?,
             Message::ToolUseRequest(request) => self.request(entry.at, packet, frame, request)?,
             Message::ToolUseResult(result) => self.result(entry.at, packet, frame, result)?,
             Message::ToolProgress(progress) => {
@@ -473,7 +481,9 @@ impl CallsBuilder {
         match packet.direction {
             Direction::Sent => packet.to.iter().find(|who| !self.observers.contains(*who)).cloned(),
             // A copy for an observer does not identify the intended instance.
-            Direction::Heard if frame.meta_str("bridge.to").is_some() && !self.observes() => {
+            Direction::Heard
+                if (frame.meta_str("bridge.to").is_some() || packet.is_rpc()) && !self.observes() =>
+            {
                 self.here.clone()
             }
             Direction::Heard => None,

@@ -32,6 +32,9 @@ const MAX_TEXT: usize = 1_024;
 /// delivery takes time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How much later than its limit the answer of a call by RPC may arrive: SDKs wait 7 s longer than the limit that they send.
+const RPC_PATIENCE: Duration = Duration::from_secs(9);
+
 /// A result this soon after a stop may have been sent before the owner read the stop.
 const MAY_CROSS: Duration = Duration::from_millis(150);
 
@@ -99,8 +102,10 @@ pub struct Checked {
 /// | `request-changed` | error | a call id reused for another tool or other parameters |
 /// | `no-result` | error | a call without a result in a file that ended cleanly, although its owner was present |
 /// | `two-results` | error | a second result that differs from the first |
+/// | `no-request` | error | an answer by LiveKit's RPC without a request |
+/// | `ran-twice` | error | a call by LiveKit's RPC that was requested again and ran again |
 /// | `result-after-stop` | error, note | a stopped call that did not end as `cancelled`; a note if stop and result may have crossed |
-/// | `timeout-not-honoured` | error | no result 2 s after the limit, although the owner was present all the time |
+/// | `timeout-not-honoured` | error, note | no result 2 s after the limit, although the owner was present all the time; for calls by RPC 9 s, and a note if an SDK is the owner |
 /// | `stanza-reused` | error, note | one number used for two frames under one sid; a note for participants without toolbridge's handshake, some of which do so |
 /// | `stanza-order` | error, note | a number lower than an earlier one that is not a retransmission; a note for received frames, which may be reordered in transit; not checked for senders that list `fast_lane` |
 /// | `dead-sid` | error | a frame from a sid that has left |
@@ -144,6 +149,10 @@ pub struct Checker {
     present: HashMap<Identity, Sid>,
     ended_joins: HashSet<Peer>,
     views: ShownViews,
+    /// Calls by RPC that were answered, and whose requests are not in the file so far.
+    not_asked: BTreeMap<u64, Position>,
+    /// Packets are missing in the file.
+    has_gaps: bool,
     reported: HashSet<(Option<Identity>, String)>,
     is_over: bool,
     /// The recorded participant sends Configurations.
@@ -253,6 +262,11 @@ impl Checker {
             let place = Position { at: open.asked, entry: open.entry, who };
             self.find(&place, Level::Error, "no-result", text);
         }
+        for (serial, place) in std::mem::take(&mut self.not_asked) {
+            let Some(call) = self.builder.call(serial) else { continue };
+            let text = format!("call {} was answered by RPC, and the file has no request", call.id);
+            self.find(&place, Level::Error, "no-request", text);
+        }
         self.found.findings.sort_by_key(|finding| finding.entry);
         (self.found, self.builder.finish())
     }
@@ -276,6 +290,10 @@ impl Checker {
                 self.stop_expecting_of(Some(identity));
             }
             RoomEvent::Link { .. } | RoomEvent::Unrecorded { .. } => {
+                if matches!(event, RoomEvent::Unrecorded { .. }) {
+                    self.has_gaps = true;
+                    self.not_asked.clear();
+                }
                 self.forget_senders();
                 self.stop_expecting_all();
             }
@@ -285,7 +303,10 @@ impl Checker {
                 }
             }
             RoomEvent::Closed { .. } => self.is_over = true,
-            RoomEvent::Unasked { .. } | RoomEvent::Ended { .. } | RoomEvent::Other => {}
+            RoomEvent::AnswersRpc { .. }
+            | RoomEvent::Unasked { .. }
+            | RoomEvent::Ended { .. }
+            | RoomEvent::Other => {}
         }
     }
 
@@ -396,21 +417,27 @@ impl Checker {
         }
         let (id, tool) = (call.id.clone(), call.tool.clone());
         match told {
-            CallUpdate::Requested if self.open.len() < MAX_OPEN && self.builder.expects_answer(serial) => {
-                let due = call.limit.unwrap_or_default() + PATIENCE;
-                let due = u64::try_from(due.as_nanos()).unwrap_or(u64::MAX);
-                let due = Moment(place.at.0.saturating_add(due));
-                let caller = call.caller.clone();
-                let owner = call.owner.clone();
-                self.parties.insert((caller.clone(), serial));
-                self.parties.insert((owner.clone(), serial));
-                let open =
-                    Open { asked: place.at, entry: place.entry, due, caller, owner, packets: Vec::new() };
-                self.open.insert(serial, open);
-                self.due.insert((due, serial));
+            CallUpdate::Requested => {
+                self.not_asked.remove(&serial);
+                // Who may not call by RPC gets no acknowledgement, and often no answer.
+                if call.rpc.is_none() || call.delivered.is_some() {
+                    self.expect(place, packet, serial);
+                }
+            }
+            CallUpdate::Acknowledged => self.expect(place, packet, serial),
+            CallUpdate::NotAsked => {
+                if self.not_asked.len() < MAX_REMEMBERED && !self.has_gaps {
+                    self.not_asked.insert(serial, place.clone());
+                }
+            }
+            CallUpdate::RanAgain => {
+                let text = format!("call {id} ({tool}) was requested again and has run again");
+                self.find(place, Level::Error, "ran-twice", text);
+            }
+            CallUpdate::RequestRepeated => {
+                self.not_asked.remove(&serial);
                 self.note_packet(serial, packet);
             }
-            CallUpdate::RequestRepeated => self.note_packet(serial, packet),
             CallUpdate::RequestChanged => {
                 let text =
                     format!("call {id} ({tool}) was requested before with another tool or other parameters");
@@ -456,8 +483,30 @@ impl Checker {
                 let text = format!("call {id} ({tool}) belongs to {owner}");
                 self.find(place, Level::Error, "wrong-sender", text);
             }
-            CallUpdate::Requested | CallUpdate::ResultRepeated | CallUpdate::Stopped | CallUpdate::Other => {}
+            CallUpdate::ResultRepeated | CallUpdate::Stopped | CallUpdate::Other => {}
         }
+    }
+
+    /// Expects the result of a call from now on.
+    fn expect(&mut self, place: &Position, packet: &Recorded, serial: u64) {
+        let Some(call) = self.builder.call(serial) else { return };
+        if self.open.len() >= MAX_OPEN
+            || self.open.contains_key(&serial)
+            || !self.builder.expects_answer(serial)
+        {
+            return;
+        }
+        let more = if call.rpc.is_some() { RPC_PATIENCE } else { PATIENCE };
+        let due = call.limit.unwrap_or_default() + more;
+        let due = u64::try_from(due.as_nanos()).unwrap_or(u64::MAX);
+        let due = Moment(place.at.0.saturating_add(due));
+        let (caller, owner) = (call.caller.clone(), call.owner.clone());
+        self.parties.insert((caller.clone(), serial));
+        self.parties.insert((owner.clone(), serial));
+        let open = Open { asked: place.at, entry: place.entry, due, caller, owner, packets: Vec::new() };
+        self.open.insert(serial, open);
+        self.due.insert((due, serial));
+        self.note_packet(serial, packet);
     }
 
     fn note_packet(&mut self, serial: u64, packet: &Recorded) {
@@ -483,10 +532,15 @@ impl Checker {
             };
             let Some(call) = self.builder.call(serial) else { continue };
             let limit = call.limit.unwrap_or_default().as_millis();
-            let text = format!("call {} ({}) had no result within {limit} ms and 2 s", call.id, call.tool);
+            let more = if call.rpc.is_some() { RPC_PATIENCE } else { PATIENCE }.as_secs();
+            let text =
+                format!("call {} ({}) had no result within {limit} ms and {more} s", call.id, call.tool);
             let who = call.owner.clone();
+            // SDKs leave the limit of a call by RPC to the method.
+            let is_sdks = call.rpc.is_some() && !self.builder.is_recorded(who.as_ref());
+            let level = if is_sdks { Level::Note } else { self.absence_level() };
             let place = Position { at: open.asked, entry: open.entry, who };
-            self.find(&place, self.absence_level(), "timeout-not-honoured", text);
+            self.find(&place, level, "timeout-not-honoured", text);
         }
     }
 

@@ -3,16 +3,19 @@
 use serde_json::Value;
 
 use super::{Entry, Happened};
-use super::{Recorded, original};
+use super::{
+    Recorded, original,
+    rpc::{self, RPC_TOPIC, RpcRecord},
+};
 use crate::{
     protocol::frame::{Frame, Message},
     transport::{STREAM_TOPIC, TOPIC},
     value::{DecodeError, walk::Walk},
 };
 
-/// Returns whether packets on this topic are frames, and not those of another application.
+/// Returns whether packets on this topic are recorded as frames, and not those of another application.
 pub(super) fn is_topic_of_frames(topic: &str) -> bool {
-    matches!(topic, "" | TOPIC | STREAM_TOPIC)
+    matches!(topic, "" | TOPIC | STREAM_TOPIC | RPC_TOPIC)
 }
 
 /// A decoded packet.
@@ -32,10 +35,13 @@ impl Decoded {
         if !is_topic_of_frames(&packet.topic) {
             return Self::Foreign;
         }
-        let read = Frame::decode(packet.payload.clone()).and_then(|frame| {
-            let message = frame.message()?;
-            Ok((frame, message))
-        });
+        let read = match packet.is_rpc() {
+            true => rpc::decode(&packet.payload),
+            false => Frame::decode(packet.payload.clone()).and_then(|frame| {
+                let message = frame.message()?;
+                Ok((frame, message))
+            }),
+        };
         match read {
             Ok((frame, message)) => Self::Frame(frame, message),
             Err(error) => Self::Malformed(error),
@@ -88,6 +94,11 @@ pub(super) fn can_be_shown(bytes: &[u8]) -> bool {
     }
     let mut walk = Walk::value(bytes, 0);
     (0..=MAX_SHOWN).any(|_| !matches!(walk.next(), Ok(Some(_))))
+}
+
+/// Returns the name of what a packet carries, for people.
+pub(super) fn name_of(packet: &Recorded, frame: &Frame, message: &Message) -> &'static str {
+    if packet.is_rpc() { RpcRecord::name(message) } else { frame.kind().name() }
 }
 
 /// Returns the id of the call that a message belongs to, if any.

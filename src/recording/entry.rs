@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::rpc::RPC_TOPIC;
 use crate::transport::{Identity, Lane, Peer, Role, Sid, TOPIC};
 
 /// A point in time: nanoseconds since 1970-01-01 UTC, by the recording machine's clock.
@@ -138,6 +139,11 @@ impl Recorded {
 }
 
 impl Recorded {
+    /// Whether it is a message of RPC.
+    pub(crate) fn is_rpc(&self) -> bool {
+        self.topic == RPC_TOPIC
+    }
+
     /// Returns the sender's identity, if it is disclosed.
     pub fn sender(&self) -> Option<&Identity> {
         self.from.as_ref().map(Peer::identity)
@@ -189,6 +195,20 @@ pub enum RoomEvent {
         /// Its `toolbridge.role`, if its token has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         role: Option<String>,
+        /// The version of LiveKit's client protocol that it announces, which decides how its calls by RPC are answered; 0
+        /// if it announces none.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        protocol: u32,
+    },
+    /// The recorded participant is a client that answers calls by LiveKit's RPC.
+    AnswersRpc {
+        /// The assistant that its author named, if any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        assistant: Option<Identity>,
+        /// The participants that may call without being the assistant.
+        callers: Vec<Identity>,
+        /// Whether its transport carries streams.
+        streams: bool,
     },
     /// A participant left.
     Left {
@@ -249,6 +269,11 @@ pub enum RoomEvent {
     Other,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 /// The role of a recorded observer that other participants cannot see.
 pub(crate) const HIDDEN: &str = "hidden";
 
@@ -279,6 +304,9 @@ mod tests {
         for text in [
             r#"{"event":"here","identity":"a","sid":"PA_1","room":"r"}"#,
             r#"{"event":"joined","identity":"a","sid":"PA_1","agent":true}"#,
+            r#"{"event":"joined","identity":"a","sid":"PA_1","agent":true,"protocol":2}"#,
+            r#"{"event":"answers_rpc","callers":["a"],"streams":true}"#,
+            r#"{"event":"answers_rpc","assistant":"b","callers":[],"streams":false}"#,
             r#"{"event":"left","identity":"a","sid":"PA_1"}"#,
             r#"{"event":"link","up":true}"#,
             r#"{"event":"unsent","channel":1,"sequence":2,"reason":"x"}"#,

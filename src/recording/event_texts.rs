@@ -43,6 +43,7 @@ pub(super) fn edited(mut event: RoomEvent, mut edit: impl FnMut(&str) -> Option<
         }
         RoomEvent::Here { .. }
         | RoomEvent::Joined { role: None, .. }
+        | RoomEvent::AnswersRpc { .. }
         | RoomEvent::Left { .. }
         | RoomEvent::Link { .. }
         | RoomEvent::Unrecorded { .. }

@@ -13,6 +13,7 @@ use super::{
     check::Checker,
     entry::millis,
     format::{identity_of, sid_of},
+    rpc::RpcRecord,
 };
 use crate::{escape::plain, protocol::frame::Kind, transport::Role};
 
@@ -227,7 +228,7 @@ impl InfoBuilder {
                 }
                 self.join(identity.as_str(), sid.as_str());
             }
-            RoomEvent::Joined { identity, sid, agent, role } => {
+            RoomEvent::Joined { identity, sid, agent, role, .. } => {
                 if let Some(peer) = self.join(identity.as_str(), sid.as_str()) {
                     peer.agent = *agent;
                     peer.role.clone_from(role);
@@ -237,7 +238,8 @@ impl InfoBuilder {
             RoomEvent::Unrecorded { packets } => {
                 self.info.unrecorded = self.info.unrecorded.saturating_add(*packets);
             }
-            RoomEvent::Left { .. }
+            RoomEvent::AnswersRpc { .. }
+            | RoomEvent::Left { .. }
             | RoomEvent::Link { .. }
             | RoomEvent::Closed { .. }
             | RoomEvent::Unasked { .. }
@@ -250,6 +252,9 @@ impl InfoBuilder {
         match decoded {
             Decoded::Foreign => self.info.foreign += 1,
             Decoded::Malformed(_) => self.info.malformed += 1,
+            Decoded::Frame(_, message) if packet.is_rpc() => {
+                count(&mut self.info.frames, RpcRecord::name(message), MAX_TOOLS);
+            }
             Decoded::Frame(frame, _) => count(&mut self.info.frames, &kind_word(frame.kind()), MAX_TOOLS),
         }
         let bytes = decoded.size(packet);

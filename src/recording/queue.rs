@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Direction, Moment, RoomEvent};
+use super::{Direction, Moment, RoomEvent, rpc::RpcPart};
 use crate::transport::{Identity, Lane, Peer};
 
 /// How many events are accepted beyond the entry limit, so that a flood of packets does not displace joins and
@@ -53,9 +53,27 @@ pub(super) struct QueuedPacket {
     pub(super) topic: Cow<'static, str>,
     pub(super) lane: Lane,
     pub(super) stream: bool,
-    pub(super) payload: Bytes,
+    pub(super) content: Content,
     /// Identifies the packet in case sending fails. Assigned by the queue.
     pub(super) ticket: u64,
+}
+
+/// What a packet carries.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// The bytes to record.
+    Payload(Bytes),
+    /// A message of RPC, of which a frame is made for the file.
+    Rpc(RpcPart),
+}
+
+impl Content {
+    fn size(&self) -> usize {
+        match self {
+            Self::Payload(payload) => payload.len(),
+            Self::Rpc(part) => part.size(),
+        }
+    }
 }
 
 /// The items that the writer thread takes at once.
@@ -132,7 +150,7 @@ impl Queue {
     /// caller [wakes](Queue::wake) the thread once it has no urgent work left.
     pub(super) fn push(&self, mut item: Item) -> u64 {
         let (more, size) = match &item {
-            Item::Packet(_, packet) => (0, ENTRY_BYTES + packet.payload.len()),
+            Item::Packet(_, packet) => (0, ENTRY_BYTES + packet.content.size()),
             Item::Event(..) | Item::Unsent(..) => (EVENT_RESERVE, ENTRY_BYTES),
         };
         let mut state = self.lock();

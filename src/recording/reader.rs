@@ -270,6 +270,9 @@ fn event(json: &[u8]) -> RoomEvent {
         RoomEvent::Here { identity, sid, .. }
         | RoomEvent::Joined { identity, sid, .. }
         | RoomEvent::Left { identity, sid } => identity.as_str().len().max(sid.as_str().len()) > NAME_LIMIT,
+        RoomEvent::AnswersRpc { assistant, callers, .. } => {
+            callers.iter().chain(assistant).any(|it| it.as_str().len() > NAME_LIMIT)
+        }
         _ => false,
     };
     if has_long_name { RoomEvent::Other } else { event }

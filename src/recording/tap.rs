@@ -4,21 +4,23 @@ use std::{future::Future, sync::Arc};
 
 use super::{
     Direction, Recorder, RoomEvent,
-    queue::{Item, NO_TICKET, QueuedPacket},
+    queue::{Content, Item, NO_TICKET, QueuedPacket},
     recorder::Shared,
+    rpc::{RPC_TOPIC, RpcPart},
 };
 use crate::{
     transport::{
-        Capabilities, CloseReason, ConnectionState, Form, Lane, Packet, Participant, Peer, Role,
-        STREAM_TOPIC, SendError, SentObserver, StreamAssembler, StreamPart, TOPIC, Transport, TransportEvent,
+        Assembled, BrokenStream, Capabilities, CloseReason, ConnectionState, Form, Lane, Packet, Participant,
+        Peer, Role, STREAM_TOPIC, SendError, SentObserver, StreamAssembler, StreamPart, TOPIC, Transport,
+        TransportEvent,
     },
     value::Limits,
 };
 
 /// A transport whose packets and events are recorded; see [`Recorder::tap`].
 ///
-/// Packets on the topic `toolbridge` and without a topic are recorded. Packets on other topics belong to the app and
-/// are forwarded without being inspected.
+/// Packets on the topic `toolbridge` and without a topic are recorded, and so are the messages of LiveKit's RPC. Packets on
+/// other topics belong to the app and are forwarded without being inspected.
 #[derive(Debug)]
 pub struct Tap<T> {
     recorder: Recorder,
@@ -67,6 +69,7 @@ impl<T: Transport> Tap<T> {
                 sid: self.local.sid().clone(),
                 agent: false,
                 role: Some(role.to_owned()),
+                protocol: 0,
             });
         }
     }
@@ -86,23 +89,27 @@ impl<T: Transport> Tap<T> {
         match event {
             TransportEvent::Joined(participant) => self.event(joined(participant)),
             TransportEvent::Left(peer) => {
-                self.streams.forget(peer);
+                for header in self.streams.take_rpc_of(peer) {
+                    self.rpc(Some(peer), RpcPart::Stream(Box::new(header), Err(BrokenStream::Abandoned)));
+                }
                 self.event(RoomEvent::Left { identity: peer.identity().clone(), sid: peer.sid().clone() });
             }
             TransportEvent::Packet(packet) if is_ours(&packet.topic) => {
                 self.recorder.shared().enqueue(|at| {
-                    let (topic, payload) = (packet.topic.clone(), packet.payload.clone());
+                    let content = Content::Payload(packet.payload.clone());
                     let queued = QueuedPacket {
-                        topic,
-                        payload,
+                        topic: packet.topic.clone(),
+                        content,
                         lane: packet.lane,
                         ..received_packet(packet.from.as_ref())
                     };
                     Item::Packet(at, queued)
                 });
             }
-            // Messages of RPC are not frames. A recording does not have them.
-            TransportEvent::Packet(_) | TransportEvent::Rpc { .. } => {}
+            TransportEvent::Packet(_) => {}
+            TransportEvent::Rpc { from, message } => {
+                self.rpc(from.as_ref(), RpcPart::Packet(message.clone()));
+            }
             TransportEvent::ConnectionState(state) => {
                 self.event(RoomEvent::Link { up: *state == ConnectionState::Connected });
                 let local = self.inner.local();
@@ -118,12 +125,30 @@ impl<T: Transport> Tap<T> {
     }
 
     fn part(&mut self, from: &Peer, part: &StreamPart) {
-        if let Some(payload) = self.streams.add(from, part) {
-            self.recorder.shared().enqueue(|at| {
-                let topic = STREAM_TOPIC.into();
-                Item::Packet(at, QueuedPacket { topic, payload, stream: true, ..received_packet(Some(from)) })
-            });
+        match self.streams.add_any(from, part) {
+            None => {}
+            Some(Assembled::Rpc(header, payload)) => {
+                self.rpc(Some(from), RpcPart::Stream(Box::new(header), payload));
+            }
+            Some(Assembled::Frame(payload)) => {
+                self.recorder.shared().enqueue(|at| {
+                    let (topic, content) = (STREAM_TOPIC.into(), Content::Payload(payload));
+                    Item::Packet(
+                        at,
+                        QueuedPacket { topic, content, stream: true, ..received_packet(Some(from)) },
+                    )
+                });
+            }
         }
+    }
+
+    /// Records a received message of RPC.
+    fn rpc(&self, from: Option<&Peer>, part: RpcPart) {
+        self.recorder.shared().enqueue(|at| {
+            let received = received_packet(part.sender(from).as_ref());
+            let (topic, stream) = (RPC_TOPIC.into(), part.is_stream());
+            Item::Packet(at, QueuedPacket { topic, stream, content: Content::Rpc(part), ..received })
+        });
     }
 }
 
@@ -201,23 +226,28 @@ struct Unsent {
 }
 
 impl Unsent {
-    /// Records a packet that is sent from now on, if it is a frame.
+    /// Records a packet that is sent from now on, if it is a frame or a message of RPC.
     fn of(shared: &Arc<Shared>, capabilities: Capabilities, from: &Peer, packet: &Packet) -> Option<Self> {
-        if !is_ours(&packet.topic) || packet.form != Form::Data {
-            return None;
-        }
-        let stream = capabilities.streams
-            && packet.lane == Lane::Reliable
-            && packet.payload.len() > capabilities.max_packet;
+        let (topic, stream, content) = match RpcPart::sent(packet) {
+            Some(part) => (RPC_TOPIC.into(), part.is_stream(), Content::Rpc(part)),
+            None if is_ours(&packet.topic) && packet.form == Form::Data => {
+                let stream = capabilities.streams
+                    && packet.lane == Lane::Reliable
+                    && packet.payload.len() > capabilities.max_packet;
+                let topic = if stream { STREAM_TOPIC.into() } else { packet.topic.clone() };
+                (topic, stream, Content::Payload(packet.payload.clone()))
+            }
+            None => return None,
+        };
         let ticket = shared.enqueue(|at| {
             let queued = QueuedPacket {
                 direction: Direction::Sent,
                 from: Some(from.clone()),
                 to: packet.to.clone(),
-                topic: if stream { STREAM_TOPIC.into() } else { packet.topic.clone() },
+                topic,
                 lane: packet.lane,
                 stream,
-                payload: packet.payload.clone(),
+                content,
                 ticket: NO_TICKET,
             };
             Item::Packet(at, queued)
@@ -258,7 +288,7 @@ fn received_packet(from: Option<&Peer>) -> QueuedPacket {
         topic: "".into(),
         lane: Lane::Reliable,
         stream: false,
-        payload: bytes::Bytes::new(),
+        content: Content::Payload(bytes::Bytes::new()),
         ticket: NO_TICKET,
     }
 }
@@ -269,6 +299,7 @@ fn joined(participant: &Participant) -> RoomEvent {
         sid: participant.sid().clone(),
         agent: participant.is_agent(),
         role: participant.token_role().map(|role| role.as_str().to_owned()),
+        protocol: participant.protocol(),
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Decoded, Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent,
-    decoded::{call_of, frame_json},
+    decoded::{call_of, frame_json, name_of},
     entry::millis,
     format::{identity_of, sid_of},
     info::clock,
@@ -79,6 +79,7 @@ pub fn call_json(call: &RecordedCall) -> Value {
         "execution": call.execution.map(|it| it.as_str()),
         "caller": call.caller.as_ref().map_or("", Identity::as_str),
         "owner": call.owner.as_ref().map(|it| it.as_str()),
+        "rpc": call.rpc,
         "limitMs": call.limit.map(millis::of),
         "parameters": call.parameters,
         "result": call.result,
@@ -152,7 +153,7 @@ fn packet_text(line: &mut String, packet: &Recorded) {
             let _ = write!(line, "malformed: {}", word_of(&error.to_string(), 200));
         }
         Decoded::Frame(frame, message) => {
-            let _ = write!(line, "{:<16}", frame.kind().name());
+            let _ = write!(line, "{:<16}", name_of(packet, &frame, &message));
             if let Some(id) = call_of(&message) {
                 let _ = write!(line, " {}", word(id));
             }
@@ -217,6 +218,7 @@ fn event_text(line: &mut String, event: &RoomEvent) {
             let agent = if *agent { " (agent)" } else { "" };
             (word(identity.as_str()), format!("joined{role}{agent}"))
         }
+        RoomEvent::AnswersRpc { .. } => (String::new(), "calls by RPC are answered".to_owned()),
         RoomEvent::Left { identity, .. } => (word(identity.as_str()), "left".to_owned()),
         RoomEvent::Link { up: true } => (String::new(), "connected".to_owned()),
         RoomEvent::Link { up: false } => (String::new(), "connection lost".to_owned()),

@@ -66,6 +66,7 @@ fn events(call: &RecordedCall, process: u64, begun: Moment, end: Moment) -> Vec<
         "id": call.id.as_str(),
         "caller": caller,
         "execution": call.execution.map(|it| it.as_str()),
+        "rpc": call.rpc,
         "parameters": call.parameters,
         "result": call.result,
         "outcome": call.outcome.as_str(),

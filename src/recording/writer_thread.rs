@@ -11,7 +11,7 @@ use super::{
     anonymize::Anonymizer,
     hidden_calls::Route,
     live_file::LiveFile,
-    queue::{Batch, Item, NO_TICKET, Queue, QueuedPacket},
+    queue::{Batch, Content, Item, NO_TICKET, Queue, QueuedPacket},
     redactor::Redactor,
     writer::{Writer, Written},
 };
@@ -118,7 +118,11 @@ impl<W: Write> WriterThread<W> {
     fn packet(&mut self, at: Moment, packet: &QueuedPacket, queue: &Queue) -> io::Result<()> {
         self.last = at;
         let route = Route { from: packet.from.as_ref().map(Peer::identity), to: &packet.to };
-        let payload = self.redactor.payload(self.anonymizer.payload(&packet.payload), route);
+        let payload = match &packet.content {
+            Content::Payload(payload) => self.anonymizer.payload(payload),
+            Content::Rpc(part) => self.anonymizer.payload(&part.frame()),
+        };
+        let payload = self.redactor.payload(payload, route);
         let written = Written {
             direction: packet.direction,
             from: packet.from.as_ref(),
@@ -186,7 +190,7 @@ impl Item {
                     topic: it.topic.into(),
                     lane: it.lane,
                     stream: it.stream,
-                    payload: it.payload,
+                    content: Content::Payload(it.payload),
                     ticket: NO_TICKET,
                 },
             ),

@@ -243,7 +243,7 @@ impl<'a> Checked<'a> {
     fn is_held(&self, decoded: &DecodedFrame) -> bool {
         self.end.is_fast
             && match &decoded.message {
-                Message::Acknowledgement(_) => true,
+                Message::Acknowledgement(_) => !decoded.is_rpc,
                 Message::ToolProgress(it) => {
                     it.status == ProgressStatus::InProgress && it.content.is_none() && it.message.is_none()
                 }
@@ -313,12 +313,21 @@ impl<'a> Checked<'a> {
             }
         }
         let mut found = compare::fields(decoded, &said.decoded, self.leave(decoded, to));
+        if decoded.is_rpc && self.end.faulty.contains(&decoded.about) {
+            found.retain(|(field, ..)| {
+                !["body.errorMessage", "body.result"].iter().any(|it| field.starts_with(it))
+            });
+        }
         let waited = self.end.clock.saturating_duration_since(said.clock);
         if is_race(decoded, &said.decoded, self.end.is_home, waited) {
             found.retain(|(field, ..)| !OF_AN_OUTCOME.iter().any(|it| field.starts_with(it)));
             report.skip(Skipped::Race);
         } else {
             report.compared += 1;
+        }
+        if decoded.is_rpc && packet.stream != said.is_stream {
+            let name = |is_stream: bool| if is_stream { "a stream" } else { "a packet" }.to_owned();
+            found.push(("form".to_owned(), name(packet.stream), name(said.is_stream)));
         }
         let lane_is_free = self.end.is_fast && (!self.end.is_home || packet.lane == Lane::Reliable);
         if !said.lanes.contains(&packet.lane) && !lane_is_free {
@@ -379,7 +388,9 @@ impl<'a> Checked<'a> {
             Message::ToolsRegister(it) if self.has_registered(&it.tools) || !self.end.is_home => {
                 return Some(Skipped::Greeting);
             }
-            Message::Acknowledgement(_) if self.end.is_fast => return Some(Skipped::FastLane),
+            Message::Acknowledgement(_) if self.end.is_fast && !said.decoded.is_rpc => {
+                return Some(Skipped::FastLane);
+            }
             message if self.is_held(&said.decoded) && self.is_answered_meanwhile(message, said.clock) => {
                 return Some(Skipped::FastLane);
             }

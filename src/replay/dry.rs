@@ -6,7 +6,7 @@ use super::{
     DryError, DryReport, Skipped,
     check::{Checked, Later},
     endpoint::Endpoint,
-    reorder,
+    reorder, rpc,
     script::{self, DecodedFrame, RecordedPacket, Step, What},
     setup::{self, Shown, ends_of},
     tolerance::{Clock, Spans},
@@ -108,6 +108,8 @@ struct Stage<'a> {
     shown: BTreeMap<Identity, Shown>,
     /// Calls made at a handshake: its entry, and the entry of the request.
     silent: BTreeMap<usize, usize>,
+    /// The entries of streams of RPC whose headers were acknowledged before their ends.
+    headers: BTreeMap<usize, usize>,
     /// Frames received by participants whose join was recorded later.
     before_join: BTreeMap<Identity, Vec<usize>>,
     /// The instance of each sid.
@@ -159,6 +161,7 @@ impl<'a> Stage<'a> {
             clock: Clock::new(steps),
             spans: Spans::new(steps, &home),
             silent: reorder::calls_during_probe(steps, &home, &shown),
+            headers: rpc::headers(steps),
             before_join: reorder::received_before_join(steps, &home),
             shown,
             instances,
@@ -202,6 +205,12 @@ impl<'a> Stage<'a> {
         self.count(packet);
         self.call_ahead(packet);
         let behind = self.overtaken(packet);
+        if let (Some(request), Some(it)) = (self.headers.get(&packet.entry), &mut self.end)
+            && let What::Packet(request) = &self.steps[*request].what
+            && let Some(from) = &request.from
+        {
+            it.end.hear_header(request, from);
+        }
         match &mut self.end {
             Some(it) => {
                 it.after(behind).check(packet, &packet.to, &self.spans, &self.later, &mut self.report)
@@ -333,8 +342,9 @@ impl<'a> Stage<'a> {
     fn event(&mut self, entry: usize, now: Instant, event: &RoomEvent) {
         match event {
             RoomEvent::Here { identity, sid, .. } if *identity == self.home => self.is_here(entry, now, sid),
-            RoomEvent::Joined { identity, sid, agent, role } => {
-                let mut who = Participant::new(identity.clone(), sid.clone()).agent(*agent);
+            RoomEvent::Joined { identity, sid, agent, role, protocol } => {
+                let who = Participant::new(identity.clone(), sid.clone()).agent(*agent);
+                let mut who = who.client_protocol(*protocol);
                 if let Some(role) = role {
                     who = who.attributes([(ROLE_ATTRIBUTE, role.as_str())]).can_update_metadata(false);
                 }

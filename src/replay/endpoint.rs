@@ -8,6 +8,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
+    rpc,
     script::{DecodedFrame, RecordedPacket},
     setup::{NextOwner, Rights, Shown},
 };
@@ -16,9 +17,9 @@ use crate::{
         frame::{Frame, Message, Meta, RegisteredTool},
         session::{CallKey, Output, Session, later},
     },
-    recording::Moment,
+    recording::{Moment, RpcRecord},
     tool::{CallId, ErrorCode, JobKey},
-    transport::{Identity, Lane, Packet, Participant, Peer, Role, StreamParts, TransportEvent},
+    transport::{Identity, Lane, Packet, Participant, Peer, Role, StreamPart, StreamParts, TransportEvent},
 };
 
 /// Nothing in a session stays open longer, so any longer idle time takes one step.
@@ -49,6 +50,10 @@ pub(super) struct Endpoint {
     /// Sent frames so old that they will not occur in the file.
     pub(super) unheard: Vec<Said>,
     said_stanzas: BTreeSet<u32>,
+    /// The entries of streams of RPC whose headers it has received.
+    begun: BTreeSet<usize>,
+    /// The ids of streams of RPC without a payload: the file lacks what the answer says about it.
+    pub(super) faulty: BTreeSet<String>,
     pub(super) next_owner: NextOwner,
     pub(super) jobs: BTreeMap<(Identity, CallId), JobKey>,
     pub(super) calls: BTreeMap<CallId, CallKey>,
@@ -81,6 +86,8 @@ pub(super) struct Said {
     pub(super) to: Vec<Identity>,
     /// The lanes on which it was sent so far.
     pub(super) lanes: Vec<Lane>,
+    /// Whether it is a message of RPC that was sent as a stream.
+    pub(super) is_stream: bool,
     pub(super) decoded: DecodedFrame,
 }
 
@@ -120,6 +127,8 @@ impl Endpoint {
             said: VecDeque::new(),
             unheard: Vec::new(),
             said_stanzas: BTreeSet::new(),
+            begun: BTreeSet::new(),
+            faulty: BTreeSet::new(),
             next_owner,
             jobs: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -187,8 +196,39 @@ impl Endpoint {
         self.act(|session, now| session.handle_rejoined(now, local, present));
     }
 
+    /// Delivers the header of a stream of RPC, whose end is in the file.
+    pub(super) fn hear_header(&mut self, recorded: &RecordedPacket, from: &Peer) {
+        if let Some(header) = rpc::header(recorded)
+            && self.begun.insert(recorded.entry)
+        {
+            let (from, part) = (from.clone(), StreamPart::Header(header));
+            self.act(|session, now| session.handle_event(now, TransportEvent::Stream { from, part }));
+        }
+    }
+
+    /// Delivers a message of RPC.
+    fn hear_rpc(&mut self, recorded: &RecordedPacket, from: &Peer) {
+        if let Some(message) = rpc::message(recorded) {
+            let from = Some(from.clone());
+            return self.act(|session, now| session.handle_event(now, TransportEvent::Rpc { from, message }));
+        }
+        self.hear_header(recorded, from);
+        if let (Some(RpcRecord::Request { fault: Some(_), .. }), Some(decoded)) =
+            (&recorded.rpc, &recorded.decoded)
+        {
+            self.faulty.insert(decoded.about.clone());
+        }
+        for part in rpc::rest(recorded) {
+            let from = from.clone();
+            self.act(|session, now| session.handle_event(now, TransportEvent::Stream { from, part }));
+        }
+    }
+
     /// Delivers a packet of the file.
     pub(super) fn hear(&mut self, recorded: &RecordedPacket, from: &Peer) {
+        if recorded.rpc.is_some() {
+            return self.hear_rpc(recorded, from);
+        }
         if let Some(decoded) = &recorded.decoded
             && let Message::ControlStop(it) = &decoded.message
         {
@@ -266,9 +306,12 @@ impl Endpoint {
     }
 
     fn says(&mut self, packet: Packet) {
-        let Some(decoded) = DecodedFrame::read(&packet.payload).filter(|it| !it.is_keepalive()) else {
-            return;
+        let rpc = RpcRecord::frame_of(&packet);
+        let decoded = match &rpc {
+            Some((frame, _)) => DecodedFrame::read_rpc(frame).map(|(decoded, _)| decoded),
+            None => DecodedFrame::read(&packet.payload).filter(|it| !it.is_keepalive()),
         };
+        let Some(decoded) = decoded else { return };
         // Of the other participants, the file contains only packets to the recorded one.
         if !self.is_home && !packet.to.is_empty() && !packet.to.contains(&self.home) {
             return;
@@ -290,6 +333,7 @@ impl Endpoint {
             packet: packet.id,
             to: packet.to,
             lanes: vec![packet.lane],
+            is_stream: rpc.is_some_and(|(_, is_stream)| is_stream),
             decoded,
         });
     }

@@ -12,8 +12,8 @@ use crate::{
         frame::{ControlStop, Message, ToolProgress, ToolUseRequest, ToolUseResult, ViewUpdate},
         session::{Destination, Request},
     },
-    recording::REDACTED,
-    tool::{CallId, Execution, Outcome, Progress, StopReason, ToolError},
+    recording::{REDACTED, RpcRecord},
+    tool::{CallId, Execution, Outcome, Progress, StopReason, ToolError, ToolResult},
     transport::{Identity, Role},
     value::Value,
 };
@@ -23,6 +23,7 @@ impl Endpoint {
     pub(super) fn infer(&mut self, packet: &RecordedPacket, decoded: &DecodedFrame, to: &[Identity]) {
         match &decoded.message {
             Message::ToolUseRequest(it) => self.infer_call(decoded, it, to, Duration::ZERO),
+            Message::ToolUseResult(it) if decoded.is_rpc => self.infer_answer(packet, it, to),
             Message::ToolUseResult(it) => self.infer_result(decoded, it, to),
             Message::ToolProgress(it) => self.infer_progress(it, to),
             Message::ControlStop(it) => self.infer_stop(decoded, it),
@@ -101,6 +102,27 @@ impl Endpoint {
             self.act(|session, now| session.progress(now, job, Progress::started()));
         }
         let outcome = outcome(it);
+        self.act(|session, now| session.settle(now, job, outcome));
+        self.jobs.retain(|_, other| *other != job);
+    }
+
+    /// The outcome of a call by RPC: what is sent for it is the payload.
+    fn infer_answer(&mut self, packet: &RecordedPacket, it: &ToolUseResult, to: &[Identity]) {
+        let (Some(RpcRecord::Response(response)), Some(job)) = (&packet.rpc, self.job(&it.id, to)) else {
+            return;
+        };
+        let outcome = match &response.outcome {
+            Ok(payload) => Ok(ToolResult::text(String::from_utf8_lossy(payload)).to_value()),
+            Err(error) => {
+                let told = |key: &str| {
+                    let data = it.result.as_ref()?.get(key)?;
+                    data.as_str().map(str::to_owned)
+                };
+                let code = it.error_code.clone().unwrap_or(crate::tool::ErrorCode::EXECUTION_ERROR);
+                let message = told("message").unwrap_or_else(|| error.message.clone());
+                Err(ToolError::new(code, message))
+            }
+        };
         self.act(|session, now| session.settle(now, job, outcome));
         self.jobs.retain(|_, other| *other != job);
     }

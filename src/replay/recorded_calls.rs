@@ -8,7 +8,7 @@ use std::{
 use super::{LiveError, MAX_BYTES, MAX_ENTRIES, script::DecodedFrame, setup::tools};
 use crate::{
     protocol::frame::{Message, ToolProgress, ToolUseRequest, ToolUseResult},
-    recording::{CallUpdate, CallsBuilder, Entry, Happened, Moment, RecordedCall},
+    recording::{CallUpdate, CallsBuilder, Entry, Happened, Moment, RPC_TOPIC, RecordedCall},
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Progress, ProgressStatus, Tool, ToolName},
     transport::{Identity, STREAM_TOPIC, TOPIC},
     value::Value,
@@ -148,7 +148,7 @@ impl Reader {
     fn push(&mut self, index: usize, entry: &Entry) {
         let told = self.builder.push_decoded(index, entry, None);
         let Happened::Packet(packet) = &entry.what else { return };
-        if !["", TOPIC, STREAM_TOPIC].contains(&packet.topic.as_str()) {
+        if !["", TOPIC, STREAM_TOPIC, RPC_TOPIC].contains(&packet.topic.as_str()) {
             return;
         }
         let Some(decoded) = DecodedFrame::read(&packet.payload) else { return };

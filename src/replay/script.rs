@@ -5,8 +5,8 @@ use bytes::Bytes;
 use super::{DryError, MAX_BYTES, MAX_ENTRIES};
 use crate::{
     protocol::frame::{Frame, Kind, Message},
-    recording::{Direction, Entry, Happened, Moment, REDACTED, RoomEvent},
-    transport::{Identity, Lane, Peer, STREAM_TOPIC, TOPIC},
+    recording::{Direction, Entry, Happened, Moment, REDACTED, RPC_TOPIC, Recorded, RoomEvent, RpcRecord},
+    transport::{Identity, Lane, Peer, STREAM_TOPIC, Sid, TOPIC},
 };
 
 /// One entry.
@@ -35,6 +35,8 @@ pub(super) struct RecordedPacket {
     pub(super) to: Vec<Identity>,
     pub(super) lane: Lane,
     pub(super) stream: bool,
+    /// The message, if it is one of RPC.
+    pub(super) rpc: Option<RpcRecord>,
     /// Its channel in the file, and its sequence number there.
     pub(super) place: (u16, u32),
     pub(super) payload: Bytes,
@@ -49,6 +51,8 @@ pub(super) struct DecodedFrame {
     pub(super) message: Message,
     /// Its subject: a call id or a stanza.
     pub(super) about: String,
+    /// Whether it stands for a message of RPC.
+    pub(super) is_rpc: bool,
 }
 
 impl DecodedFrame {
@@ -56,7 +60,17 @@ impl DecodedFrame {
         let frame = Frame::decode(payload.clone()).ok()?;
         let message = frame.message().ok()?;
         let about = about(&message);
-        Some(Self { frame, message, about })
+        Some(Self { frame, message, about, is_rpc: false })
+    }
+
+    /// Reads a record of RPC.
+    pub(super) fn read_rpc(payload: &Bytes) -> Option<(Self, RpcRecord)> {
+        let mut decoded = Self { is_rpc: true, ..Self::read(payload)? };
+        let rpc = RpcRecord::of(&decoded.frame, &decoded.message)?;
+        if let RpcRecord::Ack { id } = &rpc {
+            decoded.about.clone_from(id);
+        }
+        Some((decoded, rpc))
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -147,6 +161,7 @@ fn what(entry: usize, it: Entry) -> What {
     let at = it.at;
     match it.what {
         Happened::Event(event) => What::Event(event),
+        Happened::Packet(it) if it.topic == RPC_TOPIC => rpc(entry, at, it),
         Happened::Packet(it) if it.direction == Direction::Heard && it.from.is_none() => What::Unnamed,
         Happened::Packet(it) if !["", TOPIC, STREAM_TOPIC].contains(&it.topic.as_str()) => What::OtherTopic,
         Happened::Packet(it) => What::Packet(Box::new(RecordedPacket {
@@ -158,8 +173,37 @@ fn what(entry: usize, it: Entry) -> What {
             to: it.to,
             lane: it.lane,
             stream: it.stream,
+            rpc: None,
             place: (it.channel, it.sequence),
             payload: it.payload,
         })),
     }
+}
+
+/// Reads a message of RPC.
+fn rpc(entry: usize, at: Moment, it: Recorded) -> What {
+    let (decoded, rpc) = DecodedFrame::read_rpc(&it.payload).unzip();
+    let from = match (&it.from, &rpc) {
+        // The server itself calls under the id of its call.
+        (None, Some(RpcRecord::Request { request, .. })) => {
+            Some(Peer::new(request.id.as_str(), Sid::from("")))
+        }
+        (from, _) => from.clone(),
+    };
+    if from.is_none() && it.direction == Direction::Heard {
+        return What::Unnamed;
+    }
+    What::Packet(Box::new(RecordedPacket {
+        entry,
+        at,
+        decoded,
+        rpc,
+        direction: it.direction,
+        from,
+        to: it.to,
+        lane: it.lane,
+        stream: it.stream,
+        place: (it.channel, it.sequence),
+        payload: it.payload,
+    }))
 }

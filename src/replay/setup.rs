@@ -12,7 +12,7 @@ use crate::{
         frame::{Kind, Message, RegisteredTool, ToolUseResult},
         session::{Config, SelectionPolicy},
     },
-    recording::{Direction, RoomEvent},
+    recording::{Direction, RoomEvent, RpcRecord},
     tool::{Consent, Execution, Tool, ToolError, ToolOptions, Visibility},
     transport::{Identity, Participant, Peer, Role},
 };
@@ -44,8 +44,20 @@ pub(super) struct Shown {
     own_calls: BTreeMap<String, String>,
     /// The participants whose stops it accepted.
     stoppers: BTreeSet<Identity>,
+    /// It answers calls by RPC.
+    rpc: Option<AnswersRpc>,
+    /// The tools that it ran for calls by RPC.
+    called_by_rpc: BTreeSet<String>,
     /// Requests that it refused because they were for another instance.
     pub(super) for_others: BTreeSet<String>,
+}
+
+/// How a client answers calls by RPC.
+#[derive(Clone)]
+struct AnswersRpc {
+    assistant: Option<Identity>,
+    callers: Vec<Identity>,
+    streams: bool,
 }
 
 /// A tool that an assistant runs itself.
@@ -87,6 +99,9 @@ impl NextOwner {
     }
 }
 
+/// LiveKit's code for a method that is not offered.
+const UNSUPPORTED: u32 = 1400;
+
 /// An assistant sends a handshake to each participant it admits as soon as its join is reported.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
@@ -96,6 +111,7 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
     let (mut announced, mut eligible) = (BTreeMap::new(), BTreeSet::new());
     let mut stops = BTreeSet::<(Identity, Option<u32>)>::new();
     let mut registered = BTreeMap::<Identity, Vec<String>>::new();
+    let mut methods = BTreeMap::<(Identity, String), String>::new();
     for step in steps {
         match &step.what {
             What::Event(RoomEvent::Joined { identity, agent, role, .. }) => {
@@ -105,9 +121,33 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
                     eligible.insert(identity.clone());
                 }
             }
+            What::Event(RoomEvent::AnswersRpc { assistant, callers, streams }) => {
+                let shown = all.entry(home.clone()).or_default();
+                let (assistant, callers) = (assistant.clone(), callers.clone());
+                shown.rpc = Some(AnswersRpc { assistant, callers, streams: *streams });
+                shown.role.get_or_insert(Role::Client);
+            }
             What::Packet(packet) => {
                 let (speaker, to) = ends_of(packet, home);
                 let Some(decoded) = &packet.decoded else { continue };
+                if let Some(rpc) = &packet.rpc {
+                    match (rpc, packet.direction) {
+                        (RpcRecord::Request { request, .. }, Direction::Heard) => {
+                            let key = (speaker.clone(), request.id.clone());
+                            methods.insert(key, request.method.clone());
+                        }
+                        (RpcRecord::Response(it), Direction::Sent) => {
+                            let method = to.first().and_then(|to| methods.get(&(to.clone(), it.id.clone())));
+                            let is_unknown =
+                                it.outcome.as_ref().is_err_and(|error| error.code == UNSUPPORTED);
+                            if let (Some(method), false) = (method, is_unknown) {
+                                all.entry(home.clone()).or_default().called_by_rpc.insert(method.clone());
+                            }
+                        }
+                        _ => {}
+                    }
+                    continue;
+                }
                 if let Message::ControlStop(_) = &decoded.message {
                     stops.insert((speaker.clone(), decoded.stanza()));
                 }
@@ -241,6 +281,11 @@ impl Shown {
             }
             _ => {
                 config.assistant = named().next();
+                if let Some(rpc) = &self.rpc {
+                    config.assistant = rpc.assistant.clone().or(config.assistant);
+                    config.streams |= rpc.streams;
+                    config = rpc.callers.iter().cloned().fold(config.answer_rpc(), Config::rpc_caller);
+                }
                 config
             }
         }
@@ -276,7 +321,19 @@ impl Shown {
                 }
                 all
             }
-            _ => tools(self.offered.as_deref().unwrap_or_default()),
+            _ => {
+                let mut all = tools(self.offered.as_deref().unwrap_or_default());
+                for name in &self.called_by_rpc {
+                    // The file has no definition of a tool that was called by RPC alone.
+                    if !all.iter().any(|tool| tool.name().as_str() == name)
+                        && let Ok(name) = name.parse()
+                    {
+                        let options = ToolOptions::default().consent(Consent::Never);
+                        all.push(Tool::new(name, "").options(options));
+                    }
+                }
+                all
+            }
         }
     }
 }

@@ -17,6 +17,8 @@ pub use stream::{
     Compression, STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamKind, StreamPart, StreamParts, TextStream,
 };
 pub use stream_assembler::StreamAssembler;
+#[cfg(feature = "record")]
+pub(crate) use stream_assembler::{Assembled, BrokenStream};
 
 /// Counts the comparisons of identities, sids and call ids on this thread. Tests use it to measure the cost of a lookup
 /// without a clock.

@@ -447,7 +447,7 @@ async fn times_of_an_observer_are_labelled() -> anyhow::Result<()> {
         let (identity, sid) = ("eye".into(), "PA_eye".into());
         sample.event(0, RoomEvent::Here { identity, sid, room: "kitchen".to_owned() });
         let (identity, sid, role) = ("eye".into(), "PA_eye".into(), Some(role.to_owned()));
-        sample.event(0, RoomEvent::Joined { identity, sid, agent: false, role });
+        sample.event(0, RoomEvent::Joined { identity, sid, agent: false, role, protocol: 0 });
         sample.page("Observed")
     };
     let seen = open("observer", &observed("observer"), "#call=call-7").await?;

@@ -148,6 +148,8 @@ mod recording_killed;
 #[cfg(all(feature = "cli", unix))]
 mod recording_outcomes;
 #[cfg(feature = "record")]
+mod recording_rpc;
+#[cfg(feature = "record")]
 mod recording_said;
 #[cfg(all(feature = "cli", unix))]
 mod recordings;

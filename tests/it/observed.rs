@@ -397,7 +397,7 @@ fn observer_of_random_sessions_has_no_findings_and_the_callers_outcomes() {
             panic!("{seed}")
         };
         let (identity, sid, role) = (identity.clone(), sid.clone(), Some("observer".to_owned()));
-        let event = RoomEvent::Joined { identity, sid, agent: false, role };
+        let event = RoomEvent::Joined { identity, sid, agent: false, role, protocol: 0 };
         entries.insert(1, Entry::new(entries[0].at, Happened::Event(event)));
         let at = entries.last().unwrap().at;
         entries.push(Entry::new(at, Happened::Event(RoomEvent::Closed { reason: "closed".to_owned() })));

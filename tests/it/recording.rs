@@ -64,6 +64,7 @@ pub(crate) fn session(packets: u64) -> Vec<Entry> {
         sid: "PA_2".into(),
         agent: true,
         role: Some("assistant".to_owned()),
+        protocol: 0,
     };
     let mut entries = vec![here(), Entry::new(Moment(1_001), Happened::Event(joined))];
     for n in 0..packets {

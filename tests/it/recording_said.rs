@@ -53,7 +53,7 @@ pub(crate) fn here(ms: u64, identity: &str) -> Entry {
 pub(crate) fn joined(ms: u64, identity: &str, role: Option<&str>) -> Entry {
     let sid = Sid::from(format!("PA_{identity}"));
     let role = role.map(str::to_owned);
-    event(ms, RoomEvent::Joined { identity: identity.into(), sid, agent: false, role })
+    event(ms, RoomEvent::Joined { identity: identity.into(), sid, agent: false, role, protocol: 0 })
 }
 
 pub(crate) fn left(ms: u64, identity: &str) -> Entry {
@@ -142,7 +142,7 @@ impl Tape {
     fn joined(&self, who: &Participant) {
         let role = who.token_role().map(|role| role.as_str().to_owned());
         let (identity, sid) = (who.identity().clone(), who.sid().clone());
-        self.event(RoomEvent::Joined { identity, sid, agent: who.is_agent(), role });
+        self.event(RoomEvent::Joined { identity, sid, agent: who.is_agent(), role, protocol: 0 });
     }
 }
 

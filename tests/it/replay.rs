@@ -52,6 +52,7 @@ impl Tape {
                 sid: who.sid().clone(),
                 agent: who.is_agent(),
                 role: who.token_role().map(|role| role.as_str().to_owned()),
+                protocol: 0,
             }),
             Noted::Left(who) => {
                 Happened::Event(RoomEvent::Left { identity: who.identity().clone(), sid: who.sid().clone() })

@@ -81,7 +81,10 @@ impl Sample {
 
     fn joined(&mut self, ms: u64, identity: &str, sid: &str, role: &str) {
         let role = Some(role.to_owned());
-        self.event(ms, RoomEvent::Joined { identity: identity.into(), sid: sid.into(), agent: false, role });
+        self.event(
+            ms,
+            RoomEvent::Joined { identity: identity.into(), sid: sid.into(), agent: false, role, protocol: 0 },
+        );
     }
 
     pub(crate) fn packet(&mut self, at: u64, from: &str, to: &[&str], payload: Bytes, call: Option<usize>) {

@@ -96,14 +96,17 @@ fn row(table: &Table, call: &RecordedCall, begun: Moment) -> String {
     };
     let bytes = |bytes: Option<usize>| bytes.map_or_else(dash, |bytes| bytes.to_string());
     let owner = call.owner.as_ref().map_or_else(dash, |it| text::plain(it.as_str()).into_owned());
-    let execution = call.execution.map_or("-", |it| it.as_str());
+    let execution = match (call.rpc, call.execution) {
+        (Some(version), _) => format!("rpc v{version}"),
+        (None, execution) => execution.map_or("-", |it| it.as_str()).to_owned(),
+    };
     let (delivered, started, settled) = (after(call.delivered), after(call.started), after(call.settled));
     let tool = if call.tool.is_empty() { "-".into() } else { text::plain(&call.tool) };
     table.row(&[
         &at,
         &text::plain(call.id.as_str()),
         &tool,
-        execution,
+        &execution,
         &owner,
         &bytes(call.parameters),
         &bytes(call.result),

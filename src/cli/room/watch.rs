@@ -21,7 +21,9 @@ use crate::cli::{
 use toolbridge::{
     CloseReason, ConnectionState, Role,
     frame::{Frame, Limits, Message},
-    transport::{Capabilities, Incoming, Lane, STREAM_TOPIC, StreamAssembler, Transport, TransportEvent},
+    transport::{
+        Capabilities, Incoming, Lane, RpcMessage, STREAM_TOPIC, StreamAssembler, Transport, TransportEvent,
+    },
 };
 
 #[derive(Debug, Args)]
@@ -138,6 +140,18 @@ fn as_json(event: &TransportEvent) -> Option<String> {
             }
             value
         }
+        TransportEvent::Rpc { from, message } => {
+            let (kind, id, method) = about_rpc(message);
+            json!({
+                "atMs": at,
+                "from": from.as_ref().map_or("", |from| from.identity().as_str()),
+                "sid": from.as_ref().map_or("", |from| from.sid().as_str()),
+                "rpc": kind,
+                "id": id,
+                "method": method,
+                "bytes": message.size(),
+            })
+        }
         TransportEvent::Joined(who) => {
             json!({"atMs": at, "joined": who.identity().as_str(), "sid": who.sid().as_str()})
         }
@@ -178,6 +192,11 @@ fn as_text(event: &TransportEvent) -> Option<String> {
             let lossy = if packet.lane == Lane::Lossy { "lossy " } else { "" };
             format!("{at} {from:<16} {:>6} B {lossy}{what}", packet.payload.len())
         }
+        TransportEvent::Rpc { from, message } => {
+            let from = from.as_ref().map_or("(unnamed)", |from| from.identity().as_str());
+            let (kind, id, method) = about_rpc(message);
+            format!("{at} {from:<16} {:>6} B {kind:<16} {id} {}", message.size(), method.unwrap_or_default())
+        }
         TransportEvent::Joined(who) => format!("{at} {:<16} joined", who.identity()),
         TransportEvent::Left(who) => format!("{at} {:<16} left", who.identity()),
         TransportEvent::ConnectionState(state) => format!("{at} {}", connection_state::describe(*state)),
@@ -185,6 +204,16 @@ fn as_text(event: &TransportEvent) -> Option<String> {
     };
     let line = text::plain(&line).into_owned();
     Some(below.into_iter().fold(line, |lines, line| lines + "\n    " + &line))
+}
+
+/// Returns what a message of LiveKit's RPC is, its id, and the method that it calls.
+fn about_rpc(message: &RpcMessage) -> (&'static str, &str, Option<&str>) {
+    match message {
+        RpcMessage::Request(it) => ("RpcRequest", &it.id, Some(&it.method)),
+        RpcMessage::Response(it) => ("RpcResponse", &it.id, None),
+        RpcMessage::Ack { id } => ("RpcAck", id, None),
+        _ => ("Rpc", "", None),
+    }
 }
 
 /// Returns whether a frame is a result with parts, and a few lines about it.

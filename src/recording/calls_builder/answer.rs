@@ -20,22 +20,6 @@ impl CallsBuilder {
         frame: &Frame,
         result: &ToolUseResult,
     ) -> Option<(u64, CallUpdate)> {
-        let outcome = match result.success {
-            true => RecordedOutcome::Ok,
-            false => RecordedOutcome::Failed {
-                code: result.error_code.clone().map_or(ErrorCode::EXECUTION_ERROR, |code| {
-                    if code.as_str().len() <= MAX_WORD {
-                        code
-                    } else {
-                        prefix(code.as_str(), MAX_WORD).into()
-                    }
-                }),
-                message: result
-                    .error_message
-                    .as_deref()
-                    .map(|text| shortened(public_message(text, result.result.as_ref()))),
-            },
-        };
         let serial = match self.find(packet, result.id.as_str()) {
             Some(serial) => serial,
             None => {
@@ -51,6 +35,34 @@ impl CallsBuilder {
                 };
                 self.insert(&result.id, caller.cloned().as_ref())?
             }
+        };
+        self.result_of(at, serial, packet, frame, result)
+    }
+
+    /// Applies the result of a call.
+    pub(super) fn result_of(
+        &mut self,
+        at: Moment,
+        serial: u64,
+        packet: &Recorded,
+        frame: &Frame,
+        result: &ToolUseResult,
+    ) -> Option<(u64, CallUpdate)> {
+        let outcome = match result.success {
+            true => RecordedOutcome::Ok,
+            false => RecordedOutcome::Failed {
+                code: result.error_code.clone().map_or(ErrorCode::EXECUTION_ERROR, |code| {
+                    if code.as_str().len() <= MAX_WORD {
+                        code
+                    } else {
+                        prefix(code.as_str(), MAX_WORD).into()
+                    }
+                }),
+                message: result
+                    .error_message
+                    .as_deref()
+                    .map(|text| shortened(public_message(text, result.result.as_ref()))),
+            },
         };
         let is_redacted = frame.meta_bool(REDACTED);
         let size_of = |bytes: &[u8]| if is_redacted { value_size(bytes) } else { bytes.len() };

@@ -8,6 +8,11 @@ use crate::{
 };
 
 impl CallsBuilder {
+    /// Whether this is the recorded participant.
+    pub(in crate::recording) fn is_recorded(&self, who: Option<&Identity>) -> bool {
+        who.is_some() && who == self.here.as_ref()
+    }
+
     /// Whether the recorded participant is an observer.
     pub(crate) fn observes(&self) -> bool {
         self.here.as_ref().is_some_and(|here| self.observers.contains(here))

@@ -9,7 +9,7 @@ use crate::{
     protocol::frame::{ToolUseRequest, ToolUseResult},
     recording::{Moment, Recorded, RecordedCall, RecordedOutcome},
     tool::{CallId, DEFAULT_TIMEOUT, ErrorCode, StopReason},
-    transport::Identity,
+    transport::{Identity, Sid},
     value::prefix,
 };
 
@@ -54,8 +54,19 @@ pub(super) struct TrackedCall {
     pub(super) taken_over: bool,
     /// The owner answered although it does not offer the tool and others do.
     pub(super) owner_uncertain: bool,
+    /// What is known of a call by RPC.
+    pub(super) rpc: ByRpc,
     /// The participant that answered without offering the tool, and turned out not to be the owner.
     pub(super) wrong_owner: Option<Identity>,
+}
+
+/// The state of a call by RPC.
+#[derive(Debug, Default)]
+pub(super) struct ByRpc {
+    /// The join of its caller.
+    pub(super) sid: Option<Sid>,
+    /// How many of its repeated requests have no answer.
+    pub(super) again: u32,
 }
 
 /// A stop by the caller, who has settled the call by then.
@@ -85,6 +96,7 @@ impl TrackedCall {
             stopped_by_caller: false,
             taken_over: false,
             owner_uncertain: false,
+            rpc: ByRpc::default(),
             wrong_owner: None,
         }
     }
@@ -109,7 +121,8 @@ impl TrackedCall {
         let lists = 16 * call.entries.len()
             + 16 * (self.before.len() + self.shown_to.len())
             + 64 * self.stanzas.len();
-        CALL_BYTES + 2 * call.id.as_str().len() + call.tool.len() + ended + lists
+        let sid = self.rpc.sid.as_ref().map_or(0, |sid| sid.as_str().len());
+        sid + CALL_BYTES + 2 * call.id.as_str().len() + call.tool.len() + ended + lists
     }
 
     /// Makes the caller the owner, because the participant that was asked did not run it. That participant's answer

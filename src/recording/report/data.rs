@@ -82,6 +82,15 @@ pub(super) fn block(
     block.finish(room, calls, title, notes)
 }
 
+/// Who runs a call, and how it was asked to if not by frames.
+fn execution(call: &RecordedCall) -> Option<String> {
+    let execution = call.execution?.as_str();
+    Some(match call.rpc {
+        Some(version) => format!("{execution}, by LiveKit's RPC (version {version})"),
+        None => execution.to_owned(),
+    })
+}
+
 fn moments(call: &RecordedCall) -> impl Iterator<Item = Moment> {
     [call.requested, call.delivered, call.started, call.stopped, call.settled].into_iter().flatten()
 }
@@ -226,7 +235,7 @@ impl Block {
             let row = json!([
                 shown(call.id.as_str(), MAX_TEXT),
                 texts.place(&call.tool),
-                call.execution.map(|it| it.as_str()),
+                execution(call),
                 texts.place(call.caller.as_ref().map_or("", Identity::as_str)),
                 call.owner.as_ref().map(|owner| texts.place(owner.as_str())),
                 call.limit.map(milliseconds),

@@ -214,7 +214,18 @@ impl Prepared {
             let ended = recorder.outcome();
             let recorded: Recorded = Box::pin(async move { drop(ended.await) });
             let told = (Some(offering), Some(note_end), Some(recorded));
-            let handle = self.enter(transport, sending, told, |transport| recorder.tap(transport))?;
+            let streams = transport.capabilities().streams;
+            let rpc = self.setup.config.answer_rpc.then(|| crate::recording::RoomEvent::AnswersRpc {
+                assistant: self.setup.config.assistant.clone(),
+                callers: self.setup.config.rpc_callers.iter().cloned().collect(),
+                streams,
+            });
+            let note_rpc = recorder.noting();
+            let handle = self.enter(transport, sending, told, |transport| {
+                let tap = recorder.tap(transport);
+                rpc.map(note_rpc);
+                tap
+            })?;
             handle.0.lock().recorder = Some(watch);
             tell_of_its_end(&handle, outcome);
             return Ok(handle);

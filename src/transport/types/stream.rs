@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Form, Packet};
+use super::{Form, Packet, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC};
 
 /// The topic of the byte streams that carry frames (`wire.md`, section 5.6).
 pub const STREAM_TOPIC: &str = "toolbridge.frame";
@@ -124,6 +124,11 @@ impl StreamHeader {
             && self.kind == StreamKind::Bytes
             && self.inline.is_none()
             && self.compression == Compression::None
+    }
+
+    /// Returns true if the stream carries a request or a result of LiveKit's RPC.
+    pub(crate) fn is_rpc(&self) -> bool {
+        self.kind == StreamKind::Text && [RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC].contains(&&*self.topic)
     }
 
     /// Returns the bytes of its texts and of its payload.

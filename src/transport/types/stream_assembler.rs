@@ -1,10 +1,10 @@
-//! Reassembles received byte streams.
+//! Reassembles received streams.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Peer, StreamPart};
+use super::{Compression, Peer, StreamHeader, StreamPart};
 
 /// The maximum number of open streams. Beyond it, the stream that was idle longest is dropped.
 const OPEN: usize = 64;
@@ -25,13 +25,49 @@ pub struct StreamAssembler {
     parts: u64,
 }
 
+/// What a part completes.
+#[cfg(feature = "record")]
+pub(crate) enum Assembled {
+    /// A frame.
+    Frame(Bytes),
+    /// A stream of LiveKit's RPC: its header, and its payload as it was sent.
+    Rpc(StreamHeader, Result<Bytes, BrokenStream>),
+}
+
+/// Why a stream has no payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BrokenStream {
+    /// Its sender gave it up, or left.
+    Abandoned,
+    /// A chunk is missing.
+    Incomplete,
+    /// It has more bytes than its header says.
+    TooLong,
+    /// Its header announces more than is read.
+    TooLarge,
+}
+
 /// A stream that has not ended.
 struct OpenStream {
+    /// The header of a stream of RPC.
+    rpc: Option<StreamHeader>,
     bytes: Vec<u8>,
     /// The index of the next chunk.
     next: u64,
     /// The counter value at its last part.
     heard: u64,
+}
+
+/// A stream that has ended: its header if it is one of RPC, and its payload.
+type Ended = (Option<StreamHeader>, Result<Bytes, BrokenStream>);
+
+impl OpenStream {
+    /// Whether so many bytes are more than the header says. A compressed stream may be a little longer than its content.
+    fn exceeds(&self, size: usize) -> bool {
+        let Some(header) = &self.rpc else { return false };
+        let is_plain = header.compression == Compression::None;
+        is_plain && header.length.is_some_and(|length| size as u64 > length)
+    }
 }
 
 impl fmt::Debug for OpenStream {
@@ -48,28 +84,53 @@ impl StreamAssembler {
 
     /// Adds a part. Returns the frame if the part completes it. A stream with a gap never completes.
     pub fn add(&mut self, from: &Peer, part: &StreamPart) -> Option<Bytes> {
+        self.add_part(from, part, false).and_then(|(rpc, payload)| payload.ok().filter(|_| rpc.is_none()))
+    }
+
+    /// Adds a part, also of a stream of RPC. A stream of RPC that breaks is returned as well.
+    #[cfg(feature = "record")]
+    pub(crate) fn add_any(&mut self, from: &Peer, part: &StreamPart) -> Option<Assembled> {
+        match self.add_part(from, part, true)? {
+            (Some(header), payload) => Some(Assembled::Rpc(header, payload)),
+            (None, payload) => payload.ok().map(Assembled::Frame),
+        }
+    }
+
+    fn add_part(&mut self, from: &Peer, part: &StreamPart, takes_rpc: bool) -> Option<Ended> {
         let key = (from.clone(), Arc::clone(part.id()));
         self.parts += 1;
         match part {
             StreamPart::Header(header) => {
                 self.close(&key);
-                let ours = header.is_frame() && header.id.len() <= ID;
-                if ours && header.length.is_none_or(|length| length <= self.longest as u64) {
-                    if self.open.len() == OPEN {
-                        self.close_oldest();
-                    }
-                    self.open.insert(key, OpenStream { bytes: Vec::new(), next: 0, heard: self.parts });
+                let rpc = (takes_rpc && header.is_rpc()).then(|| header.clone());
+                if header.id.len() > ID || !(header.is_frame() || rpc.is_some()) {
+                    return None;
                 }
+                if header.length.is_some_and(|length| length > self.longest as u64) {
+                    return rpc.map(|header| (Some(header), Err(BrokenStream::TooLarge)));
+                }
+                if let Some(payload) = header.inline.clone() {
+                    return Some((rpc, Ok(payload)));
+                }
+                if self.open.len() == OPEN {
+                    self.close_oldest();
+                }
+                self.open.insert(key, OpenStream { rpc, bytes: Vec::new(), next: 0, heard: self.parts });
                 None
             }
             StreamPart::Chunk { index, bytes, .. } => {
+                let longest = self.longest;
                 let stream = self.open.get_mut(&key)?;
                 if *index < stream.next {
                     return None; // duplicate
                 }
-                if *index > stream.next || stream.bytes.len() + bytes.len() > self.longest {
-                    self.close(&key);
-                    return None;
+                let broken = match stream.bytes.len() + bytes.len() {
+                    _ if *index > stream.next => Some(BrokenStream::Incomplete),
+                    size if size > longest || stream.exceeds(size) => Some(BrokenStream::TooLong),
+                    _ => None,
+                };
+                if let Some(broken) = broken {
+                    return self.close(&key).map(|stream| (stream.rpc, Err(broken)));
                 }
                 stream.bytes.extend_from_slice(bytes);
                 (stream.next, stream.heard) = (stream.next + 1, self.parts);
@@ -80,8 +141,10 @@ impl StreamAssembler {
                 None
             }
             StreamPart::Trailer { reason, .. } => {
-                let whole = self.close(&key)?;
-                reason.is_empty().then(|| whole.into())
+                let stream = self.close(&key)?;
+                let payload =
+                    if reason.is_empty() { Ok(stream.bytes.into()) } else { Err(BrokenStream::Abandoned) };
+                Some((stream.rpc, payload))
             }
         }
     }
@@ -94,10 +157,19 @@ impl StreamAssembler {
         }
     }
 
-    fn close(&mut self, key: &(Peer, Arc<str>)) -> Option<Vec<u8>> {
+    /// Returns the headers of the streams of RPC of a participant that left, and drops all its streams.
+    #[cfg(feature = "record")]
+    pub(crate) fn take_rpc_of(&mut self, peer: &Peer) -> Vec<StreamHeader> {
+        let theirs = self.open.iter_mut().filter(|((from, _), _)| from == peer);
+        let headers = theirs.filter_map(|(_, stream)| stream.rpc.take()).collect();
+        self.forget(peer);
+        headers
+    }
+
+    fn close(&mut self, key: &(Peer, Arc<str>)) -> Option<OpenStream> {
         let stream = self.open.remove(key)?;
         self.bytes -= stream.bytes.len();
-        Some(stream.bytes)
+        Some(stream)
     }
 
     fn close_oldest(&mut self) {

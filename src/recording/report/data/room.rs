@@ -103,7 +103,7 @@ impl RoomTimeline {
             sender.frames += 1;
             sender.bytes = sender.bytes.saturating_add(bytes);
         }
-        if let Some(Message::ViewUpdate(state)) = message {
+        if let Some(Message::ViewUpdate(state)) = message.filter(|_| !packet.is_rpc()) {
             self.view(at, from.unwrap_or_else(|| Identity::from("")), state);
         }
     }
@@ -141,7 +141,7 @@ impl RoomTimeline {
                 }
                 ("here", Some(identity), shown(sid.as_str(), MAX_TEXT))
             }
-            RoomEvent::Joined { identity, sid, agent, role } => {
+            RoomEvent::Joined { identity, sid, agent, role, .. } => {
                 let Some(person) = self.person(identity) else { return };
                 person.agent |= agent;
                 if let Some(role) = role {
@@ -162,6 +162,7 @@ impl RoomTimeline {
                 ("unrecorded", None, packets.to_string())
             }
             RoomEvent::Closed { reason } => ("closed", None, shown(reason, MAX_TEXT)),
+            RoomEvent::AnswersRpc { .. } => return, // a setting
             RoomEvent::Unasked { .. } | RoomEvent::Ended { .. } => return, // it is among the calls
             RoomEvent::Other => ("other", None, String::new()),
         };
