@@ -109,7 +109,7 @@ impl Judge {
 }
 
 /// Returns the doctor's findings, by code, and its summary.
-async fn doctor(file: &Path) -> anyhow::Result<(Vec<(String, String)>, Value, Option<i32>)> {
+pub(crate) async fn doctor(file: &Path) -> anyhow::Result<(Vec<(String, String)>, Value, Option<i32>)> {
     let (said, code) = judge(&["pymcap-cli", "doctor"], file, &["--format", "jsonl"]).await?;
     let lines: Vec<Value> = said.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let (summary, findings) = lines.split_last().context("the judge prints nothing")?;

@@ -32,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         add("client_is_called_in_all_sizes_from", |it| Box::pin(all_sizes(it)));
         add("failures_of_a_client_reach", |it| Box::pin(failures(it)));
         add("client_serves_only_its_assistant_and_not", |it| Box::pin(strangers(it)));
+        add("recorded_client_is_called_from", |it| Box::pin(recorded(it)));
         add("client_without_rpc_is_not_called_from", |it| Box::pin(without_rpc(it)));
     }
     trials.extend(trials![rpc: repeated_request_runs_once]);
@@ -229,6 +230,72 @@ async fn repeated_request_runs_once() -> anyhow::Result<()> {
     }
     ensure!(answers == [Ok("42".into()), Ok("42".into()), Err(1500)], "{answers:?}");
     ensure!(phone.stats().named("jobs") == 1, "{:?}", phone.stats());
+    Ok(())
+}
+
+async fn login(text: Text) -> Result<Value, ToolError> {
+    Ok(json!({"user": text.text, "sessionToken": "hunter2-token"}))
+}
+
+/// Runs a verb with a recording.
+async fn verb(arguments: &[&str]) -> anyhow::Result<(String, Option<i32>)> {
+    let program = tokio::process::Command::new(env!("CARGO_BIN_EXE_toolbridge")).args(arguments).output();
+    let output = soon("a verb", program).await??;
+    let text = [output.stdout, output.stderr].concat();
+    Ok((String::from_utf8_lossy(&text).into_owned(), output.status.code()))
+}
+
+async fn recorded(program: &str) -> anyhow::Result<()> {
+    let (server, room) = (shared()?, format!("rpc-recorded-{program}"));
+    let folder = crate::program::folder(&room)?;
+    let (file, copy) = (folder.join("phone.mcap"), folder.join("copy.mcap"));
+    let ours = ours().tool("login", "", login).answer_rpc().record(&file);
+    let phone = client(&server, &room, "phone", ours).await?;
+    let asked = json!([
+        {"method": "double", "payload": r#"{"n": 21}"#},
+        {"method": "login", "payload": r#"{"text": "ada", "password": "hunter2-password"}"#},
+        {"method": "echo", "bytes": 14_000},
+        {"method": "echo", "bytes": 200_000},
+        {"method": "fail", "payload": ""},
+        {"method": "fly", "payload": ""},
+        {"method": "echo", "payload": "{"},
+        {"method": "hang", "payload": "", "timeout": 2},
+        {"method": "double", "payload": r#"{"n": 4}"#},
+    ]);
+    let results = calls(&room, program, true, None, asked).await?;
+    ensure!(results[8]["payload"] == "8", "{results:?}");
+    phone.close().await;
+    let path = file.to_str().context("the path is text")?;
+    let (info, code) = verb(&["info", path, "--json"]).await?;
+    let info: Value = serde_json::from_str(&info)?;
+    ensure!(code == Some(0) && info["finished"] == true && info["malformed"] == 0, "{info}");
+    ensure!(info["frames"]["RpcRequest"] == 9 && info["frames"]["RpcAck"] == 9, "{info}");
+    let (found, code) = verb(&["check", path]).await?;
+    ensure!(code == Some(0), "{found}");
+    let (found, code) = verb(&["calls", path, "--json"]).await?;
+    let found: Vec<Value> = serde_json::from_str(&found)?;
+    let outcomes: Vec<_> = found.iter().map(|it| it["outcome"].as_str().unwrap_or_default()).collect();
+    let last = outcomes.get(7).copied().unwrap_or_default();
+    ensure!(["open", "timeout", "cancelled"].contains(&last), "{outcomes:?}");
+    let expected = ["ok", "ok", "ok", "ok", "out_of_range", "unknown_tool", "invalid_parameters", last, "ok"];
+    ensure!(code == Some(0) && outcomes == expected, "{outcomes:?}");
+    ensure!(found.iter().all(|it| it["rpc"] == 2 && it["caller"] == "agent" && it["owner"] == "phone"));
+    let (text, code) = verb(&["cat", path]).await?;
+    ensure!(code == Some(0) && text.contains("RpcResponse") && !text.contains("malformed"), "{text}");
+    let (report, code) = verb(&["replay", path]).await?;
+    ensure!(code == Some(0), "{report}");
+    let redacted = copy.to_str().context("the path is text")?;
+    let (said, code) = verb(&["redact", path, redacted]).await?;
+    ensure!(code == Some(0), "{said}");
+    let (report, code) = verb(&["replay", redacted]).await?;
+    ensure!(code == Some(0), "{report}");
+    for (path, secrets) in [(path, &["hunter2"][..]), (redacted, &["hunter2", "\"ada\"", "xxxx"][..])] {
+        let (json, code) = verb(&["export", path, "--to", "jsonl"]).await?;
+        ensure!(code == Some(0) && json.contains("login"), "{json}");
+        ensure!(!secrets.iter().any(|secret| json.contains(secret)), "{path} has a secret");
+        let (findings, _, code) = crate::judges::doctor(std::path::Path::new(path)).await?;
+        ensure!(code == Some(0) && findings.iter().all(|(level, _)| level != "error"), "{findings:?}");
+    }
     Ok(())
 }
 

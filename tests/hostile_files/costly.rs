@@ -98,6 +98,21 @@ impl Maker {
         ])
     }
 
+    /// A channel of messages of RPC.
+    fn rpc_channel(&mut self, who: &str, to: &[&str]) -> u16 {
+        let direction = if who == "phone" { "sent" } else { "heard" };
+        let (to, sid) = (serde_json::to_string(to).unwrap(), format!("PA_{who}"));
+        self.raw_channel(&[
+            ("direction", direction),
+            ("identity", who),
+            ("sid", &sid),
+            ("to", &to),
+            ("topic", "lk.rpc"),
+            ("lane", "reliable"),
+            ("stream", "yes"),
+        ])
+    }
+
     fn raw_channel(&mut self, texts: &[(&str, &str)]) -> u16 {
         let id = self.next;
         self.next += 1;
@@ -488,6 +503,51 @@ fn schemas_and_metadata(n: usize) -> Vec<u8> {
     maker.finish()
 }
 
+/// Answers by RPC without requests, and acknowledgements of streams that never end.
+fn rpc_answers(n: usize) -> Vec<u8> {
+    let mut maker = Maker::packed(CHUNK);
+    maker.event(r#"{"event":"answers_rpc","callers":["agent"],"streams":true}"#);
+    let (answers, more) = (maker.rpc_channel("phone", &["agent"]), maker.rpc_channel("agent", &[]));
+    for n in 0..n {
+        maker.frame(answers, &format!(r#"{{"type":8,"body":{{"acknowledgedMessageId":"a{n}"}}}}"#));
+        let result =
+            format!(r#"{{"type":7,"meta":{{"rpc.code":1500}},"body":{{"id":"b{n}","success":false}}}}"#);
+        maker.frame(answers, &result);
+        maker.frame(more, &result);
+    }
+    maker.finish()
+}
+
+/// Streams of RPC with one id, in turn with an acknowledgement, without payloads and with deep ones, and of wrong types.
+fn rpc_requests(n: usize) -> Vec<u8> {
+    let mut maker = Maker::packed(CHUNK);
+    maker.event(r#"{"event":"answers_rpc","callers":["agent"],"streams":true}"#);
+    let (answers, asks) = (maker.rpc_channel("phone", &["agent"]), maker.rpc_channel("agent", &[]));
+    let deep = format!("{}1{}", r#"{"a":"#.repeat(60), "}".repeat(60));
+    for n in 0..n {
+        let ack = r#"{"type":8,"body":{"acknowledgedMessageId":"same"}}"#;
+        maker.frame(answers, ack);
+        let (meta, parameters) = match n % 4 {
+            0 => (r#"{"rpc.version":2,"rpc.payload":"none"}"#, "{}"),
+            1 => (r#"{"rpc.version":-7,"rpc.payload":["x"],"rpc.fault":{}}"#, r#"{"value":[1]}"#),
+            2 => (r#"{"rpc.fault":"too_large"}"#, "{}"),
+            _ => (r#"{"rpc.version":2}"#, &*deep),
+        };
+        maker.frame(
+            asks,
+            &format!(
+                r#"{{"type":6,"meta":{meta},"body":{{"id":"same","toolName":"t{}","parameters":{parameters},"execution":"client","timeoutMs":-5}}}}"#,
+                n % 7
+            ),
+        );
+        maker.frame(
+            answers,
+            r#"{"type":70,"body":{"tools":[{"name":"t","description":"","inputSchema":{}}]}}"#,
+        );
+    }
+    maker.finish()
+}
+
 pub(crate) const ALL: &[Costly] = &[
     Costly { name: "callers-of-one-id", make: callers_of_one_id, few: 5_000, many: 60_000 },
     Costly { name: "long-failures", make: failures_with_long_messages, few: 20_000, many: 120_000 },
@@ -511,5 +571,7 @@ pub(crate) const ALL: &[Costly] = &[
     Costly { name: "handshakes", make: many_handshakes, few: 500, many: 200_000 },
     Costly { name: "large-calls", make: large_calls, few: 20, many: 1_500 },
     Costly { name: "ordinary-calls", make: many_ordinary_calls, few: 5_000, many: 60_000 },
+    Costly { name: "rpc-answers", make: rpc_answers, few: 5_000, many: 200_000 },
+    Costly { name: "rpc-requests", make: rpc_requests, few: 3_000, many: 100_000 },
     Costly { name: "schemas", make: schemas_and_metadata, few: 50, many: 500 },
 ];
