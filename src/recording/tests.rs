@@ -5,7 +5,7 @@ use std::io::{self, Cursor};
 use super::{
     About, DamageKind, Direction, Entry, Happened, Moment, RecordError, Recording, Redact, RoomEvent,
     format::Channel,
-    queue::{Batch, Item, NO_TICKET, Queue, QueuedPacket},
+    queue::{Batch, Content, Item, NO_TICKET, Queue, QueuedPacket},
     redact, repair,
     rewrite::rewrite,
     writer::{Writer, Written},
@@ -261,7 +261,7 @@ fn queue_respects_its_limits_and_accepts_events_when_full_of_packets() {
                 topic,
                 lane,
                 stream: false,
-                payload,
+                content: Content::Payload(payload),
                 ticket: 0,
             },
         )
