@@ -25,6 +25,7 @@ use crate::{
     program::{Program, folder, has_peers, tools_file},
     recorded::{SESSIONS, Session, wrong},
     relay::Relay,
+    rpc,
     server::{self, Server, shared},
     soon, trial_with,
 };
@@ -45,7 +46,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut add = |name: &'static str, record: fn(Stage) -> Recorded, names: &'static [&'static str]| {
         let sessions: Vec<&Session> = names.iter().filter_map(|name| of(name)).collect();
         assert_eq!(sessions.len(), names.len(), "{name}");
-        let missing = move || missing(name == "plain-peer" || name == "unknown-tool");
+        let missing = move || missing(["plain-peer", "unknown-tool", "called-by-rpc"].contains(&name));
         trials.push(trial_with(&format!("recordings::{name}"), missing, move || {
             made(name, record, sessions.clone())
         }));
@@ -60,6 +61,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     add("cancel", |it| Box::pin(cancel(it)), &["cancel"]);
     add("timeout", |it| Box::pin(timeout(it)), &["timeout"]);
     add("plain-peer", |it| Box::pin(plain_peer(it)), &["plain-peer"]);
+    add("called-by-rpc", |it| Box::pin(called_by_rpc(it)), &["called-by-rpc"]);
     add("server-executed", |it| Box::pin(server_executed(it)), &["server-executed"]);
     add("claimed", |it| Box::pin(claimed(it)), &["claimed"]);
     add("lost-peer", |it| Box::pin(lost_peer(it)), &["lost-peer"]);
@@ -309,6 +311,23 @@ async fn plain_peer(stage: Stage) -> anyhow::Result<()> {
     ensure!(matches!(late, Err(CallError::Timeout { .. })), "{late:?}");
     brain.close().await;
     drop(phone);
+    Ok(())
+}
+
+/// The official SDK for Python calls the phone, which is recorded.
+async fn called_by_rpc(stage: Stage) -> anyhow::Result<()> {
+    let ours = rpc::ours().answer_rpc().record(stage.file());
+    let phone = client(&stage.server, &stage.room, "phone", ours).await?;
+    let asked = json!([
+        {"method": "double", "payload": r#"{"n": 21}"#},
+        {"method": "echo", "bytes": 500},
+        {"method": "echo", "bytes": 20_000},
+        {"method": "fail", "payload": ""},
+        {"method": "fly", "payload": ""},
+    ]);
+    let results = rpc::calls(&stage.room, "rpc_calls.py", true, None, asked).await?;
+    ensure!(results[0]["payload"] == "42", "{results:?}");
+    phone.close().await;
     Ok(())
 }
 

@@ -69,7 +69,7 @@ async fn slow() -> Result<u32, ToolError> {
     Ok(3)
 }
 
-fn ours() -> toolbridge::ClientBuilder {
+pub(crate) fn ours() -> toolbridge::ClientBuilder {
     Client::builder()
         .tool("double", "", double)
         .tool("echo", "", echo)
@@ -79,7 +79,7 @@ fn ours() -> toolbridge::ClientBuilder {
 }
 
 /// Lets an SDK participant of this kind make the calls. Returns what it printed about each.
-async fn calls(
+pub(crate) async fn calls(
     room: &str,
     program: &str,
     is_agent: bool,

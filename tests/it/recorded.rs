@@ -36,6 +36,16 @@ pub(crate) const SESSIONS: &[Session] = &[
         name: "plain-peer",
         calls: &[("get_battery", "ok"), ("fail", "out_of_range"), ("hang", "timeout")],
     },
+    Session {
+        name: "called-by-rpc",
+        calls: &[
+            ("double", "ok"),
+            ("echo", "ok"),
+            ("echo", "ok"),
+            ("fail", "out_of_range"),
+            ("fly", "unknown_tool"),
+        ],
+    },
     Session { name: "server-executed", calls: &[("get_battery", "ok"), ("search_web", "ok")] },
     Session { name: "claimed", calls: &[("search_web", "ok")] },
     Session { name: "lost-peer", calls: &[("get_battery", "ok"), ("nap", "lost")] },
