@@ -190,6 +190,7 @@ mod session_replay;
 mod session_reported;
 mod session_returns;
 mod session_rpc_callee;
+mod session_rpc_caller;
 mod session_rules;
 mod session_schedules;
 mod session_security;

@@ -18,7 +18,9 @@ use crate::{
             timers::Timer,
         },
     },
-    transport::{Identity, Lane, Peer, RPC_REQUEST_TOPIC, StreamHeader, StreamKind, StreamPart},
+    transport::{
+        Identity, Lane, Peer, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, StreamHeader, StreamKind, StreamPart,
+    },
 };
 
 impl Exchange {
@@ -44,7 +46,7 @@ impl Exchange {
     }
 
     pub(crate) fn receive_stream(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
-        if core.cx.answers_rpc() && core.peers.holds_stream(from, part.id()) {
+        if core.cx.uses_rpc() && core.peers.holds_stream(from, part.id()) {
             return core.peers.hold_rpc(&mut core.cx, from, HeldItem::Part(part));
         }
         self.receive_part(core, from, part);
@@ -52,10 +54,12 @@ impl Exchange {
 
     pub(super) fn receive_part(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
         let id = from.identity();
-        let is_request =
-            |header: &StreamHeader| header.kind == StreamKind::Text && header.topic == RPC_REQUEST_TOPIC;
+        let is_rpc = |header: &StreamHeader| {
+            let is_request = header.topic == RPC_REQUEST_TOPIC;
+            header.kind == StreamKind::Text && (is_request || header.topic == RPC_RESPONSE_TOPIC)
+        };
         let part = match part {
-            StreamPart::Header(header) if is_request(&header) && core.cx.answers_rpc() => {
+            StreamPart::Header(header) if is_rpc(&header) && core.cx.uses_rpc() => {
                 return self.receive_text_header(core, from, header);
             }
             part => part,
