@@ -222,7 +222,7 @@ fn hint_if_empty(shown: &Shown) {
 
 /// Returns whether it may be an app that has LiveKit's SDK and not toolbridge.
 fn may_answer_rpc(who: &Participant) -> bool {
-    who.is_standard() && who.token_role().is_none()
+    who.is_standard() && matches!(who.token_role(), None | Some(Role::Client))
 }
 
 #[cfg(test)]

@@ -600,9 +600,7 @@ impl Outgoing {
         }
         let remote = core.peers.get(owner).ok_or_else(|| CallError::Lost { owner: owner.clone() })?;
         if let Some(reach) = remote.reach(&core.cx).filter(|reach| rpc::by_rpc(*reach)) {
-            let asked = self.send_by_rpc(core, call, owner, reach)?;
-            core.copy(&call.meta, &for_observers(request(core, call, None).1));
-            return Ok(asked);
+            return self.send_by_rpc(core, call, owner, reach);
         }
         let instance = remote.instance().cloned().filter(|_| !remote.is_plain());
         let sid = remote.sid().cloned().unwrap_or_else(|| Sid::from(""));
