@@ -415,6 +415,11 @@ fn sec_i12_unknown_and_empty_ids_are_counted() {
         caller.parts(&web(), chunked(id, "1"));
     }
     assert_eq!((caller.outcome(key), caller.count(Counter::NotPermitted)), (None, 12));
+    // Nothing of a sender that is not announced yet is kept for a request that it was not sent.
+    let unknown = Peer::new("web", "PA_9");
+    caller.ack(&unknown, "x");
+    caller.parts(&unknown, chunked("x", "1"));
+    assert_eq!(caller.count(Counter::Held), 0);
 }
 
 #[test]

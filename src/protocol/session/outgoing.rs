@@ -185,6 +185,24 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// Creates the state of an owner that has just been sent the request, under this stanza.
+    fn new(core: &Core, call: &Call, owner: &Identity, stanza: i32) -> Self {
+        let sid = core.peers.get(owner).and_then(Remote::sid).cloned();
+        Self {
+            owner: owner.clone(),
+            instance: None,
+            rpc: None,
+            sid: sid.unwrap_or_else(|| Sid::from("")),
+            stanza,
+            at: core.cx.now,
+            ends: later(call.began, call.budget.limit),
+            delivered: false,
+            progress: 0,
+            progress_on_lane: false,
+            again: false,
+        }
+    }
+
     /// Returns whether frames of this participant may be about the call: it was sent the request as a frame, in the same
     /// instance or, without one, the same join.
     pub(super) fn is_of(&self, id: &Identity, remote: &Remote) -> bool {
@@ -603,7 +621,6 @@ impl Outgoing {
             return self.send_by_rpc(core, call, owner, reach);
         }
         let instance = remote.instance().cloned().filter(|_| !remote.is_plain());
-        let sid = remote.sid().cloned().unwrap_or_else(|| Sid::from(""));
         let (meta, message) = request(core, call, instance.as_ref());
         let sent = core.post(owner, &meta, &message).map_err(|unfit| match unfit {
             Unfit::TooLarge { size, limit } => CallError::TooLarge { size, limit },
@@ -616,20 +633,8 @@ impl Outgoing {
             core.delivery.forget_frame(&before.owner, before.stanza);
         }
         core.delivery.await_acknowledgement(owner, &sent, Purpose::Request(call.id.clone()));
-        let owner = owner.clone();
-        Ok(Asked {
-            owner,
-            instance,
-            rpc: None,
-            sid,
-            stanza: sent.stanza,
-            at: core.cx.now,
-            ends: later(call.began, call.budget.limit),
-            delivered: false,
-            progress: 0,
-            progress_on_lane: false,
-            again: call.asked().is_some(),
-        })
+        let again = call.asked().is_some();
+        Ok(Asked { instance, again, ..Asked::new(core, call, owner, sent.stanza) })
     }
 }
 

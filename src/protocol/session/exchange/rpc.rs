@@ -86,6 +86,10 @@ impl Exchange {
         if from.identity() == core.cx.local.identity() {
             return core.cx.complain(from.identity(), Counter::NoSender);
         }
+        let is_answer = header.topic == RPC_RESPONSE_TOPIC;
+        if is_answer && !self.is_answer_expected(core, from, rpc::answered_id(&header)) {
+            return;
+        }
         match core.peers.place_rpc(from) {
             RpcStanding::Dead => core.cx.count(Counter::StaleSid),
             RpcStanding::Early => {
@@ -99,12 +103,12 @@ impl Exchange {
         }
     }
 
-    /// Returns the text that a stream carries, if its sender may send it. A stream that is not admitted takes no memory.
+    /// Returns the text that a stream carries, if its sender may send it: an answer is expected here. A stream that is not
+    /// admitted takes no memory.
     fn admit_text(&mut self, core: &mut Core, from: &Peer, header: &StreamHeader) -> Option<RpcText> {
         if header.topic == RPC_RESPONSE_TOPIC {
-            let id = rpc::answered_id(header);
             core.peers.note_packet(&core.cx, from.identity());
-            return self.is_answer_expected(core, from, id).then(|| RpcText::Answer(id.into()));
+            return Some(RpcText::Answer(rpc::answered_id(header).into()));
         }
         let call = RpcCall::of_stream(from, header);
         self.admit_request(core, &call).then(|| RpcText::Request(Box::new(call)))

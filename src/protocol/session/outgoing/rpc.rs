@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{
-    Asked, Call, CallKey, Core, Counter, Outgoing, Purpose, later, milliseconds, settled::Gone, time_left,
-};
+use super::{Asked, Call, CallKey, Core, Counter, Outgoing, Purpose, milliseconds, settled::Gone, time_left};
 use crate::{
     protocol::{
         rpc::{self, Reply},
@@ -19,7 +17,7 @@ use crate::{
         },
     },
     tool::{CallError, CallId, NotOffered, Reach, ToolError},
-    transport::{Identity, Packet, RPC_REQUEST_TOPIC, RpcError, RpcMessage, RpcRequest, Sid},
+    transport::{Identity, Packet, RPC_REQUEST_TOPIC, RpcError, RpcMessage, RpcRequest},
     value::Value,
 };
 
@@ -72,20 +70,7 @@ impl Outgoing {
     ) -> Result<Asked, CallError> {
         let by_rpc = AskedByRpc::new(&call.id, 1);
         let sent = post(core, call, owner, reach, &by_rpc.id)?;
-        let sid = core.peers.get(owner).and_then(Remote::sid).cloned().unwrap_or_else(|| Sid::from(""));
-        Ok(Asked {
-            owner: owner.clone(),
-            instance: None,
-            rpc: Some(by_rpc),
-            sid,
-            stanza: sent.stanza,
-            at: core.cx.now,
-            ends: later(call.began, call.budget.limit),
-            delivered: false,
-            progress: 0,
-            progress_on_lane: false,
-            again: false,
-        })
+        Ok(Asked { rpc: Some(by_rpc), ..Asked::new(core, call, owner, sent.stanza) })
     }
 
     /// Sends a request by RPC again that has not left. Its receiver may have had a part of it, and may have answered that
