@@ -553,6 +553,15 @@ fn call_is_lost_when_the_owner_does_not_return_within_the_grace_period() {
     assert_eq!((caller.count(Counter::Held), caller.settled.len()), (1, 1));
 }
 
+#[test]
+fn leaving_ends_the_call_and_tells_the_app_nothing() {
+    let mut caller = Caller::with(config(), 2);
+    let (key, _) = caller.sent_call();
+    caller.session.close(caller.now);
+    caller.drain();
+    assert_eq!((caller.outcome(key), caller.requests()), (failed("closed", true), vec![]));
+}
+
 /// Returns the times at which pings were sent, in milliseconds.
 fn pings(caller: &mut Caller, time: Duration) -> (Vec<u128>, Vec<String>) {
     let began = caller.now;
