@@ -43,6 +43,7 @@ mod referenced_calls;
 #[cfg(feature = "report")]
 mod report;
 mod rewrite;
+pub(crate) mod rpc_record;
 mod secret_names;
 mod secret_text;
 mod siblings;

@@ -23,4 +23,4 @@ pub use types::{
     RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcRequest, RpcResponse, STREAM_CHUNK,
     STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamKind, StreamPart, StreamParts, TOPIC, TextStream,
 };
-pub(crate) use types::{CloseReason, ConnectionState, Identity, Role};
+pub(crate) use types::{CloseReason, ConnectionState, Identity, Role, is_rpc_text};

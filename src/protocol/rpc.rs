@@ -126,6 +126,12 @@ impl RpcCall {
         self.method == PING
     }
 
+    /// Returns the timeout of the request, in milliseconds, if it has one.
+    #[cfg(feature = "record")]
+    pub(crate) fn asked_ms(&self) -> Option<u32> {
+        self.timeout_ms
+    }
+
     /// Returns the time within which the method must end, in milliseconds.
     pub(crate) fn limit_ms(&self) -> u64 {
         let asked = self.timeout_ms.filter(|asked| *asked > 0).unwrap_or(DEFAULT_TIMEOUT_MS);

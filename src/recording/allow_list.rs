@@ -106,6 +106,8 @@ const META: &[Field] = &[
     field("bridge.bye", Flag),
     field("bridge.began", Flag),
     field("bridge.reported", Flag),
+    field("rpc.version", Digits),
+    field("rpc.code", Digits),
     field("bridge.batch.id", Digits),
     field("bridge.batch.index", Digits),
     field("bridge.batch.size", Digits),

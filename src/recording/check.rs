@@ -15,6 +15,7 @@ use super::{
     Decoded, Direction, Entry, Happened, Moment, Recorded, RecordedOutcome, RoomEvent,
     calls_builder::{CallUpdate, Calls, CallsBuilder},
     decoded::call_of,
+    rpc_record,
 };
 use crate::{
     protocol::frame::{Frame, Kind, Message, ViewUpdate},
@@ -108,6 +109,8 @@ pub struct Checked {
 /// | `view-limit` | error, note | a view whose name or size exceeds its limit, or one view too many of a participant; the last a note in an observer's recording |
 /// | `unknown-type` | note | a frame of LiveKit's conversation protocol, not of tools |
 /// | `dialect` | note | a spelling that toolbridge reads but does not write |
+///
+/// Calls by LiveKit's RPC are checked for their senders, requests and results, but not for missing or late ones.
 ///
 /// Frames that the recorder dropped, that were never sent, or that a disconnect interrupted are not reported. The
 /// last two rules name each sender and value once. An observer receives copies, which are never retransmitted, and
@@ -326,6 +329,9 @@ impl Checker {
     }
 
     fn stanza(&mut self, place: &Position, packet: &Recorded, frame: &Frame, message: &Message) {
+        if packet.topic == rpc_record::TOPIC {
+            return; // RPC has no stanzas
+        }
         let Some(stanza) = frame.stanza_id().map(i32::unsigned_abs).filter(|it| *it != 0) else { return };
         let Some(from) = &packet.from else { return };
         if self.senders.len() >= MAX_REMEMBERED && !self.senders.contains_key(from) {
@@ -396,6 +402,8 @@ impl Checker {
         }
         let (id, tool) = (call.id.clone(), call.tool.clone());
         match told {
+            // A client refuses strangers by RPC once a minute, and an app of LiveKit's SDK keeps to no time limit.
+            CallUpdate::Requested if packet.topic == rpc_record::TOPIC => {}
             CallUpdate::Requested if self.open.len() < MAX_OPEN && self.builder.expects_answer(serial) => {
                 let due = call.limit.unwrap_or_default() + PATIENCE;
                 let due = u64::try_from(due.as_nanos()).unwrap_or(u64::MAX);

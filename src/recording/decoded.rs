@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Entry, Happened};
-use super::{Recorded, original};
+use super::{Recorded, original, rpc_record};
 use crate::{
     protocol::frame::{Frame, Message},
     transport::{STREAM_TOPIC, TOPIC},
@@ -12,7 +12,7 @@ use crate::{
 
 /// Returns whether packets on this topic are frames, and not those of another application.
 pub(super) fn is_topic_of_frames(topic: &str) -> bool {
-    matches!(topic, "" | TOPIC | STREAM_TOPIC)
+    matches!(topic, "" | TOPIC | STREAM_TOPIC | rpc_record::TOPIC)
 }
 
 /// A decoded packet.
@@ -27,7 +27,8 @@ pub(crate) enum Decoded {
 }
 
 impl Decoded {
-    /// Decodes a packet. Frames use two topics, or none if the sender lacks toolbridge's handshake.
+    /// Decodes a packet. Frames use two topics, or none if the sender lacks toolbridge's handshake. A message of RPC is recorded as
+    /// the frame that it means, on a third.
     pub(crate) fn of(packet: &Recorded) -> Self {
         if !is_topic_of_frames(&packet.topic) {
             return Self::Foreign;

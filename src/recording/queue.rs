@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Direction, Moment, RoomEvent};
+use super::{Direction, Moment, RoomEvent, rpc_record::RpcRecord};
 use crate::transport::{Identity, Lane, Peer};
 
 /// How many events are accepted beyond the entry limit, so that a flood of packets does not displace joins and
@@ -54,8 +54,16 @@ pub(super) struct QueuedPacket {
     pub(super) lane: Lane,
     pub(super) stream: bool,
     pub(super) payload: Bytes,
+    /// The message or text of RPC that it carries in place of a frame.
+    pub(super) rpc: Option<Box<RpcRecord>>,
     /// Identifies the packet in case sending fails. Assigned by the queue.
     pub(super) ticket: u64,
+}
+
+impl QueuedPacket {
+    fn size(&self) -> usize {
+        self.payload.len() + self.rpc.as_ref().map_or(0, |rpc| rpc.size())
+    }
 }
 
 /// The items that the writer thread takes at once.
@@ -132,7 +140,7 @@ impl Queue {
     /// caller [wakes](Queue::wake) the thread once it has no urgent work left.
     pub(super) fn push(&self, mut item: Item) -> u64 {
         let (more, size) = match &item {
-            Item::Packet(_, packet) => (0, ENTRY_BYTES + packet.payload.len()),
+            Item::Packet(_, packet) => (0, ENTRY_BYTES + packet.size()),
             Item::Event(..) | Item::Unsent(..) => (EVENT_RESERVE, ENTRY_BYTES),
         };
         let mut state = self.lock();

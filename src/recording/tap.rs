@@ -1,24 +1,30 @@
 //! Wraps a transport: records its packets and events and forwards them unchanged.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    collections::VecDeque,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use super::{
     Direction, Recorder, RoomEvent,
     queue::{Item, NO_TICKET, QueuedPacket},
     recorder::Shared,
+    rpc_record::{self, RpcRecord},
 };
 use crate::{
     transport::{
         Capabilities, CloseReason, ConnectionState, Form, Lane, Packet, Participant, Peer, Role,
-        STREAM_TOPIC, SendError, SentObserver, StreamAssembler, StreamPart, TOPIC, Transport, TransportEvent,
+        STREAM_TOPIC, SendError, SentObserver, StreamAssembler, StreamPart, StreamParts, TOPIC, Transport,
+        TransportEvent, is_rpc_text,
     },
     value::Limits,
 };
 
 /// A transport whose packets and events are recorded; see [`Recorder::tap`].
 ///
-/// Packets on the topic `toolbridge` and without a topic are recorded. Packets on other topics belong to the app and
-/// are forwarded without being inspected.
+/// Packets on the topic `toolbridge` and without a topic are recorded, and so are messages of LiveKit's RPC, except pings.
+/// Packets on other topics belong to the app and are forwarded without being inspected.
 #[derive(Debug)]
 pub struct Tap<T> {
     recorder: Recorder,
@@ -27,6 +33,10 @@ pub struct Tap<T> {
     local: Peer,
     capabilities: Capabilities,
     streams: StreamAssembler,
+    /// The streams of text of RPC.
+    texts: StreamAssembler,
+    /// The pings by RPC that were sent last.
+    pings: Pings,
     /// Whether the transport reports what it sends, also after a `send` was dropped.
     observed: bool,
     closed: bool,
@@ -37,7 +47,9 @@ impl<T: Transport> Tap<T> {
         let local = inner.local();
         let role = local.token_role().or_else(|| local.is_eligible_assistant().then_some(Role::Assistant));
         recorder.set_role(role);
-        let observed = inner.observe_sent(observer(recorder.shared(), inner.capabilities(), local.peer()));
+        let pings = Pings::default();
+        let observed =
+            inner.observe_sent(observer(recorder.shared(), inner.capabilities(), local.peer(), &pings));
         let tap = Self {
             observed,
             local: local.peer().clone(),
@@ -45,6 +57,8 @@ impl<T: Transport> Tap<T> {
             recorder,
             inner,
             streams: StreamAssembler::new(Limits::BYTES),
+            texts: StreamAssembler::of_rpc(Limits::BYTES),
+            pings,
             closed: false,
         };
         tap.record_local();
@@ -87,6 +101,7 @@ impl<T: Transport> Tap<T> {
             TransportEvent::Joined(participant) => self.event(joined(participant)),
             TransportEvent::Left(peer) => {
                 self.streams.forget(peer);
+                self.texts.forget(peer);
                 self.event(RoomEvent::Left { identity: peer.identity().clone(), sid: peer.sid().clone() });
             }
             TransportEvent::Packet(packet) if is_ours(&packet.topic) => {
@@ -101,14 +116,18 @@ impl<T: Transport> Tap<T> {
                     Item::Packet(at, queued)
                 });
             }
-            // Messages of RPC are not frames. A recording does not have them.
-            TransportEvent::Packet(_) | TransportEvent::Rpc { .. } => {}
+            TransportEvent::Packet(_) => {}
+            TransportEvent::Rpc { from, message } => {
+                self.rpc(from.as_ref(), RpcRecord::Message(message.clone()));
+            }
             TransportEvent::ConnectionState(state) => {
                 self.event(RoomEvent::Link { up: *state == ConnectionState::Connected });
                 let local = self.inner.local();
                 if *state == ConnectionState::Connected && *local.peer() != self.local {
                     self.local = local.peer().clone();
-                    self.streams = StreamAssembler::new(Limits::BYTES); // a stream ends with the join in which it began
+                    // A stream ends with the join in which it began.
+                    self.streams = StreamAssembler::new(Limits::BYTES);
+                    self.texts = StreamAssembler::of_rpc(Limits::BYTES);
                     self.record_local();
                 }
             }
@@ -117,7 +136,22 @@ impl<T: Transport> Tap<T> {
         }
     }
 
+    /// Records what was received by RPC, unless it answers a ping.
+    fn rpc(&self, from: Option<&Peer>, record: RpcRecord) {
+        if self.pings.has(record.id()) {
+            return;
+        }
+        self.recorder.shared().enqueue(|at| {
+            let topic = rpc_record::TOPIC.into();
+            let rpc = Some(Box::new(record));
+            Item::Packet(at, QueuedPacket { topic, rpc, ..received_packet(from) })
+        });
+    }
+
     fn part(&mut self, from: &Peer, part: &StreamPart) {
+        if let Some((header, payload)) = self.texts.add_whole(from, part) {
+            self.rpc(Some(from), RpcRecord::Text(header, payload));
+        }
         if let Some(payload) = self.streams.add(from, part) {
             self.recorder.shared().enqueue(|at| {
                 let topic = STREAM_TOPIC.into();
@@ -148,7 +182,7 @@ impl<T: Transport> Transport for Tap<T> {
         let unsent = if self.observed {
             None
         } else {
-            Unsent::of(self.recorder.shared(), self.capabilities, &self.local, &packet)
+            Unsent::of(self.recorder.shared(), self.capabilities, &self.local, &packet, &self.pings)
         };
         let sending = self.inner.send(packet);
         async move {
@@ -184,11 +218,11 @@ impl<T: Transport> Transport for Tap<T> {
 }
 
 /// Returns what records the packets that a transport sends.
-fn observer(shared: &Arc<Shared>, capabilities: Capabilities, local: &Peer) -> SentObserver {
-    let (shared, local) = (Arc::clone(shared), local.clone());
+fn observer(shared: &Arc<Shared>, capabilities: Capabilities, local: &Peer, pings: &Pings) -> SentObserver {
+    let (shared, local, pings) = (Arc::clone(shared), local.clone(), pings.clone());
     SentObserver(Box::new(move |packet, sid| {
         let from = sid.map_or_else(|| local.clone(), |sid| Peer::new(local.identity().clone(), sid.clone()));
-        let mut unsent = Unsent::of(&shared, capabilities, &from, packet)?;
+        let mut unsent = Unsent::of(&shared, capabilities, &from, packet, &pings)?;
         Some(Box::new(move |error| unsent.ended(error)))
     }))
 }
@@ -201,12 +235,27 @@ struct Unsent {
 }
 
 impl Unsent {
-    /// Records a packet that is sent from now on, if it is a frame.
-    fn of(shared: &Arc<Shared>, capabilities: Capabilities, from: &Peer, packet: &Packet) -> Option<Self> {
-        if !is_ours(&packet.topic) || packet.form != Form::Data {
+    /// Records a packet that is sent from now on, if it is a frame or a message of RPC, and no ping.
+    fn of(
+        shared: &Arc<Shared>,
+        capabilities: Capabilities,
+        from: &Peer,
+        packet: &Packet,
+        pings: &Pings,
+    ) -> Option<Self> {
+        let rpc = match &packet.form {
+            Form::Data if is_ours(&packet.topic) => None,
+            Form::Data => return None,
+            Form::Rpc(message) => Some(RpcRecord::Message(message.clone())),
+            Form::Text(_) => Some(text_of(packet)?),
+        };
+        if let Some(ping) = rpc.as_ref().filter(|rpc| rpc.is_ping()) {
+            pings.note(ping.id());
             return None;
         }
-        let stream = capabilities.streams
+        let is_rpc = rpc.is_some();
+        let stream = !is_rpc
+            && capabilities.streams
             && packet.lane == Lane::Reliable
             && packet.payload.len() > capabilities.max_packet;
         let ticket = shared.enqueue(|at| {
@@ -214,10 +263,15 @@ impl Unsent {
                 direction: Direction::Sent,
                 from: Some(from.clone()),
                 to: packet.to.clone(),
-                topic: if stream { STREAM_TOPIC.into() } else { packet.topic.clone() },
+                topic: match (is_rpc, stream) {
+                    (true, _) => rpc_record::TOPIC.into(),
+                    (false, true) => STREAM_TOPIC.into(),
+                    (false, false) => packet.topic.clone(),
+                },
                 lane: packet.lane,
                 stream,
-                payload: packet.payload.clone(),
+                payload: if is_rpc { bytes::Bytes::new() } else { packet.payload.clone() },
+                rpc: rpc.map(Box::new),
                 ticket: NO_TICKET,
             };
             Item::Packet(at, queued)
@@ -245,6 +299,34 @@ impl Drop for Unsent {
     }
 }
 
+/// The ids of the pings by RPC that were sent last. Their answers are not recorded either.
+#[derive(Clone, Debug, Default)]
+struct Pings(Arc<Mutex<VecDeque<String>>>);
+
+impl Pings {
+    /// The number of ids that are remembered: those of some owners.
+    const MOST: usize = 64;
+
+    fn note(&self, id: &str) {
+        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if ids.len() == Self::MOST {
+            ids.pop_front();
+        }
+        ids.push_back(id.to_owned());
+    }
+
+    fn has(&self, id: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|it| it == id)
+    }
+}
+
+/// Returns the stream of text that a packet is sent as, if it is one of RPC.
+fn text_of(packet: &Packet) -> Option<RpcRecord> {
+    let Some(StreamPart::Header(mut header)) = StreamParts::of(packet).next() else { return None };
+    header.inline = None;
+    is_rpc_text(&header).then(|| RpcRecord::Text(Box::new(header), packet.payload.clone()))
+}
+
 /// Whether packets on this topic are frames.
 fn is_ours(topic: &str) -> bool {
     topic.is_empty() || topic == TOPIC
@@ -259,6 +341,7 @@ fn received_packet(from: Option<&Peer>) -> QueuedPacket {
         lane: Lane::Reliable,
         stream: false,
         payload: bytes::Bytes::new(),
+        rpc: None,
         ticket: NO_TICKET,
     }
 }

@@ -262,6 +262,7 @@ fn queue_respects_its_limits_and_accepts_events_when_full_of_packets() {
                 lane,
                 stream: false,
                 payload,
+                rpc: None,
                 ticket: 0,
             },
         )

@@ -118,7 +118,9 @@ impl<W: Write> WriterThread<W> {
     fn packet(&mut self, at: Moment, packet: &QueuedPacket, queue: &Queue) -> io::Result<()> {
         self.last = at;
         let route = Route { from: packet.from.as_ref().map(Peer::identity), to: &packet.to };
-        let payload = self.redactor.payload(self.anonymizer.payload(&packet.payload), route);
+        let rpc = packet.rpc.as_ref().map(|rpc| rpc.frame(packet.direction, ""));
+        let payload = rpc.as_ref().unwrap_or(&packet.payload);
+        let payload = self.redactor.payload(self.anonymizer.payload(payload), route);
         let written = Written {
             direction: packet.direction,
             from: packet.from.as_ref(),
@@ -187,6 +189,7 @@ impl Item {
                     lane: it.lane,
                     stream: it.stream,
                     payload: it.payload,
+                    rpc: None,
                     ticket: NO_TICKET,
                 },
             ),

@@ -17,6 +17,7 @@ pub use stream::{
     Compression, STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamKind, StreamPart, StreamParts, TextStream,
 };
 pub use stream_assembler::StreamAssembler;
+pub(crate) use stream_assembler::is_rpc_text;
 
 /// Counts the comparisons of identities, sids and call ids on this thread. Tests use it to measure the cost of a lookup
 /// without a clock.

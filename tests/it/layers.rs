@@ -27,7 +27,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "protocol/session",
         &["clock", "value", "transport", "tool", "protocol/frame", "protocol/rpc", "protocol/deflate"],
     ),
-    ("recording", &["value", "escape", "transport", "tool", "protocol/frame"]),
+    (
+        "recording",
+        &["value", "escape", "transport", "tool", "protocol/frame", "protocol/rpc", "protocol/deflate"],
+    ),
     ("runtime", &["clock", "value", "transport", "tool"]),
     ("runtime/programs", &["value", "process", "tools_file", "tool", "runtime"]),
     (

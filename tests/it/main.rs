@@ -147,6 +147,7 @@ mod recording_check;
 mod recording_killed;
 #[cfg(all(feature = "cli", unix))]
 mod recording_outcomes;
+mod recording_rpc;
 #[cfg(feature = "record")]
 mod recording_said;
 #[cfg(all(feature = "cli", unix))]

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Peer, StreamPart};
+use super::{Peer, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, StreamHeader, StreamKind, StreamPart};
 
 /// The maximum number of open streams. Beyond it, the stream that was idle longest is dropped.
 const OPEN: usize = 64;
@@ -19,6 +19,8 @@ const ID: usize = 256;
 #[derive(Debug)]
 pub struct StreamAssembler {
     open: HashMap<(Peer, Arc<str>), OpenStream>,
+    /// Whether it reads the texts of RPC, and no frames.
+    reads_rpc: bool,
     /// The maximum size of one frame, in bytes.
     longest: usize,
     bytes: usize,
@@ -27,6 +29,7 @@ pub struct StreamAssembler {
 
 /// A stream that has not ended.
 struct OpenStream {
+    header: Box<StreamHeader>,
     bytes: Vec<u8>,
     /// The index of the next chunk.
     next: u64,
@@ -43,22 +46,39 @@ impl fmt::Debug for OpenStream {
 impl StreamAssembler {
     /// Creates an assembler for frames of up to `longest` bytes.
     pub fn new(longest: usize) -> Self {
-        Self { open: HashMap::new(), longest, bytes: 0, parts: 0 }
+        Self { open: HashMap::new(), reads_rpc: false, longest, bytes: 0, parts: 0 }
+    }
+
+    /// Creates an assembler for the texts of LiveKit's RPC of up to `longest` bytes, as they travel.
+    #[cfg(feature = "record")]
+    pub(crate) fn of_rpc(longest: usize) -> Self {
+        Self { reads_rpc: true, ..Self::new(longest) }
     }
 
     /// Adds a part. Returns the frame if the part completes it. A stream with a gap never completes.
     pub fn add(&mut self, from: &Peer, part: &StreamPart) -> Option<Bytes> {
+        self.add_whole(from, part).map(|(_, bytes)| bytes)
+    }
+
+    /// Adds a part. Returns the header and the payload if the part completes them.
+    pub(crate) fn add_whole(&mut self, from: &Peer, part: &StreamPart) -> Option<(Box<StreamHeader>, Bytes)> {
         let key = (from.clone(), Arc::clone(part.id()));
         self.parts += 1;
         match part {
             StreamPart::Header(header) => {
                 self.close(&key);
-                let ours = header.is_frame() && header.id.len() <= ID;
+                let is_wanted = if self.reads_rpc { is_rpc_text(header) } else { header.is_frame() };
+                let ours = is_wanted && header.id.len() <= ID;
+                let mut header = Box::new(header.clone());
+                if ours && let Some(payload) = header.inline.take() {
+                    return Some((header, payload));
+                }
                 if ours && header.length.is_none_or(|length| length <= self.longest as u64) {
                     if self.open.len() == OPEN {
                         self.close_oldest();
                     }
-                    self.open.insert(key, OpenStream { bytes: Vec::new(), next: 0, heard: self.parts });
+                    let bytes = Vec::new();
+                    self.open.insert(key, OpenStream { header, bytes, next: 0, heard: self.parts });
                 }
                 None
             }
@@ -80,8 +100,8 @@ impl StreamAssembler {
                 None
             }
             StreamPart::Trailer { reason, .. } => {
-                let whole = self.close(&key)?;
-                reason.is_empty().then(|| whole.into())
+                let OpenStream { header, bytes, .. } = self.close(&key)?;
+                reason.is_empty().then(|| (header, bytes.into()))
             }
         }
     }
@@ -94,10 +114,10 @@ impl StreamAssembler {
         }
     }
 
-    fn close(&mut self, key: &(Peer, Arc<str>)) -> Option<Vec<u8>> {
+    fn close(&mut self, key: &(Peer, Arc<str>)) -> Option<OpenStream> {
         let stream = self.open.remove(key)?;
         self.bytes -= stream.bytes.len();
-        Some(stream.bytes)
+        Some(stream)
     }
 
     fn close_oldest(&mut self) {
@@ -106,6 +126,12 @@ impl StreamAssembler {
             self.close(&key);
         }
     }
+}
+
+/// Returns whether a stream carries a request or an answer of LiveKit's RPC.
+pub(crate) fn is_rpc_text(header: &StreamHeader) -> bool {
+    header.kind == StreamKind::Text
+        && (header.topic == RPC_REQUEST_TOPIC || header.topic == RPC_RESPONSE_TOPIC)
 }
 
 #[cfg(test)]

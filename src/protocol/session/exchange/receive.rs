@@ -18,9 +18,7 @@ use crate::{
             timers::Timer,
         },
     },
-    transport::{
-        Identity, Lane, Peer, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, StreamHeader, StreamKind, StreamPart,
-    },
+    transport::{Identity, Lane, Peer, StreamPart, is_rpc_text},
 };
 
 impl Exchange {
@@ -54,12 +52,8 @@ impl Exchange {
 
     pub(super) fn receive_part(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
         let id = from.identity();
-        let is_rpc = |header: &StreamHeader| {
-            let is_request = header.topic == RPC_REQUEST_TOPIC;
-            header.kind == StreamKind::Text && (is_request || header.topic == RPC_RESPONSE_TOPIC)
-        };
         let part = match part {
-            StreamPart::Header(header) if is_rpc(&header) && core.cx.uses_rpc() => {
+            StreamPart::Header(header) if is_rpc_text(&header) && core.cx.uses_rpc() => {
                 return self.receive_text_header(core, from, header);
             }
             part => part,
