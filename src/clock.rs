@@ -8,6 +8,16 @@ pub use std::time::Instant;
 #[cfg(all(target_family = "wasm", target_os = "unknown"))]
 pub use counted::Instant;
 
+use std::time::Duration;
+
+/// Thirty years, effectively never. Every clock can represent it.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
+
+/// Returns the time after this duration. If the clock cannot represent it, a time far in the future is returned.
+pub(crate) fn later(now: Instant, after: Duration) -> Instant {
+    now.checked_add(after).unwrap_or_else(|| now + FAR)
+}
+
 /// Compiled for tests, too, so that they show what no test on the other target can.
 #[cfg(any(test, all(target_family = "wasm", target_os = "unknown")))]
 #[cfg_attr(test, allow(dead_code, unreachable_pub, reason = "it is public on the other target"))]

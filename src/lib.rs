@@ -209,8 +209,9 @@ pub mod tools {
     };
     pub use crate::tool::{
         DEFAULT_TIMEOUT, Execution, InvalidCallId, InvalidToolName, InvalidTraceContext, MAX_TOOL_NAME,
-        NameMap, NameRules, NotAdmitted, NotAssistant, NotOffered, Offer, ProgressStatus, RegisterError,
-        ReportError, SourceHealth, SourceStatus, StopReason, ToolHints, TraceContext, Visibility,
+        NameMap, NameRules, NotAdmitted, NotAssistant, NotOffered, Offer, ProgressStatus, Reach,
+        RegisterError, ReportError, SourceHealth, SourceStatus, StopReason, ToolHints, TraceContext,
+        Visibility,
     };
 }
 

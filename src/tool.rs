@@ -23,7 +23,7 @@ mod stop_reason;
 pub(crate) mod trace_context;
 
 pub use barge_in::BargeIn;
-pub use definition::{Consent, Execution, Offer, Tool, ToolHints, ToolOptions, Visibility};
+pub use definition::{Consent, Execution, Offer, Reach, Tool, ToolHints, ToolOptions, Visibility};
 pub use error::{CallError, RegisterError};
 pub use failure::{ErrorCode, ToolError};
 pub use health::{SourceHealth, SourceStatus};

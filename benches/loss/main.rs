@@ -139,6 +139,7 @@ fn rows() -> Vec<Row> {
     for wanted in env::args().skip(1).filter(|it| !it.starts_with('-')) {
         match (wanted.as_str(), wanted.parse::<u32>()) {
             ("on", _) => rows.retain(|row: &Row| row.fast_lane),
+            ("off", _) => rows.retain(|row: &Row| !row.fast_lane),
             (_, Ok(percent)) => rows.retain(|row| row.loss_permille == percent * 10),
             _ => {}
         }

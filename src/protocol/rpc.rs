@@ -1,4 +1,5 @@
-//! Converts the requests of LiveKit's RPC to calls, and outcomes to its answers.
+//! Converts the requests of LiveKit's RPC to calls, and outcomes to its answers; and calls to its requests, and its answers to
+//! outcomes.
 //!
 //! A payload of RPC is a text. Here it is JSON: an object of arguments in a request, any value in an answer.
 
@@ -40,6 +41,9 @@ const MAX_TEXT: usize = 2 * 1024;
 /// The names of methods that LiveKit keeps for itself begin with this.
 const RESERVED: &str = "lk.";
 
+/// The method that shows whether a participant is alive. Nobody has it: each answer shows that.
+pub(crate) const PING: &str = "toolbridge.ping";
+
 /// The attributes of the streams of text that carry requests and results.
 pub(crate) mod attribute {
     pub(crate) const ID: &str = "lk.rpc_request_id";
@@ -52,12 +56,16 @@ pub(crate) mod attribute {
 pub(crate) mod code {
     /// The callee has no such method.
     pub(crate) const UNSUPPORTED_METHOD: u32 = 1400;
+    /// The payload of the request is too large for the version.
+    pub(crate) const REQUEST_TOO_LARGE: u32 = 1402;
     /// The callee does not have this version.
     pub(crate) const UNSUPPORTED_VERSION: u32 = 1404;
     /// The method failed.
     pub(crate) const APPLICATION: u32 = 1500;
     /// The method took too long.
     pub(crate) const RESPONSE_TIMEOUT: u32 = 1502;
+    /// The callee has left.
+    pub(crate) const RECIPIENT_GONE: u32 = 1503;
     /// The payload of the answer is too large for the version.
     pub(crate) const RESPONSE_TOO_LARGE: u32 = 1504;
 }
@@ -110,7 +118,12 @@ impl RpcCall {
 
     /// Returns whether the method is one that LiveKit keeps for itself.
     pub(crate) fn is_reserved(&self) -> bool {
-        self.method.starts_with(RESERVED)
+        is_reserved(&self.method)
+    }
+
+    /// Returns whether the caller only wants to know whether this participant is alive.
+    pub(crate) fn is_ping(&self) -> bool {
+        self.method == PING
     }
 
     /// Returns the time within which the method must end, in milliseconds.
@@ -140,6 +153,89 @@ impl RpcCall {
         };
         Err(error(&ErrorCode::INVALID_PARAMETERS, &format!("the request has no {missing}")))
     }
+}
+
+/// Returns whether LiveKit keeps the methods of this name for itself.
+pub(crate) fn is_reserved(method: &str) -> bool {
+    method.starts_with(RESERVED)
+}
+
+/// What an answer by RPC means for a call.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// The tool ran.
+    Success(Value),
+    /// The tool failed, and may have run.
+    Failure(ToolError),
+    /// The callee has no such tool. Nothing ran.
+    Declined,
+    /// The request was larger than the callee takes. Nothing ran.
+    TooLarge,
+    /// The tool took too long.
+    Timeout,
+    /// The callee has left.
+    Lost,
+}
+
+impl Reply {
+    /// Reads the payload of an answer. A text that is not JSON is the value itself; if `is_strict`, it is a failure.
+    pub(crate) fn of_payload(payload: &[u8], is_strict: bool) -> Self {
+        let Ok(text) = std::str::from_utf8(payload) else {
+            return Self::Failure("the answer is not UTF-8".into());
+        };
+        if payload.len() > MAX_STREAM {
+            let text = format!("the result has {} bytes; the limit is {MAX_STREAM}", payload.len());
+            return Self::Failure(ToolError::new(ErrorCode::RESULT_TOO_LARGE, text));
+        }
+        match read(text) {
+            Some(value) => Self::Success(value),
+            None if is_strict => Self::Failure("the answer is not JSON".into()),
+            None => Self::Success(Value::from(json!({"value": text}))),
+        }
+    }
+
+    /// Reads an error.
+    pub(crate) fn of_error(error: &RpcError) -> Self {
+        let text = match prefix(&error.message, MAX_MESSAGE) {
+            "" => format!("RPC error {}", error.code),
+            text => text.to_owned(),
+        };
+        let failure = |code| Self::Failure(ToolError::new(code, &text));
+        match error.code {
+            code::UNSUPPORTED_METHOD | code::UNSUPPORTED_VERSION => Self::Declined,
+            code::REQUEST_TOO_LARGE => Self::TooLarge,
+            code::RESPONSE_TIMEOUT => Self::Timeout,
+            code::RECIPIENT_GONE => Self::Lost,
+            code::RESPONSE_TOO_LARGE => failure(ErrorCode::RESULT_TOO_LARGE),
+            _ if error.data.is_empty() => failure(ErrorCode::EXECUTION_ERROR),
+            _ => {
+                let data = prefix(&error.data, MAX_PAYLOAD);
+                let partial = read(data).unwrap_or_else(|| Value::from(json!({"value": data})));
+                Self::Failure(ToolError::from(text).with_partial(partial))
+            }
+        }
+    }
+}
+
+/// Returns the payload of a request.
+pub(crate) fn request_payload(arguments: &Value) -> String {
+    json_text(arguments.as_bytes())
+}
+
+/// Returns the attributes of the stream with a request of version 2.
+pub(crate) fn request_attributes(id: &str, method: &str, timeout_ms: u32) -> BTreeMap<String, String> {
+    let attribute = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    BTreeMap::from([
+        attribute(attribute::ID, id),
+        attribute(attribute::METHOD, method),
+        attribute(attribute::TIMEOUT, &timeout_ms.to_string()),
+        attribute(attribute::VERSION, "2"),
+    ])
+}
+
+/// Returns the id of the request that a stream answers, or an empty one.
+pub(crate) fn answered_id(header: &StreamHeader) -> &str {
+    header.attributes.get(attribute::ID).map_or("", String::as_str)
 }
 
 /// Returns the attributes of the stream with the result of this request.
@@ -220,6 +316,13 @@ pub(crate) fn json_text(bytes: &[u8]) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
+/// Reads a JSON text, in which names like `$bin` have no special meaning. Like the result in a frame, a value that is not a map
+/// is that of the key `value`.
+fn read(text: &str) -> Option<Value> {
+    let json = parse(text).ok()?;
+    within_limits(&if json.is_object() { json } else { json!({"value": json}) }).ok()
+}
+
 fn within_limits(json: &serde_json::Value) -> Result<Value, DecodeError> {
     Value::from_bytes(Value::from(json).into_bytes())
 }
@@ -239,6 +342,13 @@ mod tests {
         let mut result = ToolUseResult::new(CallId::known("c"), false);
         (result.error_code, result.error_message) = (Some(code.into()), Some(message.to_owned()));
         result
+    }
+
+    fn code_of(reply: Reply) -> String {
+        match reply {
+            Reply::Failure(error) => error.code().as_str().to_owned(),
+            other => format!("{other:?}"),
+        }
     }
 
     #[test]
@@ -262,6 +372,14 @@ mod tests {
         }
         let deep = "{\"a\":".repeat(200) + "1" + &"}".repeat(200);
         assert_eq!(arguments(deep.as_bytes()).unwrap_err().code(), ErrorCode::INVALID_PARAMETERS);
+    }
+
+    #[test]
+    fn payload_of_a_request_is_read_back() {
+        for json in [json!({}), json!({"on": true, "level": 0.5, "name": "Küche \u{1}\""})] {
+            let payload = request_payload(&Value::from(&json));
+            assert_eq!(arguments(payload.as_bytes()).unwrap(), Value::from(&json));
+        }
     }
 
     #[test]
@@ -311,5 +429,63 @@ mod tests {
         );
         let json: serde_json::Value = serde_json::from_str(&error.data).unwrap();
         assert!(json["message"].is_string());
+    }
+
+    #[test]
+    fn payload_of_an_answer_is_a_value_or_its_text() {
+        for (payload, value) in [
+            ("0.8", json!({"value": 0.8})),
+            ("null", json!({"value": null})),
+            (r#"{"$float": "NaN"}"#, json!({"$float": "NaN"})),
+            ("at home", json!({"value": "at home"})),
+            ("", json!({"value": ""})),
+        ] {
+            match Reply::of_payload(payload.as_bytes(), false) {
+                Reply::Success(read) => assert_eq!(read, Value::from(&value)),
+                other => panic!("{payload}: {other:?}"),
+            }
+        }
+        assert_eq!(code_of(Reply::of_payload(b"at home", true)), "execution_error");
+        assert_eq!(code_of(Reply::of_payload(b"\xff", false)), "execution_error");
+        assert_eq!(code_of(Reply::of_payload(&vec![b' '; MAX_STREAM + 1], false)), "result_too_large");
+    }
+
+    #[test]
+    fn each_code_has_its_outcome() {
+        for (code, outcome) in [
+            (1400, "Declined"),
+            (1404, "Declined"),
+            (1402, "TooLarge"),
+            (1502, "Timeout"),
+            (1503, "Lost"),
+            (1504, "result_too_large"),
+            (1505, "execution_error"),
+            (1500, "execution_error"),
+            (1501, "execution_error"),
+            (7, "execution_error"),
+        ] {
+            assert_eq!(code_of(Reply::of_error(&RpcError::new(code, "why", ""))), outcome, "{code}");
+        }
+    }
+
+    #[test]
+    fn data_of_an_error_is_the_partial_result() {
+        for (data, partial) in
+            [(r#"{"left": 2}"#, json!({"left": 2})), ("two left", json!({"value": "two left"}))]
+        {
+            match Reply::of_error(&RpcError::new(1500, "", data)) {
+                Reply::Failure(error) => {
+                    assert_eq!(
+                        (error.message(), error.partial()),
+                        ("RPC error 1500", Some(&Value::from(&partial)))
+                    );
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let long = RpcError::new(1500, "ü".repeat(1_000), "x".repeat(100_000));
+        let Reply::Failure(error) = Reply::of_error(&long) else { panic!("no failure") };
+        assert!(error.message().len() <= MAX_MESSAGE);
+        assert!(error.partial().unwrap().as_bytes().len() <= MAX_PAYLOAD + 16);
     }
 }

@@ -26,7 +26,6 @@ mod views;
 
 use std::{sync::Arc, time::Duration};
 
-pub(crate) use self::timers::later;
 pub use self::{
     call_log::{CallRecord, CallState},
     config::{CallCaps, Caps, Config, FrameCaps, RequestCaps, Times, ToolCaps},
@@ -191,7 +190,9 @@ impl Session {
         let local = &self.core.cx.local;
         let local_tools = local.tools.iter().map(|tool| Offer::new(tool.clone(), local.identity().clone()));
         let theirs = self.core.peers.iter().flat_map(|(owner, remote)| {
-            remote.tools().iter().map(|tool| Offer::new(tool.clone(), owner.clone()))
+            let reach = remote.reach(&self.core.cx);
+            let offer = move |tool: &Tool| Offer { reach, ..Offer::new(tool.clone(), owner.clone()) };
+            remote.tools().iter().map(offer)
         });
         local_tools.chain(theirs).collect()
     }
@@ -341,6 +342,16 @@ impl Session {
         let (tools, left_out) = Peers::check_offer(&self.core.cx, tools);
         self.set_tools(now, tools, &[others, &left_out].concat());
         left_out
+    }
+
+    /// Assistant: checks the tools of the participants that are called by RPC ([`Config::rpc_tool`]), after the local tools were
+    /// offered.
+    ///
+    /// # Errors
+    /// A tool's name is reserved, is that of a local tool, or appears twice at one participant; or a participant has too many
+    /// tools.
+    pub fn check_rpc_tools(&self) -> Result<(), RegisterError> {
+        Peers::check_rpc_tools(&self.core.cx)
     }
 
     /// Returns the limits on the tools of one participant.
@@ -522,7 +533,7 @@ impl Session {
         if remote.is_observer() {
             return Readiness::Never(why_not());
         }
-        if remote.is_reachable() && (remote.is_registered() || remote.is_plain()) {
+        if remote.reach(&self.core.cx).is_some() && (remote.is_registered() || remote.is_plain()) {
             return Readiness::Ready(remote.tools().to_vec());
         }
         if not_bound(&self.core, Some(id)).is_empty() {
@@ -691,7 +702,7 @@ impl Session {
             Phase::Fresh => {
                 self.phase = Phase::Open;
                 let Core { cx, peers, delivery, .. } = &mut self.core;
-                cx.local.unannounced_until = Some(later(now, cx.config.times.announcement));
+                cx.await_announcement();
                 peers.greet_named(cx, delivery);
                 true
             }

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use crate::{
     protocol::{
         frame::{Frame, Message, ToolUseRequest, ToolUseResult},
-        rpc::{MAX_STREAM, attribute, code, json_text},
+        rpc::{MAX_STREAM, PING, attribute, code, json_text},
     },
     tool::ErrorCode,
     transport::{
@@ -95,6 +95,21 @@ impl RpcPart {
     /// Whether it is a stream.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self, Self::Stream(..))
+    }
+
+    /// Returns the id of the request that it is or belongs to.
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Packet(RpcMessage::Request(it)) => &it.id,
+            Self::Packet(RpcMessage::Ack { id }) => id,
+            Self::Packet(RpcMessage::Response(it)) => &it.id,
+            Self::Stream(header, _) => header.attributes.get(attribute::ID).map_or("", String::as_str),
+        }
+    }
+
+    /// Whether it only asks whether its receiver is alive.
+    pub(super) fn is_ping(&self) -> bool {
+        matches!(self, Self::Packet(RpcMessage::Request(it)) if it.method == PING)
     }
 
     /// The sender in the file: none for a call of the server itself, whose identity is the id of the call.

@@ -1,6 +1,10 @@
 //! Wraps a transport: records its packets and events and forwards them unchanged.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    collections::VecDeque,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use super::{
     Direction, Recorder, RoomEvent,
@@ -19,8 +23,8 @@ use crate::{
 
 /// A transport whose packets and events are recorded; see [`Recorder::tap`].
 ///
-/// Packets on the topic `toolbridge` and without a topic are recorded, and so are the messages of LiveKit's RPC. Packets on
-/// other topics belong to the app and are forwarded without being inspected.
+/// Packets on the topic `toolbridge` and without a topic are recorded, and so are the messages of LiveKit's RPC, except
+/// pings. Packets on other topics belong to the app and are forwarded without being inspected.
 #[derive(Debug)]
 pub struct Tap<T> {
     recorder: Recorder,
@@ -29,6 +33,8 @@ pub struct Tap<T> {
     local: Peer,
     capabilities: Capabilities,
     streams: StreamAssembler,
+    /// The pings by RPC that were sent last.
+    pings: Pings,
     /// Whether the transport reports what it sends, also after a `send` was dropped.
     observed: bool,
     closed: bool,
@@ -39,7 +45,9 @@ impl<T: Transport> Tap<T> {
         let local = inner.local();
         let role = local.token_role().or_else(|| local.is_eligible_assistant().then_some(Role::Assistant));
         recorder.set_role(role);
-        let observed = inner.observe_sent(observer(recorder.shared(), inner.capabilities(), local.peer()));
+        let pings = Pings::default();
+        let observed =
+            inner.observe_sent(observer(recorder.shared(), inner.capabilities(), local.peer(), &pings));
         let tap = Self {
             observed,
             local: local.peer().clone(),
@@ -47,6 +55,7 @@ impl<T: Transport> Tap<T> {
             recorder,
             inner,
             streams: StreamAssembler::new(Limits::BYTES),
+            pings,
             closed: false,
         };
         tap.record_local();
@@ -142,8 +151,11 @@ impl<T: Transport> Tap<T> {
         }
     }
 
-    /// Records a received message of RPC.
+    /// Records a received message of RPC, unless it answers a ping.
     fn rpc(&self, from: Option<&Peer>, part: RpcPart) {
+        if self.pings.has(part.id()) {
+            return;
+        }
         self.recorder.shared().enqueue(|at| {
             let received = received_packet(part.sender(from).as_ref());
             let (topic, stream) = (RPC_TOPIC.into(), part.is_stream());
@@ -173,7 +185,7 @@ impl<T: Transport> Transport for Tap<T> {
         let unsent = if self.observed {
             None
         } else {
-            Unsent::of(self.recorder.shared(), self.capabilities, &self.local, &packet)
+            Unsent::of(self.recorder.shared(), self.capabilities, &self.local, &packet, &self.pings)
         };
         let sending = self.inner.send(packet);
         async move {
@@ -209,11 +221,11 @@ impl<T: Transport> Transport for Tap<T> {
 }
 
 /// Returns what records the packets that a transport sends.
-fn observer(shared: &Arc<Shared>, capabilities: Capabilities, local: &Peer) -> SentObserver {
-    let (shared, local) = (Arc::clone(shared), local.clone());
+fn observer(shared: &Arc<Shared>, capabilities: Capabilities, local: &Peer, pings: &Pings) -> SentObserver {
+    let (shared, local, pings) = (Arc::clone(shared), local.clone(), pings.clone());
     SentObserver(Box::new(move |packet, sid| {
         let from = sid.map_or_else(|| local.clone(), |sid| Peer::new(local.identity().clone(), sid.clone()));
-        let mut unsent = Unsent::of(&shared, capabilities, &from, packet)?;
+        let mut unsent = Unsent::of(&shared, capabilities, &from, packet, &pings)?;
         Some(Box::new(move |error| unsent.ended(error)))
     }))
 }
@@ -226,9 +238,19 @@ struct Unsent {
 }
 
 impl Unsent {
-    /// Records a packet that is sent from now on, if it is a frame or a message of RPC.
-    fn of(shared: &Arc<Shared>, capabilities: Capabilities, from: &Peer, packet: &Packet) -> Option<Self> {
+    /// Records a packet that is sent from now on, if it is a frame or a message of RPC, and no ping.
+    fn of(
+        shared: &Arc<Shared>,
+        capabilities: Capabilities,
+        from: &Peer,
+        packet: &Packet,
+        pings: &Pings,
+    ) -> Option<Self> {
         let (topic, stream, content) = match RpcPart::sent(packet) {
+            Some(part) if part.is_ping() => {
+                pings.note(part.id());
+                return None;
+            }
             Some(part) => (RPC_TOPIC.into(), part.is_stream(), Content::Rpc(part)),
             None if is_ours(&packet.topic) && packet.form == Form::Data => {
                 let stream = capabilities.streams
@@ -272,6 +294,27 @@ impl Drop for Unsent {
         if self.open {
             self.record_failure("cancelled before it was sent completely".to_owned());
         }
+    }
+}
+
+/// The ids of the pings by RPC that were sent last. Their answers are not recorded either.
+#[derive(Clone, Debug, Default)]
+struct Pings(Arc<Mutex<VecDeque<String>>>);
+
+impl Pings {
+    /// The number of ids that are remembered: those of some owners.
+    const MOST: usize = 64;
+
+    fn note(&self, id: &str) {
+        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if ids.len() == Self::MOST {
+            ids.pop_front();
+        }
+        ids.push_back(id.to_owned());
+    }
+
+    fn has(&self, id: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|it| it == id)
     }
 }
 

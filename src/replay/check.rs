@@ -14,10 +14,8 @@ use super::{
     tolerance::Spans,
 };
 use crate::{
-    protocol::{
-        frame::{Kind, Message},
-        session::later,
-    },
+    clock::later,
+    protocol::frame::{Kind, Message},
     tool::{CallId, ErrorCode, ProgressStatus},
     transport::{Identity, Lane},
 };

@@ -108,6 +108,8 @@ struct Stage<'a> {
     shown: BTreeMap<Identity, Shown>,
     /// Calls made at a handshake: its entry, and the entry of the request.
     silent: BTreeMap<usize, usize>,
+    /// Whether the recorded participant answers calls by RPC.
+    answers_rpc: bool,
     /// The entries of streams of RPC whose headers were acknowledged before their ends.
     headers: BTreeMap<usize, usize>,
     /// Frames received by participants whose join was recorded later.
@@ -162,6 +164,7 @@ impl<'a> Stage<'a> {
             spans: Spans::new(steps, &home),
             silent: reorder::calls_during_probe(steps, &home, &shown),
             headers: rpc::headers(steps),
+            answers_rpc: steps.iter().any(|it| matches!(it.what, What::Event(RoomEvent::AnswersRpc { .. }))),
             before_join: reorder::received_before_join(steps, &home),
             shown,
             instances,
@@ -190,6 +193,10 @@ impl<'a> Stage<'a> {
             What::OtherTopic => self.report.skip(Skipped::OtherTopic),
             What::Unnamed => self.report.skip(Skipped::NotReplayed),
             What::Event(event) => self.event(entry, now, event),
+            // What an assistant needs to call by RPC is not in the file.
+            What::Packet(packet) if packet.rpc.is_some() && !self.answers_rpc => {
+                self.report.skip(Skipped::NotReplayed);
+            }
             What::Packet(packet) if self.here.is_none() => {
                 self.count(packet);
                 self.report.skip(Skipped::BeforeHere);

@@ -13,9 +13,10 @@ use super::{
     setup::{NextOwner, Rights, Shown},
 };
 use crate::{
+    clock::later,
     protocol::{
         frame::{Frame, Message, Meta, RegisteredTool},
-        session::{CallKey, Output, Session, later},
+        session::{CallKey, Output, Session},
     },
     recording::{Moment, RpcRecord},
     tool::{CallId, ErrorCode, JobKey},

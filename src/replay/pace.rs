@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::recorded_calls::ClientCall;
-use crate::{protocol::session::later, recording::Moment};
+use crate::{clock::later, recording::Moment};
 
 /// A client accepts 50 calls a second and rejects more as busy, so a replay makes fewer.
 const CALLS: usize = 40;

@@ -42,7 +42,7 @@ impl Clock {
     }
 
     pub(super) fn at(&self, moment: Moment) -> Instant {
-        crate::protocol::session::later(self.base, moment.since(self.first))
+        crate::clock::later(self.base, moment.since(self.first))
     }
 }
 

@@ -353,12 +353,40 @@ pub struct Offer {
     pub tool: Tool,
     /// The participant that would execute it.
     pub owner: Identity,
+    /// How the owner is called now. `None` for the local participant, and for one that cannot be called now. Default:
+    /// `None`.
+    pub reach: Option<Reach>,
 }
 
 impl Offer {
     /// Creates a pair of a tool and the participant that offers it.
     pub fn new(tool: Tool, owner: Identity) -> Self {
-        Self { tool, owner }
+        Self { tool, owner, reach: None }
+    }
+}
+
+/// How an assistant calls a participant (`wire.md`, sections 7 and 10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reach {
+    /// By frames, after the handshake.
+    Toolbridge,
+    /// By frames, without the handshake.
+    Plain,
+    /// By LiveKit's RPC in packets: version 1.
+    Rpc1,
+    /// By LiveKit's RPC in streams of text: version 2.
+    Rpc2,
+}
+
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Toolbridge => "toolbridge",
+            Self::Plain => "plain",
+            Self::Rpc1 => "rpc 1",
+            Self::Rpc2 => "rpc 2",
+        })
     }
 }
 

@@ -193,8 +193,12 @@ pub enum RegisterError {
     /// The name is not a valid tool name.
     #[error(transparent)]
     Name(#[from] InvalidToolName),
-    /// The name is reserved for the protocol.
-    #[error("{name:?} begins with `bridge.`, which is reserved for the protocol")]
+    /// The name is reserved: `bridge.` begins names of the protocol, and `lk.` methods of LiveKit's RPC.
+    #[error("{name:?} {}", if name.is_reserved() {
+        "begins with `bridge.`, which is reserved for the protocol"
+    } else {
+        "begins with `lk.`, which is reserved for methods of LiveKit"
+    })]
     Reserved {
         /// The name.
         name: ToolName,

@@ -5,7 +5,7 @@ use libtest_mimic::Trial;
 
 use crate::{
     assistant, calls, cli, doctor, encrypted, endings, flat, forged, joins, matrix, network, observe, peers,
-    rejoin, replay, restart, results, resume, room, rpc,
+    rejoin, replay, restart, results, resume, room, rpc, rpc_caller,
     server::{self, Kind},
     several, storm, streams, survival, trial,
 };
@@ -68,6 +68,7 @@ pub(crate) fn trials(all: &[Trial]) -> Vec<Trial> {
         streams::trials(),
         encrypted::trials(),
         rpc::trials(),
+        rpc_caller::trials(),
         calls::trials(),
         flat::trials(),
         storm::trials(),

@@ -82,6 +82,7 @@ mod results;
 mod resume;
 mod room;
 mod rpc;
+mod rpc_caller;
 mod server;
 mod several;
 mod still;
@@ -125,6 +126,7 @@ fn main() -> process::ExitCode {
         restart::trials(),
         peers::trials(),
         rpc::trials(),
+        rpc_caller::trials(),
         several::trials(),
         joins::trials(),
         streams::trials(),

@@ -63,6 +63,30 @@ fn token_of_another_role_is_refused_before_joining() {
 }
 
 #[test]
+fn method_that_cannot_be_called_by_rpc_is_a_usage_error() {
+    let key = AccessKey::new("key", "a secret of at least 32 characters");
+    let token = key.assistant("r", "i").sign().unwrap();
+    let there = ["--url", "ws://127.0.0.1:1", "--token", &token];
+    for (method, why) in [
+        ("bridge.echo", "reserved for the protocol"),
+        ("lk.chat", "reserved for methods of LiveKit"),
+        ("two words", "is not a tool name"),
+    ] {
+        let output = run(&[&["call", method, "{}", "--to", "web", "--via", "rpc"][..], &there].concat());
+        let complaint = complaint(&output, 2);
+        assert!(complaint.contains(method) && complaint.contains(why), "{complaint}");
+    }
+    for arguments in [&["--via", "rpc"][..], &["--to", "web", "--via", "mail"]] {
+        let output = run(&[&["call", "locate", "{}"], arguments, &there].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(
+            text(&output.stderr).contains("--via") || text(&output.stderr).contains("--to"),
+            "{output:?}"
+        );
+    }
+}
+
+#[test]
 fn error_in_a_tools_file_is_reported_with_the_file_name() {
     let folder = std::env::temp_dir().join(format!("toolbridge-it-kind-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();

@@ -47,7 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runtime",
         ],
     ),
-    ("replay", &["value", "transport", "tool", "protocol/frame", "protocol/session", "recording"]),
+    ("replay", &["clock", "value", "transport", "tool", "protocol/frame", "protocol/session", "recording"]),
     // Adapters use only the public API, and share the reader of `tools.toml`.
     (
         "adapter",

@@ -149,6 +149,8 @@ mod recording_killed;
 mod recording_outcomes;
 #[cfg(feature = "record")]
 mod recording_rpc;
+#[cfg(all(feature = "cli", unix))]
+mod recording_rpc_ends;
 #[cfg(feature = "record")]
 mod recording_said;
 #[cfg(all(feature = "cli", unix))]
@@ -192,6 +194,7 @@ mod session_replay;
 mod session_reported;
 mod session_returns;
 mod session_rpc_callee;
+mod session_rpc_caller;
 mod session_rules;
 mod session_schedules;
 mod session_security;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -22,7 +22,8 @@ use crate::cli::{
     },
 };
 use toolbridge::{
-    Assistant, CallError, Event, Events, Identity, Role, ToolError, ToolResult, Value, transport::Participant,
+    Assistant, CallError, Event, Events, Identity, Role, Tool, ToolError, ToolResult, Value,
+    transport::Participant,
 };
 
 /// The time before a message says what the command is waiting for.
@@ -60,6 +61,10 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "IDENTITY")]
     to: Option<String>,
 
+    /// Call a method of an app without toolbridge, by LiveKit's RPC; the app is the one that --to names
+    #[arg(long, value_enum, requires = "to")]
+    via: Option<Via>,
+
     /// How long to wait for a client that offers the tool, or for the client named by --to
     #[arg(long, default_value = "10s", value_parser = clock::span, value_name = "TIME")]
     wait: Duration,
@@ -81,6 +86,13 @@ pub(in crate::cli) struct Arguments {
     record: RecordOption,
 }
 
+/// How the client is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Via {
+    /// By LiveKit's RPC, unless the client uses toolbridge's handshake
+    Rpc,
+}
+
 pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let json = parameters(&arguments.arguments)?;
     if !json.is_map() {
@@ -88,8 +100,13 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let target = arguments.room_arguments.target("call", Role::Assistant)?;
     let mut builder = Assistant::builder().connect_options(target.options.clone()).drain(DRAIN);
-    if let Some(owner) = &arguments.to {
-        builder = builder.client(owner.as_str());
+    match (&arguments.to, arguments.via) {
+        (Some(owner), Some(Via::Rpc)) => {
+            let name = arguments.tool.parse().map_err(|error| Failure::usage(format!("{error}")))?;
+            builder = builder.rpc_tool(owner.as_str(), Tool::new(name, ""));
+        }
+        (Some(owner), None) => builder = builder.client(owner.as_str()),
+        (None, _) => {}
     }
     arguments.record.check()?;
     if let Some((path, options)) = arguments.record.target() {

@@ -1,4 +1,4 @@
-//! `toolbridge tools`: lists the tools that participants register with an observer.
+//! `toolbridge tools`: lists the tools that participants register with an observer, and how the others may be called.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,7 +41,7 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "[NAME=]URL", value_parser = sources::toolset)]
     rap: Vec<String>,
 
-    /// Print one JSON array with owner, name, description, schema and annotations of each tool
+    /// Print one JSON array with owner, name, description, via, schema and annotations of each tool
     #[arg(long)]
     json: bool,
 
@@ -49,6 +49,9 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, default_value = "4s", value_parser = clock::span, value_name = "TIME")]
     wait: Duration,
 }
+
+/// How a participant that registers tools is called.
+const VIA_FRAMES: &str = "toolbridge";
 
 /// The tools that each participant registered.
 type Shown = BTreeMap<Identity, Vec<RegisteredTool>>;
@@ -65,9 +68,10 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let mut room = target.join().await?;
     let shown = unless_interrupted(gather(&mut room, arguments.wait)).await;
+    let present = room.present();
     room.close().await;
     let shown = shown?;
-    if arguments.json { print_json(&shown) } else { print_text(&shown) }
+    if arguments.json { print_json(&shown, Some(VIA_FRAMES)) } else { print_room(&shown, &present) }
 }
 
 /// Starts MCP servers and reads RAP toolsets, and prints their health and their tools.
@@ -89,7 +93,7 @@ async fn show_servers(arguments: &Arguments) -> Result<(), Failure> {
         shown.entry(name.as_str().into()).or_default().extend(tools.list().iter().map(RegisteredTool::from));
         tools.close().await;
     }
-    if arguments.json { print_json(&shown) } else { print_text(&shown) }
+    if arguments.json { print_json(&shown, None) } else { print_text(&shown) }
 }
 
 /// Waits until every participant that may offer tools has answered, or the time is up.
@@ -145,12 +149,13 @@ fn may_offer(who: &Participant) -> bool {
     who.is_eligible_assistant() || who.token_role() == Some(Role::Client)
 }
 
-fn print_json(shown: &Shown) -> Result<(), Failure> {
+fn print_json(shown: &Shown, via: Option<&str>) -> Result<(), Failure> {
     let each = |owner: &Identity, tool: &RegisteredTool| {
         json!({
             "owner": owner.as_str(),
             "name": tool.name,
             "description": tool.description,
+            "via": via,
             "inputSchema": tool.input_schema.as_ref().map(toolbridge::Value::to_json),
             "annotations": tool.annotations.as_ref().map(toolbridge::Value::to_json),
         })
@@ -161,25 +166,63 @@ fn print_json(shown: &Shown) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Prints the tools of servers.
 fn print_text(shown: &Shown) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
     let table = Table::new(&[Column::Left(16), Column::Left(24), Column::Rest]);
     for (owner, tools) in shown {
         for tool in tools {
-            let (owner, name, says) = (owner.as_str(), &tool.name, &tool.description);
-            let source = tool.annotations.as_ref().and_then(|it| it.get("source")?.decode::<String>().ok());
-            let source = source.filter(|source| source != owner).map(|source| format!(" (of {source})"));
-            let says = format!("{says}{}", source.unwrap_or_default());
-            writeln!(out, "{}", table.row(&[&text::plain(owner), &text::plain(name), &text::plain(&says)]))?;
+            let (owner, name, says) =
+                (text::plain(owner.as_str()), text::plain(&tool.name), described(owner, tool));
+            writeln!(io::stdout(), "{}", table.row(&[&owner, &name, &says]))?;
             if let Some(schema) = &tool.input_schema {
-                writeln!(out, "{}", table.row(&["", "", &text::json(&schema.to_json())]))?;
+                writeln!(io::stdout(), "{}", table.row(&["", "", &text::json(&schema.to_json())]))?;
             }
         }
     }
+    hint_if_empty(shown);
+    Ok(())
+}
+
+/// Prints the tools of a room's participants and how each participant is called, and the participants that may be called
+/// although they register nothing.
+fn print_room(shown: &Shown, present: &[Participant]) -> Result<(), Failure> {
+    let table = Table::new(&[Column::Left(16), Column::Left(24), Column::Left(10), Column::Rest]);
+    for (owner, tools) in shown {
+        for tool in tools {
+            let (owner, name, says) =
+                (text::plain(owner.as_str()), text::plain(&tool.name), described(owner, tool));
+            writeln!(io::stdout(), "{}", table.row(&[&owner, &name, VIA_FRAMES, &says]))?;
+            if let Some(schema) = &tool.input_schema {
+                writeln!(io::stdout(), "{}", table.row(&["", "", "", &text::json(&schema.to_json())]))?;
+            }
+        }
+    }
+    for who in present.iter().filter(|who| may_answer_rpc(who) && !shown.contains_key(who.identity())) {
+        let via = if who.protocol() == 0 { "rpc 1" } else { "rpc 2" };
+        let owner = text::plain(who.identity().as_str());
+        let row = [&*owner, "–", via, "if its app has methods: toolbridge call METHOD --via rpc"];
+        writeln!(io::stdout(), "{}", table.row(&row))?;
+    }
+    hint_if_empty(shown);
+    Ok(())
+}
+
+/// Returns a tool's description, with its source if that is not its owner.
+fn described(owner: &Identity, tool: &RegisteredTool) -> String {
+    let source = tool.annotations.as_ref().and_then(|it| it.get("source")?.decode::<String>().ok());
+    let source = source.filter(|source| source != owner.as_str()).map(|source| format!(" (of {source})"));
+    text::plain(&format!("{}{}", tool.description, source.unwrap_or_default())).into_owned()
+}
+
+fn hint_if_empty(shown: &Shown) {
     if shown.values().all(Vec::is_empty) {
         hint("no participant offers a tool");
     }
-    Ok(())
+}
+
+/// Returns whether it may be an app that has LiveKit's SDK and not toolbridge.
+fn may_answer_rpc(who: &Participant) -> bool {
+    who.is_standard() && matches!(who.token_role(), None | Some(Role::Client))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::{
 
 use super::selection::SelectionPolicy;
 use crate::{
-    tool::{DEFAULT_TIMEOUT, ToolName},
+    tool::{DEFAULT_TIMEOUT, Tool, ToolName},
     transport::{Capabilities, Identity},
 };
 
@@ -40,6 +40,12 @@ pub struct Config {
     pub(crate) answer_rpc: bool,
     /// Client: the participants that may call it by RPC without being its assistant.
     pub(crate) rpc_callers: BTreeSet<Identity>,
+    /// Assistant: the participants that are called by LiveKit's RPC, with their tools.
+    pub(crate) rpc_tools: BTreeMap<Identity, Vec<Tool>>,
+    /// Assistant: whether an answer by RPC that is not JSON is a failure. Default: false, and its text is the result.
+    pub(crate) rpc_strict: bool,
+    /// Assistant: whether owners that are called by RPC are pinged. Default: true.
+    pub(crate) rpc_probe: bool,
     /// Whether a person can be asked before a tool runs ([`Output::Ask`](super::Output::Ask)). Default: false.
     /// [`Session::offer`](super::Session::offer) then refuses a tool that needs consent.
     pub(crate) consent_available: bool,
@@ -140,6 +146,31 @@ impl Config {
         self.answer_rpc()
     }
 
+    /// Assistant: calls this tool of this participant by LiveKit's RPC, unless the participant uses toolbridge's handshake. The
+    /// participant is admitted. [`Session::check_rpc_tools`](super::Session::check_rpc_tools) checks the tools. Default: nobody is
+    /// called by RPC.
+    #[must_use]
+    pub fn rpc_tool(mut self, owner: impl Into<Identity>, tool: Tool) -> Self {
+        self.rpc_tools.entry(owner.into()).or_default().push(tool);
+        self
+    }
+
+    /// Assistant: makes an answer by RPC that is not JSON an `execution_error`. Default: its text is the result.
+    #[must_use]
+    pub fn rpc_strict(mut self) -> Self {
+        self.rpc_strict = true;
+        self
+    }
+
+    /// Assistant: sets whether owners that are called by RPC are pinged when they send nothing during a call. Default: true, and
+    /// the calls of an owner that does not answer are lost after 7 s. Otherwise they end with their time limits, or when the room
+    /// reports that the owner has left.
+    #[must_use]
+    pub fn rpc_probe(mut self, probes: bool) -> Self {
+        self.rpc_probe = probes;
+        self
+    }
+
     /// Sets whether a person can be asked before a tool runs. If so, the driver shows the questions and reports the
     /// answers ([`Output::Ask`](super::Output::Ask)). Default: false. [`Session::offer`](super::Session::offer) then
     /// refuses a tool that needs consent, and a join with such a function or program fails.
@@ -204,6 +235,9 @@ impl Default for Config {
             prompts: false,
             answer_rpc: false,
             rpc_callers: BTreeSet::new(),
+            rpc_tools: BTreeMap::new(),
+            rpc_strict: false,
+            rpc_probe: true,
             consent_available: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
             streams: false,
@@ -228,6 +262,9 @@ impl fmt::Debug for Config {
             .field("prompts", &self.prompts)
             .field("answer_rpc", &self.answer_rpc)
             .field("rpc_callers", &self.rpc_callers)
+            .field("rpc_tools", &self.rpc_tools)
+            .field("rpc_strict", &self.rpc_strict)
+            .field("rpc_probe", &self.rpc_probe)
             .field("consent_available", &self.consent_available)
             .field("version", &self.version)
             .field("streams", &self.streams)
@@ -261,6 +298,10 @@ pub struct Times {
     /// The time without packets after which an owner is pinged. After the same time without an answer to the local
     /// Configuration, a peer that a caller named is called as a plain one. Default: 1 s.
     pub silence: Duration,
+    /// The time without packets after which an owner that was called by RPC is pinged. It has timed out when three pings, each
+    /// after three fifths of this time, have shown nothing. Default: 2.5 s, and so 7 s in all; each ping runs a method that the
+    /// owner does not have.
+    pub rpc_silence: Duration,
     /// How long the room may take to announce the local participant to others.
     ///
     /// A plain peer is not called earlier: it would receive the packet without a sender and could not answer. The wait
@@ -293,6 +334,7 @@ impl Default for Times {
             // Longer than the 3 s within which LiveKit announces a participant without tracks.
             hold: Duration::from_secs(4),
             silence: Duration::from_secs(1),
+            rpc_silence: Duration::from_millis(2_500),
             announcement: Duration::from_millis(3_500),
             stream_idle: Duration::from_secs(10),
             stream: Duration::from_secs(60),

@@ -12,7 +12,7 @@ use super::{
     timers::{Timer, Timers},
 };
 use crate::{
-    clock::Instant,
+    clock::{Instant, later},
     tool::{Tool, ToolName},
     transport::{ConnectionState, Identity, Participant, Role},
 };
@@ -115,6 +115,20 @@ impl Context {
             outputs: VecDeque::new(),
             last_key: 0,
         }
+    }
+
+    /// Notes that the local participant has joined, and that the room has not announced it to the others yet.
+    pub(super) fn await_announcement(&mut self) {
+        let wait = self.config.times.announcement;
+        self.local.unannounced_until = Some(later(self.now, wait));
+        if !self.config.rpc_tools.is_empty() {
+            self.set_timer(Timer::Announced, wait);
+        }
+    }
+
+    /// Returns whether messages of LiveKit's RPC are handled.
+    pub(super) fn uses_rpc(&self) -> bool {
+        self.answers_rpc() || !self.config.rpc_tools.is_empty()
     }
 
     /// Returns whether requests of LiveKit's RPC are answered.

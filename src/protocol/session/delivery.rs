@@ -6,6 +6,8 @@ mod lane;
 mod large;
 mod loss;
 mod retransmission;
+mod rpc;
+mod rpc_text;
 mod rtt;
 mod streams;
 
@@ -25,6 +27,8 @@ pub(super) use self::{
     lane::ANSWER_SOON,
     large::{MAX_REFUSALS, STREAM_REFUSED, wait_after_refusals},
     retransmission::Retransmit,
+    rpc::text_packet,
+    rpc_text::RpcText,
     streams::Part,
 };
 use super::{
@@ -398,10 +402,7 @@ impl Delivery {
         message: &Message,
         limit: usize,
     ) -> Result<(i32, Bytes), Unfit> {
-        // The assistant counts down from −1 and the client up from 1. Receivers compare absolute values, and
-        // the sign gives its sender no right.
-        let next = self.stanza.saturating_add(1).min(i32::MAX as u32);
-        let stanza = if cx.local.role == Role::Assistant { -(next as i32) } else { next as i32 };
+        let (next, stanza) = self.next_stanza(cx);
         let encoded = codec::encode(stanza, &cx.config.room, meta, message);
         let payload = encoded.map_err(|error| match error {
             EncodeError::TooLarge { size, limit: most } => Unfit::TooLarge { size, limit: limit.min(most) },
@@ -416,10 +417,19 @@ impl Delivery {
         Ok((stanza, payload))
     }
 
-    /// Sends a packet of LiveKit's RPC. Returns its id.
-    pub(super) fn send_rpc(&mut self, cx: &mut Context, packet: Packet) -> u64 {
-        self.transmit(cx, packet);
-        self.last_packet
+    /// Returns the next stanza, as an absolute value and on the wire.
+    fn next_stanza(&self, cx: &Context) -> (u32, i32) {
+        // The assistant counts down from −1 and the client up from 1. Receivers compare absolute values, and
+        // the sign gives its sender no right.
+        let next = self.stanza.saturating_add(1).min(i32::MAX as u32);
+        (next, if cx.local.role == Role::Assistant { -(next as i32) } else { next as i32 })
+    }
+
+    /// Uses the next stanza for something that is not a frame.
+    fn use_stanza(&mut self, cx: &Context) -> i32 {
+        let (next, stanza) = self.next_stanza(cx);
+        self.stanza = next;
+        stanza
     }
 
     fn transmit(&mut self, cx: &mut Context, mut packet: Packet) {

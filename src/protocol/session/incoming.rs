@@ -22,10 +22,10 @@ use super::{
     ids,
     jobs::{Ended, Held, Reported, Running, Via, limit_of},
     peers::Remote,
-    timers::{Timer, later},
+    timers::Timer,
 };
 use crate::{
-    clock::Instant,
+    clock::{Instant, later},
     protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
     tool::{
         CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, StopReason, ToolError, ToolName, Visibility,

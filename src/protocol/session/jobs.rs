@@ -14,10 +14,10 @@ use super::{
     disclosure::Discloser,
     peers::Peers,
     recipients::Feature,
-    timers::{Timer, later},
+    timers::Timer,
 };
 use crate::{
-    clock::Instant,
+    clock::{Instant, later},
     protocol::frame::{Message, Meta, ToolProgress},
     tool::{
         BargeIn, CallId, Consent, ErrorCode, Job, Outcome, Progress, StopReason, Tool, ToolError, ToolName,

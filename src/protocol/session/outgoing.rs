@@ -9,6 +9,7 @@ mod outcome;
 mod progress;
 mod reported;
 mod routing;
+mod rpc;
 mod settled;
 mod stop_requests;
 mod stops;
@@ -20,13 +21,14 @@ use std::{
 };
 
 use self::{
-    calls::Calls, fallback::Fallback, routing::Choice, settled::Settled, stop_requests::StopRequests,
-    turns::Turns,
+    calls::Calls, fallback::Fallback, routing::Choice, rpc::AskedByRpc, settled::Settled,
+    stop_requests::StopRequests, turns::Turns,
 };
 pub(super) use self::{
     not_offered::{not_bound, unregistered, why_nobody, why_not},
     outcome::peer_error,
     progress::observe_progress,
+    rpc::RpcOutcome,
 };
 pub use self::{stop_requests::StopError, turns::LateResult};
 use super::{
@@ -36,10 +38,10 @@ use super::{
     ids,
     ids::Instance,
     peers::{Remote, SETTLED, Selected, Window},
-    timers::{Timer, later},
+    timers::Timer,
 };
 use crate::{
-    clock::Instant,
+    clock::{Instant, later},
     protocol::frame::{Message, Meta, ToolUseRequest},
     tool::{BargeIn, CallError, CallId, Execution, NotOffered, Tool, ToolName},
     transport::{Identity, Peer, Sid},
@@ -161,8 +163,10 @@ pub(super) enum Stage {
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) owner: Identity,
-    /// The owner's instance; `None` for a plain peer.
+    /// The owner's instance; `None` for a plain peer, and for one that was called by RPC.
     pub(super) instance: Option<Instance>,
+    /// The request, if the owner was called by RPC.
+    pub(super) rpc: Option<AskedByRpc>,
     /// The join in which the owner was seen last.
     pub(super) sid: Sid,
     /// The stanza of the request, by which `Delivery` identifies the frame.
@@ -181,9 +185,30 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Returns whether this is the participant that was sent the request, in the same instance or, without one, the
-    /// same join.
+    /// Creates the state of an owner that has just been sent the request, under this stanza.
+    fn new(core: &Core, call: &Call, owner: &Identity, stanza: i32) -> Self {
+        let sid = core.peers.get(owner).and_then(Remote::sid).cloned();
+        Self {
+            owner: owner.clone(),
+            instance: None,
+            rpc: None,
+            sid: sid.unwrap_or_else(|| Sid::from("")),
+            stanza,
+            at: core.cx.now,
+            ends: later(call.began, call.budget.limit),
+            delivered: false,
+            progress: 0,
+            progress_on_lane: false,
+            again: false,
+        }
+    }
+
+    /// Returns whether frames of this participant may be about the call: it was sent the request as a frame, in the same
+    /// instance or, without one, the same join.
     pub(super) fn is_of(&self, id: &Identity, remote: &Remote) -> bool {
+        if self.rpc.is_some() {
+            return false;
+        }
         let same = match &self.instance {
             Some(instance) => remote.present_instance() == Some(instance),
             // A plain peer shows nothing that outlives its join. A later join of its identity may be another
@@ -425,11 +450,11 @@ impl Outgoing {
     pub(super) fn ask_owner(&mut self, core: &mut Core, key: CallKey, owner: &Identity) {
         let Some(mut call) = self.calls.remove(&key) else { return };
         if call.budget.apply(&core.cx, tool_of(core, owner, &call.tool)) {
-            core.cx.set_timer(Timer::Deadline(key), time_left(core, &call));
+            core.cx.set_timer(Timer::Deadline(key), time_left(&core.cx, &call));
         }
         let waited = call.is_waiting();
         // The owner's own limit may have passed while the call waited for the owner.
-        let is_over = waited && time_left(core, &call).is_zero();
+        let is_over = waited && time_left(&core.cx, &call).is_zero();
         let limit = call.budget.limit;
         let sent = match is_over {
             true => Err(CallError::NotDelivered { limit }),
@@ -500,6 +525,9 @@ impl Outgoing {
         let open: Vec<_> = self.calls.of_owner(id).map(|(key, _)| key).collect();
         for key in open {
             let Some(asked) = self.calls.get_mut(&key).and_then(Call::asked_mut) else { continue };
+            if asked.rpc.is_some() {
+                continue; // its answer comes by RPC, and a request as a frame could run twice
+            }
             let same_join = Some(&asked.sid) == sid.as_ref();
             match (&asked.instance, &instance) {
                 (Some(before), Some(present)) if before == present => {
@@ -530,6 +558,9 @@ impl Outgoing {
     pub(super) fn ask_again(&mut self, core: &mut Core, id: &CallId) -> Option<Sent> {
         let call = self.calls.get(&self.calls.key_of(id)?)?;
         let asked = call.asked().filter(|asked| !asked.delivered)?;
+        if asked.rpc.is_some() {
+            return self.ask_again_by_rpc(core, id);
+        }
         let (owner, stanza) = (asked.owner.clone(), asked.stanza);
         let (meta, message) = request(core, call, asked.instance.as_ref());
         // Under its first stanza. An owner that has forgotten the request has a floor above it and answers
@@ -586,8 +617,10 @@ impl Outgoing {
             return Err(CallError::TooManyOpen { open });
         }
         let remote = core.peers.get(owner).ok_or_else(|| CallError::Lost { owner: owner.clone() })?;
+        if let Some(reach) = remote.reach(&core.cx).filter(|reach| rpc::by_rpc(*reach)) {
+            return self.send_by_rpc(core, call, owner, reach);
+        }
         let instance = remote.instance().cloned().filter(|_| !remote.is_plain());
-        let sid = remote.sid().cloned().unwrap_or_else(|| Sid::from(""));
         let (meta, message) = request(core, call, instance.as_ref());
         let sent = core.post(owner, &meta, &message).map_err(|unfit| match unfit {
             Unfit::TooLarge { size, limit } => CallError::TooLarge { size, limit },
@@ -600,19 +633,8 @@ impl Outgoing {
             core.delivery.forget_frame(&before.owner, before.stanza);
         }
         core.delivery.await_acknowledgement(owner, &sent, Purpose::Request(call.id.clone()));
-        let owner = owner.clone();
-        Ok(Asked {
-            owner,
-            instance,
-            sid,
-            stanza: sent.stanza,
-            at: core.cx.now,
-            ends: later(call.began, call.budget.limit),
-            delivered: false,
-            progress: 0,
-            progress_on_lane: false,
-            again: call.asked().is_some(),
-        })
+        let again = call.asked().is_some();
+        Ok(Asked { instance, again, ..Asked::new(core, call, owner, sent.stanza) })
     }
 }
 
@@ -622,13 +644,13 @@ fn tool_of<'a>(core: &'a Core, owner: &Identity, tool: &str) -> Option<&'a Tool>
 }
 
 /// Returns the remaining time of a call.
-fn time_left(core: &Core, call: &Call) -> Duration {
-    call.budget.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began))
+fn time_left(cx: &Context, call: &Call) -> Duration {
+    call.budget.limit.saturating_sub(cx.now.saturating_duration_since(call.began))
 }
 
 /// Builds a call's request, with the remaining time limit.
 fn request(core: &Core, call: &Call, instance: Option<&Instance>) -> (Meta, Message) {
-    let left = time_left(core, call);
+    let left = time_left(&core.cx, call);
     let message = Message::ToolUseRequest(ToolUseRequest {
         id: call.id.clone(),
         tool_name: call.tool.to_string(),

@@ -6,6 +6,7 @@ mod contact;
 mod handshake;
 mod held;
 mod presence;
+mod reach;
 mod registration;
 mod remote;
 mod roles;
@@ -161,8 +162,8 @@ impl Peers {
     ) {
         let remote = self.remotes.get_mut(id);
         match part {
-            // The exchange answers requests of RPC.
-            Part::Ignored | Part::Whole(_) | Part::Request(..) => {}
+            // The exchange handles the texts of RPC.
+            Part::Ignored | Part::Whole(_) | Part::Text(..) => {}
             Part::Taken => {
                 if let Some(remote) = remote {
                     remote.heard_at = cx.now;

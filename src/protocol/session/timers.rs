@@ -6,10 +6,10 @@ use std::{
 };
 
 use super::{CallKey, JobKey};
-use crate::{clock::Instant, transport::Identity};
-
-/// Thirty years, effectively never. Every clock can represent it.
-const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
+use crate::{
+    clock::{Instant, later},
+    transport::Identity,
+};
 
 /// The kinds of timers. Each has at most one deadline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +68,8 @@ pub(super) enum Timer {
     Unbound,
     /// Drop answered requests of RPC.
     RpcTable,
+    /// The room must have announced the local participant to the others.
+    Announced,
 }
 
 impl Timer {
@@ -196,11 +198,6 @@ impl Timers {
         self.by_timer.insert(timer.clone(), at);
         self.due.insert((at, timer));
     }
-}
-
-/// Returns the time after this duration. If the clock cannot represent it, a time far in the future is returned.
-pub(crate) fn later(now: Instant, after: Duration) -> Instant {
-    now.checked_add(after).unwrap_or_else(|| now + FAR)
 }
 
 #[cfg(test)]

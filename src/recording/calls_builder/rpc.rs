@@ -24,14 +24,21 @@ impl CallsBuilder {
         frame: &Frame,
         message: &Message,
     ) -> Option<(u64, CallUpdate)> {
+        let is_own = match message {
+            Message::ToolUseRequest(_) => packet.direction == Direction::Sent,
+            _ => packet.direction == Direction::Heard,
+        };
         match message {
             Message::ToolUseRequest(request) => {
+                let mut request = request.clone();
+                let wire = request.id.clone();
+                request.id = call_of(&wire, is_own);
                 let caller = packet.sender().cloned();
                 let before = self.keys.get(&(request.id.clone(), caller)).copied();
                 let was_asked = before
                     .and_then(|serial| self.tracked.get(&serial))
                     .is_some_and(|tracked_call| tracked_call.asked.is_some());
-                let (serial, update) = self.request(at, packet, frame, request)?;
+                let (serial, update) = self.request(at, packet, frame, &request)?;
                 let tracked_call = self.tracked.get_mut(&serial)?;
                 if request.timeout_ms.is_none_or(|limit| limit <= 0) && !was_asked {
                     tracked_call.call.limit = Some(DEFAULT_LIMIT);
@@ -40,7 +47,10 @@ impl CallsBuilder {
                 let sid = packet.from.as_ref().map(|from| from.sid().clone());
                 let is_other_join = was_asked && tracked_call.rpc.sid != sid;
                 tracked_call.rpc.sid = sid;
-                if is_other_join {
+                tracked_call.rpc.wire = Some(wire);
+                if is_own {
+                    // Its owner knows each of its requests as another one.
+                } else if is_other_join {
                     // In another join, an id is another request.
                     tracked_call.forget_answer();
                     tracked_call.rpc.again = 0;
@@ -54,8 +64,9 @@ impl CallsBuilder {
                 Some((serial, if is_first { CallUpdate::Requested } else { update }))
             }
             Message::Acknowledgement(ack) => {
-                let id = CallId::known(ack.acknowledged_message_id.as_deref()?);
-                let serial = self.of_rpc(packet, &id, packet.direction == Direction::Sent)?;
+                let wire = CallId::known(ack.acknowledged_message_id.as_deref()?);
+                let serial =
+                    self.of_rpc(packet, &call_of(&wire, is_own), packet.direction == Direction::Sent)?;
                 let (serial, update) = self.by_owner(serial, packet, |call| {
                     call.delivered.get_or_insert(at);
                 })?;
@@ -65,8 +76,11 @@ impl CallsBuilder {
                 Some((serial, if is_first { CallUpdate::Acknowledged } else { update }))
             }
             Message::ToolUseResult(result) => {
-                let serial = self.of_rpc(packet, &result.id, true)?;
+                let serial = self.of_rpc(packet, &call_of(&result.id, is_own), true)?;
                 let tracked_call = self.tracked.get_mut(&serial)?;
+                if is_own && tracked_call.rpc.wire.as_ref().is_some_and(|wire| *wire != result.id) {
+                    return Some((serial, CallUpdate::Other)); // of an earlier request, which no longer counts
+                }
                 let (answer, is_known) = (answer_of(result), tracked_call.asked.is_some());
                 let may_answer =
                     tracked_call.call.owner.as_ref().is_none_or(|it| Some(it) == packet.sender());
@@ -108,6 +122,14 @@ impl CallsBuilder {
         }
         if adds { self.insert(id, caller.as_ref()) } else { None }
     }
+}
+
+/// Returns the id of the call. An assistant that sends a request again appends a number to its id (`wire.md`, section
+/// 10.2).
+fn call_of(id: &CallId, is_own: bool) -> CallId {
+    let is_number = |times: &str| !times.is_empty() && times.bytes().all(|byte| byte.is_ascii_digit());
+    let again = id.as_str().rsplit_once('.').filter(|(_, times)| is_own && is_number(times));
+    again.map_or_else(|| id.clone(), |(call, _)| CallId::known(call))
 }
 
 impl TrackedCall {

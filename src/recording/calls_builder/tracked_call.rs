@@ -65,6 +65,8 @@ pub(super) struct TrackedCall {
 pub(super) struct ByRpc {
     /// The join of its caller.
     pub(super) sid: Option<Sid>,
+    /// The id of its latest request.
+    pub(super) wire: Option<CallId>,
     /// How many of its repeated requests have no answer.
     pub(super) again: u32,
 }
@@ -122,7 +124,8 @@ impl TrackedCall {
             + 16 * (self.before.len() + self.shown_to.len())
             + 64 * self.stanzas.len();
         let sid = self.rpc.sid.as_ref().map_or(0, |sid| sid.as_str().len());
-        sid + CALL_BYTES + 2 * call.id.as_str().len() + call.tool.len() + ended + lists
+        let wire = self.rpc.wire.as_ref().map_or(0, |wire| wire.as_str().len());
+        sid + wire + CALL_BYTES + 2 * call.id.as_str().len() + call.tool.len() + ended + lists
     }
 
     /// Makes the caller the owner, because the participant that was asked did not run it. That participant's answer

@@ -238,6 +238,45 @@ impl AssistantBuilder {
         self
     }
 
+    /// Calls this tool of this participant by [LiveKit's RPC](crate::guide::livekit_rpc) (`performRpc`): for an app that
+    /// registers methods and does not have toolbridge. The participant is admitted, and sent nothing but requests. If it uses
+    /// toolbridge's handshake after all, it is called by that, and offers what it registers.
+    ///
+    /// The arguments are the payload as JSON. A payload that is returned as JSON is the result, and other text is a string. A
+    /// name that is reserved, or that this assistant offers itself, is an error when joining.
+    ///
+    /// ```
+    /// use toolbridge::{Assistant, Tool};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let location = Tool::new("getUserLocation".parse()?, "Where the user is");
+    /// let assistant = Assistant::builder().rpc_tool("web-user", location);
+    /// # drop(assistant);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn rpc_tool(mut self, owner: impl Into<Identity>, tool: Tool) -> Self {
+        self.setup.config = self.setup.config.rpc_tool(owner, tool);
+        self
+    }
+
+    /// Makes an answer by RPC that is not JSON an [`execution_error`](crate::ErrorCode::EXECUTION_ERROR). Default: its text
+    /// is the result.
+    pub fn rpc_strict(mut self) -> Self {
+        self.setup.config = self.setup.config.rpc_strict();
+        self
+    }
+
+    /// Sets whether owners that are called by RPC are pinged when they send nothing during a call. Default: true.
+    ///
+    /// A ping calls the method `toolbridge.ping`, which the owner does not have; its app may log that. A call whose owner
+    /// answers no ping is lost after 7 s. Without pings it ends with its time limit, or when the room reports that the
+    /// owner has left, which takes 20 s if its process was killed.
+    pub fn rpc_probe(mut self, probes: bool) -> Self {
+        self.setup.config = self.setup.config.rpc_probe(probes);
+        self
+    }
+
     /// Sends calls of this tool only to this client. An invalid name is an error when joining.
     pub fn pin(mut self, tool: &str, owner: impl Into<Identity>) -> Self {
         match tool.parse() {

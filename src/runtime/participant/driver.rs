@@ -20,7 +20,8 @@ use super::{
     spans,
 };
 use crate::{
-    protocol::session::{CallRecord, Event, Output, Question, Selection, SendFailure, Session, later},
+    clock::later,
+    protocol::session::{CallRecord, Event, Output, Question, Selection, SendFailure, Session},
     runtime::executor::{Done, Executor, Questions, Reports},
     tool::{CallError, Job, JobKey, Outcome, Progress, Tool},
     transport::{

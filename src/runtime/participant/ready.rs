@@ -10,7 +10,8 @@ use std::{
 
 use super::{Handle, now};
 use crate::{
-    protocol::session::{Readiness, later},
+    clock::later,
+    protocol::session::Readiness,
     tool::{NotOffered, Tool, not_offered::shown},
     transport::{CloseReason, Identity},
 };

@@ -183,7 +183,7 @@ fn offer(session: &mut Session, executor: &Executor) -> Result<Offered, Register
     };
     match refused.iter().find(is_fatal) {
         Some((_, why)) => Err(why.clone()),
-        None => Ok(Offered { refused, cut }),
+        None => session.check_rpc_tools().map(|()| Offered { refused, cut }),
     }
 }
 

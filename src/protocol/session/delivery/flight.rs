@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::{loss::Answered, rtt::RoundTrip};
 use crate::{
-    clock::Instant,
-    protocol::session::{Counter, SendFailure as Why, timers::later},
+    clock::{Instant, later},
+    protocol::session::{Counter, SendFailure as Why},
     transport::Lane,
 };
 

@@ -238,6 +238,11 @@ impl Delivery {
         self.frames.frame(to, stanza).is_some_and(|frame| frame.left == 0)
     }
 
+    /// Returns whether the last packet of a frame was not sent.
+    pub(crate) fn is_unsent(&self, to: &Identity, stanza: i32) -> bool {
+        self.frames.frame(to, stanza).is_some_and(|frame| frame.is_unsent)
+    }
+
     /// Returns whether a frame was sent as a large packet, which may still be in transit.
     pub(crate) fn is_large(&self, to: &Identity, stanza: i32) -> bool {
         self.frames.frame(to, stanza).is_some_and(|frame| self.is_large_to(frame.packet, to))

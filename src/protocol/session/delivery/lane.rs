@@ -19,14 +19,10 @@ use super::{
     rtt::RoundTrip,
 };
 use crate::{
-    clock::Instant,
+    clock::{Instant, later},
     protocol::{
         frame::{Kind, Message},
-        session::{
-            SendFailure,
-            codec::Received,
-            timers::{Timer, later},
-        },
+        session::{SendFailure, codec::Received, timers::Timer},
     },
     tool::CallId,
     transport::{Identity, Lane, Packet, TOPIC},

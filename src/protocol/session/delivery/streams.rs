@@ -1,18 +1,18 @@
-//! Assembles the frames that arrive as byte streams, by sender and id (`wire.md`, section 5.6), and the requests of RPC that
-//! arrive as streams of text (section 10).
+//! Assembles the frames that arrive as byte streams, by sender and id (`wire.md`, section 5.6), and the requests and answers of
+//! RPC that arrive as streams of text (section 10).
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Context, Counter, Delivery};
+use super::{
+    Context, Counter, Delivery,
+    rpc_text::{Fault, RpcText},
+};
 use crate::{
-    clock::Instant,
-    protocol::{
-        rpc::{self, RpcCall},
-        session::timers::{Timer, later},
-    },
-    tool::{ErrorCode, ToolError},
+    clock::{Instant, later},
+    protocol::{rpc, session::timers::Timer},
+    tool::ToolError,
     transport::{Compression, Identity, Peer, StreamHeader, StreamPart},
 };
 
@@ -36,8 +36,8 @@ pub(crate) enum Part {
     Broken,
     /// There is no space for the stream of this id, which was dropped. Its sender may try again.
     Refused(Arc<str>, &'static str),
-    /// The stream of this request of RPC has ended, with its payload or with the reason why it cannot be read.
-    Request(Box<RpcCall>, Result<Bytes, ToolError>),
+    /// The stream of this text of RPC has ended, with its payload or with the reason why it cannot be read.
+    Text(RpcText, Result<Bytes, ToolError>),
 }
 
 /// A stream's sender, in its join, and its id. No other participant can change the stream.
@@ -68,8 +68,8 @@ struct Inflow {
     /// The longest that it may become, by its header and by the sender's limit.
     limit: usize,
     length: Option<u64>,
-    /// The request of RPC that it carries, if it carries no frame.
-    request: Option<Box<RpcCall>>,
+    /// The text of RPC that it carries, if it carries no frame.
+    text: Option<RpcText>,
     compression: Compression,
     /// The index of the next chunk.
     next: u64,
@@ -104,13 +104,18 @@ impl Delivery {
         }
     }
 
-    /// Handles the header of a stream with a request of RPC, whose sender may call.
-    pub(crate) fn begin_request(&mut self, cx: &mut Context, header: StreamHeader, call: RpcCall) -> Part {
-        let from = call.caller.clone();
+    /// Handles the header of a stream with a text of RPC, whose sender may send it.
+    pub(crate) fn begin_text(
+        &mut self,
+        cx: &mut Context,
+        from: &Peer,
+        header: StreamHeader,
+        text: RpcText,
+    ) -> Part {
         if header.id.len() > MAX_ID {
-            return failed(Box::new(call), ErrorCode::INVALID_PARAMETERS, "the id of its stream is too long");
+            return text.failed(Fault::Broken, "the id of its stream is too long");
         }
-        self.streams.begin(cx, &from, header, true, Some(Box::new(call)))
+        self.streams.begin(cx, from, header, true, Some(text))
     }
 
     /// Drops the streams that have stalled or take too long.
@@ -155,7 +160,7 @@ impl Streams {
         from: &Peer,
         header: StreamHeader,
         is_trusted: bool,
-        request: Option<Box<RpcCall>>,
+        text: Option<RpcText>,
     ) -> Part {
         let id = from.identity();
         let StreamHeader { id: stream, length, inline, compression, .. } = header;
@@ -174,25 +179,29 @@ impl Streams {
             caps.frames.max_frame_of_others.min(caps.frames.max_frame)
         };
         let limit = frame.min(share);
-        if let Some(call) = &request {
-            let limit = limit.min(rpc::MAX_STREAM);
-            if !can_read(compression) || (compression != Compression::None && length.is_none()) {
-                cx.complain(id, Counter::StreamRefused);
-                let why = "its payload is compressed in a way that is not supported";
-                return failed(call.clone(), ErrorCode::INVALID_PARAMETERS, why);
+        let text = match text {
+            None => None,
+            Some(text) => {
+                let limit = limit.min(rpc::MAX_STREAM);
+                if !can_read(compression) || (compression != Compression::None && length.is_none()) {
+                    cx.complain(id, Counter::StreamRefused);
+                    let why = "its payload is compressed in a way that is not supported";
+                    return text.failed(Fault::Broken, why);
+                }
+                if length.is_some_and(|length| length > limit as u64) {
+                    cx.complain(id, Counter::StreamRefused);
+                    let why = format!("its payload is too long; the limit is {limit} bytes");
+                    return text.failed(Fault::TooLong, &why);
+                }
+                if let Some(payload) = inline {
+                    // It is complete, and takes no place among the unfinished ones.
+                    return text.ended(payload_of(payload, length, compression));
+                }
+                Some(text)
             }
-            if length.is_some_and(|length| length > limit as u64) {
-                cx.complain(id, Counter::StreamRefused);
-                let why = format!("its payload is too long; the limit is {limit} bytes");
-                return failed(call.clone(), ErrorCode::INVALID_PARAMETERS, &why);
-            }
-        }
-        if let (Some(payload), Some(call)) = (&inline, &request) {
-            // It is complete, and takes no place among the unfinished ones.
-            return Part::Request(call.clone(), payload_of(payload.clone(), length, compression));
-        }
+        };
         if sender.open >= caps.frames.streams_per_peer {
-            return self.refuse_new(cx, &key, request, "too many at once");
+            return self.refuse_new(cx, &key, text, "too many at once");
         }
         if length.is_some_and(|length| length > limit as u64) {
             // Reported as broken and not as refused: it never fits, and its sender would try eight times.
@@ -204,7 +213,7 @@ impl Streams {
         // Announced bytes count before they arrive. Otherwise streams that fit one by one could all begin and
         // all be dropped in the middle.
         if sender.expected.saturating_add(expected) > share {
-            return self.refuse_new(cx, &key, request, "the sender's streams exceed their share");
+            return self.refuse_new(cx, &key, text, "the sender's streams exceed their share");
         }
         let limit = match (length, compression) {
             (Some(length), Compression::None) => length as usize,
@@ -219,7 +228,7 @@ impl Streams {
             bytes: Vec::new(),
             limit,
             length,
-            request,
+            text,
             compression,
             next: 0,
             began: now,
@@ -246,7 +255,7 @@ impl Streams {
             return self.drop_stream(cx, key, "a chunk is missing");
         }
         if inflow.bytes.len() + bytes.len() > inflow.limit {
-            return self.drop_stream(cx, key, "it is longer than it may be");
+            return self.drop_long(cx, key);
         }
         let cap = cx.config.caps.frames.stream_bytes;
         if self.bytes + bytes.len() > cap {
@@ -268,54 +277,59 @@ impl Streams {
         // Senders abandon the streams of calls that have ended (`wire.md`, section 5.6), which is no
         // misconduct.
         if !reason.is_empty() {
-            self.close(key);
             cx.count(Counter::StreamAbandoned);
-            return Part::Taken;
+            return match self.close(key).and_then(|inflow| inflow.text) {
+                // Its call would wait for the rest of its time.
+                Some(text @ RpcText::Answer(_)) => text.failed(Fault::Broken, "its sender has given it up"),
+                Some(RpcText::Request(_)) | None => Part::Taken,
+            };
         }
-        if inflow.request.is_none() && inflow.length.is_some_and(|length| length != inflow.bytes.len() as u64)
-        {
+        if inflow.text.is_none() && inflow.length.is_some_and(|length| length != inflow.bytes.len() as u64) {
             return self.drop_stream(cx, key, "it is shorter than its header says");
         }
         let Some(mut inflow) = self.close(key) else { return Part::Ignored };
         let bytes = Bytes::from(std::mem::take(&mut inflow.bytes));
-        match inflow.request {
+        match inflow.text {
             None => Part::Whole(bytes),
-            Some(call) => Part::Request(call, payload_of(bytes, inflow.length, inflow.compression)),
+            Some(text) => text.ended(payload_of(bytes, inflow.length, inflow.compression)),
         }
     }
 
     /// Refuses a stream that has not begun, for lack of space.
-    fn refuse_new(
-        &mut self,
-        cx: &mut Context,
-        key: &Key,
-        request: Option<Box<RpcCall>>,
-        why: &'static str,
-    ) -> Part {
-        match (self.refuse(cx, key, why), request) {
-            (_, Some(call)) => failed(call, ErrorCode::BUSY, why),
+    fn refuse_new(&mut self, cx: &mut Context, key: &Key, text: Option<RpcText>, why: &'static str) -> Part {
+        match (self.refuse(cx, key, why), text) {
+            (_, Some(text)) => text.failed(Fault::NoSpace, why),
             (part, None) => part,
         }
     }
 
     /// Refuses a stream for lack of space.
     fn refuse(&mut self, cx: &mut Context, key: &Key, why: &'static str) -> Part {
-        let request = self.close(key).and_then(|inflow| inflow.request);
+        let text = self.close(key).and_then(|inflow| inflow.text);
         tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is refused");
         cx.complain(key.0.identity(), Counter::StreamRefused);
-        match request {
-            Some(call) => failed(call, ErrorCode::BUSY, why),
+        match text {
+            Some(text) => text.failed(Fault::NoSpace, why),
             None => Part::Refused(Arc::clone(&key.1), why),
         }
     }
 
     /// Drops a stream that breaks the rules.
     fn drop_stream(&mut self, cx: &mut Context, key: &Key, why: &str) -> Part {
-        let request = self.close(key).and_then(|inflow| inflow.request);
+        self.drop_for(cx, key, Fault::Broken, why)
+    }
+
+    /// Drops a stream that is longer than its header says, or than any may be.
+    fn drop_long(&mut self, cx: &mut Context, key: &Key) -> Part {
+        self.drop_for(cx, key, Fault::TooLong, "it is longer than it may be")
+    }
+
+    fn drop_for(&mut self, cx: &mut Context, key: &Key, fault: Fault, why: &str) -> Part {
+        let text = self.close(key).and_then(|inflow| inflow.text);
         tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is dropped");
         cx.complain(key.0.identity(), Counter::StreamBroken);
-        match request {
-            Some(call) => failed(call, ErrorCode::INVALID_PARAMETERS, why),
+        match text {
+            Some(text) => text.failed(fault, why),
             None => Part::Broken,
         }
     }
@@ -373,25 +387,19 @@ impl Streams {
     }
 }
 
-/// Returns the result of a stream whose request cannot be read.
-fn failed(call: Box<RpcCall>, code: ErrorCode, why: &str) -> Part {
-    Part::Request(call, Err(ToolError::new(code, format!("the stream of the request was dropped: {why}"))))
-}
-
 /// Returns the payload of a whole stream. No more memory is taken than its header announced.
-fn payload_of(bytes: Bytes, length: Option<u64>, compression: Compression) -> Result<Bytes, ToolError> {
-    let error = |why: String| ToolError::new(ErrorCode::INVALID_PARAMETERS, why);
+fn payload_of(bytes: Bytes, length: Option<u64>, compression: Compression) -> Result<Bytes, String> {
     match (length, compression) {
         (Some(length), Compression::None) if length != bytes.len() as u64 => {
-            Err(error(format!("the payload has {} bytes instead of {length}", bytes.len())))
+            Err(format!("the payload has {} bytes instead of {length}", bytes.len()))
         }
         (_, Compression::None) => Ok(bytes),
         #[cfg(feature = "deflate")]
         (Some(length), Compression::Deflate) => {
             let expanded = crate::protocol::deflate::expanded(&bytes, length as usize);
-            expanded.map(Bytes::from).map_err(|why| error(format!("the payload cannot be expanded: {why}")))
+            expanded.map(Bytes::from).map_err(|why| format!("the payload cannot be expanded: {why}"))
         }
-        _ => Err(error("the payload is compressed".to_owned())),
+        _ => Err("the payload is compressed".to_owned()),
     }
 }
 

@@ -13,8 +13,8 @@ use crate::{
             delivery::Retransmit,
             ids::Instance,
             peers::{Greeting, Remote},
-            recipients::{Feature, Recipients},
-            timers::{Timer, later},
+            recipients::Feature,
+            timers::Timer,
         },
     },
     tool::{CallError, ErrorCode, StopReason, ToolError},
@@ -43,6 +43,7 @@ impl Exchange {
             cx.local.participant = who; // its permissions may have changed
             if cx.local.unannounced_until.take().is_some() {
                 self.outgoing.start_silence_timeouts(core);
+                self.announced(core);
             }
             return;
         }
@@ -50,6 +51,10 @@ impl Exchange {
             return;
         }
         peers.handle_joined(cx, delivery, who);
+        if peers.offer_rpc_tools(cx, &id) {
+            self.outgoing.look_for_owners(core);
+        }
+        let Core { cx, peers, .. } = core;
         if peers.has_lost_its_role(cx, &id) {
             self.incoming.stop_jobs_for(core, &id);
             self.views.end_seen(core, &id);
@@ -64,6 +69,15 @@ impl Exchange {
             self.accept_held(core, &from, item);
         }
         self.incoming.send_waiting_rpc(core, Some(&id));
+    }
+
+    /// Looks for owners of the waiting calls when the room has announced the local participant, or must have done so.
+    pub(super) fn announced(&mut self, core: &mut Core) {
+        core.cx.timers.cancel(&Timer::Announced);
+        if !core.cx.config.rpc_tools.is_empty() {
+            self.send_all_unsent(core);
+            self.outgoing.look_for_owners(core);
+        }
     }
 
     /// Handles a participant that left this join.
@@ -140,7 +154,7 @@ impl Exchange {
         let has_moved = local.sid() != cx.local.participant.sid();
         cx.local.participant = local;
         if has_moved {
-            cx.local.unannounced_until = Some(later(cx.now, cx.config.times.announcement));
+            cx.await_announcement();
             peers.begin_new_pairs(cx, delivery);
         }
         // The connection is reported after the new pairs exist. Otherwise waiting frames would be sent to peers that do
@@ -177,6 +191,9 @@ impl Exchange {
             Greeting::Ignored | Greeting::Repeated { may_lack_frames: false } => {}
             Greeting::Repeated { may_lack_frames: true } => self.retransmit(core, id),
             Greeting::New { before, instance } => {
+                if before.is_none() && instance.is_some() {
+                    peers.withdraw_rpc_tools(cx, id);
+                }
                 if before != instance {
                     // A call in the plain form may have reached this instance, whichever one has acknowledged
                     // its stop.
@@ -260,7 +277,8 @@ impl Exchange {
     /// Handles the grace timer of a peer that left, or came back under another sid.
     pub(super) fn grace_over(&mut self, core: &mut Core, id: &Identity) {
         let Some(remote) = core.peers.get(id) else { return };
-        let (is_here, is_back) = (remote.is_here(), remote.is_reachable() || remote.calls_by_rpc());
+        let is_called = remote.is_reachable() || remote.called_by_rpc(&core.cx).is_some();
+        let (is_here, is_back) = (remote.is_here(), is_called || remote.calls_by_rpc());
         self.outgoing.lose_calls_of_other_joins(core, id);
         let Some(remote) = core.peers.get(id) else { return };
         if !is_back {
@@ -350,7 +368,8 @@ impl Exchange {
     fn send_all_unsent(&mut self, core: &mut Core) {
         self.incoming.send_waiting_rpc(core, None);
         for id in core.peers.ids() {
-            if core.peers.is_reachable(&id) {
+            let is_called = |remote: &Remote| remote.is_reachable() || remote.reach(&core.cx).is_some();
+            if core.peers.get(&id).is_some_and(is_called) {
                 self.incoming.send_unsent(core, &id);
                 self.outgoing.send_unsent(core, &id);
             }

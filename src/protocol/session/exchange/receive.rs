@@ -18,7 +18,7 @@ use crate::{
             timers::Timer,
         },
     },
-    transport::{Identity, Lane, Peer, RPC_REQUEST_TOPIC, StreamHeader, StreamKind, StreamPart},
+    transport::{Identity, Lane, Peer, StreamPart},
 };
 
 impl Exchange {
@@ -44,7 +44,7 @@ impl Exchange {
     }
 
     pub(crate) fn receive_stream(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
-        if core.cx.answers_rpc() && core.peers.holds_stream(from, part.id()) {
+        if core.cx.uses_rpc() && core.peers.holds_stream(from, part.id()) {
             return core.peers.hold_rpc(&mut core.cx, from, HeldItem::Part(part));
         }
         self.receive_part(core, from, part);
@@ -52,10 +52,8 @@ impl Exchange {
 
     pub(super) fn receive_part(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
         let id = from.identity();
-        let is_request =
-            |header: &StreamHeader| header.kind == StreamKind::Text && header.topic == RPC_REQUEST_TOPIC;
         let part = match part {
-            StreamPart::Header(header) if is_request(&header) && core.cx.answers_rpc() => {
+            StreamPart::Header(header) if header.is_rpc() && core.cx.uses_rpc() => {
                 return self.receive_text_header(core, from, header);
             }
             part => part,

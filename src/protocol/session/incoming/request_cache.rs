@@ -10,10 +10,10 @@ use sha2::{Digest, Sha256};
 
 use super::claims::Claim;
 use crate::{
-    clock::Instant,
+    clock::{Instant, later},
     protocol::{
         frame::{Message, ToolUseRequest},
-        session::{JobKey, config::Caps, timers::later},
+        session::{JobKey, config::Caps},
     },
     tool::{CallId, ErrorCode},
     value::Value,

@@ -7,28 +7,23 @@ use super::{
     rpc_requests::{Key, RpcAnswer, RpcState, fingerprint},
 };
 use crate::{
+    clock::later,
     protocol::{
         frame::{Message, ToolUseRequest},
         rpc::{self, RequestForm, RpcCall},
         session::{
             JobKey, QUEUE_WAIT, SendFailure,
             codec::{self, NOTHING_RAN},
+            context::Context,
+            delivery::text_packet,
             exchange::respond,
             peers::Remote,
-            timers::later,
         },
     },
     tool::{CallId, ErrorCode, Execution, Outcome, ToolError},
-    transport::{
-        Compression, Form, Identity, Packet, Participant, RPC_RESPONSE_TOPIC, RpcError, RpcMessage,
-        RpcResponse, TextStream,
-    },
+    transport::{Identity, Packet, Participant, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcResponse},
     value::Value,
 };
-
-/// The shortest result that is compressed, in bytes. A shorter one gains nothing in a packet.
-#[cfg(feature = "deflate")]
-const WORTH_COMPRESSING: usize = 200;
 
 impl Incoming {
     /// Handles a request by RPC with its payload, or with the reason why that cannot be read.
@@ -177,15 +172,13 @@ impl Incoming {
     /// Sends the answer of a request, if its caller is in the room.
     fn send_rpc_answer(&mut self, core: &mut Core, key: &Key) {
         let caller = key.0.identity();
+        let Core { cx, peers, delivery, .. } = core;
         // By identity: an SDK keeps its open requests when it joins again.
-        let Some(remote) = core.peers.get(caller).filter(|remote| remote.is_here()) else { return };
+        let Some(remote) = peers.get(caller).filter(|remote| remote.is_here()) else { return };
         let Some(entry) = self.rpc.find(key) else { return };
         let RpcState::Answered(answer) = &entry.state else { return };
-        let mut packet = packet_of(core, remote, key, entry.form, answer.clone());
-        if matches!(packet.form, Form::Text(_)) {
-            packet.stream = Some(core.cx.ids.next().into()); // others cannot guess it
-        }
-        let sent = core.delivery.send_rpc(&mut core.cx, packet);
+        let packet = packet_of(cx, remote, key, entry.form, answer.clone());
+        let sent = delivery.send_rpc(cx, packet);
         self.rpc.note_sent(key, sent);
     }
 
@@ -209,43 +202,25 @@ fn too_large(size: usize, limit: usize) -> RpcError {
 }
 
 /// Returns the packet of an answer, in the version of its request.
-fn packet_of(core: &Core, remote: &Remote, key: &Key, form: RequestForm, answer: RpcAnswer) -> Packet {
-    let (caller, id) = (key.0.identity().clone(), key.1.as_str());
-    let protocol = remote.description().map_or(0, Participant::protocol);
-    let response = |outcome| RpcMessage::Response(RpcResponse::new(id, outcome));
+fn packet_of(cx: &mut Context, remote: &Remote, key: &Key, form: RequestForm, answer: RpcAnswer) -> Packet {
+    let (caller, id) = (key.0.identity(), key.1.as_str());
+    let response = |outcome| Packet::rpc(caller.clone(), RpcMessage::Response(RpcResponse::new(id, outcome)));
     let payload = match answer {
         Ok(payload) => payload,
-        Err(error) => return Packet::rpc(caller, response(Err(error))),
+        Err(error) => return response(Err(error)),
     };
     let is_small = payload.len() <= rpc::MAX_PAYLOAD;
+    let (described, streams) = (remote.description(), cx.config.streams);
+    let protocol = described.map_or(0, Participant::protocol);
     match form {
-        RequestForm::Packet if is_small => return Packet::rpc(caller, response(Ok(payload))),
-        RequestForm::Packet if protocol == 0 || !core.cx.config.streams => {
-            return Packet::rpc(caller, response(Err(too_large(payload.len(), rpc::MAX_PAYLOAD))));
+        RequestForm::Packet if is_small => response(Ok(payload)),
+        RequestForm::Stream if !streams && is_small => response(Ok(payload)),
+        RequestForm::Packet if protocol == 0 || !streams => {
+            response(Err(too_large(payload.len(), rpc::MAX_PAYLOAD)))
         }
-        RequestForm::Stream if !core.cx.config.streams && is_small => {
-            return Packet::rpc(caller, response(Ok(payload)));
+        RequestForm::Packet | RequestForm::Stream => {
+            let attributes = rpc::result_attributes(id);
+            text_packet(cx, caller, described, RPC_RESPONSE_TOPIC, attributes, payload)
         }
-        RequestForm::Packet | RequestForm::Stream => {}
     }
-    let mut stream = TextStream::new(payload.len());
-    stream.attributes = rpc::result_attributes(id);
-    let can_inflate = protocol >= 2 && remote.description().is_some_and(Participant::can_inflate);
-    let (payload, compression) = compressed(payload, can_inflate);
-    stream.compression = compression;
-    stream.inline = protocol >= 2 && payload.len() <= rpc::MAX_INLINE;
-    Packet::text(caller, RPC_RESPONSE_TOPIC, payload, stream)
-}
-
-/// Returns the payload, compressed if its receiver can expand it and it is then shorter.
-#[cfg_attr(not(feature = "deflate"), expect(unused_variables, reason = "nothing is compressed"))]
-fn compressed(payload: Bytes, can_inflate: bool) -> (Bytes, Compression) {
-    #[cfg(feature = "deflate")]
-    if can_inflate
-        && payload.len() > WORTH_COMPRESSING
-        && let Some(smaller) = crate::protocol::deflate::compressed(&payload)
-    {
-        return (smaller.into(), Compression::Deflate);
-    }
-    (payload, Compression::None)
 }

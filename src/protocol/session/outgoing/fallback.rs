@@ -178,7 +178,7 @@ impl Outgoing {
     fn ask_first(&mut self, core: &mut Core, key: CallKey, tool: &ToolName, owner: &Identity) {
         let Some(mut call) = self.calls.remove(&key) else { return };
         if call.budget.apply(&core.cx, tool_of(core, owner, &call.tool)) {
-            core.cx.set_timer(Timer::Deadline(key), time_left(core, &call));
+            core.cx.set_timer(Timer::Deadline(key), time_left(&core.cx, &call));
         }
         let claims = core.peers.get(owner).is_some_and(|it| it.takes_claims());
         call.fallback = if claims { Fallback::UntilClaimed } else { Fallback::IfUnknown };
@@ -252,7 +252,7 @@ fn time_for_either(core: &Core, call: &Call) -> Duration {
     let mut own = call.budget;
     own.apply(&core.cx, core.cx.local.tool(&call.tool));
     let spent = core.cx.now.saturating_duration_since(call.began);
-    time_left(core, call).min(own.limit.saturating_sub(spent))
+    time_left(&core.cx, call).min(own.limit.saturating_sub(spent))
 }
 
 /// Returns the local tool of a call that a client may run instead, if the call names no owner.

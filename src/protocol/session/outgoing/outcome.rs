@@ -112,7 +112,12 @@ impl Outgoing {
     }
 
     /// Settles a call that its owner has ended. The owner needs no stop.
-    fn settle_by_owner(&mut self, core: &mut Core, key: CallKey, result: Result<Value, CallError>) {
+    pub(super) fn settle_by_owner(
+        &mut self,
+        core: &mut Core,
+        key: CallKey,
+        result: Result<Value, CallError>,
+    ) {
         let Some(call) = self.calls.get(&key) else { return };
         let remembered = call.asked().map(|asked| (call.id.clone(), Gone::answered(asked, core.cx.now)));
         self.conclude(core, key, result);
@@ -218,7 +223,11 @@ impl Outgoing {
     /// Handles the end of a peer's grace period. Calls that it was sent in another join than its present one are lost.
     pub(in crate::protocol::session) fn lose_calls_of_other_joins(&mut self, core: &mut Core, id: &Identity) {
         let here = core.peers.get(id).and_then(|remote| remote.sid()).cloned();
-        self.lose_calls(core, id, |asked| Some(&asked.sid) != here.as_ref());
+        // An owner that was called by RPC keeps its requests when it joins again: LiveKit's SDKs do.
+        self.lose_calls(core, id, |asked| match asked.rpc {
+            Some(_) => here.is_none(),
+            None => Some(&asked.sid) != here.as_ref(),
+        });
     }
 
     /// Handles the start of another instance of the owner's program. Idempotent calls of the old instance are sent

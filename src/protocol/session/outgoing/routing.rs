@@ -4,6 +4,7 @@ use super::{
     CallKey, Core, Outgoing, Remote, Selected, Timer,
     fallback::preferring_client,
     not_offered::{wanted, why_not},
+    rpc::by_rpc,
 };
 use crate::{
     tool::{CallError, ToolName},
@@ -151,7 +152,7 @@ impl Outgoing {
     /// acknowledged stop.
     pub(super) fn places_at(&self, core: &Core, owner: &Identity) -> usize {
         let instance = core.peers.get(owner).and_then(Remote::instance);
-        self.calls.count_of(owner) + self.settled.places_at(owner, instance)
+        self.calls.count_of(owner) + self.settled.places_at(core.cx.now, owner, instance)
     }
 
     fn choose_named(&self, core: &Core, tool: &str, owner: &Identity) -> Choice {
@@ -160,8 +161,9 @@ impl Outgoing {
         if remote.is_observer() {
             return unknown();
         }
-        if !remote.is_reachable() {
-            return Choice::Wait;
+        let Some(reach) = remote.reach(&core.cx) else { return Choice::Wait };
+        if by_rpc(reach) {
+            return if offers(remote, tool) { Choice::Ask(owner.clone()) } else { unknown() };
         }
         // A plain peer registers nothing, so only its answer shows whether it has the tool. It never answers
         // prompts.
@@ -175,13 +177,14 @@ impl Outgoing {
         let offers = |remote: &Remote| {
             // Every client of this protocol answers `bridge.echo` and none registers it (`wire.md`, section
             // 4.13).
-            if tool == ToolName::ECHO { !remote.is_plain() } else { offers(remote, tool) }
+            if tool == ToolName::ECHO { remote.is_crossed() } else { offers(remote, tool) }
         };
         let mut owners: Vec<_> = core
             .peers
             .iter()
             .filter(|(id, remote)| {
-                remote.is_reachable() && offers(remote) && core.peers.is_admitted(&core.cx, id, remote)
+                let is_callable = remote.reach(&core.cx).is_some();
+                is_callable && offers(remote) && core.peers.is_admitted(&core.cx, id, remote)
             })
             .map(|(id, _)| id.clone())
             .collect();

@@ -7,12 +7,8 @@ use std::{
 
 use super::{Asked, Core, Outgoing};
 use crate::{
-    clock::Instant,
-    protocol::session::{
-        ids::Instance,
-        peers::Remote,
-        timers::{Timer, later},
-    },
+    clock::{Instant, later},
+    protocol::session::{ids::Instance, peers::Remote, timers::Timer},
     tool::{CallId, StopReason},
     transport::Identity,
 };
@@ -55,6 +51,8 @@ struct AtOwner {
     remembered: usize,
     /// The calls that the owner must stop and whose stop it may not have received.
     stopping: BTreeSet<CallId>,
+    /// The calls by RPC that the owner has not answered, by their time limits. Nothing can stop them.
+    running: BTreeSet<(Instant, CallId)>,
 }
 
 /// A call that was settled.
@@ -75,7 +73,7 @@ pub(super) struct Gone {
 /// Whether the owner has been sent a stop.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// No stop is needed: the owner has answered.
+    /// No stop is needed, because the owner has answered, or possible, because it was called by RPC.
     Unwanted,
     /// The stop is sent when the owner is reachable.
     Waiting,
@@ -88,7 +86,8 @@ pub(super) enum Stop {
 impl Gone {
     /// Creates the record of a call that ended without its owner's answer. The owner must stop.
     pub(super) fn unanswered(asked: &Asked, now: Instant, reason: StopReason) -> Self {
-        Self { asked: asked.clone(), answered: false, stop: Stop::Waiting, reason, until: now }
+        let stop = if asked.rpc.is_some() { Stop::Unwanted } else { Stop::Waiting };
+        Self { asked: asked.clone(), answered: false, stop, reason, until: now }
     }
 
     /// Creates the record of a call that its owner has finished or declined.
@@ -126,6 +125,11 @@ impl Gone {
         }
     }
 
+    /// Returns whether the owner may run the call until its time limit, because it was called by RPC.
+    fn may_run_on(&self) -> bool {
+        self.asked.rpc.is_some() && !self.answered
+    }
+
     /// Returns the owner's instance for which the call still counts as open. A plain peer acknowledges nothing, so
     /// `None` is returned for it.
     fn place(&self) -> Option<(Identity, Instance)> {
@@ -135,10 +139,13 @@ impl Gone {
 }
 
 impl Settled {
-    /// Returns the number of stopped calls whose stop this instance of their owner has not acknowledged.
-    pub(super) fn places_at(&self, owner: &Identity, instance: Option<&Instance>) -> usize {
+    /// Returns the number of stopped calls whose stop this instance of their owner has not acknowledged, and of calls by RPC
+    /// that it may still run.
+    pub(super) fn places_at(&self, now: Instant, owner: &Identity, instance: Option<&Instance>) -> usize {
         let place = instance.map(|instance| (owner.clone(), instance.clone()));
-        place.and_then(|place| self.places.get(&place)).copied().unwrap_or(0)
+        let stopped = place.and_then(|place| self.places.get(&place)).copied().unwrap_or(0);
+        let running = self.by_owner.get(owner).into_iter().flat_map(|at| &at.running);
+        stopped + running.rev().take_while(|(ends, _)| *ends > now).count()
     }
 
     /// Returns whether a call of this owner is remembered, since the owner may answer it again.
@@ -277,6 +284,9 @@ impl Settled {
         if gone.is_stopping() {
             at.stopping.insert(call.clone());
         }
+        if gone.may_run_on() {
+            at.running.insert((gone.asked.ends, call.clone()));
+        }
         if let Some(place) = gone.place() {
             // A stopped call keeps its place until the owner knows of the stop. Otherwise calls that are
             // cancelled at once would let any number of requests wait at the owner, some of which would start
@@ -295,6 +305,7 @@ impl Settled {
         if let Some(at) = self.by_owner.get_mut(&gone.asked.owner) {
             at.remembered -= 1;
             at.stopping.remove(call);
+            at.running.remove(&(gone.asked.ends, call.clone()));
             if at.remembered == 0 {
                 self.by_owner.remove(&gone.asked.owner);
             }
@@ -318,9 +329,10 @@ impl Settled {
 
 impl Outgoing {
     pub(super) fn remember(&mut self, core: &mut Core, call: CallId, mut gone: Gone) {
-        // A stop is kept as long as its owner may still run the call.
+        // A stop is kept as long as its owner may still run the call, and so is a call that nothing can stop.
         let working = gone.asked.ends.saturating_duration_since(core.cx.now);
-        let still = if gone.stop == Stop::Waiting { working } else { Duration::ZERO };
+        let is_running = gone.stop == Stop::Waiting || gone.may_run_on();
+        let still = if is_running { working } else { Duration::ZERO };
         gone.until = later(core.cx.now, still.saturating_add(core.cx.config.times.memory));
         if self.settled.order.len() >= MAX_SETTLED
             && let Some(first) = self.settled.first(None)

@@ -84,6 +84,7 @@ impl Peers {
             let is_first = remote.pair.greetings == 0;
             is_first && !remote.has_left() && !is_away && self.is_counterpart(cx, id, remote)
         });
+        let is_due = is_due && !self.is_not_greeted(cx, id);
         if is_due {
             self.send_configuration(cx, delivery, id);
             cx.set_timer(Timer::Greet(id.clone()), Duration::from_secs(1));
@@ -105,8 +106,9 @@ impl Peers {
 
     /// Greets a participant that a call waits for, and starts its timeout unless its Configuration has arrived.
     pub(crate) fn expect(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let is_not_greeted = self.is_not_greeted(cx, id);
         let Some(remote) = self.remotes.get_mut(id) else { return };
-        if !remote.is_here() || remote.is_configured() {
+        if !remote.is_here() || remote.is_configured() || is_not_greeted {
             return;
         }
         remote.named = true;

@@ -1,4 +1,4 @@
-//! Holds frames and requests of RPC that arrived before the server announced their senders.
+//! Holds frames and messages of RPC that arrived before the server announced their senders.
 
 use std::collections::VecDeque;
 
@@ -8,16 +8,16 @@ use crate::{
         frame::Message,
         session::{codec::Received, context::Context, stats::Counter, timers::Timer},
     },
-    transport::{Identity, Peer, RpcRequest, Sid, StreamPart},
+    transport::{Identity, Peer, RpcMessage, Sid, StreamPart},
 };
 
 /// What an unannounced sender has sent.
 #[derive(Debug)]
 pub(crate) enum HeldItem {
     Frame(Received),
-    /// A request of RPC in one packet.
-    Request(RpcRequest),
-    /// A part of a stream with a request of RPC.
+    /// A message of RPC.
+    Rpc(RpcMessage),
+    /// A part of a stream with a text of RPC.
     Part(StreamPart),
 }
 
@@ -25,7 +25,7 @@ impl HeldItem {
     fn size(&self) -> usize {
         match self {
             Self::Frame(received) => received.size,
-            Self::Request(request) => request.id.len() + request.method.len() + request.payload.len(),
+            Self::Rpc(message) => message.size(),
             Self::Part(StreamPart::Header(header)) => header.id.len() + header.size(),
             Self::Part(part) => part.id().len() + part.size(),
         }
@@ -36,7 +36,7 @@ impl HeldItem {
     }
 }
 
-/// The frames and requests of unannounced senders, in the order of arrival.
+/// The frames and messages of RPC of unannounced senders, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     items: VecDeque<(Instant, Peer, HeldItem)>,

@@ -252,8 +252,9 @@ impl Peers {
     pub(crate) fn begin_new_pairs(&mut self, cx: &mut Context, delivery: &mut Delivery) {
         for (id, remote) in &mut self.remotes {
             cancel_pair_timers(cx, id);
-            // A plain peer is never sent a frame again, so its large packets are not dropped.
-            delivery.reset_pair(id, !remote.is_plain());
+            // A plain peer is never sent a frame again, so its large packets are not dropped. Nor is one that is called by
+            // RPC sent a request again that may have arrived.
+            delivery.reset_pair(id, !remote.is_plain() && !remote.is_for_rpc(cx, id));
             let contact = remote.pair.contact.after(Signal::Void);
             remote.pair = Pair { contact, ..Pair::default() };
             remote.heard_at = cx.now;
@@ -361,13 +362,14 @@ impl Peers {
     ) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let before = std::mem::replace(&mut remote.presence, Presence::Here { sid, announced });
+        let withdraws = !remote.is_for_rpc(cx, id);
         remote.is_proof &= !announced; // an announced join has its own description, and has not shown an instance yet
         remote.pair = Pair::default();
         remote.heard_at = cx.now;
         remote.join = Join::default();
         self.note_observer(id);
         cancel_pair_timers(cx, id);
-        delivery.reset_pair(id, true);
+        delivery.reset_pair(id, withdraws);
         if let Presence::Here { sid: old, announced: was_announced } = before {
             if let Some(remote) = self.remotes.get_mut(id) {
                 remote.mark_dead(old.clone());
@@ -429,11 +431,12 @@ impl Peers {
     fn leave(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, sid: Sid) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let was_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
+        let withdraws = !remote.is_for_rpc(cx, id);
         remote.presence = Presence::Away { sid: sid.clone(), crossed: remote.is_crossed() };
         remote.pair = Pair::default();
         self.note_observer(id);
         cancel_pair_timers(cx, id);
-        delivery.reset_pair(id, true);
+        delivery.reset_pair(id, withdraws);
         if was_announced {
             cx.event(Event::Left(Peer::new(id, sid)));
         }

@@ -208,6 +208,19 @@ pub(super) struct Join {
     pub(super) refused_tools: Vec<ToolName>,
     /// Client: whether it has called by RPC.
     pub(super) calls_by_rpc: bool,
+    /// Assistant: the pings by RPC.
+    pub(super) pings: RpcPings,
+}
+
+/// The pings by RPC of one owner.
+#[derive(Debug, Default)]
+pub(super) struct RpcPings {
+    /// Since when the owner has sent nothing.
+    pub(super) since: Option<Instant>,
+    /// How many were sent since then.
+    pub(super) sent: u32,
+    /// The ids of the last ones.
+    pub(super) ids: VecDeque<Box<str>>,
 }
 
 impl Pair {

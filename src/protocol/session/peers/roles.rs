@@ -55,6 +55,7 @@ impl Peers {
         // A named identity needs no announcement, which can come 3 s after its first frames: LiveKit
         // announces participants without tracks once in 3 s.
         cx.config.admitted.contains(id)
+            || cx.config.rpc_tools.contains_key(id)
             || remote.participant.as_ref().is_some_and(is_accepted)
             || self.is_guest(id, remote)
     }

@@ -1,0 +1,72 @@
+//! Sends the messages and texts of LiveKit's RPC (`wire.md`, section 10).
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use bytes::Bytes;
+
+use super::{Context, Delivery, Sent};
+use crate::{
+    protocol::rpc,
+    transport::{Compression, Identity, Packet, Participant, TextStream},
+};
+
+/// The shortest text that is compressed, in bytes. A shorter one gains nothing in a packet.
+#[cfg(feature = "deflate")]
+const WORTH_COMPRESSING: usize = 200;
+
+impl Delivery {
+    /// Sends a packet of RPC. Returns its id.
+    pub(crate) fn send_rpc(&mut self, cx: &mut Context, packet: Packet) -> u64 {
+        self.transmit(cx, packet);
+        self.last_packet
+    }
+
+    /// Sends the request of a call by RPC. Its stanza is not on the wire: it identifies the request's record, as that of a
+    /// frame does.
+    pub(crate) fn post_rpc(&mut self, cx: &mut Context, mut packet: Packet) -> Sent {
+        let stanza = self.use_stanza(cx);
+        packet.id = self.next_packet();
+        if packet.stream.is_some() {
+            self.large.note(packet.id, &packet.to, stanza);
+        }
+        let sent = Sent { stanza, packet: packet.id, size: packet.size(), is_fast: false };
+        self.emit_packet(cx, packet);
+        sent
+    }
+}
+
+/// Returns the packet that carries a text of RPC as a stream: in its header if the receiver announces that it reads that,
+/// compressed if it can expand it and it is then shorter.
+pub(crate) fn text_packet(
+    cx: &mut Context,
+    to: &Identity,
+    described: Option<&Participant>,
+    topic: impl Into<Cow<'static, str>>,
+    attributes: BTreeMap<String, String>,
+    payload: Bytes,
+) -> Packet {
+    let mut stream = TextStream::new(payload.len());
+    stream.attributes = attributes;
+    let reads_headers = described.is_some_and(|it| it.protocol() >= 2);
+    let can_inflate = reads_headers && described.is_some_and(Participant::can_inflate);
+    let (payload, compression) = compressed(payload, can_inflate);
+    stream.compression = compression;
+    stream.inline = reads_headers && payload.len() <= rpc::MAX_INLINE;
+    let mut packet = Packet::text(to.clone(), topic, payload, stream);
+    // SDKs do not look at the sender of a chunk, so others must not be able to guess the id.
+    packet.stream = Some(cx.ids.next().into());
+    packet
+}
+
+/// Returns the payload, compressed if its receiver can expand it and it is then shorter.
+#[cfg_attr(not(feature = "deflate"), expect(unused_variables, reason = "nothing is compressed"))]
+fn compressed(payload: Bytes, can_inflate: bool) -> (Bytes, Compression) {
+    #[cfg(feature = "deflate")]
+    if can_inflate
+        && payload.len() > WORTH_COMPRESSING
+        && let Some(smaller) = crate::protocol::deflate::compressed(&payload)
+    {
+        return (smaller.into(), Compression::Deflate);
+    }
+    (payload, Compression::None)
+}

@@ -1,0 +1,881 @@
+//! Calls by LiveKit's RPC of an assistant: how an app is called, whose answers count, and what each answer means.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use serde_json::json;
+use toolbridge::{
+    CallError, Config, ConnectionState, Event, Tool, Value,
+    session::{CallKey, Counter, Output, Readiness, Request, SendFailure, Session},
+    tools::{Reach, RegisterError},
+    transport::{
+        Compression, Form, Lane, Packet, Participant, Peer, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError,
+        RpcMessage, RpcRequest, RpcResponse, StreamHeader, StreamKind, StreamPart, StreamParts, TextStream,
+        TransportEvent,
+    },
+};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An assistant that calls the app `web` by RPC, and what it has done.
+struct Caller {
+    session: Session,
+    now: Instant,
+    sent: Vec<Packet>,
+    settled: BTreeMap<CallKey, Result<Value, CallError>>,
+    events: Vec<Event>,
+}
+
+/// A request that was sent.
+#[derive(Clone, Debug, PartialEq)]
+struct Sent {
+    version: u32,
+    id: String,
+    method: String,
+    payload: String,
+    timeout_ms: u32,
+}
+
+fn tool(name: &str) -> Tool {
+    Tool::new(name.parse().unwrap(), "")
+}
+
+fn config() -> Config {
+    Config::default().rpc_tool("web", tool("locate")).rpc_tool("web", tool("paint"))
+}
+
+/// The app in this join. Version 0 of the client protocol is that of older SDKs.
+fn app(sid: &str, protocol: u32) -> Participant {
+    Participant::new("web", sid).client_protocol(protocol).inflates(protocol >= 2)
+}
+
+fn local(sid: &str) -> Participant {
+    Participant::new("agent", sid).agent(true).client_protocol(2).inflates(true)
+}
+
+fn web() -> Peer {
+    Peer::new("web", "PA_1")
+}
+
+impl Caller {
+    fn new(config: Config) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "virtual time begins somewhere")]
+        let now = Instant::now();
+        let session = Session::assistant(now, local("PA_0"), config.streams(true), [7; 32]);
+        Self { session, now, sent: Vec::new(), settled: BTreeMap::new(), events: Vec::new() }
+    }
+
+    /// An assistant that the room has announced, and the app with this version of the client protocol.
+    fn with(config: Config, protocol: u32) -> Self {
+        let mut caller = Self::new(config);
+        caller.handle(TransportEvent::Joined(local("PA_0")));
+        caller.handle(TransportEvent::Joined(app("PA_1", protocol)));
+        caller
+    }
+
+    fn handle(&mut self, event: TransportEvent) {
+        self.session.handle_event(self.now, event);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.session.poll_output() {
+            match output {
+                Output::Transmit(packet) => self.sent.push(packet),
+                Output::Settled { key, result } => assert!(self.settled.insert(key, result).is_none()),
+                Output::Event(event) => self.events.push(event),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Lets time pass, and handles the timers meanwhile.
+    fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(due) = self.session.poll_timeout().filter(|due| *due <= until) {
+            self.now = due.max(self.now);
+            self.session.handle_timeout(self.now);
+            self.drain();
+        }
+        self.now = until;
+    }
+
+    fn ask(&mut self, request: Request) -> Result<CallKey, CallError> {
+        let key = self.session.call(self.now, request);
+        self.drain();
+        key
+    }
+
+    fn call(&mut self, tool: &str, arguments: serde_json::Value) -> CallKey {
+        self.ask(Request::new(tool, Value::from(arguments))).unwrap()
+    }
+
+    /// Makes a call that is sent at once. Returns its key and the id of its request.
+    fn sent_call(&mut self) -> (CallKey, String) {
+        let key = self.call("locate", json!({}));
+        let sent = self.requests();
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        (key, sent[0].id.clone())
+    }
+
+    /// Returns the requests that were sent since the last look. Nothing else was.
+    fn requests(&mut self) -> Vec<Sent> {
+        std::mem::take(&mut self.sent).iter().map(request).collect()
+    }
+
+    fn rpc(&mut self, from: &Peer, message: RpcMessage) {
+        self.handle(TransportEvent::Rpc { from: Some(from.clone()), message });
+    }
+
+    fn ack(&mut self, from: &Peer, id: &str) {
+        self.rpc(from, RpcMessage::Ack { id: id.to_owned() });
+    }
+
+    fn answer(&mut self, from: &Peer, id: &str, payload: &str) {
+        self.rpc(from, RpcMessage::Response(RpcResponse::new(id, Ok(payload.to_owned().into()))));
+    }
+
+    fn refuse(&mut self, from: &Peer, id: &str, code: u32, data: &str) {
+        let error = RpcError::new(code, "why", data);
+        self.rpc(from, RpcMessage::Response(RpcResponse::new(id, Err(error))));
+    }
+
+    fn parts(&mut self, from: &Peer, parts: impl IntoIterator<Item = StreamPart>) {
+        for part in parts {
+            self.handle(TransportEvent::Stream { from: from.clone(), part });
+        }
+    }
+
+    /// Returns the outcome of a call, if it has one: its value as JSON, or the code of its error and whether it may have run.
+    fn outcome(&self, key: CallKey) -> Option<Result<serde_json::Value, (String, bool)>> {
+        self.settled.get(&key).map(|outcome| match outcome {
+            Ok(value) => Ok(value.to_json()),
+            Err(error) => Err((error.code().as_str().to_owned(), error.may_have_run())),
+        })
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.session.stats().count(counter)
+    }
+
+    fn reach(&self) -> Vec<(String, Option<Reach>)> {
+        self.session.tools().iter().map(|offer| (offer.tool.name().to_string(), offer.reach)).collect()
+    }
+}
+
+fn request(packet: &Packet) -> Sent {
+    assert_eq!((packet.lane, &packet.to[..]), (Lane::Reliable, &["web".into()][..]));
+    match &packet.form {
+        Form::Rpc(RpcMessage::Request(it)) => Sent {
+            version: it.version,
+            id: it.id.clone(),
+            method: it.method.clone(),
+            payload: String::from_utf8(it.payload.to_vec()).unwrap(),
+            timeout_ms: it.timeout_ms,
+        },
+        Form::Text(stream) => {
+            assert_eq!(packet.topic, RPC_REQUEST_TOPIC);
+            assert!(packet.stream.is_some(), "others could guess its id");
+            let of = |key: &str| stream.attributes[&format!("lk.rpc_request_{key}")].clone();
+            Sent {
+                version: of("version").parse().unwrap(),
+                id: of("id"),
+                method: of("method"),
+                payload: String::from_utf8(plain(packet, stream).to_vec()).unwrap(),
+                timeout_ms: of("response_timeout_ms").parse().unwrap(),
+            }
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[cfg(feature = "deflate")]
+fn plain(packet: &Packet, stream: &TextStream) -> Bytes {
+    use std::io::Read;
+    if stream.compression == Compression::None {
+        return packet.payload.clone();
+    }
+    let mut plain = Vec::new();
+    flate2::read::DeflateDecoder::new(&packet.payload[..]).read_to_end(&mut plain).unwrap();
+    assert_eq!(plain.len() as u64, stream.length);
+    plain.into()
+}
+
+#[cfg(not(feature = "deflate"))]
+fn plain(packet: &Packet, _stream: &TextStream) -> Bytes {
+    packet.payload.clone()
+}
+
+fn header(of: &str, length: usize) -> StreamHeader {
+    let mut header = StreamHeader::new(format!("s{of}"), RPC_RESPONSE_TOPIC, length as u64);
+    header.kind = StreamKind::Text;
+    header.attributes.insert("lk.rpc_request_id".to_owned(), of.to_owned());
+    header
+}
+
+/// An answer of version 2 with its payload in its header.
+fn inline(of: &str, payload: &str) -> StreamPart {
+    let mut header = header(of, payload.len());
+    header.inline = Some(payload.to_owned().into());
+    StreamPart::Header(header)
+}
+
+/// An answer of version 2 in chunks.
+fn chunked(of: &str, payload: &str) -> Vec<StreamPart> {
+    let head = header(of, payload.len());
+    let mut stream = TextStream::new(payload.len());
+    stream.attributes = head.attributes;
+    let mut packet = Packet::text("agent".into(), RPC_RESPONSE_TOPIC, payload.to_owned(), stream);
+    packet.stream = Some(head.id);
+    StreamParts::of(&packet).collect()
+}
+
+fn failed(code: &str, may_have_run: bool) -> Option<Result<serde_json::Value, (String, bool)>> {
+    Some(Err((code.to_owned(), may_have_run)))
+}
+
+#[test]
+fn older_app_is_called_in_a_packet_and_sent_nothing_else() {
+    let mut caller = Caller::new(config());
+    caller.handle(TransportEvent::Joined(app("PA_1", 0)));
+    assert_eq!(caller.reach(), [("locate".into(), Some(Reach::Rpc1)), ("paint".into(), Some(Reach::Rpc1))]);
+    let key =
+        caller.ask(Request::new("paint", Value::from(json!({"on": true}))).timeout(9 * SECOND)).unwrap();
+    let sent = caller.requests();
+    let [it] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!((it.version, &*it.method, &*it.payload, it.timeout_ms), (1, "paint", r#"{"on":true}"#, 9_000));
+    assert_eq!(*it.id, *caller.session.call_id(key).unwrap().as_str());
+    caller.ack(&web(), &it.id);
+    assert!(caller.events.iter().any(|event| matches!(event, Event::Delivered { .. })));
+    caller.answer(&web(), &it.id, r#"{"done": 1}"#);
+    assert_eq!(caller.outcome(key), Some(Ok(json!({"done": 1}))));
+    caller.pass(60 * SECOND);
+    assert_eq!(caller.requests(), []);
+}
+
+#[test]
+fn app_is_called_in_a_stream_once_the_room_has_announced_the_assistant() {
+    for is_told in [true, false] {
+        let mut caller = Caller::new(config());
+        caller.handle(TransportEvent::Joined(app("PA_1", 2)));
+        assert_eq!(caller.reach()[0].1, None);
+        assert!(matches!(caller.session.readiness(&"web".into()), Readiness::NotYet(_)));
+        let long = json!({"text": "x".repeat(1_000)});
+        let key = caller.ask(Request::new("paint", Value::from(&long)).timeout(10 * SECOND)).unwrap();
+        caller.pass(2 * SECOND);
+        assert_eq!(caller.requests(), []);
+        match is_told {
+            true => caller.handle(TransportEvent::Joined(local("PA_0"))),
+            false => caller.pass(1_500 * MS),
+        }
+        let Form::Text(stream) = &caller.sent[0].form else { panic!("{:?}", caller.sent) };
+        assert!(stream.inline);
+        assert_eq!(stream.compression == Compression::Deflate, cfg!(feature = "deflate"));
+        let sent = caller.requests();
+        let left = if is_told { 8_000 } else { 6_500 };
+        assert_eq!((sent[0].version, sent[0].timeout_ms, sent.len()), (2, left, 1));
+        assert_eq!(sent[0].payload, long.to_string());
+        assert_eq!(caller.reach()[0].1, Some(Reach::Rpc2));
+        assert!(
+            matches!(caller.session.readiness(&"web".into()), Readiness::Ready(tools) if tools.len() == 2)
+        );
+        caller.parts(&web(), [inline(&sent[0].id, "0.8")]);
+        assert_eq!(caller.outcome(key), Some(Ok(json!({"value": 0.8}))));
+    }
+}
+
+#[test]
+fn request_is_in_chunks_for_an_app_that_reads_no_payload_in_headers_and_for_a_long_payload() {
+    for (protocol, size, in_header) in [(1, 10_u64, false), (2, 10, true), (2, 1 << 20, false)] {
+        let mut caller = Caller::with(config(), protocol);
+        let text = (0..size).map(|n| char::from(33 + (n * n % 89) as u8)).collect::<String>();
+        let noise = Value::from(json!({"text": text, "random": size}));
+        caller.ask(Request::new("paint", noise)).unwrap();
+        let Form::Text(stream) = &caller.sent[0].form else { panic!("{:?}", caller.sent) };
+        let fits = stream.compression != Compression::None && caller.sent[0].payload.len() <= 14_000;
+        assert_eq!(stream.inline, in_header || fits, "{protocol} {size}");
+    }
+}
+
+#[test]
+fn every_form_of_success_counts_with_and_without_an_acknowledgement() {
+    for acknowledges in [false, true] {
+        for (protocol, form) in [(0, 0), (2, 0), (0, 1), (2, 1), (1, 2), (2, 2)] {
+            let mut caller = Caller::with(config(), protocol);
+            let (key, id) = caller.sent_call();
+            if acknowledges {
+                caller.ack(&web(), &id);
+            }
+            let long = json!({"text": "y".repeat(40_000)}).to_string();
+            match form {
+                0 => caller.answer(&web(), &id, &long),
+                1 => caller.parts(&web(), [inline(&id, &long)]),
+                _ => caller.parts(&web(), chunked(&id, &long)),
+            }
+            let text = caller.outcome(key).unwrap().unwrap()["text"].to_string();
+            assert_eq!(text.len(), 40_002);
+            assert!(caller.events.iter().any(|event| matches!(event, Event::Delivered { .. })));
+            // Once only.
+            caller.answer(&web(), &id, "2");
+            assert_eq!(caller.count(Counter::Duplicate), 1);
+        }
+    }
+}
+
+#[test]
+fn each_code_has_its_outcome() {
+    for (code, outcome, may_have_run) in [
+        (1400, "unknown_tool", false),
+        (1404, "unknown_tool", false),
+        (1402, "too_large", false),
+        (1502, "timeout", true),
+        (1503, "lost", true),
+        (1504, "result_too_large", true),
+        (1505, "execution_error", true),
+        (1500, "execution_error", true),
+        (1501, "execution_error", true),
+        (7, "execution_error", true),
+    ] {
+        let mut caller = Caller::with(config(), 0);
+        let (key, id) = caller.sent_call();
+        caller.refuse(&web(), &id, code, "");
+        assert_eq!(caller.outcome(key), failed(outcome, may_have_run), "{code}");
+    }
+    let mut caller = Caller::with(config(), 0);
+    let (key, id) = caller.sent_call();
+    caller.refuse(&web(), &id, 1500, r#"{"left": 2}"#);
+    match &caller.settled[&key] {
+        Err(CallError::Tool(error)) => {
+            assert_eq!((error.message(), error.partial()), ("why", Some(&Value::from(json!({"left": 2})))));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn text_that_is_not_json_is_the_result_unless_the_author_is_strict() {
+    for strict in [false, true] {
+        let config = if strict { config().rpc_strict() } else { config() };
+        let mut caller = Caller::with(config, 2);
+        for (payload, value) in [("at home", json!("at home")), ("", json!("")), ("null", json!(null))] {
+            let (key, id) = caller.sent_call();
+            caller.answer(&web(), &id, payload);
+            let expected = match strict && payload != "null" {
+                true => failed("execution_error", true),
+                false => Some(Ok(json!({"value": value}))),
+            };
+            assert_eq!(caller.outcome(key), expected, "{payload}");
+        }
+        let (key, id) = caller.sent_call();
+        let outcome = Ok(Bytes::from_static(b"\xff"));
+        caller.rpc(&web(), RpcMessage::Response(RpcResponse::new(&*id, outcome)));
+        assert_eq!(caller.outcome(key), failed("execution_error", true));
+    }
+}
+
+#[test]
+fn sec_i12_only_the_owner_that_the_room_announced_may_answer() {
+    let mut caller = Caller::with(config(), 2);
+    caller.handle(TransportEvent::Joined(Participant::new("other", "PA_2").agent(true)));
+    let (key, id) = caller.sent_call();
+    // Another participant, and the owner's identity under the sid of another: an agent can sign a header so.
+    for from in [Peer::new("other", "PA_2"), Peer::new("web", "PA_2"), Peer::new("web", "")] {
+        caller.ack(&from, &id);
+        caller.answer(&from, &id, "1");
+        caller.refuse(&from, &id, 1400, "");
+        caller.parts(&from, [inline(&id, "2")]);
+        caller.parts(&from, chunked(&id, "3"));
+        assert_eq!(caller.outcome(key), None, "{from}");
+    }
+    assert!(!caller.events.iter().any(|event| matches!(event, Event::Delivered { .. })));
+    assert!(caller.count(Counter::NotPermitted) >= 4);
+    // Nobody takes part in the owner's stream.
+    let mut parts = chunked(&id, "\"the owner's\"").into_iter();
+    caller.parts(&web(), parts.next());
+    let forged =
+        StreamPart::Chunk { id: format!("s{id}").into(), index: 0, bytes: "\"forged ..... \"".into() };
+    caller.parts(&Peer::new("other", "PA_2"), [forged.clone()]);
+    caller.parts(&Peer::new("web", "PA_2"), [forged]);
+    caller.parts(&web(), parts);
+    assert_eq!(caller.outcome(key), Some(Ok(json!({"value": "the owner's"}))));
+    assert!(caller.count(Counter::StreamUnknown) > 0);
+}
+
+#[test]
+fn sec_i12_unknown_and_empty_ids_are_counted() {
+    let mut caller = Caller::with(config(), 2);
+    let (key, _) = caller.sent_call();
+    for id in ["", "x", "x.2", &"i".repeat(100_000)] {
+        caller.ack(&web(), id);
+        caller.answer(&web(), id, "1");
+        caller.parts(&web(), chunked(id, "1"));
+    }
+    assert_eq!((caller.outcome(key), caller.count(Counter::NotPermitted)), (None, 12));
+    // Nothing of a sender that is not announced yet is kept for a request that it was not sent.
+    let unknown = Peer::new("web", "PA_9");
+    caller.ack(&unknown, "x");
+    caller.parts(&unknown, chunked("x", "1"));
+    assert_eq!(caller.count(Counter::Held), 0);
+}
+
+#[test]
+fn answer_under_a_sid_that_is_announced_late_waits_for_it() {
+    let mut caller = Caller::with(config(), 0);
+    let (key, id) = caller.sent_call();
+    let again = Peer::new("web", "PA_2");
+    caller.answer(&again, &id, "1");
+    assert_eq!((caller.outcome(key), caller.count(Counter::Held)), (None, 1));
+    caller.handle(TransportEvent::Joined(app("PA_2", 0)));
+    assert_eq!(caller.outcome(key), Some(Ok(json!({"value": 1}))));
+    // The join before is over.
+    let (key, id) = caller.sent_call();
+    caller.answer(&web(), &id, "1");
+    assert_eq!((caller.outcome(key), caller.count(Counter::StaleSid)), (None, 1));
+}
+
+#[test]
+fn request_that_is_too_large_is_an_error_at_once() {
+    let mut caller = Caller::with(config(), 0);
+    let text = |size: usize| Value::from(json!({"text": "x".repeat(size)}));
+    // `{"text":""}` has 11 bytes.
+    caller.ask(Request::new("paint", text(15_360 - 11))).unwrap();
+    let error = caller.ask(Request::new("paint", text(15_360 - 10))).unwrap_err();
+    assert!(matches!(error, CallError::TooLarge { size: 15_361, limit: 15_360 }), "{error:?}");
+    assert_eq!(caller.requests().len(), 1);
+    let mut caller = Caller::with(config(), 2);
+    let error = caller.ask(Request::new("paint", text(16 << 20))).unwrap_err();
+    assert!(matches!(error, CallError::TooLarge { limit: 16_777_216, .. }), "{error:?}");
+}
+
+#[test]
+fn call_that_ends_by_itself_sends_nothing_and_its_answer_is_late() {
+    let mut caller = Caller::with(config().rpc_probe(false), 0);
+    let (key, id) = caller.sent_call();
+    caller.pass(30 * SECOND);
+    assert_eq!(caller.outcome(key), failed("timeout", true));
+    let (cancelled, other) = caller.sent_call();
+    caller.session.cancel(caller.now, cancelled);
+    caller.drain();
+    assert_eq!(caller.outcome(cancelled), failed("cancelled", true));
+    for id in [&id, &other] {
+        caller.answer(&web(), id, "1");
+        caller.answer(&web(), id, "1");
+    }
+    assert_eq!((caller.count(Counter::Late), caller.count(Counter::Duplicate)), (2, 2));
+    assert_eq!(caller.requests(), []);
+}
+
+#[test]
+fn cancelled_calls_keep_their_places_until_they_are_answered_or_their_time_is_up() {
+    let mut caller = Caller::with(config().rpc_probe(false), 0);
+    let mut ids = Vec::new();
+    for _ in 0..64 {
+        let (key, id) = caller.sent_call();
+        caller.session.cancel(caller.now, key);
+        caller.drain();
+        ids.push(id);
+    }
+    let full = |caller: &mut Caller| caller.ask(Request::new("locate", Value::empty())).err();
+    assert!(matches!(full(&mut caller), Some(CallError::TooManyOpen { open: 64 })));
+    caller.answer(&web(), &ids[0], "1");
+    assert!(full(&mut caller).is_none());
+    assert!(full(&mut caller).is_some());
+    caller.pass(30 * SECOND);
+    assert!(full(&mut caller).is_none());
+}
+
+#[test]
+fn request_that_was_not_sent_is_not_delivered_or_sent_again_under_another_id() {
+    let mut caller = Caller::with(config(), 2);
+    for (why, code) in [
+        (SendFailure::QueueFull, "not_delivered"),
+        (SendFailure::TooLarge { size: 2, limit: 1 }, "too_large"),
+        (SendFailure::NotAllowed, "not_allowed"),
+    ] {
+        let mut caller = Caller::with(config(), 2);
+        let key = caller.call("locate", json!({}));
+        let packet = caller.sent[0].id;
+        caller.session.handle_send_failed(caller.now, packet, why);
+        caller.drain();
+        assert_eq!(caller.outcome(key), failed(code, false));
+    }
+    // The connection is lost while the stream is sent.
+    let key = caller.call("locate", json!({}));
+    let packet = caller.sent[0].id;
+    let first = caller.requests().remove(0);
+    caller.handle(TransportEvent::ConnectionState(ConnectionState::Reconnecting));
+    caller.session.handle_send_failed(caller.now, packet, SendFailure::Interrupted);
+    caller.session.handle_rejoined(caller.now, local("PA_00"), vec![app("PA_1", 2)]);
+    caller.drain();
+    assert_eq!(caller.requests(), [], "the room has to announce the assistant again");
+    // The app had the header alone, and reports a broken request.
+    caller.refuse(&web(), &first.id, 1500, "");
+    caller.handle(TransportEvent::Joined(local("PA_00")));
+    let again = caller.requests();
+    assert_eq!((again.len(), &*again[0].id), (1, &*format!("{}.2", first.id)));
+    caller.refuse(&web(), &first.id, 1500, "");
+    assert_eq!((caller.outcome(key), caller.count(Counter::Late)), (None, 2));
+    caller.answer(&web(), &again[0].id, "1");
+    assert_eq!(caller.outcome(key), Some(Ok(json!({"value": 1}))));
+}
+
+#[test]
+fn call_goes_on_when_either_end_joins_again() {
+    let mut caller = Caller::with(config().rpc_probe(false), 2);
+    let (key, id) = caller.sent_call();
+    caller.ack(&web(), &id);
+    caller.session.handle_rejoined(caller.now, local("PA_00"), vec![app("PA_1", 2)]);
+    caller.handle(TransportEvent::Left(web()));
+    caller.pass(2 * SECOND);
+    caller.handle(TransportEvent::Joined(app("PA_2", 2)));
+    caller.pass(20 * SECOND);
+    assert_eq!((caller.outcome(key), caller.requests()), (None, vec![]));
+    caller.answer(&Peer::new("web", "PA_2"), &id, "1");
+    assert_eq!(caller.outcome(key), Some(Ok(json!({"value": 1}))));
+    assert_eq!(caller.reach().len(), 2);
+}
+
+#[test]
+fn call_is_lost_when_the_owner_does_not_return_within_the_grace_period() {
+    let mut caller = Caller::with(config(), 2);
+    let (key, id) = caller.sent_call();
+    caller.handle(TransportEvent::Left(web()));
+    caller.pass(4_999 * MS);
+    assert_eq!((caller.outcome(key), caller.reach().len()), (None, 2));
+    caller.pass(MS);
+    assert_eq!((caller.outcome(key), caller.reach().len()), (failed("lost", true), 0));
+    caller.answer(&web(), &id, "1");
+    // The join is forgotten by now.
+    assert_eq!((caller.count(Counter::Held), caller.settled.len()), (1, 1));
+}
+
+#[test]
+fn leaving_ends_the_call_and_tells_the_app_nothing() {
+    let mut caller = Caller::with(config(), 2);
+    let (key, _) = caller.sent_call();
+    caller.session.close(caller.now);
+    caller.drain();
+    assert_eq!((caller.outcome(key), caller.requests()), (failed("closed", true), vec![]));
+}
+
+/// Returns the times at which pings were sent, in milliseconds.
+fn pings(caller: &mut Caller, time: Duration) -> (Vec<u128>, Vec<String>) {
+    let began = caller.now;
+    let (mut at, mut ids) = (Vec::new(), Vec::new());
+    while caller.now < began + time {
+        caller.pass(100 * MS);
+        for ping in caller.requests() {
+            assert_eq!((&*ping.method, ping.version, &*ping.payload), ("toolbridge.ping", 1, ""));
+            at.push((caller.now - began).as_millis());
+            ids.push(ping.id);
+        }
+    }
+    (at, ids)
+}
+
+#[test]
+fn owner_that_shows_nothing_is_pinged_three_times_and_lost_after_seven_seconds() {
+    for protocol in [0, 2] {
+        let mut caller = Caller::with(config(), protocol);
+        caller.pass(10 * SECOND);
+        assert_eq!(caller.requests(), [], "an idle owner is not pinged");
+        let (key, _) = caller.sent_call();
+        let (at, _) = pings(&mut caller, 6_900 * MS);
+        assert_eq!((at, caller.outcome(key)), (vec![2_500, 4_000, 5_500], None));
+        caller.pass(100 * MS);
+        assert_eq!(caller.outcome(key), failed("lost", true));
+        // The next call is judged by its own time.
+        let (key, id) = caller.sent_call();
+        let (at, _) = pings(&mut caller, 2_600 * MS);
+        assert_eq!((at, caller.outcome(key)), (vec![2_500], None));
+        caller.answer(&web(), &id, "1");
+        assert_eq!(caller.outcome(key), Some(Ok(json!({"value": 1}))));
+    }
+}
+
+#[test]
+fn anything_that_the_owner_sends_shows_that_it_is_alive() {
+    let mut caller = Caller::with(config(), 2);
+    let (key, id) = caller.sent_call();
+    let (_, ids) = pings(&mut caller, 2_600 * MS);
+    caller.ack(&web(), &ids[0]);
+    caller.refuse(&web(), &ids[0], 1400, "");
+    assert_eq!(caller.count(Counter::NotPermitted), 0);
+    let (at, _) = pings(&mut caller, 2_500 * MS);
+    assert_eq!(at, [2_500]);
+    caller.ack(&web(), &id);
+    let (at, _) = pings(&mut caller, 2_600 * MS);
+    assert_eq!(at, [2_500]);
+    // Another participant cannot speak for it.
+    caller.handle(TransportEvent::Joined(Participant::new("other", "PA_2")));
+    caller.ack(&Peer::new("other", "PA_2"), &id);
+    caller.ack(&Peer::new("other", "PA_2"), &ids[0]);
+    caller.pass(4_400 * MS);
+    assert_eq!(caller.outcome(key), failed("lost", true));
+}
+
+#[test]
+fn pings_pause_in_an_outage_and_can_be_turned_off() {
+    let mut caller = Caller::with(config(), 2);
+    let (key, _) = caller.sent_call();
+    caller.pass(SECOND);
+    caller.handle(TransportEvent::ConnectionState(ConnectionState::Reconnecting));
+    caller.pass(8 * SECOND);
+    caller.handle(TransportEvent::ConnectionState(ConnectionState::Connected));
+    let (at, _) = pings(&mut caller, 6_900 * MS);
+    assert_eq!((at, caller.outcome(key)), (vec![2_500, 4_000, 5_500], None));
+    caller.pass(100 * MS);
+    assert_eq!(caller.outcome(key), failed("lost", true));
+
+    let mut caller = Caller::with(config().rpc_probe(false), 2);
+    let (key, _) = caller.sent_call();
+    let (at, _) = pings(&mut caller, 29 * SECOND);
+    assert_eq!((at, caller.outcome(key)), (vec![], None));
+    caller.pass(SECOND);
+    assert_eq!(caller.outcome(key), failed("timeout", true));
+}
+
+#[test]
+fn broken_answer_may_have_run() {
+    type Parts = fn(&str) -> Vec<StreamPart>;
+    let cases: [(&str, Parts); 5] = [
+        ("execution_error", |id| {
+            let mut parts = chunked(id, &"1".repeat(40_000));
+            parts.remove(1);
+            parts
+        }),
+        ("execution_error", |id| {
+            let mut parts = chunked(id, "1234");
+            parts.remove(1);
+            parts
+        }),
+        ("execution_error", |id| {
+            let mut parts = chunked(id, "1234");
+            let reason = "the app closes".to_owned();
+            parts[2] = StreamPart::Trailer { id: format!("s{id}").into(), reason };
+            parts
+        }),
+        ("execution_error", |id| {
+            let mut head = header(id, 4);
+            head.compression = Compression::Other;
+            head.inline = Some("1234".into());
+            vec![StreamPart::Header(head)]
+        }),
+        ("result_too_large", |id| vec![StreamPart::Header(header(id, (16 << 20) + 1))]),
+    ];
+    for (code, parts) in cases {
+        let mut caller = Caller::with(config(), 2);
+        let (key, id) = caller.sent_call();
+        caller.parts(&web(), parts(&id));
+        assert_eq!(caller.outcome(key), failed(code, true));
+    }
+    // A compressed answer that would expand to more than it says.
+    #[cfg(feature = "deflate")]
+    {
+        use std::io::Write;
+        let mut deflate = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
+        deflate.write_all(&vec![b' '; 1 << 20]).unwrap();
+        let mut caller = Caller::with(config(), 2);
+        let (key, id) = caller.sent_call();
+        let mut head = header(&id, 1_000);
+        head.compression = Compression::Deflate;
+        head.inline = Some(deflate.finish().unwrap().into());
+        caller.parts(&web(), [StreamPart::Header(head)]);
+        assert_eq!(caller.outcome(key), failed("execution_error", true));
+    }
+}
+
+#[test]
+fn tool_that_the_author_did_not_name_is_not_called() {
+    let mut caller = Caller::with(config(), 2);
+    for tool in ["dance", "bridge.echo", "bridge.permission"] {
+        let error = caller.ask(Request::new(tool, Value::empty()).to("web")).unwrap_err();
+        assert!(matches!(error, CallError::UnknownTool { .. }), "{error:?}");
+    }
+    assert_eq!(caller.requests(), []);
+}
+
+#[test]
+fn tool_of_an_app_is_chosen_like_that_of_a_client() {
+    let mut caller = Caller::new(config().rpc_tool("tablet", tool("locate")));
+    caller.handle(TransportEvent::Joined(local("PA_0")));
+    let waiting = caller.call("locate", json!({}));
+    assert_eq!(caller.requests(), []);
+    caller.handle(TransportEvent::Joined(app("PA_1", 2)));
+    assert_eq!(caller.requests().len(), 1);
+    caller.handle(TransportEvent::Joined(Participant::new("tablet", "PA_2")));
+    let error = caller.ask(Request::new("locate", Value::empty())).unwrap_err();
+    assert!(matches!(&error, CallError::Ambiguous { owners, .. } if owners.len() == 2), "{error:?}");
+    caller.ask(Request::new("locate", Value::empty()).to("web")).unwrap();
+    assert_eq!((caller.requests().len(), caller.outcome(waiting)), (1, None));
+}
+
+#[test]
+fn requests_to_the_assistant_are_refused_once_a_minute() {
+    let mut caller = Caller::with(config(), 2);
+    for id in ["r1", "r2"] {
+        let message = RpcMessage::Request(RpcRequest::new(id, "locate", "{}", 1_000));
+        caller.rpc(&web(), message);
+    }
+    let forms: Vec<_> = std::mem::take(&mut caller.sent).into_iter().map(|packet| packet.form).collect();
+    let [Form::Rpc(RpcMessage::Ack { id }), Form::Rpc(RpcMessage::Response(it))] = &forms[..] else {
+        panic!("{forms:?}")
+    };
+    assert_eq!((&**id, &*it.id, it.outcome.as_ref().unwrap_err().code), ("r1", "r1", 1400));
+    assert_eq!(caller.count(Counter::Unauthorized), 2);
+}
+
+#[test]
+fn tools_of_apps_are_checked() {
+    let check = |config: Config, own: &[&str]| {
+        let mut caller = Caller::new(config);
+        caller.session.offer(caller.now, own.iter().map(|name| tool(name)).collect()).unwrap();
+        caller.session.check_rpc_tools()
+    };
+    assert_eq!(check(config(), &["search"]), Ok(()));
+    let with = |name: &str| config().rpc_tool("web", tool(name));
+    assert!(matches!(check(with("locate"), &[]), Err(RegisterError::Duplicate { .. })));
+    assert!(matches!(check(config(), &["locate"]), Err(RegisterError::Duplicate { .. })));
+    for name in ["bridge.echo", "lk.chat"] {
+        let error = check(with(name), &[]).unwrap_err();
+        assert!(
+            matches!(error, RegisterError::Reserved { .. }) && error.to_string().contains(name),
+            "{error}"
+        );
+    }
+    let many = (0..129).fold(Config::default(), |config, n| config.rpc_tool("web", tool(&format!("t{n}"))));
+    assert!(matches!(check(many, &[]), Err(RegisterError::TooMany { count: 129, limit: 128 })));
+}
+
+#[test]
+fn local_tool_that_prefers_a_client_runs_if_the_app_has_no_such_method() {
+    use toolbridge::{ToolOptions, session::Job};
+    let mut caller = Caller::new(config());
+    let mut options = ToolOptions::default();
+    options.prefer_client = true;
+    caller.session.offer(caller.now, vec![tool("locate").options(options)]).unwrap();
+    assert_eq!(caller.session.check_rpc_tools(), Ok(()));
+    caller.handle(TransportEvent::Joined(local("PA_0")));
+    caller.handle(TransportEvent::Joined(app("PA_1", 0)));
+    let (key, id) = caller.sent_call();
+    let error = RpcError::new(1400, "", "");
+    let message = RpcMessage::Response(RpcResponse::new(&*id, Err(error)));
+    caller.session.handle_event(caller.now, TransportEvent::Rpc { from: Some(web()), message });
+    let mut job: Option<Job> = None;
+    while let Some(output) = caller.session.poll_output() {
+        if let Output::Execute(it) = output {
+            job = Some(it);
+        }
+    }
+    caller.session.settle(caller.now, job.expect("a job").key, Ok(Value::from(json!({"here": 1}))));
+    while let Some(output) = caller.session.poll_output() {
+        if let Output::Settled { key, result } = output {
+            caller.settled.insert(key, result);
+        }
+    }
+    assert_eq!(caller.outcome(key), Some(Ok(json!({"here": 1}))));
+}
+
+/// An app that has toolbridge after all.
+fn toolbridge_app(caller: &Caller) -> Session {
+    let config = Config::default().streams(true).answer_rpc();
+    let mut session = Session::client(caller.now, app("PA_1", 2), config, [9; 32]);
+    session.offer(caller.now, vec![tool("dance")]).unwrap();
+    session.handle_event(caller.now, TransportEvent::Joined(local("PA_0")));
+    session
+}
+
+/// Passes frames between both until none is left. Returns the tools that ran at the app.
+fn exchange(caller: &mut Caller, app: &mut Session) -> Vec<String> {
+    let mut ran = Vec::new();
+    loop {
+        let mut frames = Vec::new();
+        while let Some(output) = app.poll_output() {
+            match output {
+                Output::Transmit(packet) if packet.form == Form::Data => frames.push(packet),
+                Output::Execute(job) => {
+                    ran.push(job.tool.to_string());
+                    app.settle(caller.now, job.key, Ok(Value::from(json!({"by": "frame"}))));
+                }
+                _ => {}
+            }
+        }
+        let (theirs, others) =
+            std::mem::take(&mut caller.sent).into_iter().partition(|it| it.form == Form::Data);
+        caller.sent = others;
+        let theirs: Vec<Packet> = theirs;
+        if frames.is_empty() && theirs.is_empty() {
+            return ran;
+        }
+        for packet in frames {
+            caller.handle(TransportEvent::packet(web(), packet.lane, packet.payload));
+        }
+        for packet in theirs {
+            let from = Peer::new("agent", "PA_0");
+            app.handle_event(caller.now, TransportEvent::packet(from, packet.lane, packet.payload));
+        }
+    }
+}
+
+#[test]
+fn app_that_uses_the_handshake_is_called_by_it() {
+    let mut caller = Caller::with(config(), 2);
+    let (key, id) = caller.sent_call();
+    let mut app = toolbridge_app(&caller);
+    assert_eq!(exchange(&mut caller, &mut app), [""; 0], "the call by RPC is not sent again as a frame");
+    // It registers its own tools.
+    assert_eq!(caller.reach(), [("dance".into(), Some(Reach::Toolbridge))]);
+    let dance = caller.call("dance", json!({}));
+    assert_eq!(exchange(&mut caller, &mut app), ["dance"]);
+    assert_eq!(caller.outcome(dance), Some(Ok(json!({"by": "frame"}))));
+    // The call by RPC has its answer by RPC.
+    assert_eq!((caller.outcome(key), caller.requests()), (None, vec![]));
+    caller.answer(&web(), &id, "1");
+    assert_eq!(caller.outcome(key), Some(Ok(json!({"value": 1}))));
+    // Also when it comes back, before it has shown its instance again.
+    caller.handle(TransportEvent::Left(web()));
+    caller.handle(TransportEvent::Joined(Participant::new("web", "PA_2").client_protocol(2)));
+    assert!(caller.reach().iter().all(|(name, _)| name == "dance"), "{:?}", caller.reach());
+}
+
+#[test]
+fn frame_does_not_answer_a_call_by_rpc_and_none_stops_it() {
+    let mut caller = Caller::with(config(), 2);
+    let (key, id) = caller.sent_call();
+    let mut result = toolbridge::frame::ToolUseResult::new(id.parse().unwrap(), true);
+    result.result = Some(Value::from(json!({"forged": 1})));
+    let message = toolbridge::frame::Message::ToolUseResult(result);
+    let frame = toolbridge::frame::Frame::write(99, "", &Default::default(), &message).unwrap();
+    let mut app = toolbridge_app(&caller);
+    exchange(&mut caller, &mut app);
+    caller.handle(TransportEvent::packet(web(), Lane::Reliable, frame));
+    assert_eq!((caller.outcome(key), caller.count(Counter::NotPermitted)), (None, 1));
+    std::mem::take(&mut caller.sent);
+    caller.session.cancel(caller.now, key);
+    caller.drain();
+    caller.pass(MS);
+    assert_eq!(caller.requests(), []);
+}
+
+#[test]
+fn large_request_is_not_withdrawn_when_either_end_moves() {
+    for moves_itself in [true, false] {
+        let mut caller = Caller::with(config(), 1);
+        let key = caller.call("paint", json!({"text": "x".repeat(100_000)}));
+        let packet = caller.sent[0].id;
+        if moves_itself {
+            caller.session.handle_rejoined(caller.now, local("PA_00"), vec![app("PA_1", 1)]);
+        } else {
+            caller.handle(TransportEvent::Joined(app("PA_2", 1)));
+        }
+        caller.drain();
+        assert!(caller.session.is_wanted(packet), "nothing would send it again");
+        caller.session.cancel(caller.now, key);
+        caller.drain();
+        assert!(!caller.session.is_wanted(packet));
+    }
+}
