@@ -17,7 +17,7 @@ pub(crate) mod types;
 pub(crate) use api::SentObserver;
 #[cfg(feature = "runtime")]
 pub use api::{SendError, Transport};
-pub use event::{Incoming, TransportEvent};
+pub use event::{Incoming, TransportEvent, Unreadable};
 pub use types::{
     Capabilities, Compression, Form, Lane, Packet, Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE,
     RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcRequest, RpcResponse, STREAM_CHUNK,

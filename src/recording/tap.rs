@@ -116,7 +116,7 @@ impl<T: Transport> Tap<T> {
                     Item::Packet(at, queued)
                 });
             }
-            TransportEvent::Packet(_) => {}
+            TransportEvent::Packet(_) | TransportEvent::Unreadable { .. } => {}
             TransportEvent::Rpc { from, message } => {
                 self.rpc(from.as_ref(), RpcRecord::Message(message.clone()));
             }

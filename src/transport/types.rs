@@ -597,6 +597,9 @@ pub struct Capabilities {
     pub lossy: bool,
     /// True if larger reliable packets are sent as byte streams ([`StreamParts`]). Default: false.
     pub streams: bool,
+    /// By how many bytes each packet becomes larger on its way, in addition to LiveKit's envelope: 44 if it is encrypted end to
+    /// end. Default: 0.
+    pub overhead: usize,
 }
 
 impl Capabilities {
@@ -607,7 +610,7 @@ impl Capabilities {
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { max_packet: Self::MAX_PACKET, lossy: false, streams: false }
+        Self { max_packet: Self::MAX_PACKET, lossy: false, streams: false, overhead: 0 }
     }
 }
 
