@@ -45,7 +45,7 @@ pub(crate) mod token;
 mod wire;
 
 pub use diagnosis::{Check, CheckStatus, Diagnosis};
-pub use e2ee::E2eeKey;
+pub use e2ee::{E2eeKey, InvalidKeyIndex};
 pub use error::{ConnectError, JoinPhase};
 pub use path::turn::{RelayError, RelayFailure};
 pub use room::simulate::Scenario;
@@ -120,6 +120,7 @@ pub struct LiveKitTransport {
     snapshot: Snapshot,
     shared: Arc<Shared>,
     ends: UserQueues,
+    capabilities: Capabilities,
 }
 
 /// Options for joining a room.
@@ -342,6 +343,12 @@ impl ConnectOptions {
         Ok(room)
     }
 
+    /// Returns what a room that is joined with these options can carry.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        let overhead = self.key.as_ref().map_or(0, |_| e2ee::OVERHEAD);
+        Capabilities { lossy: true, streams: true, overhead, ..Capabilities::default() }
+    }
+
     /// Joins a room, and returns the work that keeps the connection going. It ends after the transport was dropped; until then
     /// somebody has to poll it.
     pub(crate) async fn connect(
@@ -356,7 +363,7 @@ impl ConnectOptions {
         if url.is_exposed().await {
             (self.warn_unencrypted)(&url.to_string());
         }
-        let policy = self.policy();
+        let (policy, capabilities) = (self.policy(), self.capabilities());
         let connector = Connector {
             url,
             roots: self.roots,
@@ -375,7 +382,8 @@ impl ConnectOptions {
 
         let state = State { can_publish_data: joined.can_publish_data, token: joined.token.clone() };
         let (queues, ends) = Queues::new(joined.local.sid().clone(), state);
-        let room = LiveKitTransport { snapshot: joined.snapshot(), shared: queues.shared.clone(), ends };
+        let shared = queues.shared.clone();
+        let room = LiveKitTransport { snapshot: joined.snapshot(), shared, ends, capabilities };
         let rejoin = Rejoin::new(Instant::now(), policy, start.elapsed());
         let (name, local) = (joined.room.clone(), joined.local.clone());
         let task = Task { queues, connector, source: self.source, rejoin, room: name, local };
@@ -499,7 +507,7 @@ impl Transport for LiveKitTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities()
+        self.capabilities
     }
 
     /// Sends a packet. The future completes when the packet was written to its data channel; for a packet sent as a byte
@@ -537,11 +545,6 @@ impl Transport for LiveKitTransport {
             let _ = done.await;
         }
     }
-}
-
-/// What every LiveKit room can carry.
-pub(crate) fn capabilities() -> Capabilities {
-    Capabilities { lossy: true, streams: true, ..Capabilities::default() }
 }
 
 /// A random number for backoff jitter, so that participants that were disconnected together do not rejoin together.

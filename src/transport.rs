@@ -17,7 +17,7 @@ pub(crate) mod types;
 pub(crate) use api::SentObserver;
 #[cfg(feature = "runtime")]
 pub use api::{SendError, Transport};
-pub use event::{Incoming, TransportEvent};
+pub use event::{Incoming, TransportEvent, Unreadable};
 #[cfg(feature = "record")]
 pub(crate) use types::{Assembled, BrokenStream};
 pub use types::{

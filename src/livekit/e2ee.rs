@@ -13,7 +13,7 @@ use livekit_protocol::{
 use prost::Message;
 use ring::{
     aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
-    pbkdf2,
+    hkdf, pbkdf2,
     rand::{SecureRandom, SystemRandom},
 };
 
@@ -30,6 +30,12 @@ const SALT: &[u8] = b"LKFrameEncryptionKey";
 
 /// How often the secret is hashed to make a key: 100,000 times.
 const ROUNDS: NonZeroU32 = NonZeroU32::MIN.saturating_add(99_999);
+
+/// The last place of a key ring.
+const LAST_INDEX: u8 = 15;
+
+/// The size of the constant that tells apart the keys that are derived from one secret by HKDF: zeros, in LiveKit's SDKs.
+const INFO: usize = 128;
 
 /// By how much a packet is larger when it is encrypted, in bytes, at most: 28 for the initialization vector and the tag,
 /// and 16 for keys and lengths.
@@ -52,6 +58,15 @@ pub struct E2eeKey {
     index: u8,
 }
 
+/// A place that no key ring has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the key index {index} is above 15, the last place of a key ring")]
+#[non_exhaustive]
+pub struct InvalidKeyIndex {
+    /// The index.
+    pub index: u8,
+}
+
 impl E2eeKey {
     /// Derives the key from a secret that the participants share, by PBKDF2 with LiveKit's salt and number of rounds. This
     /// takes tens of milliseconds.
@@ -61,17 +76,33 @@ impl E2eeKey {
     pub fn new(secret: impl AsRef<[u8]>) -> Self {
         let mut derived = [0; KEY];
         pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, ROUNDS, SALT, secret.as_ref(), &mut derived);
+        Self::of(&derived)
+    }
+
+    /// Derives the key from random bytes that the participants share, by HKDF: as `livekit-client` does with a key that is an
+    /// `ArrayBuffer` and not a text. A text is not random enough for it.
+    #[must_use]
+    pub fn from_random_bytes(secret: impl AsRef<[u8]>) -> Self {
+        Self::of(&by_hkdf(secret.as_ref()))
+    }
+
+    fn of(derived: &[u8; KEY]) -> Self {
         #[expect(clippy::expect_used, reason = "the key has the length that the algorithm needs")]
-        let key = UnboundKey::new(&AES_128_GCM, &derived).expect("a key of 16 bytes");
+        let key = UnboundKey::new(&AES_128_GCM, derived).expect("a key of 16 bytes");
         Self { key: Arc::new(LessSafeKey::new(key)), index: 0 }
     }
 
     /// Sets the place of the key in the key rings of the other participants, 0 to 15. Packets with another one are not
     /// read. Default: 0.
-    #[must_use]
-    pub fn index(mut self, index: u8) -> Self {
+    ///
+    /// # Errors
+    /// The index is above 15: the rings of LiveKit's SDKs have 16 places.
+    pub fn index(mut self, index: u8) -> Result<Self, InvalidKeyIndex> {
+        if index > LAST_INDEX {
+            return Err(InvalidKeyIndex { index });
+        }
         self.index = index;
-        self
+        Ok(self)
     }
 
     /// Encrypts the content of a packet. A packet that is encrypted already or has no content stays as it is.
@@ -185,6 +216,26 @@ pub(crate) enum Fault {
     Tag,
     /// The content is not a packet.
     Content,
+}
+
+/// The length of what HKDF derives.
+struct KeyLength;
+
+impl hkdf::KeyType for KeyLength {
+    fn len(&self) -> usize {
+        KEY
+    }
+}
+
+/// Derives a key by HKDF with SHA-256.
+fn by_hkdf(secret: &[u8]) -> [u8; KEY] {
+    let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, SALT).extract(secret);
+    let mut derived = [0; KEY];
+    let info: [&[u8]; 1] = [&[0; INFO]];
+    let expanded = secret.expand(&info, KeyLength).and_then(|key| key.fill(&mut derived));
+    #[expect(clippy::expect_used, reason = "the length is far below HKDF's limit")]
+    let () = expanded.expect("a key of 16 bytes");
+    derived
 }
 
 #[cfg(test)]
@@ -326,7 +377,7 @@ mod tests {
 
     #[test]
     fn packet_of_another_key_index_is_refused() {
-        let (first, second) = (E2eeKey::new(SECRET), E2eeKey::new(SECRET).index(3));
+        let (first, second) = (E2eeKey::new(SECRET), E2eeKey::new(SECRET).index(3).unwrap());
         let mut packet = hello();
         second.seal(&mut packet).unwrap();
         assert_eq!(first.open(sealed(&packet)), Err(Fault::Index(3)));
@@ -373,7 +424,7 @@ mod tests {
 
     #[test]
     fn encrypted_packet_is_what_livekit_protocol_makes_of_it() {
-        for key in [E2eeKey::new(SECRET), E2eeKey::new(SECRET).index(200)] {
+        for key in [E2eeKey::new(SECRET), E2eeKey::new(SECRET).index(15).unwrap()] {
             for plain in [0, 1, 90, 110, 127, 128, 15_000, 60_000].map(chunk).into_iter().chain([hello()]) {
                 let mut packet = plain.clone();
                 key.seal(&mut packet).unwrap();
@@ -391,7 +442,30 @@ mod tests {
     }
 
     #[test]
+    fn index_beyond_the_ring_is_an_error() {
+        for index in [16, 200, 255] {
+            let error = E2eeKey::new(SECRET).index(index).unwrap_err();
+            assert_eq!(
+                (error, error.to_string().contains(&index.to_string())),
+                (InvalidKeyIndex { index }, true)
+            );
+        }
+    }
+
+    /// The expected bytes are from WebCrypto (Node), which `livekit-client` uses.
+    #[test]
+    fn key_of_random_bytes_is_that_of_livekit_client() {
+        let hex: String = by_hkdf(b"correct horse").iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "b743ff98f111bb64a53ee50636813e79");
+        let (one, other) = (E2eeKey::from_random_bytes(SECRET), E2eeKey::new(SECRET));
+        let mut packet = hello();
+        one.seal(&mut packet).unwrap();
+        assert!(one.open(sealed(&packet)).is_ok());
+        assert_eq!(other.open(sealed(&packet)), Err(Fault::Tag));
+    }
+
+    #[test]
     fn debug_of_a_key_shows_its_index_alone() {
-        assert_eq!(format!("{:?}", E2eeKey::new(SECRET).index(3)), "E2eeKey { index: 3, .. }");
+        assert_eq!(format!("{:?}", E2eeKey::new(SECRET).index(3).unwrap()), "E2eeKey { index: 3, .. }");
     }
 }

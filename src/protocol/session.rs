@@ -56,7 +56,9 @@ use crate::{
         CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, ReportError, StopReason, Tool,
         ToolName,
     },
-    transport::{CloseReason, Identity, Incoming, Participant, Role, TOPIC, TransportEvent},
+    transport::{
+        CloseReason, Identity, Incoming, Participant, Peer, Role, TOPIC, TransportEvent, Unreadable,
+    },
     value::Value,
 };
 
@@ -265,6 +267,14 @@ impl Session {
             }
             TransportEvent::Stream { from, part } => exchange.receive_stream(core, &from, part),
             TransportEvent::Rpc { from, message } => exchange.receive_rpc(core, from.as_ref(), message),
+            TransportEvent::Unreadable { from, why } => {
+                let what = match why {
+                    Unreadable::Encrypted => Counter::Encrypted,
+                    Unreadable::NotEncrypted => Counter::NotEncrypted,
+                    Unreadable::Undecryptable => Counter::Undecryptable,
+                };
+                core.cx.complain(from.as_ref().map(Peer::identity), what);
+            }
             TransportEvent::Closed(reason) => self.end(reason, false),
         }
     }

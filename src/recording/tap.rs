@@ -115,7 +115,7 @@ impl<T: Transport> Tap<T> {
                     Item::Packet(at, queued)
                 });
             }
-            TransportEvent::Packet(_) => {}
+            TransportEvent::Packet(_) | TransportEvent::Unreadable { .. } => {}
             TransportEvent::Rpc { from, message } => {
                 self.rpc(from.as_ref(), RpcPart::Packet(message.clone()));
             }

@@ -33,6 +33,13 @@ pub enum TransportEvent {
         /// The message.
         message: RpcMessage,
     },
+    /// A packet arrived that cannot be read, because data is encrypted end to end.
+    Unreadable {
+        /// The sender, as reported by the server.
+        from: Option<Peer>,
+        /// Why it cannot be read.
+        why: Unreadable,
+    },
     /// The connection ended. No event follows.
     Closed(CloseReason),
 }
@@ -42,6 +49,18 @@ impl TransportEvent {
     pub fn packet(from: impl Into<Option<Peer>>, lane: Lane, payload: impl Into<Bytes>) -> Self {
         Self::Packet(Incoming::new(from, lane, "", payload))
     }
+}
+
+/// Why a packet cannot be read in a room whose data is, or is not, encrypted end to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Unreadable {
+    /// It is encrypted, and the local participant has no key.
+    Encrypted,
+    /// It is not encrypted, although the local participant has a key.
+    NotEncrypted,
+    /// It is encrypted with another key or key index, or in another way, or was changed.
+    Undecryptable,
 }
 
 /// A received packet.

@@ -14,7 +14,7 @@ use toolbridge::{
 };
 
 use crate::{
-    ends::{assistant, double, pair, unhurried},
+    ends::{assistant, client, double, pair, unhurried},
     peers::answers,
     program::{Program, has_peers},
     server::{self, Server, shared},
@@ -111,9 +111,19 @@ async fn participant_with_another_key_is_not_called() -> anyhow::Result<()> {
     let phone = Client::builder().tool("double", "", double).connect_options(with_key("another"));
     let brain = Assistant::builder().connect_options(with_key(KEY));
     let server = shared()?;
-    let (_phone, brain) = pair(&server, "another-key", phone, brain).await?;
+    let (phone, brain) = pair(&server, "another-key", phone, brain).await?;
     let call = brain.call("double", json!({"n": 21})).timeout(Duration::from_secs(3));
     ensure!(matches!(call.await, Err(CallError::UnknownTool { .. })));
+    // Each has tried to greet the other.
+    ensure!(brain.stats().named("undecryptable") > 0, "{:?}", brain.stats());
+    ensure!(phone.stats().named("undecryptable") > 0, "{:?}", phone.stats());
+    // One without a key is counted at both ends, too.
+    let plain =
+        client(&server, "another-key", "tablet", Client::builder().tool("double", "", double)).await?;
+    let call = brain.call("double", json!({"n": 21})).to("tablet").timeout(Duration::from_secs(3));
+    ensure!(call.await.is_err());
+    ensure!(brain.stats().named("not_encrypted") > 0, "{:?}", brain.stats());
+    ensure!(plain.stats().named("encrypted") > 0, "{:?}", plain.stats());
     Ok(())
 }
 

@@ -87,6 +87,24 @@ fn method_that_cannot_be_called_by_rpc_is_a_usage_error() {
 }
 
 #[test]
+fn key_file_that_others_can_read_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = std::env::temp_dir().join(format!("toolbridge-key-{}", std::process::id()));
+    fs::write(&path, "a shared key\n").unwrap();
+    let token =
+        AccessKey::new("key", "a secret of at least 32 characters").assistant("r", "i").sign().unwrap();
+    for (mode, is_refused) in [(0o644, true), (0o660, true), (0o602, true), (0o600, false), (0o400, false)] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let there = ["call", "t", "--url", "ws://127.0.0.1:1", "--token", &token, "--e2ee-key-file"];
+        let output = run(&[&there[..], &[path.to_str().unwrap()]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(said.contains("chmod 600"), is_refused, "{mode:o}: {said}");
+        assert!(!said.contains("a shared key"), "{said}");
+    }
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn error_in_a_tools_file_is_reported_with_the_file_name() {
     let folder = std::env::temp_dir().join(format!("toolbridge-it-kind-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();

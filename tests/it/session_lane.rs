@@ -15,7 +15,11 @@ use crate::session_world::{Fate, Lossy, MS, Random, SECOND, World, request, tool
 /// An assistant and a phone whose transports have a lossy lane, after their handshake and two calls: the first shows
 /// the assistant that its Configuration arrived, the second measures the round trip.
 fn pair() -> World {
-    let mut world = fresh(lossy(), lossy());
+    pair_of(lossy())
+}
+
+fn pair_of(assistant: Config) -> World {
+    let mut world = fresh(assistant, lossy());
     for _ in 0..2 {
         world.ask("a", request("t")).unwrap();
         world.run(SECOND);
@@ -195,6 +199,23 @@ fn frame_above_one_datagram_is_reliable() {
             assert!(frame.as_bytes().len() < 1_062);
         }
     }
+}
+
+#[test]
+fn frame_leaves_room_for_what_the_transport_adds() {
+    let largest = |config: Config| {
+        let mut world = pair_of(config);
+        (600..1_000).rfind(|size| {
+            world.ends.values_mut().for_each(|end| end.log.clear());
+            let text = std::collections::BTreeMap::from([("text", "x".repeat(*size))]);
+            world.ask("a", Request::new("t", Value::encode(&text).unwrap())).unwrap();
+            let lane = lanes(&world, "a", Kind::TOOL_USE_REQUEST);
+            world.run(2 * SECOND);
+            lane == [Lane::Lossy]
+        })
+    };
+    let (plain, encrypted) = (largest(lossy()), largest(lossy().overhead(44)));
+    assert_eq!(plain.map(|size| size - 44), encrypted);
 }
 
 #[test]

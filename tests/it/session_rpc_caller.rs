@@ -716,7 +716,8 @@ fn tool_of_an_app_is_chosen_like_that_of_a_client() {
 
 #[test]
 fn requests_to_the_assistant_are_refused_once_a_minute() {
-    let mut caller = Caller::with(config(), 2);
+    // Also those of a participant that a client would serve.
+    let mut caller = Caller::with(config().rpc_caller("web"), 2);
     for id in ["r1", "r2"] {
         let message = RpcMessage::Request(RpcRequest::new(id, "locate", "{}", 1_000));
         caller.rpc(&web(), message);

@@ -91,6 +91,9 @@ const OUT_OF_REACH: &[(Counter, &str)] = &[
     (Counter::FrameTooLarge, "no application sends frames of its own in a run"),
     (Counter::RegistrationRefused, "clients of a run offer valid tools only"),
     (Counter::LateDropped, "a run has fewer late results than are kept"),
+    (Counter::Encrypted, "no room of a run is encrypted"),
+    (Counter::NotEncrypted, "no room of a run is encrypted"),
+    (Counter::Undecryptable, "no room of a run is encrypted"),
     (Counter::ReportRefused, "no assistant of a run reports calls of another system"),
 ];
 

@@ -5,6 +5,7 @@ use std::{
     fmt,
     fs::File,
     io::Read as _,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -294,12 +295,21 @@ impl Server {
 
 /// Reads the key of an encrypted room. A line break at the end of the file, which editors write, is not part of it.
 fn e2ee_key(path: &Path) -> Result<E2eeKey, Failure> {
+    if is_read_by_others(path) {
+        let why = "other users can read it, and it contains a secret; run chmod 600";
+        return Err(of_file(path, &why));
+    }
     let text = read_file(path)?;
     let secret = text.strip_suffix(b"\n").map_or(&text[..], |text| text.strip_suffix(b"\r").unwrap_or(text));
     if secret.is_empty() {
         return Err(of_file(path, &"the file is empty; it must contain the shared key of the room"));
     }
     Ok(E2eeKey::new(secret))
+}
+
+/// Returns whether users other than the owner of a regular file may read or write it.
+fn is_read_by_others(path: &Path) -> bool {
+    path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o066 != 0)
 }
 
 /// Reads a file that an option names. One without an end, such as a device, is an error.

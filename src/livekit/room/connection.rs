@@ -26,13 +26,10 @@ use crate::{
         e2ee::E2eeKey,
         path::peer_connection::{Admit, Error, PeerConnection},
         signaling::Signal,
-        wire::{
-            packet::{self, Skipped},
-            sequence,
-        },
+        wire::{packet, sequence},
     },
     transport::{
-        ConnectionState, Lane, Participant, SendError, TransportEvent,
+        ConnectionState, Lane, Participant, SendError, TransportEvent, Unreadable,
         send_queue::{Priority, SendQueue},
     },
 };
@@ -276,6 +273,9 @@ impl Connection {
         let size = bytes.len();
         match packet::incoming(lane, bytes, self.key.as_ref()) {
             Ok(heard) => {
+                if let TransportEvent::Unreadable { why, .. } = heard.event {
+                    self.advise(now, why);
+                }
                 if lane == Lane::Lossy || self.heard.accept(now, heard.sid.as_str(), heard.sequence) {
                     inbox.event(heard.event);
                 }
@@ -287,17 +287,15 @@ impl Connection {
                 if self.skipped.is_power_of_two() {
                     tracing::debug!(?why, size, skipped = self.skipped, "a message was skipped");
                 }
-                self.advise(now, &why);
             }
         }
     }
 
-    /// Logs what to do so that skipped messages are read, at most once a minute.
-    fn advise(&mut self, now: Instant, why: &Skipped) {
-        let is_due = self.advised_at.is_none_or(|at| now.duration_since(at) >= ADVICE_INTERVAL);
-        if let Some(advice) = why.advice().filter(|_| is_due) {
+    /// Logs what to do so that such packets are read, at most once a minute.
+    fn advise(&mut self, now: Instant, why: Unreadable) {
+        if self.advised_at.is_none_or(|at| now.duration_since(at) >= ADVICE_INTERVAL) {
             self.advised_at = Some(now);
-            tracing::warn!("{advice}");
+            tracing::warn!("{}", packet::advice(why));
         }
     }
 

@@ -128,6 +128,7 @@ fn size(event: &TaskEvent) -> usize {
             packet.from.as_ref().map_or(0, peer_size) + packet.topic.len() + packet.payload.len()
         }
         TaskEvent::Event(TransportEvent::Stream { from, part }) => peer_size(from) + part_size(part),
+        TaskEvent::Event(TransportEvent::Unreadable { from, .. }) => from.as_ref().map_or(0, peer_size),
         TaskEvent::Event(TransportEvent::Rpc { from, message }) => {
             from.as_ref().map_or(0, peer_size) + message.size()
         }

@@ -6,8 +6,8 @@ use prost::Message;
 
 use super::{rpc, stream};
 use crate::{
-    livekit::e2ee::{E2eeKey, Fault},
-    transport::{Form, Incoming, Lane, Packet, Peer, Sid, TransportEvent},
+    livekit::e2ee::E2eeKey,
+    transport::{Form, Incoming, Lane, Packet, Peer, Sid, TransportEvent, Unreadable},
 };
 
 /// LiveKit's `DataPacket`, as far as toolbridge uses it. In contrast to `livekit_protocol`, payloads are [`Bytes`]: a received
@@ -139,42 +139,47 @@ pub(crate) enum Skipped {
     OtherKind,
     /// It is a part of a byte stream whose sender the server does not disclose: two senders could use the same id.
     StreamWithoutSender,
-    /// It is encrypted end to end, and the local participant has no key.
-    Encrypted,
-    /// It is not encrypted, although the local participant has a key.
-    NotEncrypted,
-    /// It is encrypted in another way than the local participant encrypts.
-    Undecryptable(Fault),
 }
 
-impl Skipped {
-    /// Returns what a person can do so that such packets are read.
-    pub(crate) fn advice(&self) -> Option<&'static str> {
-        match self {
-            Self::Encrypted => {
-                Some("the room is encrypted; pass --e2ee-key-file, or set `ConnectOptions::e2ee_key`")
-            }
-            Self::NotEncrypted => Some(
-                "a participant sends unencrypted data, which is ignored; set the option `encryption` of its SDK, \
-                 not `e2ee`",
-            ),
-            Self::Undecryptable(_) => Some(
-                "encrypted data cannot be read; check that all participants have the same key and key index",
-            ),
-            Self::Malformed | Self::OtherKind | Self::StreamWithoutSender => None,
+/// Returns what a person can do so that such packets are read.
+pub(crate) fn advice(why: Unreadable) -> &'static str {
+    match why {
+        Unreadable::Encrypted => {
+            "the room is encrypted; pass --e2ee-key-file, or set `ConnectOptions::e2ee_key`"
+        }
+        Unreadable::NotEncrypted => {
+            "a participant sends unencrypted data, which is ignored; set the option `encryption` of its SDK, not `e2ee`"
+        }
+        Unreadable::Undecryptable => {
+            "encrypted data cannot be read; check that all participants have the same key and key index"
         }
     }
 }
 
-/// Reads a message. The sender is the one that the server has set. With a key, only encrypted packets are read.
+/// Reads a message. The sender is the one that the server has set. With a key, only encrypted packets are read. One that cannot be
+/// read for that reason is an event, so that it is counted.
 pub(crate) fn incoming(lane: Lane, bytes: Bytes, key: Option<&E2eeKey>) -> Result<Heard, Skipped> {
     let size = bytes.len();
     let packet = DataPacket::decode(bytes).map_err(|_| Skipped::Malformed)?;
-    let value = match (packet.value, key) {
-        (Some(Value::Encrypted(sealed)), Some(key)) => key.open(sealed).map_err(Skipped::Undecryptable)?,
-        (Some(Value::Encrypted(_)), None) => return Err(Skipped::Encrypted),
-        (Some(_), Some(_)) => return Err(Skipped::NotEncrypted),
-        (value, _) => value,
+    let opened = match (packet.value, key) {
+        (Some(Value::Encrypted(sealed)), Some(key)) => {
+            key.open(sealed).map_err(|_| Unreadable::Undecryptable)
+        }
+        (Some(Value::Encrypted(_)), None) => Err(Unreadable::Encrypted),
+        (Some(_), Some(_)) => Err(Unreadable::NotEncrypted),
+        (value, _) => Ok(value),
+    };
+    let value = match opened {
+        Ok(value) => value,
+        Err(why) => {
+            let sid = Sid::from(packet.participant_sid);
+            let from = Peer::disclosed(packet.participant_identity, sid.clone());
+            return Ok(Heard {
+                sequence: packet.sequence,
+                sid,
+                event: TransportEvent::Unreadable { from, why },
+            });
+        }
     };
     let user = match value {
         // The server cannot write the sender into encrypted content. Anybody with the key could write another one.
@@ -383,13 +388,13 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
-        assert_eq!(read(&sealed, None), Err(Skipped::Encrypted));
-        assert_eq!(read(&plain, Some(&key)), Err(Skipped::NotEncrypted));
+        let unreadable =
+            |by: &str, why| TransportEvent::Unreadable { from: Some(Peer::new(by, "PA_1")), why };
+        assert_eq!(read(&sealed, None).unwrap(), unreadable("tv", Unreadable::Encrypted));
+        let plain = DataPacket { participant_identity: "tv".into(), ..plain };
+        assert_eq!(read(&plain, Some(&key)).unwrap(), unreadable("tv", Unreadable::NotEncrypted));
         let other = E2eeKey::new("another");
-        assert_eq!(read(&sealed, Some(&other)), Err(Skipped::Undecryptable(Fault::Tag)));
-        for error in [Skipped::Encrypted, Skipped::NotEncrypted, Skipped::Undecryptable(Fault::Iv)] {
-            assert!(error.advice().is_some());
-        }
+        assert_eq!(read(&sealed, Some(&other)).unwrap(), unreadable("tv", Unreadable::Undecryptable));
     }
 
     /// The server removes the sender of a hidden participant's packet, and cannot see what is inside.

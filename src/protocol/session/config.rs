@@ -62,6 +62,8 @@ pub struct Config {
     /// Whether the transport has a lossy lane. The driver passes its packets to
     /// [`Session::handle_event`](super::Session::handle_event). Default: false.
     pub(crate) lossy: bool,
+    /// By how many bytes the transport makes each packet larger. Default: 0.
+    pub(crate) overhead: usize,
     /// Replay: the features of the recorded version. It lists no others. Default: all that the configuration allows.
     pub(crate) listed: Option<Vec<String>>,
 }
@@ -215,6 +217,14 @@ impl Config {
         self
     }
 
+    /// Sets by how many bytes the transport makes each packet larger, in addition to LiveKit's envelope. A small frame is then
+    /// smaller by that, so that it fits one datagram. Default: 0.
+    #[must_use]
+    pub fn overhead(mut self, bytes: usize) -> Self {
+        self.overhead = bytes;
+        self
+    }
+
     /// Sets whether the transport carries byte streams, which frames larger than a packet need. Default: false.
     #[must_use]
     pub fn streams(mut self, streams: bool) -> Self {
@@ -245,6 +255,7 @@ impl Default for Config {
             caps: Caps::default(),
             fast_lane: true,
             lossy: false,
+            overhead: 0,
             listed: None,
         }
     }
@@ -272,6 +283,7 @@ impl fmt::Debug for Config {
             .field("caps", &self.caps)
             .field("fast_lane", &self.fast_lane)
             .field("lossy", &self.lossy)
+            .field("overhead", &self.overhead)
             .finish()
     }
 }

@@ -105,6 +105,12 @@ counters! {
     /// Frames whose stanza is not the highest so far for this pair of sids: repeated, retransmitted or reordered. Their
     /// content decides how they are handled, not their stanza.
     OutOfOrder = "out_of_order",
+    /// Packets that are encrypted end to end, although the local participant has no key.
+    Encrypted = "encrypted",
+    /// Packets that are not encrypted, although the local participant has a key.
+    NotEncrypted = "not_encrypted",
+    /// Encrypted packets that the local key does not open: of another key or key index, or changed.
+    Undecryptable = "undecryptable",
 }
 
 /// The counters of one session. They start at 0 and never decrease.

@@ -157,7 +157,7 @@ impl<P> Builder<P> {
         if self.setup.config.answer_rpc || !self.setup.config.rpc_tools.is_empty() {
             options = options.announce_rpc(true);
         }
-        let prepared = self.setup.prepare(self.role, crate::livekit::capabilities())?;
+        let prepared = self.setup.prepare(self.role, options.capabilities())?;
         let (transport, work) = options.connect(url, token).await?;
         let sending = Some((transport.send_queue(), work));
         Ok((self.joined)(prepared.join(transport, sending)?))

@@ -477,5 +477,6 @@ fn fits(cx: &Context, to: &Identity, payload: &Bytes) -> bool {
     let local = cx.local.identity().as_str().len() + cx.local.participant.sid().as_str().len();
     // Names count twice: livekit-server writes the sender and the destinations both into the packet and into
     // the deprecated fields of its user payload.
-    payload.len() + ENVELOPE + TOPIC.len() + 2 * (local + to.as_str().len()) <= MAX_PACKET
+    let envelope = ENVELOPE + TOPIC.len() + 2 * (local + to.as_str().len()) + cx.config.overhead;
+    payload.len() + envelope <= MAX_PACKET
 }
