@@ -19,7 +19,7 @@ pub(crate) use api::SentObserver;
 pub use api::{SendError, Transport};
 pub use event::{Incoming, TransportEvent, Unreadable};
 #[cfg(feature = "record")]
-pub(crate) use types::{Assembled, BrokenStream};
+pub(crate) use types::BrokenStream;
 pub use types::{
     Capabilities, Compression, Form, Lane, Packet, Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE,
     RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcRequest, RpcResponse, STREAM_CHUNK,

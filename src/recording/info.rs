@@ -54,7 +54,8 @@ pub struct Info {
     pub finished: bool,
     /// The participants.
     pub peers: Vec<PeerInfo>,
-    /// Frames by type: `ToolUseRequest`, or `Unknown (3)`.
+    /// Frames by type: `ToolUseRequest`, or `Unknown (3)`. Messages of LiveKit's RPC are `RpcRequest`, `RpcAck` and
+    /// `RpcResponse`.
     pub frames: BTreeMap<String, u64>,
     /// Packets that should be frames but cannot be decoded.
     pub malformed: u64,

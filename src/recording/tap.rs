@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     transport::{
-        Assembled, BrokenStream, Capabilities, CloseReason, ConnectionState, Form, Lane, Packet, Participant,
-        Peer, Role, STREAM_TOPIC, SendError, SentObserver, StreamAssembler, StreamPart, TOPIC, Transport,
+        BrokenStream, Capabilities, CloseReason, ConnectionState, Form, Lane, Packet, Participant, Peer,
+        Role, STREAM_TOPIC, SendError, SentObserver, StreamAssembler, StreamPart, TOPIC, Transport,
         TransportEvent,
     },
     value::Limits,
@@ -33,6 +33,8 @@ pub struct Tap<T> {
     local: Peer,
     capabilities: Capabilities,
     streams: StreamAssembler,
+    /// The streams of RPC.
+    texts: StreamAssembler,
     /// The pings by RPC that were sent last.
     pings: Pings,
     /// Whether the transport reports what it sends, also after a `send` was dropped.
@@ -55,6 +57,7 @@ impl<T: Transport> Tap<T> {
             recorder,
             inner,
             streams: StreamAssembler::new(Limits::BYTES),
+            texts: StreamAssembler::new(Limits::BYTES),
             pings,
             closed: false,
         };
@@ -98,7 +101,8 @@ impl<T: Transport> Tap<T> {
         match event {
             TransportEvent::Joined(participant) => self.event(joined(participant)),
             TransportEvent::Left(peer) => {
-                for header in self.streams.take_rpc_of(peer) {
+                self.streams.forget(peer);
+                for header in self.texts.take_rpc_of(peer) {
                     self.rpc(Some(peer), RpcPart::Stream(Box::new(header), Err(BrokenStream::Abandoned)));
                 }
                 self.event(RoomEvent::Left { identity: peer.identity().clone(), sid: peer.sid().clone() });
@@ -124,7 +128,9 @@ impl<T: Transport> Tap<T> {
                 let local = self.inner.local();
                 if *state == ConnectionState::Connected && *local.peer() != self.local {
                     self.local = local.peer().clone();
-                    self.streams = StreamAssembler::new(Limits::BYTES); // a stream ends with the join in which it began
+                    // A stream ends with the join in which it began.
+                    self.streams = StreamAssembler::new(Limits::BYTES);
+                    self.texts = StreamAssembler::new(Limits::BYTES);
                     self.record_local();
                 }
             }
@@ -134,20 +140,14 @@ impl<T: Transport> Tap<T> {
     }
 
     fn part(&mut self, from: &Peer, part: &StreamPart) {
-        match self.streams.add_any(from, part) {
-            None => {}
-            Some(Assembled::Rpc(header, payload)) => {
-                self.rpc(Some(from), RpcPart::Stream(Box::new(header), payload));
-            }
-            Some(Assembled::Frame(payload)) => {
-                self.recorder.shared().enqueue(|at| {
-                    let (topic, content) = (STREAM_TOPIC.into(), Content::Payload(payload));
-                    Item::Packet(
-                        at,
-                        QueuedPacket { topic, content, stream: true, ..received_packet(Some(from)) },
-                    )
-                });
-            }
+        if let Some((header, payload)) = self.texts.add_rpc(from, part) {
+            self.rpc(Some(from), RpcPart::Stream(Box::new(header), payload));
+        }
+        if let Some(payload) = self.streams.add(from, part) {
+            self.recorder.shared().enqueue(|at| {
+                let (topic, content) = (STREAM_TOPIC.into(), Content::Payload(payload));
+                Item::Packet(at, QueuedPacket { topic, content, stream: true, ..received_packet(Some(from)) })
+            });
         }
     }
 

@@ -16,9 +16,9 @@ pub use rpc::{RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcRe
 pub use stream::{
     Compression, STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamKind, StreamPart, StreamParts, TextStream,
 };
-pub use stream_assembler::StreamAssembler;
 #[cfg(feature = "record")]
-pub(crate) use stream_assembler::{Assembled, BrokenStream};
+pub(crate) use stream_assembler::BrokenStream;
+pub use stream_assembler::StreamAssembler;
 
 /// Counts the comparisons of identities, sids and call ids on this thread. Tests use it to measure the cost of a lookup
 /// without a clock.

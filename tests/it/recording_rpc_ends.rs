@@ -126,7 +126,16 @@ async fn calls_of_a_client_are_recorded_in_both_versions() {
     {
         let output = run(verb);
         assert_eq!(output.status.code(), Some(0), "{verb:?}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let shows_versions = text.contains("rpc v1") && text.contains("rpc v2");
+        assert_eq!(verb[0] == "calls", shows_versions, "{text}");
     }
+    let page = path.with_extension("html");
+    let output = run(&["report", shown, "--output", page.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("RPC (version 1)") && html.contains("RPC (version 2)"));
+    std::fs::remove_file(page).unwrap();
     std::fs::remove_file(path).unwrap();
 }
 

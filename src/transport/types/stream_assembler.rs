@@ -25,15 +25,6 @@ pub struct StreamAssembler {
     parts: u64,
 }
 
-/// What a part completes.
-#[cfg(feature = "record")]
-pub(crate) enum Assembled {
-    /// A frame.
-    Frame(Bytes),
-    /// A stream of LiveKit's RPC: its header, and its payload as it was sent.
-    Rpc(StreamHeader, Result<Bytes, BrokenStream>),
-}
-
 /// Why a stream has no payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BrokenStream {
@@ -87,25 +78,27 @@ impl StreamAssembler {
         self.add_part(from, part, false).and_then(|(rpc, payload)| payload.ok().filter(|_| rpc.is_none()))
     }
 
-    /// Adds a part, also of a stream of RPC. A stream of RPC that breaks is returned as well.
+    /// Adds a part of a stream of LiveKit's RPC. Returns its header, and its payload as it was sent, when it ends or breaks.
     #[cfg(feature = "record")]
-    pub(crate) fn add_any(&mut self, from: &Peer, part: &StreamPart) -> Option<Assembled> {
-        match self.add_part(from, part, true)? {
-            (Some(header), payload) => Some(Assembled::Rpc(header, payload)),
-            (None, payload) => payload.ok().map(Assembled::Frame),
-        }
+    pub(crate) fn add_rpc(
+        &mut self,
+        from: &Peer,
+        part: &StreamPart,
+    ) -> Option<(StreamHeader, Result<Bytes, BrokenStream>)> {
+        self.add_part(from, part, true).and_then(|(header, payload)| Some((header?, payload)))
     }
 
-    fn add_part(&mut self, from: &Peer, part: &StreamPart, takes_rpc: bool) -> Option<Ended> {
+    fn add_part(&mut self, from: &Peer, part: &StreamPart, of_rpc: bool) -> Option<Ended> {
         let key = (from.clone(), Arc::clone(part.id()));
         self.parts += 1;
         match part {
             StreamPart::Header(header) => {
                 self.close(&key);
-                let rpc = (takes_rpc && header.is_rpc()).then(|| header.clone());
-                if header.id.len() > ID || !(header.is_frame() || rpc.is_some()) {
+                let is_ours = if of_rpc { header.is_rpc() } else { header.is_frame() };
+                if header.id.len() > ID || !is_ours {
                     return None;
                 }
+                let rpc = of_rpc.then(|| StreamHeader { inline: None, ..header.clone() });
                 if header.length.is_some_and(|length| length > self.longest as u64) {
                     return rpc.map(|header| (Some(header), Err(BrokenStream::TooLarge)));
                 }
