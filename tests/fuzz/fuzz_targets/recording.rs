@@ -80,7 +80,13 @@ fn told(mut rest: &[u8]) -> Vec<Entry> {
                 let role =
                     [None, Some("assistant"), Some("client"), Some("observer")][usize::from(who >> 4 & 3)];
                 let (agent, role) = (who > 127, role.map(str::to_owned));
-                Happened::Event(RoomEvent::Joined { identity: identity.into(), sid: sid.into(), agent, role, protocol: 0 })
+                Happened::Event(RoomEvent::Joined {
+                    identity: identity.into(),
+                    sid: sid.into(),
+                    agent,
+                    role,
+                    protocol: 0,
+                })
             }
             2 => Happened::Event(RoomEvent::Left { identity: identity.into(), sid: sid.into() }),
             3 => Happened::Event(RoomEvent::Link { up: who > 127 }),
