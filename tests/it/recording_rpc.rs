@@ -10,14 +10,15 @@ use toolbridge::{
     frame::Frame,
     memory::{MemoryRoom, MemoryTransport},
     recording::{
-        Checked, Direction, Entry, Happened, Level, RecordedOutcome, Recording, Redact, calls, check,
-        entry_json, entry_text, info, redact,
+        Checked, Direction, Entry, Happened, Level, RecordedOutcome, Recorder, RecorderOptions, Recording,
+        Redact, calls, check, entry_json, entry_text, info, redact,
     },
     replay::Replay,
     tools::Visibility,
     transport::{
-        Capabilities, Packet, Participant, Peer, RPC_REQUEST_TOPIC, RpcMessage, RpcRequest, SendError, Sid,
-        StreamHeader, StreamKind, StreamPart, TextStream, Transport, TransportEvent,
+        Capabilities, Packet, Participant, Peer, RPC_REQUEST_TOPIC, RpcError, RpcMessage, RpcRequest,
+        RpcResponse, SendError, Sid, StreamHeader, StreamKind, StreamPart, TextStream, Transport,
+        TransportEvent,
     },
 };
 
@@ -268,6 +269,31 @@ async fn sec_p3_secrets_of_calls_by_rpc_are_redacted() {
     }
     let report = Replay::dry(reduced).unwrap();
     assert!(report.is_same(), "{report}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pings_and_their_answers_are_not_recorded() {
+    let folder = Folder::new();
+    let path = folder.file("ping.mcap");
+    let room = MemoryRoom::new();
+    let recorder = Recorder::create(&path, RecorderOptions::default()).unwrap();
+    let (mut agent, web) = (recorder.tap(room.assistant("agent")), room.client("web"));
+    for (id, method) in [("p1", "toolbridge.ping"), ("c1", "locate")] {
+        let request = RpcRequest::new(id, method, "", 1_000);
+        agent.send(Packet::rpc("web".into(), RpcMessage::Request(request))).await.unwrap();
+        let unknown = RpcResponse::new(id, Err(RpcError::new(1400, "", "")));
+        for answer in [RpcMessage::Ack { id: id.to_owned() }, RpcMessage::Response(unknown)] {
+            web.send(Packet::rpc("agent".into(), answer)).await.unwrap();
+            while !matches!(agent.recv().await, Some(TransportEvent::Rpc { .. })) {}
+        }
+    }
+    agent.close().await;
+    drop(agent);
+    recorder.finish().unwrap();
+    let all = entries(&path);
+    assert_eq!(all.iter().filter(|it| is_rpc(it)).count(), 3);
+    let found: Vec<_> = calls(all).calls.into_iter().map(|it| (it.tool, it.rpc)).collect();
+    assert_eq!(found, [("locate".to_owned(), Some(1))]);
 }
 
 /// A message of RPC in a recording of `phone`.
