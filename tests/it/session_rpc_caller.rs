@@ -880,3 +880,23 @@ fn large_request_is_not_withdrawn_when_either_end_moves() {
         assert!(!caller.session.is_wanted(packet));
     }
 }
+
+#[test]
+fn large_result_of_an_own_tool_is_not_shown_to_an_app_by_name() {
+    for size in [10, 40_000] {
+        let mut caller = Caller::with(config(), 2);
+        caller.session.offer(caller.now, vec![tool("own")]).unwrap();
+        caller.drain();
+        caller.session.call(caller.now, Request::new("own", Value::from(json!({})))).unwrap();
+        while let Some(output) = caller.session.poll_output() {
+            match output {
+                Output::Execute(job) => {
+                    let long = Value::from(json!({"text": "x".repeat(size)}));
+                    caller.session.settle(caller.now, job.key, Ok(long));
+                }
+                Output::Transmit(packet) => assert!(packet.is_broadcast(), "{packet:?}"),
+                _ => {}
+            }
+        }
+    }
+}

@@ -13,6 +13,7 @@ use crate::{
     random::Random,
     reach::Reach,
     room::Scheduled,
+    rpc::App,
     rules::{CallRecord, Rule},
     schedule::{Action, Actor, Behavior, Ms, RequestedTool},
     world::{OPEN, Process, Program, World},
@@ -112,6 +113,7 @@ impl World<'_> {
                 }
             }
             Action::Impersonated { actor, dice } => self.impersonated(actor, dice),
+            Action::ForgesAnswer { about, dice } => self.forges_answer(about, dice),
             Action::Forges { what, to, about, dice } => self.forges(what, to, about, dice),
         }
     }
@@ -121,6 +123,7 @@ impl World<'_> {
         let program = match actor {
             Actor::Client(_) if !self.has_session(actor) => Program::Plain(Plain::default()),
             Actor::Assistant if !self.has_session(actor) => Program::Plain(Plain::default()),
+            Actor::App => Program::App(App::default()),
             _ => Program::Listener, // the session is created when it has joined
         };
         self.processes.push(Process::new(actor, program));
@@ -151,6 +154,7 @@ impl World<'_> {
             RequestedTool::ConsentOnce => ("careful".to_owned(), Some(Actor::Client(1))),
             RequestedTool::ConsentEachTime => ("grave".to_owned(), Some(Actor::Client(1))),
             RequestedTool::Prompt(n) => ("bridge.choose".to_owned(), Some(Actor::Client(n))),
+            RequestedTool::OfApp => ("tapp".to_owned(), Some(Actor::App)),
             RequestedTool::Unknown => ("none".to_owned(), None),
             RequestedTool::Echo(n) => ("bridge.echo".to_owned(), Some(Actor::Client(n))),
         };
@@ -164,8 +168,8 @@ impl World<'_> {
                 probe,
             );
         }
-        let must =
-            owner.is_some_and(|owner| !self.has_session(owner)) || matches!(tool, RequestedTool::Echo(_));
+        let must = owner.is_some_and(|owner| owner != Actor::App && !self.has_session(owner))
+            || matches!(tool, RequestedTool::Echo(_));
         let mut request = Request::new(name, Arguments::body(behavior)).timeout(Duration::from_millis(limit));
         if let Some(owner) = owner.filter(|_| named || must) {
             request = request.to(Identity::from(owner.to_string()));

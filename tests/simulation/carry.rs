@@ -6,7 +6,7 @@ use toolbridge::{
     Identity,
     frame::Frame,
     session::{Counter, SendFailure, Session},
-    transport::{Lane, Packet, Peer, STREAM_CHUNK, StreamPart, StreamParts, TransportEvent},
+    transport::{Form, Lane, Packet, Peer, STREAM_CHUNK, StreamPart, StreamParts, TransportEvent},
 };
 
 use crate::{
@@ -47,7 +47,11 @@ struct Stream {
 impl World<'_> {
     /// Sends a packet of a session, after checking that its receivers can take it.
     pub(crate) fn transmit(&mut self, process: usize, packet: Packet) {
-        if !packet.is_addressed() || Frame::decode(packet.payload.clone()).is_err() {
+        let is_data = matches!(packet.form, Form::Data);
+        if !is_data && !self.is_request(process, &packet) {
+            return;
+        }
+        if !packet.is_addressed() || is_data && Frame::decode(packet.payload.clone()).is_err() {
             return self.ledger.broken(Rule::Receivers, format!("a packet without receivers: {packet:?}"));
         }
         let (actor, cast) = (self.processes[process].actor, &self.schedule.cast);
@@ -59,12 +63,16 @@ impl World<'_> {
                 .broken(Rule::Receivers, format!("the transport of {actor} cannot send {packet:?}"));
         }
         let max_packet = max_packet(cast.has_streams(actor));
-        if packet.lane == Lane::Reliable && packet.stream.is_none() && packet.payload.len() > max_packet {
+        if is_data
+            && packet.lane == Lane::Reliable
+            && packet.stream.is_none()
+            && packet.payload.len() > max_packet
+        {
             return self
                 .ledger
                 .broken(Rule::Caps, format!("{actor} sends a packet that is too large: {packet:?}"));
         }
-        if !packet.to.iter().all(|to| self.can_take(actor_of(to.as_str()), packet.lane, large)) {
+        if is_data && !packet.to.iter().all(|to| self.can_take(actor_of(to.as_str()), packet.lane, large)) {
             return self.ledger.broken(Rule::Receivers, format!("not every receiver can take {packet:?}"));
         }
         let it = &mut self.processes[process];
@@ -87,7 +95,8 @@ impl World<'_> {
     fn can_take(&self, actor: Actor, lane: Lane, large: bool) -> bool {
         let cast = &self.schedule.cast;
         let takes_streams = actor == Actor::Observer || (self.has_session(actor) && cast.has_streams(actor));
-        (!large || takes_streams)
+        actor != Actor::App
+            && (!large || takes_streams)
             && (lane == Lane::Reliable || (self.has_session(actor) && cast.has_lossy_lane(actor)))
     }
 
@@ -133,6 +142,7 @@ impl World<'_> {
             };
             let to = stream.packet.to.clone();
             let frame = (!mem::replace(&mut stream.begun, true)).then(|| stream.packet.payload.clone());
+            let text = (frame.is_some() && !matches!(stream.packet.form, Form::Data)).then(|| part.clone());
             let ends = stream.parts.is_empty();
             it.outbox.parts += 1;
             let mut dice = Random::of(self.room.seed, &[9, join as u64, it.outbox.parts]);
@@ -141,6 +151,10 @@ impl World<'_> {
                 self.ledger.sent(process, &frame, Some(&to));
                 self.last_stream = part.id().clone();
                 self.forge_parts(&to, &mut Random::of(self.room.seed, &[11, join as u64, dice.next()]));
+            }
+            if let Some(StreamPart::Header(header)) = text {
+                trace!(self, "{} starts {header:?}", self.processes[process].actor);
+                self.ledger.stream_leaves(&header);
             }
             self.room.send(join, Some(to), Load::Part(part));
             let wait = if ends { 0 } else { dice.pick(&[0, 3, 15, 40, 120]) };
@@ -152,6 +166,9 @@ impl World<'_> {
     pub(crate) fn return_waiting(&mut self, process: usize) {
         let it = &mut self.processes[process];
         let Outbox { waiting, stream, .. } = mem::take(&mut it.outbox);
+        // A request that has left is not sent again.
+        let stream =
+            stream.filter(|it| !it.parts.is_empty() || !it.begun || matches!(it.packet.form, Form::Data));
         for packet in stream.map(|stream| stream.packet).into_iter().chain(waiting) {
             self.drive(process, |session, now| {
                 session.handle_send_failed(now, packet.id, SendFailure::Interrupted)
@@ -214,15 +231,19 @@ impl World<'_> {
         if !self.processes[process].alive {
             return;
         }
+        if let Program::App(_) = self.processes[process].program {
+            return self.app_receives(process, peer, load);
+        }
         let whole = match &load {
             Load::Packet(_, bytes) => Some(bytes.to_vec()),
+            Load::Rpc(_) => None,
             Load::Part(part) => self.reassemble(join, peer, part),
         };
         if let Some(frame) = whole.and_then(|bytes| Frame::decode(bytes).ok()) {
             let lane = match &load {
                 Load::Packet(Lane::Reliable, _) => "",
                 Load::Packet(Lane::Lossy, _) => "lossy, ",
-                Load::Part(_) => "stream, ",
+                Load::Part(_) | Load::Rpc(_) => "stream, ",
             };
             let actor = self.processes[process].actor;
             trace!(self, "{actor} receives {lane}{} from {}", trace::show(&frame), trace::peer(peer));
@@ -242,6 +263,10 @@ impl World<'_> {
                 }
                 Load::Packet(Lane::Lossy, bytes) => {
                     session.handle_event(now, TransportEvent::packet(peer.clone(), Lane::Lossy, bytes))
+                }
+                Load::Rpc(message) => {
+                    let from = Some(peer.clone()).filter(|it| !it.identity().as_str().is_empty());
+                    session.handle_event(now, TransportEvent::Rpc { from, message })
                 }
                 Load::Part(part) => {
                     session.handle_event(now, TransportEvent::Stream { from: peer.clone(), part })
@@ -300,6 +325,11 @@ impl World<'_> {
 
     /// Sends a packet that is not a stream.
     fn send_whole(&mut self, process: usize, join: usize, packet: Packet) {
+        if let Form::Rpc(message) = packet.form {
+            trace!(self, "{} sends {message:?}", self.processes[process].actor);
+            self.ledger.request_leaves(&message);
+            return self.room.send(join, Some(packet.to), Load::Rpc(message));
+        }
         let Ok(frame) = Frame::decode(packet.payload.clone()) else { return };
         let to = (!packet.is_broadcast()).then_some(packet.to);
         let lane = if packet.lane == Lane::Lossy { "lossy, " } else { "" };

@@ -91,8 +91,8 @@ impl World<'_> {
     fn should_have_ended(&self, call: usize) -> Option<(Rule, String)> {
         let it = &self.ledger.calls[call];
         let call_text = format!("call {call} {:?} ({:?})", it.id, it.behavior);
-        if it.detached {
-            return None;
+        if it.detached || it.tool == Some(RequestedTool::OfApp) {
+            return None; // an app that rejoins could be the same process
         }
         if !self.may_fail(it) {
             return Some((Rule::Unexplained, format!("{call_text} has no outcome long after recovery")));
@@ -114,6 +114,11 @@ impl World<'_> {
             && self.schedule.actions.iter().any(|(_, action)| action.moves())
         {
             return; // a plain assistant never stops the tools of its last join, and they count against the cap
+        }
+        let fits = (usize::from(self.schedule.cast.clients) + 1) * times <= 4 * OPEN;
+        let app = (fits && self.current.contains_key(&Actor::App)).then_some(RequestedTool::OfApp);
+        for tool in app.into_iter().cycle().take(times) {
+            self.make_call(Actor::Assistant, tool, true, Behavior::Quick, 9_000, true);
         }
         for n in 1..=self.schedule.cast.clients {
             if !self.current.contains_key(&Actor::Client(n)) {
@@ -164,6 +169,7 @@ impl World<'_> {
         let network = &self.schedule.network;
         let rejoins = self.schedule.someone_rejoins();
         !self.schedule.is_calm()
+            || call.tool == Some(RequestedTool::OfApp)
             || call.behavior.takes().is_none()
             || call.limit < LONG_TIMEOUT
             || call.consent
@@ -227,7 +233,7 @@ impl World<'_> {
     fn has_no_owner(&self, call: &CallRecord, tool: RequestedTool) -> bool {
         let cast = &self.schedule.cast;
         let owner = match tool {
-            RequestedTool::Unknown => return true,
+            RequestedTool::Unknown | RequestedTool::OfApp => return true,
             RequestedTool::Shared | RequestedTool::AssistantOnly | RequestedTool::Either => return false,
             RequestedTool::ConsentOnce | RequestedTool::ConsentEachTime if !cast.consent => return true,
             RequestedTool::Prompt(n) if !cast.consent || cast.plain_client == Some(n) => return true,
@@ -302,6 +308,7 @@ pub(crate) fn actor_of(identity: &str) -> Actor {
         "a" => Actor::Assistant,
         "b" => Actor::SecondAssistant,
         "observer" => Actor::Observer,
+        "app" => Actor::App,
         client => {
             client.strip_prefix('c').and_then(|n| n.parse().ok()).map_or(Actor::Stranger, Actor::Client)
         }

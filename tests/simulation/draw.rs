@@ -24,7 +24,7 @@ impl Schedule {
             backlog: random.percent(40),
         };
         let clients = random.pick(&[1, 1, 2, 2, 3, 4]);
-        let cast = Cast {
+        let mut cast = Cast {
             clients,
             plain_client: random.percent(25).then(|| random.between(1, u64::from(clients)) as u8),
             plain_assistant: random.percent(8),
@@ -34,6 +34,8 @@ impl Schedule {
             streams: random.percent(50),
             basic_client: random.percent(15).then(|| random.between(1, u64::from(clients)) as u8),
             consent: random.percent(50),
+            app: None,
+            pings: false,
         };
         let mut actions = Vec::new();
         entrances(random, clients, &mut actions);
@@ -47,6 +49,10 @@ impl Schedule {
         let random = &mut Random::of(seed, &[13]);
         network.configurations_lost = random.pick(&[0, 0, 0, 30]);
         special(random, &cast, &mut actions);
+        let random = &mut Random::of(seed, &[15]);
+        if random.percent(30) && !cast.plain_assistant {
+            app(random, &mut cast, &mut actions);
+        }
         actions.sort_by_key(|(at, _)| *at);
         Self { seed, network, cast, actions }
     }
@@ -302,6 +308,50 @@ fn special(random: &mut Random, cast: &Cast, actions: &mut Vec<(Ms, Action)>) {
             }
         }
         _ => {}
+    }
+}
+
+/// Adds an app that is called by RPC.
+fn app(random: &mut Random, cast: &mut Cast, actions: &mut Vec<(Ms, Action)>) {
+    cast.app = Some(random.pick(&[0, 1, 2]));
+    cast.pings = random.percent(70);
+    actions.push((random.below(3_000), Action::Enters(Actor::App)));
+    for _ in 0..random.between(2, 8) {
+        let behavior = random.pick(&[
+            Behavior::Quick,
+            Behavior::Quick,
+            Behavior::Quick,
+            Behavior::Slow,
+            Behavior::Long,
+            Behavior::Fails,
+            Behavior::Panics,
+            Behavior::Hangs,
+            Behavior::BadArguments,
+            Behavior::FailsAsBusy,
+        ]);
+        let (by, tool, named) = (Actor::Assistant, RequestedTool::OfApp, random.percent(50));
+        // A call that ends without an answer counts as open until its time is up: that must be before the probes.
+        let limit = random.pick(&[1_500, 4_000, 9_000, 19_000]);
+        actions.push((random.between(500, 16_000), Action::Calls { by, tool, named, behavior, limit }));
+    }
+    for _ in 0..random.below(3) {
+        let (at, actor) = (random.between(1_000, 16_000), Actor::App);
+        let action = match random.below(5) {
+            0 | 1 => Action::Rejoins { actor, after: random.pick(&[30, 100, 800, 3_500, 7_000]) },
+            2 => Action::Outage { actor, lasts: random.pick(&[300, 2_500, 7_000]), reported: false },
+            _ => Action::Killed { actor, replaced_after: random.pick(&[50, 1_500, 12_000, 12_000]) },
+        };
+        actions.push((at, action));
+    }
+    if random.percent(40) {
+        let after = random.pick(&[30, 800, 3_500]);
+        actions.push((random.between(1_000, 16_000), Action::Rejoins { actor: Actor::Assistant, after }));
+    }
+    if actions.iter().any(|(_, action)| *action == Action::Enters(Actor::Stranger)) {
+        for _ in 0..random.between(2, 14) {
+            let (about, dice) = (random.below(20) as usize, random.next());
+            actions.push((random.between(500, 16_000), Action::ForgesAnswer { about, dice }));
+        }
     }
 }
 

@@ -40,7 +40,11 @@ impl World<'_> {
         }
         let sid = format!("PA_{}", self.room.joins.len());
         let participant = match actor {
-            Actor::Assistant | Actor::SecondAssistant => Participant::new(actor.to_string(), sid).agent(true),
+            Actor::Assistant | Actor::SecondAssistant => {
+                Participant::new(actor.to_string(), sid).agent(true).client_protocol(2)
+            }
+            Actor::App => Participant::new(actor.to_string(), sid)
+                .client_protocol(self.schedule.cast.app.unwrap_or_default()),
             Actor::Observer => Participant::new(actor.to_string(), sid).role(Role::Observer),
             Actor::Client(_) => Participant::new(actor.to_string(), sid).role(Role::Client),
             // Its token has no role. In every other run it could also change its attributes.
@@ -169,6 +173,9 @@ impl World<'_> {
                 _ => (1..=self.schedule.cast.clients)
                     .fold(config, |it, n| it.admit(Actor::Client(n).to_string())),
             };
+        }
+        if cast.app.is_some() && matches!(actor, Actor::Assistant | Actor::SecondAssistant) {
+            config = config.rpc_tool("app", Tool::new(name("tapp"), "of the app")).rpc_probe(cast.pings);
         }
         let mut seed = [0; 32];
         seed[..8].copy_from_slice(&self.schedule.seed.to_be_bytes());

@@ -40,6 +40,7 @@ mod plain;
 mod random;
 mod reach;
 mod room;
+mod rpc;
 mod rules;
 mod schedule;
 mod shrink;

@@ -54,6 +54,24 @@ pub(crate) enum Reach {
     AssistantImpersonated,
     /// An unannounced participant greets an assistant under the identity of a client that has left.
     ClientImpersonated,
+    /// An app that is called by RPC answers in a packet.
+    AppAnswersInPacket,
+    /// It answers in the header of a stream.
+    AppAnswersInHeader,
+    /// It answers in the chunks of a stream.
+    AppAnswersInChunks,
+    /// The stream of its answer breaks the rules.
+    AppBreaksStream,
+    /// It answers after the call has ended.
+    AppAnswersLate,
+    /// It gets a ping.
+    AppPinged,
+    /// It gets a request that had not left before the connection was lost.
+    AppAskedAgain,
+    /// Its calls are lost while the room lists it: it has answered no ping.
+    AppLostByPings,
+    /// An answer to an open call by RPC is forged.
+    AnswerForged,
 }
 
 impl Reach {
@@ -81,6 +99,15 @@ impl Reach {
         Self::ConsentUnanswered,
         Self::AssistantImpersonated,
         Self::ClientImpersonated,
+        Self::AppAnswersInPacket,
+        Self::AppAnswersInHeader,
+        Self::AppAnswersInChunks,
+        Self::AppBreaksStream,
+        Self::AppAnswersLate,
+        Self::AppPinged,
+        Self::AppAskedAgain,
+        Self::AppLostByPings,
+        Self::AnswerForged,
     ];
 }
 

@@ -7,7 +7,7 @@ use toolbridge::{
     CallId, Identity,
     frame::{Frame, Kind},
     session::JobKey,
-    transport::{Lane, Participant, Peer, StreamPart},
+    transport::{Lane, Participant, Peer, RpcMessage, StreamPart},
 };
 
 use crate::{
@@ -27,6 +27,8 @@ const UPLINK: Us = 3_000;
 pub(crate) enum Load {
     Packet(Lane, Bytes),
     Part(StreamPart),
+    /// A packet of RPC.
+    Rpc(RpcMessage),
 }
 
 impl Load {
@@ -73,6 +75,8 @@ pub(crate) enum Scheduled {
     JobProgress { process: usize, key: JobKey, left: u32 },
     /// A tool of a plain client returns.
     PlainJobEnds { process: usize, caller: Identity, call: CallId },
+    /// A method of the app returns.
+    AppAnswers { process: usize, id: String, number: u64 },
     /// A call of a plain assistant times out.
     PlainDeadline { call: usize },
     /// A second begins; the simulated backlog is drawn again.
@@ -268,6 +272,8 @@ impl Room {
                 self.configuration_is_lost(from, load);
                 continue;
             }
+            // The app's SDK reads the identity in the packet.
+            let unannounced = unannounced && self.joins[to].actor != Actor::App;
             let peer = match unannounced && self.network.unknown_senders && dice.percent(50) {
                 true => {
                     self.configuration_is_lost(from, load);

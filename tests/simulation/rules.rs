@@ -48,6 +48,8 @@ pub(crate) enum Rule {
     Goodbye,
     /// A tool that requires consent does not start without it.
     Consent,
+    /// An app that is called by RPC is sent its requests and nothing else, each once.
+    OnlyRequests,
     /// New calls succeed once the network has recovered.
     Recovery,
     /// A frame is sent only to participants that it is meant for and that can receive it.
@@ -181,6 +183,8 @@ pub(crate) struct Ledger {
     addresses: BTreeMap<CallId, String>,
     /// The sid that a plain client had when it received each request.
     pub(crate) taken_as: BTreeMap<CallId, Sid>,
+    /// The ids of the requests that have left by RPC.
+    pub(crate) requests_by_rpc: BTreeSet<String>,
     pub(crate) reached: Reached,
 }
 
@@ -196,6 +200,11 @@ impl Ledger {
         }
         self.calls.push(call);
         self.calls.len() - 1
+    }
+
+    /// Records that the app gets the request of a call by RPC.
+    pub(crate) fn request_arrives(&mut self, process: usize, id: &CallId, from: &Peer) {
+        self.requests.entry((process, id.clone())).or_insert_with(|| from.sid().clone());
     }
 
     /// Records that a caller reads the update of this number. A call that may run twice may report it twice.

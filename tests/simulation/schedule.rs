@@ -30,6 +30,8 @@ pub(crate) enum Actor {
     Observer,
     /// A participant without rights, which sends forged frames.
     Stranger,
+    /// An app without the bridge, which is called by LiveKit's RPC.
+    App,
     /// A client, numbered from 1.
     Client(u8),
 }
@@ -41,6 +43,7 @@ impl fmt::Display for Actor {
             Self::SecondAssistant => f.write_str("b"),
             Self::Observer => f.write_str("observer"),
             Self::Stranger => f.write_str("stranger"),
+            Self::App => f.write_str("app"),
             Self::Client(n) => write!(f, "c{n}"),
         }
     }
@@ -126,6 +129,8 @@ pub(crate) enum RequestedTool {
     ConsentEachTime,
     /// A prompt to the person at this client.
     Prompt(u8),
+    /// The tool of the app that is called by RPC.
+    OfApp,
     /// A tool that no participant offers.
     Unknown,
     /// The echo tool that every session has.
@@ -231,6 +236,8 @@ pub(crate) enum Action {
     Impersonated { actor: Actor, dice: u64 },
     /// The stranger sends it a forged frame about the call with this number.
     Forges { what: Forgery, to: Actor, about: usize, dice: u64 },
+    /// An answer by RPC to the call with this number is forged, or a part of one.
+    ForgesAnswer { about: usize, dice: u64 },
 }
 
 impl Action {
@@ -334,6 +341,10 @@ pub(crate) struct Cast {
     pub(crate) basic_client: Option<u8>,
     /// Whether consent and prompts are available.
     pub(crate) consent: bool,
+    /// The version of the client protocol of the app that is called by RPC.
+    pub(crate) app: Option<u32>,
+    /// Whether assistants send pings to the app.
+    pub(crate) pings: bool,
 }
 
 impl Cast {

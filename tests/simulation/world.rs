@@ -7,7 +7,7 @@ use std::{
 };
 
 use toolbridge::{
-    CallId, ConnectionState, Event, Identity, Tool, ToolName,
+    CallError, CallId, ConnectionState, Event, Identity, Tool, ToolName,
     session::{CallKey, JobKey, Output, Session, TurnKey},
     transport::TransportEvent,
 };
@@ -15,8 +15,9 @@ use toolbridge::{
 use crate::{
     carry::Outbox,
     plain::Plain,
-    reach::Reached,
+    reach::{Reach, Reached},
     room::{Room, Scheduled, Us},
+    rpc::App,
     rules::{Failure, Ledger, Rule, Verdict},
     schedule::{Actor, Behavior, CLEANUP, END, FULL_PROBES, PROBES, RECOVERY, Schedule},
     work::OpenQuestion,
@@ -36,6 +37,8 @@ pub(crate) enum Program {
     Bridge(Box<Session>),
     /// A plain peer, which knows only the base protocol.
     Plain(Plain),
+    /// An app that is called by RPC.
+    App(App),
     /// A participant that sends nothing by itself.
     Listener,
 }
@@ -132,7 +135,7 @@ impl<'a> World<'a> {
             Actor::Assistant => !cast.plain_assistant,
             Actor::SecondAssistant => true,
             Actor::Client(n) => cast.plain_client != Some(n),
-            Actor::Observer | Actor::Stranger => false,
+            Actor::Observer | Actor::Stranger | Actor::App => false,
         }
     }
 
@@ -278,6 +281,7 @@ impl<'a> World<'a> {
             Scheduled::JobEnds { process, key } => self.job_ends(process, key),
             Scheduled::JobProgress { process, key, left } => self.job_progress(process, key, left),
             Scheduled::PlainJobEnds { process, caller, call } => self.plain_job_ends(process, &caller, &call),
+            Scheduled::AppAnswers { process, id, number } => self.app_answers(process, &id, number),
             Scheduled::PlainDeadline { call } => self.plain_deadline(call),
             Scheduled::BacklogChanges => self.report_backlogs(),
             Scheduled::FaultsEnd => self.recover(),
@@ -344,6 +348,12 @@ impl<'a> World<'a> {
                     match call {
                         Some(call) => {
                             trace!(self, "call {call} is {}", Verdict::of(&result).outcome);
+                            if self.ledger.calls[call].owners.contains("app")
+                                && matches!(result, Err(CallError::Lost { .. }))
+                                && self.room.listed_as("app").is_some()
+                            {
+                                self.ledger.reached.note(Reach::AppLostByPings);
+                            }
                             self.ledger.calls[call].owner_is_recent = self.owner_is_recent(call);
                             self.ledger.settled(call, &result);
                         }

@@ -4,7 +4,7 @@
 use super::{
     Context, Delivery,
     delivery::Unfit,
-    peers::Peers,
+    peers::{Peers, Remote},
     recipients::{Feature, Recipients as _},
 };
 use crate::{
@@ -119,9 +119,12 @@ impl Discloser<'_> {
         self.post(to.to_vec(), meta, message)
     }
 
-    /// Returns the participants in the room that are not observers.
+    /// Returns the participants in the room that are sent frames by name and are not observers. An app that is called by RPC
+    /// is sent none.
     fn others(&self) -> impl Iterator<Item = Identity> {
-        self.peers.present().filter(|(_, remote)| !remote.is_observer()).map(|(id, _)| id.clone())
+        let is_shown =
+            |id: &Identity, remote: &Remote| !remote.is_observer() && !remote.is_for_rpc(self.cx, id);
+        self.peers.present().filter(move |(id, remote)| is_shown(id, remote)).map(|(id, _)| id.clone())
     }
 
     fn post(&mut self, to: Vec<Identity>, meta: &Meta, message: &Message) -> Result<(), Unfit> {
