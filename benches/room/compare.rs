@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use tokio::runtime::Builder;
-use toolbridge::{Assistant, Client, ToolError, livekit::AccessKey};
+use toolbridge::{Assistant, AssistantBuilder, Client, ClientBuilder, Tool, ToolError, livekit::AccessKey};
 
 use super::share;
 
@@ -46,8 +46,17 @@ pub(super) fn role(url: &str) -> bool {
     let Ok(role) = env::var("TOOLBRIDGE_BENCH_ROLE") else { return false };
     let token = env::var("LIVEKIT_TOKEN").expect("a token");
     let url = url.to_owned();
-    let run =
-        async move { if role == "owner" { owner(&url, &token).await } else { caller(&url, &token).await } };
+    let run = async move {
+        match role.as_str() {
+            "owner" => owner(&url, &token, Client::builder().assistant("assistant")).await,
+            "owner by RPC" => owner(&url, &token, Client::builder().answer_rpc()).await,
+            "caller by RPC" => {
+                let echo = Tool::new("echo".parse().expect("a name"), "");
+                caller(&url, &token, Assistant::builder().rpc_tool("phone", echo)).await;
+            }
+            _ => caller(&url, &token, Assistant::builder().client("phone")).await,
+        }
+    };
     let workers = env::var("WORKERS").ok().map(|it| it.parse().expect("a number"));
     let runtime = match workers {
         Some(workers) => Builder::new_multi_thread().worker_threads(workers).enable_all().build(),
@@ -57,8 +66,8 @@ pub(super) fn role(url: &str) -> bool {
     true
 }
 
-async fn owner(url: &str, token: &str) {
-    let builder = Client::builder().tool("echo", "", echo).assistant("assistant");
+async fn owner(url: &str, token: &str, builder: ClientBuilder) {
+    let builder = builder.tool("echo", "", echo);
     let client =
         builder.configure(|config| config.caps.requests.calls_per_second = 1_000_000).join(url, token).await;
     let client = client.expect("joined");
@@ -67,8 +76,9 @@ async fn owner(url: &str, token: &str) {
     client.close().await;
 }
 
-async fn caller(url: &str, token: &str) {
-    let assistant = Assistant::builder().client("phone").join(url, token).await.expect("joined");
+async fn caller(url: &str, token: &str, builder: AssistantBuilder) {
+    let assistant = builder.join(url, token).await.expect("joined");
+    assistant.ready("phone").await.expect("a client");
     println!("{}", json!({"event": "ready"}));
     let mut lines = lines();
     while let Some(line) = lines.recv().await {
@@ -264,6 +274,74 @@ pub(super) fn compare(key: &AccessKey) {
             resident(pair.caller.child.id()),
             resident(pair.owner.child.id())
         );
+    }
+}
+
+/// The phases of `rpc`, and how often each is measured, system after system. Medians are printed.
+const RPC_PHASES: [(&str, usize, usize, usize); 4] = [
+    ("220 B, one at a time", 1_000, 40, 1),
+    ("10 KB, one at a time", 200, 10_000, 1),
+    ("64 KB, one at a time", 60, 64_000, 1),
+    ("220 B, 32 in flight", 3_200, 40, 32),
+];
+const ROUNDS: usize = 5;
+
+/// Prints the figures of LiveKit's RPC between toolbridge and the Node SDK, in both directions, and between two programs with
+/// the Node SDK.
+pub(super) fn by_rpc(key: &AccessKey) {
+    let Some(node) = node() else { return };
+    let ours = |role: &str| {
+        let mut command = Command::new(env::current_exe().expect("this program"));
+        command.env("TOOLBRIDGE_BENCH_ROLE", role);
+        command
+    };
+    let systems = [
+        ("Node to Node", node("caller"), node("owner")),
+        ("toolbridge to Node", ours("caller by RPC"), node("owner")),
+        ("Node to toolbridge", node("caller"), ours("owner by RPC")),
+    ];
+    let mut pairs = Vec::new();
+    for (at, (name, caller, owner)) in systems.into_iter().enumerate() {
+        let room = format!("bench-by-rpc-{at}-{}", std::process::id());
+        let [phone, assistant] = [key.client(&room, "phone"), key.assistant(&room, "assistant")]
+            .map(|token| token.sign().expect("a token"));
+        let owner = Peer::start(owner, &phone);
+        let mut pair = Pair { owner, caller: Peer::start(caller, &assistant) };
+        pair.measure(WARM_UP, 40, 1, 64);
+        pairs.push((name, pair));
+    }
+    for (phase, count, bytes, in_flight) in RPC_PHASES {
+        println!("{phase}: medians of {ROUNDS} rounds of {count} calls");
+        let mut rows = vec![Vec::new(); pairs.len()];
+        for _ in 0..ROUNDS {
+            for ((_, pair), rows) in pairs.iter_mut().zip(&mut rows) {
+                let began = Instant::now();
+                let mut cost = pair.measure(count, bytes, in_flight, 64);
+                let rate = count as f64 / began.elapsed().as_secs_f64();
+                cost.ms.sort_unstable_by(f64::total_cmp);
+                rows.push([at(&cost.ms, 0.5), at(&cost.ms, 0.99), cost.cpu, rate]);
+            }
+        }
+        let median = |rows: &[[f64; 4]], column: usize| {
+            let mut column: Vec<_> = rows.iter().map(|row| row[column]).collect();
+            column.sort_unstable_by(f64::total_cmp);
+            column[column.len() / 2]
+        };
+        let first: Vec<_> = (0..4).map(|column| median(&rows[0], column)).collect();
+        for ((name, _), rows) in pairs.iter().zip(&rows) {
+            let row: Vec<_> = (0..4).map(|column| median(rows, column)).collect();
+            println!(
+                "  {name}: p50 {:.2} ms ({:.2} x), p99 {:.2} ms ({:.2} x), CPU of both {:.2} ms ({:.2} x), {:.0} calls/s ({:.2} x)",
+                row[0],
+                row[0] / first[0],
+                row[1],
+                row[1] / first[1],
+                row[2],
+                row[2] / first[2],
+                row[3],
+                row[3] / first[3]
+            );
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Measures calls over a real LiveKit server: the time from joining to the first result, the round trip after that,
 //! and the same while another participant sends frames as fast as it can.
 //!
-//! `scripts/bench-room` starts the server and runs this. Both participants run in this process, except in `compare`,
-//! where each has its own. Arguments select parts by name (compare, memory, first, calls, many, flood,
+//! `scripts/bench-room` starts the server and runs this. Both participants run in this process, except in `compare` and `rpc`,
+//! where each has its own. Arguments select parts by name (compare, rpc, memory, first, calls, many, flood,
 //! mcp, rap, callbacks, acp). The last two need no LiveKit server, but run with the others.
 
 #![allow(
@@ -89,6 +89,9 @@ fn main() {
     }
     let parts: Vec<_> = env::args().skip(1).filter(|part| !part.starts_with('-')).collect();
     let wanted = |part: &str| parts.is_empty() || parts.iter().any(|other| other == part);
+    if wanted("rpc") {
+        compare::by_rpc(&key);
+    }
     if wanted("compare") {
         compare::compare(&key);
     }

@@ -54,7 +54,9 @@ const NOT_EXPANDED: &str = "not_expanded";
 /// A compressed payload is expanded for the file up to this size, in bytes, and above it if that is at most
 /// [`EXPANDED_TIMES`] its size in the packets: participants without rights can send payloads, too, and a few bytes could
 /// fill the disk.
+#[cfg(feature = "deflate")]
 const EXPANDED_ANYWAY: usize = 256 * 1024;
+#[cfg(feature = "deflate")]
 const EXPANDED_TIMES: usize = 64;
 
 /// A message of RPC that is not converted yet. The thread that writes the file converts it.

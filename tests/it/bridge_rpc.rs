@@ -64,3 +64,34 @@ async fn client_answers_both_versions() {
     assert_eq!(serde_json::from_slice::<serde_json::Value>(&payload).unwrap(), json!(0.5));
     assert_eq!(phone.assistant().unwrap(), "agent");
 }
+
+async fn crash() -> Result<f32, ToolError> {
+    panic!("a secret of the tool")
+}
+
+#[tokio::test(start_paused = true)]
+async fn tool_that_panics_is_an_error_without_its_text() {
+    let room = MemoryRoom::new();
+    let builder =
+        Client::builder().tool("crash", "", crash).tool("get_battery", "", get_battery).answer_rpc();
+    let _phone = builder.join_over(room.client("phone")).await.unwrap();
+    let mut agent = room.assistant("agent");
+    for (id, method) in [("r1", "crash"), ("r2", "get_battery")] {
+        let request = RpcRequest::new(id, method, "{}", 5_000);
+        agent.send(Packet::rpc("phone".into(), RpcMessage::Request(request))).await.unwrap();
+        let answer = loop {
+            match next(&mut agent).await {
+                TransportEvent::Rpc { message: RpcMessage::Response(it), .. } => break it,
+                other => assert!(matches!(other, TransportEvent::Rpc { .. })),
+            }
+        };
+        match answer.outcome {
+            Ok(payload) => assert_eq!((method, &payload[..]), ("get_battery", &b"0.5"[..])),
+            Err(error) => {
+                let data: serde_json::Value = serde_json::from_str(&error.data).unwrap();
+                assert_eq!((method, error.code, &data["code"]), ("crash", 1500, &json!("execution_error")));
+                assert!(!error.message.contains("secret") && !error.data.contains("secret"));
+            }
+        }
+    }
+}

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use toolbridge::{
-    Config, ConnectionState, Event, Tool, ToolError, Value,
-    session::{Counter, Job, Output, SendFailure, Session},
+    Config, ConnectionState, Consent, Event, Tool, ToolError, ToolOptions, Value,
+    session::{Counter, Job, Output, Question, SendFailure, Session},
     transport::{
         Compression, Form, Lane, Packet, Participant, Peer, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC,
         RpcMessage, RpcRequest, StreamHeader, StreamKind, StreamPart, StreamParts, TextStream,
@@ -22,6 +22,7 @@ struct Callee {
     now: Instant,
     sent: Vec<Packet>,
     jobs: Vec<Job>,
+    questions: Vec<Question>,
     aborted: usize,
     events: Vec<Event>,
 }
@@ -54,7 +55,8 @@ impl Callee {
         let mut session = Session::client(now, Participant::new("phone", "PA_0"), config, [7; 32]);
         let tool = |name: &str| Tool::new(name.parse().unwrap(), "");
         session.offer(now, vec![tool("get_battery"), tool("set_lamp")]).unwrap();
-        Self { session, now, sent: Vec::new(), jobs: Vec::new(), aborted: 0, events: Vec::new() }
+        let (sent, jobs, questions, events) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { session, now, sent, jobs, questions, aborted: 0, events }
     }
 
     /// A client and the agent `agent` in its first join.
@@ -75,6 +77,7 @@ impl Callee {
                 Output::Transmit(packet) if packet.form != Form::Data => self.sent.push(packet),
                 Output::Transmit(_) => {}
                 Output::Execute(job) => self.jobs.push(job),
+                Output::Ask(question) => self.questions.push(question),
                 Output::Abort { .. } => self.aborted += 1,
                 Output::Event(event) => self.events.push(event),
                 other => panic!("{other:?}"),
@@ -649,6 +652,37 @@ fn failure_has_our_code_in_its_data() {
     let data: serde_json::Value = serde_json::from_str(&error.data).unwrap();
     assert_eq!(data["code"], "no_battery");
     assert!(error.message.starts_with("no_battery: it is"));
+}
+
+#[test]
+fn refused_consent_is_an_error_and_nothing_ran() {
+    let mut callee = Callee::new(Config::default().answer_rpc().consent_available(true));
+    let careful = Tool::new("erase".parse().unwrap(), "");
+    let careful = careful.options(ToolOptions::default().consent(Consent::Always));
+    callee.session.offer(callee.now, vec![careful]).unwrap();
+    callee.join(agent("PA_1"));
+    let agent = peer("agent", "PA_1");
+    for (id, is_allowed) in [("r1", false), ("r2", true)] {
+        callee.call(&agent, id, "erase", "{}");
+        let question = callee.questions.pop().expect("a question");
+        assert_eq!((question.caller.as_str(), callee.jobs.len()), ("agent", 0));
+        callee.session.consent(callee.now, question.key, is_allowed);
+        callee.drain();
+        if is_allowed {
+            callee.settle(Ok(Value::empty()));
+            assert_eq!(callee.got("agent"), [ack("r2"), result("r2", "{}")]);
+            continue;
+        }
+        let Form::Rpc(RpcMessage::Response(it)) = &callee.sent[1].form else { panic!("{:?}", callee.sent) };
+        let refused = it.outcome.as_ref().unwrap_err();
+        let data: serde_json::Value = serde_json::from_str(&refused.data).unwrap();
+        assert_eq!((refused.code, &data["code"]), (1500, &"permission_denied".into()));
+        assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1500)]);
+    }
+    // Nobody answers: the time limit of the call ends the question, too.
+    callee.call(&agent, "r3", "erase", "{}");
+    callee.pass(17 * SECOND);
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r3"), error("r3", 1500)], 0));
 }
 
 #[test]
