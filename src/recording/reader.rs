@@ -215,11 +215,7 @@ impl Entries {
         let digest = record.digest();
         if let Some(known) = self.channels.get(&record.id) {
             let same = known.digest == digest;
-            return if same {
-                Ok(())
-            } else {
-                Err(Damage::new(at_byte, format!("channel {} is defined twice, differently", record.id)))
-            };
+            return if same { Ok(()) } else { Err(Damage::redefined(at_byte, &record.topic)) };
         }
         self.channel_bytes += record.cost();
         if self.channel_bytes > CHANNELS_IN_ALL {

@@ -180,6 +180,11 @@ impl Damage {
     pub(super) fn no_end(at_byte: u64) -> Self {
         Self::new(at_byte, "the file is truncated")
     }
+
+    /// A channel whose number has another meaning already.
+    pub(super) fn redefined(at_byte: u64, topic: &str) -> Self {
+        Self::new(at_byte, format!("channel {topic:?} is defined twice, differently"))
+    }
 }
 
 /// `damaged at byte 17: the file is truncated`.

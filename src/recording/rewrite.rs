@@ -192,8 +192,8 @@ struct Copy<'a, W: Write + Seek> {
     /// The channels and schemas in the input's index that no record before it has defined yet.
     indexed: HashMap<u16, ChannelRecord>,
     indexed_schemas: HashMap<u16, SchemaRecord>,
-    /// What the messages of each channel are.
-    contents: HashMap<u16, Content>,
+    /// Each channel's digest, and what its messages are.
+    contents: HashMap<u16, ([u8; 32], Content)>,
     channels_kept: usize,
     schemas_kept: usize,
 }
@@ -236,6 +236,7 @@ impl<W: Write + Seek> Copy<'_, W> {
                 Ok(()) | Err(McapError::ConflictingSchemas(_) | McapError::InvalidSchemaId)
                     if self.channels_kept <= CHANNELS_IN_ALL => {}
                 Ok(()) => break Some(Damage::too_costly(at_byte, CHANNELS_TOO_LARGE)),
+                Err(McapError::ConflictingChannels(topic)) => break Some(Damage::redefined(at_byte, &topic)),
                 Err(error) => break Some(Damage::new(at_byte, error.to_string())),
             }
         };
@@ -254,7 +255,7 @@ impl<W: Write + Seek> Copy<'_, W> {
             publish_time: message.publish_time,
         };
         let mut payload = message.payload;
-        if let (Some(content), Some(redactor)) = (self.contents.get(&message.channel), &mut self.edit) {
+        if let (Some((_, content)), Some(redactor)) = (self.contents.get(&message.channel), &mut self.edit) {
             let Some(edited) = content.edited(payload, redactor) else { return Ok(false) };
             payload = edited;
         }
@@ -263,10 +264,19 @@ impl<W: Write + Seek> Copy<'_, W> {
 
     fn channel(&mut self, it: &ChannelRecord) -> Result<(), McapError> {
         self.indexed.remove(&it.id);
+        let digest = it.digest();
+        // By the rule of reading, so that the copy has the entries that a reader of the input sees.
+        if let Some((known, _)) = self.contents.get(&it.id) {
+            return if *known == digest {
+                Ok(())
+            } else {
+                Err(McapError::ConflictingChannels(it.topic.clone()))
+            };
+        }
         self.channels_kept += it.cost();
         let content = Content::of(it);
         let own = self.edit.is_some().then(|| content.own());
-        self.contents.insert(it.id, content);
+        self.contents.insert(it.id, (digest, content));
         match own {
             // A redacted channel has the texts that toolbridge gives it, and no others.
             Some(Some((topic, texts))) => {

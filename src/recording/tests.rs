@@ -376,6 +376,26 @@ fn channel_defined_twice_is_damage() {
     assert_eq!((repaired.entries, repaired.damage.is_some()), (MESSAGES, true));
 }
 
+#[test]
+fn channel_repeated_with_another_schema_is_damage_to_readers_and_copies() {
+    let channel = |schema: u8| {
+        let fields = [&[0, 9, schema, 0][..], &[1, 0, 0, 0, b't'], &[4, 0, 0, 0], b"json", &[0; 4]];
+        record(4, &fields.concat())
+    };
+    let message = record(5, &[&[0, 9, 0, 0, 0, 0][..], &[0; 16], b"{}"].concat());
+    for (schema, damaged) in [(0, false), (7, true)] {
+        let mut file = live().0;
+        file.extend([channel(0), channel(schema), message.clone()].concat());
+        let mut entries = Recording::read(Cursor::new(file.clone())).unwrap().entries();
+        assert_eq!(entries.by_ref().count() as u64, MESSAGES);
+        let read = entries.damage().cloned();
+        assert_eq!((entries.foreign(), read.is_some()), (u64::from(!damaged), damaged), "{read:?}");
+        let recording = Recording::read(Cursor::new(file)).unwrap();
+        let (_, repaired) = rewrite(recording, Cursor::new(Vec::new()), None).unwrap();
+        assert_eq!((repaired.entries, repaired.damage), (MESSAGES + u64::from(!damaged), read));
+    }
+}
+
 /// The records of a file, without its magic numbers.
 fn records_of(file: &[u8]) -> Vec<&[u8]> {
     let mut rest = &file[mcap::MAGIC.len()..];
