@@ -759,6 +759,46 @@ fn calls_beyond_the_limits_are_busy() {
 }
 
 #[test]
+fn answered_request_makes_room_for_a_newer_one_and_an_unanswered_one_does_not() {
+    let mut config = Config::default().answer_rpc();
+    config.caps.requests.table_entries = 3;
+    let mut callee = Callee::new(config);
+    callee.join(agent("PA_1"));
+    let agent = peer("agent", "PA_1");
+    for n in 0..6 {
+        let id = format!("r{n}");
+        callee.call(&agent, &id, "get_battery", "{}");
+        callee.settle(Ok(value(serde_json::json!({"value": n}))));
+        assert_eq!(callee.got("agent"), [ack(&id), result(&id, &n.to_string())]);
+        callee.pass(MS);
+    }
+    for n in 3..6 {
+        callee.call(&agent, &format!("r{n}"), "get_battery", "{}");
+        let id = format!("r{n}");
+        assert_eq!(callee.got("agent"), [ack(&id), result(&id, &n.to_string())], "still remembered");
+    }
+    for n in 6..9 {
+        callee.call(&agent, &format!("r{n}"), "get_battery", "{}");
+    }
+    callee.call(&agent, "r9", "get_battery", "{}");
+    assert_eq!(callee.got("agent").last(), Some(&error("r9", 1500)), "three have no answer");
+    // An answer that could not be sent keeps its place.
+    let job = callee.jobs.remove(0);
+    callee.session.settle(callee.now, job.key, Ok(value(serde_json::json!({"value": 6}))));
+    callee.drain();
+    let packet = callee.sent.last().unwrap().id;
+    callee.sent.clear();
+    callee.session.handle_send_failed(callee.now, packet, SendFailure::QueueFull);
+    callee.drain();
+    callee.call(&agent, "r9", "get_battery", "{}");
+    assert_eq!(callee.got("agent"), [ack("r9"), error("r9", 1500)]);
+    callee.pass(SECOND);
+    callee.got("agent");
+    callee.call(&agent, "r9", "get_battery", "{}");
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r9")], 3));
+}
+
+#[test]
 fn open_streams_of_one_caller_are_limited() {
     let mut callee = Callee::with_agent();
     let agent = peer("agent", "PA_1");

@@ -471,7 +471,7 @@ impl Default for CallCaps {
 pub struct RequestCaps {
     /// Requests accepted from one caller per second. Default: 50; models make fewer than 5.
     pub calls_per_second: u32,
-    /// Remembered requests of one caller. Default: 4,096.
+    /// Remembered requests of one caller; an answered one makes room for a newer one. Default: 4,096.
     pub table_entries: usize,
     /// Bytes of results to one caller that wait to be sent or acknowledged. Default: 32 MiB, two results of the largest
     /// size.

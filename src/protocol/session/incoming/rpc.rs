@@ -140,12 +140,13 @@ impl Incoming {
             let text = format!("the token of this client does not allow it to send data{NOTHING_RAN}");
             return Err(ToolError::new(ErrorCode::PERMISSION_DENIED, text));
         }
-        let remembered = core.cx.config.caps.requests.table_entries;
-        let has_room = match self.rpc.count(&inbound.caller) < remembered {
-            true => self.may_prompt(core, inbound).and_then(|()| self.has_room_to_run(core, inbound)),
-            false => Err(format!("{remembered} calls are remembered, which is the limit")),
-        };
-        has_room.map_err(|limit| {
+        let most = core.cx.config.caps.requests.table_entries;
+        let full = || format!("{most} calls have no answer yet, which is the limit");
+        let may_run = self.may_prompt(core, inbound).and_then(|()| self.has_room_to_run(core, inbound));
+        // Last, because it forgets a request.
+        let may_begin =
+            may_run.and_then(|()| self.rpc.make_room(&inbound.caller, most).then_some(()).ok_or_else(full));
+        may_begin.map_err(|limit| {
             core.cx.count(Counter::Busy);
             ToolError::new(ErrorCode::BUSY, format!("{limit}{NOTHING_RAN}"))
         })

@@ -1,6 +1,7 @@
 //! Remembers the requests by RPC of all callers, so that none runs twice (`wire.md`, section 10).
 //!
-//! They have neither instances nor stanzas, and no answer is acknowledged. So each is kept for a time after its answer.
+//! They have neither instances nor stanzas, and no answer is acknowledged. So each is kept for a time after its answer, or
+//! until as many newer ones of its caller need its place.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,6 +40,8 @@ pub(in crate::protocol::session) struct RpcRequests {
 #[derive(Debug, Default)]
 struct Usage {
     entries: usize,
+    /// The answered requests, the oldest first.
+    answered: BTreeSet<(Instant, Key)>,
     /// The bytes of the kept answers.
     bytes: usize,
     /// The requests whose answers are kept, the oldest first.
@@ -80,9 +83,19 @@ impl RpcRequests {
         self.entries.get(key)
     }
 
-    /// Returns how many requests of this caller are remembered.
-    pub(super) fn count(&self, caller: &Identity) -> usize {
-        self.callers.get(caller).map_or(0, |usage| usage.entries)
+    /// Makes room for one more request of this caller, of which so many are remembered at most. The oldest is forgotten if its
+    /// answer was sent. Returns false if there is no room.
+    pub(super) fn make_room(&mut self, caller: &Identity, most: usize) -> bool {
+        while let Some(usage) = self.callers.get(caller).filter(|usage| usage.entries >= most) {
+            match usage.answered.first().filter(|(_, key)| !self.waiting.contains(key)) {
+                Some((until, key)) => {
+                    let (until, key) = (*until, key.clone());
+                    self.forget(until, &key);
+                }
+                None => return false,
+            }
+        }
+        most > 0
     }
 
     /// Adds a request that runs.
@@ -106,6 +119,9 @@ impl RpcRequests {
         if let Some(before) = entry.until.replace(until) {
             self.expiry.remove(&(before, key.clone()));
             self.release(key, before);
+            if let Some(usage) = self.callers.get_mut(key.0.identity()) {
+                usage.answered.remove(&(before, key.clone()));
+            }
         }
         self.expiry.insert((until, key.clone()));
         if let Some(entry) = self.entries.get_mut(key) {
@@ -113,6 +129,7 @@ impl RpcRequests {
         }
         self.waiting.insert(key.clone());
         let Some(usage) = self.callers.get_mut(key.0.identity()) else { return };
+        usage.answered.insert((until, key.clone()));
         usage.kept.insert((until, key.clone()));
         usage.bytes += size;
         let mut excess = Vec::new();
@@ -169,19 +186,25 @@ impl RpcRequests {
     /// Forgets the requests that were kept long enough.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some((until, key)) = self.expiry.first().filter(|(until, _)| *until <= now).cloned() {
-            self.expiry.pop_first();
-            self.release(&key, until);
-            self.waiting.remove(&key);
-            let packet = self.entries.remove(&key).and_then(|entry| entry.packet);
-            if let Some(packet) = packet {
-                self.packets.remove(&packet);
-            }
-            let caller = key.0.identity();
-            if let Some(usage) = self.callers.get_mut(caller) {
-                usage.entries -= 1;
-                if usage.entries == 0 {
-                    self.callers.remove(caller);
-                }
+            self.forget(until, &key);
+        }
+    }
+
+    /// Forgets an answered request.
+    fn forget(&mut self, until: Instant, key: &Key) {
+        let at = (until, key.clone());
+        self.expiry.remove(&at);
+        self.release(key, until);
+        self.waiting.remove(key);
+        if let Some(packet) = self.entries.remove(key).and_then(|entry| entry.packet) {
+            self.packets.remove(&packet);
+        }
+        let caller = key.0.identity();
+        if let Some(usage) = self.callers.get_mut(caller) {
+            usage.answered.remove(&at);
+            usage.entries -= 1;
+            if usage.entries == 0 {
+                self.callers.remove(caller);
             }
         }
     }
