@@ -18,7 +18,8 @@ use toolbridge::{Assistant, AssistantBuilder, Client, ClientBuilder, Tool, ToolE
 use super::share;
 
 /// A phase: its name, the number of calls, the bytes of text in each, how many are in flight, and how many different letters
-/// the text has. LiveKit's RPC compresses payloads: text of one letter to almost nothing, random text to three quarters.
+/// the text has; [`RECORDS`] instead of that. LiveKit's RPC compresses payloads: text of one letter to almost nothing, random
+/// text to three quarters.
 const PHASES: [(&str, usize, usize, usize, usize); 4] = [
     ("220 B, one at a time", 5_000, 40, 1, 64),
     ("10 KB, one at a time", 1_000, 10_000, 1, 64),
@@ -26,15 +27,18 @@ const PHASES: [(&str, usize, usize, usize, usize); 4] = [
     ("220 B, 32 in flight", 20_000, 40, 32, 64),
 ];
 
+/// In place of a number of letters: the payload is JSON records.
+pub(super) const RECORDS: usize = 0;
+
 /// The calls before the first phase.
-const WARM_UP: usize = 500;
+pub(super) const WARM_UP: usize = 500;
 
 /// How many participants are added to one process to measure their memory.
 const PARTICIPANTS: usize = 20;
 
 #[derive(Deserialize, Serialize, JsonSchema)]
 struct Text {
-    data: String,
+    data: Json,
 }
 
 async fn echo(text: Text) -> Result<Text, ToolError> {
@@ -84,7 +88,7 @@ async fn caller(url: &str, token: &str, builder: AssistantBuilder) {
     while let Some(line) = lines.recv().await {
         let numbers: Vec<usize> = line.split(' ').map(|number| number.parse().expect("a number")).collect();
         let [count, bytes, in_flight, letters] = numbers[..] else { panic!("{line}") };
-        let text = toolbridge::Value::from(json!({"data": text(bytes, letters)}));
+        let text = toolbridge::Value::from(json!({"data": data(bytes, letters)}));
         let one = async || {
             let mut times = Vec::new();
             for _ in 0..count / in_flight {
@@ -99,6 +103,23 @@ async fn caller(url: &str, token: &str, builder: AssistantBuilder) {
         println!("{}", json!({"ms": times.into_iter().map(|(_, ms)| ms).collect::<Vec<_>>()}));
     }
     assistant.close().await;
+}
+
+/// Text of so many bytes, or records of about as many.
+fn data(bytes: usize, letters: usize) -> Json {
+    /// The bytes of one record, on average.
+    const RECORD: usize = 84;
+    if letters != RECORDS {
+        return text(bytes, letters).into();
+    }
+    let record = |n: usize| {
+        let room = ["kitchen", "hall", "attic"][n % 3];
+        json!({
+            "id": n, "name": format!("lamp {n}"), "room": room,
+            "on": n.is_multiple_of(2), "level": n * 7_919 % 1_000, "seen": 1_795_000_000 + n * 61,
+        })
+    };
+    (0..bytes.div_ceil(RECORD)).map(record).collect()
 }
 
 /// Text with so many different letters.
@@ -124,20 +145,20 @@ fn lines() -> tokio::sync::mpsc::UnboundedReceiver<String> {
 }
 
 /// Caller and owner of one system.
-struct Pair {
-    caller: Peer,
-    owner: Peer,
+pub(super) struct Pair {
+    pub(super) caller: Peer,
+    pub(super) owner: Peer,
 }
 
 /// A process of a pair. It ends when its standard input does.
-struct Peer {
+pub(super) struct Peer {
     child: Child,
     input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Peer {
-    fn start(mut command: Command, token: &str) -> Self {
+    pub(super) fn start(mut command: Command, token: &str) -> Self {
         command.env("LIVEKIT_TOKEN", token).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("started");
         let input = child.stdin.take();
@@ -164,28 +185,26 @@ impl Drop for Peer {
 }
 
 /// What a phase cost.
-struct Cost {
-    ms: Vec<f64>,
-    /// CPU time per call of caller and owner, in milliseconds.
-    cpu: f64,
+pub(super) struct Cost {
+    pub(super) ms: Vec<f64>,
+    /// CPU time per call of the caller and of the owner, in milliseconds.
+    pub(super) cpu: [f64; 2],
     /// Context switches per call of caller and owner.
     switches: f64,
 }
 
 impl Pair {
-    fn measure(&mut self, count: usize, bytes: usize, in_flight: usize, letters: usize) -> Cost {
+    pub(super) fn measure(&mut self, count: usize, bytes: usize, in_flight: usize, letters: usize) -> Cost {
         let used = |pair: &Self| {
-            let all =
-                [&pair.caller, &pair.owner].map(|peer| (cpu(peer.child.id()), switches(peer.child.id())));
-            (all[0].0 + all[1].0, all[0].1 + all[1].1)
+            [&pair.caller, &pair.owner].map(|peer| (cpu(peer.child.id()), switches(peer.child.id())))
         };
         let before = used(self);
         let ms = self.caller.run(count, bytes, in_flight, letters);
         let after = used(self);
         let each = |total: f64| total / ms.len() as f64;
         Cost {
-            cpu: each((after.0 - before.0).as_secs_f64() * 1e3),
-            switches: each((after.1 - before.1) as f64),
+            cpu: [0, 1].map(|end| each((after[end].0 - before[end].0).as_secs_f64() * 1e3)),
+            switches: [0, 1].map(|end| each((after[end].1 - before[end].1) as f64)).iter().sum(),
             ms,
         }
     }
@@ -234,7 +253,7 @@ pub(super) fn compare(key: &AccessKey) {
     };
     let owner = Peer::start(ours("owner"), &phone);
     let mut ours = Pair { owner, caller: Peer::start(ours("caller"), &assistant) };
-    let mut theirs = node().map(|node| {
+    let mut theirs = sdk("rpc_bench.mjs").map(|node| {
         let [phone, assistant] = tokens(&room("rpc"));
         let owner = Peer::start(node("owner"), &phone);
         Pair { owner, caller: Peer::start(node("caller"), &assistant) }
@@ -277,78 +296,10 @@ pub(super) fn compare(key: &AccessKey) {
     }
 }
 
-/// The phases of `rpc`, and how often each is measured, system after system. Medians are printed.
-const RPC_PHASES: [(&str, usize, usize, usize); 4] = [
-    ("220 B, one at a time", 1_000, 40, 1),
-    ("10 KB, one at a time", 200, 10_000, 1),
-    ("64 KB, one at a time", 60, 64_000, 1),
-    ("220 B, 32 in flight", 3_200, 40, 32),
-];
-const ROUNDS: usize = 5;
-
-/// Prints the figures of LiveKit's RPC between toolbridge and the Node SDK, in both directions, and between two programs with
-/// the Node SDK.
-pub(super) fn by_rpc(key: &AccessKey) {
-    let Some(node) = node() else { return };
-    let ours = |role: &str| {
-        let mut command = Command::new(env::current_exe().expect("this program"));
-        command.env("TOOLBRIDGE_BENCH_ROLE", role);
-        command
-    };
-    let systems = [
-        ("Node to Node", node("caller"), node("owner")),
-        ("toolbridge to Node", ours("caller by RPC"), node("owner")),
-        ("Node to toolbridge", node("caller"), ours("owner by RPC")),
-    ];
-    let mut pairs = Vec::new();
-    for (at, (name, caller, owner)) in systems.into_iter().enumerate() {
-        let room = format!("bench-by-rpc-{at}-{}", std::process::id());
-        let [phone, assistant] = [key.client(&room, "phone"), key.assistant(&room, "assistant")]
-            .map(|token| token.sign().expect("a token"));
-        let owner = Peer::start(owner, &phone);
-        let mut pair = Pair { owner, caller: Peer::start(caller, &assistant) };
-        pair.measure(WARM_UP, 40, 1, 64);
-        pairs.push((name, pair));
-    }
-    for (phase, count, bytes, in_flight) in RPC_PHASES {
-        println!("{phase}: medians of {ROUNDS} rounds of {count} calls");
-        let mut rows = vec![Vec::new(); pairs.len()];
-        for _ in 0..ROUNDS {
-            for ((_, pair), rows) in pairs.iter_mut().zip(&mut rows) {
-                let began = Instant::now();
-                let mut cost = pair.measure(count, bytes, in_flight, 64);
-                let rate = count as f64 / began.elapsed().as_secs_f64();
-                cost.ms.sort_unstable_by(f64::total_cmp);
-                rows.push([at(&cost.ms, 0.5), at(&cost.ms, 0.99), cost.cpu, rate]);
-            }
-        }
-        let median = |rows: &[[f64; 4]], column: usize| {
-            let mut column: Vec<_> = rows.iter().map(|row| row[column]).collect();
-            column.sort_unstable_by(f64::total_cmp);
-            column[column.len() / 2]
-        };
-        let first: Vec<_> = (0..4).map(|column| median(&rows[0], column)).collect();
-        for ((name, _), rows) in pairs.iter().zip(&rows) {
-            let row: Vec<_> = (0..4).map(|column| median(rows, column)).collect();
-            println!(
-                "  {name}: p50 {:.2} ms ({:.2} x), p99 {:.2} ms ({:.2} x), CPU of both {:.2} ms ({:.2} x), {:.0} calls/s ({:.2} x)",
-                row[0],
-                row[0] / first[0],
-                row[1],
-                row[1] / first[1],
-                row[2],
-                row[2] / first[2],
-                row[3],
-                row[3] / first[3]
-            );
-        }
-    }
-}
-
 fn row(who: &str, cost: &Cost) -> [f64; 5] {
     let mut ms = cost.ms.clone();
     ms.sort_unstable_by(f64::total_cmp);
-    let row = [at(&ms, 0.5), at(&ms, 0.9), at(&ms, 0.99), cost.cpu, cost.switches];
+    let row = [at(&ms, 0.5), at(&ms, 0.9), at(&ms, 0.99), cost.cpu.iter().sum(), cost.switches];
     println!(
         "  {who} (n = {}): p50 {:.2} ms, p90 {:.2}, p99 {:.2}; caller and owner {:.2} ms of CPU and {:.1} context switches per call",
         ms.len(),
@@ -361,20 +312,20 @@ fn row(who: &str, cost: &Cost) -> [f64; 5] {
     row
 }
 
-fn at(sorted: &[f64], part: f64) -> f64 {
+pub(super) fn at(sorted: &[f64], part: f64) -> f64 {
     share(&sorted.iter().map(|ms| Duration::from_secs_f64(ms / 1e3)).collect::<Vec<_>>(), part)
 }
 
-/// The command of a role over the Node SDK, if that is installed.
-fn node() -> Option<impl Fn(&str) -> Command> {
+/// The command of a role over LiveKit's SDK of this program's language, if that is installed.
+pub(super) fn sdk(program: &'static str) -> Option<impl Fn(&str) -> Command> {
     let found = Command::new("scripts/peers").arg("find").output().expect("scripts/peers");
     if !found.status.success() {
         eprintln!("skipped: peers (run scripts/peers path)");
         return None;
     }
-    Some(|role: &str| {
+    Some(move |role: &str| {
         let mut command = Command::new("scripts/peers");
-        command.args(["run", "rpc_bench.mjs", role]);
+        command.args(["run", program, role]);
         command
     })
 }

@@ -61,6 +61,7 @@ mod http;
 mod mcp;
 mod rap;
 mod rounds;
+mod rpc;
 
 async fn get_battery() -> Result<f32, ToolError> {
     Ok(0.8)
@@ -90,7 +91,7 @@ fn main() {
     let parts: Vec<_> = env::args().skip(1).filter(|part| !part.starts_with('-')).collect();
     let wanted = |part: &str| parts.is_empty() || parts.iter().any(|other| other == part);
     if wanted("rpc") {
-        compare::by_rpc(&key);
+        rpc::run(&key);
     }
     if wanted("compare") {
         compare::compare(&key);

@@ -4,8 +4,8 @@
 //     LIVEKIT_URL=ws://… LIVEKIT_TOKEN=… rpc_bench.mjs caller
 //
 // The owner answers `echo` with the payload. The caller reads lines "COUNT BYTES IN_FLIGHT LETTERS" and makes so many calls to
-// `phone` with a payload of so many bytes, of which so many are in flight at any time. The payload has so many different letters:
-// LiveKit's RPC compresses it. The caller prints {"ms": [...]}, the duration of each
+// `phone` with a payload of so many bytes, of which so many are in flight at any time. The payload has so many different letters,
+// or is JSON records if that number is 0: LiveKit's RPC compresses it. The caller prints {"ms": [...]}, the duration of each
 // call. Both print {"event": "ready"} and end with standard input.
 
 import { createInterface } from "node:readline";
@@ -31,6 +31,18 @@ function text(bytes, letters) {
   return Array.from({ length: bytes }, letter).join("");
 }
 
+// The same records as there.
+function data(bytes, letters) {
+  if (letters > 0) {
+    return text(bytes, letters);
+  }
+  const record = (_, n) => ({
+    id: n, level: (n * 7919) % 1000, name: `lamp ${n}`, on: n % 2 === 0, room: ["kitchen", "hall", "attic"][n % 3],
+    seen: 1795000000 + n * 61,
+  });
+  return Array.from({ length: Math.ceil(bytes / 84) }, record);
+}
+
 await room.connect(process.env.LIVEKIT_URL, process.env.LIVEKIT_TOKEN, { autoSubscribe: false, dynacast: false });
 if (role === "owner") {
   room.localParticipant.registerRpcMethod("echo", async ({ payload }) => payload);
@@ -41,7 +53,7 @@ say({ event: "ready" });
 
 for await (const line of createInterface({ input: process.stdin })) {
   const [count, bytes, inFlight, letters] = line.split(" ").map(Number);
-  const payload = JSON.stringify({ data: text(bytes, letters) });
+  const payload = JSON.stringify({ data: data(bytes, letters) });
   const ms = [];
   let begun = 0;
   const run = async () => {
