@@ -63,6 +63,21 @@ pub enum Unreadable {
     Undecryptable,
 }
 
+/// The reason, and what a person can do so that such packets are read.
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Encrypted => "the room is encrypted; pass --e2ee-key-file, or set `ConnectOptions::e2ee_key`",
+            Self::NotEncrypted => {
+                "its data is not encrypted, and is ignored; set the option `encryption` of its SDK, not `e2ee`"
+            }
+            Self::Undecryptable => {
+                "its data is encrypted otherwise; check that all participants have the same key and key index"
+            }
+        })
+    }
+}
+
 /// A received packet.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]

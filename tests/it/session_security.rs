@@ -9,7 +9,7 @@ use toolbridge::{
         RegisteredTool, ToolProgress, ToolUseResult, ToolsRegister,
     },
     session::Counter,
-    transport::{Lane, Participant, Peer, ROLE_ATTRIBUTE, TransportEvent},
+    transport::{Lane, Participant, Peer, ROLE_ATTRIBUTE, TransportEvent, Unreadable},
 };
 
 use crate::{
@@ -146,6 +146,40 @@ fn sec_i4_role_that_a_participant_can_set_itself_gives_no_rights() {
     world.ask("a", request("t")).unwrap();
     world.run(SECOND);
     assert!(world.ends["y"].inbox.is_empty());
+}
+
+#[test]
+fn packets_that_cannot_be_read_are_counted_and_reported_with_what_to_do() {
+    let mut world = World::pair(&["t"]);
+    let kinds = [
+        (Unreadable::Encrypted, Counter::Encrypted, "--e2ee-key-file"),
+        (Unreadable::NotEncrypted, Counter::NotEncrypted, "`encryption`"),
+        (Unreadable::Undecryptable, Counter::Undecryptable, "the same key"),
+    ];
+    for (why, counter, advice) in kinds {
+        for _ in 0..1_000 {
+            let from = Some(Peer::new("x", "PA_x"));
+            world.with("a", |session, now| {
+                session.handle_event(now, TransportEvent::Unreadable { from, why });
+            });
+        }
+        world.run(SECOND);
+        let all = |world: &World| {
+            let times = world.ends["a"].events.iter().filter_map(|event| match event {
+                Event::Violation { by: Some(by), what, times } if *by == "x" && *what == counter => {
+                    Some(*times)
+                }
+                _ => None,
+            });
+            times.collect::<Vec<_>>()
+        };
+        assert_eq!((world.session("a").stats().count(counter), all(&world)), (1_000, vec![1]), "{counter}");
+        world.run(10 * SECOND);
+        assert_eq!(all(&world), [1, 999], "{counter}: the rest after 10 s");
+        assert_eq!(counter.unreadable(), Some(why));
+        assert!(why.to_string().contains(advice), "{why}");
+    }
+    assert_eq!(Counter::Duplicate.unreadable(), None);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
 use crate::cli::terminal::{failure::Failure, file, text};
 use toolbridge::{
@@ -64,7 +64,7 @@ pub(in crate::cli) struct Arguments {
     to: Option<Time>,
 
     /// Only entries of this participant: sent, received, joined or left
-    #[arg(long, value_name = "IDENTITY")]
+    #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     peer: Option<String>,
 
     /// Only frames of calls to this tool

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use serde::Serialize;
 
 use crate::cli::{
@@ -49,7 +49,7 @@ pub(in crate::cli) struct Arguments {
     room_arguments: RoomArguments,
 
     /// Assistant whose calls are accepted [default: the only assistant in the room]
-    #[arg(long, value_name = "IDENTITY", help_heading = AS_CLIENT)]
+    #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new(), help_heading = AS_CLIENT)]
     assistant: Option<String>,
 
     /// When to answer: after the recorded time, or at once [default: recorded]
@@ -77,7 +77,7 @@ pub(in crate::cli) struct Arguments {
     speed: Option<Pauses>,
 
     /// Client to call [default: the recorded client if it is present, otherwise any client that offers the tool]
-    #[arg(long, value_name = "IDENTITY", help_heading = AS_ASSISTANT)]
+    #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new(), help_heading = AS_ASSISTANT)]
     to: Option<String>,
 }
 

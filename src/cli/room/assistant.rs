@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use tokio::time::{sleep, timeout};
 
 use self::conversation::{Conversation, End};
@@ -62,7 +62,7 @@ pub(in crate::cli) struct Arguments {
     sources: SourceArguments,
 
     /// Identity of a known client, which can be called before LiveKit announces it (repeatable)
-    #[arg(long = "client", value_name = "IDENTITY")]
+    #[arg(long = "client", value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     clients: Vec<String>,
 
     #[command(flatten)]

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -58,7 +58,7 @@ pub(in crate::cli) struct Arguments {
     room_arguments: RoomArguments,
 
     /// Client that runs the tool; needed if several clients offer it
-    #[arg(long, value_name = "IDENTITY")]
+    #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     to: Option<String>,
 
     /// Call a method of an app without toolbridge, by LiveKit's RPC; the app is the one that --to names

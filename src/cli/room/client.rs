@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 use crate::cli::{
     room::{
@@ -29,7 +29,7 @@ pub(in crate::cli) struct Arguments {
     room_arguments: RoomArguments,
 
     /// Assistant whose calls are accepted [default: the only assistant in the room]
-    #[arg(long, value_name = "IDENTITY")]
+    #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     assistant: Option<String>,
 
     /// Answer LiveKit's RPC (performRpc) of the assistant
@@ -37,7 +37,7 @@ pub(in crate::cli) struct Arguments {
     answer_rpc: bool,
 
     /// Participant that may also call by RPC without being the assistant; can be given several times
-    #[arg(long, value_name = "IDENTITY", requires = "answer_rpc")]
+    #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new(), requires = "answer_rpc")]
     rpc_caller: Vec<String>,
 
     #[command(flatten)]
@@ -153,7 +153,10 @@ pub(in crate::cli) fn line(event: &Event) -> Option<String> {
         }
         Event::Violation { by, what, times } => {
             let by = by.as_ref().map_or("a participant without an identity", Identity::as_str);
-            format!("{by} violated the protocol: {what} ({times} times)")
+            match what.unreadable() {
+                Some(why) => format!("{by}: {why} ({times} packets)"),
+                None => format!("{by} violated the protocol: {what} ({times} times)"),
+            }
         }
         Event::Source(status) => format!("{} is {}", status.name, status.health),
         Event::ToolRenamed { source, tool, offered_as } => {

@@ -4,12 +4,12 @@
 use std::{
     fmt,
     fs::File,
-    io::Read as _,
+    io::{self, Read as _},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use livekit_token::Claims;
 
 use crate::cli::{
@@ -69,7 +69,7 @@ pub(in crate::cli) struct RoomArguments {
     room: Option<String>,
 
     /// Identity to join under [default: random]. Clients that name their assistant accept calls only from that identity
-    #[arg(long, value_name = "IDENTITY")]
+    #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     identity: Option<String>,
 
     #[command(flatten)]
@@ -295,11 +295,12 @@ impl Server {
 
 /// Reads the key of an encrypted room. A line break at the end of the file, which editors write, is not part of it.
 fn e2ee_key(path: &Path) -> Result<E2eeKey, Failure> {
-    if is_read_by_others(path) {
+    let file = File::open(path).map_err(|error| of_file(path, &error))?;
+    if is_read_by_others(&file).map_err(|error| of_file(path, &error))? {
         let why = "other users can read it, and it contains a secret; run chmod 600";
         return Err(of_file(path, &why));
     }
-    let text = read_file(path)?;
+    let text = read_opened(path, file)?;
     let secret = text.strip_suffix(b"\n").map_or(&text[..], |text| text.strip_suffix(b"\r").unwrap_or(text));
     if secret.is_empty() {
         return Err(of_file(path, &"the file is empty; it must contain the shared key of the room"));
@@ -308,14 +309,19 @@ fn e2ee_key(path: &Path) -> Result<E2eeKey, Failure> {
 }
 
 /// Returns whether users other than the owner of a regular file may read or write it.
-fn is_read_by_others(path: &Path) -> bool {
-    path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o066 != 0)
+fn is_read_by_others(file: &File) -> io::Result<bool> {
+    let about = file.metadata()?;
+    Ok(about.is_file() && about.permissions().mode() & 0o066 != 0)
 }
 
 /// Reads a file that an option names. One without an end, such as a device, is an error.
 fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    read_opened(path, File::open(path).map_err(|error| of_file(path, &error))?)
+}
+
+fn read_opened(path: &Path, file: File) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
+    let read = file.take(MAX_FILE + 1).read_to_end(&mut bytes);
     if read.map_err(|error| of_file(path, &error))? as u64 > MAX_FILE {
         return Err(of_file(path, &format!("the file is too large; the limit is {MAX_FILE} bytes")));
     }

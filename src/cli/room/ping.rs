@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use serde_json::json;
 use tokio::{
     task::JoinSet,
@@ -39,7 +39,7 @@ pub(in crate::cli) struct Arguments {
     room_arguments: RoomArguments,
 
     /// Client to call [default: the only client in the room]
-    #[arg(long, value_name = "IDENTITY")]
+    #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     to: Option<String>,
 
     /// Number of calls

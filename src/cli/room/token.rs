@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
 use crate::cli::{room::connect::Key, terminal::failure::Failure};
 
@@ -19,7 +19,7 @@ pub(in crate::cli) struct Arguments {
     room: String,
 
     /// Identity of the participant
-    #[arg(long, value_name = "IDENTITY")]
+    #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     identity: String,
 
     /// Role of the participant

@@ -158,6 +158,14 @@ fn as_json(event: &TransportEvent) -> Option<String> {
         TransportEvent::Left(who) => {
             json!({"atMs": at, "left": who.identity().as_str(), "sid": who.sid().as_str()})
         }
+        TransportEvent::Unreadable { from, why } => {
+            json!({
+                "atMs": at,
+                "from": from.as_ref().map_or("", |from| from.identity().as_str()),
+                "sid": from.as_ref().map_or("", |from| from.sid().as_str()),
+                "unreadable": why.to_string(),
+            })
+        }
         TransportEvent::ConnectionState(state) => {
             json!({"atMs": at, "up": *state == ConnectionState::Connected})
         }
@@ -196,6 +204,10 @@ fn as_text(event: &TransportEvent) -> Option<String> {
             let from = from.as_ref().map_or("(unnamed)", |from| from.identity().as_str());
             let (kind, id, method) = about_rpc(message);
             format!("{at} {from:<16} {:>6} B {kind:<16} {id} {}", message.size(), method.unwrap_or_default())
+        }
+        TransportEvent::Unreadable { from, why } => {
+            let from = from.as_ref().map_or("(unnamed)", |from| from.identity().as_str());
+            format!("{at} {from:<16} unreadable: {why}")
         }
         TransportEvent::Joined(who) => format!("{at} {:<16} joined", who.identity()),
         TransportEvent::Left(who) => format!("{at} {:<16} left", who.identity()),

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write as _};
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use serde_json::json;
 
 use crate::cli::{
@@ -43,7 +43,7 @@ pub(in crate::cli) struct Arguments {
     room_arguments: RoomArguments,
 
     /// Identity of a known client, which can be called before LiveKit announces it (repeatable)
-    #[arg(long = "client", value_name = "IDENTITY")]
+    #[arg(long = "client", value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     clients: Vec<String>,
 
     /// Let the agent read and write the files of this folder, and of no other, through toolbridge

@@ -2,7 +2,7 @@
 
 use std::{future::pending, time::Duration};
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use tokio::time::{Instant, timeout_at};
 
 use crate::cli::{
@@ -43,7 +43,7 @@ pub(in crate::cli) struct Arguments {
     room_arguments: RoomArguments,
 
     /// Identity of a known client, which can be called before LiveKit announces it (repeatable)
-    #[arg(long = "client", value_name = "IDENTITY")]
+    #[arg(long = "client", value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     clients: Vec<String>,
 
     #[command(flatten)]

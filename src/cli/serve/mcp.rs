@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 use crate::cli::{
     room::{connect::RoomArguments, connection_state, offered::OfferOptions},
@@ -44,7 +44,7 @@ pub(in crate::cli) struct Arguments {
     room_arguments: RoomArguments,
 
     /// Identity of a known client, which can be called before LiveKit announces it (repeatable)
-    #[arg(long = "client", value_name = "IDENTITY")]
+    #[arg(long = "client", value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     clients: Vec<String>,
 
     /// Listen for HTTP at this address, such as 127.0.0.1:0, and print URL and bearer token. Default: standard input and output

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
 };
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use url::Url;
 
 use crate::cli::{
@@ -37,7 +37,7 @@ pub(in crate::cli) struct Arguments {
     room_arguments: RoomArguments,
 
     /// Identity of a known client, which can be called before LiveKit announces it (repeatable)
-    #[arg(long = "client", value_name = "IDENTITY")]
+    #[arg(long = "client", value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     clients: Vec<String>,
 
     /// Listen for HTTP at this address

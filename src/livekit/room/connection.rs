@@ -295,7 +295,7 @@ impl Connection {
     fn advise(&mut self, now: Instant, why: Unreadable) {
         if self.advised_at.is_none_or(|at| now.duration_since(at) >= ADVICE_INTERVAL) {
             self.advised_at = Some(now);
-            tracing::warn!("{}", packet::advice(why));
+            tracing::warn!("packets cannot be read: {why}");
         }
     }
 

@@ -141,21 +141,6 @@ pub(crate) enum Skipped {
     StreamWithoutSender,
 }
 
-/// Returns what a person can do so that such packets are read.
-pub(crate) fn advice(why: Unreadable) -> &'static str {
-    match why {
-        Unreadable::Encrypted => {
-            "the room is encrypted; pass --e2ee-key-file, or set `ConnectOptions::e2ee_key`"
-        }
-        Unreadable::NotEncrypted => {
-            "a participant sends unencrypted data, which is ignored; set the option `encryption` of its SDK, not `e2ee`"
-        }
-        Unreadable::Undecryptable => {
-            "encrypted data cannot be read; check that all participants have the same key and key index"
-        }
-    }
-}
-
 /// Reads a message. The sender is the one that the server has set. With a key, only encrypted packets are read. One that cannot be
 /// read for that reason is an event, so that it is counted.
 pub(crate) fn incoming(lane: Lane, bytes: Bytes, key: Option<&E2eeKey>) -> Result<Heard, Skipped> {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::transport::Unreadable;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// A kind of counted occurrence.
@@ -111,6 +113,18 @@ counters! {
     NotEncrypted = "not_encrypted",
     /// Encrypted packets that the local key does not open: of another key or key index, or changed.
     Undecryptable = "undecryptable",
+}
+
+impl Counter {
+    /// Returns why packets cannot be read, if this counter is about that. Its text says what a person can do.
+    pub fn unreadable(self) -> Option<Unreadable> {
+        match self {
+            Self::Encrypted => Some(Unreadable::Encrypted),
+            Self::NotEncrypted => Some(Unreadable::NotEncrypted),
+            Self::Undecryptable => Some(Unreadable::Undecryptable),
+            _ => None,
+        }
+    }
 }
 
 /// The counters of one session. They start at 0 and never decrease.

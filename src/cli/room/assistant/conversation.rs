@@ -345,7 +345,7 @@ impl<'a> Conversation<'a> {
             Event::Settled { call, tool, owner, outcome, took, .. } => {
                 messages::settled(&call, &tool, owner.as_ref(), &outcome, took)
             }
-            Event::Violation { by, what, times } => messages::violation(by.as_ref(), what.as_str(), times),
+            Event::Violation { by, what, times } => messages::violation(by.as_ref(), what, times),
             Event::PeerError { by, code, message, recoverable } => {
                 messages::peer_error(&by, code, &message, recoverable)
             }

@@ -12,6 +12,7 @@ use super::{
 use toolbridge::{
     CallError, CallId, CloseReason, ConnectionState, ErrorCode, Identity, LateResult, Progress, ToolResult,
     Value,
+    session::Counter,
     tools::{Execution, Offer},
     transport::{Participant, Peer},
 };
@@ -260,11 +261,14 @@ pub(super) fn settled(
     line
 }
 
-pub(super) fn violation(by: Option<&Identity>, what: &str, times: u64) -> Json {
+pub(super) fn violation(by: Option<&Identity>, what: Counter, times: u64) -> Json {
     let mut line = event("violation");
     line["by"] = by.map(Identity::as_str).into();
-    line["what"] = what.into();
+    line["what"] = what.as_str().into();
     line["times"] = times.into();
+    if let Some(why) = what.unreadable() {
+        line["message"] = why.to_string().into();
+    }
     line
 }
 
