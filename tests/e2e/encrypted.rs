@@ -130,7 +130,7 @@ async fn participant_with_another_key_is_not_called() -> anyhow::Result<()> {
 /// Starts an SDK client with this key in the room.
 async fn their_client(server: &Server, room: &str, program: &str, key: &str) -> anyhow::Result<Program> {
     let token = server.key().client(room, "phone").sign()?;
-    let mut peer = Program::peer(server, &token, program, &[] as &[&str]).env("E2EE_KEY", key).start()?;
+    let mut peer = Program::peer(server, &token, program, &[])?.env("E2EE_KEY", key).start()?;
     peer.event("ready").await?;
     Ok(peer)
 }

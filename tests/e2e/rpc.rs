@@ -92,7 +92,7 @@ pub(crate) async fn calls(
         false => server.key().client(room, "stranger").sign()?,
     };
     let count = calls.as_array().map_or(0, Vec::len);
-    let mut planned = Program::peer(&server, &token, program, &["phone", &calls.to_string()]);
+    let mut planned = Program::peer(&server, &token, program, &["phone", &calls.to_string()])?;
     if let Some(key) = key {
         planned = planned.env("E2EE_KEY", key);
     }

@@ -61,7 +61,7 @@ fn missing() -> Option<&'static str> {
 async fn app(room: &str, program: &str, key: Option<&str>) -> anyhow::Result<Program> {
     let server = shared()?;
     let token = server.key().participant(room, WEB).sign()?;
-    let mut planned = Program::peer(&server, &token, program, &[]);
+    let mut planned = Program::peer(&server, &token, program, &[])?;
     if let Some(key) = key {
         planned = planned.env("E2EE_KEY", key);
     }
@@ -159,14 +159,14 @@ async fn killed(program: &str) -> anyhow::Result<()> {
         let assistant = ready(&room, ours()).await?;
         let call = assistant.call("hang", ()).timeout(Duration::from_secs(60)).start();
         app.event("ran").await?;
-        app.signal(signal)?;
+        app.signal_all(signal)?;
         let began = Instant::now();
         let outcome = call.await;
         let took = began.elapsed();
         println!("{program}, {signal:?}: {took:?}");
         ensure!(matches!(outcome, Err(CallError::Lost { .. })), "{outcome:?}");
         ensure!(took < Duration::from_secs(8), "{took:?}");
-        app.signal(Signal::CONT)?;
+        app.signal_all(Signal::CONT)?;
     }
     Ok(())
 }
