@@ -45,7 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         add("encrypted_client_is_called_in_all_sizes_from", |it| Box::pin(encrypted(it)));
         add("client_with_another_key_is_not_called_from", |it| Box::pin(another_key(it)));
     }
-    trials.extend(trials![rpc: repeated_request_runs_once]);
+    trials.extend(trials![rpc: repeated_request_runs_once, call_of_the_server_api_is_refused]);
     let python = || missing_for("rpc_calls.py");
     trials.push(trial_with("rpc::client_of_the_command_line_is_called_from_python", python, || {
         Box::pin(command_line()) as Test
@@ -238,6 +238,25 @@ async fn repeated_request_runs_once() -> anyhow::Result<()> {
     }
     ensure!(answers == [Ok("42".into()), Ok("42".into()), Err(1500)], "{answers:?}");
     ensure!(phone.stats().named("jobs") == 1, "{:?}", phone.stats());
+    Ok(())
+}
+
+async fn call_of_the_server_api_is_refused() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "rpc-server-api");
+    let phone = client(&server, room, "phone", ours().answer_rpc()).await?;
+    let body = json!({
+        "room": room,
+        "destinationIdentity": "phone",
+        "method": "double",
+        "payload": r#"{"n": 21}"#,
+        "responseTimeoutMs": 2_000,
+    });
+    // An error that arrives before the server has noted its own request is a timeout there.
+    let answer = server.room_service_answer("PerformRpc", room, body).await?;
+    ensure!(!answer.starts_with("HTTP/1.1 200") && !answer.contains("42"), "{answer}");
+    let stats = phone.stats();
+    ensure!(stats.named("jobs") == 0 && stats.named("unauthorized") == 1, "{answer}: {stats:?}");
+    ensure!(phone.assistant().is_none(), "{answer}");
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use toolbridge::{
-    Assistant, AssistantBuilder, CallError, ConnectionState, Event, Tool, ToolResult,
+    Assistant, AssistantBuilder, CallError, Client, ConnectionState, Event, Tool, ToolResult,
     livekit::{ConnectOptions, E2eeKey},
     tools::Reach,
     transport::{
@@ -17,6 +17,7 @@ use toolbridge::{
 };
 
 use crate::{
+    ends::{client, double},
     program::{Program, missing_for},
     relay::Relay,
     server::shared,
@@ -258,9 +259,13 @@ async fn command_line() -> anyhow::Result<()> {
     ensure!(code == Some(1) && line["code"] == "execution_error" && line["mayHaveRun"] == true, "{line}");
     let (code, line) = call(&["dance"]).await?;
     ensure!(code == Some(4) && line["code"] == "unknown_tool" && line["mayHaveRun"] == false, "{line}");
+    let _phone = client(&server, room, "phone", Client::builder().tool("double", "", double)).await?;
     let listed = Program::toolbridge(&server, &["tools", "--room", room]).run().await?;
     let is_app = |line: &str| line.starts_with(WEB) && line.contains("rpc 2") && line.contains("--via rpc");
     ensure!(listed.stdout.lines().any(is_app), "{listed:?}");
+    let is_phone =
+        |line: &str| ["phone", "double", "toolbridge"].into_iter().eq(line.split_whitespace().take(3));
+    ensure!(listed.stdout.lines().any(is_phone), "{listed:?}");
     Ok(())
 }
 
