@@ -18,4 +18,5 @@ pub(super) mod sources;
 pub(super) mod token;
 pub(super) mod token_role;
 pub(super) mod tools;
+pub(super) mod unreadable;
 pub(super) mod watch;

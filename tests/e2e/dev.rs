@@ -42,6 +42,7 @@ const NOT_HERE: &[(&str, &str)] = &[
         "calls::named_participants_need_no_announcement",
         "it announces participants at once, so no packet arrives earlier",
     ),
+    ("rpc::call_of_the_server_api_is_refused", "its API has no PerformRpc"),
     ("peers::five_thousand_calls_to_a_client_in_python", SAME),
     ("peers::five_thousand_calls_to_a_client_in_node", SAME),
     ("peers::five_thousand_calls_by_an_assistant_in_python", SAME),

@@ -1,6 +1,6 @@
 //! Rooms whose data is encrypted end to end: among toolbridge participants, and with the official SDKs.
 
-use std::time::Duration;
+use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
 use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
@@ -16,8 +16,8 @@ use toolbridge::{
 use crate::{
     ends::{assistant, client, double, pair, unhurried},
     peers::answers,
-    program::{Program, has_peers},
-    server::{self, Server, shared},
+    program::{Program, folder, missing_for},
+    server::{Server, shared},
     soon, trial_with,
 };
 
@@ -28,18 +28,18 @@ pub(crate) fn trials() -> Vec<Trial> {
         participants_with_the_key_call_each_other,
         only_participants_with_the_key_read_a_packet,
         participant_with_another_key_is_not_called,
+        command_line_says_which_key_to_pass,
     ];
-    for (language, program) in [("python", "client.py"), ("node", "client.mjs")] {
+    for (language, program) in
+        [("python", "client.py"), ("node", "client.mjs"), ("a_browser", "browser.mjs client")]
+    {
+        let missing = move || missing_for(program);
         let name = format!("encrypted::client_in_{language}_is_called");
         trials.push(trial_with(&name, missing, move || called(program)));
         let name = format!("encrypted::client_in_{language}_with_another_key_is_not_called");
         trials.push(trial_with(&name, missing, move || not_called(program)));
     }
     trials
-}
-
-fn missing() -> Option<&'static str> {
-    server::missing().or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
 }
 
 fn with_key(key: &str) -> ConnectOptions {
@@ -127,10 +127,38 @@ async fn participant_with_another_key_is_not_called() -> anyhow::Result<()> {
     Ok(())
 }
 
+async fn command_line_says_which_key_to_pass() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "encrypted-command-line");
+    let phone = Client::builder().tool("double", "", double).connect_options(with_key(KEY));
+    let _phone = client(&server, room, "phone", phone).await?;
+    let call = async |key: Option<&str>| {
+        let there = ["call", "double", r#"{"n": 21}"#, "--room", room, "--wait", "6s"];
+        let mut planned = Program::toolbridge(&server, &there);
+        if let Some(key) = key {
+            let path = folder(room)?.join("shared.key");
+            fs::write(&path, key)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+            planned = planned.arg("--e2ee-key-file").arg(path);
+        }
+        planned.run().await
+    };
+    let listing = Program::toolbridge(&server, &["tools", "--room", room, "--wait", "6s"]);
+    let (without, other, listing) = tokio::try_join!(call(None), call(Some("another")), listing.run())?;
+    let advice = "phone: the room is encrypted; pass --e2ee-key-file";
+    ensure!(without.code != Some(0) && without.stderr.contains(advice), "{without:?}");
+    let advice = "phone: its data is encrypted otherwise; check that all participants have the same key";
+    ensure!(other.code != Some(0) && other.stderr.contains(advice), "{other:?}");
+    // Of whoever sent first: an observer is advised once.
+    ensure!(listing.stderr.matches("pass --e2ee-key-file").count() == 1, "{listing:?}");
+    let with = call(Some(KEY)).await?;
+    ensure!(with.code == Some(0) && with.stdout.trim() == r#"{"value":42}"#, "{with:?}");
+    Ok(())
+}
+
 /// Starts an SDK client with this key in the room.
 async fn their_client(server: &Server, room: &str, program: &str, key: &str) -> anyhow::Result<Program> {
     let token = server.key().client(room, "phone").sign()?;
-    let mut peer = Program::peer(server, &token, program, &[] as &[&str]).env("E2EE_KEY", key).start()?;
+    let mut peer = Program::peer(server, &token, program, &[])?.env("E2EE_KEY", key).start()?;
     peer.event("ready").await?;
     Ok(peer)
 }

@@ -2,8 +2,9 @@
 
 use serde_json::json;
 use toolbridge::{
-    Client, ToolError,
+    Assistant, Client, JoinError, Tool, ToolError,
     memory::{MemoryRoom, MemoryTransport},
+    tools::RegisterError,
     transport::{
         Packet, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcMessage, RpcRequest, StreamPart, TextStream,
         Transport as _, TransportEvent,
@@ -93,5 +94,63 @@ async fn tool_that_panics_is_an_error_without_its_text() {
                 assert!(!error.message.contains("secret") && !error.data.contains("secret"));
             }
         }
+    }
+}
+
+#[derive(schemars::JsonSchema, serde::Deserialize)]
+struct Lamp {
+    #[expect(dead_code, reason = "it is never read")]
+    level: f32,
+}
+
+async fn set_lamp(_: Lamp) -> Result<(), ToolError> {
+    panic!("it must not run")
+}
+
+#[tokio::test(start_paused = true)]
+async fn arguments_that_do_not_fit_are_refused_with_their_place() {
+    let room = MemoryRoom::new();
+    let builder = Client::builder().tool("set_lamp", "", set_lamp).answer_rpc();
+    let _phone = builder.join_over(room.client("phone")).await.unwrap();
+    let mut agent = room.assistant("agent");
+    for (id, payload, place) in [
+        ("r1", r#"{"level": "bright"}"#, " at /level: "),
+        ("r2", r#"{"level": [1]}"#, " at /level: "),
+        ("r3", "", " at /level: "),
+    ] {
+        let request = RpcRequest::new(id, "set_lamp", payload, 5_000);
+        agent.send(Packet::rpc("phone".into(), RpcMessage::Request(request))).await.unwrap();
+        let answer = loop {
+            match next(&mut agent).await {
+                TransportEvent::Rpc { message: RpcMessage::Response(it), .. } => break it,
+                other => assert!(matches!(other, TransportEvent::Rpc { .. })),
+            }
+        };
+        let error = answer.outcome.unwrap_err();
+        let data: serde_json::Value = serde_json::from_str(&error.data).unwrap();
+        assert_eq!((error.code, &data["code"]), (1500, &json!("invalid_parameters")));
+        assert!(
+            error.message.starts_with("invalid_parameters: ") && error.message.contains(place),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tool_of_an_app_with_a_reserved_or_taken_name_is_an_error_at_the_join() {
+    let tool = |name: &str| Tool::new(name.parse().unwrap(), "");
+    let taken = Assistant::builder().rpc_tool("web", tool("locate")).rpc_tool("web", tool("locate"));
+    let own = Assistant::builder().tool("get_battery", "", get_battery).rpc_tool("web", tool("get_battery"));
+    let reserved = Assistant::builder().rpc_tool("web", tool("lk.chat"));
+    for (builder, name) in [(taken, "locate"), (own, "get_battery"), (reserved, "lk.chat")] {
+        let error = builder.join_over(MemoryRoom::new().assistant("agent")).await.unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+        assert!(
+            matches!(
+                error,
+                JoinError::Register(RegisterError::Duplicate { .. } | RegisterError::Reserved { .. })
+            ),
+            "{error:?}"
+        );
     }
 }

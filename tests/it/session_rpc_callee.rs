@@ -123,6 +123,26 @@ impl Callee {
         self.drain();
     }
 
+    /// Returns the last packet as an error: its code, its message, and the code and message in its data.
+    fn refusal(&self) -> (u32, String, String, String) {
+        let Some(Form::Rpc(RpcMessage::Response(it))) = self.sent.last().map(|packet| &packet.form) else {
+            panic!("{:?}", self.sent)
+        };
+        let error = it.outcome.as_ref().unwrap_err();
+        let data: serde_json::Value = serde_json::from_str(&error.data).unwrap();
+        assert_eq!(data.as_object().unwrap().len(), 2, "{data}");
+        let text = |key: &str| data[key].as_str().unwrap().to_owned();
+        (error.code, error.message.clone(), text("code"), text("message"))
+    }
+
+    /// Asserts that the last packet says that the arguments are invalid.
+    fn refused_its_arguments(&self, what: &str) {
+        let (code, message, ours, text) = self.refusal();
+        assert_eq!((code, &*ours), (1500, "invalid_parameters"), "{what}");
+        assert!(message.starts_with("invalid_parameters: ") && message.len() <= 256, "{what}: {message}");
+        assert!(message.ends_with(&*text) || message.len() == 256, "{what}: {message} and {text}");
+    }
+
     /// Returns what was sent to this participant since the last look.
     fn got(&mut self, to: &str) -> Vec<Got> {
         let (theirs, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sent)
@@ -323,6 +343,7 @@ fn call_of_the_server_is_refused_once_a_minute() {
     }
     assert_eq!(callee.got("RPC_1"), [error("RPC_1", 1400)]);
     assert_eq!((callee.got("RPC_2"), callee.jobs.len()), (vec![], 0));
+    assert_eq!(callee.count(Counter::Unauthorized), 2);
     callee.pass(60 * SECOND);
     callee.call(&peer("RPC_3", ""), "RPC_3", "get_battery", "{}");
     assert_eq!(callee.got("RPC_3"), [error("RPC_3", 1400)]);
@@ -340,6 +361,10 @@ fn methods_of_livekit_bind_nobody() {
     callee.parts(&agent, [inline("r2", "lk.anything", "{}")]);
     assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1400)]);
     assert_eq!(callee.session.bound(), None);
+    assert_eq!((callee.count(Counter::Unauthorized), callee.jobs.len()), (2, 0));
+    callee.pass(60 * SECOND);
+    callee.parts(&agent, [inline("r3", "lk.anything", "{}")]);
+    assert_eq!(callee.got("agent"), [ack("r3"), error("r3", 1400)]);
 }
 
 #[test]
@@ -373,13 +398,13 @@ fn payload_that_is_no_json_object_is_refused_and_nothing_runs() {
     for (n, payload) in payloads.iter().enumerate() {
         let id = format!("r{n}");
         callee.request(&agent, RpcRequest::new(&*id, "get_battery", Bytes::from_static(payload), 1_000));
-        let sent = callee.sent.last().unwrap().clone();
-        let Form::Rpc(RpcMessage::Response(response)) = sent.form else { panic!("{sent:?}") };
-        let error = response.outcome.unwrap_err();
-        assert!(error.code == 1500 && error.message.starts_with("invalid_parameters: "), "{}", error.message);
-        assert!(error.data.starts_with(r#"{"code":"invalid_parameters","message":"#), "{}", error.data);
+        callee.refused_its_arguments(&String::from_utf8_lossy(payload));
         callee.sent.clear();
     }
+    let huge = Bytes::from(vec![b' '; (16 << 20) + 1]);
+    callee.request(&agent, RpcRequest::new("huge", "get_battery", huge, 1_000));
+    callee.refused_its_arguments("more than 16 MiB");
+    assert!(callee.refusal().3.contains("16777217 bytes; the limit is 16777216"), "{:?}", callee.refusal());
     assert!(callee.jobs.is_empty());
 }
 
@@ -546,8 +571,9 @@ fn stream_that_breaks_the_rules_is_refused() {
     let mut other = whole();
     let StreamPart::Header(header) = &mut other[0] else { panic!() };
     header.compression = Compression::Other;
-    for parts in [without(1), without(2), shorter, longer, huge, other] {
+    for (n, parts) in [without(1), without(2), shorter, longer, huge, other].into_iter().enumerate() {
         callee.parts(&agent, parts);
+        callee.refused_its_arguments(&n.to_string());
         assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1500)]);
     }
     assert!(callee.jobs.is_empty());
@@ -619,6 +645,7 @@ fn sec_r5_compressed_request_is_expanded_and_a_bomb_is_not() {
     .enumerate()
     {
         callee.parts(&agent, [with(header, bytes)]);
+        callee.refused_its_arguments(&n.to_string());
         assert_eq!(callee.got("agent"), [ack("r3"), error("r3", 1500)], "{n}");
     }
     assert!(callee.jobs.is_empty());
@@ -696,6 +723,10 @@ fn caller_that_leaves_ends_its_calls() {
     callee.pass(200 * MS);
     assert_eq!((callee.aborted, callee.sent.len()), (1, 0));
     assert_eq!(callee.session.bound(), None);
+    // Its SDK waits for the answer if it comes back later.
+    callee.join(agent("PA_2"));
+    assert_eq!((callee.refusal().0, &*callee.refusal().2), (1502, "cancelled"));
+    assert_eq!(callee.got("agent"), [error("r1", 1502)]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::json;
 use toolbridge::{
     CallError, Config, ConnectionState, Event, Tool, Value,
     session::{CallKey, Counter, Output, Readiness, Request, SendFailure, Session},
-    tools::{Reach, RegisterError},
+    tools::{NotOffered, Reach, RegisterError},
     transport::{
         Compression, Form, Lane, Packet, Participant, Peer, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError,
         RpcMessage, RpcRequest, RpcResponse, StreamHeader, StreamKind, StreamPart, StreamParts, TextStream,
@@ -344,6 +344,18 @@ fn each_code_has_its_outcome() {
         let (key, id) = caller.sent_call();
         caller.refuse(&web(), &id, code, "");
         assert_eq!(caller.outcome(key), failed(outcome, may_have_run), "{code}");
+        let error = caller.settled[&key].as_ref().unwrap_err();
+        let has_its_reason = match code {
+            1400 | 1404 => {
+                matches!(error, CallError::UnknownTool { why, .. } if matches!(&**why, NotOffered::Declined { owner } if *owner == "web"))
+            }
+            // `{}`, and what every version takes.
+            1402 => matches!(error, CallError::TooLarge { size: 2, limit: 15_360 }),
+            1502 => matches!(error, CallError::Timeout { limit } if *limit == 30 * SECOND),
+            1503 => matches!(error, CallError::Lost { owner } if *owner == "web"),
+            _ => matches!(error, CallError::Tool(_)),
+        };
+        assert!(has_its_reason, "{code}: {error:?}");
     }
     let mut caller = Caller::with(config(), 0);
     let (key, id) = caller.sent_call();
@@ -493,6 +505,8 @@ fn request_that_was_not_sent_is_not_delivered_or_sent_again_under_another_id() {
     let mut caller = Caller::with(config(), 2);
     for (why, code) in [
         (SendFailure::QueueFull, "not_delivered"),
+        (SendFailure::Closed, "not_delivered"),
+        (SendFailure::Other("no memory".into()), "not_delivered"),
         (SendFailure::TooLarge { size: 2, limit: 1 }, "too_large"),
         (SendFailure::NotAllowed, "not_allowed"),
     ] {
@@ -560,6 +574,28 @@ fn leaving_ends_the_call_and_tells_the_app_nothing() {
     caller.session.close(caller.now);
     caller.drain();
     assert_eq!((caller.outcome(key), caller.requests()), (failed("closed", true), vec![]));
+    // Also of a request that waits for the room to announce the assistant.
+    let mut caller = Caller::new(config());
+    caller.handle(TransportEvent::Joined(app("PA_1", 2)));
+    let key = caller.call("locate", json!({}));
+    caller.session.close(caller.now);
+    caller.drain();
+    assert_eq!((caller.outcome(key), caller.requests()), (failed("closed", true), vec![]));
+    let error = caller.ask(Request::new("locate", Value::empty())).unwrap_err();
+    assert!(matches!(error, CallError::Closed(_)), "{error:?}");
+}
+
+#[test]
+fn call_without_any_answer_ends_with_its_own_time_limit() {
+    let mut caller = Caller::with(config().rpc_probe(false), 2);
+    let request = Request::new("locate", Value::empty()).timeout(9 * SECOND);
+    let key = caller.ask(request).unwrap();
+    caller.pass(8_999 * MS);
+    assert_eq!(caller.outcome(key), None);
+    caller.pass(MS);
+    let error = caller.settled[&key].as_ref().unwrap_err();
+    let is_ours = matches!(error, CallError::Timeout { limit } if *limit == 9 * SECOND);
+    assert!(is_ours && error.may_have_run(), "{error:?}");
 }
 
 /// Returns the times at which pings were sent, in milliseconds.

@@ -12,6 +12,7 @@ use crate::cli::{
         prompts,
         record_option::RecordOption,
         sources::{SourceArguments, with_sources},
+        unreadable,
     },
     terminal::{
         failure::{Failure, hint, tool_failed},
@@ -152,11 +153,11 @@ pub(in crate::cli) fn line(event: &Event) -> Option<String> {
             "the token does not allow sending data: no assistant can see this client; have `canPublishData` granted".to_owned()
         }
         Event::Violation { by, what, times } => {
-            let by = by.as_ref().map_or("a participant without an identity", Identity::as_str);
-            match what.unreadable() {
-                Some(why) => format!("{by}: {why} ({times} packets)"),
-                None => format!("{by} violated the protocol: {what} ({times} times)"),
+            if let Some(why) = what.unreadable() {
+                return Some(format!("{} ({times} packets)", unreadable::describe(by.as_ref(), why)));
             }
+            let by = by.as_ref().map_or("a participant without an identity", Identity::as_str);
+            format!("{by} violated the protocol: {what} ({times} times)")
         }
         Event::Source(status) => format!("{} is {}", status.name, status.health),
         Event::ToolRenamed { source, tool, offered_as } => {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::cli::{
     recording::recording_file::RecordingFile,
-    room::{connect::RoomArguments, connection_state, watch},
+    room::{connect::RoomArguments, connection_state, unreadable::Advice, watch},
     terminal::{
         clock,
         failure::{Failure, hint},
@@ -107,7 +107,7 @@ async fn listen(
     tokio::pin!(over);
     let mut refresh = interval(REFRESH);
     refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut streams = StreamAssembler::new(Limits::BYTES);
+    let (mut streams, mut advice) = (StreamAssembler::new(Limits::BYTES), Advice::default());
     loop {
         let event = tokio::select! {
             biased;
@@ -129,6 +129,10 @@ async fn listen(
                 hint(connection_state::describe(state));
             }
             Some(event) => {
+                if let TransportEvent::Unreadable { from, why } = &event {
+                    status.clear();
+                    advice.print(from.as_ref(), *why);
+                }
                 if let Some(event) = watch::assemble(&mut streams, event) {
                     recording_file.count(&event);
                 }

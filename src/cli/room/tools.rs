@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use tokio::time::{Instant, timeout_at};
 
 use crate::cli::{
-    room::{connect::RoomArguments, connection_state, sources, watch::assemble},
+    room::{connect::RoomArguments, connection_state, sources, unreadable::Advice, watch::assemble},
     terminal::{
         clock,
         failure::{Failure, hint},
@@ -102,7 +102,7 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
     let mut waiting: BTreeSet<Identity> =
         room.present().iter().filter(|who| may_offer(who)).map(identity).collect();
     let mut shown = Shown::new();
-    let mut streams = StreamAssembler::new(Limits::BYTES);
+    let (mut streams, mut advice) = (StreamAssembler::new(Limits::BYTES), Advice::default());
     while !waiting.is_empty() {
         let Ok(event) = timeout_at(until, room.recv()).await else { break };
         // A registration that exceeds a packet arrives as a stream.
@@ -131,6 +131,7 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
                     shown.insert(from.identity().clone(), register.tools);
                 }
             }
+            Some(TransportEvent::Unreadable { from, why }) => advice.print(from.as_ref(), why),
             Some(TransportEvent::ConnectionState(state)) => hint(connection_state::describe(state)),
             Some(_) => {}
         }

@@ -98,6 +98,7 @@ async fn print_events(assistant: &Assistant) {
                 tool_failed(tool, reason);
                 None
             }
+            Event::Violation { what, .. } if what.unreadable().is_some() => client::line(&event),
             Event::ConnectionState(_)
             | Event::Source(_)
             | Event::ToolRenamed { .. }

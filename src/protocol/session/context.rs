@@ -21,6 +21,10 @@ use crate::{
 /// the count.
 pub const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
+/// How often packets that cannot be read are reported for one participant at most. Each report says which key to pass, and a
+/// wrong one stays wrong.
+const UNREADABLE_INTERVAL: Duration = Duration::from_secs(60);
+
 /// The limit on participants and kinds of misbehavior that are reported separately. Further ones are only counted.
 const MAX_COMPLAINTS: usize = 256;
 
@@ -35,10 +39,29 @@ pub(super) struct Context {
     pub(super) stats: Stats,
     pub(super) timers: Timers,
     pub(super) log: CallLog,
-    complaints: BTreeMap<(Option<Identity>, Counter), u64>,
+    complaints: BTreeMap<(Option<Identity>, Counter), Complaint>,
     outputs: VecDeque<Output>,
     /// The last key of a call or job.
     last_key: u64,
+}
+
+/// Misbehavior of one kind of one participant.
+#[derive(Debug)]
+struct Complaint {
+    reported_at: Instant,
+    /// How often it happened since then.
+    times: u64,
+}
+
+impl Complaint {
+    fn reported(now: Instant) -> Self {
+        Self { reported_at: now, times: 0 }
+    }
+}
+
+/// The interval between two reports of this kind of misbehavior of the same participant.
+fn interval(what: Counter) -> Duration {
+    if what.unreadable().is_some() { UNREADABLE_INTERVAL } else { COMPLAINT_INTERVAL }
 }
 
 /// The local participant.
@@ -184,17 +207,17 @@ impl Context {
         }
     }
 
-    /// Counts misbehavior, and reports it unless the same was reported within [`COMPLAINT_INTERVAL`].
+    /// Counts misbehavior, and reports it unless the same was reported within its [`interval`].
     pub(super) fn complain<'a>(&mut self, by: impl Into<Option<&'a Identity>>, what: Counter) {
         let by = by.into();
         self.stats.add(what, 1);
-        let known = self.complaints.len();
+        let (known, now) = (self.complaints.len(), self.now);
         match self.complaints.get_mut(&(by.cloned(), what)) {
-            Some(times) => *times += 1,
+            Some(complaint) => complaint.times += 1,
             // A flood under ever new identities costs a counter, and neither memory nor events.
             None if known >= MAX_COMPLAINTS => {}
             None => {
-                self.complaints.insert((by.cloned(), what), 0);
+                self.complaints.insert((by.cloned(), what), Complaint::reported(now));
                 if !self.timers.is_set(&Timer::Complaints) {
                     self.set_timer(Timer::Complaints, COMPLAINT_INTERVAL);
                 }
@@ -205,10 +228,13 @@ impl Context {
 
     /// Reports the misbehavior counted since the last report, and forgets participants without new misbehavior.
     pub(super) fn report_complaints(&mut self) {
-        for ((by, what), times) in std::mem::take(&mut self.complaints) {
-            if times > 0 {
-                self.complaints.insert((by.clone(), what), 0);
-                self.event(Event::Violation { by, what, times });
+        let now = self.now;
+        for ((by, what), complaint) in std::mem::take(&mut self.complaints) {
+            if now.saturating_duration_since(complaint.reported_at) < interval(what) {
+                self.complaints.insert((by, what), complaint);
+            } else if complaint.times > 0 {
+                self.complaints.insert((by.clone(), what), Complaint::reported(now));
+                self.event(Event::Violation { by, what, times: complaint.times });
             }
         }
         if !self.complaints.is_empty() {

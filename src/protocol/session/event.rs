@@ -383,7 +383,7 @@ pub enum Event {
         recoverable: bool,
     },
     /// A participant violated the protocol; what it sent had no effect. Reported at most once in
-    /// [10 s](super::COMPLAINT_INTERVAL) for each participant and kind.
+    /// [10 s](super::COMPLAINT_INTERVAL) for each participant and kind, and once a minute if its packets cannot be read.
     Violation {
         /// The participant, or `None` if the server did not report the sender.
         by: Option<Identity>,

@@ -12,7 +12,7 @@ use tokio::time::{Instant, interval, sleep};
 
 use super::{Arguments, Read, progress_bar::ProgressBar, read};
 use crate::cli::{
-    room::{connection_state, record_option::RecordOption},
+    room::{connection_state, record_option::RecordOption, unreadable},
     terminal::{
         clock,
         failure::{Failure, hint},
@@ -114,6 +114,12 @@ async fn watched(live: &Live, assistant: &Assistant, record: &RecordOption) -> R
                 Some(Event::ConnectionState(state)) => {
                     bar.clear();
                     hint(connection_state::describe(state));
+                }
+                Some(Event::Violation { by, what, .. }) => {
+                    if let Some(why) = what.unreadable() {
+                        bar.clear();
+                        hint(&unreadable::describe(by.as_ref(), why));
+                    }
                 }
                 Some(Event::RecordingStopped { reason }) => {
                     bar.clear();
