@@ -16,8 +16,8 @@ use toolbridge::{
 use crate::{
     ends::{assistant, client, double, pair, unhurried},
     peers::answers,
-    program::{Program, has_peers},
-    server::{self, Server, shared},
+    program::{Program, missing_for},
+    server::{Server, shared},
     soon, trial_with,
 };
 
@@ -29,17 +29,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         only_participants_with_the_key_read_a_packet,
         participant_with_another_key_is_not_called,
     ];
-    for (language, program) in [("python", "client.py"), ("node", "client.mjs")] {
+    for (language, program) in
+        [("python", "client.py"), ("node", "client.mjs"), ("a_browser", "browser.mjs client")]
+    {
+        let missing = move || missing_for(program);
         let name = format!("encrypted::client_in_{language}_is_called");
         trials.push(trial_with(&name, missing, move || called(program)));
         let name = format!("encrypted::client_in_{language}_with_another_key_is_not_called");
         trials.push(trial_with(&name, missing, move || not_called(program)));
     }
     trials
-}
-
-fn missing() -> Option<&'static str> {
-    server::missing().or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
 }
 
 fn with_key(key: &str) -> ConnectOptions {
@@ -130,7 +129,7 @@ async fn participant_with_another_key_is_not_called() -> anyhow::Result<()> {
 /// Starts an SDK client with this key in the room.
 async fn their_client(server: &Server, room: &str, program: &str, key: &str) -> anyhow::Result<Program> {
     let token = server.key().client(room, "phone").sign()?;
-    let mut peer = Program::peer(server, &token, program, &[] as &[&str]).env("E2EE_KEY", key).start()?;
+    let mut peer = Program::peer(server, &token, program, &[])?.env("E2EE_KEY", key).start()?;
     peer.event("ready").await?;
     Ok(peer)
 }

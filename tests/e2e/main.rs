@@ -42,6 +42,7 @@ mod acp_cli;
 mod acp_client;
 mod agents;
 mod assistant;
+mod browser;
 mod calls;
 mod cli;
 mod dev;
@@ -160,6 +161,7 @@ fn main() -> process::ExitCode {
     trials.extend(dev::trials(&trials));
     let conclusion = libtest_mimic::run(&arguments, trials);
     print_slowest();
+    browser::stop_shared();
     server::stop_shared();
     program::remove_files();
     process::exit(if conclusion.has_failed() { 101 } else { 0 })

@@ -10,9 +10,8 @@ use toolbridge::{Assistant, CallError, Client};
 
 use crate::{
     ends::{assistant, client, double, hang, unhurried},
-    program::{Planned, Program, has_peers},
-    report::browser,
-    server::{self, Server, shared},
+    program::{Program, missing_for},
+    server::{Server, shared},
     trial_with,
 };
 
@@ -42,8 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         let in_browser = client.starts_with("browser");
         let mut add = |name: &str, test: fn(&'static str) -> Test, program: &'static str| {
             let name = format!("peers::{name}_{language}");
-            let missing = if in_browser { browser_missing } else { missing };
-            trials.push(trial_with(&name, missing, move || test(program)));
+            trials.push(trial_with(&name, move || missing_for(program), move || test(program)));
         };
         if !in_browser {
             add("five_thousand_calls_to_a_client_in", |it| Box::pin(many_calls_to(it)), client);
@@ -58,29 +56,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 type Test = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
-fn missing() -> Option<&'static str> {
-    server::missing().or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
-}
-
-fn browser_missing() -> Option<&'static str> {
-    missing().or_else(|| browser().is_none().then_some("chromium"))
-}
-
-/// Plans a program and its arguments, separated by spaces, with more arguments.
-fn peer(server: &Server, token: &str, program: &str, arguments: &[&str]) -> Planned {
-    let (program, own) = program.split_once(' ').unwrap_or((program, ""));
-    let all: Vec<_> = own.split_ascii_whitespace().chain(arguments.iter().copied()).collect();
-    let planned = Program::peer(server, token, program, &all);
-    match browser() {
-        Some(path) => planned.env("CHROMIUM", path),
-        None => planned,
-    }
-}
-
 /// Starts an SDK client in the room.
 async fn their_client(server: &Server, room: &str, program: &str) -> anyhow::Result<Program> {
     let token = server.key().client(room, "phone").sign()?;
-    let mut peer = peer(server, &token, program, &[]).start()?;
+    let mut peer = Program::peer(server, &token, program, &[])?.start()?;
     peer.event("ready").await?;
     Ok(peer)
 }
@@ -93,7 +72,8 @@ async fn their_calls(
     arguments: &[&str],
 ) -> anyhow::Result<Vec<Value>> {
     let token = server.key().assistant(room, "assistant").sign()?;
-    let output = peer(server, &token, program, arguments).start()?.finish_within(MANY_TAKE).await?;
+    let planned = Program::peer(server, &token, program, arguments)?;
+    let output = planned.start()?.finish_within(MANY_TAKE).await?;
     ensure!(output.code == Some(0), "{output:?}");
     let lines = output.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let results: Vec<_> = lines.filter(|line| line["event"] == "result").collect();

@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use crate::{
-    BOUND,
+    BOUND, browser,
     server::{self, KEY, Kind, SECRET, Server},
     soon,
 };
@@ -75,6 +75,18 @@ pub(crate) fn has_peers() -> bool {
             StdCommand::new(script()).arg("find").stdout(Stdio::null()).stderr(Stdio::null()).status();
         found.is_ok_and(|status| status.success())
     })
+}
+
+/// Returns the part that a test with this program of `tests/peers` needs and that is missing, if any.
+pub(crate) fn missing_for(program: &str) -> Option<&'static str> {
+    server::missing()
+        .or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
+        .or_else(|| (is_page(program) && browser::path().is_none()).then_some("chromium"))
+}
+
+/// Returns whether this program of `tests/peers` opens a page.
+fn is_page(program: &str) -> bool {
+    ["browser.mjs", "rpc_browser.mjs"].iter().any(|page| program.starts_with(page))
 }
 
 /// Returns the script that starts the peers and the other readers of recordings.
@@ -142,12 +154,22 @@ impl Program {
         Planned::new(command)
     }
 
-    /// A peer of `tests/peers`.
-    pub(crate) fn peer(server: &Server, token: &str, program: &str, arguments: &[&str]) -> Planned {
+    /// A peer of `tests/peers`: a program, which its own first arguments may follow after spaces, and further arguments.
+    pub(crate) fn peer(
+        server: &Server,
+        token: &str,
+        program: &str,
+        arguments: &[&str],
+    ) -> anyhow::Result<Planned> {
         let mut command = StdCommand::new(script());
-        command.args(["run", program]).args(arguments);
+        command.arg("run").args(program.split_ascii_whitespace()).args(arguments);
         command.env("LIVEKIT_URL", server.url()).env("LIVEKIT_TOKEN", token);
-        Planned::new(command)
+        if is_page(program) {
+            command
+                .env("BROWSER", browser::shared()?)
+                .env("CHROMIUM", browser::path().context("no browser")?);
+        }
+        Ok(Planned::new(command))
     }
 
     /// Waits for the first line that contains this text.
@@ -214,6 +236,11 @@ impl Program {
     /// Sends it this signal.
     pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         Ok(kill_process(self.pid, signal)?)
+    }
+
+    /// Sends it and all its children this signal.
+    pub(crate) fn signal_all(&self, signal: Signal) -> anyhow::Result<()> {
+        Ok(kill_process_group(self.pid, signal)?)
     }
 
     /// Kills it and all its children.

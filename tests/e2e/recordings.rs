@@ -133,7 +133,7 @@ impl Stage {
     /// A client over the official SDK for Python.
     async fn plain_phone(&self) -> anyhow::Result<Program> {
         let token = self.server.key().client(&self.room, "phone").sign()?;
-        let mut phone = Program::peer(&self.server, &token, "client.py", &[]).start()?;
+        let mut phone = Program::peer(&self.server, &token, "client.py", &[])?.start()?;
         phone.event("ready").await?;
         Ok(phone)
     }

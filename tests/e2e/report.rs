@@ -16,6 +16,7 @@ use tokio::process::Command;
 use toolbridge::recording::{RecordedCall, RecordedOutcome, RoomEvent};
 
 use crate::{
+    browser,
     report_sample::{HOSTILE, REPORTED, Sample, afternoon, hostile, long},
     soon, trial_with,
 };
@@ -25,7 +26,7 @@ macro_rules! in_browser {
     ($($test:ident),* $(,)?) => {
         vec![$(trial_with(
             concat!("report::", stringify!($test)),
-            || browser().is_none().then_some("chromium"),
+            || browser::path().is_none().then_some("chromium"),
             $test,
         )),*]
     };
@@ -49,14 +50,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         sec_c3_hostile_text_adds_nothing_to_the_page,
         sec_c3_content_policy_refuses_any_other_script_and_style,
     ]
-}
-
-/// Returns the path of Chromium. Debian's package has the first name; the others are its names elsewhere.
-pub(crate) fn browser() -> Option<PathBuf> {
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    let folders: Vec<PathBuf> = env::split_paths(&env::var_os("PATH")?).collect();
-    let mut paths = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
-    paths.find(|path| path.is_file())
 }
 
 /// A page as the browser leaves it.
@@ -126,7 +119,7 @@ async fn open_wide(name: &str, page: &str, fragment: &str, width: u32) -> anyhow
 }
 
 fn chromium(profile: &Path, width: u32) -> Command {
-    let mut command = Command::new(browser().unwrap_or_default());
+    let mut command = Command::new(browser::path().unwrap_or_default());
     command
         .args([
             "--headless=new",

@@ -15,41 +15,49 @@ use toolbridge::{
 
 use crate::{
     ends::{client, double, hang},
-    program::{Program, has_peers, tools_file},
-    server::{self, shared},
+    program::{Program, missing_for, tools_file},
+    server::shared,
     soon, trial_with,
 };
 
 /// The time limit of a program with all its calls.
 const CALLS_TAKE: Duration = Duration::from_secs(120);
 
+/// The key of encrypted rooms.
+const E2EE_KEY: &str = "correct horse";
+
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for (language, program) in [("python", "rpc_calls.py"), ("node", "rpc_calls.mjs")] {
+    let older_node = ("node_0_13", "rpc_calls.mjs --sdk @livekit/rtc-node-0.13");
+    for (sdk, program) in SDKS.into_iter().chain([older_node]) {
         let mut add = |name: &str, test: fn(&'static str) -> Test| {
-            trials.push(trial_with(&format!("rpc::{name}_{language}"), missing, move || test(program)));
+            let missing = move || missing_for(program);
+            trials.push(trial_with(&format!("rpc::{name}_{sdk}"), missing, move || test(program)));
         };
         add("client_is_called_in_all_sizes_from", |it| Box::pin(all_sizes(it)));
         add("failures_of_a_client_reach", |it| Box::pin(failures(it)));
+        if sdk == older_node.0 {
+            continue;
+        }
         add("client_serves_only_its_assistant_and_not", |it| Box::pin(strangers(it)));
         add("recorded_client_is_called_from", |it| Box::pin(recorded(it)));
         add("client_without_rpc_is_not_called_from", |it| Box::pin(without_rpc(it)));
+        add("encrypted_client_is_called_in_all_sizes_from", |it| Box::pin(encrypted(it)));
+        add("client_with_another_key_is_not_called_from", |it| Box::pin(another_key(it)));
     }
     trials.extend(trials![rpc: repeated_request_runs_once]);
-    trials.push(trial_with("rpc::client_of_the_command_line_is_called_from_python", missing, || {
+    let python = || missing_for("rpc_calls.py");
+    trials.push(trial_with("rpc::client_of_the_command_line_is_called_from_python", python, || {
         Box::pin(command_line()) as Test
-    }));
-    trials.push(trial_with("rpc::encrypted_client_is_called_from_python", missing, || {
-        Box::pin(encrypted()) as Test
     }));
     trials
 }
 
-type Test = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
+/// The SDKs and their programs that call.
+const SDKS: [(&str, &str); 3] =
+    [("python", "rpc_calls.py"), ("node", "rpc_calls.mjs"), ("chromium", "rpc_browser.mjs calls")];
 
-fn missing() -> Option<&'static str> {
-    server::missing().or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
-}
+type Test = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Text {
@@ -92,7 +100,7 @@ pub(crate) async fn calls(
         false => server.key().client(room, "stranger").sign()?,
     };
     let count = calls.as_array().map_or(0, Vec::len);
-    let mut planned = Program::peer(&server, &token, program, &["phone", &calls.to_string()]);
+    let mut planned = Program::peer(&server, &token, program, &["phone", &calls.to_string()])?;
     if let Some(key) = key {
         planned = planned.env("E2EE_KEY", key);
     }
@@ -299,19 +307,38 @@ async fn recorded(program: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn encrypted() -> anyhow::Result<()> {
-    const KEY: &str = "correct horse";
-    let (server, room) = (shared()?, "rpc-encrypted");
-    let options = ConnectOptions::new().e2ee_key(E2eeKey::new(KEY));
-    let _phone = client(&server, room, "phone", ours().answer_rpc().connect_options(options)).await?;
+async fn encrypted(program: &str) -> anyhow::Result<()> {
+    let (server, room) = (shared()?, format!("rpc-encrypted-{program}"));
+    let options = ConnectOptions::new().e2ee_key(E2eeKey::new(E2EE_KEY));
+    let phone = client(&server, &room, "phone", ours().answer_rpc().connect_options(options)).await?;
+    let echo = |bytes: usize| json!({"method": "echo", "bytes": bytes});
     let asked = json!([
         {"method": "double", "payload": r#"{"n": 21}"#},
-        {"method": "echo", "bytes": 14_000},
-        {"method": "echo", "bytes": 200_000},
+        echo(200),
+        echo(14_000),
+        echo(16_000),
+        echo(1 << 20),
         {"method": "fly", "payload": ""},
     ]);
-    let results = calls(room, "rpc_calls.py", true, Some(KEY), asked).await?;
-    ensure!(results[0]["payload"] == "42" && results[1]["same"] == true && results[2]["same"] == true);
-    ensure!(results[3]["code"] == 1400, "{results:?}");
+    let results = calls(&room, program, true, Some(E2EE_KEY), asked).await?;
+    println!("{program}: {results:?}");
+    ensure!(results[0]["payload"] == "42" && results[5]["code"] == 1400, "{results:?}");
+    ensure!(results[1]["payload"].as_str().is_some_and(|text| (180..220).contains(&text.len())));
+    ensure!(results[2..5].iter().all(|result| result["same"] == true), "{results:?}");
+    for kind in ["undecryptable", "not_encrypted", "malformed", "stream_broken"] {
+        ensure!(phone.stats().named(kind) == 0, "{:?}", phone.stats());
+    }
+    Ok(())
+}
+
+async fn another_key(program: &str) -> anyhow::Result<()> {
+    let (server, room) = (shared()?, format!("rpc-another-key-{program}"));
+    let options = ConnectOptions::new().e2ee_key(E2eeKey::new(E2EE_KEY));
+    let phone = client(&server, &room, "phone", ours().answer_rpc().connect_options(options)).await?;
+    let asked = json!([{"method": "double", "payload": r#"{"n": 21}"#, "timeout": 8}]);
+    let results = calls(&room, program, true, Some("another"), asked).await?;
+    ensure!(results[0]["code"] == 1501, "{results:?}");
+    let stats = phone.stats();
+    ensure!(stats.named("jobs") == 0 && stats.named("undecryptable") > 0, "{stats:?}");
     Ok(())
 }

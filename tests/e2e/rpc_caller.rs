@@ -17,51 +17,60 @@ use toolbridge::{
 };
 
 use crate::{
-    program::{Program, has_peers},
+    program::{Program, missing_for},
     relay::Relay,
-    server::{self, shared},
+    server::shared,
     soon, trial_with,
 };
 
 /// The identity of the app.
 const WEB: &str = "web";
 
+/// The key of encrypted rooms.
+const E2EE_KEY: &str = "correct horse";
+
 const METHODS: [&str; 8] = ["echo", "slow", "text", "large", "fail", "crash", "hang", "nothing"];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for (language, program) in [("python", "rpc_methods.py"), ("node", "rpc_methods.mjs")] {
+    let older_node = ("node_0_13", "rpc_methods.mjs --sdk @livekit/rtc-node-0.13");
+    for (sdk, program) in SDKS.into_iter().chain([older_node]) {
         let mut add = |name: &str, test: fn(&'static str) -> Test| {
-            trials
-                .push(trial_with(&format!("rpc_caller::{name}_{language}"), missing, move || test(program)));
+            let missing = move || missing_for(program);
+            trials.push(trial_with(&format!("rpc_caller::{name}_{sdk}"), missing, move || test(program)));
         };
         add("app_is_called_in_all_sizes", |it| Box::pin(all_sizes(it)));
         add("failures_of_an_app_have_their_outcomes", |it| Box::pin(failures(it)));
+        if sdk == older_node.0 {
+            continue;
+        }
+        add("app_in_an_encrypted_room_is_called_in_all_sizes", |it| Box::pin(encrypted(it)));
+        add("app_with_another_key_is_lost", |it| Box::pin(another_key(it)));
         add("killed_or_frozen_app_is_lost_within_8_s", |it| Box::pin(killed(it)));
         add("app_that_joins_late_is_called", |it| Box::pin(late(it)));
         add("nobody_answers_for_the_app", |it| Box::pin(forged(it)));
     }
     for (name, test) in [
         ("app_is_called_from_the_command_line", (|| Box::pin(command_line()) as Test) as fn() -> Test),
-        ("app_in_an_encrypted_room_is_called", || Box::pin(encrypted())),
         ("call_goes_on_when_the_assistant_joins_again", || Box::pin(rejoined())),
     ] {
+        let missing = || missing_for("rpc_methods.py");
         trials.push(trial_with(&format!("rpc_caller::{name}_python"), missing, test));
     }
     trials
 }
 
-type Test = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
+/// The SDKs and their programs that register methods.
+const SDKS: [(&str, &str); 3] =
+    [("python", "rpc_methods.py"), ("node", "rpc_methods.mjs"), ("chromium", "rpc_browser.mjs methods")];
 
-fn missing() -> Option<&'static str> {
-    server::missing().or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
-}
+type Test = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
 /// An app in this room, when it is there.
 async fn app(room: &str, program: &str, key: Option<&str>) -> anyhow::Result<Program> {
     let server = shared()?;
     let token = server.key().participant(room, WEB).sign()?;
-    let mut planned = Program::peer(&server, &token, program, &[]);
+    let mut planned = Program::peer(&server, &token, program, &[])?;
     if let Some(key) = key {
         planned = planned.env("E2EE_KEY", key);
     }
@@ -152,20 +161,23 @@ async fn failures(program: &str) -> anyhow::Result<()> {
 }
 
 async fn killed(program: &str) -> anyhow::Result<()> {
+    // The pages of other tests are in the shared browser.
+    let own_browser = format!("{program} --own-browser");
+    let program = if program.starts_with("rpc_browser") { &own_browser } else { program };
     for signal in [Signal::KILL, Signal::STOP] {
         let room = format!("rpc-app-killed-{program}-{signal:?}");
         let mut app = app(&room, program, None).await?;
         let assistant = ready(&room, ours()).await?;
         let call = assistant.call("hang", ()).timeout(Duration::from_secs(60)).start();
         app.event("ran").await?;
-        app.signal(signal)?;
+        app.signal_all(signal)?;
         let began = Instant::now();
         let outcome = call.await;
         let took = began.elapsed();
         println!("{program}, {signal:?}: {took:?}");
         ensure!(matches!(outcome, Err(CallError::Lost { .. })), "{outcome:?}");
         ensure!(took < Duration::from_secs(8), "{took:?}");
-        app.signal(Signal::CONT)?;
+        app.signal_all(Signal::CONT)?;
     }
     Ok(())
 }
@@ -251,18 +263,34 @@ async fn command_line() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn encrypted() -> anyhow::Result<()> {
-    const KEY: &str = "correct horse";
-    let room = "rpc-app-encrypted";
-    let _app = app(room, "rpc_methods.py", Some(KEY)).await?;
-    let options = ConnectOptions::new().e2ee_key(E2eeKey::new(KEY));
-    let assistant = ready(room, ours().connect_options(options)).await?;
-    for size in [200, 14_000, 200_000] {
+async fn encrypted(program: &str) -> anyhow::Result<()> {
+    let room = format!("rpc-app-encrypted-{program}");
+    let _app = app(&room, program, Some(E2EE_KEY)).await?;
+    let options = ConnectOptions::new().e2ee_key(E2eeKey::new(E2EE_KEY));
+    let assistant = ready(&room, ours().connect_options(options)).await?;
+    for size in [200, 14_000, 16_000, 1 << 20] {
         let value = json!({"text": "x".repeat(size)});
         ensure!(assistant.call("echo", &value).await?.to_json() == value, "{size}");
     }
     let unknown = assistant.call("nothing", ()).await.err();
     ensure!(matches!(unknown, Some(CallError::UnknownTool { .. })), "{unknown:?}");
+    for kind in ["undecryptable", "not_encrypted", "malformed", "stream_broken"] {
+        ensure!(assistant.stats().named(kind) == 0, "{:?}", assistant.stats());
+    }
+    Ok(())
+}
+
+/// An app that cannot read its requests says nothing.
+async fn another_key(program: &str) -> anyhow::Result<()> {
+    let room = format!("rpc-app-another-key-{program}");
+    let _app = app(&room, program, Some("another")).await?;
+    let options = ConnectOptions::new().e2ee_key(E2eeKey::new(E2EE_KEY));
+    let assistant = ready(&room, ours().connect_options(options)).await?;
+    let began = Instant::now();
+    let outcome = assistant.call("echo", json!({"n": 1})).await;
+    ensure!(matches!(outcome, Err(CallError::Lost { .. })), "{outcome:?}");
+    // The first call waits for up to 3.5 s for the announcement, then for the answers to pings.
+    ensure!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
     Ok(())
 }
 

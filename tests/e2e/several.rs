@@ -160,7 +160,7 @@ struct Plain {
 impl Plain {
     async fn join(server: &Server, room: &str, name: &'static str, program: &str) -> anyhow::Result<Self> {
         let token = server.key().client(room, name).sign()?;
-        let mut program = Program::peer(server, &token, program, &["--show"]).start()?;
+        let mut program = Program::peer(server, &token, program, &["--show"])?.start()?;
         program.event("ready").await?;
         Ok(Self { name, program, calls: Vec::new() })
     }

@@ -183,7 +183,7 @@ async fn of_theirs(program: &'static str) -> anyhow::Result<()> {
     let (server, room) = (shared()?, format!("streams-{program}"));
     let brain = assistant(&server, &room, "assistant", Assistant::builder()).await?;
     let token = server.key().client(&room, "phone").sign()?;
-    let mut peer = Program::peer(&server, &token, program, &["--streams"]).start()?;
+    let mut peer = Program::peer(&server, &token, program, &["--streams"])?.start()?;
     peer.event("ready").await?;
     // It lists streams when it gets a Configuration.
     peer.event("greeted").await?;

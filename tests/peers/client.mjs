@@ -15,6 +15,8 @@
 import { Room, RoomEvent, dispose } from "@livekit/rtc-node";
 import { decode, encode } from "@msgpack/msgpack";
 
+import { options } from "./room_options.mjs";
+
 const tools = {
   get_battery: () => ({ success: true, result: { level: 0.8 } }),
   echo: (parameters) => ({ success: true, result: parameters }),
@@ -88,8 +90,5 @@ async function leave() {
 process.once("SIGTERM", leave);
 process.stdin.resume().once("end", leave);
 room.once(RoomEvent.Disconnected, leave);
-const key = process.env.E2EE_KEY;
-const encryption = key && { keyProviderOptions: { sharedKey: new TextEncoder().encode(key) } };
-const options = { autoSubscribe: false, dynacast: false, ...(encryption && { encryption }) };
-await room.connect(process.env.LIVEKIT_URL, process.env.LIVEKIT_TOKEN, options);
+await room.connect(process.env.LIVEKIT_URL, process.env.LIVEKIT_TOKEN, options());
 say("ready", { identity: room.localParticipant.identity, room: room.name });
