@@ -17,8 +17,8 @@ use toolbridge::{Client, ToolError};
 use crate::{
     ends::client,
     mcp_hosts::peer,
-    program::{Program, has_peers, script, tools_file},
-    server::{self, shared},
+    program::{Program, missing_for, script, tools_file},
+    server::shared,
     trial_with,
 };
 
@@ -30,19 +30,17 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Returns what is missing of the server, the framework and the official SDKs.
 fn missing() -> Option<&'static str> {
     static FOUND: OnceLock<bool> = OnceLock::new();
-    if server::binary().is_none() {
-        return Some("livekit-server");
-    }
     let find = || {
         let mut find = StdCommand::new(script());
         find.args(["agents", "find"]).stdout(Stdio::null()).stderr(Stdio::null());
         find.status().is_ok_and(|status| status.success())
     };
-    if !FOUND.get_or_init(find) {
-        return Some("tests/peers/agents (scripts/peers agents)");
-    }
-    (!has_peers()).then_some("tests/peers (scripts/peers path)")
+    let agents = || (!FOUND.get_or_init(find)).then_some("tests/peers/agents (scripts/peers agents)");
+    missing_for(BROWSER).or_else(agents)
 }
+
+/// The app over LiveKit's SDK for browsers.
+const BROWSER: &str = "rpc_browser.mjs methods";
 
 /// How long the assistant waits for a call, as in the framework's documentation, in seconds.
 const WAITS: f64 = 5.0;
@@ -177,7 +175,7 @@ const UNKNOWN: &str = "1400 no tool named \"nothing\" is offered here";
 
 async fn same_as_apps() -> anyhow::Result<()> {
     let server = shared()?;
-    let rooms = ["agents-client", "agents-command-line", "agents-python", "agents-node"];
+    let rooms = ["agents-client", "agents-command-line", "agents-python", "agents-node", "agents-browser"];
     let tools = Client::builder()
         .tool("echo", "", echo)
         .tool("slow", "", slow)
@@ -190,14 +188,19 @@ async fn same_as_apps() -> anyhow::Result<()> {
     command_line.line("joined as phone").await?;
     let app = async |room: &str, program: &str| {
         let token = server.key().participant(room, "web").sign()?;
-        let mut app = Program::peer(&server, &token, program, &[]).start()?;
+        let mut app = Program::peer(&server, &token, program, &[])?.start()?;
         app.event("ready").await?;
         anyhow::Ok(app)
     };
-    let _apps = tokio::try_join!(app(rooms[2], "rpc_methods.py"), app(rooms[3], "rpc_methods.mjs"))?;
-    let [ours, command_line, python, node] = &assistant(rooms, turns()).await?;
+    let _apps = tokio::try_join!(
+        app(rooms[2], "rpc_methods.py"),
+        app(rooms[3], "rpc_methods.mjs"),
+        app(rooms[4], BROWSER)
+    )?;
+    let [ours, command_line, python, node, browser] = &assistant(rooms, turns()).await?;
 
-    let all = [("client", ours), ("command line", command_line), ("Python", python), ("Node", node)];
+    let apps = [("Python", python), ("Node", node), ("browser", browser)];
+    let all = [("client", ours), ("command line", command_line)].into_iter().chain(apps);
     for (name, seen) in all {
         let outputs = |turn| (name, seen.outputs(turn));
         ensure!(seen.events("text").count() == SEVERAL + 1, "{name}");
@@ -226,7 +229,7 @@ async fn same_as_apps() -> anyhow::Result<()> {
         };
         ensure!(seen.output(NOTHING)? == (true, unknown), "{:?}", outputs(NOTHING));
         ensure!(seen.output(FAIL)? == (true, failed), "{:?}", outputs(FAIL));
-        // Python's SDK stops its method after the timeout on the wire. toolbridge and Node's SDK let it end.
+        // Python's SDK stops its method after the timeout on the wire. The others let it end.
         let took = seen.call("slow")?["ms"].as_f64().map(|ms| ms / 1e3).context("no time")?;
         if name == "Python" {
             ensure!(seen.output(LATE)? == (true, "1502 Response timeout"), "{:?}", outputs(LATE));
@@ -238,7 +241,10 @@ async fn same_as_apps() -> anyhow::Result<()> {
     }
     // toolbridge writes JSON in its own way, without spaces. An app's text is passed as it is.
     ensure!(ours.output(ECHO)?.1 == json!({"text": GREETING}).to_string(), "{:?}", ours.output(ECHO));
-    ensure!(python.output(ECHO)? == node.output(ECHO)? && python.output(ECHO)? != ours.output(ECHO)?);
+    for (name, app) in apps {
+        let (_, text) = app.output(ECHO)?;
+        ensure!(text.starts_with(r#"{"text": "Gr\u00fc\u00dfe"#), "{name}: {text}");
+    }
     let data: Value = serde_json::from_str(ours.call("fail")?["data"].as_str().unwrap_or_default())?;
     ensure!(data == json!({"code": "lamp_broken", "message": "the lamp is broken"}), "{data}");
 
