@@ -316,11 +316,13 @@ pub(super) fn at(sorted: &[f64], part: f64) -> f64 {
     share(&sorted.iter().map(|ms| Duration::from_secs_f64(ms / 1e3)).collect::<Vec<_>>(), part)
 }
 
-/// The command of a role over LiveKit's SDK of this program's language, if that is installed.
+/// The command of a role over LiveKit's SDK of this program's language, if that is installed. The packages are those of the
+/// program's folder.
 pub(super) fn sdk(program: &'static str) -> Option<impl Fn(&str) -> Command> {
-    let found = Command::new("scripts/peers").arg("find").output().expect("scripts/peers");
+    let of = program.split_once('/').map(|(folder, _)| folder);
+    let found = Command::new("scripts/peers").args(of).arg("find").output().expect("scripts/peers");
     if !found.status.success() {
-        eprintln!("skipped: peers (run scripts/peers path)");
+        eprintln!("skipped: peers (run scripts/peers {})", of.unwrap_or("path"));
         return None;
     }
     Some(move |role: &str| {

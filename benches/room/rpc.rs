@@ -14,15 +14,21 @@ const PHASES: [(&str, usize, usize, usize, usize); 4] = [
     ("220 B, 32 in flight", 3_200, 40, 32, 64),
 ];
 
-/// The rounds of each phase: the pairs take turns, and medians are printed.
+/// The rounds of each phase, unless `TOOLBRIDGE_ROUNDS` says another number: the pairs take turns, and medians are printed.
 const ROUNDS: usize = 5;
+
+/// The SDKs and their programs. That of livekit-agents is the version for Python that this framework pins.
+const SDKS: [(&str, &str); 3] =
+    [("Node", "rpc_bench.mjs"), ("Python", "rpc_bench.py"), ("livekit-agents", "agents/../rpc_bench.py")];
 
 /// The columns of a round.
 const COLUMNS: [&str; 5] = ["p50 ms", "p99 ms", "caller's CPU ms", "callee's CPU ms", "calls/s"];
 
 /// Prints the figures of each SDK.
 pub(super) fn run(key: &AccessKey) {
-    for (name, program) in [("Node", "rpc_bench.mjs"), ("Python", "rpc_bench.py")] {
+    let rounds = env::var("TOOLBRIDGE_ROUNDS").map_or(ROUNDS, |it| it.parse().expect("a number"));
+    let wanted = env::var("TOOLBRIDGE_SDK").ok();
+    for (name, program) in SDKS.into_iter().filter(|(name, _)| wanted.as_ref().is_none_or(|it| it == name)) {
         let Some(sdk) = sdk(program) else { continue };
         let ours = |role: &str| {
             let mut command = Command::new(env::current_exe().expect("this program"));
@@ -48,9 +54,9 @@ pub(super) fn run(key: &AccessKey) {
             })
             .collect();
         for (phase, count, bytes, in_flight, letters) in PHASES {
-            println!("{phase}: medians of {ROUNDS} rounds of {count} calls; {}", COLUMNS.join(", "));
+            println!("{phase}: medians of {rounds} rounds of {count} calls; {}", COLUMNS.join(", "));
             let mut rows = vec![Vec::new(); pairs.len()];
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 for ((_, pair), rows) in pairs.iter_mut().zip(&mut rows) {
                     let began = Instant::now();
                     let mut cost = pair.measure(count, bytes, in_flight, letters);

@@ -24,6 +24,7 @@ const FILES_NOT_HERE: &[(&str, &str)] = &[
     ("acp_agent", "it is about editors, whatever the room"),
     ("acp_cli", "it is about agents, whatever the room"),
     ("acp_client", "it is about agents, whatever the room"),
+    ("agents", "it dispatches no agents"),
     ("one_turn", "it is about the tools of other systems, whatever the room"),
     ("rap_crate", "it is about toolsets, whatever the room"),
     ("rap_runtime", "it is about runtimes, whatever the room"),

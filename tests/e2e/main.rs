@@ -40,6 +40,7 @@ macro_rules! with {
 mod acp_agent;
 mod acp_cli;
 mod acp_client;
+mod agents;
 mod assistant;
 mod browser;
 mod calls;
@@ -139,6 +140,7 @@ fn main() -> process::ExitCode {
         acp_agent::trials(),
         acp_cli::trials(),
         acp_client::trials(),
+        agents::trials(),
         one_turn::trials(),
         rap_crate::trials(),
         rap_runtime::trials(),

@@ -57,7 +57,7 @@ async def main():
 
     @method
     async def large(payload):
-        return json.dumps({"text": "x" * (json.loads(payload)["bytes"] - 12)})
+        return json.dumps({"text": "x" * (json.loads(payload)["bytes"] - 11)}, separators=(",", ":"))
 
     @method
     async def fail(payload):
