@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::program::script;
+use crate::program::{profiles, script};
 
 static SHARED: Mutex<Option<Browser>> = Mutex::new(None);
 
@@ -52,6 +52,7 @@ impl Browser {
     fn start() -> anyhow::Result<Self> {
         let mut command = Command::new(script());
         command.args(["run", "chromium.mjs"]).env("CHROMIUM", path().context("needs chromium")?);
+        command.env("TMPDIR", profiles()?);
         let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(program.stdout.take().context("no output")?).read_line(&mut line)?;

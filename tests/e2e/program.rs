@@ -98,6 +98,13 @@ fn folders() -> PathBuf {
     env::temp_dir().join(format!("toolbridge-e2e-{}", std::process::id()))
 }
 
+/// Returns the folder for the profiles of browsers, which a killed one leaves behind.
+pub(crate) fn profiles() -> anyhow::Result<PathBuf> {
+    let folder = folders().join("profiles");
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
 /// Called when all tests have ended.
 pub(crate) fn remove_files() {
     let _ = fs::remove_dir_all(folders());
@@ -165,6 +172,7 @@ impl Program {
         command.arg("run").args(program.split_ascii_whitespace()).args(arguments);
         command.env("LIVEKIT_URL", server.url()).env("LIVEKIT_TOKEN", token);
         if is_page(program) {
+            command.env("TMPDIR", profiles()?);
             command
                 .env("BROWSER", browser::shared()?)
                 .env("CHROMIUM", browser::path().context("no browser")?);
