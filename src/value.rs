@@ -16,6 +16,7 @@ mod de;
 mod embed;
 mod error;
 mod json;
+mod json_encode;
 pub(crate) mod json_string;
 mod json_text;
 pub(crate) mod json_tokens;
@@ -37,9 +38,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub use error::{DecodeError, EncodeError};
 #[cfg(any(feature = "record", all(any(feature = "acp", feature = "mcp"), unix)))]
 pub(crate) use json::bytes_without_mark;
-#[cfg(feature = "runtime")]
-pub(crate) use json::without_mark;
-pub(crate) use json::{append_text, object, parse, text_of, to_json, write_json};
+pub(crate) use json::{append_text, encoded, object, parse, text_of, to_json, without_mark, write_json};
 #[cfg(feature = "runtime")]
 pub(crate) use json_text::{TextSize, measured, repaired};
 pub use scan::Limits;

@@ -12,7 +12,7 @@ use crate::{
     protocol::frame::ToolUseResult,
     tool::{ErrorCode, ToolError, ToolResult},
     transport::{Peer, RpcError, RpcRequest, StreamHeader},
-    value::{DecodeError, Value, append_text, parse, prefix},
+    value::{DecodeError, Value, append_text, encoded, parse, prefix, without_mark},
 };
 
 /// The largest payload of a request or an answer of version 1, and the largest data of an error, in bytes.
@@ -264,6 +264,9 @@ pub(crate) fn arguments(payload: &[u8]) -> Result<Value, ToolError> {
     if text.trim().is_empty() {
         return Ok(Value::empty());
     }
+    if let Some(value) = encoded(&[], text).filter(Value::is_map) {
+        return Ok(value);
+    }
     match parse(text) {
         Ok(json) if json.is_object() => within_limits(&json).or_else(|error| refuse(error.to_string())),
         Ok(_) => refuse("the payload is not a JSON object".to_owned()),
@@ -316,9 +319,16 @@ pub(crate) fn json_text(bytes: &[u8]) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
+/// The bytes of a map before the value of its only key `value`.
+const ONE_VALUE: &[u8] = b"\x81\xa5value";
+
 /// Reads a JSON text, in which names like `$bin` have no special meaning. Like the result in a frame, a value that is not a map
 /// is that of the key `value`.
 fn read(text: &str) -> Option<Value> {
+    let is_object = without_mark(text).trim_start().starts_with('{');
+    if let Some(value) = encoded(if is_object { &[] } else { ONE_VALUE }, text) {
+        return Some(value);
+    }
     let json = parse(text).ok()?;
     within_limits(&if json.is_object() { json } else { json!({"value": json}) }).ok()
 }
