@@ -26,7 +26,10 @@ impl Clock {
     }
 
     #[cfg(not(all(target_family = "wasm", target_os = "unknown")))]
-    #[expect(clippy::disallowed_methods, reason = "any instant can be the zero point; no time is read from it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "any instant can be the zero point; no time is read from it"
+    )]
     pub(crate) fn new() -> Self {
         Self(Instant::now() + MARGIN)
     }

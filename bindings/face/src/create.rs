@@ -95,7 +95,8 @@ impl Create {
         let create = Self {
             role: fields.take("role", None)?,
             local: fields.take("local", None)?,
-            seed: unhex(&seed).ok_or_else(|| Malformed::new("is not an even number of hexadecimal digits").of("seed"))?,
+            seed: unhex(&seed)
+                .ok_or_else(|| Malformed::new("is not an even number of hexadecimal digits").of("seed"))?,
             config: fields.take("config", Some(Config::read("{}")?))?,
         };
         fields.finish()?;

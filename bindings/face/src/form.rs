@@ -155,7 +155,9 @@ impl Writer {
                 0x0a => b"\\n",
                 0x0c => b"\\f",
                 0x0d => b"\\r",
-                0..0x20 => &[b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]],
+                0..0x20 => {
+                    &[b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]
+                }
                 _ => continue,
             };
             self.text.push_str(&text[start..at]);

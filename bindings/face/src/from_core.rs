@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use toolbridge::{
     CallError as CoreCallError, CallRecord, CloseReason as CoreCloseReason,
-    ConnectionState as CoreConnectionState, ErrorCode, Event as CoreEvent, Identity, LateResult as CoreLateResult,
-    Stats, Value,
+    ConnectionState as CoreConnectionState, ErrorCode, Event as CoreEvent, Identity,
+    LateResult as CoreLateResult, Stats, Value,
     session::{CallState, Job, Question, Readiness, Selection, Unaccepted},
     tools::{NotOffered, Offer, ProgressStatus as CoreStatus, RegisterError},
     transport::{
@@ -19,8 +19,8 @@ use crate::{
     output::{Candidate, Event, Output, StreamInfo},
     reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
     shared::{
-        Attribute, BargeIn, CallError, CloseKind, CloseReason, ConnectionState, Consent, Count, Lane, Participant,
-        ParticipantKind, Peer, ProgressStatus, Tool, Visibility,
+        Attribute, BargeIn, CallError, CloseKind, CloseReason, ConnectionState, Consent, Count, Lane,
+        Participant, ParticipantKind, Peer, ProgressStatus, Tool, Visibility,
     },
 };
 
@@ -52,24 +52,24 @@ fn outcome(outcome: &Result<(), ErrorCode>) -> String {
 pub(crate) fn settled(result: &Result<Value, CoreCallError>) -> (Option<Json>, Option<CallError>) {
     match result {
         Ok(value) => (Some(body(value)), None),
-        Err(error) => (None, Some(CallError::from_core(error))),
+        Err(error) => (None, Some(CallError::from(error))),
     }
 }
 
-impl Peer {
-    pub(crate) fn from_core(peer: &CorePeer) -> Self {
+impl From<&CorePeer> for Peer {
+    fn from(peer: &CorePeer) -> Self {
         Self { identity: text(peer.identity()), sid: peer.sid().as_str().to_owned() }
     }
 }
 
-impl Participant {
-    pub(crate) fn from_core(who: &CoreParticipant) -> Self {
+impl From<&CoreParticipant> for Participant {
+    fn from(who: &CoreParticipant) -> Self {
         let kind = match (who.is_standard(), who.is_agent()) {
             (true, _) => ParticipantKind::Standard,
             (_, true) => ParticipantKind::Agent,
             _ => ParticipantKind::Other,
         };
-        let Peer { identity, sid } = Peer::from_core(who.peer());
+        let Peer { identity, sid } = Peer::from(who.peer());
         Self {
             identity,
             sid,
@@ -85,8 +85,8 @@ impl Participant {
     }
 }
 
-impl Tool {
-    pub(crate) fn from_core(tool: &toolbridge::Tool) -> Self {
+impl From<&toolbridge::Tool> for Tool {
+    fn from(tool: &toolbridge::Tool) -> Self {
         let (options, hints) = (tool.tool_options(), tool.hints());
         let owned = |text: Option<&str>| text.map(str::to_owned);
         Self {
@@ -125,8 +125,8 @@ impl Tool {
     }
 }
 
-impl CallError {
-    pub(crate) fn from_core(error: &CoreCallError) -> Self {
+impl From<&CoreCallError> for CallError {
+    fn from(error: &CoreCallError) -> Self {
         let mut it = Self {
             kind: String::new(),
             code: error.code().as_str().to_owned(),
@@ -192,8 +192,8 @@ impl CallError {
     }
 }
 
-impl CloseReason {
-    pub(crate) fn from_core(reason: &CoreCloseReason) -> Self {
+impl From<&CoreCloseReason> for CloseReason {
+    fn from(reason: &CoreCloseReason) -> Self {
         let (kind, text) = match reason {
             CoreCloseReason::Closed => (CloseKind::Closed, None),
             CoreCloseReason::DuplicateIdentity => (CloseKind::DuplicateIdentity, None),
@@ -212,8 +212,8 @@ impl CloseReason {
     }
 }
 
-impl ConnectionState {
-    fn from_core(state: CoreConnectionState) -> Self {
+impl From<CoreConnectionState> for ConnectionState {
+    fn from(state: CoreConnectionState) -> Self {
         match state {
             CoreConnectionState::Connected => Self::Connected,
             CoreConnectionState::Reconnecting => Self::Reconnecting,
@@ -268,7 +268,7 @@ impl Output {
             key: question.key.number(),
             call: question.call.as_str().to_owned(),
             caller: text(&question.caller),
-            tool: Tool::from_core(&question.tool),
+            tool: Tool::from(&question.tool),
             arguments: body(&question.arguments),
             until: clock.time(question.until),
         }
@@ -277,8 +277,8 @@ impl Output {
     pub(crate) fn select(selection: &Selection) -> Self {
         let candidates = selection.candidates.iter().map(|it| Candidate {
             identity: text(&it.identity),
-            participant: it.participant.as_ref().map(Participant::from_core),
-            tool: it.tool.as_ref().map(Tool::from_core),
+            participant: it.participant.as_ref().map(Participant::from),
+            tool: it.tool.as_ref().map(Tool::from),
         });
         Self::Select {
             key: selection.key.number(),
@@ -293,8 +293,8 @@ impl Event {
     pub(crate) fn from_core(event: CoreEvent) -> Option<Self> {
         let owned = |text: &str| text.to_owned();
         Some(match event {
-            CoreEvent::Joined(who) => Self::Joined { participant: Participant::from_core(&who) },
-            CoreEvent::Left(peer) => Self::Left { peer: Peer::from_core(&peer) },
+            CoreEvent::Joined(who) => Self::Joined { participant: Participant::from(&who) },
+            CoreEvent::Left(peer) => Self::Left { peer: Peer::from(&peer) },
             CoreEvent::ToolsChanged { owner } => Self::ToolsChanged { owner: text(&owner) },
             CoreEvent::Bound(assistant) => Self::Bound { assistant: assistant.as_ref().map(text) },
             CoreEvent::AmbiguousAssistant { candidates } => {
@@ -317,7 +317,7 @@ impl Event {
                 Self::NotAdmitted { client: name, message }
             }
             CoreEvent::NotAllowed => Self::NotAllowed {},
-            CoreEvent::ConnectionState(state) => Self::Connection { state: ConnectionState::from_core(state) },
+            CoreEvent::ConnectionState(state) => Self::Connection { state: ConnectionState::from(state) },
             CoreEvent::Requested { call, tool, execution, owner, by } => Self::Requested {
                 call: owned(call.as_str()),
                 tool,
@@ -354,7 +354,7 @@ impl Event {
                 cause: owned(reason.as_str()),
             },
             CoreEvent::Frame { from, frame } => Self::Frame {
-                from: Peer::from_core(&from),
+                from: Peer::from(&from),
                 kind: frame.kind().code().into(),
                 bytes: frame.into_bytes().into(),
             },
@@ -364,12 +364,9 @@ impl Event {
             CoreEvent::Violation { by, what, times } => {
                 Self::Violation { by: by.as_ref().map(text), what: owned(what.as_str()), times }
             }
-            CoreEvent::View { by, view } => Self::View {
-                by: text(&by),
-                view: view.view,
-                content: body(&view.content),
-                text: view.text,
-            },
+            CoreEvent::View { by, view } => {
+                Self::View { by: text(&by), view: view.view, content: body(&view.content), text: view.text }
+            }
             CoreEvent::LateResult { call, tool, owner, outcome: how } => Self::LateResult {
                 call: owned(call.as_str()),
                 tool,
@@ -379,7 +376,7 @@ impl Event {
             CoreEvent::ConsentVoid { tool, caller } => {
                 Self::ConsentVoid { tool: owned(tool.as_str()), caller: text(&caller) }
             }
-            CoreEvent::Closed(reason) => Self::Closed { reason: CloseReason::from_core(&reason) },
+            CoreEvent::Closed(reason) => Self::Closed { reason: CloseReason::from(&reason) },
             _ => return None,
         })
     }
@@ -411,7 +408,7 @@ impl OfferedTool {
         Self {
             owner: text(&offer.owner),
             reach: offer.reach.map(|reach| reach.to_string()),
-            tool: Tool::from_core(&offer.tool),
+            tool: Tool::from(&offer.tool),
         }
     }
 }
@@ -462,7 +459,7 @@ impl LateResult {
 
 pub(crate) fn readiness(readiness: Readiness) -> Reply {
     let (name, tools, message) = match readiness {
-        Readiness::Ready(tools) => ("ready", Some(tools.iter().map(Tool::from_core).collect()), None),
+        Readiness::Ready(tools) => ("ready", Some(tools.iter().map(Tool::from).collect()), None),
         Readiness::NotYet(why) => ("not_yet", None, Some(not_offered(why))),
         Readiness::NotBound => ("not_bound", None, None),
         Readiness::Never(why) => ("never", None, Some(not_offered(why))),

@@ -30,8 +30,8 @@ pub use self::{
     reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
     session::Session,
     shared::{
-        Attribute, BargeIn, CallError, CloseKind, CloseReason, ConnectionState, Consent, Count, Lane, MetaEntry,
-        NumberSetting, Participant, ParticipantKind, Peer, ProgressStatus, Role, TimeSetting, Tool, ToolFailure,
-        Visibility,
+        Attribute, BargeIn, CallError, CloseKind, CloseReason, ConnectionState, Consent, Count, Lane,
+        MetaEntry, NumberSetting, Participant, ParticipantKind, Peer, ProgressStatus, Role, TimeSetting,
+        Tool, ToolFailure, Visibility,
     },
 };

@@ -97,7 +97,9 @@ impl Session {
                 let part = to_core::trailer(&id, reason);
                 core.handle_event(now, TransportEvent::Stream { from: from.to_core(), part });
             }
-            Input::Unreadable { from, why } => core.handle_event(now, to_core::unreadable(from.as_ref(), why)),
+            Input::Unreadable { from, why } => {
+                core.handle_event(now, to_core::unreadable(from.as_ref(), why))
+            }
             Input::Backlog { size } => {
                 core.handle_backlog(now, usize::try_from(size).unwrap_or(usize::MAX));
             }
@@ -156,7 +158,7 @@ impl Session {
             }
             Query::Participants {} => {
                 let participants = core.participants();
-                Reply::Participants { participants: participants.iter().map(Participant::from_core).collect() }
+                Reply::Participants { participants: participants.iter().map(Participant::from).collect() }
             }
             Query::Stats {} => Reply::Stats { stats: from_core::stats(core.stats()) },
             Query::State {} => Reply::State {
@@ -181,7 +183,7 @@ impl Session {
             }
             Query::Readiness { identity } => from_core::readiness(core.readiness(&Identity::from(identity))),
             Query::WhyNotOffered { tool } => {
-                Reply::WhyNotOffered { error: CallError::from_core(&core.why_not_offered(&tool)) }
+                Reply::WhyNotOffered { error: CallError::from(&core.why_not_offered(&tool)) }
             }
             Query::LateResults {} => {
                 let results = core.late_results();
@@ -229,7 +231,13 @@ impl Session {
             .collect::<Result<Vec<_>>>()?;
         let left_out = if partial {
             let left_out = self.core.offer_allowed(now, tools);
-            left_out.iter().map(|(tool, why)| LeftOut { tool: Some(tool.as_str().to_owned()), ..LeftOut::from_core(why) }).collect()
+            left_out
+                .iter()
+                .map(|(tool, why)| LeftOut {
+                    tool: Some(tool.as_str().to_owned()),
+                    ..LeftOut::from_core(why)
+                })
+                .collect()
         } else {
             self.core.offer(now, tools).err().iter().map(LeftOut::from_core).collect()
         };
@@ -242,7 +250,7 @@ impl Session {
                 let call = self.core.call_id(key).map(|id| id.as_str().to_owned());
                 Reply::Called { key: key.number(), call: call.unwrap_or_default() }
             }
-            Err(error) => Reply::Refused { error: CallError::from_core(&error) },
+            Err(error) => Reply::Refused { error: CallError::from(&error) },
         })
     }
 }

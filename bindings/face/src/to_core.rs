@@ -3,11 +3,11 @@
 use toolbridge::{
     CallId, CloseReason as CoreCloseReason, Config as CoreConfig, ConnectionState as CoreConnectionState,
     ErrorCode, Progress, ToolError, ToolOptions, Value,
-    session::{Request, SendFailure, SelectionPolicy, TurnKey},
+    session::{Request, SelectionPolicy, SendFailure, TurnKey},
     tools::{ProgressStatus as CoreStatus, ToolHints},
     transport::{
-        Incoming, Lane as CoreLane, Participant as CoreParticipant, ParticipantKind as CoreKind, Peer as CorePeer,
-        StreamHeader, StreamPart, TransportEvent, Unreadable as CoreUnreadable,
+        Incoming, Lane as CoreLane, Participant as CoreParticipant, ParticipantKind as CoreKind,
+        Peer as CorePeer, StreamHeader, StreamPart, TransportEvent, Unreadable as CoreUnreadable,
     },
 };
 
@@ -320,7 +320,11 @@ pub(crate) fn send_failure(why: SendFailureKind, bytes: u64, max: u64, text: Str
     }
 }
 
-pub(crate) fn progress(status: ProgressStatus, message: Option<String>, content: Option<&Json>) -> Result<Progress> {
+pub(crate) fn progress(
+    status: ProgressStatus,
+    message: Option<String>,
+    content: Option<&Json>,
+) -> Result<Progress> {
     let mut progress = Progress::default();
     progress.status = match status {
         ProgressStatus::Pending => CoreStatus::Pending,
@@ -372,7 +376,8 @@ impl Call {
         request.owner_wait = self.owner_wait.map(duration).transpose()?;
         request.turn = self.turn.map(TurnKey::from_number);
         for entry in &self.meta {
-            request = request.meta(&entry.name, body(&entry.value, &entry.name).map_err(|error| error.of("meta"))?);
+            request =
+                request.meta(&entry.name, body(&entry.value, &entry.name).map_err(|error| error.of("meta"))?);
         }
         Ok(request)
     }

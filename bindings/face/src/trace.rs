@@ -75,11 +75,8 @@ pub fn replay(trace: &str) -> Result<usize, Mismatch> {
     let mut result: Option<String> = None;
     let mut equal = 0;
     for (number, line) in trace.lines().enumerate() {
-        let mismatch = |found: &str| Mismatch {
-            line: number + 1,
-            expected: line.to_owned(),
-            found: found.to_owned(),
-        };
+        let mismatch =
+            |found: &str| Mismatch { line: number + 1, expected: line.to_owned(), found: found.to_owned() };
         if let Some(expected) = result.take() {
             if line != expected {
                 return Err(mismatch(&expected));
