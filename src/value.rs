@@ -150,6 +150,13 @@ impl Value {
         to_json(&self.0).unwrap_or_default()
     }
 
+    /// Returns the text of [`to_json`](Value::to_json), without building a tree.
+    pub fn to_json_text(&self) -> String {
+        let mut out = Vec::new();
+        let end = append_text(&mut out, &self.0, 0);
+        end.and_then(|_| String::from_utf8(out).ok()).unwrap_or_else(|| "null".to_owned())
+    }
+
     /// Parses canonical JSON. Plain JSON is canonical.
     ///
     /// Half of a surrogate pair becomes U+FFFD, and a number that exceeds a 64-bit float becomes a string, because other

@@ -344,6 +344,11 @@ impl Participant {
         self.attributes.get(key).map(String::as_str)
     }
 
+    /// Iterates over its attributes, trusted or not, in the order of their names.
+    pub fn all_attributes(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.attributes.iter().map(|(key, value)| (&**key, &**value))
+    }
+
     /// Returns the approximate memory use of its attributes, in bytes.
     #[cfg(feature = "livekit")]
     pub(crate) fn attribute_bytes(&self) -> usize {

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, mem};
 use toolbridge::{
     Identity,
     frame::Frame,
-    session::{Counter, SendFailure, Session},
+    session::{Counter, SendFailure},
     transport::{Form, Lane, Packet, Peer, STREAM_CHUNK, StreamPart, StreamParts, TransportEvent},
 };
 
@@ -17,6 +17,7 @@ use crate::{
     room::{Load, Scheduled},
     rules::Rule,
     schedule::{Actor, Offline},
+    session::Session,
     trace,
     world::{Program, World},
 };

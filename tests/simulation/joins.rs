@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use toolbridge::{
-    BargeIn, Caps, CloseReason, Config, ConnectionState, Consent, Role, Times, Tool, ToolName, ToolOptions,
-    session::Session,
+    BargeIn, Caps, CloseReason, ConnectionState, Consent, Role, Times, Tool, ToolName, ToolOptions,
     transport::{Participant, TransportEvent},
 };
 
@@ -12,6 +11,7 @@ use crate::{
     reach::Reach,
     room::Scheduled,
     schedule::Actor,
+    session::{Config, Session},
     world::{OPEN, Process, Program, World},
 };
 

@@ -43,6 +43,7 @@ mod room;
 mod rpc;
 mod rules;
 mod schedule;
+mod session;
 mod shrink;
 mod work;
 mod world;

@@ -8,7 +8,7 @@ use std::{
 
 use toolbridge::{
     CallError, CallId, ConnectionState, Event, Identity, Tool, ToolName,
-    session::{CallKey, JobKey, Output, Session, TurnKey},
+    session::{CallKey, JobKey, Output, TurnKey},
     transport::TransportEvent,
 };
 
@@ -20,6 +20,7 @@ use crate::{
     rpc::App,
     rules::{Failure, Ledger, Rule, Verdict},
     schedule::{Actor, Behavior, CLEANUP, END, FULL_PROBES, PROBES, RECOVERY, Schedule},
+    session::Session,
     work::OpenQuestion,
 };
 

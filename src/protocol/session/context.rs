@@ -1,9 +1,6 @@
 //! Holds the context of every part of a session: time, configuration, counters, timers, ids and outputs.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use super::{
     CallKey, Config, Counter, Event, JobKey, Output, Stats,
@@ -13,6 +10,7 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
+    sorted::SortedMap,
     tool::{Tool, ToolName},
     transport::{ConnectionState, Identity, Participant, Role},
 };
@@ -134,7 +132,7 @@ impl Context {
             stats: Stats::default(),
             timers: Timers::default(),
             log: CallLog::default(),
-            complaints: BTreeMap::new(),
+            complaints: SortedMap::new(),
             outputs: VecDeque::new(),
             last_key: 0,
         }

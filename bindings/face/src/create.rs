@@ -1,0 +1,126 @@
+//! Defines what makes a session: its role, its participant and its configuration.
+
+use crate::{
+    form::{Fields, Malformed, Read, Write, Writer},
+    shared::{NumberSetting, Participant, Role, TimeSetting},
+};
+
+/// Everything that makes a session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Create {
+    /// The role of the local participant.
+    pub role: Role,
+    /// The local participant in its current join.
+    pub local: Participant,
+    /// 32 random bytes, new for each process and session.
+    pub seed: Vec<u8>,
+    /// The configuration.
+    pub config: Config,
+}
+
+names! {
+    /// The policy for choosing among several participants.
+    Choose {
+        /// None is chosen.
+        Nobody = "nobody",
+        /// The first one.
+        First = "first",
+        /// The last one.
+        Last = "last",
+        /// The one that sent the latest frame.
+        LastHeard = "last_heard",
+        /// The output `select` asks.
+        Ask = "ask",
+    }
+}
+
+record! {
+    /// A tool that only one participant may run.
+    Pin {
+        /// The tool.
+        tool: String,
+        /// The participant.
+        owner: String,
+    }
+}
+
+record! {
+    /// The configuration of a session.
+    Config {
+        /// The room's name.
+        room: Option<String>,
+        /// Client: the only assistant that is bound.
+        assistant: Option<String>,
+        /// Assistant: clients that are admitted by name.
+        admit: Vec<String> = Vec::new(),
+        /// Assistant: whether participants without a role are admitted only by name or by the app's rule.
+        admit_only_roles: bool = false,
+        /// Assistant: tools that only one participant may run.
+        pins: Vec<Pin> = Vec::new(),
+        /// The policy for choosing among several participants.
+        choose: Choose = Choose::Nobody,
+        /// Client: whether it answers prompts to a person.
+        prompts: bool = false,
+        /// Whether a person can be asked before a tool runs.
+        consent_available: bool = false,
+        /// The program and version that peers see.
+        version: Option<String>,
+        /// Whether packets of the lossy lane can be sent and received.
+        lossy: bool = false,
+        /// Whether byte streams can be sent and received.
+        streams: bool = false,
+        /// Whether small frames are sent lossy first.
+        fast_lane: bool = true,
+        /// The largest packet, in bytes.
+        max_packet: Option<u64>,
+        /// By how many bytes the transport makes each packet larger.
+        overhead: u64 = 0,
+        /// Times by their names.
+        times: Vec<TimeSetting> = Vec::new(),
+        /// Limits by their names.
+        caps: Vec<NumberSetting> = Vec::new(),
+    }
+}
+
+impl Create {
+    /// Reads the input `create`, and its time.
+    pub(crate) fn read(text: &str) -> Result<(f64, Self), Malformed> {
+        let mut fields = Fields::read(text, None)?;
+        let name: String = fields.take("type", None)?;
+        if name != "create" {
+            return Err(Malformed::new("the first input is \"create\"").of("type"));
+        }
+        let at = fields.take("at", None)?;
+        let seed: String = fields.take("seed", None)?;
+        let create = Self {
+            role: fields.take("role", None)?,
+            local: fields.take("local", None)?,
+            seed: unhex(&seed)
+                .ok_or_else(|| Malformed::new("is not an even number of hexadecimal digits").of("seed"))?,
+            config: fields.take("config", Some(Config::read("{}")?))?,
+        };
+        fields.finish()?;
+        Ok((at, create))
+    }
+
+    /// Writes the input `create` of this time.
+    pub fn to_json(&self, at: f64) -> String {
+        let mut out = Writer::default();
+        out.open();
+        out.named("type", "create");
+        at.write_field("at", &mut out);
+        self.role.write_field("role", &mut out);
+        self.local.write_field("local", &mut out);
+        let seed: String = self.seed.iter().map(|byte| format!("{byte:02x}")).collect();
+        out.named("seed", &seed);
+        self.config.write_field("config", &mut out);
+        out.close();
+        out.finish()
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| Some(digit(pair.first()?)? << 4 | digit(pair.get(1)?)?)).collect()
+}

@@ -1,0 +1,635 @@
+//! The form of plain types as JSON: read field by field, written in the order of the fields.
+//!
+//! The derives of serde would do the same in five times the code, which every web page that uses the module would load.
+
+use std::{borrow::Cow, fmt};
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::clock;
+
+/// The field that wrappers may carry beside the text.
+pub(crate) const BYTES: &str = "bytes";
+
+/// The largest number that JavaScript holds exactly.
+const LARGEST: u64 = (1 << 53) - 1;
+
+/// Why an input is malformed. It had no effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// The field, such as `tools[1].name`. Empty if the whole text is malformed.
+    pub field: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl Malformed {
+    pub(crate) fn new(message: impl fmt::Display) -> Self {
+        Self { field: String::new(), message: message.to_string() }
+    }
+
+    /// Puts this field before the path.
+    pub(crate) fn of(mut self, field: &str) -> Self {
+        let dot = if self.field.is_empty() || self.field.starts_with('[') { "" } else { "." };
+        self.field = format!("{field}{dot}{}", self.field);
+        self
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.field {
+            "" => write!(f, "input: {}", self.message),
+            field => write!(f, "{field}: {}", self.message),
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// The text of a JSON value. In what the core writes it is canonical JSON (`wire.md`, section 9).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Json {
+    /// The text.
+    pub text: String,
+}
+
+/// A type that is read from JSON.
+pub(crate) trait Read: Sized {
+    /// Whether `null` is a value of the type, and not a missing one.
+    const HAS_NULL: bool = false;
+
+    fn read(text: &str) -> Result<Self, Malformed>;
+
+    /// Returns the value of a missing field, if it may be missing.
+    fn missing() -> Option<Self> {
+        None
+    }
+
+    /// Returns the value if its bytes came beside the text.
+    fn beside(_: Vec<u8>) -> Option<Self> {
+        None
+    }
+}
+
+/// A type that is written as JSON.
+pub(crate) trait Write {
+    fn write(&self, out: &mut Writer);
+
+    fn write_field(&self, name: &str, out: &mut Writer) {
+        if out.begin_field(name) {
+            self.write(out);
+        }
+    }
+}
+
+/// Writes one object.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    text: String,
+    /// Whether the field `bytes` is left out.
+    omits_bytes: bool,
+}
+
+impl Writer {
+    pub(crate) fn omitting_bytes(omits_bytes: bool) -> Self {
+        Self { omits_bytes, ..Self::default() }
+    }
+
+    pub(crate) fn finish(self) -> String {
+        self.text
+    }
+
+    pub(crate) fn open(&mut self) {
+        self.text.push('{');
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.text.push('}');
+    }
+
+    pub(crate) fn raw(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    /// Begins a field, unless it is left out.
+    pub(crate) fn begin_field(&mut self, name: &str) -> bool {
+        if self.omits_bytes && name == BYTES {
+            return false;
+        }
+        self.separate();
+        self.string(name);
+        self.text.push(':');
+        true
+    }
+
+    pub(crate) fn named(&mut self, name: &str, value: &str) {
+        if self.begin_field(name) {
+            self.string(value);
+        }
+    }
+
+    /// Begins the next field or item.
+    fn separate(&mut self) {
+        if !self.text.ends_with(['{', '[']) {
+            self.text.push(',');
+        }
+    }
+
+    fn number(&mut self, number: u64) {
+        self.text.push_str(&number.to_string());
+    }
+
+    pub(crate) fn string(&mut self, text: &str) {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        self.text.push('"');
+        let mut start = 0;
+        for (at, byte) in text.bytes().enumerate() {
+            let escape: &[u8] = match byte {
+                b'"' => b"\\\"",
+                b'\\' => b"\\\\",
+                0x08 => b"\\b",
+                0x09 => b"\\t",
+                0x0a => b"\\n",
+                0x0c => b"\\f",
+                0x0d => b"\\r",
+                0..0x20 => {
+                    &[b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]
+                }
+                _ => continue,
+            };
+            self.text.push_str(&text[start..at]);
+            self.text.extend(escape.iter().map(|byte| char::from(*byte)));
+            start = at + 1;
+        }
+        self.text.push_str(&text[start..]);
+        self.text.push('"');
+    }
+}
+
+/// The fields of an object that are still to be read.
+pub(crate) struct Fields<'a> {
+    fields: Vec<(Cow<'a, str>, &'a str)>,
+    beside: Option<Vec<u8>>,
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn read(text: &'a str, beside: Option<Vec<u8>>) -> Result<Self, Malformed> {
+        let Object(fields) = serde_json::from_str(text).map_err(Malformed::new)?;
+        Ok(Self { fields, beside })
+    }
+
+    /// Takes a field.
+    pub(crate) fn take<T: Read>(&mut self, name: &str, default: Option<T>) -> Result<T, Malformed> {
+        let text = self.take_text(name, T::HAS_NULL);
+        let value = match (text, self.beside.take_if(|_| name == BYTES)) {
+            (None, None) => default.or_else(T::missing).ok_or_else(|| Malformed::new("is missing")),
+            (Some(text), None) => T::read(text),
+            (None, Some(bytes)) => T::beside(bytes).ok_or_else(|| Malformed::new("is no field of bytes")),
+            (Some(_), Some(_)) => Err(Malformed::new("is both in the text and beside it")),
+        };
+        value.map_err(|error| error.of(name))
+    }
+
+    fn take_text(&mut self, name: &str, has_null: bool) -> Option<&'a str> {
+        let at = self.fields.iter().position(|(field, _)| field == name)?;
+        let (_, text) = self.fields.swap_remove(at);
+        (has_null || text != "null").then_some(text)
+    }
+
+    /// Fails if fields are left.
+    pub(crate) fn finish(self) -> Result<(), Malformed> {
+        let name = match (self.fields.first(), self.beside) {
+            (Some((name, _)), _) => name,
+            (None, Some(_)) => BYTES,
+            (None, None) => return Ok(()),
+        };
+        Err(Malformed::new("is unknown here, or repeated").of(name))
+    }
+}
+
+/// An object as the texts of its fields.
+struct Object<'a>(Vec<(Cow<'a, str>, &'a str)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor).map(Object)
+    }
+}
+
+struct ObjectVisitor;
+
+impl<'de> Visitor<'de> for ObjectVisitor {
+    type Value = Vec<(Cow<'de, str>, &'de str)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields = Vec::new();
+        while let Some((Name(name), value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
+            fields.push((name, value.get()));
+        }
+        Ok(fields)
+    }
+}
+
+/// A name, borrowed unless it has escapes.
+struct Name<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameVisitor;
+        impl<'de> Visitor<'de> for NameVisitor {
+            type Value = Cow<'de, str>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Cow::Borrowed(text))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Cow::Owned(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_str(NameVisitor).map(Name)
+    }
+}
+
+/// Returns the texts of the items of a list.
+fn items(text: &str) -> Result<Vec<&RawValue>, Malformed> {
+    serde_json::from_str(text).map_err(|_| Malformed::new("is not a list"))
+}
+
+/// Reads the entries of an object.
+pub(crate) fn read_entries<V: Read, E>(
+    text: &str,
+    entry: impl Fn(String, V) -> E,
+) -> Result<Vec<E>, Malformed> {
+    let read = |(name, value): (Cow<'_, str>, &str)| {
+        let value = V::read(value).map_err(|error| error.of(&name))?;
+        Ok(entry(name.into_owned(), value))
+    };
+    Fields::read(text, None)?.fields.into_iter().map(read).collect()
+}
+
+pub(crate) fn write_entries<'a, V: Write + 'a>(
+    out: &mut Writer,
+    entries: impl Iterator<Item = (&'a str, &'a V)>,
+) {
+    out.open();
+    for (name, value) in entries {
+        out.separate();
+        out.string(name);
+        out.raw(":");
+        value.write(out);
+    }
+    out.close();
+}
+
+impl Read for String {
+    fn read(text: &str) -> Result<Self, Malformed> {
+        serde_json::from_str(text).map_err(|_| Malformed::new("is not a text"))
+    }
+}
+
+impl Write for String {
+    fn write(&self, out: &mut Writer) {
+        out.string(self);
+    }
+}
+
+impl Read for bool {
+    fn read(text: &str) -> Result<Self, Malformed> {
+        match text {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(Malformed::new("is neither true nor false")),
+        }
+    }
+}
+
+impl Write for bool {
+    fn write(&self, out: &mut Writer) {
+        out.raw(if *self { "true" } else { "false" });
+    }
+}
+
+/// A key, a size or a count.
+impl Read for u64 {
+    fn read(text: &str) -> Result<Self, Malformed> {
+        let number = text.parse().ok().filter(|number| *number <= LARGEST);
+        number.ok_or_else(|| Malformed::new("is not a whole number from 0 to 9007199254740991"))
+    }
+}
+
+impl Write for u64 {
+    fn write(&self, out: &mut Writer) {
+        out.number(*self);
+    }
+}
+
+/// A signed number: the code of a peer's error.
+impl Read for i32 {
+    fn read(text: &str) -> Result<Self, Malformed> {
+        text.parse().map_err(|_| Malformed::new("is not a whole number of 32 bits"))
+    }
+}
+
+impl Write for i32 {
+    fn write(&self, out: &mut Writer) {
+        if *self < 0 {
+            out.raw("-");
+        }
+        out.number(u64::from(self.unsigned_abs()));
+    }
+}
+
+/// A time in milliseconds, with at most three decimals.
+impl Read for f64 {
+    fn read(text: &str) -> Result<Self, Malformed> {
+        let millis = serde_json::from_str(text).map_err(|_| Malformed::new("is not a number"))?;
+        clock::duration(millis).map(|_| millis)
+    }
+}
+
+impl Write for f64 {
+    fn write(&self, out: &mut Writer) {
+        let micros = clock::micros(*self);
+        out.number(micros / 1_000);
+        let mut rest = micros % 1_000;
+        if rest > 0 {
+            let mut digits = 3;
+            while rest.is_multiple_of(10) {
+                (rest, digits) = (rest / 10, digits - 1);
+            }
+            out.raw(".");
+            out.raw(&format!("{rest:0digits$}"));
+        }
+    }
+}
+
+impl Read for Json {
+    const HAS_NULL: bool = true;
+
+    fn read(text: &str) -> Result<Self, Malformed> {
+        Ok(Self { text: text.to_owned() })
+    }
+}
+
+impl Write for Json {
+    fn write(&self, out: &mut Writer) {
+        out.raw(&self.text);
+    }
+}
+
+impl Read for Vec<u8> {
+    fn read(text: &str) -> Result<Self, Malformed> {
+        let text = String::read(text)?;
+        BASE64.decode(text).map_err(|_| Malformed::new("is not base64 with padding"))
+    }
+
+    fn beside(bytes: Vec<u8>) -> Option<Self> {
+        Some(bytes)
+    }
+}
+
+impl Write for Vec<u8> {
+    fn write(&self, out: &mut Writer) {
+        out.raw("\"");
+        BASE64.encode_string(self, &mut out.text);
+        out.raw("\"");
+    }
+}
+
+impl<T: Read> Read for Option<T> {
+    const HAS_NULL: bool = T::HAS_NULL;
+
+    fn read(text: &str) -> Result<Self, Malformed> {
+        T::read(text).map(Some)
+    }
+
+    fn missing() -> Option<Self> {
+        Some(None)
+    }
+
+    fn beside(bytes: Vec<u8>) -> Option<Self> {
+        T::beside(bytes).map(Some)
+    }
+}
+
+impl<T: Write> Write for Option<T> {
+    fn write(&self, out: &mut Writer) {
+        if let Some(value) = self {
+            value.write(out);
+        }
+    }
+
+    fn write_field(&self, name: &str, out: &mut Writer) {
+        if let Some(value) = self {
+            value.write_field(name, out);
+        }
+    }
+}
+
+impl<T: Read> Read for Vec<T> {
+    fn read(text: &str) -> Result<Self, Malformed> {
+        let read = |(at, item): (usize, &RawValue)| {
+            T::read(item.get()).map_err(|error| error.of(&format!("[{at}]")))
+        };
+        items(text)?.into_iter().enumerate().map(read).collect()
+    }
+}
+
+impl<T: Write> Write for Vec<T> {
+    fn write(&self, out: &mut Writer) {
+        out.raw("[");
+        for item in self {
+            out.separate();
+            item.write(out);
+        }
+        out.raw("]");
+    }
+}
+
+/// Defines an enum of names.
+macro_rules! names {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl $name {
+            const NAMES: &[(&str, Self)] = &[$(($text, Self::$variant),)*];
+
+            /// Returns the name.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+        }
+
+        impl $crate::form::Read for $name {
+            fn read(text: &str) -> Result<Self, $crate::form::Malformed> {
+                let text = String::read(text)?;
+                let named = Self::NAMES.iter().find(|(name, _)| *name == text);
+                named.map(|(_, value)| *value).ok_or_else(|| $crate::form::unknown_name(&text))
+            }
+        }
+
+        impl $crate::form::Write for $name {
+            fn write(&self, out: &mut $crate::form::Writer) {
+                out.string(self.as_str());
+            }
+        }
+    };
+}
+
+/// Returns the error of a name that is none of the possible ones.
+pub(crate) fn unknown_name(name: &str) -> Malformed {
+    Malformed::new(format_args!("{name:?} is not one of its names"))
+}
+
+/// Defines a struct with a form as JSON. A default is that of a missing field.
+macro_rules! record {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty $(= $default:expr)?,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl $crate::form::Read for $name {
+            fn read(text: &str) -> Result<Self, $crate::form::Malformed> {
+                let mut fields = $crate::form::Fields::read(text, None)?;
+                let it = Self { $($field: fields.take(stringify!($field), default!($($default)?))?,)* };
+                fields.finish()?;
+                Ok(it)
+            }
+        }
+
+        impl $crate::form::Write for $name {
+            fn write(&self, out: &mut $crate::form::Writer) {
+                out.open();
+                $($crate::form::Write::write_field(&self.$field, stringify!($field), out);)*
+                out.close();
+            }
+        }
+    };
+}
+
+macro_rules! default {
+    () => {
+        None
+    };
+    ($default:expr) => {
+        Some($default)
+    };
+}
+
+/// Defines an enum whose variants have a name and fields. It is written with the name as this field. `read` makes it readable, too;
+/// a default is that of a missing field.
+macro_rules! messages {
+    ($(#[$meta:meta])* read $name:ident ($tag:literal) { $($body:tt)* }) => {
+        messages! { $(#[$meta])* write $name ($tag) { $($body)* } }
+        messages! { @read $name { $($body)* } }
+    };
+    (
+        $(#[$meta:meta])*
+        write $name:ident ($tag:literal) {
+            $(
+                $(#[$doc:meta])*
+                $variant:ident = $text:literal {
+                    $($(#[$field_doc:meta])* $field:ident: $type:ty $(= $default:expr)?,)*
+                },
+            )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum $name {
+            $(
+                $(#[$doc])*
+                $variant {
+                    $($(#[$field_doc])* $field: $type,)*
+                },
+            )*
+        }
+
+        impl $name {
+            /// Writes the name and the fields.
+            pub(crate) fn write_fields(&self, out: &mut $crate::form::Writer) {
+                match self {
+                    $(Self::$variant { $($field,)* } => {
+                        out.named($tag, $text);
+                        $($crate::form::Write::write_field($field, stringify!($field), out);)*
+                    })*
+                }
+            }
+        }
+    };
+    (
+        @read $name:ident {
+            $(
+                $(#[$doc:meta])*
+                $variant:ident = $text:literal {
+                    $($(#[$field_doc:meta])* $field:ident: $type:ty $(= $default:expr)?,)*
+                },
+            )*
+        }
+    ) => {
+        impl $name {
+            /// Reads the fields of the variant with this name, if there is one.
+            pub(crate) fn read_fields(
+                name: &str,
+                fields: &mut $crate::form::Fields<'_>,
+            ) -> Result<Option<Self>, $crate::form::Malformed> {
+                Ok(Some(match name {
+                    $($text => Self::$variant {
+                        $($field: fields.take(stringify!($field), default!($($default)?))?,)*
+                    },)*
+                    _ => return Ok(None),
+                }))
+            }
+        }
+    };
+}
+
+/// Defines the entry of a list that is an object in JSON.
+macro_rules! entries {
+    ($(#[$meta:meta])* $name:ident: $type:ty) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name {
+            /// The name.
+            pub name: String,
+            /// The value.
+            pub value: $type,
+        }
+
+        impl $crate::form::Read for Vec<$name> {
+            fn read(text: &str) -> Result<Self, $crate::form::Malformed> {
+                $crate::form::read_entries(text, |name, value| $name { name, value })
+            }
+
+            fn missing() -> Option<Self> {
+                Some(Vec::new())
+            }
+        }
+
+        impl $crate::form::Write for Vec<$name> {
+            fn write(&self, out: &mut $crate::form::Writer) {
+                $crate::form::write_entries(out, self.iter().map(|entry| (&*entry.name, &entry.value)));
+            }
+        }
+    };
+}

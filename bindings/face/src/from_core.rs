@@ -1,0 +1,473 @@
+//! Converts types of the core to plain types.
+
+use std::sync::Arc;
+
+use toolbridge::{
+    CallError as CoreCallError, CallRecord, CloseReason as CoreCloseReason,
+    ConnectionState as CoreConnectionState, ErrorCode, Event as CoreEvent, Identity,
+    LateResult as CoreLateResult, Stats, Value,
+    session::{CallState, Job, Question, Readiness, Selection, Unaccepted},
+    tools::{NotOffered, Offer, ProgressStatus as CoreStatus, RegisterError},
+    transport::{
+        Lane as CoreLane, Packet, Participant as CoreParticipant, Peer as CorePeer, StreamPart, StreamParts,
+    },
+};
+
+use crate::{
+    clock::{Clock, millis},
+    form::Json,
+    output::{Candidate, Event, Output, StreamInfo},
+    reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
+    shared::{
+        Attribute, BargeIn, CallError, CloseKind, CloseReason, ConnectionState, Consent, Count, Lane,
+        Participant, ParticipantKind, Peer, ProgressStatus, Tool, Visibility,
+    },
+};
+
+pub(crate) fn body(value: &Value) -> Json {
+    Json { text: value.to_json_text() }
+}
+
+fn tree(value: &serde_json::Value) -> Json {
+    Json { text: value.to_string() }
+}
+
+pub(crate) fn text(identity: &Identity) -> String {
+    identity.as_str().to_owned()
+}
+
+fn texts(identities: &[Identity]) -> Vec<String> {
+    identities.iter().map(text).collect()
+}
+
+fn entries<'a>(attributes: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Attribute> {
+    attributes.map(|(name, value)| Attribute { name: name.to_owned(), value: value.to_owned() }).collect()
+}
+
+fn outcome(outcome: &Result<(), ErrorCode>) -> String {
+    outcome.as_ref().map_or_else(ErrorCode::as_str, |()| "ok").to_owned()
+}
+
+/// Splits a result into value and error, of which one is present.
+pub(crate) fn settled(result: &Result<Value, CoreCallError>) -> (Option<Json>, Option<CallError>) {
+    match result {
+        Ok(value) => (Some(body(value)), None),
+        Err(error) => (None, Some(CallError::from(error))),
+    }
+}
+
+impl From<&CorePeer> for Peer {
+    fn from(peer: &CorePeer) -> Self {
+        Self { identity: text(peer.identity()), sid: peer.sid().as_str().to_owned() }
+    }
+}
+
+impl From<&CoreParticipant> for Participant {
+    fn from(who: &CoreParticipant) -> Self {
+        let kind = match (who.is_standard(), who.is_agent()) {
+            (true, _) => ParticipantKind::Standard,
+            (_, true) => ParticipantKind::Agent,
+            _ => ParticipantKind::Other,
+        };
+        let Peer { identity, sid } = Peer::from(who.peer());
+        Self {
+            identity,
+            sid,
+            kind,
+            attributes: entries(who.all_attributes()),
+            can_update_metadata: who.may_update_metadata(),
+            can_publish_data: who.may_publish_data(),
+            admitted: who.is_admitted(),
+            may_stop: who.may_stop(),
+            client_protocol: who.protocol().into(),
+            inflates: who.can_inflate(),
+        }
+    }
+}
+
+impl From<&toolbridge::Tool> for Tool {
+    fn from(tool: &toolbridge::Tool) -> Self {
+        let (options, hints) = (tool.tool_options(), tool.hints());
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        Self {
+            name: tool.name().as_str().to_owned(),
+            description: tool.description().to_owned(),
+            schema: tool.input_schema().map(tree),
+            title: owned(tool.title()),
+            short_title: owned(tool.short_title()),
+            source: owned(tool.source()),
+            output_schema: tool.output_schema().map(tree),
+            meta: tool.meta().map(tree),
+            destructive: hints.destructive,
+            idempotent: hints.idempotent,
+            read_only: hints.read_only,
+            open_world: hints.open_world,
+            consent: options.consent.map(|consent| match consent {
+                toolbridge::Consent::OncePerSession => Consent::OncePerSession,
+                toolbridge::Consent::Always => Consent::Always,
+                _ => Consent::Never,
+            }),
+            timeout: options.timeout.map(millis),
+            patience: options.patience.map(millis),
+            cancel_grace: options.cancel_grace.map(millis),
+            disclose: match options.disclose {
+                toolbridge::tools::Visibility::Name => Visibility::Name,
+                toolbridge::tools::Visibility::Nothing => Visibility::Nothing,
+                _ => Visibility::Full,
+            },
+            prefer_client: options.prefer_client,
+            barge_in: match options.barge_in {
+                toolbridge::BargeIn::Finish => BargeIn::Finish,
+                toolbridge::BargeIn::Report => BargeIn::Report,
+                _ => BargeIn::Cancel,
+            },
+        }
+    }
+}
+
+impl From<&CoreCallError> for CallError {
+    fn from(error: &CoreCallError) -> Self {
+        let mut it = Self {
+            kind: String::new(),
+            code: error.code().as_str().to_owned(),
+            message: error.to_string(),
+            may_have_run: error.may_have_run(),
+            owner: None,
+            owners: None,
+            limit: None,
+            size: None,
+            max: None,
+            partial: None,
+        };
+        let kind = match error {
+            CoreCallError::Tool(error) => {
+                it.partial = error.partial().map(body);
+                "tool"
+            }
+            CoreCallError::UnknownTool { .. } => "unknown_tool",
+            CoreCallError::Ambiguous { owners, .. } => {
+                it.owners = Some(texts(owners));
+                "ambiguous"
+            }
+            CoreCallError::NotBound { clients, .. } => {
+                it.owners = Some(texts(clients));
+                "not_bound"
+            }
+            CoreCallError::NotDelivered { limit } => {
+                it.limit = Some(millis(*limit));
+                "not_delivered"
+            }
+            CoreCallError::NotAllowed => "not_allowed",
+            CoreCallError::Timeout { limit } => {
+                it.limit = Some(millis(*limit));
+                "timeout"
+            }
+            CoreCallError::Lost { owner } => {
+                it.owner = Some(text(owner));
+                "lost"
+            }
+            CoreCallError::Cancelled => "cancelled",
+            CoreCallError::Detached => "detached",
+            CoreCallError::TurnOver => "turn_over",
+            CoreCallError::TooManyEqual { .. } => "too_many_equal",
+            CoreCallError::TooLarge { size, limit } => {
+                (it.size, it.max) = (Some(*size as u64), Some(*limit as u64));
+                "too_large"
+            }
+            CoreCallError::TooManyOpen { .. } => "too_many_open",
+            CoreCallError::Busy { owner, .. } => {
+                it.owner = Some(text(owner));
+                "busy"
+            }
+            CoreCallError::Limit { maximum, .. } => {
+                it.limit = Some(millis(*maximum));
+                "limit"
+            }
+            CoreCallError::Arguments(_) => "arguments",
+            CoreCallError::Closed(_) => "closed",
+            _ => "other",
+        };
+        it.kind = kind.to_owned();
+        it
+    }
+}
+
+impl From<&CoreCloseReason> for CloseReason {
+    fn from(reason: &CoreCloseReason) -> Self {
+        let (kind, text) = match reason {
+            CoreCloseReason::Closed => (CloseKind::Closed, None),
+            CoreCloseReason::DuplicateIdentity => (CloseKind::DuplicateIdentity, None),
+            CoreCloseReason::Removed => (CloseKind::Removed, None),
+            CoreCloseReason::RoomDeleted => (CloseKind::RoomDeleted, None),
+            CoreCloseReason::RoomClosed => (CloseKind::RoomClosed, None),
+            CoreCloseReason::ServerShutdown => (CloseKind::ServerShutdown, None),
+            CoreCloseReason::ConnectionLost(text) => (CloseKind::ConnectionLost, Some(text)),
+            CoreCloseReason::Server(text) => (CloseKind::Server, Some(text)),
+            CoreCloseReason::TokenExpired => (CloseKind::TokenExpired, None),
+            CoreCloseReason::Refused(text) => (CloseKind::Refused, Some(text)),
+            _ => (CloseKind::Closed, None),
+        };
+        let text = text.map(|text: &Arc<str>| text.as_ref().to_owned());
+        Self { kind, text, message: Some(reason.to_string()) }
+    }
+}
+
+impl From<CoreConnectionState> for ConnectionState {
+    fn from(state: CoreConnectionState) -> Self {
+        match state {
+            CoreConnectionState::Connected => Self::Connected,
+            CoreConnectionState::Reconnecting => Self::Reconnecting,
+        }
+    }
+}
+
+impl Output {
+    /// Returns the output that sends this packet. The transport's packets have this size.
+    pub(crate) fn transmit(packet: Packet, max_packet: usize) -> Self {
+        let mut stream = None;
+        if packet.is_streamed(max_packet)
+            && let Some(StreamPart::Header(header)) = StreamParts::of(&packet).next()
+        {
+            stream = Some(StreamInfo {
+                id: header.id.as_ref().to_owned(),
+                topic: header.topic.into_owned(),
+                length: packet.payload.len() as u64,
+                attributes: entries(header.attributes.iter().map(|(name, value)| (&**name, &**value))),
+            });
+        }
+        Self::Transmit {
+            packet: packet.id,
+            to: texts(&packet.to),
+            broadcast: packet.is_broadcast(),
+            topic: packet.topic.into_owned(),
+            lane: match packet.lane {
+                CoreLane::Reliable => Lane::Reliable,
+                CoreLane::Lossy => Lane::Lossy,
+            },
+            overtakes: packet.overtakes,
+            stream,
+            bytes: packet.payload.into(),
+        }
+    }
+
+    pub(crate) fn execute(job: &Job, clock: Clock) -> Self {
+        Self::Execute {
+            key: job.key.number(),
+            call: job.call.as_str().to_owned(),
+            caller: text(&job.caller),
+            tool: job.tool.as_str().to_owned(),
+            arguments: body(&job.arguments),
+            deadline: clock.time(job.deadline),
+            limit: millis(job.limit),
+            meta: body(&job.meta),
+        }
+    }
+
+    pub(crate) fn ask(question: &Question, clock: Clock) -> Self {
+        Self::Ask {
+            key: question.key.number(),
+            call: question.call.as_str().to_owned(),
+            caller: text(&question.caller),
+            tool: Tool::from(&question.tool),
+            arguments: body(&question.arguments),
+            until: clock.time(question.until),
+        }
+    }
+
+    pub(crate) fn select(selection: &Selection) -> Self {
+        let candidates = selection.candidates.iter().map(|it| Candidate {
+            identity: text(&it.identity),
+            participant: it.participant.as_ref().map(Participant::from),
+            tool: it.tool.as_ref().map(Tool::from),
+        });
+        Self::Select {
+            key: selection.key.number(),
+            tool: selection.tool.clone(),
+            candidates: candidates.collect(),
+        }
+    }
+}
+
+impl Event {
+    /// Returns the event; none if it is one that a session does not emit.
+    pub(crate) fn from_core(event: CoreEvent) -> Option<Self> {
+        let owned = |text: &str| text.to_owned();
+        Some(match event {
+            CoreEvent::Joined(who) => Self::Joined { participant: Participant::from(&who) },
+            CoreEvent::Left(peer) => Self::Left { peer: Peer::from(&peer) },
+            CoreEvent::ToolsChanged { owner } => Self::ToolsChanged { owner: text(&owner) },
+            CoreEvent::Bound(assistant) => Self::Bound { assistant: assistant.as_ref().map(text) },
+            CoreEvent::AmbiguousAssistant { candidates } => {
+                Self::AmbiguousAssistant { candidates: texts(&candidates) }
+            }
+            CoreEvent::Registered { by, tools, refused } => {
+                Self::Registered { by: text(&by), tools: tools as u64, refused }
+            }
+            CoreEvent::Unaccepted { why } => {
+                let (name, by) = match &why {
+                    Unaccepted::Refused { by, .. } => ("refused", Some(text(by))),
+                    Unaccepted::NotAssistant { from, .. } => ("not_assistant", Some(text(from))),
+                    _ => ("no_assistant", None),
+                };
+                Self::Unaccepted { why: owned(name), by, message: why.to_string() }
+            }
+            CoreEvent::NotAdmitted { client, why } => {
+                let name = text(&client);
+                let message = not_offered(NotOffered::NotAdmitted { client, offers: false, why });
+                Self::NotAdmitted { client: name, message }
+            }
+            CoreEvent::NotAllowed => Self::NotAllowed {},
+            CoreEvent::ConnectionState(state) => Self::Connection { state: ConnectionState::from(state) },
+            CoreEvent::Requested { call, tool, execution, owner, by } => Self::Requested {
+                call: owned(call.as_str()),
+                tool,
+                execution: owned(execution.as_str()),
+                owner: text(&owner),
+                by: text(&by),
+            },
+            CoreEvent::Delivered { call, owner } => {
+                Self::Delivered { call: owned(call.as_str()), owner: text(&owner) }
+            }
+            CoreEvent::Progress { key, call, progress } => Self::Progress {
+                key: key.map(|key| key.number()),
+                call: owned(call.as_str()),
+                status: match progress.status {
+                    CoreStatus::Pending => ProgressStatus::Pending,
+                    CoreStatus::Completed => ProgressStatus::Completed,
+                    CoreStatus::Failed => ProgressStatus::Failed,
+                    _ => ProgressStatus::InProgress,
+                },
+                message: progress.message,
+                content: progress.content.as_ref().map(body),
+            },
+            CoreEvent::Settled { call, tool, execution, owner, outcome: how, took } => Self::Settled {
+                call: owned(call.as_str()),
+                tool,
+                execution: owned(execution.as_str()),
+                owner: owner.as_ref().map(text),
+                outcome: outcome(&how),
+                took: millis(took),
+            },
+            CoreEvent::ToolFailed { call, tool, reason } => Self::ToolFailed {
+                call: owned(call.as_str()),
+                tool: owned(tool.as_str()),
+                cause: owned(reason.as_str()),
+            },
+            CoreEvent::Frame { from, frame } => Self::Frame {
+                from: Peer::from(&from),
+                kind: frame.kind().code().into(),
+                bytes: frame.into_bytes().into(),
+            },
+            CoreEvent::PeerError { by, code, message, recoverable } => {
+                Self::PeerError { by: text(&by), code, message, recoverable }
+            }
+            CoreEvent::Violation { by, what, times } => {
+                Self::Violation { by: by.as_ref().map(text), what: owned(what.as_str()), times }
+            }
+            CoreEvent::View { by, view } => {
+                Self::View { by: text(&by), view: view.view, content: body(&view.content), text: view.text }
+            }
+            CoreEvent::LateResult { call, tool, owner, outcome: how } => Self::LateResult {
+                call: owned(call.as_str()),
+                tool,
+                owner: owner.as_ref().map(text),
+                outcome: outcome(&how),
+            },
+            CoreEvent::ConsentVoid { tool, caller } => {
+                Self::ConsentVoid { tool: owned(tool.as_str()), caller: text(&caller) }
+            }
+            CoreEvent::Closed(reason) => Self::Closed { reason: CloseReason::from(&reason) },
+            _ => return None,
+        })
+    }
+}
+
+/// Returns the text of a reason that is not about one tool.
+fn not_offered(why: NotOffered) -> String {
+    CoreCallError::UnknownTool { tool: "".into(), why: Box::new(why) }.to_string()
+}
+
+impl LeftOut {
+    pub(crate) fn from_core(why: &RegisterError) -> Self {
+        let tool = match why {
+            RegisterError::Reserved { name }
+            | RegisterError::Duplicate { name }
+            | RegisterError::NoConsent { name }
+            | RegisterError::NotAMap { name }
+            | RegisterError::Schema { name, .. }
+            | RegisterError::Patience { name, .. }
+            | RegisterError::TooLarge { name, .. } => Some(name.as_str().to_owned()),
+            _ => None,
+        };
+        Self { tool, why: why.to_string() }
+    }
+}
+
+impl OfferedTool {
+    pub(crate) fn from_core(offer: &Offer) -> Self {
+        Self {
+            owner: text(&offer.owner),
+            reach: offer.reach.map(|reach| reach.to_string()),
+            tool: Tool::from(&offer.tool),
+        }
+    }
+}
+
+impl Record {
+    pub(crate) fn from_core(record: &CallRecord, clock: Clock) -> Self {
+        let state = match record.state() {
+            CallState::Requested => "requested",
+            CallState::Delivered => "delivered",
+            CallState::Started => "started",
+            _ => "settled",
+        };
+        let time = |at| clock.time(at);
+        Self {
+            call: record.id.as_str().to_owned(),
+            tool: record.tool.clone(),
+            execution: record.execution.as_str().to_owned(),
+            caller: text(&record.caller),
+            owner: record.owner.as_ref().map(text),
+            turn: record.turn.map(|turn| turn.number()),
+            request_bytes: record.request_bytes as u64,
+            result_bytes: record.result_bytes.map(|bytes| bytes as u64),
+            requested: time(record.requested),
+            delivered: record.delivered.map(time),
+            started: record.started.map(time),
+            settled: record.settled.map(time),
+            late: record.late.map(time),
+            outcome: record.outcome.as_ref().map(outcome),
+            state: state.to_owned(),
+        }
+    }
+}
+
+impl LateResult {
+    pub(crate) fn from_core(late: &CoreLateResult) -> Self {
+        let (value, error) = settled(&late.result);
+        Self {
+            call: late.id.as_str().to_owned(),
+            tool: late.tool.to_string(),
+            owner: late.owner.as_ref().map(text),
+            value,
+            error,
+            took: millis(late.took),
+            event: late.event.as_ref().map(body),
+        }
+    }
+}
+
+pub(crate) fn readiness(readiness: Readiness) -> Reply {
+    let (name, tools, message) = match readiness {
+        Readiness::Ready(tools) => ("ready", Some(tools.iter().map(Tool::from).collect()), None),
+        Readiness::NotYet(why) => ("not_yet", None, Some(not_offered(why))),
+        Readiness::NotBound => ("not_bound", None, None),
+        Readiness::Never(why) => ("never", None, Some(not_offered(why))),
+    };
+    Reply::Readiness { readiness: name.to_owned(), tools, message }
+}
+
+pub(crate) fn stats(stats: &Stats) -> Vec<Count> {
+    let counted = stats.iter().filter(|(_, count)| *count > 0);
+    counted.map(|(name, value)| Count { name: name.to_owned(), value }).collect()
+}

@@ -1,0 +1,332 @@
+//! Defines the inputs and the queries.
+
+use crate::{
+    form::{Json, Write, Writer},
+    shared::{
+        Attribute, CloseReason, ConnectionState, Lane, MetaEntry, Participant, Peer, ProgressStatus, Tool,
+        ToolFailure,
+    },
+};
+
+names! {
+    /// Why a packet was not sent. It has not left this process.
+    SendFailureKind {
+        /// It is larger than the transport allows.
+        TooLarge = "too_large",
+        /// The token does not allow publishing data.
+        NotAllowed = "not_allowed",
+        /// The transport is not connected.
+        Closed = "closed",
+        /// The connection was lost before the packet left.
+        Interrupted = "interrupted",
+        /// The transport's or the shell's queue is full.
+        QueueFull = "queue_full",
+        /// Another reason.
+        Other = "other",
+    }
+}
+
+names! {
+    /// Why a received packet cannot be read.
+    Unreadable {
+        /// It is encrypted, and the local participant has no key.
+        Encrypted = "encrypted",
+        /// It is not encrypted, although the local participant has a key.
+        NotEncrypted = "not_encrypted",
+        /// The local key does not open it.
+        Undecryptable = "undecryptable",
+    }
+}
+
+messages! {
+    /// What happened, and what the application wants.
+    read Input("type") {
+        /// A participant joined or changed.
+        ParticipantJoined = "participant_joined" {
+            /// The participant.
+            participant: Participant,
+        },
+        /// A participant left.
+        ParticipantLeft = "participant_left" {
+            /// The participant.
+            peer: Peer,
+        },
+        /// The connection was lost, or restored under the same sid.
+        Connection = "connection" {
+            /// The state.
+            state: ConnectionState,
+        },
+        /// The connection was restored under another sid.
+        Rejoined = "rejoined" {
+            /// The local participant.
+            local: Participant,
+            /// The participants that are present.
+            present: Vec<Participant>,
+        },
+        /// The connection ended.
+        Closed = "closed" {
+            /// The reason.
+            reason: CloseReason,
+        },
+        /// A packet arrived.
+        Packet = "packet" {
+            /// The sender, if the server names one.
+            from: Option<Peer>,
+            /// The lane.
+            lane: Lane = Lane::Reliable,
+            /// The topic; empty if there is none.
+            topic: String = String::new(),
+            /// The payload.
+            bytes: Vec<u8>,
+        },
+        /// A whole byte stream arrived.
+        Stream = "stream" {
+            /// The sender.
+            from: Peer,
+            /// The stream's id.
+            id: String,
+            /// The topic.
+            topic: String,
+            /// The announced size, in bytes.
+            length: Option<u64>,
+            /// The attributes of its header.
+            attributes: Vec<Attribute>,
+            /// The payload.
+            bytes: Vec<u8>,
+        },
+        /// The header of a byte stream arrived.
+        StreamHeader = "stream_header" {
+            /// The sender.
+            from: Peer,
+            /// The stream's id.
+            id: String,
+            /// The topic.
+            topic: String,
+            /// The announced size, in bytes.
+            length: Option<u64>,
+            /// The attributes.
+            attributes: Vec<Attribute>,
+        },
+        /// A chunk of a byte stream arrived.
+        StreamChunk = "stream_chunk" {
+            /// The sender.
+            from: Peer,
+            /// The stream's id.
+            id: String,
+            /// The chunk's index, from 0.
+            index: u64,
+            /// The payload.
+            bytes: Vec<u8>,
+        },
+        /// A byte stream ended.
+        StreamTrailer = "stream_trailer" {
+            /// The sender.
+            from: Peer,
+            /// The stream's id.
+            id: String,
+            /// The reason if it was aborted; empty if it is complete.
+            reason: String = String::new(),
+        },
+        /// A packet arrived that cannot be read.
+        Unreadable = "unreadable" {
+            /// The sender, if the server names one.
+            from: Option<Peer>,
+            /// The reason.
+            why: Unreadable,
+        },
+        /// So many bytes wait on the reliable lane.
+        Backlog = "backlog" {
+            /// The bytes.
+            size: u64,
+        },
+        /// A packet was not sent.
+        SendFailed = "send_failed" {
+            /// The packet.
+            packet: u64,
+            /// The reason.
+            why: SendFailureKind,
+            /// The packet's size, if it is too large.
+            size: u64 = 0,
+            /// The largest size.
+            max: u64 = 0,
+            /// Another reason, as text.
+            text: String = String::new(),
+        },
+        /// The deadline has passed.
+        Timeout = "timeout" {},
+        /// Replaces the offered tools.
+        Offer = "offer" {
+            /// The tools.
+            tools: Vec<Tool>,
+            /// Whether tools that cannot be offered are left out. Otherwise nothing changes if there is one.
+            partial: bool = false,
+        },
+        /// A job has made progress.
+        Progress = "progress" {
+            /// The job.
+            key: u64,
+            /// The state of the tool.
+            status: ProgressStatus = ProgressStatus::InProgress,
+            /// A text.
+            message: Option<String>,
+            /// Structured content.
+            content: Option<Json>,
+        },
+        /// A job has ended: with a value or an error.
+        Settle = "settle" {
+            /// The job.
+            key: u64,
+            /// The result.
+            value: Option<Json>,
+            /// The failure.
+            error: Option<ToolFailure>,
+        },
+        /// A person has answered.
+        Consent = "consent" {
+            /// The question.
+            key: u64,
+            /// Whether the job may run.
+            allowed: bool,
+        },
+        /// Answers a selection.
+        Select = "select" {
+            /// The selection.
+            key: u64,
+            /// The selected candidate.
+            identity: Option<String>,
+        },
+        /// Starts a call.
+        Call = "call" {
+            /// The tool.
+            tool: String,
+            /// The arguments: an object.
+            arguments: Json = Json { text: "{}".to_owned() },
+            /// The participant that must run the tool.
+            owner: Option<String>,
+            /// The time limit, in milliseconds.
+            timeout: Option<f64>,
+            /// The longest wait for an owner, in milliseconds.
+            owner_wait: Option<f64>,
+            /// Metadata.
+            meta: Vec<MetaEntry>,
+            /// The turn that it belongs to.
+            turn: Option<u64>,
+        },
+        /// Cancels a call.
+        Cancel = "cancel" {
+            /// The call.
+            key: u64,
+        },
+        /// Detaches a call from its caller.
+        Detach = "detach" {
+            /// The call.
+            key: u64,
+        },
+        /// Begins a turn.
+        TurnBegin = "turn_begin" {},
+        /// Ends a turn because the user interrupted.
+        BargeIn = "barge_in" {
+            /// The turn.
+            turn: u64,
+        },
+        /// Ends a turn without an interruption.
+        TurnEnd = "turn_end" {
+            /// The turn.
+            turn: u64,
+        },
+        /// Client: asks the assistant to stop a call, or all that a barge-in would stop.
+        AskToStop = "ask_to_stop" {
+            /// The call's id.
+            call: Option<String>,
+        },
+        /// Assistant: shows the state of a view.
+        ShowView = "show_view" {
+            /// The view.
+            view: String,
+            /// The content; null ends the view.
+            content: Json,
+            /// A text that says the same.
+            text: Option<String>,
+        },
+        /// Starts to wait for a client.
+        Expect = "expect" {
+            /// The client.
+            identity: String,
+        },
+        /// Ends one wait for a client.
+        StopExpecting = "stop_expecting" {
+            /// The client.
+            identity: String,
+        },
+        /// Pings a client that has not registered.
+        Probe = "probe" {
+            /// The client.
+            identity: String,
+        },
+        /// Refuses new requests.
+        Drain = "drain" {},
+        /// Leaves the room.
+        Close = "close" {},
+    }
+}
+
+impl Input {
+    /// Writes the input of this time as JSON.
+    pub fn to_json(&self, at: f64) -> String {
+        let mut out = Writer::default();
+        out.open();
+        at.write_field("at", &mut out);
+        self.write_fields(&mut out);
+        out.close();
+        out.finish()
+    }
+}
+
+messages! {
+    /// A question about the session's state.
+    read Query("type") {
+        /// The tools that can be called.
+        Tools = "tools" {},
+        /// The announced participants.
+        Participants = "participants" {},
+        /// The counters.
+        Stats = "stats" {},
+        /// The state of the session.
+        State = "state" {},
+        /// The last settled calls and the open ones.
+        Records = "records" {},
+        /// The record of one call.
+        Record = "record" {
+            /// The call's id.
+            call: String,
+        },
+        /// Whether a participant is ready for calls.
+        Readiness = "readiness" {
+            /// The participant.
+            identity: String,
+        },
+        /// Why a tool is not offered.
+        WhyNotOffered = "why_not_offered" {
+            /// The tool.
+            tool: String,
+        },
+        /// Takes the results of calls that a barge-in left running.
+        LateResults = "late_results" {},
+        /// Whether a packet must still be sent.
+        IsWanted = "is_wanted" {
+            /// The packet.
+            packet: u64,
+        },
+    }
+}
+
+impl Query {
+    /// Writes the query as JSON.
+    pub fn to_json(&self) -> String {
+        let mut out = Writer::default();
+        out.open();
+        self.write_fields(&mut out);
+        out.close();
+        out.finish()
+    }
+}

@@ -1,0 +1,64 @@
+//! One session with JSON texts, as wrappers carry them.
+
+use crate::{
+    create::Create,
+    form::{Fields, Malformed},
+    input::{Input, Query},
+    session::Session,
+};
+
+/// A [`Session`] with JSON texts. Bytes travel beside them.
+#[derive(Debug)]
+pub struct JsonSession {
+    session: Session,
+    /// Those of the last output.
+    bytes: Option<Vec<u8>>,
+}
+
+impl JsonSession {
+    /// Creates a session from the input `create`.
+    ///
+    /// # Errors
+    /// The input is malformed.
+    pub fn create(input: &str) -> Result<Self, Malformed> {
+        let (at, create) = Create::read(input)?;
+        Ok(Self { session: Session::create(at, create)?, bytes: None })
+    }
+
+    /// Handles an input or a query, whose field `bytes` may be beside it. Returns its reply, if it has one.
+    ///
+    /// # Errors
+    /// The input is malformed. It had no effect.
+    pub fn handle(&mut self, input: &str, bytes: Option<Vec<u8>>) -> Result<Option<String>, Malformed> {
+        let mut fields = Fields::read(input, bytes)?;
+        let name: String = fields.take("type", None)?;
+        let reply = if let Some(query) = Query::read_fields(&name, &mut fields)? {
+            fields.finish()?;
+            Some(self.session.query(query)?)
+        } else {
+            let at = fields.take("at", None)?;
+            let unknown = || Malformed::new(format_args!("{name:?} is no input")).of("type");
+            let input = Input::read_fields(&name, &mut fields)?.ok_or_else(unknown)?;
+            fields.finish()?;
+            self.session.handle(at, input)?
+        };
+        Ok(reply.map(|reply| reply.to_json()))
+    }
+
+    /// Returns the next output without its field `bytes`, or `None` if there is none.
+    pub fn next_output(&mut self) -> Option<String> {
+        let (text, bytes) = self.session.next_output().map(|output| output.into_parts()).unzip();
+        self.bytes = bytes.flatten();
+        text
+    }
+
+    /// Takes the bytes of the last output, if it has any.
+    pub fn take_bytes(&mut self) -> Option<Vec<u8>> {
+        self.bytes.take()
+    }
+
+    /// Returns when the input `timeout` is due, in milliseconds since the driver's zero point.
+    pub fn next_deadline(&self) -> Option<f64> {
+        self.session.next_deadline()
+    }
+}

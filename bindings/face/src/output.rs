@@ -1,0 +1,345 @@
+//! Defines the outputs and the events.
+
+use std::mem;
+
+use crate::{
+    form::{Json, Write, Writer},
+    shared::{
+        Attribute, CallError, CloseReason, ConnectionState, Lane, Participant, Peer, ProgressStatus, Tool,
+    },
+};
+
+record! {
+    /// How a packet is sent that is too large for one.
+    StreamInfo {
+        /// The stream's id.
+        id: String,
+        /// The topic.
+        topic: String,
+        /// The size, in bytes.
+        length: u64,
+        /// The attributes of its header.
+        attributes: Vec<Attribute>,
+    }
+}
+
+record! {
+    /// A candidate for a selection.
+    Candidate {
+        /// The identity.
+        identity: String,
+        /// The participant, if it was announced.
+        participant: Option<Participant>,
+        /// The tool as it registered it.
+        tool: Option<Tool>,
+    }
+}
+
+messages! {
+    /// An instruction to the driver.
+    write Output("type") {
+        /// Send this packet.
+        Transmit = "transmit" {
+            /// The packet's key.
+            packet: u64,
+            /// The destinations. Empty only in a broadcast.
+            to: Vec<String>,
+            /// Whether it is for the whole room.
+            broadcast: bool,
+            /// The topic.
+            topic: String,
+            /// The lane.
+            lane: Lane,
+            /// Whether it may be sent before larger ones that wait.
+            overtakes: bool,
+            /// The stream, if it is too large for one packet.
+            stream: Option<StreamInfo>,
+            /// The payload.
+            bytes: Vec<u8>,
+        },
+        /// Run this tool.
+        Execute = "execute" {
+            /// The job.
+            key: u64,
+            /// The call's id.
+            call: String,
+            /// The caller.
+            caller: String,
+            /// The tool.
+            tool: String,
+            /// The arguments: an object.
+            arguments: Json,
+            /// When the job times out.
+            deadline: f64,
+            /// The whole time limit, in milliseconds.
+            limit: f64,
+            /// The metadata of the request.
+            meta: Json,
+        },
+        /// Ask a person.
+        Ask = "ask" {
+            /// The question.
+            key: u64,
+            /// The call's id.
+            call: String,
+            /// The caller.
+            caller: String,
+            /// The tool.
+            tool: Tool,
+            /// The arguments: an object.
+            arguments: Json,
+            /// When a missing answer becomes a refusal.
+            until: f64,
+        },
+        /// Select a participant.
+        Select = "select" {
+            /// The selection.
+            key: u64,
+            /// The tool. None if a client selects its assistant.
+            tool: Option<String>,
+            /// The candidates.
+            candidates: Vec<Candidate>,
+        },
+        /// Stop this job, or withdraw its question.
+        Abort = "abort" {
+            /// The job.
+            key: u64,
+            /// The reason.
+            reason: String,
+        },
+        /// A call has ended: with a value or an error.
+        Settled = "settled" {
+            /// The call.
+            key: u64,
+            /// The value.
+            value: Option<Json>,
+            /// The error.
+            error: Option<CallError>,
+        },
+        /// Something happened.
+        Event = "event" {
+            /// The event.
+            event: Event,
+        },
+    }
+}
+
+messages! {
+    /// Something that an application or a log may show.
+    write Event("event") {
+        /// A participant joined.
+        Joined = "joined" {
+            /// The participant.
+            participant: Participant,
+        },
+        /// A participant left.
+        Left = "left" {
+            /// The participant.
+            peer: Peer,
+        },
+        /// The tools of a participant have changed.
+        ToolsChanged = "tools_changed" {
+            /// The participant.
+            owner: String,
+        },
+        /// Client: the bound assistant has changed.
+        Bound = "bound" {
+            /// The assistant, if one is bound.
+            assistant: Option<String>,
+        },
+        /// Client: several participants may be the assistant.
+        AmbiguousAssistant = "ambiguous_assistant" {
+            /// The participants.
+            candidates: Vec<String>,
+        },
+        /// Client: the assistant answered the registration.
+        Registered = "registered" {
+            /// The assistant.
+            by: String,
+            /// How many tools it accepted.
+            tools: u64,
+            /// What it refused, and why.
+            refused: Option<String>,
+        },
+        /// Client: no assistant accepts the registration.
+        Unaccepted = "unaccepted" {
+            /// `refused`, `no_assistant` or `not_assistant`.
+            why: String,
+            /// The participant, if the reason is about one.
+            by: Option<String>,
+            /// The reason and what to do.
+            message: String,
+        },
+        /// Assistant: a participant is not admitted.
+        NotAdmitted = "not_admitted" {
+            /// The participant.
+            client: String,
+            /// The reason and what to do.
+            message: String,
+        },
+        /// The token does not allow the local participant to publish data.
+        NotAllowed = "not_allowed" {},
+        /// The connection was lost or restored.
+        Connection = "connection" {
+            /// The state.
+            state: ConnectionState,
+        },
+        /// A call was requested.
+        Requested = "requested" {
+            /// The call's id.
+            call: String,
+            /// The tool.
+            tool: String,
+            /// The side that runs it.
+            execution: String,
+            /// The participant that must answer.
+            owner: String,
+            /// The caller.
+            by: String,
+        },
+        /// The owner has the request.
+        Delivered = "delivered" {
+            /// The call's id.
+            call: String,
+            /// The owner.
+            owner: String,
+        },
+        /// A call has made progress.
+        Progress = "progress" {
+            /// The key of a local call.
+            key: Option<u64>,
+            /// The call's id.
+            call: String,
+            /// The state of the tool.
+            status: ProgressStatus,
+            /// A text.
+            message: Option<String>,
+            /// Structured content.
+            content: Option<Json>,
+        },
+        /// A call has ended.
+        Settled = "settled" {
+            /// The call's id.
+            call: String,
+            /// The tool.
+            tool: String,
+            /// The side that ran it.
+            execution: String,
+            /// The participant that had to answer.
+            owner: Option<String>,
+            /// `ok` or an error code.
+            outcome: String,
+            /// The time between request and outcome, in milliseconds.
+            took: f64,
+        },
+        /// A local tool failed, and the cause stays in this process.
+        ToolFailed = "tool_failed" {
+            /// The call's id.
+            call: String,
+            /// The tool.
+            tool: String,
+            /// The cause.
+            cause: String,
+        },
+        /// A frame arrived whose type the session does not handle.
+        Frame = "frame" {
+            /// The sender.
+            from: Peer,
+            /// The type.
+            kind: u64,
+            /// The whole frame.
+            bytes: Vec<u8>,
+        },
+        /// A peer reported an error.
+        PeerError = "peer_error" {
+            /// The peer.
+            by: String,
+            /// The code.
+            code: i32,
+            /// The message.
+            message: String,
+            /// Whether the peer can continue.
+            recoverable: bool,
+        },
+        /// A participant violated the protocol.
+        Violation = "violation" {
+            /// The participant, if the server named one.
+            by: Option<String>,
+            /// The counter.
+            what: String,
+            /// How often.
+            times: u64,
+        },
+        /// Client: the assistant shows the state of a view.
+        View = "view" {
+            /// The assistant.
+            by: String,
+            /// The view.
+            view: String,
+            /// The content; null ends the view.
+            content: Json,
+            /// A text that says the same.
+            text: Option<String>,
+        },
+        /// A call that a barge-in left running has ended.
+        LateResult = "late_result" {
+            /// The call's id.
+            call: String,
+            /// The tool.
+            tool: String,
+            /// The participant that ran it.
+            owner: Option<String>,
+            /// `ok` or an error code.
+            outcome: String,
+        },
+        /// A consent for the session no longer holds.
+        ConsentVoid = "consent_void" {
+            /// The tool.
+            tool: String,
+            /// The caller that had the consent.
+            caller: String,
+        },
+        /// The session has ended.
+        Closed = "closed" {
+            /// The reason.
+            reason: CloseReason,
+        },
+    }
+}
+
+/// The fields of an event are those of its output.
+impl Write for Event {
+    fn write(&self, out: &mut Writer) {
+        self.write_fields(out);
+    }
+
+    fn write_field(&self, _: &str, out: &mut Writer) {
+        self.write_fields(out);
+    }
+}
+
+impl Output {
+    /// Writes the output as JSON.
+    pub fn to_json(&self) -> String {
+        self.write(false)
+    }
+
+    /// Writes the output without its bytes, and returns them.
+    pub(crate) fn into_parts(mut self) -> (String, Option<Vec<u8>>) {
+        let bytes = match &mut self {
+            Self::Transmit { bytes, .. } | Self::Event { event: Event::Frame { bytes, .. } } => {
+                Some(mem::take(bytes))
+            }
+            _ => None,
+        };
+        (self.write(true), bytes)
+    }
+
+    fn write(&self, omits_bytes: bool) -> String {
+        let mut out = Writer::omitting_bytes(omits_bytes);
+        out.open();
+        self.write_fields(&mut out);
+        out.close();
+        out.finish()
+    }
+}

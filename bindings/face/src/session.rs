@@ -1,0 +1,263 @@
+//! One session in plain types.
+
+use toolbridge::{
+    Identity,
+    clock::Instant,
+    session::{self as core, CallKey, JobKey, SelectionKey, TurnKey},
+    transport::{Form, TransportEvent},
+};
+
+use crate::{
+    clock::Clock,
+    create::Create,
+    form::Malformed,
+    from_core,
+    input::{Input, Query},
+    output::{Event, Output},
+    reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
+    shared::{CallError, Participant, Role, Tool},
+    to_core::{self, Call},
+};
+
+type Result<T> = std::result::Result<T, Malformed>;
+
+/// One end of the protocol in plain types: see [`toolbridge::session::Session`].
+///
+/// After each [`handle`](Self::handle), a driver calls [`next_output`](Self::next_output) until it returns `None`, does what each
+/// output says, and passes [`Input::Timeout`] at [`next_deadline`](Self::next_deadline).
+#[derive(Debug)]
+pub struct Session {
+    core: core::Session,
+    clock: Clock,
+    /// A larger packet is sent as a byte stream, in bytes.
+    max_packet: usize,
+}
+
+impl Session {
+    /// Creates a session. `at` is in milliseconds since the driver's zero point, as in all inputs.
+    ///
+    /// # Errors
+    /// The seed does not have 32 bytes, or the configuration has an unknown name.
+    pub fn create(at: f64, create: Create) -> Result<Self> {
+        let clock = Clock::new();
+        let now = clock.instant(at)?;
+        let seed = create.seed.try_into().map_err(|_| Malformed::new("has not 32 bytes").of("seed"))?;
+        let local = create.local.into_core();
+        let config = create.config.into_core().map_err(|error| error.of("config"))?;
+        let max_packet = config.caps.frames.max_packet;
+        let core = match create.role {
+            Role::Client => core::Session::client(now, local, config, seed),
+            Role::Assistant => core::Session::assistant(now, local, config, seed),
+        };
+        Ok(Self { core, clock, max_packet })
+    }
+
+    /// Handles an input. Some inputs have a reply.
+    ///
+    /// # Errors
+    /// The input is malformed. It had no effect.
+    pub fn handle(&mut self, at: f64, input: Input) -> Result<Option<Reply>> {
+        let now = self.clock.instant(at)?;
+        let core = &mut self.core;
+        match input {
+            Input::ParticipantJoined { participant } => {
+                core.handle_event(now, TransportEvent::Joined(participant.into_core()));
+            }
+            Input::ParticipantLeft { peer } => core.handle_event(now, TransportEvent::Left(peer.to_core())),
+            Input::Connection { state } => core.handle_event(now, to_core::connection_state(state)),
+            Input::Rejoined { local, present } => {
+                let present = present.into_iter().map(Participant::into_core).collect();
+                core.handle_rejoined(now, local.into_core(), present);
+            }
+            Input::Closed { reason } => core.handle_event(now, TransportEvent::Closed(reason.into_core())),
+            Input::Packet { from, lane, topic, bytes } => {
+                core.handle_event(now, to_core::packet(from.as_ref(), lane, topic, bytes));
+            }
+            Input::Stream { from, id, topic, length, attributes, bytes } => {
+                let from = from.to_core();
+                let length = length.or(Some(bytes.len() as u64));
+                let parts = [
+                    to_core::header(&id, topic, length, attributes),
+                    to_core::chunk(&id, 0, bytes),
+                    to_core::trailer(&id, String::new()),
+                ];
+                for part in parts {
+                    core.handle_event(now, TransportEvent::Stream { from: from.clone(), part });
+                }
+            }
+            Input::StreamHeader { from, id, topic, length, attributes } => {
+                let part = to_core::header(&id, topic, length, attributes);
+                core.handle_event(now, TransportEvent::Stream { from: from.to_core(), part });
+            }
+            Input::StreamChunk { from, id, index, bytes } => {
+                let part = to_core::chunk(&id, index, bytes);
+                core.handle_event(now, TransportEvent::Stream { from: from.to_core(), part });
+            }
+            Input::StreamTrailer { from, id, reason } => {
+                let part = to_core::trailer(&id, reason);
+                core.handle_event(now, TransportEvent::Stream { from: from.to_core(), part });
+            }
+            Input::Unreadable { from, why } => {
+                core.handle_event(now, to_core::unreadable(from.as_ref(), why))
+            }
+            Input::Backlog { size } => {
+                core.handle_backlog(now, usize::try_from(size).unwrap_or(usize::MAX));
+            }
+            Input::SendFailed { packet, why, size, max, text } => {
+                core.handle_send_failed(now, packet, to_core::send_failure(why, size, max, text));
+            }
+            Input::Timeout {} => core.handle_timeout(now),
+            Input::Progress { key, status, message, content } => {
+                let progress = to_core::progress(status, message, content.as_ref())?;
+                core.progress(now, JobKey::from_number(key), progress);
+            }
+            Input::Settle { key, value, error } => {
+                let outcome = to_core::outcome(value.as_ref(), error)?;
+                core.settle(now, JobKey::from_number(key), outcome);
+            }
+            Input::Consent { key, allowed } => core.consent(now, JobKey::from_number(key), allowed),
+            Input::Select { key, identity } => {
+                core.select(now, SelectionKey::from_number(key), identity.map(Into::into));
+            }
+            Input::Cancel { key } => core.cancel(now, CallKey::from_number(key)),
+            Input::Detach { key } => core.detach(now, CallKey::from_number(key)),
+            Input::BargeIn { turn } => core.barge_in(now, TurnKey::from_number(turn)),
+            Input::TurnEnd { turn } => core.end_turn(TurnKey::from_number(turn)),
+            Input::Expect { identity } => core.expect_client(now, &identity.into()),
+            Input::StopExpecting { identity } => core.stop_expecting(&identity.into()),
+            Input::Probe { identity } => core.probe_client(now, &identity.into()),
+            Input::Drain {} => core.drain(now),
+            Input::Close {} => core.close(now),
+            Input::Offer { tools, partial } => return self.offer(now, tools, partial).map(Some),
+            Input::Call { tool, arguments, owner, timeout, owner_wait, meta, turn } => {
+                let call = Call { tool, arguments, owner, timeout, owner_wait, meta, turn };
+                return self.call(now, call).map(Some);
+            }
+            Input::TurnBegin {} => return Ok(Some(Reply::Turn { turn: core.turn().number() })),
+            Input::AskToStop { call } => {
+                let call = call.as_deref().map(to_core::call_id).transpose()?;
+                return Ok(Some(done(core.ask_to_stop(now, call.as_ref()))));
+            }
+            Input::ShowView { view, content, text } => {
+                let content = to_core::body(&content, "content")?;
+                return Ok(Some(done(core.show_view(now, &view, content, text))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Answers a question about the session's state.
+    ///
+    /// # Errors
+    /// The question is malformed.
+    pub fn query(&mut self, query: Query) -> Result<Reply> {
+        let (core, clock) = (&mut self.core, self.clock);
+        Ok(match query {
+            Query::Tools {} => {
+                Reply::Tools { tools: core.tools().iter().map(OfferedTool::from_core).collect() }
+            }
+            Query::Participants {} => {
+                let participants = core.participants();
+                Reply::Participants { participants: participants.iter().map(Participant::from).collect() }
+            }
+            Query::Stats {} => Reply::Stats { stats: from_core::stats(core.stats()) },
+            Query::State {} => Reply::State {
+                role: match core.role() {
+                    toolbridge::Role::Assistant => Role::Assistant,
+                    _ => Role::Client,
+                },
+                room: core.room().to_owned(),
+                bound: core.bound().map(from_core::text),
+                open_calls: core.open_calls() as u64,
+                open_jobs: core.open_jobs() as u64,
+                drained: core.is_drained(),
+                registrations: core.registrations(),
+            },
+            Query::Records {} => {
+                let records = core.records();
+                Reply::Records { records: records.iter().map(|it| Record::from_core(it, clock)).collect() }
+            }
+            Query::Record { call } => {
+                let record = core.record(&to_core::call_id(&call)?);
+                Reply::Record { record: record.map(|it| Record::from_core(it, clock)) }
+            }
+            Query::Readiness { identity } => from_core::readiness(core.readiness(&Identity::from(identity))),
+            Query::WhyNotOffered { tool } => {
+                Reply::WhyNotOffered { error: CallError::from(&core.why_not_offered(&tool)) }
+            }
+            Query::LateResults {} => {
+                let results = core.late_results();
+                Reply::LateResults { results: results.iter().map(LateResult::from_core).collect() }
+            }
+            Query::IsWanted { packet } => Reply::IsWanted { wanted: core.is_wanted(packet) },
+        })
+    }
+
+    /// Returns the next output, or `None` if there is none.
+    pub fn next_output(&mut self) -> Option<Output> {
+        loop {
+            let output = match self.core.poll_output()? {
+                // No configuration of this crate makes a session call by LiveKit's RPC.
+                core::Output::Transmit(packet) if packet.form != Form::Data => continue,
+                core::Output::Transmit(packet) => Output::transmit(packet, self.max_packet),
+                core::Output::Execute(job) => Output::execute(&job, self.clock),
+                core::Output::Ask(question) => Output::ask(&question, self.clock),
+                core::Output::Select(selection) => Output::select(&selection),
+                core::Output::Abort { key, reason } => {
+                    Output::Abort { key: key.number(), reason: reason.as_str().to_owned() }
+                }
+                core::Output::Settled { key, result } => {
+                    let (value, error) = from_core::settled(&result);
+                    Output::Settled { key: key.number(), value, error }
+                }
+                core::Output::Event(event) => match Event::from_core(event) {
+                    Some(event) => Output::Event { event },
+                    None => continue,
+                },
+            };
+            return Some(output);
+        }
+    }
+
+    /// Returns when [`Input::Timeout`] is due, in milliseconds since the driver's zero point.
+    pub fn next_deadline(&self) -> Option<f64> {
+        self.core.poll_timeout().map(|at| self.clock.time(at))
+    }
+
+    fn offer(&mut self, now: Instant, tools: Vec<Tool>, partial: bool) -> Result<Reply> {
+        let tools = tools.into_iter().enumerate();
+        let tools = tools
+            .map(|(at, tool)| tool.into_core().map_err(|error| error.of(&format!("[{at}]")).of("tools")))
+            .collect::<Result<Vec<_>>>()?;
+        let left_out = if partial {
+            let left_out = self.core.offer_allowed(now, tools);
+            left_out
+                .iter()
+                .map(|(tool, why)| LeftOut {
+                    tool: Some(tool.as_str().to_owned()),
+                    ..LeftOut::from_core(why)
+                })
+                .collect()
+        } else {
+            self.core.offer(now, tools).err().iter().map(LeftOut::from_core).collect()
+        };
+        Ok(Reply::Offered { left_out })
+    }
+
+    fn call(&mut self, now: Instant, call: Call) -> Result<Reply> {
+        Ok(match self.core.call(now, call.into_core()?) {
+            Ok(key) => {
+                let call = self.core.call_id(key).map(|id| id.as_str().to_owned());
+                Reply::Called { key: key.number(), call: call.unwrap_or_default() }
+            }
+            Err(error) => Reply::Refused { error: CallError::from(&error) },
+        })
+    }
+}
+
+fn done<E: std::fmt::Display>(result: std::result::Result<(), E>) -> Reply {
+    match result {
+        Ok(()) => Reply::Done {},
+        Err(error) => Reply::Failed { message: error.to_string() },
+    }
+}

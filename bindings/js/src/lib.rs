@@ -1,0 +1,65 @@
+//! toolbridge's state machine for JavaScript: [`JsonSession`] as a class.
+//!
+//! `bindings/README.md` describes the inputs and outputs, and the interface of the class.
+
+use std::{panic, sync::Once};
+
+use toolbridge_face::{JsonSession, Malformed};
+use wasm_bindgen::prelude::*;
+
+/// One end of the protocol. After a panic, every call throws.
+#[wasm_bindgen]
+#[derive(Debug)]
+pub struct Session {
+    session: JsonSession,
+}
+
+#[wasm_bindgen]
+impl Session {
+    /// Creates a session from the input `create`.
+    ///
+    /// # Errors
+    /// The input is malformed.
+    pub fn create(input: &str) -> Result<Session, JsError> {
+        throw_panics();
+        Ok(Self { session: JsonSession::create(input).map_err(error)? })
+    }
+
+    /// Passes an input or a query, whose field `bytes` may be beside it. Returns its reply, if it has one.
+    ///
+    /// # Errors
+    /// The input is malformed. It had no effect.
+    pub fn handle(&mut self, input: &str, bytes: Option<Vec<u8>>) -> Result<Option<String>, JsError> {
+        self.session.handle(input, bytes).map_err(error)
+    }
+
+    /// Returns the next output without its field `bytes`, or `undefined` if there is none.
+    #[wasm_bindgen(js_name = nextOutput)]
+    pub fn next_output(&mut self) -> Option<String> {
+        self.session.next_output()
+    }
+
+    /// Takes the bytes of the last output, if it has any.
+    #[wasm_bindgen(js_name = takeBytes)]
+    pub fn take_bytes(&mut self) -> Option<Vec<u8>> {
+        self.session.take_bytes()
+    }
+
+    /// Returns when the input `timeout` is due, in milliseconds since the driver's zero point.
+    #[wasm_bindgen(js_name = nextDeadline)]
+    pub fn next_deadline(&self) -> Option<f64> {
+        self.session.next_deadline()
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the error")]
+fn error(malformed: Malformed) -> JsError {
+    JsError::new(&malformed.to_string())
+}
+
+/// Makes a panic an exception with its message. The class that wraps the session stays borrowed then, so that each later call
+/// throws, too.
+fn throw_panics() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| panic::set_hook(Box::new(|panic| wasm_bindgen::throw_str(&format!("panic: {panic}")))));
+}
