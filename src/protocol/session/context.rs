@@ -1,6 +1,9 @@
 //! Holds the context of every part of a session: time, configuration, counters, timers, ids and outputs.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use super::{
     CallKey, Config, Counter, Event, JobKey, Output, Stats,
@@ -10,7 +13,6 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
-    sorted::SortedMap,
     tool::{Tool, ToolName},
     transport::{ConnectionState, Identity, Participant, Role},
 };
@@ -132,7 +134,7 @@ impl Context {
             stats: Stats::default(),
             timers: Timers::default(),
             log: CallLog::default(),
-            complaints: SortedMap::new(),
+            complaints: BTreeMap::new(),
             outputs: VecDeque::new(),
             last_key: 0,
         }

@@ -2,7 +2,7 @@
 
 mod consent;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 pub use self::consent::CONSENT_MARGIN;
 use self::consent::Consents;
@@ -19,7 +19,6 @@ use super::{
 use crate::{
     clock::{Instant, later},
     protocol::frame::{Message, Meta, ToolProgress},
-    sorted::SortedMap,
     tool::{
         BargeIn, CallId, Consent, ErrorCode, Job, Outcome, Progress, StopReason, Tool, ToolError, ToolName,
         Visibility, public::stripped,
@@ -31,9 +30,9 @@ use crate::{
 /// All jobs that run or wait for a person's consent.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
-    running: SortedMap<JobKey, Running>,
+    running: BTreeMap<JobKey, Running>,
     /// The number and bytes of each caller's jobs.
-    held: SortedMap<Identity, Held>,
+    held: BTreeMap<Identity, Held>,
     /// The number of jobs that run in another system.
     reported: usize,
     consents: Consents,

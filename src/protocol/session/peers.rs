@@ -12,7 +12,10 @@ mod remote;
 mod roles;
 mod selection;
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 pub(super) use self::selection::Selected;
 use self::{admission::Admission, held::Held};
@@ -35,7 +38,6 @@ use super::{
 use crate::{
     clock::Instant,
     protocol::frame::Kind,
-    sorted::{SortedMap, SortedSet},
     transport::{Identity, Participant, Peer},
 };
 
@@ -48,11 +50,11 @@ const REFUSALS_PER_SECOND: u32 = 8;
 /// All remote participants that the session knows.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    remotes: SortedMap<Identity, Remote>,
+    remotes: BTreeMap<Identity, Remote>,
     /// The frames of senders that the server has not announced.
     held: Held,
     /// The observers in the room, which are sent copies of frames.
-    observers: SortedSet<Identity>,
+    observers: BTreeSet<Identity>,
     /// Assistant: participants without a role.
     admission: Admission,
     /// Client: the bound assistant.

@@ -1,7 +1,7 @@
 //! Assembles the frames that arrive as byte streams, by sender and id (`wire.md`, section 5.6), and the requests and answers of
 //! RPC that arrive as streams of text (section 10).
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 
@@ -12,7 +12,6 @@ use super::{
 use crate::{
     clock::{Instant, later},
     protocol::{rpc, session::timers::Timer},
-    sorted::SortedMap,
     tool::ToolError,
     transport::{Compression, Identity, Peer, StreamHeader, StreamPart},
 };
@@ -47,10 +46,10 @@ type Key = (Peer, Arc<str>);
 /// The unfinished streams.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    open: SortedMap<Key, Inflow>,
+    open: BTreeMap<Key, Inflow>,
     /// The bytes of all streams.
     bytes: usize,
-    senders: SortedMap<Identity, Sender>,
+    senders: BTreeMap<Identity, Sender>,
 }
 
 /// The streams of one sender.

@@ -3,7 +3,10 @@
 //! They have neither instances nor stanzas, and no answer is acknowledged. So each is kept for a time after its answer, or
 //! until as many newer ones of its caller need its place.
 
-use std::fmt;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -11,7 +14,6 @@ use sha2::{Digest, Sha256};
 use crate::{
     clock::Instant,
     protocol::{rpc::RequestForm, session::JobKey},
-    sorted::{SortedMap, SortedSet},
     tool::CallId,
     transport::{Identity, Peer, RpcError},
 };
@@ -22,16 +24,16 @@ pub(super) type Key = (Peer, CallId);
 /// The requests by RPC.
 #[derive(Debug, Default)]
 pub(in crate::protocol::session) struct RpcRequests {
-    entries: SortedMap<Key, RpcEntry>,
+    entries: BTreeMap<Key, RpcEntry>,
     /// The requests that run.
-    jobs: SortedMap<JobKey, Key>,
+    jobs: BTreeMap<JobKey, Key>,
     /// The answered requests, by the time until which they are kept.
-    expiry: SortedSet<(Instant, Key)>,
+    expiry: BTreeSet<(Instant, Key)>,
     /// The requests whose answers have not been sent.
-    waiting: SortedSet<Key>,
+    waiting: BTreeSet<Key>,
     /// The last packet of each answer.
-    packets: SortedMap<u64, Key>,
-    callers: SortedMap<Identity, Usage>,
+    packets: BTreeMap<u64, Key>,
+    callers: BTreeMap<Identity, Usage>,
 }
 
 /// How much a client keeps of the requests of one caller, in all the caller's joins.
@@ -39,11 +41,11 @@ pub(in crate::protocol::session) struct RpcRequests {
 struct Usage {
     entries: usize,
     /// The answered requests, the oldest first.
-    answered: SortedSet<(Instant, Key)>,
+    answered: BTreeSet<(Instant, Key)>,
     /// The bytes of the kept answers.
     bytes: usize,
     /// The requests whose answers are kept, the oldest first.
-    kept: SortedSet<(Instant, Key)>,
+    kept: BTreeSet<(Instant, Key)>,
 }
 
 #[derive(Debug)]

@@ -1,23 +1,24 @@
 //! Stores the open calls and their indexes.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::{Call, Stage};
-use crate::sorted::{SortedMap, SortedSet};
 use crate::{protocol::session::CallKey, tool::CallId, transport::Identity};
 
 /// All open calls. Each lookup takes time logarithmic in their number.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    open: SortedMap<CallKey, Call>,
-    by_id: SortedMap<CallId, CallKey>,
+    open: BTreeMap<CallKey, Call>,
+    by_id: BTreeMap<CallId, CallKey>,
     /// The calls that no owner has been sent.
-    waiting: SortedSet<CallKey>,
-    by_owner: SortedMap<Identity, AtOwner>,
+    waiting: BTreeSet<CallKey>,
+    by_owner: BTreeMap<Identity, AtOwner>,
 }
 
 /// The calls that were sent to one owner.
 #[derive(Debug, Default)]
 struct AtOwner {
-    calls: SortedSet<CallKey>,
+    calls: BTreeSet<CallKey>,
     /// Bytes of their arguments.
     bytes: usize,
 }

@@ -1,12 +1,14 @@
 //! Remembers settled calls of the local participant as long as frames for them may arrive.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use super::{Asked, Core, Outgoing};
 use crate::{
     clock::{Instant, later},
     protocol::session::{ids::Instance, peers::Remote, timers::Timer},
-    sorted::{SortedMap, SortedSet},
     tool::{CallId, StopReason},
     transport::Identity,
 };
@@ -21,14 +23,14 @@ const MAX_REPLACED: usize = 256;
 /// The settled calls. Each lookup takes time logarithmic in their number.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
-    calls: SortedMap<CallId, Gone>,
+    calls: BTreeMap<CallId, Gone>,
     /// The time at which each may be forgotten.
-    order: SortedSet<(Instant, CallId)>,
-    by_owner: SortedMap<Identity, AtOwner>,
+    order: BTreeSet<(Instant, CallId)>,
+    by_owner: BTreeMap<Identity, AtOwner>,
     /// The calls that still count as open for their owner's instance.
-    places: SortedMap<(Identity, Instance), usize>,
+    places: BTreeMap<(Identity, Instance), usize>,
     /// The calls whose stops wait to be sent, by the stanza of the request. The session never uses a stanza twice.
-    waiting: SortedMap<i32, CallId>,
+    waiting: BTreeMap<i32, CallId>,
     /// Instances that were replaced while they had an open call. Their replacements were sent the request.
     replaced: VecDeque<Replaced>,
 }
@@ -48,9 +50,9 @@ struct Replaced {
 struct AtOwner {
     remembered: usize,
     /// The calls that the owner must stop and whose stop it may not have received.
-    stopping: SortedSet<CallId>,
+    stopping: BTreeSet<CallId>,
     /// The calls by RPC that the owner has not answered, by their time limits. Nothing can stop them.
-    running: SortedSet<(Instant, CallId)>,
+    running: BTreeSet<(Instant, CallId)>,
 }
 
 /// A call that was settled.
