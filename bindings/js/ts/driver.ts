@@ -121,9 +121,6 @@ export class Driver {
   #closed: CloseReason = { kind: 'closed' };
 
   constructor(port: RoomPort, emitter: Emitter, options: DriverOptions) {
-    if (typeof globalThis.crypto?.getRandomValues !== 'function') {
-      throw new Error('crypto.getRandomValues is missing; in React Native, import "react-native-get-random-values" first');
-    }
     this.#port = port;
     this.#emitter = emitter;
     this.#options = options;
@@ -717,6 +714,12 @@ const CLOSED: CoreCallError = {
   message: 'this participant is not in the room',
   may_have_run: false,
 };
+
+/** @throws Error with the polyfill's name, if there is no source of randomness. */
+export function checkRandomness(): void {
+  if (typeof globalThis.crypto?.getRandomValues === 'function') return;
+  throw new Error('crypto.getRandomValues is missing; in React Native, import "react-native-get-random-values" first');
+}
 
 /** Marks the rooms that are in use; by a registered symbol, since this module may be loaded twice (ESM and CommonJS). */
 const USED = Symbol.for('toolbridge.used');

@@ -1,6 +1,6 @@
 import { portOf, type AnyRoom } from './adapters.js';
 import type { CoreParticipant, CoreTool, LoadCore, Offer as CoreOffer, Reply, Select } from './core.js';
-import { claim, Driver, type AskPerson, type Rule } from './driver.js';
+import { checkRandomness, claim, Driver, type AskPerson, type Rule } from './driver.js';
 import { Emitter, type EventName, type Events } from './events.js';
 import { fields, nameTools, type Tools } from './tool.js';
 
@@ -61,6 +61,7 @@ export abstract class Participant {
     const named = nameTools(tools ?? {});
     const port = portOf(room);
     const own = role === 'client' ? 'a Client' : 'an Assistant';
+    checkRandomness();
     claim(port.room, own);
     this.driver = new Driver(port, this.#emitter, {
       role,
