@@ -230,7 +230,6 @@ export type Reply =
       readonly open_jobs: number;
       readonly drained: boolean;
       readonly registrations: number;
-      readonly closed: boolean;
     }
   | {
       readonly type: 'readiness';

@@ -55,11 +55,10 @@ test('Node calls the tools of the command line', { ...needs('server', 'toolbridg
   const room = freshRoom();
   rustClient(t, room);
   const bot = await nodeAssistant(t, room);
-  assert.deepEqual(bot.tools().map(({ owner, tool }) => `${owner}.${tool.name}`).sort(), ['phone.echo', 'phone.fail', 'phone.hang', 'phone.length', 'phone.remove']);
+  assert.deepEqual(bot.tools().map(({ owner, tool }) => `${owner}.${tool.name}`).sort(), ['phone.echo', 'phone.fail', 'phone.hang', 'phone.length']);
   assert.deepEqual(await bot.call('echo', { a: [1, 'ö'] }), { a: [1, 'ö'] });
   await assert.rejects(bot.call('fail'), refused(ToolFailed, { code: 'execution_error', mayHaveRun: true }));
   await assert.rejects(bot.call('nothing', {}, { ownerWait: 100 }), refused(UnknownTool, { mayHaveRun: false }));
-  await assert.rejects(bot.call('remove'), refused(ToolFailed, { code: 'permission_denied', mayHaveRun: false }));
   await assert.rejects(bot.call('hang', {}, { timeout: 300 }), (error) => (error instanceof CallTimeout || error instanceof ToolFailed) && error.code === 'timeout' && error.mayHaveRun);
   const controller = new AbortController();
   const steps = [];
