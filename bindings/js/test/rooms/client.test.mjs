@@ -105,7 +105,7 @@ for (const [name, start, parts] of [
     const long = { timeoutMs: 60_000 };
     for (const size of [14_000, 15_001, 1024 * 1024]) {
       const text = 'a'.repeat(size);
-      assert.deepEqual((await agent.call('echo', { text }, long)).result, { text }, String(size));
+      assert.ok((await agent.call('echo', { text }, long)).result.text === text, String(size));
     }
     // The limit is that of the whole frame: the error tells its size.
     const near = MAX - 20;

@@ -71,11 +71,11 @@ export class Program {
     this.child = spawn(TOOLBRIDGE, args, { stdio: ['pipe', 'pipe', 'pipe'] });
     this.lines = [];
     this.waiting = new Set();
-    this.errors = '';
     this.id = 0;
-    this.child.stderr.on('data', (data) => this.take((this.errors += data)));
+    this.child.stderr.on('data', (data) => t.diagnostic(String(data)));
     createInterface({ input: this.child.stdout }).on('line', (line) => {
-      this.lines.push(JSON.parse(line));
+      // An assistant prints nothing else than objects, a client nothing else than texts.
+      this.lines.push(line.startsWith('{') ? JSON.parse(line) : { text: line });
       this.take();
     });
     this.ended = new Promise((resolve) => this.child.once('close', resolve));
@@ -94,19 +94,6 @@ export class Program {
         if (!found) return;
         this.waiting.delete(check);
         resolve(found);
-      };
-      this.waiting.add(check);
-      check();
-    });
-  }
-
-  /** Resolves when the program has written such a text to its standard error. */
-  printed(pattern) {
-    return new Promise((resolve) => {
-      const check = () => {
-        if (!pattern.test(this.errors)) return;
-        this.waiting.delete(check);
-        resolve();
       };
       this.waiting.add(check);
       check();
