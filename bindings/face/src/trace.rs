@@ -87,7 +87,7 @@ pub fn replay(trace: &str) -> Result<usize, Mismatch> {
                 Some(session) => result_line(&JsonSession::handle(session, input, None)),
                 None => {
                     let created = JsonSession::create(input);
-                    let line = created.as_ref().err().map(|error| error_line(error));
+                    let line = created.as_ref().err().map(error_line);
                     session = created.ok();
                     line
                 }
