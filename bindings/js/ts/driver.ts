@@ -18,7 +18,7 @@ import {
   type Transmit,
 } from './core.js';
 import { Emitter, eventName, type Events } from './events.js';
-import { Executor, LONGEST_DELAY, Stopped, type Failure } from './executor.js';
+import { Executor, LONGEST_DELAY, Stopped, type Failure, type Reports } from './executor.js';
 import { joinJson, type Json, type JsonObject } from './json.js';
 import type { NamedTool } from './tool.js';
 import { peer, type ReceivedPacket, type ReceivedStream, type RoomPort } from './room-port.js';
@@ -60,6 +60,7 @@ export interface DriverOptions {
   readonly role: 'client' | 'assistant';
   /** The core's `config`, except what the room says. */
   readonly config: Readonly<Record<string, unknown>>;
+  readonly caps?: Readonly<Record<string, number>> | undefined;
   readonly consent?: AskPerson | undefined;
   readonly admit?: Rule | undefined;
   readonly mayStop?: Rule | undefined;
@@ -124,12 +125,13 @@ export class Driver {
     this.#port = port;
     this.#emitter = emitter;
     this.#options = options;
-    this.#executor = new Executor({
+    const reports: Reports = {
       started: (key) => this.#pass({ type: 'progress', key }),
       progress: (key, { status, message }, content) =>
         this.#pass({ type: 'progress', key, status, message }, content === undefined ? {} : { content }),
       settle: (key, outcome) => this.#settle(key, outcome),
-    });
+    };
+    this.#executor = new Executor(reports, options.caps);
     this.#queue = new SendQueue(port, {
       isWanted: (packet) => {
         const reply = this.#query({ type: 'is_wanted', packet });

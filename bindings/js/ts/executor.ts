@@ -5,7 +5,7 @@ import { toJsonText, type JsonObject } from './json.js';
 import { Invalid } from './schema.js';
 import { DEFAULT_CANCEL_GRACE, type NamedTool, type ProgressReport, type ToolContext } from './tool.js';
 
-/** The most calls that run at once, and the most that wait for one of them to end. */
+/** The most calls that run at once, and the most that wait for one of them to end, if the caps do not say. */
 const RUNNING = 64;
 const WAITING = 256;
 
@@ -68,11 +68,15 @@ export class Executor {
   readonly #reports: Reports;
   readonly #jobs = new Map<number, Job>();
   readonly #waiting: Job[] = [];
+  readonly #mostRunning: number;
+  readonly #mostWaiting: number;
   #running = 0;
   tools: ReadonlyMap<string, NamedTool> = new Map();
 
-  constructor(reports: Reports) {
+  constructor(reports: Reports, caps: Readonly<Record<string, number>> = {}) {
     this.#reports = reports;
+    this.#mostRunning = caps['running_jobs'] ?? RUNNING;
+    this.#mostWaiting = caps['waiting_jobs'] ?? WAITING;
   }
 
   /** Checks arguments before a person is asked. Returns why they are refused. */
@@ -91,14 +95,14 @@ export class Executor {
   execute(execute: Execute, deadline: number): void {
     const tool = this.tools.get(execute.tool);
     if (tool === undefined) return this.#reports.settle(execute.key, { error: unknownTool(execute.tool) });
-    if (this.#running >= RUNNING && this.#waiting.length >= WAITING) {
+    if (this.#running >= this.#mostRunning && this.#waiting.length >= this.#mostWaiting) {
       const message = `${this.#running} calls are running and ${this.#waiting.length} are waiting; nothing ran`;
       return this.#reports.settle(execute.key, { error: { code: 'busy', message } });
     }
     const controller = new AbortController();
     const job: Job = { execute, tool, deadline, controller, timer: undefined, isSettled: false, isRunning: false };
     this.#jobs.set(execute.key, job);
-    if (this.#running < RUNNING) this.#begin(job);
+    if (this.#running < this.#mostRunning) this.#begin(job);
     else {
       this.#waiting.push(job);
       this.#setTimer(job, deadline - performance.now(), () => {

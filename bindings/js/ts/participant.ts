@@ -67,6 +67,7 @@ export abstract class Participant {
       role,
       load,
       config: { ...config, ...fields({ version, fast_lane: fastLane, times, caps }) },
+      caps,
       consent,
       admit,
       mayStop,
