@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { Assistant, CallError, CallTimeout, Cancelled, Client, Closed, Detached, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
 import { z } from 'zod';
 
-import { later, next, pair } from './memory.mjs';
+import { atOnce, later, next, pair } from './memory.mjs';
 
 /** Connects a client with these tools and an assistant, and waits until the assistant has the tools. */
 async function connected(t, tools, { client = {}, assistant = {}, ports = {} } = {}) {
@@ -270,22 +270,24 @@ test('consent handler that throws counts as a refusal', async (t) => {
 test('64 calls run at once, and further ones wait', async (t) => {
   let running = 0;
   let most = 0;
-  const full = later();
   const release = later();
   const work = tool({
     description: 'x',
     execute: async () => {
       running += 1;
       most = Math.max(most, running);
-      if (running === 64) full.resolve();
       await release.promise;
       running -= 1;
     },
   });
   const caps = { open_per_peer: 80, calls_per_second: 1_000 };
   const { bot } = await connected(t, { work }, { assistant: { caps }, client: { caps } });
+  const all = later();
+  let delivered = 0;
+  bot.on('delivered', () => ++delivered === 70 && all.resolve());
   const calls = Array.from({ length: 70 }, (_, n) => bot.call('work', { n }));
-  await full.promise;
+  await all.promise;
+  assert.equal(running, 64);
   release.resolve();
   assert.equal((await Promise.all(calls)).length, 70);
   assert.equal(most, 64);
@@ -314,7 +316,7 @@ test('client that closes loses its calls at once', async (t) => {
   const closed = next(app, 'closed');
   await app.close();
   assert.equal((await closed).reason.kind, 'closed');
-  await assert.rejects(call, refused(Lost, { owner: 'phone', mayHaveRun: true }));
+  await atOnce(assert.rejects(call, refused(Lost, { owner: 'phone', mayHaveRun: true })));
 });
 
 test('page that goes away says goodbye', async (t) => {
@@ -331,7 +333,7 @@ test('page that goes away says goodbye', async (t) => {
   const call = bot.call('hang');
   await begun.promise;
   phone.leavePage();
-  await assert.rejects(call, refused(Lost, { owner: 'phone' }));
+  await atOnce(assert.rejects(call, refused(Lost, { owner: 'phone' })));
 });
 
 test('barge-in cancels, and a tool with report answers later', async (t) => {
