@@ -3,10 +3,9 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 
-import { Room, dispose } from '@livekit/rtc-node';
 import * as toolbridgeModule from 'toolbridge';
 
-import { assistant, callOnce, closeBrowser, freshRoom, needs, openPage, toolbridge, token, url } from './ends.mjs';
+import { assistant, callOnce, Room, closeBrowser, dispose, freshRoom, needs, openPage, toolbridge, token, url } from './ends.mjs';
 import { consent, makeTools } from './tools.mjs';
 
 after(async () => {
