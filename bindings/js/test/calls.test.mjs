@@ -1,0 +1,447 @@
+// Calls between an assistant and a client in a room in memory, with the real core.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { Ambiguous, Assistant, CallError, CallTimeout, Cancelled, Client, Closed, Detached, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
+import { z } from 'zod';
+
+import { MemoryRoom, atOnce, later, next, pair } from './memory.mjs';
+
+/** Connects a client with these tools and an assistant, and waits until the assistant has the tools. */
+async function connected(t, tools, { client = {}, assistant = {}, ports = {} } = {}) {
+  const { room, phone, agent } = pair(ports);
+  const app = new Client(phone, { tools, ...client });
+  const bot = new Assistant(agent, assistant);
+  t.after(() => Promise.all([app.close(), bot.close()]));
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  return { room, phone, agent, app, bot };
+}
+
+const refused = (Class, fields) => (error) => {
+  assert.ok(error instanceof Class, `${error.constructor.name}: ${error.message}`);
+  assert.ok(error instanceof CallError);
+  for (const [name, value] of Object.entries(fields)) assert.deepEqual(error[name], value, name);
+  return true;
+};
+
+test('call returns the result of the tool, with its context', async (t) => {
+  let seen;
+  const lamp = tool({
+    description: 'Switches the lamp',
+    parameters: z.object({ on: z.boolean(), level: z.number().default(3) }),
+    execute: (args, cx) => {
+      seen = { args, caller: cx.caller, left: cx.deadline.getTime() - Date.now(), aborted: cx.signal.aborted };
+      return { is: args.on };
+    },
+  });
+  const { bot } = await connected(t, { set_lamp: lamp });
+  assert.deepEqual(await bot.call('set_lamp', { on: true }, { timeout: 5_000 }), { is: true });
+  assert.deepEqual(seen.args, { on: true, level: 3 });
+  assert.equal(seen.caller, 'agent');
+  assert.ok(seen.left > 3_000 && seen.left <= 5_000, String(seen.left));
+  assert.equal(seen.aborted, false);
+});
+
+test('assistant sees the tools with their schemas', async (t) => {
+  const { bot } = await connected(t, { set_lamp: tool({ description: 'Switches the lamp', parameters: z.object({ on: z.boolean() }), execute: () => 1 }) });
+  const [{ owner, tool: seen }] = bot.tools();
+  assert.equal(owner, 'phone');
+  assert.equal(seen.name, 'set_lamp');
+  assert.deepEqual(seen.parameters.properties, { on: { type: 'boolean' } });
+});
+
+test('arguments that do not match are refused, and nothing runs', async (t) => {
+  let runs = 0;
+  const { bot } = await connected(t, {
+    set_lamp: tool({ description: 'x', parameters: z.object({ on: z.boolean() }), execute: () => runs++ }),
+    plain: tool({ description: 'x', parameters: { type: 'object' }, validate: (args) => 'a' in args || 'a is missing', execute: () => runs++ }),
+  });
+  await assert.rejects(bot.call('set_lamp', { on: 'yes' }), (error) => {
+    assert.match(error.message, /^on: /);
+    return refused(ToolFailed, { code: 'invalid_parameters', mayHaveRun: false })(error);
+  });
+  await assert.rejects(bot.call('plain', { b: 1 }), refused(ToolFailed, { code: 'invalid_parameters', message: 'a is missing' }));
+  assert.equal(runs, 0);
+  assert.deepEqual(await bot.call('plain', { a: 1 }), { value: 0 });
+});
+
+test('text of a ToolError is sent; that of any other exception stays local', async (t) => {
+  const { app, bot } = await connected(t, {
+    out: tool({
+      description: 'x',
+      execute: () => {
+        throw new ToolError('the watch is out of range', { code: 'out_of_range', partial: { seen: 1 } });
+      },
+    }),
+    broken: tool({
+      description: 'x',
+      execute: async () => {
+        throw new Error('secret');
+      },
+    }),
+  });
+  await assert.rejects(bot.call('out'), refused(ToolFailed, { code: 'out_of_range', message: 'the watch is out of range', partial: { seen: 1 }, mayHaveRun: true }));
+  const failed = next(app, 'toolFailed');
+  await assert.rejects(bot.call('broken'), refused(ToolFailed, { code: 'execution_error', message: 'the tool failed' }));
+  assert.match((await failed).cause, /secret/);
+});
+
+test('results that JSON cannot hold are an execution_error', async (t) => {
+  const cycle = {};
+  cycle.self = cycle;
+  const values = { nan: NaN, big: 1n, bytes: new Uint8Array(2), map: { at: [new Map()] }, cycle, fn: () => 1 };
+  const tools = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, tool({ description: 'x', execute: () => value })]));
+  const { app, bot } = await connected(t, tools);
+  for (const name of Object.keys(values)) {
+    const failed = next(app, 'toolFailed');
+    await assert.rejects(bot.call(name), refused(ToolFailed, { code: 'execution_error' }), name);
+    assert.match((await failed).cause, /^TypeError: /, name);
+  }
+});
+
+test('arguments that JSON cannot hold are a TypeError at once', async (t) => {
+  const { bot, room } = await connected(t, { echo: tool({ description: 'x', execute: (args) => args }) });
+  const sent = room.sent.length;
+  const cycle = {};
+  cycle.self = cycle;
+  for (const [value, place] of [[NaN, 'arguments.a'], [[1, undefined], 'arguments.a[1]'], [10n, 'arguments.a'], [new ArrayBuffer(1), 'arguments.a'], [new Set(), 'arguments.a'], [() => 1, 'arguments.a']]) {
+    await assert.rejects(bot.call('echo', { a: value }), (error) => error instanceof TypeError && error.message.startsWith(`${place} is `), place);
+  }
+  await assert.rejects(bot.call('echo', { a: cycle }), TypeError);
+  await assert.rejects(bot.call('echo', [1]), TypeError);
+  assert.equal(room.sent.length, sent);
+  assert.deepEqual(await bot.call('echo', { a: undefined, b: new Date(0) }), { b: '1970-01-01T00:00:00.000Z' });
+});
+
+test('frames of 14 KB to 16 MiB cross in both directions, and one byte more is refused', async (t) => {
+  const { bot } = await connected(t, {
+    echo: tool({ description: 'x', execute: (args) => args }),
+    length: tool({ description: 'x', execute: ({ text }) => text.length }),
+    make: tool({ description: 'x', execute: ({ size }) => ({ text: 'r'.repeat(size) }) }),
+  });
+  for (const size of [14_000, 15_001, 1024 * 1024]) {
+    const text = 'a'.repeat(size);
+    assert.equal((await bot.call('echo', { text })).text, text);
+  }
+  // The limit is that of the whole frame: an error tells its size.
+  const MAX = 16 * 1024 * 1024;
+  const text = (size) => 'a'.repeat(size);
+  const near = MAX - 20; // above the limit with the frame, but not alone
+  const error = await bot.call('make', { size: near }).catch((error) => error);
+  const result = near - (Number(/has (\d+) bytes/.exec(error.message)[1]) - MAX);
+  assert.equal((await bot.call('make', { size: result })).text.length, result);
+  for (const size of [result + 1, MAX]) {
+    await assert.rejects(bot.call('make', { size }), refused(ToolFailed, { code: 'result_too_large', mayHaveRun: true }));
+  }
+  const tooLarge = await bot.call('echo', { text: text(near) }).catch((error) => error);
+  const request = near - (tooLarge.size - MAX);
+  // The time that is left is part of a request, and its number has 1 to 5 bytes.
+  assert.equal((await bot.call('length', { text: text(request - 4) })).value, request - 4);
+  await assert.rejects(bot.call('length', { text: text(request + 4) }), (error) => refused(TooLarge, { code: 'too_large', mayHaveRun: false, max: MAX })(error) && error.size > MAX);
+  await assert.rejects(bot.call('echo', { text: text(MAX) }), refused(TooLarge, { code: 'too_large', mayHaveRun: false, max: MAX }));
+});
+
+test('timeout names its limit and stops the tool', async (t) => {
+  const stopped = later();
+  const { bot } = await connected(t, {
+    hang: tool({
+      description: 'x',
+      execute: (_, cx) => {
+        cx.signal.addEventListener('abort', () => stopped.resolve(cx.signal.reason));
+        return new Promise(() => {});
+      },
+    }),
+  });
+  const error = await bot.call('hang', {}, { timeout: 150 }).catch((error) => error);
+  assert.equal(error.code, 'timeout');
+  assert.equal(error.mayHaveRun, true);
+  assert.ok(error instanceof CallTimeout || error instanceof ToolFailed);
+  assert.match(error.message, /150 ms/);
+  const reason = await stopped.promise;
+  assert.ok(reason instanceof Stopped);
+  assert.equal(reason.reason, 'deadline');
+});
+
+test('own limit of a tool ends it', async (t) => {
+  const { bot } = await connected(t, { hang: tool({ description: 'x', timeout: 60, execute: () => new Promise(() => {}) }) });
+  await assert.rejects(bot.call('hang'), (error) => error.code === 'timeout' && /60 ms/.test(error.message));
+});
+
+test('aborted signal cancels the call, also at the client', async (t) => {
+  const stopped = later();
+  const begun = later();
+  const { bot } = await connected(t, {
+    hang: tool({
+      description: 'x',
+      execute: (_, cx) => {
+        begun.resolve();
+        cx.signal.addEventListener('abort', () => stopped.resolve(cx.signal.reason));
+        return new Promise(() => {});
+      },
+    }),
+  });
+  const controller = new AbortController();
+  const call = bot.call('hang', {}, { signal: controller.signal });
+  await begun.promise;
+  controller.abort(new Error('mind changed'));
+  await assert.rejects(call, refused(Cancelled, { code: 'cancelled', mayHaveRun: true }));
+  assert.equal((await stopped.promise).reason, 'caller');
+  await assert.rejects(bot.call('hang', {}, { signal: AbortSignal.abort() }), refused(Cancelled, { mayHaveRun: false }));
+});
+
+test('progress reaches the caller: first that the tool has started', async (t) => {
+  const { bot } = await connected(t, {
+    copy: tool({
+      description: 'x',
+      execute: async (_, cx) => {
+        cx.progress('1 of 2');
+        cx.progress({ message: '2 of 2', content: { n: 2 } });
+        await new Promise(setImmediate);
+        return 'done';
+      },
+    }),
+  });
+  const steps = [];
+  assert.deepEqual(await bot.call('copy', {}, { onProgress: (step) => steps.push(step) }), { value: 'done' });
+  assert.equal(steps[0].status, 'in_progress');
+  assert.ok(steps.some(({ message }) => message === '2 of 2'), JSON.stringify(steps));
+});
+
+test('consent is asked for destructive tools, and a refusal is permission_denied', async (t) => {
+  const asked = [];
+  let answer = true;
+  let runs = 0;
+  const remove = tool({ description: 'Deletes a file', parameters: z.object({ name: z.string() }), destructive: true, execute: () => ++runs });
+  const { bot } = await connected(t, { remove }, {
+    client: {
+      consent: async (ask) => {
+        asked.push(ask);
+        return answer;
+      },
+    },
+  });
+  assert.deepEqual(await bot.call('remove', { name: 'a.txt' }), { value: 1 });
+  assert.match(asked[0].text, /agent.*remove.*Deletes a file[^]*a\.txt/);
+  assert.deepEqual(asked[0].arguments, { name: 'a.txt' });
+  answer = false;
+  await assert.rejects(bot.call('remove', { name: 'b.txt' }), refused(ToolFailed, { code: 'permission_denied', mayHaveRun: false }));
+  // Arguments that do not match are refused before anybody is asked.
+  await assert.rejects(bot.call('remove', { name: 1 }), refused(ToolFailed, { code: 'invalid_parameters' }));
+  assert.equal(asked.length, 2);
+  assert.equal(runs, 1);
+});
+
+test('question is withdrawn when the call is cancelled', async (t) => {
+  const asked = later();
+  const withdrawn = later();
+  const { bot } = await connected(t, { remove: tool({ description: 'x', destructive: true, execute: () => 1 }) }, {
+    client: {
+      consent: ({ signal }) => {
+        signal.addEventListener('abort', () => withdrawn.resolve());
+        asked.resolve();
+        return new Promise(() => {});
+      },
+    },
+  });
+  const controller = new AbortController();
+  const call = bot.call('remove', {}, { signal: controller.signal });
+  await asked.promise;
+  controller.abort();
+  await assert.rejects(call);
+  await withdrawn.promise;
+});
+
+test('consent handler that throws counts as a refusal', async (t) => {
+  const { app, bot } = await connected(t, { remove: tool({ description: 'x', destructive: true, execute: () => 1 }) }, {
+    client: {
+      consent: () => {
+        throw new Error('no screen');
+      },
+    },
+  });
+  const warning = next(app, 'warning');
+  await assert.rejects(bot.call('remove'), refused(ToolFailed, { code: 'permission_denied' }));
+  assert.match((await warning).message, /no screen/);
+});
+
+test('64 calls run at once, and further ones wait', async (t) => {
+  let running = 0;
+  let most = 0;
+  const release = later();
+  const work = tool({
+    description: 'x',
+    execute: async () => {
+      running += 1;
+      most = Math.max(most, running);
+      await release.promise;
+      running -= 1;
+    },
+  });
+  const caps = { open_per_peer: 80, calls_per_second: 1_000 };
+  const { bot } = await connected(t, { work }, { assistant: { caps }, client: { caps } });
+  const all = later();
+  let delivered = 0;
+  bot.on('delivered', () => ++delivered === 70 && all.resolve());
+  const calls = Array.from({ length: 70 }, (_, n) => bot.call('work', { n }));
+  await all.promise;
+  assert.equal(running, 64);
+  release.resolve();
+  assert.equal((await Promise.all(calls)).length, 70);
+  assert.equal(most, 64);
+});
+
+test('unknown tool, and a call without a room', async (t) => {
+  const { bot, agent } = await connected(t, {});
+  await assert.rejects(bot.call('nothing', {}, { ownerWait: 1, timeout: 500 }), refused(UnknownTool, { code: 'unknown_tool', mayHaveRun: false }));
+  agent.disconnect();
+  await assert.rejects(bot.call('nothing'), refused(Closed, { mayHaveRun: false }));
+});
+
+test('client that closes loses its calls at once', async (t) => {
+  const begun = later();
+  const { app, bot } = await connected(t, {
+    hang: tool({
+      description: 'x',
+      execute: () => {
+        begun.resolve();
+        return new Promise(() => {});
+      },
+    }),
+  });
+  const call = bot.call('hang');
+  await begun.promise;
+  const closed = next(app, 'closed');
+  await app.close();
+  assert.equal((await closed).reason.kind, 'closed');
+  await atOnce(assert.rejects(call, refused(Lost, { owner: 'phone', mayHaveRun: true })));
+});
+
+test('page that goes away says goodbye', async (t) => {
+  const begun = later();
+  const { phone, bot } = await connected(t, {
+    hang: tool({
+      description: 'x',
+      execute: () => {
+        begun.resolve();
+        return new Promise(() => {});
+      },
+    }),
+  });
+  const call = bot.call('hang');
+  await begun.promise;
+  phone.leavePage();
+  await atOnce(assert.rejects(call, refused(Lost, { owner: 'phone' })));
+});
+
+test('barge-in cancels, and a tool with report answers later', async (t) => {
+  const begun = later();
+  const second = later();
+  const release = later();
+  const { bot } = await connected(t, {
+    hang: tool({
+      description: 'x',
+      execute: () => {
+        begun.resolve();
+        return new Promise(() => {});
+      },
+    }),
+    slow: tool({
+      description: 'x',
+      bargeIn: 'report',
+      execute: async () => {
+        second.resolve();
+        await release.promise;
+        return 'late';
+      },
+    }),
+  });
+  const turn = bot.turn();
+  const [hang, slow] = [turn.call('hang'), turn.call('slow')];
+  await Promise.all([begun.promise, second.promise]);
+  turn.bargeIn();
+  await assert.rejects(hang, refused(Cancelled, { code: 'cancelled' }));
+  await assert.rejects(slow, refused(Detached, { kind: 'detached' }));
+  await assert.rejects(turn.call('slow'), (error) => error.kind === 'turn_over');
+  const late = next(bot, 'lateResult');
+  release.resolve();
+  await late;
+  const [result] = bot.lateResults();
+  assert.deepEqual(result.value, { value: 'late' });
+  assert.equal(result.tool, 'slow');
+  assert.deepEqual(bot.lateResults(), []);
+});
+
+test('tools that change are registered again', async (t) => {
+  const { app, bot } = await connected(t, { one: tool({ description: 'x', execute: () => 1 }) });
+  const changed = next(bot, 'toolsChanged');
+  app.offer({ two: tool({ description: 'x', execute: () => 2 }) });
+  await changed;
+  assert.deepEqual(bot.tools().map(({ tool }) => tool.name), ['two']);
+  assert.deepEqual(await bot.call('two'), { value: 2 });
+});
+
+test("assistant's own tools run in its process", async (t) => {
+  const { bot } = await connected(t, {}, { assistant: { tools: { clock: tool({ description: 'x', execute: (_, cx) => cx.caller }) } } });
+  assert.deepEqual(await bot.call('clock'), { value: 'agent' });
+});
+
+test('several clients: a call names one, or the function chooses', async (t) => {
+  const room = new MemoryRoom();
+  const apps = ['phone', 'watch', 'car'].map((identity) => {
+    const port = room.port(identity, { attributes: { 'toolbridge.role': 'client' } });
+    return { identity, port, app: new Client(port, { tools: { where: tool({ description: 'x', execute: () => identity }) } }) };
+  });
+  const agent = room.port('agent', { attributes: { 'toolbridge.role': 'assistant' } });
+  let chosen;
+  const bot = new Assistant(agent, { choose: (candidates, tool) => (chosen === undefined ? undefined : candidates.find((identity) => identity === chosen && tool === 'where')) });
+  t.after(() => Promise.all([bot.close(), ...apps.map(({ app }) => app.close())]));
+  for (const { port } of apps) port.connect();
+  agent.connect();
+  for (const { identity } of apps) await bot.ready(identity);
+  for (const { identity } of apps) assert.deepEqual(await bot.call('where', {}, { to: identity }), { value: identity });
+  const ambiguous = await bot.call('where').catch((error) => error);
+  assert.ok(ambiguous instanceof Ambiguous, String(ambiguous));
+  assert.deepEqual([...ambiguous.owners].sort(), ['car', 'phone', 'watch']);
+  assert.equal(bot.whyNotOffered('nothing').kind, 'unknown_tool');
+  chosen = 'watch';
+  assert.deepEqual(await bot.call('where'), { value: 'watch' });
+});
+
+test('answers of another participant are ignored', async (t) => {
+  const begun = later();
+  const release = later();
+  const { room, bot } = await connected(t, {
+    slow: tool({
+      description: 'x',
+      execute: async () => {
+        begun.resolve();
+        await release.promise;
+        return 'true answer';
+      },
+    }),
+    quick: tool({ description: 'x', execute: () => 'forged answer' }),
+  });
+  // A result of the client itself, which another participant sends again with the id of the open call.
+  await bot.call('quick');
+  const result = room.sent.filter(({ from, to }) => from === 'phone' && to.includes('agent')).find(({ bytes }) => Buffer.from(bytes).includes('forged answer'));
+  assert.ok(result);
+  const settled = [];
+  const requested = next(bot, 'requested');
+  const call = bot.call('slow');
+  const { call: id } = await requested;
+  await begun.promise;
+  const old = /[\w-]{21}/.exec(Buffer.from(result.bytes).toString('latin1'))[0];
+  const forged = Buffer.from(Buffer.from(result.bytes).toString('latin1').replace(old, id), 'latin1');
+  const mallory = room.port('mallory');
+  mallory.connect();
+  bot.on('settled', (event) => settled.push(event));
+  const violation = next(bot, 'violation', ({ by }) => by === 'mallory');
+  await mallory.publish(new Uint8Array(forged), true, { topic: 'toolbridge', to: ['agent'] });
+  await violation;
+  assert.deepEqual(settled, []);
+  release.resolve();
+  assert.deepEqual(await call, { value: 'true answer' });
+});

@@ -1,0 +1,320 @@
+// Joining, reconnecting and leaving, with the real core in a room in memory.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { Assistant, Client, Closed, Lost, tool } from 'toolbridge';
+import { Client as OwnCore } from 'toolbridge/wasm';
+
+import { atOnce, later, next, pair } from './memory.mjs';
+
+const echo = tool({ description: 'x', execute: (args) => args });
+
+/** Both ends, not connected. */
+function ends(t, { tools = { echo }, client = {}, assistant = {}, ports = {} } = {}) {
+  const { room, phone, agent } = pair(ports);
+  const app = new Client(phone, { tools, ...client });
+  const bot = new Assistant(agent, assistant);
+  t.after(() => Promise.all([app.close(), bot.close()]));
+  return { room, phone, agent, app, bot };
+}
+
+test('rooms that are already connected work, in either order', async (t) => {
+  const { phone, agent } = pair();
+  agent.connect();
+  phone.connect();
+  const bot = new Assistant(agent);
+  const app = new Client(phone, { tools: { echo } });
+  t.after(() => Promise.all([app.close(), bot.close()]));
+  await bot.ready('phone');
+  assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
+});
+
+test('call before the room is connected is refused, and one while it connects waits', async (t) => {
+  const { phone, agent, bot } = ends(t);
+  await assert.rejects(bot.call('echo'), (error) => error instanceof Closed && error.mayHaveRun === false);
+  agent.state = 'connecting';
+  const call = bot.call('echo', { a: 1 });
+  phone.connect();
+  agent.connect();
+  assert.deepEqual(await call, { a: 1 });
+});
+
+test('assistant whose permissions are unknown is trusted only when they are known', async (t) => {
+  const { phone, agent, app } = ends(t, { ports: { assistant: { kind: 'standard', knowsPermissions: false } } });
+  phone.connect();
+  const joined = next(app, 'joined');
+  agent.connect();
+  await joined;
+  assert.equal(app.assistant, undefined);
+  const bound = next(app, 'bound');
+  agent.change({ knowsPermissions: true });
+  assert.equal((await bound).assistant, 'agent');
+});
+
+test('attributes of a participant that may change them are not trusted', async (t) => {
+  const { phone, agent, app } = ends(t, { ports: { assistant: { kind: 'standard', canUpdateMetadata: true } } });
+  const unaccepted = next(app, 'unaccepted');
+  phone.connect();
+  agent.connect();
+  assert.match((await unaccepted).message, /toolbridge\.role/);
+  assert.equal(app.assistant, undefined);
+});
+
+test('permission that changes without an event is seen at the next packet', async (t) => {
+  const { phone, agent, app, bot } = ends(t, { ports: { assistant: { kind: 'standard' } } });
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  assert.equal(app.assistant, 'agent');
+  agent.details.canUpdateMetadata = true; // no event
+  await assert.rejects(bot.call('echo', {}, { timeout: 300 }));
+  assert.equal(app.participants().find(({ identity }) => identity === 'agent').can_update_metadata, true);
+});
+
+test('lost connection that returns continues open calls', async (t) => {
+  for (const rejoins of [false, true]) {
+    for (const who of ['phone', 'agent']) {
+      await t.test(`${who}, ${rejoins ? 'another sid' : 'the same sid'}`, async (t) => {
+        const at = later();
+        const go = later();
+        const { phone, agent, bot } = ends(t, {
+          tools: {
+            slow: tool({
+              description: 'x',
+              execute: async () => {
+                at.resolve();
+                await go.promise;
+                return 'done';
+              },
+            }),
+          },
+        });
+        phone.connect();
+        agent.connect();
+        await bot.ready('phone');
+        const call = bot.call('slow');
+        await at.promise;
+        const lost = who === 'phone' ? phone : agent;
+        lost.lose();
+        go.resolve(); // the result cannot be sent now
+        lost.restore({ rejoins });
+        assert.deepEqual(await call, { value: 'done' });
+        assert.deepEqual(await bot.call('slow'), { value: 'done' });
+      });
+    }
+  }
+});
+
+test('participants that the SDK forgets while it reconnects have not left', async (t) => {
+  const { room, phone, agent, bot } = ends(t);
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  const left = [];
+  bot.on('left', (event) => left.push(event));
+  agent.lose();
+  room.ports.delete('phone');
+  agent.emit('changed', 'phone');
+  await new Promise(setImmediate);
+  room.ports.set('phone', phone);
+  agent.emit('changed', 'phone');
+  agent.restore();
+  assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
+  assert.deepEqual(left, []);
+});
+
+test('packet that arrives before the core is loaded is not lost', async (t) => {
+  const { phone, agent } = pair();
+  const loading = later();
+  const bot = new Assistant(agent);
+  t.after(() => bot.close());
+  agent.connect();
+  await next(bot, 'connected');
+  const { ClientBase } = await import('../dist/esm/client.js');
+  const { loadWasm } = await import('../dist/esm/load.js');
+  const app = new ClientBase(phone, { tools: { echo } }, async () => {
+    await loading.promise;
+    return loadWasm();
+  });
+  t.after(() => app.close());
+  const call = bot.call('echo', { a: 1 }, { to: 'phone' });
+  phone.connect();
+  await new Promise(setImmediate);
+  assert.equal(app.isOpen, false);
+  loading.resolve();
+  assert.deepEqual(await call, { a: 1 });
+});
+
+test('disconnected room closes with its reason, and a new connection begins anew', async (t) => {
+  const { phone, agent, app, bot } = ends(t);
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  const closed = next(app, 'closed');
+  phone.disconnect({ kind: 'removed' });
+  assert.equal((await closed).reason.kind, 'removed');
+  assert.equal(app.isOpen, false);
+  phone.connect();
+  await bot.ready('phone');
+  assert.deepEqual(await bot.call('echo', { a: 2 }), { a: 2 });
+});
+
+test('open calls of an assistant that is disconnected end as closed', async (t) => {
+  const begun = later();
+  const { phone, agent, bot } = ends(t, {
+    tools: {
+      hang: tool({
+        description: 'x',
+        execute: () => {
+          begun.resolve();
+          return new Promise(() => {});
+        },
+      }),
+    },
+  });
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  const call = bot.call('hang');
+  await begun.promise;
+  agent.disconnect({ kind: 'room_deleted' });
+  await assert.rejects(call, (error) => (error instanceof Lost || error instanceof Closed) && error.mayHaveRun === true);
+});
+
+test('client whose token has no role reports the grant that it lacks', async (t) => {
+  const { phone, agent, bot } = ends(t, { ports: { client: { attributes: {} } }, assistant: { admitOnlyRoles: true } });
+  const notAdmitted = next(bot, 'notAdmitted');
+  phone.connect();
+  agent.connect();
+  const { client, message } = await notAdmitted;
+  assert.equal(client, 'phone');
+  assert.match(message, /toolbridge\.role/);
+});
+
+test('assistant without a role is reported to the client, with the grant', async (t) => {
+  const { phone, agent, app } = ends(t, { ports: { assistant: { attributes: {}, kind: 'standard' } } });
+  const unaccepted = next(app, 'unaccepted');
+  phone.connect();
+  agent.connect();
+  assert.match((await unaccepted).message, /toolbridge\.role/);
+});
+
+test('rule of the author admits clients, and one that throws counts as false', async (t) => {
+  let rule = () => {
+    throw new Error('planted');
+  };
+  const { phone, agent, bot } = ends(t, { ports: { client: { attributes: {} } }, assistant: { admit: (who) => rule(who) } });
+  const warning = next(bot, 'warning');
+  agent.connect();
+  phone.connect();
+  assert.match((await warning).message, /planted/);
+  rule = ({ identity }) => identity === 'phone';
+  phone.change({ attributes: { hello: '1' } });
+  await bot.ready('phone');
+  assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
+});
+
+test('ready names why a client is not ready', async (t) => {
+  const { agent, bot } = ends(t);
+  agent.connect();
+  await next(bot, 'connected');
+  await assert.rejects(bot.ready('nobody', { timeout: 60 }), (error) => error.name === 'NotReady' && /waited 60 ms/.test(error.message) && error.client === 'nobody');
+  await assert.rejects(bot.ready('nobody', { signal: AbortSignal.abort(new Error('no')) }), /no/);
+});
+
+test('panic of the core closes that participant, and reports it; others go on', async (t) => {
+  const { phone, agent } = pair();
+  const { ClientBase } = await import('../dist/esm/client.js');
+  let panics = false;
+  class Session {
+    #session;
+    static async load() {
+      const { loadWasm } = await import('../dist/esm/load.js');
+      const Real = await loadWasm();
+      return {
+        create: (input) => {
+          const own = new Session();
+          own.#session = Real.create(input);
+          return own;
+        },
+      };
+    }
+    handle(...args) {
+      if (panics) throw 'panic: planted at src/session.rs:1';
+      return this.#session.handle(...args);
+    }
+    nextOutput() {
+      return this.#session.nextOutput();
+    }
+    takeBytes() {
+      return this.#session.takeBytes();
+    }
+    nextDeadline() {
+      return this.#session.nextDeadline();
+    }
+    free() {
+      this.#session.free();
+    }
+  }
+  const app = new ClientBase(phone, { tools: { echo } }, Session.load);
+  const bot = new Assistant(agent);
+  t.after(() => bot.close());
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  const [error, closed] = [next(app, 'error'), next(app, 'closed')];
+  panics = true;
+  void bot.call('echo', {}, { timeout: 200 }).catch(() => {});
+  assert.match((await error).error.message, /^panic: planted/);
+  await closed;
+  assert.equal(app.isOpen, false);
+  assert.equal(bot.isOpen, true);
+  // The room is free for another participant.
+  const again = new OwnCore(phone, { tools: { echo } });
+  t.after(() => again.close());
+  await next(again, 'registered');
+  assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
+});
+
+test('listener that throws affects nobody else', async (t) => {
+  const errors = t.mock.method(console, 'error', () => {});
+  const { phone, agent, app, bot } = ends(t);
+  app.on('registered', () => {
+    throw new Error('planted');
+  });
+  const registered = next(app, 'registered');
+  phone.connect();
+  agent.connect();
+  await registered;
+  await bot.ready('phone');
+  assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
+  assert.match(String(errors.mock.calls[0].arguments[1]), /planted/);
+});
+
+test('participant that closes in a listener says goodbye', async (t) => {
+  const { phone, agent, app, bot } = ends(t);
+  const hang = tool({ description: 'x', execute: () => new Promise(() => {}) });
+  app.offer({ echo: hang });
+  app.on('requested', () => void app.close());
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  await atOnce(assert.rejects(bot.call('echo', { a: 1 }), Lost));
+});
+
+test('timers of a hidden page, which fire once a second, do no harm', async (t) => {
+  const own = globalThis.setTimeout;
+  t.after(() => (globalThis.setTimeout = own));
+  globalThis.setTimeout = (run, delay, ...args) => own(run, 1_000 * Math.ceil((delay ?? 0) / 1_000), ...args);
+  const { phone, agent, bot } = ends(t, { tools: { echo, hang: tool({ description: 'x', execute: () => new Promise(() => {}) }) } });
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
+  const begun = performance.now();
+  await assert.rejects(bot.call('hang', {}, { timeout: 200 }), (error) => error.code === 'timeout');
+  const took = performance.now() - begun;
+  assert.ok(took > 500 && took < 3_000, `${took} ms`);
+  assert.deepEqual(await bot.call('echo', { a: 2 }), { a: 2 });
+});

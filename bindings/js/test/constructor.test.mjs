@@ -1,0 +1,180 @@
+// What the constructors refuse, and schemas.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { Room as NodeRoom } from '@livekit/rtc-node';
+import { toStandardJsonSchema } from '@valibot/to-json-schema';
+import { type } from 'arktype';
+import { Room } from 'livekit-client';
+import { Assistant, Client, tool } from 'toolbridge';
+import * as v from 'valibot';
+import { z } from 'zod';
+
+import { MemoryRoom, next } from './memory.mjs';
+
+const any = (options) => tool({ description: 'x', execute: () => 1, ...options });
+const port = () => new MemoryRoom().port('phone');
+
+test('tool names that cannot be offered are refused with the name', () => {
+  const refuses = (tools, text) => assert.throws(() => new Client(port(), { tools }), (error) => error instanceof TypeError && text.test(error.message), String(text));
+  refuses([{ lamp: any() }, { lamp: any() }], /"lamp" is named twice/);
+  refuses({ 'bridge.echo': any() }, /"bridge\.echo".*reserved/);
+  refuses({ ['n'.repeat(65)]: any() }, /"n{65}".*65 characters; 64/);
+  refuses({ 'a b': any() }, /"a b"/);
+  refuses({ lamp: { execute: () => 1 } }, /"lamp" must be made by tool/);
+  new Client(port(), { tools: { ['n'.repeat(64)]: any() } });
+});
+
+test('failed constructor leaves the room free', () => {
+  const room = port();
+  assert.throws(() => new Client(room, { tools: { 'a b': any() } }));
+  new Client(room);
+});
+
+test('schemas that do not describe an object, or have no JSON Schema, are refused', () => {
+  const refuses = (parameters, text) => assert.throws(() => new Client(port(), { tools: { lamp: any({ parameters }) } }), (error) => error instanceof TypeError && /"lamp"/.test(error.message) && text.test(error.message), String(text));
+  refuses({ type: 'string' }, /must describe an object.*"string"/);
+  refuses({ properties: {} }, /must describe an object/);
+  refuses(z.string(), /must describe an object/);
+  refuses(z.array(z.string()), /must describe an object/);
+  refuses(z.object({ at: z.date() }), /cannot be written as JSON Schema/);
+  refuses('object', /Standard Schema/);
+  refuses(v.object({ on: v.boolean() }), /valibot.*toStandardJsonSchema/);
+  // What zod 3 has.
+  refuses({ _def: {}, safeParse: () => {} }, /zod 4\.2/);
+  refuses({ '~standard': { version: 1, vendor: 'zod', validate: () => {} } }, /zod 4\.2/);
+});
+
+test('zod, arktype and valibot describe and check the arguments', async (t) => {
+  const schemas = {
+    zod: z.object({ on: z.boolean(), level: z.number().optional() }),
+    arktype: type({ on: 'boolean', 'level?': 'number' }),
+    valibot: toStandardJsonSchema(v.object({ on: v.boolean(), level: v.optional(v.number()) })),
+    plain: { type: 'object', properties: { on: { type: 'boolean' }, level: { type: 'number' } }, required: ['on'] },
+  };
+  const tools = Object.fromEntries(Object.entries(schemas).map(([name, parameters]) => [name, tool({ description: 'x', parameters, execute: (args) => args })]));
+  const room = new MemoryRoom();
+  const phone = room.port('phone', { attributes: { 'toolbridge.role': 'client' } });
+  const agent = room.port('agent', { attributes: { 'toolbridge.role': 'assistant' } });
+  const app = new Client(phone, { tools });
+  const bot = new Assistant(agent);
+  t.after(() => Promise.all([app.close(), bot.close()]));
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  for (const { tool: seen } of bot.tools()) {
+    assert.deepEqual(seen.parameters.required, ['on'], seen.name);
+    assert.deepEqual(Object.keys(seen.parameters.properties).sort(), ['level', 'on'], seen.name);
+  }
+  for (const name of Object.keys(schemas)) {
+    assert.deepEqual(await bot.call(name, { on: true }), { on: true }, name);
+    const refused = await bot.call(name, { on: 1 }).catch((error) => error.code);
+    assert.deepEqual(refused, name === 'plain' ? { on: 1 } : 'invalid_parameters', name);
+  }
+});
+
+test('second participant on one room is refused until the first is closed', async () => {
+  const room = port();
+  const first = new Client(room);
+  assert.throws(() => new Client(room), /already has a Client; close it/);
+  assert.throws(() => new Assistant(room), /already has a Client/);
+  const closing = first.close();
+  const second = new Client(room);
+  await closing;
+  assert.throws(() => new Client(room), /already has/);
+  await second.close();
+});
+
+test('rooms of both SDKs are accepted, also one that is not connected', async () => {
+  for (const room of [new Room(), new NodeRoom()]) {
+    const client = new Client(room, { tools: { lamp: any() } });
+    assert.equal(client.isOpen, false);
+    assert.throws(() => new Client(room), /already has a Client/);
+    await client.close();
+  }
+});
+
+test('SDKs that are too old are refused with both versions', () => {
+  const room = new Room();
+  Object.defineProperty(room, 'registerByteStreamHandler', { value: undefined });
+  assert.throws(() => new Client(room), /livekit-client 2\.22\.0 or later is required.*an older version.*Room\.registerByteStreamHandler/);
+  globalThis.LivekitClient = { version: '2.1.0' };
+  try {
+    assert.throws(() => new Client(room), /2\.22\.0 or later.*version 2\.1\.0/);
+  } finally {
+    delete globalThis.LivekitClient;
+  }
+  const node = new NodeRoom();
+  Object.defineProperty(node, 'registerByteStreamHandler', { value: undefined });
+  assert.throws(() => new Client(node), /@livekit\/rtc-node 0\.13\.34 or later/);
+});
+
+test('objects that are no rooms are refused', () => {
+  for (const room of [undefined, null, {}, 'room']) assert.throws(() => new Client(room), /must be a Room/);
+});
+
+test('missing randomness throws with the name of a polyfill', () => {
+  const own = Object.getOwnPropertyDescriptor(globalThis, 'crypto');
+  Object.defineProperty(globalThis, 'crypto', { value: undefined, configurable: true, writable: true });
+  const room = port();
+  try {
+    assert.throws(() => new Client(room), /crypto\.getRandomValues.*react-native-get-random-values/);
+  } finally {
+    Object.defineProperty(globalThis, 'crypto', own);
+  }
+  new Client(room); // the room is free
+});
+
+test('engine without WebAssembly gets plain JavaScript, with a warning', async (t) => {
+  const warnings = t.mock.method(console, 'warn', () => {});
+  // Another copy of the module, which has not loaded the core yet.
+  const { loadAny } = await import('../dist/esm/load.js?without-wasm');
+  const own = globalThis.WebAssembly;
+  t.after(() => (globalThis.WebAssembly = own));
+  globalThis.WebAssembly = undefined;
+  const loading = loadAny().catch((error) => error);
+  await new Promise(setImmediate);
+  assert.match(warnings.mock.calls[0].arguments[0], /WebAssembly cannot be used \(this engine has no WebAssembly\).*toolbridge\/js/);
+  const core = await loading;
+  assert.equal(typeof core.create, 'function', String(core));
+});
+
+test('every entry works as ES module and as CommonJS', async () => {
+  const { createRequire } = await import('node:module');
+  const require = createRequire(import.meta.url);
+  for (const name of ['toolbridge', 'toolbridge/js', 'toolbridge/wasm']) {
+    for (const found of [await import(name), require(name)]) {
+      const room = port();
+      const client = new found.Client(room, { tools: { lamp: found.tool({ description: 'x', execute: () => 1 }) } });
+      const connected = next(client, 'connected');
+      room.connect();
+      assert.deepEqual(await connected, { identity: 'phone', room: 'room' });
+      await client.close();
+    }
+  }
+  assert.equal(typeof (await import('toolbridge/react')).useTools, 'function');
+  assert.equal(typeof require('toolbridge/react').useTools, 'function');
+});
+
+test('import loads no core', async () => {
+  const { execFileSync } = await import('node:child_process');
+  const script = `
+    const compile = WebAssembly.instantiate;
+    let compiled = 0;
+    WebAssembly.instantiate = (...args) => (compiled++, compile(...args));
+    await import('toolbridge');
+    await new Promise((resolve) => setTimeout(resolve, 0));
+    console.log(compiled);`;
+  const out = execFileSync(process.execPath, ['--input-type=module', '-e', script], { cwd: new URL('.', import.meta.url), encoding: 'utf8' });
+  assert.equal(out.trim(), '0');
+});
+
+test('package, crates and toolbridge have one version', async () => {
+  const { readFile } = await import('node:fs/promises');
+  const read = (path) => readFile(new URL(path, import.meta.url), 'utf8');
+  const { version } = JSON.parse(await read('../package.json'));
+  for (const path of ['../../Cargo.toml', '../../../Cargo.toml']) {
+    assert.equal(/^version = "(.*)"/m.exec(await read(path))[1], version, path);
+  }
+});

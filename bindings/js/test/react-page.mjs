@@ -1,0 +1,75 @@
+import { createElement, StrictMode } from 'react';
+import { flushSync } from 'react-dom';
+import { createRoot } from 'react-dom/client';
+import { Assistant, tool } from 'toolbridge';
+import { useTools } from 'toolbridge/react';
+
+import { MemoryRoom } from './memory.mjs';
+
+globalThis.setImmediate ??= (run) => {
+  const { port1, port2 } = new MessageChannel();
+  port1.onmessage = () => {
+    run();
+    port1.close();
+  };
+  port2.postMessage(0);
+};
+
+const room = new MemoryRoom();
+const phone = room.port('phone', { attributes: { 'toolbridge.role': 'client' } });
+const agent = room.port('agent', { attributes: { 'toolbridge.role': 'assistant' } });
+globalThis.bot = new Assistant(agent);
+phone.connect();
+agent.connect();
+
+let registered = 0;
+globalThis.bot.on('toolsChanged', () => registered++);
+globalThis.registrations = () => registered;
+
+let begin;
+globalThis.hanging = new Promise((resolve) => (begin = resolve));
+const hang = tool({
+  description: 'Never ends',
+  execute: () => {
+    begin();
+    return new Promise(() => {});
+  },
+});
+
+function App({ n, description, name }) {
+  // Other objects at each rendering.
+  const { assistant, error } = useTools(phone, { [name]: tool({ description, execute: () => n }), hang });
+  return createElement('p', null, error ? `error: ${error.message}` : `${assistant ?? 'nobody'} ${n}`);
+}
+
+const root = createRoot(document.querySelector('#root'));
+globalThis.render = (n, description = 'Counts', name = 'count') => {
+  // With its effects, which offer the tools.
+  flushSync(() => root.render(createElement(StrictMode, null, createElement(App, { n, description, name }))));
+};
+globalThis.unmount = () => root.unmount();
+
+/** Resolves with the page's text when it begins so. */
+globalThis.shown = (text) =>
+  new Promise((resolve) => {
+    const check = () => {
+      const found = document.body.textContent;
+      if (!found.startsWith(text)) return false;
+      observer.disconnect();
+      resolve(found);
+      return true;
+    };
+    const observer = new MutationObserver(check);
+    observer.observe(document.body, { childList: true, subtree: true, characterData: true });
+    check();
+  });
+
+globalThis.next = (name) =>
+  new Promise((resolve) => {
+    const stop = globalThis.bot.on(name, () => {
+      stop();
+      resolve();
+    });
+  });
+
+globalThis.ready = true;

@@ -1,0 +1,303 @@
+import type { AnyRoom } from './adapters.js';
+import type { LoadCore, ProgressStatus } from './core.js';
+import type { Rule } from './driver.js';
+import { callError, closedError, type CallError } from './errors.js';
+import { isObject, toJsonText, type Json, type JsonObject } from './json.js';
+import { describeOffers, describeTool, expectDone, Participant, type OfferedTool, type ParticipantOptions, type ToolDescription } from './participant.js';
+import { fields } from './tool.js';
+
+/** How long `ready` waits, in milliseconds. */
+const READY = 10_000;
+
+/** How long before the end of its time `ready` pings a client that has not registered, in milliseconds. */
+const PROBE = 1_000;
+
+export interface AssistantOptions extends ParticipantOptions {
+  /**
+   * Clients that are admitted by their identities. Default: participants whose token has the attribute
+   * `toolbridge.role: client`, or the only other one.
+   */
+  readonly clients?: readonly string[];
+  /** Admits the participants for which it returns true, in addition to those with the role `client`. */
+  readonly admit?: Rule;
+  /** Admits no participant only because it is alone. */
+  readonly admitOnlyRoles?: boolean;
+  /** Lets clients stop calls for which it returns true. Default: none. */
+  readonly allowStop?: Rule;
+  /** The client that runs a tool which several offer. */
+  readonly pins?: readonly { readonly tool: string; readonly owner: string }[];
+  /** Which of several clients that offer a tool runs it: a function returns its identity. Default: `nobody`. */
+  readonly choose?: 'nobody' | 'first' | 'last' | 'lastHeard' | Choose;
+}
+
+/** Chooses among several participants. `tool` is missing if the question is not about a tool. */
+export type Choose = (candidates: readonly string[], tool: string | undefined) => string | undefined;
+
+export interface CallOptions {
+  /** The identity of the client that runs the tool, whichever others offer it. */
+  readonly to?: string;
+  /** The time limit in milliseconds. Default: the tool's patience, otherwise 30,000. */
+  readonly timeout?: number;
+  /** How long to wait for a client that offers the tool, in milliseconds. Default: 5,000. */
+  readonly ownerWait?: number;
+  /** Cancels the call, also at the client. */
+  readonly signal?: AbortSignal;
+  readonly onProgress?: (progress: Progress) => void;
+  /** Sent along with the request. */
+  readonly meta?: JsonObject;
+}
+
+export interface Progress {
+  readonly status: ProgressStatus;
+  readonly message?: string;
+  readonly content?: Json;
+}
+
+export interface ReadyOptions {
+  /** In milliseconds. Default: 10,000. */
+  readonly timeout?: number;
+  readonly signal?: AbortSignal;
+}
+
+/** A client did not become ready. */
+export class NotReady extends Error {
+  readonly client: string;
+
+  constructor(client: string, message: string) {
+    super(message);
+    this.name = 'NotReady';
+    this.client = client;
+  }
+}
+
+/** The result of a call that a barge-in had left running. */
+export interface Late {
+  readonly call: string;
+  readonly tool: string;
+  readonly owner?: string;
+  readonly value?: Json;
+  readonly error?: CallError;
+  /** How long it took, in milliseconds. */
+  readonly took: number;
+}
+
+/** A participant that calls the tools of the clients in its room. */
+export class AssistantBase extends Participant {
+  /** @internal */
+  constructor(room: AnyRoom, options: AssistantOptions, load: LoadCore) {
+    const { clients, admit, admitOnlyRoles, allowStop, pins, choose, ...rest } = options;
+    const chooser = typeof choose === 'function' ? choose : undefined;
+    super(
+      room,
+      'assistant',
+      {
+        ...rest,
+        admit,
+        mayStop: allowStop,
+        ...(chooser && { choose: (candidates, tool) => chooser(candidates.map(({ identity }) => identity), tool) }),
+        config: fields({
+          admit: clients,
+          admit_only_roles: admitOnlyRoles ?? (admit === undefined ? undefined : true),
+          pins,
+          choose: chooser ? 'ask' : choose === 'lastHeard' ? 'last_heard' : (choose as string | undefined),
+        }),
+      },
+      load,
+    );
+  }
+
+  /**
+   * Calls a tool, and resolves with its result: an object. Any other value that a tool returns arrives as `{ value }`.
+   *
+   * The promise rejects with a {@link CallError}, of which each kind has a subclass, or with a `TypeError` if the arguments
+   * are not an object that JSON can hold. If the signal is aborted, the error is {@link Cancelled}.
+   */
+  call(tool: string, args: object = {}, options: CallOptions = {}): Promise<JsonObject> {
+    return this.#call(tool, args, options, undefined);
+  }
+
+  /** Begins a turn: one reply of the model, whose calls end together when the user interrupts. */
+  turn(): Turn {
+    const reply = this.driver.input({ type: 'turn_begin' });
+    if (reply?.type !== 'turn') throw closedError('this participant is not in the room', false);
+    const { turn } = reply;
+    return new Turn(
+      (tool, args = {}, options = {}) => this.#call(tool, args, options, turn),
+      (type) => void this.driver.input({ type, turn }),
+    );
+  }
+
+  /** The tools that can be called now: those of clients, and this assistant's own. */
+  tools(): OfferedTool[] {
+    const reply = this.driver.query({ type: 'tools' });
+    return reply?.type === 'tools' ? describeOffers(reply.tools) : [];
+  }
+
+  /** Why a tool that is not among `tools()` cannot be called now: the error that a call of it would end with. */
+  whyNotOffered(tool: string): CallError {
+    const reply = this.driver.query({ type: 'why_not_offered', tool });
+    if (reply?.type !== 'why_not_offered') return closedError('this participant is not in the room', false);
+    return callError(reply.error);
+  }
+
+  /** The results of calls that a barge-in had left running, since the last call of this method. */
+  lateResults(): Late[] {
+    const reply = this.driver.query({ type: 'late_results' });
+    if (reply?.type !== 'late_results') return [];
+    return reply.results.map(({ call, tool, owner, value, error, took }) => ({
+      call,
+      tool,
+      took,
+      ...fields({ owner, value, error: error === undefined ? undefined : callError(error) }),
+    }));
+  }
+
+  /**
+   * Waits until the tools of this client are known. A call waits as well, but within its own limit.
+   *
+   * The promise rejects with {@link NotReady} when the time is over; earlier for a participant that never offers tools.
+   */
+  async ready(client: string, { timeout = READY, signal }: ReadyOptions = {}): Promise<ToolDescription[]> {
+    signal?.throwIfAborted();
+    await this.#started();
+    const { driver } = this;
+    driver.input({ type: 'expect', identity: client });
+    let end: () => void = () => {};
+    try {
+      return await new Promise<ToolDescription[]>((resolve, reject) => {
+        let why = 'it has not been heard';
+        let isChecking = false;
+        const check = () => {
+          if (isChecking) return;
+          isChecking = true;
+          const reply = driver.query({ type: 'readiness', identity: client });
+          isChecking = false;
+          if (reply?.type !== 'readiness') return reject(closedError('this participant has left the room', false));
+          const { readiness, tools, message } = reply;
+          why = message ?? (readiness === 'not_bound' ? `${client} is bound to another assistant, or to none because there are several` : why);
+          if (readiness === 'ready') resolve((tools ?? []).map(describeTool));
+          if (readiness === 'never') reject(new NotReady(client, why));
+        };
+        const unwatch = driver.watch(check);
+        const probe = setTimeout(() => driver.input({ type: 'probe', identity: client }), Math.max(timeout - PROBE, 0));
+        const timer = setTimeout(() => {
+          check();
+          reject(new NotReady(client, `${why}; waited ${timeout} ms`));
+        }, timeout);
+        const aborted = () => reject(reasonOf(signal));
+        signal?.addEventListener('abort', aborted);
+        end = () => {
+          unwatch();
+          clearTimeout(probe);
+          clearTimeout(timer);
+          signal?.removeEventListener('abort', aborted);
+        };
+        check();
+      });
+    } finally {
+      end();
+      driver.input({ type: 'stop_expecting', identity: client });
+    }
+  }
+
+  /** Shows a view, the latest state of something, to the clients. */
+  showView(view: string, content: unknown, text?: string): void {
+    const reply = this.driver.input({ type: 'show_view', view, ...fields({ text }) }, { content: toJsonText(content, 'content') });
+    expectDone(reply, `the view "${view}" cannot be shown`);
+  }
+
+  async #started(): Promise<void> {
+    try {
+      await this.driver.started();
+    } catch (error) {
+      throw closedError(error instanceof Error ? error.message : String(error), false);
+    }
+  }
+
+  async #call(tool: string, args: object, options: CallOptions, turn: number | undefined): Promise<JsonObject> {
+    const { to, timeout, ownerWait, signal, onProgress, meta } = options;
+    if (!isObject(args)) throw new TypeError('the arguments must be an object');
+    const raw = {
+      arguments: toJsonText(args, 'arguments'),
+      ...(meta !== undefined && { meta: toJsonText(meta, 'meta') }),
+    };
+    if (!signal?.aborted && !this.driver.isOpen) await this.#started();
+    if (signal?.aborted) throw callError(NEVER_BEGUN);
+    const { driver } = this;
+    return new Promise<JsonObject>((resolve, reject) => {
+      let isSettled = false;
+      const settle = (then: () => void) => {
+        isSettled = true;
+        signal?.removeEventListener('abort', aborted);
+        then();
+      };
+      let key: number | undefined;
+      const aborted = () => {
+        if (key !== undefined) driver.input({ type: 'cancel', key }); // it settles the call
+      };
+      const begun = driver.call({ type: 'call', tool, ...fields({ owner: to, timeout, owner_wait: ownerWait, turn }) }, raw, {
+        settled: (result) => {
+          if (isSettled) return;
+          settle(() => ('error' in result ? reject(callError(result.error)) : resolve(objectOf(result.value))));
+        },
+        lost: (message) => {
+          if (!isSettled) settle(() => reject(closedError(message, true)));
+        },
+        progress: ({ status, message, content }) => {
+          try {
+            onProgress?.({ status, ...fields({ message, content }) });
+          } catch (error) {
+            console.error(`toolbridge: onProgress of "${tool}" threw`, error);
+          }
+        },
+      });
+      if ('kind' in begun) return settle(() => reject(callError(begun)));
+      key = begun.key;
+      if (!isSettled) signal?.addEventListener('abort', aborted);
+    });
+  }
+}
+
+/** One reply of the model. */
+export class Turn {
+  readonly #call: (tool: string, args: object, options: CallOptions) => Promise<JsonObject>;
+  readonly #end: (how: 'barge_in' | 'turn_end') => void;
+
+  /** @internal */
+  constructor(call: Turn['call'], end: (how: 'barge_in' | 'turn_end') => void) {
+    this.#call = call;
+    this.#end = end;
+  }
+
+  /** Calls a tool as part of the turn: see {@link AssistantBase.call}. */
+  call(tool: string, args: object = {}, options: CallOptions = {}): Promise<JsonObject> {
+    return this.#call(tool, args, options);
+  }
+
+  /** Ends the turn because the user interrupted: each open call settles at once, as its tool specifies. */
+  bargeIn(): void {
+    this.#end('barge_in');
+  }
+
+  /** Ends the turn: it accepts no further calls. Open calls go on. */
+  end(): void {
+    this.#end('turn_end');
+  }
+}
+
+/** The call's signal was aborted before it began. */
+const NEVER_BEGUN = { kind: 'cancelled', code: 'cancelled', message: 'the call was cancelled before it began; nothing ran', may_have_run: false } as const;
+
+/** Results are objects on the wire. */
+function objectOf(value: Json): JsonObject {
+  return isObject(value) ? (value as JsonObject) : { value };
+}
+
+/** React Native's signals have no reason. */
+function reasonOf(signal: AbortSignal | undefined): unknown {
+  const reason: unknown = signal?.reason;
+  if (reason !== undefined) return reason;
+  const error = new Error('the wait was aborted');
+  error.name = 'AbortError';
+  return error;
+}

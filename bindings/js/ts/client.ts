@@ -1,0 +1,32 @@
+import type { AnyRoom } from './adapters.js';
+import type { LoadCore } from './core.js';
+import { expectDone, Participant, type ParticipantOptions } from './participant.js';
+import { fields } from './tool.js';
+
+export interface ClientOptions extends ParticipantOptions {
+  /** The identity of the assistant whose calls are accepted. Default: the only eligible one in the room. */
+  readonly assistant?: string;
+}
+
+/** A participant that offers tools to the assistant in its room. */
+export class ClientBase extends Participant {
+  /** @internal */
+  constructor(room: AnyRoom, { assistant, ...options }: ClientOptions, load: LoadCore) {
+    super(room, 'client', { ...options, config: fields({ assistant }) }, load);
+  }
+
+  /** The identity of the bound assistant, which may call the tools, once there is one. */
+  get assistant(): string | undefined {
+    const reply = this.driver.query({ type: 'state' });
+    return reply?.type === 'state' ? reply.bound : undefined;
+  }
+
+  /**
+   * Asks the assistant to stop a call, or all that an interruption would stop. It need not obey.
+   *
+   * @throws Error if there is no assistant.
+   */
+  askToStop(call?: string): void {
+    expectDone(this.driver.input({ type: 'ask_to_stop', ...fields({ call }) }), 'the assistant cannot be asked');
+  }
+}

@@ -1,0 +1,147 @@
+import type { CloseReason, CoreParticipant, Peer, ProgressStatus } from './core.js';
+import type { Json } from './json.js';
+
+/** What happens in a room, by the names for `on`. Times are in milliseconds. */
+export interface Events {
+  /** A session has begun: the room is connected, and the core is loaded. */
+  connected: { readonly identity: string; readonly room: string };
+  joined: { readonly participant: CoreParticipant };
+  left: { readonly peer: Peer };
+  /** The tools of a participant have changed. */
+  toolsChanged: { readonly owner: string };
+  /** A client is bound to this assistant, or to none. */
+  bound: { readonly assistant?: string };
+  ambiguousAssistant: { readonly candidates: readonly string[] };
+  /** The assistant has this client's tools. */
+  registered: { readonly by: string; readonly tools: number; readonly refused?: Json };
+  /** A client's tools reach nobody. The message says what to do, and names the grant that a token lacks. */
+  unaccepted: { readonly why: 'refused' | 'no_assistant' | 'not_assistant'; readonly by?: string; readonly message: string };
+  /** A client is not admitted. The message says what to do, and names the grant that its token lacks. */
+  notAdmitted: { readonly client: string; readonly message: string };
+  /** The local token does not allow sending data (`canPublishData`). */
+  notAllowed: Record<never, never>;
+  connection: { readonly state: 'connected' | 'reconnecting' };
+  requested: { readonly call: string; readonly tool: string; readonly execution: string; readonly owner: string; readonly by: string };
+  delivered: { readonly call: string; readonly owner: string };
+  progress: {
+    readonly key?: number;
+    readonly call: string;
+    readonly status: ProgressStatus;
+    readonly message?: string;
+    readonly content?: Json;
+  };
+  settled: {
+    readonly call: string;
+    readonly tool: string;
+    readonly execution: string;
+    readonly owner?: string;
+    /** `ok`, or the code of an error. */
+    readonly outcome: string;
+    readonly took: number;
+  };
+  /** A tool threw something that is not a `ToolError`. The caller does not see the cause. */
+  toolFailed: { readonly call: string; readonly tool: string; readonly cause: string };
+  peerError: { readonly by: string; readonly code: string; readonly message: string; readonly recoverable: boolean };
+  violation: { readonly by?: string; readonly what: string; readonly times: number };
+  view: { readonly by: string; readonly view: string; readonly content: Json; readonly text?: string };
+  lateResult: { readonly call: string; readonly tool: string; readonly owner?: string; readonly outcome: string };
+  consentVoid: { readonly tool: string; readonly caller: string };
+  /** The tools that the core refuses, and why. The others are offered. */
+  leftOut: { readonly tools: readonly { readonly tool?: string; readonly why: string }[] };
+  /** The session has ended. It begins again if the room is connected again. */
+  closed: { readonly reason: CloseReason };
+  /** Something is wrong that does not end the session. */
+  warning: { readonly message: string };
+  /** The core has failed. This participant is closed; the rest of the program is not affected. */
+  error: { readonly error: Error };
+}
+
+export type EventName = keyof Events;
+
+/** The names of the core's events that are passed on. */
+const NAMES: ReadonlyMap<string, EventName> = new Map(
+  (
+    [
+      'joined',
+      'left',
+      'toolsChanged',
+      'bound',
+      'ambiguousAssistant',
+      'registered',
+      'unaccepted',
+      'notAdmitted',
+      'notAllowed',
+      'connection',
+      'requested',
+      'delivered',
+      'progress',
+      'settled',
+      'toolFailed',
+      'peerError',
+      'violation',
+      'view',
+      'lateResult',
+      'consentVoid',
+    ] as const
+  ).map((name) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), name]),
+);
+
+/** Returns the name of one of the core's events. */
+export function eventName(event: string): EventName | undefined {
+  return NAMES.get(event);
+}
+
+type Listener<Name extends EventName> = (event: Events[Name]) => void;
+
+/** What is printed to the console if nobody listens: what keeps tools from working at all. */
+const LOUD: ReadonlySet<EventName> = new Set(['unaccepted', 'notAdmitted', 'notAllowed', 'ambiguousAssistant', 'leftOut', 'warning', 'error']);
+
+/** Calls the listeners of events. One that throws affects nobody else. */
+export class Emitter {
+  readonly #listeners = new Map<EventName, Set<(event: never) => void>>();
+  readonly #printed = new Set<string>();
+
+  on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
+    // Its own function, so that a listener that is added twice is called and removed twice.
+    const own: Listener<Name> = (event) => listener(event);
+    const listeners = this.#listeners.get(name) ?? new Set();
+    this.#listeners.set(name, listeners);
+    listeners.add(own);
+    return () => listeners.delete(own);
+  }
+
+  emit<Name extends EventName>(name: Name, event: Events[Name]): void {
+    const listeners = this.#listeners.get(name);
+    if (listeners === undefined || listeners.size === 0) {
+      if (LOUD.has(name)) this.#print(name, event);
+      return;
+    }
+    for (const listener of [...listeners]) {
+      try {
+        (listener as Listener<Name>)(event);
+      } catch (error) {
+        console.error(`toolbridge: a listener of "${name}" threw`, error);
+      }
+    }
+  }
+
+  /** Prints an event, once. */
+  #print(name: EventName, event: Events[EventName]): void {
+    const fields = event as Readonly<Record<string, unknown>>;
+    const { message, error } = fields;
+    const text =
+      typeof message === 'string'
+        ? message
+        : error instanceof Error
+          ? error.message
+          : name === 'notAllowed'
+            ? 'the local token does not allow sending data (canPublishData)'
+            : `${name} ${JSON.stringify(fields)}`;
+    if (this.#printed.has(text) || this.#printed.size >= MAX_PRINTED) return;
+    this.#printed.add(text);
+    console.warn(`toolbridge: ${text}`);
+  }
+}
+
+/** The most different texts that are printed. */
+const MAX_PRINTED = 64;

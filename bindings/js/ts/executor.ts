@@ -1,0 +1,261 @@
+/** Runs the calls of tools: a limited number at once, each within its time limit, each with exactly one outcome. */
+import type { Ask, Execute, StopReason } from './core.js';
+import { ToolError } from './errors.js';
+import { toJsonText, type JsonObject } from './json.js';
+import { Invalid } from './schema.js';
+import { DEFAULT_CANCEL_GRACE, type NamedTool, type ProgressReport, type ToolContext } from './tool.js';
+
+/** The most calls that run at once, and the most that wait for one of them to end, if the caps do not say. */
+const RUNNING = 64;
+const WAITING = 256;
+
+/** The message for the caller if a tool threw something that is not a {@link ToolError}. */
+const LOCAL_MESSAGE = 'the tool failed';
+
+/** The longest delay that timers take, in milliseconds: 2^31 − 1. */
+export const LONGEST_DELAY = 2_147_483_647;
+
+/** The reason of a stopped tool's signal. */
+export class Stopped extends Error {
+  readonly reason: StopReason;
+
+  constructor(reason: StopReason) {
+    super(TEXTS[reason] ?? 'the call was stopped');
+    this.name = 'AbortError';
+    this.reason = reason;
+  }
+}
+
+const TEXTS: Readonly<Partial<Record<StopReason, string>>> = {
+  caller: 'the caller no longer needs the call',
+  barge_in: 'the user interrupted',
+  deadline: 'the time limit has passed',
+  caller_gone: 'the caller is gone',
+  leaving: 'the participant that runs the call is leaving',
+  lost: 'the caller lost the participant that runs the call',
+};
+
+/** The failure of a job, in the form of the core. */
+export interface Failure {
+  readonly code: string;
+  readonly message: string;
+  readonly cause?: string;
+  /** JSON text. */
+  readonly partial?: string;
+}
+
+/** What becomes of jobs. Values are JSON texts. */
+export interface Reports {
+  started(key: number): void;
+  progress(key: number, report: ProgressReport, content: string | undefined): void;
+  settle(key: number, outcome: { readonly value: string } | { readonly error: Failure }): void;
+}
+
+interface Job {
+  readonly execute: Execute;
+  readonly tool: NamedTool;
+  /** Performance time in milliseconds. */
+  readonly deadline: number;
+  readonly controller: AbortController;
+  timer: ReturnType<typeof setTimeout> | undefined;
+  /** Whether its outcome was reported. */
+  isSettled: boolean;
+  /** Whether it takes one of the places. */
+  isRunning: boolean;
+}
+
+export class Executor {
+  readonly #reports: Reports;
+  readonly #jobs = new Map<number, Job>();
+  readonly #waiting: Job[] = [];
+  readonly #mostRunning: number;
+  readonly #mostWaiting: number;
+  #running = 0;
+  tools: ReadonlyMap<string, NamedTool> = new Map();
+
+  constructor(reports: Reports, caps: Readonly<Record<string, number>> = {}) {
+    this.#reports = reports;
+    this.#mostRunning = caps['running_jobs'] ?? RUNNING;
+    this.#mostWaiting = caps['waiting_jobs'] ?? WAITING;
+  }
+
+  /** Checks arguments before a person is asked. Returns why they are refused. */
+  async check(ask: Ask): Promise<Failure | undefined> {
+    const tool = this.tools.get(ask.tool.name);
+    if (tool === undefined) return unknownTool(ask.tool.name);
+    try {
+      await tool.check?.(ask.arguments);
+      return undefined;
+    } catch (error) {
+      return invalid(error);
+    }
+  }
+
+  /** Starts a job, or queues it until others end. `deadline` is its end by `performance.now()`. */
+  execute(execute: Execute, deadline: number): void {
+    const tool = this.tools.get(execute.tool);
+    if (tool === undefined) return this.#reports.settle(execute.key, { error: unknownTool(execute.tool) });
+    if (this.#running >= this.#mostRunning && this.#waiting.length >= this.#mostWaiting) {
+      const message = `${this.#running} calls are running and ${this.#waiting.length} are waiting; nothing ran`;
+      return this.#reports.settle(execute.key, { error: { code: 'busy', message } });
+    }
+    const controller = new AbortController();
+    const job: Job = { execute, tool, deadline, controller, timer: undefined, isSettled: false, isRunning: false };
+    this.#jobs.set(execute.key, job);
+    if (this.#running < this.#mostRunning) this.#begin(job);
+    else {
+      this.#waiting.push(job);
+      this.#setTimer(job, deadline - performance.now(), () => {
+        const message = `the call did not start within ${execute.limit} ms because too many others were running; nothing ran`;
+        this.#leaveQueue(job);
+        this.#settle(job, { error: { code: 'timeout', message } });
+      });
+    }
+  }
+
+  /** Stops a job. One that has ended is unaffected. */
+  abort(key: number, reason: StopReason): void {
+    const job = this.#jobs.get(key);
+    if (job === undefined) return;
+    if (!job.isRunning) {
+      this.#leaveQueue(job);
+      this.#settle(job, { error: CANCELLED });
+      return;
+    }
+    this.#stop(job, reason, () => this.#settle(job, { error: CANCELLED }));
+  }
+
+  /** Stops all jobs, because the session has ended. Nothing is reported any more. */
+  abortAll(reason: StopReason): void {
+    for (const job of [...this.#jobs.values()]) {
+      job.isSettled = true;
+      if (job.isRunning) this.#stop(job, reason, () => {});
+      else this.#leaveQueue(job);
+      this.#jobs.delete(job.execute.key);
+    }
+  }
+
+  #begin(job: Job): void {
+    job.isRunning = true;
+    this.#running += 1;
+    clearTimeout(job.timer);
+    void this.#run(job).finally(() => this.#end(job));
+  }
+
+  /** Frees the place of a job, once, and gives it to the next one. */
+  #end(job: Job): void {
+    if (!job.isRunning) return;
+    job.isRunning = false;
+    clearTimeout(job.timer);
+    if (this.#jobs.get(job.execute.key) === job) this.#jobs.delete(job.execute.key);
+    this.#running -= 1;
+    const next = this.#waiting.shift();
+    if (next !== undefined) this.#begin(next);
+  }
+
+  async #run(job: Job): Promise<void> {
+    const { execute, tool, controller } = job;
+    const { key } = execute;
+    const own = tool.core.timeout;
+    const ownEnd = own === undefined ? Infinity : performance.now() + own;
+    const [limit, end] = own !== undefined && ownEnd < job.deadline ? [own, ownEnd] : [execute.limit, job.deadline];
+    this.#setTimer(job, end - performance.now(), () => {
+      const message = `the tool took longer than its limit of ${limit} ms`;
+      // The caller's limit ends at the same time: the result is sent first, then the tool cleans up.
+      this.#settle(job, { error: { code: 'timeout', message } });
+      this.#stop(job, 'deadline', () => {});
+    });
+    let args: unknown = execute.arguments;
+    if (tool.check !== undefined) {
+      try {
+        args = await tool.check(args);
+      } catch (error) {
+        return this.#settle(job, { error: invalid(error) });
+      }
+    }
+    if (job.isSettled || controller.signal.aborted) return this.#settle(job, { error: CANCELLED });
+    this.#reports.started(key);
+    const context: ToolContext = {
+      signal: controller.signal,
+      caller: execute.caller,
+      call: execute.call,
+      deadline: new Date(Date.now() + (end - performance.now())),
+      meta: execute.meta ?? {},
+      progress: (report) => {
+        const given = typeof report === 'string' ? { message: report } : report;
+        const content = given.content === undefined ? undefined : toJsonText(given.content, 'content');
+        if (!job.isSettled) this.#reports.progress(key, given, content);
+      },
+    };
+    try {
+      const value = await tool.execute(args as JsonObject, context);
+      this.#settle(job, { value: toJsonText(value === undefined ? null : value, 'the result') });
+    } catch (error) {
+      this.#settle(job, { error: failure(error) });
+    }
+  }
+
+  /** Stops a running job; its place is free, and `then` is called, when it has ended or its time to clean up is over. */
+  #stop(job: Job, reason: StopReason, then: () => void): void {
+    const grace = job.tool.core.cancel_grace ?? DEFAULT_CANCEL_GRACE;
+    this.#setTimer(job, grace, () => {
+      then();
+      this.#end(job);
+    });
+    job.controller.abort(new Stopped(reason));
+  }
+
+  #settle(job: Job, outcome: { readonly value: string } | { readonly error: Failure }): void {
+    if (job.isSettled) return;
+    job.isSettled = true;
+    if (!job.isRunning) this.#jobs.delete(job.execute.key);
+    this.#reports.settle(job.execute.key, outcome);
+  }
+
+  #leaveQueue(job: Job): void {
+    clearTimeout(job.timer);
+    const at = this.#waiting.indexOf(job);
+    if (at >= 0) this.#waiting.splice(at, 1);
+  }
+
+  #setTimer(job: Job, delay: number, then: () => void): void {
+    clearTimeout(job.timer);
+    job.timer = setTimeout(then, Math.min(Math.max(delay, 0), LONGEST_DELAY));
+  }
+}
+
+const CANCELLED: Failure = { code: 'cancelled', message: 'the call was cancelled' };
+
+function unknownTool(name: string): Failure {
+  return { code: 'unknown_tool', message: `there is no tool named "${name}"` };
+}
+
+function invalid(error: unknown): Failure {
+  if (error instanceof Invalid) return { code: 'invalid_parameters', message: error.message };
+  return { code: 'execution_error', message: LOCAL_MESSAGE, cause: describe(error) };
+}
+
+/** The text of an error that the author wrote for the caller is sent; that of any other error stays here. */
+function failure(error: unknown): Failure {
+  if (!(error instanceof ToolError)) return { code: 'execution_error', message: LOCAL_MESSAGE, cause: describe(error) };
+  let partial: string | undefined;
+  try {
+    if (error.partial !== undefined) partial = toJsonText(error.partial, 'partial');
+  } catch (problem) {
+    return { code: 'execution_error', message: LOCAL_MESSAGE, cause: describe(problem) };
+  }
+  return {
+    code: error.code,
+    message: error.message,
+    ...(partial !== undefined && { partial }),
+    ...(error.cause !== undefined && { cause: describe(error.cause) }),
+  };
+}
+
+/** The longest cause that is reported, in characters. */
+const MAX_CAUSE = 1_000;
+
+function describe(error: unknown): string {
+  const text = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+  return text.slice(0, MAX_CAUSE);
+}

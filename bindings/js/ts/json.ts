@@ -1,0 +1,63 @@
+/** Values that JSON can hold. */
+export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
+
+/** An object that JSON can hold. */
+export type JsonObject = { readonly [key: string]: Json };
+
+/** Returns whether a value is an object with fields: not `null`, and not a list. */
+export function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/**
+ * Writes a value as JSON text. Fields that are `undefined` are left out, and `toJSON` is used, as in `JSON.stringify`.
+ *
+ * Unlike `JSON.stringify` it refuses what JSON cannot hold: `NaN` and infinities, `undefined` in lists, functions,
+ * symbols, big integers, bytes, maps, sets and cycles.
+ *
+ * @throws TypeError that names the place in `what`.
+ */
+export function toJsonText(value: unknown, what: string): string {
+  const places = new Map<object, string>();
+  const refuse = (place: string, found: string): never => {
+    throw new TypeError(`${place} is ${found}, which JSON cannot hold`);
+  };
+  // `this` is the object that holds the value, with its original value: `toJSON` has been applied to `item` only.
+  function check(this: object, key: string, item: unknown): unknown {
+    const holder = places.get(this);
+    const place = holder === undefined ? what : Array.isArray(this) ? `${holder}[${key}]` : `${holder}.${key}`;
+    switch (typeof item) {
+      case 'number':
+        if (!Number.isFinite(item)) refuse(place, String(item));
+        break;
+      case 'bigint':
+        refuse(place, 'a BigInt');
+        break;
+      case 'function':
+      case 'symbol':
+        refuse(place, `a ${typeof item}`);
+        break;
+      case 'undefined':
+        if (holder === undefined || Array.isArray(this)) refuse(place, 'undefined');
+        break;
+      case 'object':
+        if (item === null) break;
+        if (ArrayBuffer.isView(item) || item instanceof ArrayBuffer) refuse(place, 'binary data');
+        if (item instanceof Map || item instanceof Set) refuse(place, `a ${item.constructor.name}`);
+        places.set(item, place);
+        break;
+    }
+    return item;
+  }
+  const text = JSON.stringify(value, check);
+  return text;
+}
+
+/** Writes an object of plain fields, to which `raw` adds fields whose values are JSON texts already. */
+export function joinJson(fields: object, raw: Readonly<Record<string, string>>): string {
+  let text = JSON.stringify(fields).slice(0, -1);
+  for (const [name, value] of Object.entries(raw)) {
+    text += `${text.length > 1 ? ',' : ''}${JSON.stringify(name)}:${value}`;
+  }
+  return `${text}}`;
+}

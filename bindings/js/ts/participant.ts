@@ -1,0 +1,130 @@
+import { portOf, type AnyRoom } from './adapters.js';
+import type { CoreParticipant, CoreTool, LoadCore, Offer as CoreOffer, Reply, Select } from './core.js';
+import { checkRandomness, claim, Driver, type AskPerson, type Rule } from './driver.js';
+import { Emitter, type EventName, type Events } from './events.js';
+import { fields, nameTools, type Tools } from './tool.js';
+
+/** What clients and assistants have in common. Times are in milliseconds. */
+export interface ParticipantOptions {
+  /** The tools that this participant offers. */
+  readonly tools?: Tools | readonly Tools[];
+  /** Asks a person before a tool runs that needs consent. Without it, such calls are refused. */
+  readonly consent?: AskPerson;
+  /** The name and version that others see. */
+  readonly version?: string;
+  /** Small frames are sent over the lossy channel first. Default: true. */
+  readonly fastLane?: boolean;
+  /** Times of the protocol, by the names of toolbridge's `Times`. */
+  readonly times?: Readonly<Record<string, number>>;
+  /** Limits of the protocol, by the names of the fields of toolbridge's `Caps`. */
+  readonly caps?: Readonly<Record<string, number>>;
+}
+
+/** @internal */
+export interface RoleOptions extends ParticipantOptions {
+  readonly config: Readonly<Record<string, unknown>>;
+  readonly admit?: Rule | undefined;
+  readonly mayStop?: Rule | undefined;
+  readonly choose?: ((candidates: Select['candidates'], tool: string | undefined) => string | undefined) | undefined;
+}
+
+/** A tool that can be called now. */
+export interface OfferedTool {
+  /** The identity of the participant that offers it. */
+  readonly owner: string;
+  readonly tool: ToolDescription;
+}
+
+/** A tool as its owner describes it. The texts come from others. */
+export interface ToolDescription {
+  readonly name: string;
+  readonly description: string;
+  /** The JSON Schema of the arguments. */
+  readonly parameters: NonNullable<CoreTool['schema']>;
+  readonly title?: string;
+  readonly destructive?: boolean;
+  readonly idempotent?: boolean;
+  readonly readOnly?: boolean;
+}
+
+/** A participant of a room: what clients and assistants have in common. */
+export abstract class Participant {
+  /** @internal */
+  protected readonly driver: Driver;
+  readonly #emitter = new Emitter();
+  #closing: Promise<void> | undefined;
+
+  /** @internal */
+  protected constructor(room: AnyRoom, role: 'client' | 'assistant', options: RoleOptions, load: LoadCore) {
+    const { tools, consent, version, fastLane, times, caps, config, admit, mayStop, choose } = options;
+    if (consent !== undefined && typeof consent !== 'function') throw new TypeError('`consent` must be a function');
+    const named = nameTools(tools ?? {});
+    const port = portOf(room);
+    const own = role === 'client' ? 'a Client' : 'an Assistant';
+    checkRandomness();
+    claim(port.room, own);
+    this.driver = new Driver(port, this.#emitter, {
+      role,
+      load,
+      config: { ...config, ...fields({ version, fast_lane: fastLane, times, caps }) },
+      caps,
+      consent,
+      admit,
+      mayStop,
+      choose,
+    });
+    this.driver.offer(named);
+  }
+
+  /** Calls a function at each such event. Returns what ends that. */
+  on<Name extends EventName>(name: Name, listener: (event: Events[Name]) => void): () => void {
+    return this.#emitter.on(name, listener);
+  }
+
+  /** Whether the room is connected and the core is loaded. */
+  get isOpen(): boolean {
+    return this.driver.isOpen;
+  }
+
+  /** Replaces the offered tools. @throws TypeError that names a tool that cannot be offered; nothing changes then. */
+  offer(tools: Tools | readonly Tools[]): void {
+    this.driver.offer(nameTools(tools));
+  }
+
+  /** The participants in the room that toolbridge knows. */
+  participants(): readonly CoreParticipant[] {
+    const reply = this.driver.query({ type: 'participants' });
+    return reply?.type === 'participants' ? reply.participants : [];
+  }
+
+  /** Counters, such as dropped and repeated frames. Those that are 0 are missing. */
+  stats(): Readonly<Record<string, number>> {
+    const reply = this.driver.query({ type: 'stats' });
+    return reply?.type === 'stats' ? reply.stats : {};
+  }
+
+  /**
+   * Says goodbye, stops the tools that run, and leaves the room to others; the room stays connected. Resolves when the last
+   * packets are sent, or after a second.
+   */
+  close(): Promise<void> {
+    this.#closing ??= this.driver.stop();
+    return this.#closing;
+  }
+}
+
+/** @internal */
+export function describeTool({ name, description, schema, title, destructive, idempotent, read_only }: CoreTool): ToolDescription {
+  return { name, description, parameters: schema ?? { type: 'object' }, ...fields({ title, destructive, idempotent, readOnly: read_only }) };
+}
+
+/** @internal */
+export function describeOffers(offers: readonly CoreOffer[]): OfferedTool[] {
+  return offers.map(({ owner, tool }) => ({ owner, tool: describeTool(tool) }));
+}
+
+/** @internal @throws Error with the core's text if an input had no effect. */
+export function expectDone(reply: Reply | undefined, what: string): void {
+  if (reply === undefined) throw new Error(`${what}: this participant is not in the room`);
+  if (reply.type === 'failed') throw new Error(`${what}: ${reply.message}`);
+}
