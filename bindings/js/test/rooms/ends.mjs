@@ -154,15 +154,20 @@ async function serve({ policy } = {}) {
 
 let browser;
 
-/** A page in Chromium with livekit-client and toolbridge; what it logs is in `logs`. */
-export async function openPage(t, { policy, entry = 'toolbridge' } = {}) {
+/** Starts Chromium, once. */
+export async function launchBrowser() {
   const { chromium } = await import('playwright-core');
   browser ??= await chromium.launch({
     executablePath: CHROMIUM,
     args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run'],
   });
+  return browser;
+}
+
+/** A page in Chromium with livekit-client and toolbridge; what it logs is in `logs`. */
+export async function openPage(t, { policy, entry = 'toolbridge' } = {}) {
   const server = await serve({ policy });
-  const context = await browser.newContext();
+  const context = await (await launchBrowser()).newContext();
   const page = await context.newPage();
   page.logs = [];
   page.on('console', (message) => page.logs.push(`${message.type()}: ${message.text()}`));
