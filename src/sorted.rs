@@ -433,7 +433,7 @@ impl<K: fmt::Debug> fmt::Debug for SortedSet<K> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use proptest::prelude::*;
+    use proptest::{prelude::*, test_runner::RngSeed};
 
     use super::*;
 
@@ -447,7 +447,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn sorted_map_does_what_a_b_tree_does(
