@@ -30,6 +30,11 @@ test('failed constructor leaves the room free', () => {
   const room = port();
   assert.throws(() => new Client(room, { tools: { 'a b': any() } }));
   new Client(room);
+  const taken = new Room();
+  taken.registerByteStreamHandler('toolbridge.frame', () => {});
+  assert.throws(() => new Client(taken), /has already been set/);
+  taken.unregisterByteStreamHandler('toolbridge.frame');
+  new Client(taken);
 });
 
 test('schemas that do not describe an object, or have no JSON Schema, are refused', () => {

@@ -743,7 +743,8 @@ export function claim(room: object, role: string): void {
   Object.defineProperty(room, USED, { value: role, configurable: true, enumerable: false, writable: true });
 }
 
-function release(room: object): void {
+/** Frees a room for another participant of toolbridge. */
+export function release(room: object): void {
   Reflect.deleteProperty(room, USED);
 }
 

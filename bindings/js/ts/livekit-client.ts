@@ -221,13 +221,14 @@ export class LiveKitClientPort implements RoomPort {
         },
       ],
     ];
-    for (const [event, listener] of listeners) room.on(event, listener);
-    localParticipant.on('active', active);
+    // First, because it throws if the topic is taken.
     room.registerByteStreamHandler(STREAM_TOPIC, (reader, { identity }) => {
       const { id, topic, size, attributes, encryptionType } = reader.info;
       if (this.#isEncrypted && encryptionType === NOT_ENCRYPTED) return events.unreadable(identity, 'not_encrypted');
       events.stream({ from: identity, id, topic, attributes: attributes ?? {}, chunks: reader, ...(size !== undefined && { length: size }) });
     });
+    for (const [event, listener] of listeners) room.on(event, listener);
+    localParticipant.on('active', active);
     return () => {
       for (const [event, listener] of listeners) room.off(event, listener);
       localParticipant.off('active', active);

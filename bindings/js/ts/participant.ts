@@ -1,6 +1,6 @@
 import { portOf, type AnyRoom } from './adapters.js';
 import type { CoreParticipant, CoreTool, LoadCore, Offer as CoreOffer, Reply, Select } from './core.js';
-import { checkRandomness, claim, Driver, type AskPerson, type Rule } from './driver.js';
+import { checkRandomness, claim, Driver, release, type AskPerson, type Rule } from './driver.js';
 import { Emitter, type EventName, type Events } from './events.js';
 import { fields, nameTools, type Tools } from './tool.js';
 
@@ -63,16 +63,21 @@ export abstract class Participant {
     const own = role === 'client' ? 'a Client' : 'an Assistant';
     checkRandomness();
     claim(port.room, own);
-    this.driver = new Driver(port, this.#emitter, {
-      role,
-      load,
-      config: { ...config, ...fields({ version, fast_lane: fastLane, times, caps }) },
-      caps,
-      consent,
-      admit,
-      mayStop,
-      choose,
-    });
+    try {
+      this.driver = new Driver(port, this.#emitter, {
+        role,
+        load,
+        config: { ...config, ...fields({ version, fast_lane: fastLane, times, caps }) },
+        caps,
+        consent,
+        admit,
+        mayStop,
+        choose,
+      });
+    } catch (error) {
+      release(port.room);
+      throw error;
+    }
     this.driver.offer(named);
   }
 

@@ -200,7 +200,7 @@ export class RtcNodePort implements RoomPort {
     const stop = () => {
       for (const [event, listener] of listeners) room.off(event, listener);
     };
-    start();
+    // First, because it throws if the topic is taken.
     room.registerByteStreamHandler(STREAM_TOPIC, (reader, { identity }) => {
       const { streamId, topic, totalSize, attributes } = reader.info;
       events.stream({
@@ -212,6 +212,7 @@ export class RtcNodePort implements RoomPort {
         ...(totalSize !== undefined && { length: totalSize }),
       });
     });
+    start();
     return () => {
       isListening = false;
       stop();

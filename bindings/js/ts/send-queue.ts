@@ -48,7 +48,7 @@ export class SendQueue {
     ordered: { waiting: [], sending: undefined },
     lossy: { waiting: [], sending: undefined },
   };
-  /** Grows when all packets are given up: what the SDK still sends then is nobody's. */
+  /** Grows when all packets are given up. The end of one that the SDK still sends then is ignored. */
   #generation = 0;
   #count = 0;
   #bytes = 0;
