@@ -1,9 +1,6 @@
 //! Holds the context of every part of a session: time, configuration, counters, timers, ids and outputs.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use super::{
     CallKey, Config, Counter, Event, JobKey, Output, Stats,
@@ -13,6 +10,7 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
+    sorted::SortedMap,
     tool::{Tool, ToolName},
     transport::{ConnectionState, Identity, Participant, Role},
 };
@@ -35,7 +33,7 @@ pub(super) struct Context {
     pub(super) stats: Stats,
     pub(super) timers: Timers,
     pub(super) log: CallLog,
-    complaints: BTreeMap<(Option<Identity>, Counter), u64>,
+    complaints: SortedMap<(Option<Identity>, Counter), u64>,
     outputs: VecDeque<Output>,
     /// The last key of a call or job.
     last_key: u64,
@@ -111,7 +109,7 @@ impl Context {
             stats: Stats::default(),
             timers: Timers::default(),
             log: CallLog::default(),
-            complaints: BTreeMap::new(),
+            complaints: SortedMap::new(),
             outputs: VecDeque::new(),
             last_key: 0,
         }

@@ -1,10 +1,8 @@
 //! Remembers outgoing large packets, which a driver may still drop (`wire.md`, section 5.6).
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
+use crate::sorted::{SortedMap, SortedSet};
 use crate::{protocol::frame::Message, transport::Identity};
 
 /// The limit on remembered large packets: as many as a driver queues.
@@ -26,8 +24,8 @@ pub(super) struct Large {
     /// Ordered by their rising ids.
     out: VecDeque<Outgoing>,
     /// The last packet of each frame, by its receivers and its stanza.
-    last: BTreeMap<(Vec<Identity>, i32), u64>,
-    withdrawn: BTreeSet<u64>,
+    last: SortedMap<(Vec<Identity>, i32), u64>,
+    withdrawn: SortedSet<u64>,
 }
 
 #[derive(Debug)]
