@@ -3,10 +3,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Assistant, CallError, CallTimeout, Cancelled, Client, Closed, Detached, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
+import { Ambiguous, Assistant, CallError, CallTimeout, Cancelled, Client, Closed, Detached, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
 import { z } from 'zod';
 
-import { later, next, pair } from './memory.mjs';
+import { MemoryRoom, atOnce, later, next, pair } from './memory.mjs';
 
 /** Connects a client with these tools and an assistant, and waits until the assistant has the tools. */
 async function connected(t, tools, { client = {}, assistant = {}, ports = {} } = {}) {
@@ -270,22 +270,24 @@ test('consent handler that throws counts as a refusal', async (t) => {
 test('64 calls run at once, and further ones wait', async (t) => {
   let running = 0;
   let most = 0;
-  const full = later();
   const release = later();
   const work = tool({
     description: 'x',
     execute: async () => {
       running += 1;
       most = Math.max(most, running);
-      if (running === 64) full.resolve();
       await release.promise;
       running -= 1;
     },
   });
   const caps = { open_per_peer: 80, calls_per_second: 1_000 };
   const { bot } = await connected(t, { work }, { assistant: { caps }, client: { caps } });
+  const all = later();
+  let delivered = 0;
+  bot.on('delivered', () => ++delivered === 70 && all.resolve());
   const calls = Array.from({ length: 70 }, (_, n) => bot.call('work', { n }));
-  await full.promise;
+  await all.promise;
+  assert.equal(running, 64);
   release.resolve();
   assert.equal((await Promise.all(calls)).length, 70);
   assert.equal(most, 64);
@@ -314,7 +316,7 @@ test('client that closes loses its calls at once', async (t) => {
   const closed = next(app, 'closed');
   await app.close();
   assert.equal((await closed).reason.kind, 'closed');
-  await assert.rejects(call, refused(Lost, { owner: 'phone', mayHaveRun: true }));
+  await atOnce(assert.rejects(call, refused(Lost, { owner: 'phone', mayHaveRun: true })));
 });
 
 test('page that goes away says goodbye', async (t) => {
@@ -331,7 +333,7 @@ test('page that goes away says goodbye', async (t) => {
   const call = bot.call('hang');
   await begun.promise;
   phone.leavePage();
-  await assert.rejects(call, refused(Lost, { owner: 'phone' }));
+  await atOnce(assert.rejects(call, refused(Lost, { owner: 'phone' })));
 });
 
 test('barge-in cancels, and a tool with report answers later', async (t) => {
@@ -384,4 +386,62 @@ test('tools that change are registered again', async (t) => {
 test("assistant's own tools run in its process", async (t) => {
   const { bot } = await connected(t, {}, { assistant: { tools: { clock: tool({ description: 'x', execute: (_, cx) => cx.caller }) } } });
   assert.deepEqual(await bot.call('clock'), { value: 'agent' });
+});
+
+test('several clients: a call names one, or the function chooses', async (t) => {
+  const room = new MemoryRoom();
+  const apps = ['phone', 'watch', 'car'].map((identity) => {
+    const port = room.port(identity, { attributes: { 'toolbridge.role': 'client' } });
+    return { identity, port, app: new Client(port, { tools: { where: tool({ description: 'x', execute: () => identity }) } }) };
+  });
+  const agent = room.port('agent', { attributes: { 'toolbridge.role': 'assistant' } });
+  let chosen;
+  const bot = new Assistant(agent, { choose: (candidates, tool) => (chosen === undefined ? undefined : candidates.find((identity) => identity === chosen && tool === 'where')) });
+  t.after(() => Promise.all([bot.close(), ...apps.map(({ app }) => app.close())]));
+  for (const { port } of apps) port.connect();
+  agent.connect();
+  for (const { identity } of apps) await bot.ready(identity);
+  for (const { identity } of apps) assert.deepEqual(await bot.call('where', {}, { to: identity }), { value: identity });
+  const ambiguous = await bot.call('where').catch((error) => error);
+  assert.ok(ambiguous instanceof Ambiguous, String(ambiguous));
+  assert.deepEqual([...ambiguous.owners].sort(), ['car', 'phone', 'watch']);
+  assert.equal(bot.whyNotOffered('nothing').kind, 'unknown_tool');
+  chosen = 'watch';
+  assert.deepEqual(await bot.call('where'), { value: 'watch' });
+});
+
+test('answers of another participant are ignored', async (t) => {
+  const begun = later();
+  const release = later();
+  const { room, bot } = await connected(t, {
+    slow: tool({
+      description: 'x',
+      execute: async () => {
+        begun.resolve();
+        await release.promise;
+        return 'true answer';
+      },
+    }),
+    quick: tool({ description: 'x', execute: () => 'forged answer' }),
+  });
+  // A result of the client itself, which another participant sends again with the id of the open call.
+  await bot.call('quick');
+  const result = room.sent.filter(({ from, to }) => from === 'phone' && to.includes('agent')).find(({ bytes }) => Buffer.from(bytes).includes('forged answer'));
+  assert.ok(result);
+  const settled = [];
+  const requested = next(bot, 'requested');
+  const call = bot.call('slow');
+  const { call: id } = await requested;
+  await begun.promise;
+  const old = /[\w-]{21}/.exec(Buffer.from(result.bytes).toString('latin1'))[0];
+  const forged = Buffer.from(Buffer.from(result.bytes).toString('latin1').replace(old, id), 'latin1');
+  const mallory = room.port('mallory');
+  mallory.connect();
+  bot.on('settled', (event) => settled.push(event));
+  const violation = next(bot, 'violation', ({ by }) => by === 'mallory');
+  await mallory.publish(new Uint8Array(forged), true, { topic: 'toolbridge', to: ['agent'] });
+  await violation;
+  assert.deepEqual(settled, []);
+  release.resolve();
+  assert.deepEqual(await call, { value: 'true answer' });
 });

@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { Assistant, Client, Closed, Lost, tool } from 'toolbridge';
 import { Client as OwnCore } from 'toolbridge/wasm';
 
-import { later, next, pair } from './memory.mjs';
+import { atOnce, later, next, pair } from './memory.mjs';
 
 const echo = tool({ description: 'x', execute: (args) => args });
 
@@ -294,9 +294,27 @@ test('listener that throws affects nobody else', async (t) => {
 
 test('participant that closes in a listener says goodbye', async (t) => {
   const { phone, agent, app, bot } = ends(t);
+  const hang = tool({ description: 'x', execute: () => new Promise(() => {}) });
+  app.offer({ echo: hang });
   app.on('requested', () => void app.close());
   phone.connect();
   agent.connect();
   await bot.ready('phone');
-  await assert.rejects(bot.call('echo', { a: 1 }), Lost);
+  await atOnce(assert.rejects(bot.call('echo', { a: 1 }), Lost));
+});
+
+test('timers of a hidden page, which fire once a second, do no harm', async (t) => {
+  const own = globalThis.setTimeout;
+  t.after(() => (globalThis.setTimeout = own));
+  globalThis.setTimeout = (run, delay, ...args) => own(run, 1_000 * Math.ceil((delay ?? 0) / 1_000), ...args);
+  const { phone, agent, bot } = ends(t, { tools: { echo, hang: tool({ description: 'x', execute: () => new Promise(() => {}) }) } });
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
+  const begun = performance.now();
+  await assert.rejects(bot.call('hang', {}, { timeout: 200 }), (error) => error.code === 'timeout');
+  const took = performance.now() - begun;
+  assert.ok(took > 500 && took < 3_000, `${took} ms`);
+  assert.deepEqual(await bot.call('echo', { a: 2 }), { a: 2 });
 });

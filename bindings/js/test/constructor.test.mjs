@@ -169,3 +169,12 @@ test('import loads no core', async () => {
   const out = execFileSync(process.execPath, ['--input-type=module', '-e', script], { cwd: new URL('.', import.meta.url), encoding: 'utf8' });
   assert.equal(out.trim(), '0');
 });
+
+test('package, crates and toolbridge have one version', async () => {
+  const { readFile } = await import('node:fs/promises');
+  const read = (path) => readFile(new URL(path, import.meta.url), 'utf8');
+  const { version } = JSON.parse(await read('../package.json'));
+  for (const path of ['../../Cargo.toml', '../../../Cargo.toml']) {
+    assert.equal(/^version = "(.*)"/m.exec(await read(path))[1], version, path);
+  }
+});

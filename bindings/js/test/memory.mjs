@@ -186,3 +186,11 @@ export function later() {
   const promise = new Promise((yes, no) => ([resolve, reject] = [yes, no]));
   return { promise, resolve, reject };
 }
+
+/** Fails if this takes as long as the grace period of a participant that left without a goodbye, which is 5 s. */
+export async function atOnce(promise) {
+  const begun = performance.now();
+  await promise;
+  const took = performance.now() - begun;
+  if (took > 3_000) throw new Error(`it took ${took} ms`);
+}

@@ -107,7 +107,9 @@ export class Driver {
   #earlyBytes = 0;
   #streams = 0;
   #isDraining = false;
-  #reported = false;
+  /** What the core was told of the queue: the bytes that wait, and how many reliable packets were queued before. */
+  #backlog = 0;
+  #pushed = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
   /** When the timer is due, since zero. */
   #due: number | undefined;
@@ -256,7 +258,9 @@ export class Driver {
     };
     this.#zero = performance.now();
     this.#sid = local.sid;
-    this.#isAnnounced = this.#isReconnecting = this.#reported = false;
+    this.#isAnnounced = this.#isReconnecting = false;
+    this.#backlog = 0;
+    this.#pushed = this.#queue.pushed;
     this.#told.clear();
     this.#changed.clear();
     try {
@@ -496,22 +500,26 @@ export class Driver {
   }
 
   #carryOut(): void {
+    // A flood of packets does not delay timers.
+    if (this.#due !== undefined && this.#due <= this.#now()) {
+      this.#due = undefined;
+      this.#try({ type: 'timeout' });
+    }
     for (;;) {
-      const session = this.#session;
-      if (session === undefined) return;
-      const due = this.#guard(() => session.nextDeadline());
-      if (due !== undefined && due <= this.#now()) this.#try({ type: 'timeout' });
-      let text = this.#next();
-      if (text === undefined) {
-        const { backlog } = this.#queue;
-        if (backlog === 0 && !this.#reported) return;
-        this.#reported = true;
-        this.#try({ type: 'backlog', size: backlog });
-        text = this.#next();
-        if (text === undefined) return;
-      }
+      const text = this.#next() ?? this.#nextAfterBacklog();
+      if (text === undefined) return;
       this.#carryOutOne(JSON.parse(text) as Output);
     }
+  }
+
+  /** Reports the bytes that wait to be sent, if the core cannot know them, and returns the output that follows. */
+  #nextAfterBacklog(): string | undefined {
+    const { backlog, pushed } = this.#queue;
+    if (backlog === this.#backlog && pushed === this.#pushed) return undefined;
+    this.#backlog = backlog;
+    this.#pushed = pushed;
+    this.#try({ type: 'backlog', size: backlog });
+    return this.#next();
   }
 
   #next(): string | undefined {

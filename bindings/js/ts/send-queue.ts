@@ -53,6 +53,7 @@ export class SendQueue {
   #count = 0;
   #bytes = 0;
   #reliable = 0;
+  #pushed = 0;
   #streams = 0;
   #idle: (() => void)[] = [];
 
@@ -66,6 +67,11 @@ export class SendQueue {
     return this.#reliable;
   }
 
+  /** How many reliable packets were queued. */
+  get pushed(): number {
+    return this.#pushed;
+  }
+
   /** Queues a packet. Returns false if the queue is full. */
   push(packet: Transmit, bytes: Uint8Array): boolean {
     const overtakes = packet.overtakes && packet.stream === undefined;
@@ -75,7 +81,10 @@ export class SendQueue {
     const queued = { packet, bytes };
     this.#count += 1;
     this.#bytes += bytes.length;
-    if (packet.lane === 'reliable') this.#reliable += bytes.length;
+    if (packet.lane === 'reliable') {
+      this.#reliable += bytes.length;
+      this.#pushed += 1;
+    }
     if (packet.stream !== undefined) this.#streams += 1;
     const lane = this.#lanes[name];
     lane.waiting.push(queued);

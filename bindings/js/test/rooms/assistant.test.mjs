@@ -4,11 +4,10 @@ import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
-import { Room, dispose } from '@livekit/rtc-node';
 import { Assistant, CallTimeout, Cancelled, Client, TooLarge, ToolFailed, UnknownTool } from 'toolbridge';
 import * as toolbridge from 'toolbridge';
 
-import { Program, closeBrowser, freshRoom, needs, openPage, token, url } from './ends.mjs';
+import { Program, Room, closeBrowser, dispose, freshRoom, needs, openPage, token, url } from './ends.mjs';
 import { consent, makeTools } from './tools.mjs';
 
 after(async () => {

@@ -1,12 +1,14 @@
 // A client in a real room, in Node and in Chromium, whose assistant is toolbridge's command line.
 
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { after, test } from 'node:test';
 
-import { Room, dispose } from '@livekit/rtc-node';
 import * as toolbridgeModule from 'toolbridge';
 
-import { assistant, callOnce, closeBrowser, freshRoom, needs, openPage, toolbridge, token, url } from './ends.mjs';
+import { assistant, callOnce, Room, closeBrowser, dispose, freshRoom, needs, openPage, toolbridge, token, url } from './ends.mjs';
 import { consent, makeTools } from './tools.mjs';
 
 after(async () => {
@@ -15,7 +17,7 @@ after(async () => {
 });
 
 /** A client in Node: what `seen` has, and `until`. */
-async function inNode(t, room) {
+async function inNode(t, room, more = {}) {
   const { tools, note, until } = makeTools(toolbridgeModule);
   const livekit = new Room();
   const client = new toolbridgeModule.Client(livekit, { tools, consent: (ask) => consent(ask, note) });
@@ -23,7 +25,7 @@ async function inNode(t, room) {
     await client.close();
     await livekit.disconnect();
   });
-  await livekit.connect(url, token(room, 'phone', { role: 'client' }), { autoSubscribe: false, dynacast: false });
+  await livekit.connect(url, token(room, 'phone', { role: 'client' }), { autoSubscribe: false, dynacast: false, ...more });
   return { note: async (what) => note(what), until };
 }
 
@@ -155,4 +157,18 @@ test('Chromium: toolbridge/js works under a strict policy, without a warning', b
   const called = await callOnce(room, 'echo', { text: 'hi' });
   assert.deepEqual(called.result, { text: 'hi' }, JSON.stringify(called));
   assert.deepEqual(page.logs.filter((line) => line.includes('WebAssembly')), []);
+});
+
+test('Node: room that is encrypted end to end', { ...needs('server', 'toolbridge'), timeout: 120_000 }, async (t) => {
+  const room = freshRoom();
+  const folder = mkdtempSync(join(tmpdir(), 'toolbridge-key-'));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const file = join(folder, 'key');
+  writeFileSync(file, 'a shared key', { mode: 0o600 });
+  await inNode(t, room, { encryption: { keyProviderOptions: { sharedKey: new TextEncoder().encode('a shared key') } } });
+  const called = await callOnce(room, 'echo', { text: 'a'.repeat(20_000) }, '--e2ee-key-file', file);
+  assert.equal(called.result?.text.length, 20_000, JSON.stringify(called).slice(0, 300));
+  // Without the key nothing is readable.
+  const refused = await callOnce(room, 'echo', {}, '--wait', '2s');
+  assert.equal(refused.outcome, 'failed');
 });

@@ -1,7 +1,7 @@
 // What the tests in real rooms use: tokens, toolbridge's command line, rooms in Node, and pages in Chromium.
 //
 // They need LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET (`scripts/livekit-server with …`), TOOLBRIDGE (the path of
-// the command line) and, for pages, CHROMIUM. A test without its parts is skipped, and fails with TOOLBRIDGE_REQUIRE_PARTS=1.
+// the command line) and, for pages, CHROMIUM. RTC_NODE is another installation of @livekit/rtc-node. A test without its parts is skipped, and fails with TOOLBRIDGE_REQUIRE_PARTS=1.
 
 import { spawn } from 'node:child_process';
 import { createHmac, randomBytes } from 'node:crypto';
@@ -12,9 +12,12 @@ import { createInterface } from 'node:readline';
 import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-const { LIVEKIT_URL, LIVEKIT_API_KEY, LIVEKIT_API_SECRET, TOOLBRIDGE, TOOLBRIDGE_REQUIRE_PARTS, CHROMIUM = '/usr/bin/chromium' } = process.env;
+const { LIVEKIT_URL, LIVEKIT_API_KEY, LIVEKIT_API_SECRET, TOOLBRIDGE, TOOLBRIDGE_REQUIRE_PARTS, CHROMIUM = '/usr/bin/chromium', RTC_NODE = '@livekit/rtc-node' } = process.env;
 
 export const url = LIVEKIT_URL;
+
+// Another version of the SDK may be tested, too.
+export const { Room, dispose } = await import(RTC_NODE);
 
 /** The option `skip` of a test that needs these parts. */
 export function needs(...parts) {

@@ -1,0 +1,39 @@
+// The examples of the page compile.
+
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+
+/** What an example takes from its surroundings, by a line of its own. */
+const SURROUNDINGS = {
+  'const room = new Room()': `declare const photos: Set<string>;`,
+  'const assistant = new Assistant(room)': `import { Room } from 'livekit-client'; declare const room: Room;`,
+  'const turn = ': `import { Assistant } from 'toolbridge'; declare const assistant: Assistant;`,
+  'function Lamp': `import { useState } from 'react'; import type { Room } from 'livekit-client'; import { tool } from 'toolbridge'; import { z } from 'zod';`,
+};
+
+test('examples of the README compile', { timeout: 60_000 }, async () => {
+  const page = readFileSync(join(root, 'README.md'), 'utf8');
+  const examples = [...page.matchAll(/```(tsx?)\n([^]*?)```/g)];
+  assert.equal(examples.length, Object.keys(SURROUNDINGS).length);
+  const folder = mkdtempSync(join(root, 'test/types/readme-'));
+  try {
+    examples.forEach(([, kind, code], n) => {
+      const [line] = Object.keys(SURROUNDINGS).filter((line) => code.includes(line));
+      writeFileSync(join(folder, `example${n}.${kind}`), `${SURROUNDINGS[line]}\ndeclare const url: string, token: string;\n${code}\nexport {};\n`);
+    });
+    const config = { extends: '../tsconfig.json', compilerOptions: { jsx: 'react-jsx', rootDir: '../../..' }, include: ['.'] };
+    writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify(config));
+    const out = await new Promise((resolve) => {
+      execFile(join(root, 'node_modules/.bin/tsc'), ['--project', folder], (_, stdout) => resolve(stdout));
+    });
+    assert.equal(out, '');
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
