@@ -164,11 +164,12 @@ export async function launchBrowser() {
   return browser;
 }
 
-/** A page in Chromium with livekit-client and toolbridge; what it logs is in `logs`. */
-export async function openPage(t, { policy, entry = 'toolbridge' } = {}) {
+/** A page in Chromium with livekit-client and toolbridge; what it logs is in `logs`. `init` runs before its scripts. */
+export async function openPage(t, { policy, entry = 'toolbridge', init } = {}) {
   const server = await serve({ policy });
   const context = await (await launchBrowser()).newContext();
   const page = await context.newPage();
+  if (init) await page.addInitScript(init);
   page.logs = [];
   page.on('console', (message) => page.logs.push(`${message.type()}: ${message.text()}`));
   page.on('pageerror', (error) => page.logs.push(`error: ${error.stack}`));
