@@ -328,27 +328,63 @@ fn acknowledgement_of_another_call_frees_no_place_in_the_window() {
         world.call("a", request("t")).unwrap();
     }
     world.run(50 * MS);
-    let names_another = |frame: &Frame| {
-        frame.body().get("acknowledgedMessageId").is_some_and(|it| it.as_str() == Some("another"))
-    };
-    world.fate = Some(Box::new(move |to, _, frame| match frame.kind() {
+    world.fate = Some(Box::new(|to, _, frame| match frame.kind() {
         Kind::CONFIGURATION => Fate::Arrives,
-        _ if to == "a" && !names_another(frame) => Fate::IsLost,
+        _ if to == "a" && !names_another_call(frame) => Fate::IsLost,
         _ => Fate::Arrives,
     }));
     world.rejoin("phone");
     world.run(100 * MS);
     assert_eq!(world.count("a", "retransmitted"), 3);
-    for stanza in 1..=50 {
+    acknowledge_another_call(&mut world, "phone", "a");
+    world.run(100 * MS);
+    assert_eq!(world.count("a", "retransmitted"), 3);
+}
+
+/// The same in the other direction: a client sends results again.
+#[test]
+fn acknowledgement_of_another_call_frees_no_place_in_the_window_of_results() {
+    let mut world = World::new();
+    let mut config = Config::default();
+    config.caps.frames.retransmit_frames = 3;
+    world.assistant("a", Config::default());
+    world.client("phone", config, &["t"]);
+    world.run(SECOND);
+    for _ in 0..20 {
+        world.call("a", request("t")).unwrap();
+    }
+    world.run(SECOND);
+    world.ends.get_mut("a").unwrap().here = false;
+    for _ in 0..20 {
+        world.finish("phone", Ok(value(1)));
+    }
+    world.run(50 * MS);
+    world.fate = Some(Box::new(|to, _, frame| match frame.kind() {
+        Kind::ACKNOWLEDGEMENT if to == "phone" && !names_another_call(frame) => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    world.rejoin("a");
+    world.run(100 * MS);
+    assert_eq!(world.count("phone", "retransmitted"), 3);
+    acknowledge_another_call(&mut world, "a", "phone");
+    world.run(100 * MS);
+    assert_eq!(world.count("phone", "retransmitted"), 3);
+}
+
+/// Sends acknowledgements of the first stanzas, which name a call that the receiver does not know.
+fn acknowledge_another_call(world: &mut World, from: &str, to: &str) {
+    for stanza in 1..=80 {
         let known = with!(
             Acknowledgement::default(),
             acknowledged_stanza_id = Some(stanza),
             acknowledged_message_id = Some("another".to_owned())
         );
-        world.send("phone", &["a"], &Meta::new(), &Message::Acknowledgement(known));
+        world.send(from, &[to], &Meta::new(), &Message::Acknowledgement(known));
     }
-    world.run(100 * MS);
-    assert_eq!(world.count("a", "retransmitted"), 3);
+}
+
+fn names_another_call(frame: &Frame) -> bool {
+    frame.body().get("acknowledgedMessageId").is_some_and(|it| it.as_str() == Some("another"))
 }
 
 #[test]
