@@ -170,7 +170,7 @@ const LINES: [(&str, &str); 4] = [
     ("fail", "echo the lamp is broken >&2; exit 1"),
 ];
 
-/// What the model is told of a tool that a client does not have.
+/// What the model reads when it calls a tool that the client does not have.
 const UNKNOWN: &str = "1400 no tool named \"nothing\" is offered here";
 
 async fn same_as_apps() -> anyhow::Result<()> {
