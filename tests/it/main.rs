@@ -178,6 +178,8 @@ mod session_admission;
 mod session_calls;
 mod session_choose;
 mod session_claims;
+#[cfg(feature = "deflate")]
+mod session_compressed;
 mod session_corners;
 mod session_departures;
 mod session_disclosure;
