@@ -95,8 +95,8 @@ fn phone_and_played_assistant() -> World {
 }
 
 /// Makes a call with these arguments, and returns whether its request and its result were compressed.
-fn call(world: &mut World, arguments: Value) -> [bool; 2] {
-    assert!(world.ask("a", Request::new("t", arguments.clone())).unwrap() == arguments);
+fn call(world: &mut World, arguments: &Value) -> [bool; 2] {
+    assert!(world.ask("a", Request::new("t", arguments.clone())).unwrap() == *arguments);
     let sent = std::mem::take(world.notes.as_mut().unwrap());
     ["a", "phone"].map(|name| {
         sent.iter().any(|(_, who, noted)| match noted {
@@ -117,7 +117,7 @@ fn large_frames_are_compressed_if_they_get_shorter() {
         (noise(40_000), false),
     ] {
         let bytes = arguments.as_bytes().len();
-        assert_eq!(call(&mut world, arguments), [expected; 2], "{bytes} bytes");
+        assert_eq!(call(&mut world, &arguments), [expected; 2], "{bytes} bytes");
     }
     assert_eq!(world.count("a", "malformed") + world.count("phone", "malformed"), 0);
 }
@@ -130,7 +130,7 @@ fn participant_that_does_not_compress_reads_compressed_frames() {
         (plain(), config(), [false, true]),
         (plain(), plain(), [false; 2]),
     ] {
-        assert_eq!(call(&mut pair_of(assistant, phone), records(10_000)), expected);
+        assert_eq!(call(&mut pair_of(assistant, phone), &records(10_000)), expected);
     }
 }
 
@@ -151,7 +151,7 @@ fn compressed_frame_that_fits_is_sent_on_the_fast_lane() {
 fn compressed_frame_above_a_packet_is_a_stream() {
     let mut world = pair_of(config(), config());
     let arguments = records(400_000);
-    assert_eq!(call(&mut world, arguments), [true; 2]);
+    assert_eq!(call(&mut world, &arguments), [true; 2]);
     let CallError::TooLarge { size, limit } = world
         .ask("a", Request::new("t", Value::from(serde_json::json!({"text": "x".repeat(16 * MIB)}))))
         .unwrap_err()
@@ -170,7 +170,7 @@ fn observers_get_plain_frames() {
     let observer = Participant::new("o", world.sid()).role(Role::Observer);
     world.play(&observer);
     world.run(200 * MS);
-    assert_eq!(call(&mut world, records(10_000)), [true; 2]);
+    assert_eq!(call(&mut world, &records(10_000)), [true; 2]);
     world.run(SECOND);
     // Played participants cannot read anything else.
     let large = |name: &str| {
@@ -260,7 +260,7 @@ fn frame_is_compressed_only_once_the_peer_has_the_local_configuration() {
 #[test]
 fn calls_go_on_after_a_rejoin() {
     let mut world = pair_of(config(), config());
-    assert_eq!(call(&mut world, records(10_000)), [true; 2]);
+    assert_eq!(call(&mut world, &records(10_000)), [true; 2]);
     for name in ["phone", "a"] {
         world.handle("phone", |_| None);
         let key = world.call("a", Request::new("t", records(10_000))).unwrap();
@@ -272,7 +272,7 @@ fn calls_go_on_after_a_rejoin() {
         assert!(world.settled("a", key).unwrap().as_ref().unwrap() == &records(20_000), "{name}");
         world.handle("phone", |job| Some(Ok(job.arguments.clone())));
         warm_up(&mut world);
-        assert_eq!(call(&mut world, records(10_000)), [true; 2], "{name}");
+        assert_eq!(call(&mut world, &records(10_000)), [true; 2], "{name}");
     }
     assert_eq!(world.count("a", "malformed") + world.count("phone", "malformed"), 0);
 }
