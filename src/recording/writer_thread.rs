@@ -17,7 +17,7 @@ use super::{
     redactor::Redactor,
     writer::{Writer, Written},
 };
-use crate::transport::{Capabilities, Peer, Role, STREAM_TOPIC};
+use crate::transport::{Capabilities, Lane, Peer, Role, STREAM_TOPIC};
 #[cfg(feature = "deflate")]
 use crate::{protocol::deflate, value::Limits};
 
@@ -122,13 +122,13 @@ impl<W: Write> WriterThread<W> {
     fn packet(&mut self, at: Moment, packet: &QueuedPacket, queue: &Queue) -> io::Result<()> {
         self.last = at;
         let route = Route { from: packet.from.as_ref().map(Peer::identity), to: &packet.to };
-        let (mut topic, mut stream) = (&*packet.topic, packet.stream);
+        let (mut topic, mut lane, mut stream) = (&*packet.topic, packet.lane, packet.stream);
         let payload = match &packet.content {
             Content::Payload(payload) => match expanded(payload) {
                 Some(frame) => {
                     // As it would have been sent without compression.
                     if frame.len() > Capabilities::MAX_PACKET {
-                        (topic, stream) = (STREAM_TOPIC, true);
+                        (topic, lane, stream) = (STREAM_TOPIC, Lane::Reliable, true);
                     }
                     self.anonymizer.payload(&frame)
                 }
@@ -142,7 +142,7 @@ impl<W: Write> WriterThread<W> {
             from: packet.from.as_ref(),
             to: &packet.to,
             topic,
-            lane: packet.lane,
+            lane,
             stream,
             payload: &payload,
         };

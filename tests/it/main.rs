@@ -143,6 +143,8 @@ mod recording;
 mod recording_calls;
 #[cfg(feature = "record")]
 mod recording_check;
+#[cfg(all(feature = "record", feature = "deflate"))]
+mod recording_compressed;
 #[cfg(all(feature = "record", unix))]
 mod recording_killed;
 #[cfg(all(feature = "cli", unix))]
