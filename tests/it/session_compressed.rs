@@ -258,6 +258,20 @@ fn frame_is_compressed_only_once_the_peer_has_the_local_configuration() {
 }
 
 #[test]
+fn peer_that_lists_it_in_one_join_and_not_in_the_next_gets_plain_frames() {
+    let mut world = phone_and_played_assistant();
+    world.handle("phone", |_| Some(Ok(records(10_000))));
+    greet(&mut world, "a", "phone", &["tool_use", "tool_ack", "deflate"]);
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+    greet(&mut world, "a", "phone", &["tool_use", "tool_ack"]);
+    world.send_bytes("a", &["phone"], &request_frame("c1", records(400)));
+    world.run(SECOND);
+    assert_eq!(world.received("a", Kind::TOOL_USE_RESULT).len(), 1, "it reads plain frames only");
+}
+
+#[test]
 fn calls_go_on_after_a_rejoin() {
     let mut world = pair_of(config(), config());
     assert_eq!(call(&mut world, &records(10_000)), [true; 2]);
