@@ -346,7 +346,7 @@ impl ConnectOptions {
     /// Returns what a room that is joined with these options can carry.
     pub(crate) fn capabilities(&self) -> Capabilities {
         let overhead = self.key.as_ref().map_or(0, |_| e2ee::OVERHEAD);
-        Capabilities { lossy: true, streams: true, overhead, ..Capabilities::default() }
+        Capabilities { lossy: true, streams: true, compress: true, overhead, ..Capabilities::default() }
     }
 
     /// Joins a room, and returns the work that keeps the connection going. It ends after the transport was dropped; until then

@@ -54,6 +54,52 @@ pub(crate) fn expanded(bytes: &[u8], length: usize) -> Result<Vec<u8>, InflateEr
 /// The memory that is taken at first, in bytes.
 const FIRST: usize = 64 * 1024;
 
+/// The first byte of a compressed frame (`wire.md`, section 5.11). No MessagePack value begins with it.
+const MARK: u8 = 0xc1;
+
+/// The length of the mark and of the length before compression, in bytes.
+const HEAD: usize = 5;
+
+/// The longest frame that is not compressed, in bytes. A shorter one is one datagram anyway, and may be sent twice.
+const SHORT: usize = 1_200;
+
+/// A compressed frame may expand to this size, in bytes, and above it to at most [`MOST_TIMES`] the size of its stream: a few
+/// bytes must not cost a receiver, or a recording, megabytes.
+const EXPANDED_ANYWAY: usize = 256 * 1024;
+const MOST_TIMES: usize = 64;
+
+/// Returns a frame in its compressed form, if that is shorter.
+pub(crate) fn compressed_frame(frame: &[u8]) -> Option<Vec<u8>> {
+    let length = u32::try_from(frame.len()).ok().filter(|_| frame.len() > SHORT)?;
+    let smaller = compressed(frame)?;
+    if HEAD + smaller.len() >= frame.len() || frame.len() > longest(&smaller) {
+        return None;
+    }
+    Some([&[MARK], &length.to_be_bytes()[..], &smaller].concat())
+}
+
+/// Returns the longest frame that this stream may hold, in bytes.
+fn longest(stream: &[u8]) -> usize {
+    EXPANDED_ANYWAY.max(stream.len().saturating_mul(MOST_TIMES))
+}
+
+/// Returns whether a packet is a compressed frame.
+pub(crate) fn is_compressed_frame(packet: &[u8]) -> bool {
+    packet.first() == Some(&MARK)
+}
+
+/// Returns the frame in a compressed one, which may have `limit` bytes. No more memory is taken than it announces.
+pub(crate) fn expanded_frame(packet: &[u8], limit: usize) -> Result<Vec<u8>, InflateError> {
+    let (head, stream) = packet.split_first_chunk::<HEAD>().ok_or(InflateError::Invalid)?;
+    let [MARK, length @ ..] = *head else { return Err(InflateError::Invalid) };
+    let length = u32::from_be_bytes(length) as usize;
+    let limit = limit.min(longest(stream));
+    if length > limit {
+        return Err(InflateError::Length { length: limit });
+    }
+    expanded(stream, length)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -113,6 +159,47 @@ mod tests {
                 assert_eq!(read.len(), text.len());
             }
         }
+    }
+
+    #[test]
+    fn frame_is_compressed_if_it_is_long_and_gets_shorter() {
+        let frame = text(SHORT + 1);
+        let packet = compressed_frame(&frame).unwrap();
+        assert!(is_compressed_frame(&packet) && packet.len() < frame.len());
+        assert_eq!(packet[..HEAD], [MARK, 0, 0, 0x04, 0xb1]);
+        assert_eq!(expanded_frame(&packet, frame.len()).as_ref(), Ok(&frame));
+        assert_eq!(compressed_frame(&text(SHORT)), None);
+        let noise: Vec<u8> =
+            (0..SHORT as u32 + 1).map(|n| (n.wrapping_mul(2_654_435_761) >> 21) as u8).collect();
+        assert_eq!(compressed_frame(&noise), None, "it does not get shorter");
+    }
+
+    #[test]
+    fn frame_that_is_longer_than_allowed_or_announced_is_refused() {
+        let packet = compressed_frame(&text(5_000)).unwrap();
+        assert!(expanded_frame(&packet, 5_000).is_ok());
+        assert_eq!(expanded_frame(&packet, 4_999), Err(InflateError::Length { length: 4_999 }));
+        for (at, wrong) in [(0, 0xc0), (1, 1), (4, packet[4] - 1), (4, packet[4] + 1)] {
+            let mut changed = packet.clone();
+            changed[at] = wrong;
+            assert!(expanded_frame(&changed, usize::MAX).is_err(), "{wrong} at {at}");
+        }
+        for end in 0..packet.len() {
+            assert!(expanded_frame(&packet[..end], 5_000).is_err(), "{end} bytes");
+        }
+        assert!(expanded_frame(&[&packet[..], &[0]].concat(), 5_000).is_err());
+        assert!(!is_compressed_frame(&[]) && !is_compressed_frame(&[0x85, MARK]));
+    }
+
+    #[test]
+    fn frame_that_expands_to_a_multiple_is_neither_sent_nor_read() {
+        let zeros = vec![0; EXPANDED_ANYWAY + 1];
+        assert_eq!(compressed_frame(&zeros), None);
+        let packet = compressed_frame(&zeros[1..]).unwrap();
+        assert_eq!(expanded_frame(&packet, usize::MAX).map(|it| it.len()), Ok(EXPANDED_ANYWAY));
+        let stream = compressed(&zeros).unwrap();
+        let bomb = [&[MARK], &(zeros.len() as u32).to_be_bytes()[..], &stream].concat();
+        assert_eq!(expanded_frame(&bomb, usize::MAX), Err(InflateError::Length { length: EXPANDED_ANYWAY }));
     }
 
     #[test]

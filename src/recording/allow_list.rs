@@ -97,6 +97,7 @@ const FEATURES: &[&str] = &[
     "tool_claim",
     "tool_prompt",
     "view_update",
+    "deflate",
 ];
 
 const META: &[Field] = &[

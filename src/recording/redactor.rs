@@ -248,9 +248,11 @@ impl Redactor {
         self.hides_call(call.unwrap_or(id), route)
     }
 
-    /// Keeps an undecodable payload, unless it contains the name of a secret, or may be about a hidden call.
+    /// Keeps an undecodable payload, unless it contains the name of a secret, or may be about a hidden call. In a compressed
+    /// frame that cannot be expanded, names cannot be found.
     fn unreadable(&self, payload: Bytes, kind: Option<Kind>) -> Bytes {
-        let is_suspect = self.is_tracking() || self.rule.is_suspect(&payload);
+        let is_compressed = payload.first() == Some(&COMPRESSED);
+        let is_suspect = is_compressed || self.is_tracking() || self.rule.is_suspect(&payload);
         if is_suspect { whole(&payload, kind) } else { payload }
     }
 
@@ -457,6 +459,9 @@ fn copy(out: &mut Vec<u8>, bytes: &[u8], part: Range<usize>, changes: &[Change])
     out.extend_from_slice(&bytes[at..part.end]);
 }
 
+/// The first byte of a compressed frame (`wire.md`, section 5.11).
+const COMPRESSED: u8 = 0xc1;
+
 /// The replacement for a frame that is redacted as a whole.
 fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
     let mut out = Vec::new();
@@ -545,6 +550,17 @@ mod tests {
         assert_eq!(shown["meta"], json!({"a": 1, "bridge.redacted": true}));
         assert!(!redacted.windows(7).any(|it| it == b"hunter2"));
         assert_eq!(pay(&mut redactor, redacted.clone()), redacted, "redacting twice changes nothing");
+    }
+
+    #[test]
+    fn compressed_frame_that_cannot_be_expanded_is_replaced() {
+        let packet = Bytes::from_static(&[COMPRESSED, 0, 0, 16, 0, 1, 2, 3]);
+        assert!(
+            shown(&pay(&mut Redactor::new(Redact::default()), packet.clone()))
+                .to_string()
+                .contains("8 bytes")
+        );
+        assert_eq!(pay(&mut Redactor::new(Redact::nothing()), packet.clone()), packet);
     }
 
     #[test]

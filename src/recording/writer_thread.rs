@@ -6,6 +6,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use bytes::Bytes;
+
 use super::{
     About, Direction, Happened, Moment, Redact, RoomEvent,
     anonymize::Anonymizer,
@@ -15,7 +17,9 @@ use super::{
     redactor::Redactor,
     writer::{Writer, Written},
 };
-use crate::transport::{Peer, Role};
+use crate::transport::{Capabilities, Lane, Peer, Role, STREAM_TOPIC};
+#[cfg(feature = "deflate")]
+use crate::{protocol::deflate, value::Limits};
 
 /// How many sent packets are remembered in case sending fails: more than a participant queues.
 const TICKETS: usize = 16_384;
@@ -118,8 +122,18 @@ impl<W: Write> WriterThread<W> {
     fn packet(&mut self, at: Moment, packet: &QueuedPacket, queue: &Queue) -> io::Result<()> {
         self.last = at;
         let route = Route { from: packet.from.as_ref().map(Peer::identity), to: &packet.to };
+        let (mut topic, mut lane, mut stream) = (&*packet.topic, packet.lane, packet.stream);
         let payload = match &packet.content {
-            Content::Payload(payload) => self.anonymizer.payload(payload),
+            Content::Payload(payload) => match expanded(payload) {
+                Some(frame) => {
+                    // As it would have been sent without compression.
+                    if frame.len() > Capabilities::MAX_PACKET {
+                        (topic, lane, stream) = (STREAM_TOPIC, Lane::Reliable, true);
+                    }
+                    self.anonymizer.payload(&frame)
+                }
+                None => self.anonymizer.payload(payload),
+            },
             Content::Rpc(part) => self.anonymizer.payload(&part.frame()),
         };
         let payload = self.redactor.payload(payload, route);
@@ -127,9 +141,9 @@ impl<W: Write> WriterThread<W> {
             direction: packet.direction,
             from: packet.from.as_ref(),
             to: &packet.to,
-            topic: &packet.topic,
-            lane: packet.lane,
-            stream: packet.stream,
+            topic,
+            lane,
+            stream,
             payload: &payload,
         };
         let Some((channel, sequence)) = self.begun(at, None)?.packet(at, &written)? else {
@@ -171,6 +185,17 @@ impl<W: Write> WriterThread<W> {
             Out::New(_) | Out::Gone => Err(gone()),
         }
     }
+}
+
+/// Returns the frame in a packet that carries it compressed.
+fn expanded(packet: &Bytes) -> Option<Bytes> {
+    #[cfg(feature = "deflate")]
+    if deflate::is_compressed_frame(packet) {
+        return deflate::expanded_frame(packet, Limits::BYTES).ok().map(Bytes::from);
+    }
+    #[cfg(not(feature = "deflate"))]
+    let _ = packet;
+    None
 }
 
 fn gone() -> io::Error {

@@ -603,6 +603,8 @@ pub struct Capabilities {
     pub lossy: bool,
     /// True if larger reliable packets are sent as byte streams ([`StreamParts`]). Default: false.
     pub streams: bool,
+    /// True if packets cross a network, so that it is worth to compress large frames. Default: false.
+    pub compress: bool,
     /// By how many bytes each packet becomes larger on its way, in addition to LiveKit's envelope: 44 if it is encrypted end to
     /// end. Default: 0.
     pub overhead: usize,
@@ -616,7 +618,7 @@ impl Capabilities {
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { max_packet: Self::MAX_PACKET, lossy: false, streams: false, overhead: 0 }
+        Self { max_packet: Self::MAX_PACKET, lossy: false, streams: false, compress: false, overhead: 0 }
     }
 }
 

@@ -143,6 +143,8 @@ mod recording;
 mod recording_calls;
 #[cfg(feature = "record")]
 mod recording_check;
+#[cfg(all(feature = "record", feature = "deflate"))]
+mod recording_compressed;
 #[cfg(all(feature = "record", unix))]
 mod recording_killed;
 #[cfg(all(feature = "cli", unix))]
@@ -178,6 +180,8 @@ mod session_admission;
 mod session_calls;
 mod session_choose;
 mod session_claims;
+#[cfg(feature = "deflate")]
+mod session_compressed;
 mod session_corners;
 mod session_departures;
 mod session_disclosure;

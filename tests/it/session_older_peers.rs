@@ -70,7 +70,7 @@ fn compare(world: &World, name: &str, file: &str) {
 #[test]
 fn older_client_gets_the_same_frames() {
     let mut world = World::new();
-    world.assistant("a", Config::default());
+    world.assistant("a", Config::default().compress(true));
     let full = ToolOptions::default().disclose(Visibility::Full);
     let own = vec![
         tool("own").options(full.clone()),

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+#[cfg(feature = "deflate")]
+use std::io::Read;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
@@ -400,8 +402,7 @@ impl World {
                 lane: Lane::Reliable,
                 bytes: bytes.to_vec(),
             };
-            let judge =
-                |judge: &mut Judge| judge(&to, peer.identity(), &Frame::decode(bytes.to_vec()).unwrap());
+            let judge = |judge: &mut Judge| judge(&to, peer.identity(), &frame_of(bytes));
             match fate.as_mut().map_or(Fate::Arrives, judge) {
                 Fate::Arrives => self.schedule(self.delay, packet()),
                 Fate::IsLost => {}
@@ -570,7 +571,7 @@ impl World {
                     if let Some(notes) = &mut self.notes {
                         notes.push((self.now, name.to_owned(), Noted::Sent(packet.clone())));
                     }
-                    let frame = Frame::decode(packet.payload.clone()).unwrap();
+                    let frame = frame_of(&packet.payload);
                     end.sent.push((packet.to.clone(), frame.clone()));
                     self.packet = packet.id;
                     end.log.push((self.now, packet.lane, frame.clone()));
@@ -657,9 +658,20 @@ pub(crate) fn seed(name: &str, number: u32) -> [u8; 32] {
     seed
 }
 
+/// The frame in a packet of a session, which may be compressed.
+fn frame_of(packet: &[u8]) -> Frame {
+    #[cfg(feature = "deflate")]
+    if let Some((&[0xc1, ..], stream)) = packet.split_first_chunk::<5>() {
+        let mut frame = Vec::new();
+        flate2::read::DeflateDecoder::new(stream).read_to_end(&mut frame).unwrap();
+        return Frame::decode(frame).unwrap();
+    }
+    Frame::decode(packet.to_vec()).unwrap()
+}
+
 /// The id of the last packet with a frame of this type that a session sent, if its inputs and outputs are captured.
 pub(crate) fn sent_packet(world: &World, name: &str, kind: Kind) -> u64 {
-    let is_it = |packet: &Packet| Frame::decode(packet.payload.clone()).unwrap().kind() == kind;
+    let is_it = |packet: &Packet| frame_of(&packet.payload).kind() == kind;
     let sent = world.notes.iter().flatten().rev().find_map(|(_, who, noted)| match noted {
         Noted::Sent(packet) if who == name && is_it(packet) => Some(packet.id),
         _ => None,

@@ -45,6 +45,20 @@ struct Stream {
     parts: VecDeque<StreamPart>,
 }
 
+/// The first byte of a compressed frame.
+const COMPRESSED: u8 = 0xc1;
+
+/// Returns the frame in a packet, which may be compressed.
+fn frame_of(packet: &[u8]) -> Option<Frame> {
+    #[cfg(feature = "deflate")]
+    if let Some((&[COMPRESSED, ..], stream)) = packet.split_first_chunk::<5>() {
+        let mut frame = Vec::new();
+        std::io::Read::read_to_end(&mut flate2::read::DeflateDecoder::new(stream), &mut frame).ok()?;
+        return Frame::decode(frame).ok();
+    }
+    Frame::decode(packet.to_vec()).ok()
+}
+
 impl World<'_> {
     /// Sends a packet of a session, after checking that its receivers can take it.
     pub(crate) fn transmit(&mut self, process: usize, packet: Packet) {
@@ -52,8 +66,11 @@ impl World<'_> {
         if !is_data && !self.is_request(process, &packet) {
             return;
         }
-        if !packet.is_addressed() || is_data && Frame::decode(packet.payload.clone()).is_err() {
+        if !packet.is_addressed() || is_data && frame_of(&packet.payload).is_none() {
             return self.ledger.broken(Rule::Receivers, format!("a packet without receivers: {packet:?}"));
+        }
+        if packet.payload.first() == Some(&COMPRESSED) {
+            self.ledger.reached.note(Reach::FrameCompressed);
         }
         let (actor, cast) = (self.processes[process].actor, &self.schedule.cast);
         let large = packet.lane == Lane::Reliable && packet.stream.is_some();
@@ -147,7 +164,7 @@ impl World<'_> {
             let ends = stream.parts.is_empty();
             it.outbox.parts += 1;
             let mut dice = Random::of(self.room.seed, &[9, join as u64, it.outbox.parts]);
-            if let Some(frame) = frame.and_then(|bytes| Frame::decode(bytes).ok()) {
+            if let Some(frame) = frame.and_then(|bytes| frame_of(&bytes)) {
                 trace!(self, "{} starts a stream of {} to {to:?}", it.actor, trace::show(&frame));
                 self.ledger.sent(process, &frame, Some(&to));
                 self.last_stream = part.id().clone();
@@ -240,7 +257,7 @@ impl World<'_> {
             Load::Rpc(_) => None,
             Load::Part(part) => self.reassemble(join, peer, part),
         };
-        if let Some(frame) = whole.and_then(|bytes| Frame::decode(bytes).ok()) {
+        if let Some(frame) = whole.and_then(|bytes| frame_of(&bytes)) {
             let lane = match &load {
                 Load::Packet(Lane::Reliable, _) => "",
                 Load::Packet(Lane::Lossy, _) => "lossy, ",
@@ -331,7 +348,7 @@ impl World<'_> {
             self.ledger.request_leaves(&message);
             return self.room.send(join, Some(packet.to), Load::Rpc(message));
         }
-        let Ok(frame) = Frame::decode(packet.payload.clone()) else { return };
+        let Some(frame) = frame_of(&packet.payload) else { return };
         let to = (!packet.is_broadcast()).then_some(packet.to);
         let lane = if packet.lane == Lane::Lossy { "lossy, " } else { "" };
         trace!(self, "{} sends {lane}{} to {to:?}", self.processes[process].actor, trace::show(&frame));
@@ -345,7 +362,7 @@ impl World<'_> {
             Offline::Closed => SendFailure::Closed,
             Offline::Interrupted => SendFailure::Interrupted,
             Offline::Lost => {
-                if let Ok(frame) = Frame::decode(packet.payload.clone()) {
+                if let Some(frame) = frame_of(&packet.payload) {
                     let to = (!packet.is_broadcast()).then_some(&*packet.to);
                     self.ledger.sent(process, &frame, to);
                 }

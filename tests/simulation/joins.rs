@@ -163,6 +163,8 @@ impl World<'_> {
         times.memory = Duration::from_secs(10);
         let config = Config::default().room("room").caps(caps).times(times);
         let config = config.lossy(cast.has_lossy_lane(actor)).streams(cast.has_streams(actor));
+        // Compressed frames are packets, and the others are to be streams.
+        let config = config.compress(self.schedule.seed.is_multiple_of(2));
         let mut config = config.consent_available(cast.consent).prompts(cast.consent);
         if self.admits_only_roles() {
             config = config.admit_only_roles();

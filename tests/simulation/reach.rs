@@ -34,6 +34,8 @@ pub(crate) enum Reach {
     AssistantConfigurationLost,
     /// A join receives several streams at the same time.
     ConcurrentStreams,
+    /// A frame is sent compressed.
+    FrameCompressed,
     /// A plain client answers under another sid than the one that got the request.
     PlainOwnerRejoined,
     /// A plain assistant rejoins while a tool that it called runs.
@@ -89,6 +91,7 @@ impl Reach {
         Self::ClientConfigurationLost,
         Self::AssistantConfigurationLost,
         Self::ConcurrentStreams,
+        Self::FrameCompressed,
         Self::PlainOwnerRejoined,
         Self::PlainCallerRejoined,
         Self::ClaimGranted,

@@ -59,6 +59,10 @@ pub struct Config {
     pub caps: Caps,
     /// Whether small frames are sent on the lossy lane first, if there is one. Default: true.
     pub fast_lane: bool,
+    /// Whether frames of more than 1,200 bytes are compressed for peers that can expand them, which needs the feature
+    /// `deflate`. Default: false; the participants of this crate set it for transports over a network
+    /// ([`Capabilities::compress`]).
+    pub(crate) compress: bool,
     /// Whether the transport has a lossy lane. The driver passes its packets to
     /// [`Session::handle_event`](super::Session::handle_event). Default: false.
     pub(crate) lossy: bool,
@@ -73,6 +77,14 @@ impl Config {
     #[must_use]
     pub fn lossy(mut self, has_lossy_lane: bool) -> Self {
         self.lossy = has_lossy_lane;
+        self
+    }
+
+    /// Sets whether frames of more than 1,200 bytes are compressed for peers that can expand them, which needs the
+    /// feature `deflate`. Default: false.
+    #[must_use]
+    pub fn compress(mut self, compresses: bool) -> Self {
+        self.compress = compresses;
         self
     }
 
@@ -254,6 +266,7 @@ impl Default for Config {
             times: Times::default(),
             caps: Caps::default(),
             fast_lane: true,
+            compress: false,
             lossy: false,
             overhead: 0,
             listed: None,
@@ -282,6 +295,7 @@ impl fmt::Debug for Config {
             .field("times", &self.times)
             .field("caps", &self.caps)
             .field("fast_lane", &self.fast_lane)
+            .field("compress", &self.compress)
             .field("lossy", &self.lossy)
             .field("overhead", &self.overhead)
             .finish()

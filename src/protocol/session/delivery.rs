@@ -1,5 +1,6 @@
 //! Sends frames and assembles large ones that arrive: stanza numbers, lanes, sizes, streams and retransmission.
 
+mod compressed;
 mod flight;
 mod frames;
 mod lane;

@@ -105,6 +105,15 @@ impl Peers {
         self.remotes.get(id)
     }
 
+    /// Returns whether this participant may send compressed frames: its Configuration has arrived in this join, and lists
+    /// that it knows them.
+    #[cfg(feature = "deflate")]
+    pub(super) fn may_compress(&self, from: &Peer) -> bool {
+        self.get(from.identity()).is_some_and(|remote| {
+            remote.is_at(from.sid()) && remote.is_configured() && remote.lists(Feature::Deflate)
+        })
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Identity, &Remote)> {
         self.remotes.iter()
     }

@@ -49,6 +49,8 @@ pub(crate) enum Feature {
     StopReason = 1 << 9,
     /// Type 1001.
     View = 1 << 10,
+    /// Compressed frames.
+    Deflate = 1 << 11,
 }
 
 impl Feature {
@@ -65,6 +67,7 @@ impl Feature {
         Self::FastLane,
         Self::StopReason,
         Self::View,
+        Self::Deflate,
     ];
 
     /// Returns the feature's name in a Configuration.
@@ -81,6 +84,7 @@ impl Feature {
             Self::Claim => "tool_claim",
             Self::Prompt => "tool_prompt",
             Self::View => "view_update",
+            Self::Deflate => "deflate",
         }
     }
 }

@@ -118,6 +118,7 @@ impl Setup {
             .max_packet(capabilities.max_packet)
             .streams(capabilities.streams)
             .lossy(capabilities.lossy)
+            .compress(capabilities.compress)
             .overhead(capabilities.overhead)
             .consent_available(self.consent.is_some());
         match role {

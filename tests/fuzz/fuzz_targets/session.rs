@@ -73,6 +73,13 @@ fuzz_target!(|data: &[u8]| {
     run.end();
 });
 
+/// Returns a frame in its compressed form, in one block that is stored, with this length.
+fn compressed(frame: &[u8], length: usize) -> Vec<u8> {
+    let stored = (frame.len() as u16).to_le_bytes();
+    let other = (!(frame.len() as u16)).to_le_bytes();
+    [&[0xc1], &(length as u32).to_be_bytes()[..], &[1], &stored, &other, frame].concat()
+}
+
 impl Run {
     fn new(bytes: &mut Bytes<'_>) -> Self {
         let mut caps = Caps::default();
@@ -83,7 +90,7 @@ impl Run {
         caps.frames.held_frames = 6;
         caps.frames.held_bytes = 4_000;
         caps.frames.max_packet = 1_500;
-        let mut config = Config::default().room("room").caps(caps);
+        let mut config = Config::default().room("room").caps(caps).compress(true);
         let client = bytes.flag();
         if bytes.flag() {
             config = if client { config.assistant("a") } else { config.admit("c") };
@@ -206,7 +213,13 @@ impl Run {
             }
             _ => {
                 let sender = peer(bytes);
-                let payload = self.frame(bytes);
+                let frame = self.frame(bytes);
+                let payload = match bytes.next() % 8 {
+                    0 => compressed(&frame, frame.len()),
+                    1 => compressed(&frame, usize::from(bytes.next())),
+                    2 => [&[0xc1, 0, 0, 4, bytes.next()], &frame[..]].concat(),
+                    _ => frame,
+                };
                 self.session
                     .handle_event(now, TransportEvent::packet(sender.clone(), Lane::Reliable, payload));
             }
@@ -270,7 +283,7 @@ impl Run {
                 meta.set_bool("bridge.heard", bytes.flag());
                 let room = bytes.pick(&["room", "room", "room", "another"]);
                 let features =
-                    ["tool_use", "tool_register", "tool_progress", "tool_cancel", "tool_ack", "tool_claim"];
+                    ["tool_use", "tool_register", "tool_progress", "tool_cancel", "tool_ack", "tool_claim", "deflate"];
                 let listed = usize::from(bytes.next()) % (features.len() + 1);
                 (Kind::CONFIGURATION, json!({"conversationId": room, "features": features[..listed]}))
             }

@@ -207,6 +207,7 @@ impl Delivery {
         message: &Message,
         payload: Bytes,
     ) -> Sent {
+        let payload = self.as_sent(cx, peers, to, payload);
         let size = payload.len();
         let packet = self.next_packet();
         let route = self.route_of(cx, peers, to, message, &payload);

@@ -4,6 +4,8 @@
 use bytes::Bytes;
 
 use super::Exchange;
+#[cfg(feature = "deflate")]
+use crate::protocol::deflate;
 use crate::{
     protocol::{
         frame::{Acknowledgement, ErrorMessage, Message},
@@ -37,9 +39,54 @@ impl Exchange {
         if payload.len() > cx.config.caps.frames.max_incoming {
             return peers.malformed(cx, delivery, id, Malformed::default());
         }
+        self.receive_frame(core, from, lane, payload);
+    }
+
+    /// Handles a frame, which may be compressed.
+    fn receive_frame(&mut self, core: &mut Core, from: &Peer, lane: Lane, payload: Bytes) {
+        #[cfg(feature = "deflate")]
+        let payload = match self.expanded(core, from, payload) {
+            Ok(frame) => frame,
+            Err(()) => return,
+        };
+        let Core { cx, peers, delivery, .. } = core;
         match codec::decode(payload) {
             Ok(received) => self.accept(core, from, Received { lane, ..received }),
-            Err(what) => peers.malformed(cx, delivery, id, what),
+            Err(what) => peers.malformed(cx, delivery, from.identity(), what),
+        }
+    }
+
+    /// Returns the frame in a compressed one, and any other unchanged. One that cannot be read is counted.
+    #[cfg(feature = "deflate")]
+    fn expanded(&self, core: &mut Core, from: &Peer, payload: Bytes) -> Result<Bytes, ()> {
+        if !deflate::is_compressed_frame(&payload) {
+            return Ok(payload);
+        }
+        let id = from.identity();
+        // Its sender may still believe in the join before, in which it listed the feature, and is told nothing: it sends
+        // the frame again after the handshake.
+        if !core.peers.may_compress(from) {
+            core.cx.complain(id, Counter::Malformed);
+            return Err(());
+        }
+        let caps = &core.cx.config.caps.frames;
+        let limit = match self.is_trusted(core, id) {
+            true => caps.max_frame,
+            false => caps.max_frame_of_others.min(caps.max_frame),
+        };
+        deflate::expanded_frame(&payload, limit).map(Bytes::from).map_err(|error| {
+            tracing::debug!(peer = %id, %error, "a compressed frame cannot be read");
+            let Core { cx, peers, delivery, .. } = core;
+            peers.malformed(cx, delivery, id, Malformed::default());
+        })
+    }
+
+    /// Returns whether a participant may send large frames: it is the assistant, or owes an answer.
+    fn is_trusted(&self, core: &Core, id: &Identity) -> bool {
+        if core.cx.is_client() {
+            core.peers.bound().is_none_or(|bound| bound == id) // every participant that may stream is a candidate
+        } else {
+            self.outgoing.awaits_answers_of(core, id)
         }
     }
 
@@ -58,11 +105,7 @@ impl Exchange {
             }
             part => part,
         };
-        let is_trusted = if core.cx.is_client() {
-            core.peers.bound().is_none_or(|bound| bound == id) // every participant that may stream is a candidate
-        } else {
-            self.outgoing.awaits_answers_of(core, id)
-        };
+        let is_trusted = self.is_trusted(core, id);
         let Core { cx, peers, delivery, .. } = core;
         let is_frame_stream = matches!(&part, StreamPart::Header(header) if header.is_frame());
         let may_begin = is_frame_stream && peers.may_stream(cx, from);
@@ -72,10 +115,7 @@ impl Exchange {
         };
         cx.count(Counter::FramesIn);
         cx.stats.add(Counter::BytesIn, frame.len());
-        match codec::decode(frame) {
-            Ok(received) => self.accept(core, from, received),
-            Err(what) => peers.malformed(cx, delivery, id, what),
-        }
+        self.receive_frame(core, from, Lane::Reliable, frame);
     }
 
     pub(super) fn accept(&mut self, core: &mut Core, from: &Peer, received: Received) {

@@ -455,6 +455,8 @@ fn has_feature(cx: &Context, feature: Feature) -> bool {
         Feature::Prompt => cx.is_client() && cx.config.prompts,
         Feature::Stream => cx.config.streams,
         Feature::FastLane => cx.config.has_fast_lane(),
+        // It is about what is read, whether the local participant compresses or not.
+        Feature::Deflate => cfg!(feature = "deflate"),
         _ => true,
     }
 }
