@@ -149,6 +149,7 @@ pub struct ConnectOptions {
     source: Option<TokenSource>,
     key: Option<E2eeKey>,
     has_rpc: bool,
+    compress: Option<bool>,
     warn_unencrypted: fn(&str),
 }
 
@@ -167,6 +168,7 @@ impl Default for ConnectOptions {
             source: None,
             key: None,
             has_rpc: false,
+            compress: None,
             warn_unencrypted: |server| tracing::warn!(server, "the token is sent unencrypted; use wss://"),
         }
     }
@@ -324,6 +326,14 @@ impl ConnectOptions {
         self
     }
 
+    /// Sets whether large frames are compressed for participants that can expand them, which needs the feature `deflate`.
+    /// Default: true without an [`e2ee_key`](Self::e2ee_key), and false with one: the length of a compressed frame tells
+    /// whoever can only see lengths, such as the server, how much its parts resemble each other.
+    pub fn compress(mut self, compresses: bool) -> Self {
+        self.compress = Some(compresses);
+        self
+    }
+
     /// Joins the room that the token names, on the server at `url` (`wss://HOST` or `ws://HOST:PORT`).
     ///
     /// Signaling uses the HTTP proxy set in the environment: `HTTPS_PROXY` for `wss`, `HTTP_PROXY` for `ws`, `ALL_PROXY` for
@@ -346,7 +356,8 @@ impl ConnectOptions {
     /// Returns what a room that is joined with these options can carry.
     pub(crate) fn capabilities(&self) -> Capabilities {
         let overhead = self.key.as_ref().map_or(0, |_| e2ee::OVERHEAD);
-        Capabilities { lossy: true, streams: true, compress: true, overhead, ..Capabilities::default() }
+        let compress = self.compress.unwrap_or_else(|| self.key.is_none());
+        Capabilities { lossy: true, streams: true, compress, overhead, ..Capabilities::default() }
     }
 
     /// Joins a room, and returns the work that keeps the connection going. It ends after the transport was dropped; until then
@@ -632,5 +643,15 @@ mod tests {
             let joined = LiveKitTransport::join("ws://127.0.0.1:1", none).await;
             assert!(matches!(joined, Err(ConnectError::MalformedToken)), "{none:?}");
         }
+    }
+
+    #[test]
+    fn frames_are_not_compressed_with_a_key_unless_wanted() {
+        let compresses = |options: ConnectOptions| options.capabilities().compress;
+        let key = || E2eeKey::new("secret");
+        assert!(compresses(ConnectOptions::new()));
+        assert!(!compresses(ConnectOptions::new().compress(false)));
+        assert!(!compresses(ConnectOptions::new().e2ee_key(key())));
+        assert!(compresses(ConnectOptions::new().e2ee_key(key()).compress(true)));
     }
 }

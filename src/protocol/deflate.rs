@@ -78,6 +78,34 @@ pub(crate) fn compressed_frame(frame: &[u8]) -> Option<Vec<u8>> {
     Some([&[MARK], &length.to_be_bytes()[..], &smaller].concat())
 }
 
+/// Returns a frame in compressed form, in any case: a frame that gets no shorter, or far too short, as it stands in the stream.
+#[cfg(feature = "record")]
+pub(crate) fn packed_frame(frame: &[u8]) -> Vec<u8> {
+    let smaller = compressed(frame).filter(|smaller| frame.len() <= longest(smaller));
+    let stream = smaller.unwrap_or_else(|| stored(frame));
+    [&[MARK], &(frame.len() as u32).to_be_bytes()[..], &stream].concat()
+}
+
+/// Returns a deflate stream whose blocks hold the bytes as they are.
+#[cfg(feature = "record")]
+fn stored(bytes: &[u8]) -> Vec<u8> {
+    const BLOCK: usize = u16::MAX as usize;
+    let mut out = Vec::with_capacity(bytes.len() + 5 * (bytes.len() / BLOCK + 1));
+    let mut rest = bytes;
+    loop {
+        let (block, after) = rest.split_at(rest.len().min(BLOCK));
+        let length = block.len() as u16;
+        out.push(u8::from(after.is_empty()));
+        out.extend(length.to_le_bytes());
+        out.extend((!length).to_le_bytes());
+        out.extend(block);
+        rest = after;
+        if rest.is_empty() {
+            return out;
+        }
+    }
+}
+
 /// Returns the longest frame that this stream may hold, in bytes.
 fn longest(stream: &[u8]) -> usize {
     EXPANDED_ANYWAY.max(stream.len().saturating_mul(MOST_TIMES))
@@ -161,6 +189,15 @@ mod tests {
         }
     }
 
+    fn noise(length: u32) -> Vec<u8> {
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        (0..length).map(|_| next()).collect()
+    }
+
     #[test]
     fn frame_is_compressed_if_it_is_long_and_gets_shorter() {
         let frame = text(SHORT + 1);
@@ -169,9 +206,19 @@ mod tests {
         assert_eq!(packet[..HEAD], [MARK, 0, 0, 0x04, 0xb1]);
         assert_eq!(expanded_frame(&packet, frame.len()).as_ref(), Ok(&frame));
         assert_eq!(compressed_frame(&text(SHORT)), None);
-        let noise: Vec<u8> =
-            (0..SHORT as u32 + 1).map(|n| (n.wrapping_mul(2_654_435_761) >> 21) as u8).collect();
-        assert_eq!(compressed_frame(&noise), None, "it does not get shorter");
+        assert_eq!(compressed_frame(&noise(SHORT as u32 + 1)), None, "it does not get shorter");
+    }
+
+    #[cfg(feature = "record")]
+    #[test]
+    fn every_frame_can_be_packed() {
+        for frame in
+            [text(5_000), text(1), Vec::new(), noise(70_000), noise(65_535), vec![0; EXPANDED_ANYWAY + 1]]
+        {
+            let packet = packed_frame(&frame);
+            assert!(is_compressed_frame(&packet));
+            assert_eq!(expanded_frame(&packet, frame.len()), Ok(frame));
+        }
     }
 
     #[test]

@@ -112,6 +112,8 @@ pub struct Recorded {
     pub lane: Lane,
     /// Whether it was transferred as a byte stream.
     pub stream: bool,
+    /// Whether it was transferred as a compressed frame (`wire.md`, section 5.11). The payload is the frame before compression.
+    pub compressed: bool,
     /// Its MCAP channel.
     pub channel: u16,
     /// Its sequence number on that channel, from 0.
@@ -131,6 +133,7 @@ impl Recorded {
             topic: TOPIC.to_owned(),
             lane: Lane::Reliable,
             stream: false,
+            compressed: false,
             channel: 0,
             sequence: 0,
             payload: payload.into(),
@@ -159,6 +162,7 @@ impl fmt::Debug for Recorded {
             .field("topic", &self.topic)
             .field("lane", &self.lane)
             .field("stream", &self.stream)
+            .field("compressed", &self.compressed)
             .field("channel", &self.channel)
             .field("sequence", &self.sequence)
             .field("bytes", &self.payload.len())

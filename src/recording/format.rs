@@ -142,6 +142,7 @@ pub(super) struct Channel {
     pub(super) topic: String,
     pub(super) lane: Lane,
     pub(super) stream: bool,
+    pub(super) compressed: bool,
 }
 
 impl Channel {
@@ -165,6 +166,7 @@ impl Channel {
             ("topic", &self.topic),
             ("lane", lane(self.lane)),
             ("stream", yes_or_no(self.stream)),
+            ("compressed", yes_or_no(self.compressed)),
         ])
     }
 
@@ -185,6 +187,8 @@ impl Channel {
             topic: name("topic")?.to_owned(),
             lane,
             stream: text("stream")? == YES,
+            // Files of programs that know no compressed frames do not have it.
+            compressed: text("compressed") == Some(YES),
         })
     }
 
@@ -235,6 +239,7 @@ mod tests {
             topic: "toolbridge".to_owned(),
             lane: Lane::Lossy,
             stream: false,
+            compressed: true,
         };
         assert_eq!(Channel::from_metadata(&channel.to_metadata()), Some(channel.clone()));
         assert_eq!(channel.name(), "sent/phone+a\"b/toolbridge/lossy");

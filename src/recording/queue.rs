@@ -53,6 +53,8 @@ pub(super) struct QueuedPacket {
     pub(super) topic: Cow<'static, str>,
     pub(super) lane: Lane,
     pub(super) stream: bool,
+    /// Whether the frame was compressed, although the content is not.
+    pub(super) compressed: bool,
     pub(super) content: Content,
     /// Identifies the packet in case sending fails. Assigned by the queue.
     pub(super) ticket: u64,

@@ -245,6 +245,7 @@ impl Entries {
                     topic: channel.topic.clone(),
                     lane: channel.lane,
                     stream: channel.stream,
+                    compressed: channel.compressed,
                     channel: message.channel,
                     sequence: message.sequence,
                     payload: message.payload,

@@ -555,11 +555,8 @@ mod tests {
     #[test]
     fn compressed_frame_that_cannot_be_expanded_is_replaced() {
         let packet = Bytes::from_static(&[COMPRESSED, 0, 0, 16, 0, 1, 2, 3]);
-        assert!(
-            shown(&pay(&mut Redactor::new(Redact::default()), packet.clone()))
-                .to_string()
-                .contains("8 bytes")
-        );
+        let replaced = pay(&mut Redactor::new(Redact::default()), packet.clone());
+        assert_eq!(replaced, whole(&packet, None));
         assert_eq!(pay(&mut Redactor::new(Redact::nothing()), packet.clone()), packet);
     }
 

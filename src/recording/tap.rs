@@ -269,6 +269,7 @@ impl Unsent {
                 topic,
                 lane: packet.lane,
                 stream,
+                compressed: false,
                 content,
                 ticket: NO_TICKET,
             };
@@ -331,6 +332,7 @@ fn received_packet(from: Option<&Peer>) -> QueuedPacket {
         topic: "".into(),
         lane: Lane::Reliable,
         stream: false,
+        compressed: false,
         content: Content::Payload(bytes::Bytes::new()),
         ticket: NO_TICKET,
     }

@@ -42,6 +42,7 @@ fn write<W: io::Write>(out: W, mut after: impl FnMut(u64)) -> io::Result<W> {
                 topic: "toolbridge",
                 lane,
                 stream: false,
+                compressed: false,
                 payload: &payload,
             };
             assert!(writer.packet(at, &packet)?.is_some());
@@ -221,6 +222,7 @@ fn full_disk_stops_the_recorder_and_later_packets_are_counted() {
             topic: "toolbridge".to_owned(),
             lane: Lane::Reliable,
             stream: false,
+            compressed: false,
             channel: 0,
             sequence: 0,
             payload: vec![n; 100].into(),
@@ -261,6 +263,7 @@ fn queue_respects_its_limits_and_accepts_events_when_full_of_packets() {
                 topic,
                 lane,
                 stream: false,
+                compressed: false,
                 content: Content::Payload(payload),
                 ticket: 0,
             },
@@ -355,6 +358,7 @@ fn channel_defined_twice_is_damage() {
         topic: packet.topic,
         lane: packet.lane,
         stream: packet.stream,
+        compressed: packet.compressed,
     };
     let mut out = Writer::begin(Vec::new(), &about()).unwrap();
     let written = Written {
@@ -364,6 +368,7 @@ fn channel_defined_twice_is_damage() {
         topic: &other.topic,
         lane: other.lane,
         stream: other.stream,
+        compressed: other.compressed,
         payload: b"x",
     };
     let start = Writer::begin(Vec::new(), &about()).unwrap().into_inner().unwrap().len();

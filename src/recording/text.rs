@@ -105,6 +105,7 @@ fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {
         "topic": packet.topic,
         "lane": lane(packet.lane),
         "stream": packet.stream,
+        "compressed": packet.compressed,
         "channel": packet.channel,
         "sequence": packet.sequence,
         "bytes": decoded.size(packet),
@@ -144,6 +145,9 @@ fn packet_text(line: &mut String, packet: &Recorded) {
     }
     if packet.stream {
         line.push_str("stream ");
+    }
+    if packet.compressed {
+        line.push_str("compressed ");
     }
     match decoded {
         Decoded::Foreign => {

@@ -31,20 +31,22 @@ pub(super) struct Written<'a> {
     pub(super) topic: &'a str,
     pub(super) lane: Lane,
     pub(super) stream: bool,
+    pub(super) compressed: bool,
     pub(super) payload: &'a [u8],
 }
 
 impl Written<'_> {
     /// The attributes that determine its channel, for hashing.
     fn parts(&self) -> impl Hash {
-        (self.direction, self.from, self.to, self.topic, self.lane, self.stream)
+        (self.direction, self.from, self.to, self.topic, self.lane, self.stream, self.compressed)
     }
 
     fn is_of(&self, channel: &Channel) -> bool {
-        let Channel { direction, from, to, topic, lane, stream } = channel;
+        let Channel { direction, from, to, topic, lane, stream, compressed } = channel;
         *direction == self.direction
             && *lane == self.lane
             && *stream == self.stream
+            && *compressed == self.compressed
             && from.as_ref() == self.from
             && to == self.to
             && topic == self.topic
@@ -58,6 +60,7 @@ impl Written<'_> {
             topic: self.topic.to_owned(),
             lane: self.lane,
             stream: self.stream,
+            compressed: self.compressed,
         }
     }
 }

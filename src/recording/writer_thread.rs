@@ -17,7 +17,7 @@ use super::{
     redactor::Redactor,
     writer::{Writer, Written},
 };
-use crate::transport::{Capabilities, Lane, Peer, Role, STREAM_TOPIC};
+use crate::transport::{Peer, Role};
 #[cfg(feature = "deflate")]
 use crate::{protocol::deflate, value::Limits};
 
@@ -122,14 +122,11 @@ impl<W: Write> WriterThread<W> {
     fn packet(&mut self, at: Moment, packet: &QueuedPacket, queue: &Queue) -> io::Result<()> {
         self.last = at;
         let route = Route { from: packet.from.as_ref().map(Peer::identity), to: &packet.to };
-        let (mut topic, mut lane, mut stream) = (&*packet.topic, packet.lane, packet.stream);
+        let mut compressed = packet.compressed;
         let payload = match &packet.content {
             Content::Payload(payload) => match expanded(payload) {
                 Some(frame) => {
-                    // As it would have been sent without compression.
-                    if frame.len() > Capabilities::MAX_PACKET {
-                        (topic, lane, stream) = (STREAM_TOPIC, Lane::Reliable, true);
-                    }
+                    compressed = true;
                     self.anonymizer.payload(&frame)
                 }
                 None => self.anonymizer.payload(payload),
@@ -141,9 +138,10 @@ impl<W: Write> WriterThread<W> {
             direction: packet.direction,
             from: packet.from.as_ref(),
             to: &packet.to,
-            topic,
-            lane,
-            stream,
+            topic: &packet.topic,
+            lane: packet.lane,
+            stream: packet.stream,
+            compressed,
             payload: &payload,
         };
         let Some((channel, sequence)) = self.begun(at, None)?.packet(at, &written)? else {
@@ -215,6 +213,7 @@ impl Item {
                     topic: it.topic.into(),
                     lane: it.lane,
                     stream: it.stream,
+                    compressed: it.compressed,
                     content: Content::Payload(it.payload),
                     ticket: NO_TICKET,
                 },

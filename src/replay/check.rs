@@ -328,9 +328,9 @@ impl<'a> Checked<'a> {
             found.push(("form".to_owned(), name(packet.stream), name(said.is_stream)));
         }
         let lane_is_free = self.end.is_fast && (!self.end.is_home || packet.lane == Lane::Reliable);
-        // It was sent compressed (`wire.md`, section 5.11). The session does not compress.
-        let was_compressed = packet.lane == Lane::Lossy && decoded.frame.as_bytes().len() > ONE_DATAGRAM;
-        if !said.lanes.contains(&packet.lane) && !lane_is_free && !was_compressed {
+        // The lane depends on the compressed form, and the session that is replayed does not compress.
+        let lane_is_free = lane_is_free || packet.compressed;
+        if !said.lanes.contains(&packet.lane) && !lane_is_free {
             let lanes: Vec<_> = said.lanes.iter().map(|lane| name_of(*lane)).collect();
             found.push(("lane".to_owned(), name_of(packet.lane).to_owned(), lanes.join(", ")));
         }
@@ -443,9 +443,6 @@ fn is_race(file: &DecodedFrame, said: &DecodedFrame, is_home: bool, waited: Dura
     let differs = file.error_code != said.error_code || file.error_message != said.error_message;
     differs && ended(&said.error_code) && (!is_home || ended(&file.error_code) || waited < EARLY)
 }
-
-/// The longest frame that is never compressed, in bytes. Longer ones are sent on the lossy lane only in compressed form.
-const ONE_DATAGRAM: usize = 1_200;
 
 fn name_of(lane: Lane) -> &'static str {
     match lane {

@@ -12,6 +12,8 @@ use super::{
     script::{DecodedFrame, RecordedPacket},
     setup::{NextOwner, Rights, Shown},
 };
+#[cfg(feature = "deflate")]
+use crate::protocol::deflate;
 use crate::{
     clock::later,
     protocol::{
@@ -243,6 +245,9 @@ impl Endpoint {
         }
         let bytes = recorded.decoded.as_ref().and_then(|decoded| self.as_it_would_read(decoded, from));
         let bytes = bytes.unwrap_or_else(|| recorded.payload.clone());
+        // The session that was recorded read a compressed frame, which it may have refused.
+        #[cfg(feature = "deflate")]
+        let bytes = if recorded.compressed { deflate::packed_frame(&bytes).into() } else { bytes };
         let (from, lane, stream) = (from.clone(), recorded.lane, recorded.stream);
         let mut packet = Packet::new([self.id.clone()], bytes);
         packet.stream = Some(format!("recorded-{}", recorded.entry).into());

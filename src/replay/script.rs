@@ -35,6 +35,8 @@ pub(super) struct RecordedPacket {
     pub(super) to: Vec<Identity>,
     pub(super) lane: Lane,
     pub(super) stream: bool,
+    /// Whether the frame was compressed.
+    pub(super) compressed: bool,
     /// The message, if it is one of RPC.
     pub(super) rpc: Option<RpcRecord>,
     /// Its channel in the file, and its sequence number there.
@@ -173,6 +175,7 @@ fn what(entry: usize, it: Entry) -> What {
             to: it.to,
             lane: it.lane,
             stream: it.stream,
+            compressed: it.compressed,
             rpc: None,
             place: (it.channel, it.sequence),
             payload: it.payload,
@@ -203,6 +206,7 @@ fn rpc(entry: usize, at: Moment, it: Recorded) -> What {
         to: it.to,
         lane: it.lane,
         stream: it.stream,
+        compressed: false,
         place: (it.channel, it.sequence),
         payload: it.payload,
     }))

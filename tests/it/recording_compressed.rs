@@ -1,8 +1,11 @@
 //! Recordings of participants that compress: they have the frames before compression.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    io::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use schemars::JsonSchema;
@@ -10,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use toolbridge::{
     Assistant, Client, ToolError,
+    frame::{Frame, Kind},
     memory::{MemoryRoom, MemoryTransport},
     recording::{Happened, Recording, check},
     replay::Replay,
@@ -96,15 +100,59 @@ async fn recording_of_compressed_frames_has_plain_ones_and_replays_without_diffe
         for entry in entries() {
             let Happened::Packet(packet) = entry.what else { continue };
             assert_ne!(packet.payload.first(), Some(&MARK), "the frame before compression");
-            assert!(!packet.stream || packet.lane == Lane::Reliable);
-            if packet.payload.len() > 1_200 {
+            assert_eq!(packet.compressed, packet.payload.len() > 1_200);
+            if packet.compressed {
                 large.push(packet);
             }
         }
         assert!(large.iter().any(|packet| packet.lane == Lane::Lossy), "one was small when compressed");
+        assert!(large.iter().any(|packet| !packet.stream && packet.payload.len() > Capabilities::MAX_PACKET));
         assert!(large.iter().any(|packet| packet.stream), "one was too long for a packet");
         assert_eq!(check(entries()).findings.len(), 0, "{:?}", check(entries()).findings);
         let report = Replay::dry(entries()).unwrap();
         assert!(report.is_same() && report.compared > 0, "{report}");
     }
+}
+
+#[tokio::test]
+async fn recorded_compressed_frame_that_the_session_dropped_is_dropped_in_the_replay() {
+    let folder = Folder::new();
+    let file = folder.file("phone.mcap");
+    let room = MemoryRoom::new();
+    let phone = Client::builder().tool("records", "", records).record(&file);
+    let phone = phone.join_over(room.client("phone")).await.unwrap();
+    let mut agent = room.assistant("agent");
+    let request = |id: &str, stanza: u32| {
+        let body =
+            json!({"id": id, "toolName": "records", "parameters": {"count": 1}, "execution": "client"});
+        let text =
+            json!({"type": 6, "stanzaId": stanza, "conversationId": "memory", "body": body}).to_string();
+        Frame::from_json(&text).unwrap().into_bytes()
+    };
+    // It has sent no Configuration, so its plain request is read, and the compressed one is not.
+    let frame = request("V1StGXR8_Z5jdHi6B-myT", 1);
+    let head = [&[MARK], &(frame.len() as u32).to_be_bytes()[..]].concat();
+    let mut writer = flate2::write::DeflateEncoder::new(head, flate2::Compression::fast());
+    writer.write_all(&frame).unwrap();
+    agent.send(Packet::new(["phone".into()], writer.finish().unwrap())).await.unwrap();
+    agent.send(Packet::new(["phone".into()], request("Uakgb_J5m9g-0JDMbcJqL", 2))).await.unwrap();
+    loop {
+        let TransportEvent::Packet(packet) = agent.recv().await.unwrap() else { continue };
+        let frame = Frame::decode(packet.payload).unwrap();
+        if frame.kind() == Kind::TOOL_USE_RESULT {
+            assert_eq!(frame.to_json().unwrap()["body"]["id"], "Uakgb_J5m9g-0JDMbcJqL");
+            break;
+        }
+    }
+    phone.close().await;
+
+    let entries = || Recording::open(&file).unwrap().entries();
+    let packets = entries().filter_map(|entry| match entry.what {
+        Happened::Packet(packet) => Some(packet),
+        _ => None,
+    });
+    let dropped: Vec<_> = packets.filter(|packet| packet.compressed).collect();
+    assert!(dropped.len() == 1 && dropped[0].payload == frame, "{dropped:?}");
+    let report = Replay::dry(entries()).unwrap();
+    assert!(report.is_same() && report.compared > 0, "{report}");
 }

@@ -129,6 +129,7 @@ mod tests {
                 topic: "toolbridge".into(),
                 lane: Lane::Reliable,
                 stream: false,
+                compressed: false,
                 channel: 0,
                 sequence: 0,
                 payload: Frame::from_json(json).unwrap().into_bytes(),

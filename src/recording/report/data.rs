@@ -292,6 +292,7 @@ impl Block {
                 to,
                 packet.lane == Lane::Lossy,
                 packet.stream,
+                packet.compressed,
                 shown.body,
                 shown.meta,
                 shown.result,

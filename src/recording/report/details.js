@@ -149,7 +149,8 @@ function frameItem(frame, origin) {
     item.append(make("p", { class: "route" },
       frame.from + " → " + (frame.to === null ? (frame.sent ? "everybody" : "the recorded participant") : frame.to) +
       " · stanza " + (frame.stanza === null ? "none" : frame.stanza) +
-      " · " + (frame.stream ? "stream" : frame.lossy ? "lossy" : "reliable") + " · " + point(frame.at)));
+      " · " + (frame.stream ? "stream" : frame.lossy ? "lossy" : "reliable") +
+      (frame.compressed ? " · compressed" : "") + " · " + point(frame.at)));
     item.append(...jsonPart(frame.body, data.head.limits.body, "The body was left out: the page was full."));
     if (frame.meta !== null) item.append(make("p", { class: "route" }, "meta"), ...jsonPart(frame.meta, 0, ""));
   });
