@@ -47,7 +47,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runtime",
         ],
     ),
-    ("replay", &["clock", "value", "transport", "tool", "protocol/frame", "protocol/session", "recording"]),
+    (
+        "replay",
+        &[
+            "clock",
+            "value",
+            "transport",
+            "tool",
+            "protocol/frame",
+            "protocol/deflate",
+            "protocol/session",
+            "recording",
+        ],
+    ),
     // Adapters use only the public API, and share the reader of `tools.toml`.
     (
         "adapter",

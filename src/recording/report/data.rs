@@ -292,10 +292,10 @@ impl Block {
                 to,
                 packet.lane == Lane::Lossy,
                 packet.stream,
-                packet.compressed,
                 shown.body,
                 shown.meta,
                 shown.result,
+                packet.compressed,
             ])
         };
         if with_body && self.frames.push(&row(&shown), brings, keep) {

@@ -28,8 +28,10 @@ const textAt = (place) => (place === null ? null : data.texts[place]);
 const named = (identity) => (identity === "" ? "(no name)" : identity);
 
 const frames = new Map(data.frames.map(
-  ([place, at, sent, kind, stanza, size, from, to, lossy, stream, compressed, body, meta, result]) =>
-    [place, { at, sent, kind, stanza, size, from: named(textAt(from)), to: textAt(to), lossy, stream, compressed, body, meta, result }]));
+  ([place, at, sent, kind, stanza, size, from, to, lossy, stream, body, meta, result, compressed]) =>
+    [place, {
+      at, sent, kind, stanza, size, from: named(textAt(from)), to: textAt(to), lossy, stream, body, meta, result, compressed,
+    }]));
 
 const calls = data.calls.map((row, n) => {
   const [id, tool, execution, caller, owner, limit, parameters, result, times, ending, code, message, entries,
