@@ -23,6 +23,7 @@ pub(crate) use types::BrokenStream;
 pub use types::{
     Capabilities, Compression, Form, Lane, Packet, Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE,
     RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcRequest, RpcResponse, STREAM_CHUNK,
-    STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamKind, StreamPart, StreamParts, TOPIC, TextStream,
+    STREAM_SHA256, STREAM_TOPIC, Sid, StreamAssembler, StreamHeader, StreamKind, StreamPart, StreamParts,
+    TOPIC, TextStream,
 };
-pub(crate) use types::{CloseReason, ConnectionState, Identity, Role};
+pub(crate) use types::{CloseReason, ConnectionState, Identity, PayloadHash, Role};

@@ -24,9 +24,9 @@ const importObject = `{ ${imports.join(", ")} }`;
 const interfaceOfSession = `/** One end of the protocol: see bindings/README.md. After a panic, every call throws. */
 export declare class Session {
   private constructor();
-  /** Creates a session from the input \`create\`. Throws if it is malformed. */
+  /** Creates a session from the input \`create\`. Throws an Error with the property \`field\` if it is malformed. */
   static create(input: string): Session;
-  /** Passes an input or a query, whose field \`bytes\` may be beside it. Returns its reply. Throws if it is malformed. */
+  /** Passes an input or a query, whose field \`bytes\` may be beside it. Returns its reply. Throws as \`create\` does. */
   handle(input: string, bytes?: Uint8Array): string | undefined;
   /** Returns the next output without its field \`bytes\`. */
   nextOutput(): string | undefined;

@@ -175,6 +175,16 @@ impl CallError {
     }
 }
 
+/// Becomes [`TooLarge`](CallError::TooLarge) with both numbers, or [`Arguments`](CallError::Arguments).
+impl From<EncodeError> for CallError {
+    fn from(error: EncodeError) -> Self {
+        match error {
+            EncodeError::TooLarge { size, limit } => Self::TooLarge { size, limit },
+            other => Self::Arguments(other),
+        }
+    }
+}
+
 /// "phone is", "phone and tv are", "desk, phone, tv are".
 fn are(clients: &[Identity]) -> String {
     match clients {

@@ -29,7 +29,7 @@ pub trait Transport: Send + 'static {
     /// Sends a packet. The future completes when the packet was handed to the network, not when it arrived.
     ///
     /// A packet larger than [`Capabilities::max_packet`] is sent as a byte stream
-    /// ([`StreamParts`](crate::transport::StreamParts)) if the transport has them. Packets that
+    /// ([`StreamParts`](crate::transport::StreamParts)) if the transport has them, with the attributes of its header. Packets that
     /// [overtake](Packet::overtakes) are sent between its parts. Only a participant that takes part in LiveKit's RPC sends packets of
     /// another [form](crate::transport::Form) than data; a transport that does not carry them fails them.
     ///

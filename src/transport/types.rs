@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 mod rpc;
 mod stream;
 mod stream_assembler;
+mod stream_hash;
 
 pub use rpc::{RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcRequest, RpcResponse};
 pub use stream::{
@@ -19,6 +20,8 @@ pub use stream::{
 #[cfg(feature = "record")]
 pub(crate) use stream_assembler::BrokenStream;
 pub use stream_assembler::StreamAssembler;
+pub(crate) use stream_hash::PayloadHash;
+pub use stream_hash::STREAM_SHA256;
 
 /// Counts the comparisons of identities, sids and call ids on this thread. Tests use it to measure the cost of a lookup
 /// without a clock.

@@ -1,6 +1,6 @@
 //! Frames larger than a packet: who may send them, how they are reassembled, and when they are abandoned.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use toolbridge::{
@@ -9,8 +9,8 @@ use toolbridge::{
     session::{Counter, Output, Request, SendFailure, Session},
     tools::RegisterError,
     transport::{
-        Lane, Packet, Participant, Peer, STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamPart, StreamParts,
-        TransportEvent,
+        Lane, Packet, Participant, Peer, STREAM_CHUNK, STREAM_SHA256, STREAM_TOPIC, StreamHeader, StreamPart,
+        StreamParts, TransportEvent,
     },
 };
 
@@ -218,6 +218,92 @@ fn sec_i8_stream_is_continued_only_by_its_sender() {
     let answer = world.settled("a", key).unwrap().as_ref().unwrap();
     assert_eq!(answer.to_json()["text"].as_str().unwrap().len(), 3 * STREAM_CHUNK);
     assert!(world.count("a", "stream_refused") > 0 && world.count("a", "stream_unknown") > 0);
+}
+
+/// Replaces the second chunk of the next streams of this sender, as many as these. SDKs that join chunks by the id of the
+/// stream let other participants do that.
+fn change_streams(world: &mut World, of: &'static str, mut streams: usize) {
+    world.change_part = Some(Box::new(move |from, part| {
+        if let StreamPart::Chunk { index: 1, bytes, .. } = part
+            && from == of
+            && streams > 0
+        {
+            streams -= 1;
+            *bytes = vec![b'y'; bytes.len()].into();
+        }
+    }));
+}
+
+#[test]
+fn sec_i8_changed_stream_is_not_read_and_its_frame_is_sent_again() {
+    for (of, at) in [("a", "phone"), ("phone", "a")] {
+        let mut world = pair(&["t"]);
+        world.handle("phone", |job| Some(Ok(job.arguments.clone())));
+        change_streams(&mut world, of, 2);
+        let began = world.now;
+        let answer = world.ask("a", Request::new("t", text(4 * STREAM_CHUNK))).unwrap();
+        assert!(answer == text(4 * STREAM_CHUNK));
+        let took = world.now - began;
+        assert!(took >= 750 * MS && took < SECOND, "after 250 and 500 ms: {took:?}");
+        assert_eq!(world.count(at, "stream_changed"), 2);
+        assert_eq!(world.executed.len(), 1);
+        for kind in ["malformed", "stream_broken", "stream_refused"] {
+            assert_eq!(world.count(at, kind), 0, "{kind}");
+        }
+        let is_it = |event: &Event| matches!(event, Event::Violation { by: Some(by), what: Counter::StreamChanged, .. } if by == of);
+        assert!(world.ends[at].events.iter().any(is_it));
+    }
+}
+
+#[test]
+fn sec_i8_frame_whose_streams_are_always_changed_ends_its_call() {
+    let mut world = pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(text(4 * STREAM_CHUNK))));
+    change_streams(&mut world, "phone", usize::MAX);
+    let CallError::Tool(error) = world.ask("a", request("t").timeout(60 * SECOND)).unwrap_err() else {
+        panic!()
+    };
+    assert_eq!(error.code(), ErrorCode::RESULT_TOO_LARGE);
+    assert_eq!(world.count("a", "stream_changed"), 8);
+
+    let mut world = pair(&["t"]);
+    change_streams(&mut world, "a", usize::MAX);
+    let long = Request::new("t", text(4 * STREAM_CHUNK)).timeout(60 * SECOND);
+    let error = world.ask("a", long).unwrap_err();
+    assert!(matches!(error, CallError::Timeout { .. }), "{error:?}");
+    assert!(world.executed.is_empty());
+    assert_eq!(world.count("phone", "stream_changed"), 8);
+}
+
+#[test]
+fn stream_is_read_by_the_hash_in_its_header_or_without_one() {
+    // Whether the result settles the call, and how often its stream is counted and refused.
+    let of = |change: &dyn Fn(&mut BTreeMap<String, String>)| {
+        let mut world = pair(&["t"]);
+        let phone = peer(&world, "phone");
+        let key = world.call("a", request("t")).unwrap();
+        world.run(50 * MS);
+        let mut stream = parts("s.1.1", &result_of(&world, 2 * STREAM_CHUNK));
+        let StreamPart::Header(header) = &mut stream[0] else { panic!() };
+        assert_eq!(header.attributes[STREAM_SHA256].len(), 64);
+        change(&mut header.attributes);
+        send_parts(&mut world, &phone, &stream);
+        let errors = world.sent("a", Kind::ERROR).into_iter().map(|(_, frame)| frame.message().unwrap());
+        let is_refusal = |it: &Message| matches!(it, Message::Error(it) if it.code == 504 && it.originating_id.as_deref() == Some("s.1.1"));
+        (
+            world.settled("a", key).is_some(),
+            world.count("a", "stream_changed"),
+            errors.filter(is_refusal).count(),
+        )
+    };
+    assert_eq!(of(&|_| {}), (true, 0, 0));
+    assert_eq!(of(&BTreeMap::clear), (true, 0, 0));
+    for wrong in ["0".repeat(64), "g".repeat(64), "0".to_owned(), String::new()] {
+        let change = |attributes: &mut BTreeMap<_, _>| {
+            attributes.insert(STREAM_SHA256.to_owned(), wrong.clone());
+        };
+        assert_eq!(of(&change), (false, 1, 1), "{wrong}");
+    }
 }
 
 #[test]

@@ -55,6 +55,8 @@ pub(crate) struct World {
     sids: u32,
     /// Decides the fate of a packet, if the network does more than delay.
     pub(crate) fate: Option<Judge>,
+    /// Changes the parts of streams.
+    pub(crate) change_part: Option<ChangePart>,
     /// The inputs and outputs of each session, if they are captured.
     pub(crate) notes: Option<Vec<(Instant, String, Noted)>>,
 }
@@ -102,6 +104,9 @@ pub(crate) struct Lossy {
     /// Decides whether a packet is lost, by its sender.
     pub(crate) lose: Option<Lose>,
 }
+
+/// Changes a part of a stream on its way, by its sender.
+pub(crate) type ChangePart = Box<dyn FnMut(&str, &mut StreamPart)>;
 
 /// Decides whether a packet is lost, by its sender and its lane.
 type Lose = Box<dyn FnMut(&str, Lane, &Frame) -> bool>;
@@ -167,6 +172,7 @@ impl World {
             ends: BTreeMap::new(),
             sids: 0,
             fate: None,
+            change_part: None,
             notes: None,
         }
     }
@@ -583,7 +589,10 @@ impl World {
                         continue;
                     }
                     if here && packet.payload.len() > STREAM_CHUNK {
-                        for part in StreamParts::of(&packet) {
+                        for mut part in StreamParts::of(&packet) {
+                            if let Some(change) = &mut self.change_part {
+                                change(name, &mut part);
+                            }
                             self.send_part(&from, &to, &part);
                         }
                     } else if here && packet.lane == Lane::Lossy {

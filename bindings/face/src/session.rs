@@ -4,6 +4,7 @@ use toolbridge::{
     Identity,
     clock::Instant,
     session::{self as core, CallKey, JobKey, SelectionKey, TurnKey},
+    tools::ReportError,
     transport::{Form, TransportEvent},
 };
 
@@ -139,8 +140,9 @@ impl Session {
                 return Ok(Some(done(core.ask_to_stop(now, call.as_ref()))));
             }
             Input::ShowView { view, content, text } => {
-                let content = to_core::body(&content, "content")?;
-                return Ok(Some(done(core.show_view(now, &view, content, text))));
+                let content = to_core::body(&content).map_err(ReportError::Arguments);
+                let shown = content.and_then(|content| core.show_view(now, &view, content, text));
+                return Ok(Some(done(shown)));
             }
         }
         Ok(None)
@@ -245,7 +247,8 @@ impl Session {
     }
 
     fn call(&mut self, now: Instant, call: Call) -> Result<Reply> {
-        Ok(match self.core.call(now, call.into_core()?) {
+        let request = call.into_core()?;
+        Ok(match request.and_then(|request| self.core.call(now, request)) {
             Ok(key) => {
                 let call = self.core.call_id(key).map(|id| id.as_str().to_owned());
                 Reply::Called { key: key.number(), call: call.unwrap_or_default() }

@@ -1,8 +1,8 @@
 //! Converts plain types to those of the core.
 
 use toolbridge::{
-    CallId, CloseReason as CoreCloseReason, Config as CoreConfig, ConnectionState as CoreConnectionState,
-    ErrorCode, Progress, ToolError, ToolOptions, Value,
+    CallError, CallId, CloseReason as CoreCloseReason, Config as CoreConfig,
+    ConnectionState as CoreConnectionState, EncodeError, ErrorCode, Progress, ToolError, ToolOptions, Value,
     session::{Request, SelectionPolicy, SendFailure, TurnKey},
     tools::{ProgressStatus as CoreStatus, ToolHints},
     transport::{
@@ -29,8 +29,10 @@ fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str, field: &str)
     text.parse().map_err(|error| Malformed::new(error).of(field))
 }
 
-pub(crate) fn body(json: &Json, field: &str) -> Result<Value> {
-    Value::from_json(&json.text).map_err(|error| Malformed::new(error).of(field))
+/// Reads a value of the application. One that no frame can hold, because it is too large or too deep, is no malformed input: it
+/// decides the outcome of what it belongs to.
+pub(crate) fn body(json: &Json) -> std::result::Result<Value, EncodeError> {
+    Value::from_json(&json.text).map_err(EncodeError::from)
 }
 
 fn tree(json: &Json, field: &str) -> Result<serde_json::Value> {
@@ -333,22 +335,27 @@ pub(crate) fn progress(
         ProgressStatus::Failed => CoreStatus::Failed,
     };
     progress.message = message;
-    progress.content = content.map(|content| body(content, "content")).transpose()?;
+    progress.content = match content.map(body).transpose() {
+        Ok(content) => content,
+        // The core leaves out content that is larger than progress may be, which is less.
+        Err(EncodeError::TooLarge { .. }) => None,
+        Err(error) => return Err(Malformed::new(error).of("content")),
+    };
     Ok(progress)
 }
 
 pub(crate) fn outcome(value: Option<&Json>, error: Option<ToolFailure>) -> Result<toolbridge::Outcome> {
     match (value, error) {
-        (Some(value), None) => Ok(Ok(body(value, "value")?)),
-        (None, Some(error)) => Ok(Err(tool_error(error).map_err(|malformed| malformed.of("error"))?)),
+        (Some(value), None) => Ok(body(value).map_err(ToolError::from)),
+        (None, Some(error)) => Ok(Err(tool_error(error).unwrap_or_else(ToolError::from))),
         _ => Err(Malformed::new("is needed, or error, and not both").of("value")),
     }
 }
 
-fn tool_error(failure: ToolFailure) -> Result<ToolError> {
+fn tool_error(failure: ToolFailure) -> std::result::Result<ToolError, EncodeError> {
     let mut error = ToolError::new(ErrorCode::from(failure.code), failure.message);
     if let Some(partial) = &failure.partial {
-        error = error.with_partial(body(partial, "partial")?);
+        error = error.with_partial(body(partial)?);
     }
     if let Some(cause) = failure.cause {
         error = error.with_source(cause);
@@ -368,17 +375,20 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn into_core(self) -> Result<Request> {
-        let arguments = body(&self.arguments, "arguments")?;
-        let mut request = Request::new(self.tool, arguments);
+    /// Returns the request, or the outcome of a call that no frame can hold.
+    pub(crate) fn into_core(self) -> Result<std::result::Result<Request, CallError>> {
+        let mut request = Request::new(self.tool, Value::empty());
         request.owner = self.owner.map(Into::into);
         request.timeout = self.timeout.map(duration).transpose()?;
         request.owner_wait = self.owner_wait.map(duration).transpose()?;
         request.turn = self.turn.map(TurnKey::from_number);
-        for entry in &self.meta {
-            request =
-                request.meta(&entry.name, body(&entry.value, &entry.name).map_err(|error| error.of("meta"))?);
-        }
-        Ok(request)
+        let with_values = || {
+            request.arguments = body(&self.arguments)?;
+            for entry in &self.meta {
+                request = request.meta(&entry.name, body(&entry.value)?);
+            }
+            Ok(request)
+        };
+        Ok(with_values().map_err(|error: EncodeError| CallError::from(error)))
     }
 }

@@ -41,7 +41,7 @@ fn malformed_input_names_its_field() {
             r#"{"type":"settle","at":1,"key":1,"value":1,"error":{"code":"a","message":"b"}}"#,
             "value: is needed",
         ),
-        (r#"{"type":"call","at":1,"tool":"t","meta":{"a":{"$bin":1}}}"#, "meta.a: "),
+        (r#"{"type":"call","at":1,"tool":"t","meta":[]}"#, "meta: "),
         (
             r#"{"type":"offer","at":1,"tools":[{"name":"a","description":""},{"name":"a b","description":""}]}"#,
             "tools[1].name: \"a b\" is not a tool name",
@@ -167,4 +167,226 @@ fn deadlines_count_from_the_zero_point() {
         it.handle(&format!(r#"{{"type":"timeout","at":{}}}"#, settled.unwrap()), None).unwrap();
     }
     assert_eq!(settled, Some(4_500.25));
+}
+
+/// The limit of a frame, which no value may exceed either.
+const MAX: usize = 16 * 1024 * 1024;
+
+/// A text as JSON whose value has this many bytes in MessagePack: five and the text's.
+fn text_of(bytes: usize) -> String {
+    format!("\"{}\"", "a".repeat(bytes - 5))
+}
+
+/// What an output says, without the texts for people.
+fn fields_of(output: &str) -> serde_json::Value {
+    serde_json::from_str(output).unwrap()
+}
+
+#[test]
+fn arguments_and_meta_above_the_limit_refuse_the_call_with_both_numbers() {
+    let mut it = create("assistant", "{}");
+    // A map of one entry with the key `t`: three bytes and the text.
+    for (fields, size) in [
+        (format!(r#""arguments":{{"t":{}}}"#, text_of(MAX - 2)), MAX + 1),
+        (format!(r#""meta":{{"m":{}}}"#, text_of(MAX + 9)), MAX + 9),
+    ] {
+        let call = format!(r#"{{"type":"call","at":2000,"tool":"lamp",{fields}}}"#);
+        assert_eq!(
+            it.handle(&call, None).unwrap().unwrap(),
+            format!(
+                r#"{{"type":"refused","error":{{"kind":"too_large","code":"too_large","message":"the request has {size} bytes; the limit is {MAX}","may_have_run":false,"size":{size},"max":{MAX}}}}}"#
+            )
+        );
+    }
+    assert_eq!(it.next_output(), None);
+    let state = fields_of(&it.handle(r#"{"type":"state"}"#, None).unwrap().unwrap());
+    assert_eq!(state["open_calls"], 0);
+    let largest =
+        format!(r#"{{"type":"call","at":2000,"tool":"lamp","arguments":{{"t":{}}}}}"#, text_of(MAX - 3));
+    assert!(it.handle(&largest, None).unwrap().unwrap().starts_with(r#"{"type":"called","#));
+}
+
+#[test]
+fn arguments_that_no_frame_can_hold_refuse_the_call() {
+    let mut it = create("assistant", "{}");
+    let deep = format!("{}{}", "[".repeat(65), "]".repeat(65));
+    for (value, text) in [
+        (deep, "nesting depth 65 at byte"),
+        (format!("{}{}", "[".repeat(300), "]".repeat(300)), "nesting depth 301 exceeds"),
+        (r#"{"$bin":1}"#.to_owned(), "$bin"),
+    ] {
+        let call = format!(r#"{{"type":"call","at":2000,"tool":"lamp","arguments":{{"a":{value}}}}}"#);
+        let reply = fields_of(&it.handle(&call, None).unwrap().unwrap());
+        let error = &reply["error"];
+        assert_eq!((&reply["type"], &error["kind"]), (&"refused".into(), &"arguments".into()), "{reply}");
+        assert!(error["message"].as_str().unwrap().contains(text), "{reply}");
+    }
+    assert_eq!(it.next_output(), None);
+}
+
+/// A client and its assistant, whose packets and streams are passed on at once.
+struct Pair {
+    client: JsonSession,
+    assistant: JsonSession,
+    at: f64,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let end = |role: &str, identity: &str, seed: &str| {
+            let local = format!(
+                r#"{{"identity":"{identity}","sid":"PA_{identity}","attributes":{{"toolbridge.role":"{role}"}},"can_update_metadata":false}}"#
+            );
+            let seed = seed.repeat(32);
+            let config = r#"{"streams":true}"#;
+            let input = format!(
+                r#"{{"type":"create","at":0,"role":"{role}","local":{local},"seed":"{seed}","config":{config}}}"#
+            );
+            (JsonSession::create(&input).unwrap(), local)
+        };
+        let (client, phone) = end("client", "phone", "01");
+        let (assistant, model) = end("assistant", "model", "02");
+        let mut it = Self { client, assistant, at: 0.0 };
+        let tools = r#"[{"name":"lamp","description":"Light"}]"#;
+        it.client.handle(&format!(r#"{{"type":"offer","at":0,"tools":{tools}}}"#), None).unwrap();
+        for (local, session) in [(&phone, &mut it.client), (&model, &mut it.assistant)] {
+            session
+                .handle(&format!(r#"{{"type":"participant_joined","at":0,"participant":{local}}}"#), None)
+                .unwrap();
+        }
+        for (remote, session) in [(&model, &mut it.client), (&phone, &mut it.assistant)] {
+            session
+                .handle(&format!(r#"{{"type":"participant_joined","at":0,"participant":{remote}}}"#), None)
+                .unwrap();
+        }
+        it.run();
+        it
+    }
+
+    /// Passes packets and time on until both ends are silent. Returns what they say besides, by name and event.
+    fn run(&mut self) -> (Vec<serde_json::Value>, Vec<serde_json::Value>) {
+        let (mut of_client, mut of_assistant) = (Vec::new(), Vec::new());
+        for _ in 0..40 {
+            self.at += 5.0;
+            of_client.extend(pass_on("phone", &mut self.client, &mut self.assistant, self.at));
+            of_assistant.extend(pass_on("model", &mut self.assistant, &mut self.client, self.at));
+        }
+        (of_client, of_assistant)
+    }
+
+    /// Calls the tool, and returns the key of the job at the client.
+    fn call(&mut self) -> u64 {
+        let at = self.at;
+        let called = self.assistant.handle(&format!(r#"{{"type":"call","at":{at},"tool":"lamp"}}"#), None);
+        assert!(called.unwrap().unwrap().starts_with(r#"{"type":"called","#));
+        let (of_client, _) = self.run();
+        let job = of_client.iter().find(|output| output["type"] == "execute").unwrap();
+        job["key"].as_u64().unwrap()
+    }
+
+    /// Settles a job with these fields, and returns what both ends say then.
+    fn settle(&mut self, key: u64, outcome: &str) -> (Vec<serde_json::Value>, Vec<serde_json::Value>) {
+        let at = self.at;
+        let settle = format!(r#"{{"type":"settle","at":{at},"key":{key},{outcome}}}"#);
+        assert_eq!(self.client.handle(&settle, None), Ok(None));
+        self.run()
+    }
+}
+
+/// Passes the packets of one end to the other. Returns its other outputs.
+fn pass_on(name: &str, from: &mut JsonSession, to: &mut JsonSession, at: f64) -> Vec<serde_json::Value> {
+    let mut others = Vec::new();
+    from.handle(&format!(r#"{{"type":"timeout","at":{at}}}"#), None).unwrap();
+    while let Some(output) = from.next_output() {
+        let bytes = from.take_bytes();
+        let output = fields_of(&output);
+        if output["type"] != "transmit" {
+            others.push(output);
+            continue;
+        }
+        let sender = format!(r#"{{"identity":"{name}","sid":"PA_{name}"}}"#);
+        let input = match output.get("stream") {
+            Some(it) => format!(
+                r#"{{"type":"stream","at":{at},"from":{sender},"id":{},"topic":{},"length":{},"attributes":{}}}"#,
+                it["id"], it["topic"], it["length"], it["attributes"]
+            ),
+            None => format!(
+                r#"{{"type":"packet","at":{at},"from":{sender},"lane":{},"topic":{}}}"#,
+                output["lane"], output["topic"]
+            ),
+        };
+        to.handle(&input, bytes).unwrap();
+    }
+    others
+}
+
+#[test]
+fn result_that_no_frame_can_hold_is_the_one_outcome_of_its_call() {
+    let mut it = Pair::new();
+    let deep = format!("{}{}", "[".repeat(65), "]".repeat(65));
+    let large = text_of(MAX + 1);
+    for (outcome, code, message) in [
+        (
+            format!(r#""value":{large}"#),
+            "result_too_large",
+            format!("has {} bytes; the limit is {MAX}", MAX + 1),
+        ),
+        (
+            format!(r#""error":{{"code":"too_dark","message":"no","partial":{large}}}"#),
+            "result_too_large",
+            format!("has {} bytes; the limit is {MAX}", MAX + 1),
+        ),
+        (format!(r#""value":{deep}"#), "execution_error", "the tool failed".to_owned()),
+    ] {
+        let key = it.call();
+        let (of_client, of_assistant) = it.settle(key, &outcome);
+        let settled: Vec<_> = of_assistant.iter().filter(|output| output["type"] == "settled").collect();
+        assert_eq!(settled.len(), 1, "{of_assistant:#?}");
+        let error = &settled[0]["error"];
+        assert_eq!((&error["kind"], &error["code"]), (&"tool".into(), &code.into()));
+        assert!(error["message"].as_str().unwrap().contains(&message), "{error}");
+        // The cause of what is no size stays in the process of the tool.
+        let failed = of_client.iter().find(|output| output["event"] == "tool_failed");
+        assert_eq!(failed.is_some(), code == "execution_error", "{of_client:#?}");
+        // A second outcome has no effect.
+        let (_, of_assistant) = it.settle(key, r#""value":{}"#);
+        assert!(of_assistant.iter().all(|output| output["type"] != "settled"), "{of_assistant:#?}");
+    }
+    // The largest value that the limit of values allows is above that of a frame: the core says so itself.
+    let key = it.call();
+    let (_, of_assistant) = it.settle(key, &format!(r#""value":{{"t":{}}}"#, text_of(MAX - 3)));
+    let settled = of_assistant.iter().find(|output| output["type"] == "settled").unwrap();
+    assert_eq!(settled["error"]["code"], "result_too_large");
+}
+
+#[test]
+fn progress_keeps_its_message_and_loses_content_above_the_limit() {
+    let mut it = Pair::new();
+    let key = it.call();
+    let progress = format!(
+        r#"{{"type":"progress","at":{},"key":{key},"message":"half","content":{}}}"#,
+        it.at,
+        text_of(MAX + 1)
+    );
+    assert_eq!(it.client.handle(&progress, None), Ok(None));
+    let (_, of_assistant) = it.run();
+    let told =
+        of_assistant.iter().find(|output| output["event"] == "progress" && output["message"] == "half");
+    assert!(told.is_some_and(|output| output.get("content").is_none()), "{of_assistant:#?}");
+}
+
+#[test]
+fn view_above_the_limit_is_not_shown() {
+    let mut it = create("assistant", "{}");
+    let show = |bytes| {
+        let content = text_of(bytes);
+        format!(r#"{{"type":"show_view","at":2000,"view":"v","content":{content}}}"#)
+    };
+    for (bytes, limit) in [(MAX + 1, MAX), (MAX, 64 * 1024)] {
+        let failed = fields_of(&it.handle(&show(bytes), None).unwrap().unwrap());
+        assert_eq!(failed["type"], "failed");
+        let message = failed["message"].as_str().unwrap();
+        assert!(message.ends_with(&format!("bytes exceed the limit of {limit}")), "{message}");
+    }
+    assert_eq!(it.handle(&show(1_000), None).unwrap().unwrap(), r#"{"type":"done"}"#);
 }

@@ -7,6 +7,19 @@ use std::{panic, sync::Once};
 use toolbridge_face::{JsonSession, Malformed};
 use wasm_bindgen::prelude::*;
 
+#[wasm_bindgen]
+extern "C" {
+    /// JavaScript's `Error`. One about a malformed input has the property `field`, which no other error of the core has.
+    #[wasm_bindgen(js_name = Error)]
+    pub type InputError;
+
+    #[wasm_bindgen(constructor, js_class = "Error")]
+    fn new(message: &str) -> InputError;
+
+    #[wasm_bindgen(method, setter)]
+    fn set_field(this: &InputError, field: &str);
+}
+
 /// One end of the protocol. After a panic, every call throws.
 #[wasm_bindgen]
 #[derive(Debug)]
@@ -20,7 +33,7 @@ impl Session {
     ///
     /// # Errors
     /// The input is malformed.
-    pub fn create(input: &str) -> Result<Session, JsError> {
+    pub fn create(input: &str) -> Result<Session, InputError> {
         throw_panics();
         Ok(Self { session: JsonSession::create(input).map_err(error)? })
     }
@@ -29,7 +42,7 @@ impl Session {
     ///
     /// # Errors
     /// The input is malformed. It had no effect.
-    pub fn handle(&mut self, input: &str, bytes: Option<Vec<u8>>) -> Result<Option<String>, JsError> {
+    pub fn handle(&mut self, input: &str, bytes: Option<Vec<u8>>) -> Result<Option<String>, InputError> {
         self.session.handle(input, bytes).map_err(error)
     }
 
@@ -53,8 +66,10 @@ impl Session {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the error")]
-fn error(malformed: Malformed) -> JsError {
-    JsError::new(&malformed.to_string())
+fn error(malformed: Malformed) -> InputError {
+    let error = InputError::new(&malformed.to_string());
+    error.set_field(&malformed.field);
+    error
 }
 
 /// Makes a panic an exception with its message. The class that wraps the session stays borrowed then, so that each later call

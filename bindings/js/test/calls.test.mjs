@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Ambiguous, Assistant, CallError, CallTimeout, Cancelled, Client, Closed, Detached, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
+import { Ambiguous, Assistant, CallError, CallTimeout, Cancelled, Client, Closed, Detached, InvalidArguments, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
 import { z } from 'zod';
 
 import { MemoryRoom, atOnce, later, next, pair } from './memory.mjs';
@@ -142,6 +142,51 @@ test('frames of 14 KB to 16 MiB cross in both directions, and one byte more is r
   assert.equal((await bot.call('length', { text: text(request - 4) })).value, request - 4);
   await assert.rejects(bot.call('length', { text: text(request + 4) }), (error) => refused(TooLarge, { code: 'too_large', mayHaveRun: false, max: MAX })(error) && error.size > MAX);
   await assert.rejects(bot.call('echo', { text: text(MAX) }), refused(TooLarge, { code: 'too_large', mayHaveRun: false, max: MAX }));
+});
+
+test('values that no frame can hold are the one outcome of their call', async (t) => {
+  const deep = (levels) => (levels === 0 ? 1 : [deep(levels - 1)]);
+  const large = 'a'.repeat(16 * 1024 * 1024);
+  const { app, bot, room } = await connected(t, {
+    echo: tool({ description: 'x', execute: (args) => args }),
+    deep: tool({ description: 'x', execute: () => ({ deep: deep(70) }) }),
+    partial: tool({
+      description: 'x',
+      execute: () => {
+        throw new ToolError('no', { code: 'too_dark', partial: { large } });
+      },
+    }),
+    progress: tool({
+      description: 'x',
+      execute: (_, cx) => {
+        cx.progress({ message: 'half', content: { large } });
+        return { done: true };
+      },
+    }),
+  });
+  const warnings = [];
+  app.on('warning', ({ message }) => warnings.push(message));
+  const failed = next(app, 'toolFailed');
+  await assert.rejects(bot.call('deep'), refused(ToolFailed, { code: 'execution_error', message: 'the tool failed' }));
+  assert.match((await failed).cause, /nesting depth \d+ .* exceeds the limit of 64/);
+  await assert.rejects(bot.call('partial'), refused(ToolFailed, { code: 'result_too_large', mayHaveRun: true }));
+  const reports = [];
+  assert.deepEqual(await bot.call('progress', {}, { onProgress: ({ message, content }) => reports.push([message, content]) }), { done: true });
+  assert.deepEqual(reports.at(-1), ['half', undefined]);
+  const sent = room.sent.length;
+  for (const args of [{ deep: deep(70) }, { deep: deep(500) }]) {
+    await assert.rejects(bot.call('echo', args), refused(InvalidArguments, { code: 'invalid_parameters', mayHaveRun: false }));
+  }
+  await assert.rejects(bot.call('echo', {}, { meta: { large } }), refused(TooLarge, { mayHaveRun: false, max: large.length }));
+  assert.throws(() => bot.showView('v', { large }), /cannot be shown: \d+ bytes exceed the limit of 16777216/);
+  assert.equal(room.sent.length, sent);
+  assert.deepEqual(warnings, []);
+});
+
+test('input that is malformed is an error with the name of its field, and the participant stays open', async (t) => {
+  const { bot } = await connected(t, { echo: tool({ description: 'x', execute: (args) => args }) });
+  await assert.rejects(bot.call('echo', {}, { timeout: -1 }), (error) => error.field === 'timeout' && error.message.startsWith('timeout: is not a time'));
+  assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
 });
 
 test('timeout names its limit and stops the tool', async (t) => {

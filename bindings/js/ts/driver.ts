@@ -1,6 +1,6 @@
 /** Drives a session of the core: passes it what happens in a room, and carries out its outputs. */
 import {
-  PANIC,
+  isInputError,
   type Abort,
   type Ask,
   type CloseReason,
@@ -183,15 +183,7 @@ export class Driver {
   /** Makes a call. `raw` has the fields that are JSON texts. */
   call(fields: object, raw: Readonly<Record<string, string>>, call: OpenCall): { readonly key: number; readonly call: string } | CoreCallError {
     if (this.#session === undefined) return CLOSED;
-    let reply: Reply | undefined;
-    try {
-      reply = this.#handle({ type: 'call', ...fields }, raw);
-    } catch (error) {
-      const large = tooLarge(error);
-      if (large === undefined) throw error;
-      const message = `the request has ${large.size} bytes; the limit is ${large.max}`;
-      return { kind: 'too_large', code: 'too_large', message, may_have_run: false, ...large };
-    }
+    const reply = this.#handle({ type: 'call', ...fields }, raw);
     if (reply?.type === 'called') {
       this.#calls.set(reply.key, call); // before the outputs, which may settle it
       this.#drain();
@@ -471,12 +463,12 @@ export class Driver {
     return text === undefined ? undefined : (JSON.parse(text) as Reply);
   }
 
-  /** Runs a function of the core. A panic closes this participant. */
+  /** Runs a function of the core. If it throws anything but an error about the input, the core is unusable. */
   #guard<T>(run: () => T): T | undefined {
     try {
       return run();
     } catch (error) {
-      if (!isPanic(error)) throw error;
+      if (isInputError(error)) throw error;
       this.#fail(new Error(textOf(error), { cause: error }));
       return undefined;
     }
@@ -612,19 +604,7 @@ export class Driver {
   }
 
   #settle(key: number, outcome: { readonly value: string } | { readonly error: Failure }): void {
-    if ('value' in outcome) {
-      try {
-        this.#handle({ type: 'settle', key }, { value: outcome.value });
-      } catch (error) {
-        const large = tooLarge(error);
-        const failure: Failure =
-          large === undefined
-            ? { code: 'execution_error', message: 'the tool failed', cause: textOf(error) }
-            : { code: 'result_too_large', message: `the result has ${large.size} bytes; the limit is ${large.max} bytes` };
-        this.#try({ type: 'settle', key, error: failure });
-      }
-      return this.#drain();
-    }
+    if ('value' in outcome) return void this.#pass({ type: 'settle', key }, { value: outcome.value });
     const { partial, ...error } = outcome.error;
     this.#pass({ type: 'settle', key }, { error: joinJson(error, partial === undefined ? {} : { partial }) });
   }
@@ -771,20 +751,6 @@ function concat(parts: readonly Uint8Array[], size: number): Uint8Array {
     at += part.length;
   }
   return whole;
-}
-
-/** Besides the core's own text, a trap of WebAssembly is a panic, and so is a use of a session after one. */
-function isPanic(error: unknown): boolean {
-  const text = textOf(error);
-  if (text.startsWith(PANIC)) return true;
-  if (typeof WebAssembly === 'object' && error instanceof WebAssembly.RuntimeError) return true;
-  return text.includes('recursive use of an object detected') || text.includes('null pointer passed to rust');
-}
-
-/** The core refuses values that are larger than any frame as malformed, with both sizes. */
-function tooLarge(error: unknown): { readonly size: number; readonly max: number } | undefined {
-  const found = /: (\d+) bytes exceed the limit of (\d+)/.exec(textOf(error));
-  return found === null ? undefined : { size: Number(found[1]), max: Number(found[2]) };
 }
 
 function textOf(error: unknown): string {

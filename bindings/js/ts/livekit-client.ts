@@ -223,6 +223,7 @@ export class LiveKitClientPort implements RoomPort {
     ];
     // First, because it throws if the topic is taken.
     room.registerByteStreamHandler(STREAM_TOPIC, (reader, { identity }) => {
+      // Now, because the SDK adds the attributes of the trailer later, which any participant may have sent.
       const { id, topic, size, attributes, encryptionType } = reader.info;
       if (this.#isEncrypted && encryptionType === NOT_ENCRYPTED) return events.unreadable(identity, 'not_encrypted');
       events.stream({ from: identity, id, topic, attributes: attributes ?? {}, chunks: reader, ...(size !== undefined && { length: size }) });

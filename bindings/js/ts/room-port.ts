@@ -19,6 +19,7 @@ export interface ReceivedStream {
   readonly topic: string;
   /** Missing if the sender does not say. */
   readonly length?: number;
+  /** Those of the header, not of the trailer: the core checks the content by its hash in them. */
   readonly attributes: Readonly<Record<string, string>>;
   /** Ends when the stream is complete, and throws if it was cut off. Returning early ends the reading. */
   readonly chunks: AsyncIterable<Uint8Array>;

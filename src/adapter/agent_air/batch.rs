@@ -78,7 +78,7 @@ impl BatchCall {
             let (tool, why) = (self.tool.as_str().into(), Box::new(NotOffered::NotAName));
             return Err(CallError::UnknownTool { tool, why });
         }
-        let arguments = self.arguments.clone().map_err(refused)?;
+        let arguments = self.arguments.clone()?;
         if !arguments.is_map() && !arguments.is_nil() {
             return Err(CallError::Arguments(EncodeError::NotAMap { field: "arguments" }));
         }
@@ -95,7 +95,7 @@ impl BatchCall {
     /// Fails if a question that names the call, after another one, cannot be sent.
     fn check_question(&self) -> Result<(), CallError> {
         let prompt = PermissionPrompt::new(PromptedCall::new(&self.tool)).and(self.prompted());
-        Value::encode(&prompt).map(drop).map_err(refused)
+        Ok(Value::encode(&prompt).map(drop)?)
     }
 
     fn prompted(&self) -> PromptedCall {
@@ -103,13 +103,6 @@ impl BatchCall {
         call.tool_call_id = Some(self.id.clone());
         call.raw_input = self.arguments.as_ref().ok().cloned();
         call
-    }
-}
-
-fn refused(error: EncodeError) -> CallError {
-    match error {
-        EncodeError::TooLarge { size, limit } => CallError::TooLarge { size, limit },
-        other => CallError::Arguments(other),
     }
 }
 

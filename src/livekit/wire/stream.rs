@@ -11,8 +11,8 @@ use livekit_protocol::data_stream::{
 
 use super::packet::{Chunk, DataPacket, Value, detached};
 use crate::transport::{
-    Compression, Packet, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, STREAM_CHUNK, Sid, StreamHeader, StreamKind,
-    StreamPart, StreamParts,
+    Compression, Packet, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, STREAM_CHUNK, STREAM_SHA256, Sid,
+    StreamHeader, StreamKind, StreamPart, StreamParts,
 };
 
 /// The MIME type of a frame, as the header states it.
@@ -130,7 +130,11 @@ pub(crate) fn read(value: Value, size: usize) -> Option<StreamPart> {
                 return None;
             }
             let mut part = StreamHeader::new(header.stream_id, header.topic, header.total_length);
-            if kind == StreamKind::Text {
+            if kind == StreamKind::Bytes {
+                // Nothing else is read of it.
+                part.attributes =
+                    header.attributes.into_iter().filter(|(key, _)| key == STREAM_SHA256).collect();
+            } else {
                 part.kind = kind;
                 part.attributes = header.attributes.into_iter().collect();
                 part.inline = header.inline_content.map(Bytes::from);
@@ -186,6 +190,7 @@ mod tests {
         }
         assert_eq!(read_again, ours);
         assert_eq!(ours.len(), 4);
+        assert!(matches!(&ours[0], StreamPart::Header(it) if it.attributes[STREAM_SHA256].len() == 64));
     }
 
     #[test]

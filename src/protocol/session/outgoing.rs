@@ -624,7 +624,7 @@ impl Outgoing {
         let (meta, message) = request(core, call, instance.as_ref());
         let sent = core.post(owner, &meta, &message).map_err(|unfit| match unfit {
             Unfit::TooLarge { size, limit } => CallError::TooLarge { size, limit },
-            Unfit::Encode(error) => CallError::Arguments(error),
+            Unfit::Encode(error) => CallError::from(error),
         })?;
         // The call's own `meta`: `bridge.to` would show observers a hash of the owner's instance (`wire.md`,
         // section 4.12).

@@ -84,6 +84,8 @@ counters! {
     StreamRefused = "stream_refused",
     /// Byte streams dropped: a chunk was missing, the length was wrong, or no chunk arrived in time.
     StreamBroken = "stream_broken",
+    /// Byte streams whose payload is not the one that their header announces: another participant may have changed it.
+    StreamChanged = "stream_changed",
     /// Byte streams that their sender abandoned.
     StreamAbandoned = "stream_abandoned",
     /// Chunks and trailers that belong to no accepted stream.

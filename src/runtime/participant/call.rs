@@ -85,8 +85,7 @@ impl CallBuilder {
         let steps = Arc::new(Steps::default());
         let turn = self.turn;
         let started = match self.request {
-            Err(EncodeError::TooLarge { size, limit }) => Err(CallError::TooLarge { size, limit }),
-            Err(error) => Err(CallError::Arguments(error)),
+            Err(error) => Err(CallError::from(error)),
             Ok(mut request) => {
                 let span = spans::call_span(&request.tool, Some(&request.arguments));
                 let context = self.trace.or_else(|| shared.propagation.context(&span));

@@ -5,7 +5,10 @@ use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Form, Packet, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC};
+use super::{
+    Form, Packet, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC,
+    stream_hash::{STREAM_SHA256, sha256},
+};
 
 /// The topic of the byte streams that carry frames (`wire.md`, section 5.6).
 pub const STREAM_TOPIC: &str = "toolbridge.frame";
@@ -48,7 +51,8 @@ pub struct StreamHeader {
     pub length: Option<u64>,
     /// Whether it carries bytes or text. Default: bytes.
     pub kind: StreamKind,
-    /// Its attributes: at most 32, with at most 4 KiB. Default: none.
+    /// Its attributes: at most 32, with at most 4 KiB. Default: none. A transport passes on at least [`STREAM_SHA256`], in
+    /// both directions, and none of a trailer.
     pub attributes: BTreeMap<String, String>,
     /// The whole payload, if no chunk follows. Default: none.
     pub inline: Option<Bytes>,
@@ -241,7 +245,10 @@ impl StreamParts {
 impl StreamParts {
     fn header(&mut self) -> StreamHeader {
         let Some((topic, text)) = self.text.take() else {
-            return StreamHeader::new(self.id.clone(), STREAM_TOPIC, self.payload.len() as u64);
+            return StreamHeader {
+                attributes: BTreeMap::from([(STREAM_SHA256.to_owned(), sha256(&self.payload))]),
+                ..StreamHeader::new(self.id.clone(), STREAM_TOPIC, self.payload.len() as u64)
+            };
         };
         // A stream whose header has the payload has neither chunks nor a trailer.
         self.ended = text.inline;
@@ -310,6 +317,7 @@ mod tests {
             panic!("{parts:?}")
         };
         assert_eq!((&*header.topic, header.length, &**reason), (STREAM_TOPIC, Some(30_001), ""));
+        assert_eq!(header.attributes[STREAM_SHA256], sha256(&[7; 30_001]));
         let sizes: Vec<_> = chunks.iter().map(StreamPart::size).collect();
         assert_eq!(sizes, [STREAM_CHUNK, STREAM_CHUNK, 1]);
         let in_order = chunks.iter().enumerate().all(

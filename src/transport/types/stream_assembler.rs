@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Compression, Peer, StreamHeader, StreamPart};
+use super::{Compression, PayloadHash, Peer, StreamHeader, StreamPart};
 
 /// The maximum number of open streams. Beyond it, the stream that was idle longest is dropped.
 const OPEN: usize = 64;
@@ -43,6 +43,8 @@ struct OpenStream {
     /// The header of a stream of RPC.
     rpc: Option<StreamHeader>,
     bytes: Vec<u8>,
+    /// The hash of a frame, if the header has one.
+    hash: Option<PayloadHash>,
     /// The index of the next chunk.
     next: u64,
     /// The counter value at its last part.
@@ -73,7 +75,8 @@ impl StreamAssembler {
         Self { open: HashMap::new(), longest, bytes: 0, parts: 0 }
     }
 
-    /// Adds a part. Returns the frame if the part completes it. A stream with a gap never completes.
+    /// Adds a part. Returns the frame if the part completes it. A stream with a gap never completes, nor one whose payload is
+    /// not that of its header's [`STREAM_SHA256`](super::STREAM_SHA256).
     pub fn add(&mut self, from: &Peer, part: &StreamPart) -> Option<Bytes> {
         self.add_part(from, part, false).and_then(|(rpc, payload)| payload.ok().filter(|_| rpc.is_none()))
     }
@@ -108,7 +111,9 @@ impl StreamAssembler {
                 if self.open.len() == OPEN {
                     self.close_oldest();
                 }
-                self.open.insert(key, OpenStream { rpc, bytes: Vec::new(), next: 0, heard: self.parts });
+                let hash = PayloadHash::of(header).filter(|_| !of_rpc);
+                self.open
+                    .insert(key, OpenStream { rpc, bytes: Vec::new(), hash, next: 0, heard: self.parts });
                 None
             }
             StreamPart::Chunk { index, bytes, .. } => {
@@ -126,6 +131,9 @@ impl StreamAssembler {
                     return self.close(&key).map(|stream| (stream.rpc, Err(broken)));
                 }
                 stream.bytes.extend_from_slice(bytes);
+                if let Some(hash) = &mut stream.hash {
+                    hash.add(bytes);
+                }
                 (stream.next, stream.heard) = (stream.next + 1, self.parts);
                 self.bytes += bytes.len();
                 while self.bytes > self.longest.saturating_mul(2) {
@@ -137,7 +145,7 @@ impl StreamAssembler {
                 let stream = self.close(&key)?;
                 let payload =
                     if reason.is_empty() { Ok(stream.bytes.into()) } else { Err(BrokenStream::Abandoned) };
-                Some((stream.rpc, payload))
+                stream.hash.is_none_or(PayloadHash::matches).then_some((stream.rpc, payload))
             }
         }
     }
@@ -215,6 +223,24 @@ mod tests {
         }
         streams.forget(&a);
         assert_eq!((streams.bytes, streams.open.len()), (0, 0));
+    }
+
+    #[test]
+    fn stream_whose_payload_was_changed_yields_nothing() {
+        let a = Peer::new("a", "PA_1");
+        for changed in [false, true] {
+            let mut streams = StreamAssembler::new(LONGEST);
+            let mut whole = None;
+            for mut part in parts(40_000, "s") {
+                if let StreamPart::Chunk { index: 1, bytes, .. } = &mut part
+                    && changed
+                {
+                    *bytes = vec![8; bytes.len()].into();
+                }
+                whole = streams.add(&a, &part);
+            }
+            assert_eq!((whole.is_none(), streams.open.len(), streams.bytes), (changed, 0, 0));
+        }
     }
 
     #[test]

@@ -56,7 +56,7 @@ struct Frame {
     left: u32,
     /// Whether it was sent on the fast lane, where several packets carry one stanza.
     is_fast: bool,
-    /// How often its peer refused it for lack of space.
+    /// How often its peer refused its stream.
     refusals: u32,
     /// Whether its peer refused it, so that it is sent again later.
     must_wait: bool,
@@ -253,7 +253,7 @@ impl Delivery {
         self.requests_to(to, |frame| frame.is_unsent)
     }
 
-    /// Returns the requests that the transport or, for lack of space, this peer refused, in the order of their stanzas.
+    /// Returns the requests that the transport or this peer refused, in the order of their stanzas.
     pub(crate) fn requests_refused(&self, to: &Identity) -> Vec<CallId> {
         self.requests_to(to, |frame| frame.must_wait || frame.is_unsent)
     }
@@ -307,7 +307,7 @@ impl Delivery {
         Some(NotSent { to, stanza, purpose, was_never_sent })
     }
 
-    /// Handles a peer's refusal of the stream in this packet for lack of space. Returns the frame's purpose and the
+    /// Handles a peer's refusal of the stream in this packet. Returns the frame's purpose and the
     /// number of refusals. A request is sent again unless the limit is reached.
     pub(crate) fn refused(&mut self, by: &Identity, packet: u64) -> Option<(Purpose, u32)> {
         let (to, stanza) = self.frames.by_packet.get(&packet).filter(|(to, _)| to == by)?.clone();

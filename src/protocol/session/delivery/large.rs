@@ -10,14 +10,14 @@ use crate::{protocol::frame::Message, transport::Identity};
 /// The limit on remembered large packets: as many as a driver queues.
 const MAX_LARGE: usize = 4096;
 
-/// The number of refusals for lack of space after which a frame is dropped.
+/// The number of refusals after which a frame is dropped.
 pub(crate) const MAX_REFUSALS: u32 = 8;
 
 /// The wait after the first refusal. It doubles with each refusal, up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
-/// The code of an error (type 1) that refuses a stream for lack of space.
+/// The code of an error (type 1) that refuses a stream, for lack of space or because another participant has changed it.
 pub(crate) const STREAM_REFUSED: i32 = 504;
 
 /// The large packets that were output. Sending one may take a long time.

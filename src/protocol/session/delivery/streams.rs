@@ -13,7 +13,7 @@ use crate::{
     clock::{Instant, later},
     protocol::{rpc, session::timers::Timer},
     tool::ToolError,
-    transport::{Compression, Identity, Peer, StreamHeader, StreamPart},
+    transport::{Compression, Identity, PayloadHash, Peer, StreamHeader, StreamPart},
 };
 
 /// The longest id of a stream, in bytes: a call's id and two numbers, with space for the ids of other implementations.
@@ -34,7 +34,8 @@ pub(crate) enum Part {
     Whole(Bytes),
     /// The stream broke the rules and was dropped.
     Broken,
-    /// There is no space for the stream of this id, which was dropped. Its sender may try again.
+    /// The stream of this id was dropped, because there is no space for it or another participant has changed it. Its
+    /// sender may try again.
     Refused(Arc<str>, &'static str),
     /// The stream of this text of RPC has ended, with its payload or with the reason why it cannot be read.
     Text(RpcText, Result<Bytes, ToolError>),
@@ -71,6 +72,8 @@ struct Inflow {
     /// The text of RPC that it carries, if it carries no frame.
     text: Option<RpcText>,
     compression: Compression,
+    /// The hash of the payload, if the header has one.
+    hash: Option<PayloadHash>,
     /// The index of the next chunk.
     next: u64,
     began: Instant,
@@ -163,6 +166,7 @@ impl Streams {
         text: Option<RpcText>,
     ) -> Part {
         let id = from.identity();
+        let hash = PayloadHash::of(&header).filter(|_| text.is_none());
         let StreamHeader { id: stream, length, inline, compression, .. } = header;
         let key = (from.clone(), stream);
         if self.open.contains_key(&key) {
@@ -230,6 +234,7 @@ impl Streams {
             length,
             text,
             compression,
+            hash,
             next: 0,
             began: now,
             heard_at: now,
@@ -288,6 +293,11 @@ impl Streams {
             return self.drop_stream(cx, key, "it is shorter than its header says");
         }
         let Some(mut inflow) = self.close(key) else { return Part::Ignored };
+        if inflow.hash.take().is_some_and(|hash| !hash.matches()) {
+            tracing::debug!(from = %key.0, stream = %key.1, "a stream has another payload than its header says");
+            cx.complain(key.0.identity(), Counter::StreamChanged);
+            return Part::Refused(Arc::clone(&key.1), "its payload does not match its hash");
+        }
         let bytes = Bytes::from(std::mem::take(&mut inflow.bytes));
         match inflow.text {
             None => Part::Whole(bytes),
@@ -426,6 +436,9 @@ impl Inflow {
             self.bytes.reserve_exact(len.min(self.limit - len).max(more));
         }
         self.bytes.extend_from_slice(bytes);
+        if let Some(hash) = &mut self.hash {
+            hash.add(bytes);
+        }
         self.next += 1;
         self.heard_at = now;
     }

@@ -358,7 +358,7 @@ impl Exchange {
         }
     }
 
-    /// Handles a peer's refusal of a stream for lack of space. A result or request in it is sent again later. Returns
+    /// Handles a peer's refusal of a stream. A result or request in it is sent again later. Returns
     /// false if the error is about something else.
     fn stream_refused(&mut self, core: &mut Core, id: &Identity, error: &ErrorMessage) -> bool {
         let stream = error.originating_id.as_deref().filter(|_| error.code == STREAM_REFUSED);
@@ -379,7 +379,7 @@ impl Exchange {
         // Otherwise the frame is not kept, or its call ends by its own deadline.
         let Some(times) = times else { return true };
         let wait = wait_after_refusals(times);
-        tracing::debug!(peer = %id, packet, times, ?wait, "the peer has no room for a stream");
+        tracing::debug!(peer = %id, packet, times, ?wait, "the peer has refused a stream");
         // A timer that is set sends everything that waits. A later refusal must not postpone it.
         if !core.cx.timers.is_set(&Timer::Queue(id.clone())) {
             core.cx.set_timer(Timer::Queue(id.clone()), wait);

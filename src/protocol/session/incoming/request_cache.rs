@@ -98,7 +98,7 @@ pub(super) struct UnacknowledgedResult {
     order: u64,
     /// The stanza under which the answer was sent; `None` while it waits for the caller to be reachable.
     sent: Option<i32>,
-    /// How often the caller refused it for lack of space.
+    /// How often the caller refused its stream.
     refusals: u32,
     /// Whether the answer must state that the tool had started, although its code otherwise proves that it had not.
     /// Progress is not retransmitted, so the answer states it.
@@ -335,7 +335,7 @@ impl RequestCache {
         }
     }
 
-    /// Counts a refusal of this answer for lack of space. Returns the number of its refusals.
+    /// Counts a refusal of this answer's stream. Returns the number of its refusals.
     pub(super) fn count_refusal(&mut self, id: &CallId) -> u32 {
         let Some(answer) = self.answer_of(id) else { return 0 };
         answer.refusals = answer.refusals.saturating_add(1);

@@ -110,7 +110,7 @@ impl Incoming {
     ) -> Option<u32> {
         let times = self.caches.get_mut(caller)?.count_refusal(call);
         if times >= most {
-            let text = format!("the caller refused the result {times} times for lack of space");
+            let text = format!("the caller refused the result {times} times");
             let error = ToolError::new(ErrorCode::RESULT_TOO_LARGE, text);
             self.put_error_in_place(core, caller, call, error);
             return None;
