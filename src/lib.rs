@@ -101,6 +101,7 @@
 //! | feature | what it adds |
 //! | --- | --- |
 //! | none | the core, without an async crate: [`Frame`](frame::Frame), [`Value`], [`Session`](session::Session) |
+//! | `rpc` | calls by LiveKit's RPC, from and to participants without toolbridge; part of `runtime` |
 //! | `runtime` | `Client`, `Assistant`, tools, the in-memory transport and transports of your own |
 //! | `livekit` | the LiveKit participant in pure Rust, and tokens |
 //! | `schema-validation` | arguments are checked against the tool's JSON Schema before the tool runs; without it they are only decoded |

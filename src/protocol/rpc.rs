@@ -15,6 +15,9 @@ use crate::{
     value::{DecodeError, Value, append_text, encoded, parse, prefix, without_mark},
 };
 
+/// Whether the crate is built with LiveKit's RPC. Where this is asked first, the compiler removes the rest.
+pub(crate) const IS_BUILT: bool = cfg!(feature = "rpc");
+
 /// The largest payload of a request or an answer of version 1, and the largest data of an error, in bytes.
 pub(crate) const MAX_PAYLOAD: usize = 15_360;
 

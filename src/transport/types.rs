@@ -259,7 +259,8 @@ impl Participant {
         mut self,
         attributes: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
-        self.attributes = attributes.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+        self.attributes.clear();
+        self.attributes.extend(attributes.into_iter().map(|(key, value)| (key.into(), value.into())));
         self
     }
 

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, ops::Range};
 
+use serde::de::IgnoredAny;
+
 use super::json_tokens::{JsonToken, JsonTokens};
 
 /// The size of a JSON text.
@@ -88,9 +90,18 @@ fn is_lone_surrogate(escape: &str) -> bool {
     escape.len() == 6 && unit(escape).is_some_and(|unit| (0xd800..=0xdfff).contains(&unit))
 }
 
-/// Returns whether a word is a number that exceeds a 64-bit float.
+/// The fewest digits of a number without an exponent that exceeds a 64-bit float.
+const HUGE: usize = 309;
+
+/// Returns whether a word is a number that exceeds a 64-bit float: one by its syntax, and none for the parser.
+///
+/// std's own parser of floats, with its table, would be 15 KB of the module for browsers.
 fn is_infinite(word: &str) -> bool {
-    word.starts_with(|it: char| it == '-' || it.is_ascii_digit()) && word.parse().is_ok_and(f64::is_infinite)
+    let may_be = word.len() >= HUGE || word.contains(['e', 'E']);
+    may_be
+        && word.starts_with(|it: char| it == '-' || it.is_ascii_digit())
+        && serde_json::from_str::<IgnoredAny>(word).is_ok()
+        && serde_json::from_str::<f64>(word).is_err()
 }
 
 #[cfg(test)]
@@ -103,7 +114,11 @@ mod tests {
         let readable = r#"{"\ufffd": "a\ufffd", "b": "\ufffd\ud83d\ude00\\ud800\"", "c": ["1e999", "-1E+400", 5], "d": "1e999"}"#;
         assert_eq!(repaired(text), readable);
         assert!(matches!(repaired(r#"{"a": ["\ud83d\ude00 \n é", 1e5]}"#), Cow::Borrowed(_)));
-        for broken in ["\"\\", "\"\\é", "\"\\ud83", "é1e999", ""] {
+        let digits = "9".repeat(HUGE);
+        assert_eq!(repaired(&digits), format!("\"{digits}\""));
+        let finite = format!("[{}, 1.5e308, 0.{digits}e-5]", &digits[1..]);
+        assert!(matches!(repaired(&finite), Cow::Borrowed(_)));
+        for broken in ["1e", "1e999x", "-infe", "01e999", "\"\\", "\"\\é", "\"\\ud83", "é1e999", ""] {
             repaired(broken);
         }
     }

@@ -299,7 +299,7 @@ pub(crate) fn header(
     header_attributes: Vec<Attribute>,
 ) -> StreamPart {
     let mut header = StreamHeader::new(id, topic, length);
-    header.attributes = attributes(header_attributes).collect();
+    header.attributes.extend(attributes(header_attributes));
     StreamPart::Header(header)
 }
 

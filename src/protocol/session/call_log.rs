@@ -1,6 +1,6 @@
 //! Logs calls: when each was requested, delivered, started and settled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use super::{Event, keys::TurnKey};
 use crate::{
@@ -120,9 +120,10 @@ pub(super) struct CallLog {
 impl CallLog {
     /// Returns the last settled calls, oldest first, then the open ones.
     pub(super) fn records(&self) -> Vec<CallRecord> {
-        let mut open: Vec<_> = self.open.values().cloned().collect();
-        open.sort_by_key(|record| record.requested);
-        self.ended.values().cloned().chain(open).collect()
+        let open = self.open.iter().map(|(call, record)| (record.requested, call));
+        let open = open.collect::<BinaryHeap<_>>().into_sorted_vec();
+        let open = open.into_iter().filter_map(|(_, call)| self.open.get(call));
+        self.ended.values().chain(open).cloned().collect()
     }
 
     /// Returns the record of this call.

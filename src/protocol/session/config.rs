@@ -147,6 +147,7 @@ impl Config {
 
     /// Client: answers requests of LiveKit's RPC from its assistant, which is bound by such a request too. The method is the
     /// tool's name, the payload a JSON object. Default: they are ignored.
+    #[cfg(feature = "rpc")]
     #[must_use]
     pub fn answer_rpc(mut self) -> Self {
         self.answer_rpc = true;
@@ -154,6 +155,7 @@ impl Config {
     }
 
     /// Client: answers requests of LiveKit's RPC, also those of this participant, which need not be its assistant.
+    #[cfg(feature = "rpc")]
     #[must_use]
     pub fn rpc_caller(mut self, identity: impl Into<Identity>) -> Self {
         self.rpc_callers.insert(identity.into());
@@ -163,6 +165,7 @@ impl Config {
     /// Assistant: calls this tool of this participant by LiveKit's RPC, unless the participant uses toolbridge's handshake. The
     /// participant is admitted. [`Session::check_rpc_tools`](super::Session::check_rpc_tools) checks the tools. Default: nobody is
     /// called by RPC.
+    #[cfg(feature = "rpc")]
     #[must_use]
     pub fn rpc_tool(mut self, owner: impl Into<Identity>, tool: Tool) -> Self {
         self.rpc_tools.entry(owner.into()).or_default().push(tool);
@@ -170,6 +173,7 @@ impl Config {
     }
 
     /// Assistant: makes an answer by RPC that is not JSON an `execution_error`. Default: its text is the result.
+    #[cfg(feature = "rpc")]
     #[must_use]
     pub fn rpc_strict(mut self) -> Self {
         self.rpc_strict = true;
@@ -179,6 +183,7 @@ impl Config {
     /// Assistant: sets whether owners that are called by RPC are pinged when they send nothing during a call. Default: true, and
     /// the calls of an owner that does not answer are lost after 7 s. Otherwise they end with their time limits, or when the room
     /// reports that the owner has left.
+    #[cfg(feature = "rpc")]
     #[must_use]
     pub fn rpc_probe(mut self, probes: bool) -> Self {
         self.rpc_probe = probes;

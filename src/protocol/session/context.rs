@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
+    protocol::rpc,
     tool::{Tool, ToolName},
     transport::{ConnectionState, Identity, Participant, Role},
 };
@@ -151,12 +152,12 @@ impl Context {
 
     /// Returns whether messages of LiveKit's RPC are handled.
     pub(super) fn uses_rpc(&self) -> bool {
-        self.answers_rpc() || !self.config.rpc_tools.is_empty()
+        rpc::IS_BUILT && (self.answers_rpc() || !self.config.rpc_tools.is_empty())
     }
 
     /// Returns whether requests of LiveKit's RPC are answered.
     pub(super) fn answers_rpc(&self) -> bool {
-        self.is_client() && self.config.answer_rpc
+        rpc::IS_BUILT && self.is_client() && self.config.answer_rpc
     }
 
     pub(super) fn is_client(&self) -> bool {

@@ -200,7 +200,7 @@ impl Incoming {
             &outcome,
             core.cx.now.saturating_duration_since(job.began),
         );
-        if job.via == Via::Rpc {
+        if job.is_by_rpc() {
             return self.rpc_job_ended(core, key, outcome);
         }
         self.answer(core, &job.caller, &job.call, outcome, job.reported.began());
@@ -210,7 +210,7 @@ impl Incoming {
     /// plain peer is sent one.
     pub(super) fn job_aborted(&mut self, core: &mut Core, ended: Ended) {
         let Ended { key, job, outcome } = ended;
-        if job.via == Via::Rpc {
+        if job.is_by_rpc() {
             return self.rpc_job_ended(core, key, outcome);
         }
         // A plain peer does not know what a goodbye is, so only a result ends its call.

@@ -18,7 +18,10 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
-    protocol::frame::{Message, Meta, ToolProgress},
+    protocol::{
+        frame::{Message, Meta, ToolProgress},
+        rpc,
+    },
     tool::{
         BargeIn, CallId, Consent, ErrorCode, Job, Outcome, Progress, StopReason, Tool, ToolError, ToolName,
         Visibility, public::stripped,
@@ -347,6 +350,11 @@ impl Jobs {
 }
 
 impl Running {
+    /// Returns whether its caller has called by LiveKit's RPC.
+    pub(super) fn is_by_rpc(&self) -> bool {
+        rpc::IS_BUILT && self.via == Via::Rpc
+    }
+
     fn send_progress(
         &mut self,
         cx: &mut Context,
@@ -366,7 +374,7 @@ impl Running {
             return cx.event(Event::Progress { key: self.own, call, progress });
         }
         (update.content, update.message) = (progress.content, progress.message);
-        if self.via == Via::Rpc {
+        if self.is_by_rpc() {
             return;
         }
         let message = Message::ToolProgress(update);

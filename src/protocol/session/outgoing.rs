@@ -42,7 +42,10 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
-    protocol::frame::{Message, Meta, ToolUseRequest},
+    protocol::{
+        frame::{Message, Meta, ToolUseRequest},
+        rpc::IS_BUILT,
+    },
     tool::{BargeIn, CallError, CallId, Execution, NotOffered, Tool, ToolName},
     transport::{Identity, Peer, Sid},
     value::{EncodeError, Value},
@@ -203,10 +206,15 @@ impl Asked {
         }
     }
 
+    /// Returns whether the request was sent by LiveKit's RPC.
+    pub(super) fn is_by_rpc(&self) -> bool {
+        IS_BUILT && self.rpc.is_some()
+    }
+
     /// Returns whether frames of this participant may be about the call: it was sent the request as a frame, in the same
     /// instance or, without one, the same join.
     pub(super) fn is_of(&self, id: &Identity, remote: &Remote) -> bool {
-        if self.rpc.is_some() {
+        if self.is_by_rpc() {
             return false;
         }
         let same = match &self.instance {
@@ -525,7 +533,7 @@ impl Outgoing {
         let open: Vec<_> = self.calls.of_owner(id).map(|(key, _)| key).collect();
         for key in open {
             let Some(asked) = self.calls.get_mut(&key).and_then(Call::asked_mut) else { continue };
-            if asked.rpc.is_some() {
+            if asked.is_by_rpc() {
                 continue; // its answer comes by RPC, and a request as a frame could run twice
             }
             let same_join = Some(&asked.sid) == sid.as_ref();
@@ -558,7 +566,7 @@ impl Outgoing {
     pub(super) fn ask_again(&mut self, core: &mut Core, id: &CallId) -> Option<Sent> {
         let call = self.calls.get(&self.calls.key_of(id)?)?;
         let asked = call.asked().filter(|asked| !asked.delivered)?;
-        if asked.rpc.is_some() {
+        if asked.is_by_rpc() {
             return self.ask_again_by_rpc(core, id);
         }
         let (owner, stanza) = (asked.owner.clone(), asked.stanza);

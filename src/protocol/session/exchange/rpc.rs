@@ -118,7 +118,8 @@ impl Exchange {
     pub(super) fn accept_held(&mut self, core: &mut Core, from: &Peer, item: HeldItem) {
         match item {
             HeldItem::Frame(received) => self.accept(core, from, received),
-            HeldItem::Rpc(message) => self.accept_rpc(core, from, message),
+            HeldItem::Rpc(message) if rpc::IS_BUILT => self.accept_rpc(core, from, message),
+            HeldItem::Rpc(_) => {}
             HeldItem::Part(part) => self.receive_part(core, from, part),
         }
     }
@@ -126,7 +127,7 @@ impl Exchange {
     /// Handles the effect of a stream's part.
     pub(super) fn stream_advanced(&mut self, core: &mut Core, id: &Identity, part: Part) {
         match part {
-            Part::Text(text, payload) => {
+            Part::Text(text, payload) if rpc::IS_BUILT => {
                 core.cx.count(Counter::FramesIn);
                 core.cx.stats.add(Counter::BytesIn, payload.as_ref().map_or(0, Bytes::len));
                 match text {

@@ -1,7 +1,7 @@
 //! Remembers the requests of one caller at their owner, so that none runs twice (`wire.md`, section 5.1).
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
     fmt,
     time::Duration,
 };
@@ -356,8 +356,7 @@ impl RequestCache {
             RequestState::Answered(answer) if answer.sent.is_none() => Some((answer.order, id)),
             _ => None,
         });
-        let mut answers: Vec<_> = answers.collect();
-        answers.sort();
+        let answers = answers.collect::<BinaryHeap<_>>().into_sorted_vec();
         answers.into_iter().map(|(_, id)| id.clone()).collect()
     }
 

@@ -100,6 +100,9 @@ impl Incoming {
         packet: u64,
         why: &SendFailure,
     ) -> bool {
+        if !rpc::IS_BUILT {
+            return false;
+        }
         let Some(key) = self.rpc.note_unsent(packet) else { return false };
         match why {
             SendFailure::TooLarge { size, limit } => {
@@ -122,6 +125,9 @@ impl Incoming {
         core: &mut Core,
         caller: Option<&Identity>,
     ) {
+        if !rpc::IS_BUILT {
+            return;
+        }
         for key in self.rpc.waiting(caller) {
             self.send_rpc_answer(core, &key);
         }
@@ -129,8 +135,10 @@ impl Incoming {
 
     /// Handles the timer of the remembered requests.
     pub(in crate::protocol::session) fn expire_rpc(&mut self, core: &mut Core) {
-        self.rpc.expire(core.cx.now);
-        self.set_rpc_expiry(core);
+        if rpc::IS_BUILT {
+            self.rpc.expire(core.cx.now);
+            self.set_rpc_expiry(core);
+        }
     }
 
     /// Checks that a new request may run.

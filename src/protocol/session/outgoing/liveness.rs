@@ -31,7 +31,7 @@ impl Outgoing {
         let (now, times) = (core.cx.now, &core.cx.config.times);
         let patience = times.grace.max(times.silence.saturating_mul(UNANSWERED));
         let silence = times.silence;
-        let by_frame = |call: &Call| Some(call.asked().filter(|asked| asked.rpc.is_none())?.at);
+        let by_frame = |call: &Call| Some(call.asked().filter(|asked| !asked.is_by_rpc())?.at);
         let mut open: Vec<_> =
             self.calls.of_owner(owner).filter_map(|(key, call)| Some((key, by_frame(call)?))).collect();
         let remote = core.peers.get(owner)?;

@@ -170,11 +170,11 @@ impl Outgoing {
     pub(super) fn check_rpc_owner(&mut self, core: &mut Core, owner: &Identity) -> Option<Duration> {
         let (now, silence) = (core.cx.now, core.cx.config.times.rpc_silence);
         let round = (silence * 3 / 5).max(SHORTEST_ROUND);
-        let remote = core.peers.get(owner).filter(|_| core.cx.config.rpc_probe)?;
+        let remote = core.peers.get(owner).filter(|_| rpc::IS_BUILT && core.cx.config.rpc_probe)?;
         let (heard, is_here) = (remote.heard_at(), remote.is_here());
         // The silence of an owner counts only from the call on: before it the owner had nothing to send.
         let asked = |(key, call): (CallKey, &Call)| {
-            let asked = call.asked().filter(|asked| asked.rpc.is_some())?;
+            let asked = call.asked().filter(|asked| asked.is_by_rpc())?;
             Some((key, heard.max(asked.at)))
         };
         let mut open: Vec<_> = self.calls.of_owner(owner).filter_map(asked).collect();
@@ -217,7 +217,7 @@ enum Found {
 
 /// Returns whether a participant is called by RPC.
 pub(super) fn by_rpc(reach: Reach) -> bool {
-    matches!(reach, Reach::Rpc1 | Reach::Rpc2)
+    rpc::IS_BUILT && matches!(reach, Reach::Rpc1 | Reach::Rpc2)
 }
 
 /// Sends a request, with the time that is left.

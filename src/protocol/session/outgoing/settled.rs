@@ -86,7 +86,7 @@ pub(super) enum Stop {
 impl Gone {
     /// Creates the record of a call that ended without its owner's answer. The owner must stop.
     pub(super) fn unanswered(asked: &Asked, now: Instant, reason: StopReason) -> Self {
-        let stop = if asked.rpc.is_some() { Stop::Unwanted } else { Stop::Waiting };
+        let stop = if asked.is_by_rpc() { Stop::Unwanted } else { Stop::Waiting };
         Self { asked: asked.clone(), answered: false, stop, reason, until: now }
     }
 
@@ -127,7 +127,7 @@ impl Gone {
 
     /// Returns whether the owner may run the call until its time limit, because it was called by RPC.
     fn may_run_on(&self) -> bool {
-        self.asked.rpc.is_some() && !self.answered
+        self.asked.is_by_rpc() && !self.answered
     }
 
     /// Returns the owner's instance for which the call still counts as open. A plain peer acknowledges nothing, so

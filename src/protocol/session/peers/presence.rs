@@ -1,6 +1,6 @@
 //! Tracks the participants in the room by the server's announcements and by the sids of packets.
 
-use std::time::Duration;
+use std::{collections::BinaryHeap, time::Duration};
 
 use super::{
     Context, Counter, Delivery, Feature, Instance, Peers, Received, Remote, Timer,
@@ -320,7 +320,7 @@ impl Peers {
                 && !self.is_named(cx, id)
                 && !is_needed(id)
         };
-        let (mut forgotten, mut rest) = (Vec::new(), Vec::new());
+        let (mut forgotten, mut rest) = (Vec::new(), BinaryHeap::new());
         for (id, remote) in self.remotes.iter().filter(|(id, remote)| is_forgettable(id, remote)) {
             match remote.instance {
                 // Without an instance a returning peer counts as another caller in any case, so its requests
@@ -331,9 +331,8 @@ impl Peers {
         }
         let most = cx.config.caps.requests.remembered_peers;
         if rest.len() > most {
-            rest.sort();
             let excess = rest.len() - most / 2; // half of them at once, so that this is rare
-            forgotten.extend(rest.drain(..excess).map(|(_, id)| id));
+            forgotten.extend(rest.into_sorted_vec().into_iter().take(excess).map(|(_, id)| id));
         }
         for id in &forgotten {
             self.remotes.remove(id);

@@ -36,7 +36,7 @@ impl Remote {
     /// Returns whether it is called by RPC, in whatever join: the author names it, and it has not shown an instance.
     pub(crate) fn is_for_rpc(&self, cx: &Context, id: &Identity) -> bool {
         // An instance of an earlier join counts: one that uses the handshake shows it again soon after it has rejoined.
-        cx.config.rpc_tools.contains_key(id) && self.instance().is_none()
+        rpc::IS_BUILT && cx.config.rpc_tools.contains_key(id) && self.instance().is_none()
     }
 }
 

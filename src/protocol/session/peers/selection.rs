@@ -1,6 +1,6 @@
 //! Applies the policy for choosing among several participants.
 
-use std::sync::Arc;
+use std::{collections::BinaryHeap, sync::Arc};
 
 use super::{Context, Peers, Remote};
 use crate::{
@@ -63,8 +63,8 @@ impl Peers {
     }
 
     fn ranked(&self, among: &[Identity]) -> Vec<(&Identity, &Remote)> {
-        let mut known: Vec<_> = among.iter().filter_map(|id| self.remotes.get_key_value(id)).collect();
-        known.sort_by_key(|(_, remote)| remote.standing.rank());
-        known
+        let rank = |id| Some((self.remotes.get(id)?.standing.rank(), id));
+        let known = among.iter().filter_map(rank).collect::<BinaryHeap<_>>().into_sorted_vec();
+        known.into_iter().filter_map(|(_, id)| self.remotes.get_key_value(id)).collect()
     }
 }
