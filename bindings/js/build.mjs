@@ -1,5 +1,6 @@
 // Builds the npm package in this folder: `node build.mjs CORE`, where CORE is the folder that `scripts/bindings js` makes
-// of the Rust part. Its last line is this folder. `node build.mjs --install` only installs the packages that it needs.
+// of the Rust part. Its last line is this folder. It does nothing if `dist` was made of these sources and that core.
+// `node build.mjs --install` only installs the packages that it needs.
 //
 // dist/esm and dist/cjs have the same modules. The second is made of the first, so that both behave alike.
 
@@ -13,6 +14,8 @@ import { gzipSync } from 'node:zlib';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const dist = join(here, 'dist');
+/** Has the digest of what `dist` was made of. Not in `dist`, whose files are all published. */
+const stamp = join(here, '.dist-digest');
 
 /** Installs the pinned packages into a cache, once, and links it. */
 function install() {
@@ -77,11 +80,34 @@ async function build(core) {
   writeFileSync(join(cjs, 'package.json'), '{ "type": "commonjs" }\n');
 }
 
+/** A digest of all that `dist` is made of. */
+function digestOf(core) {
+  const digest = createHash('sha256');
+  const sources = readdirSync(join(here, 'ts'), { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => join(entry.parentPath ?? entry.path, entry.name))
+    .sort();
+  const own = ['build.mjs', 'package-lock.json', 'tsconfig.json'].map((name) => join(here, name));
+  const built = ['wasm/core.js', 'wasm/core.wasm', 'plain/core.js'].map((name) => join(core, name));
+  for (const path of [...own, ...sources, ...built]) digest.update(`${path}\n`).update(readFileSync(path));
+  return digest.digest('hex');
+}
+
+/** Builds `dist` unless it is that of these sources. The digest is written last: it is that of a complete build. */
+async function buildIfChanged(core) {
+  const digest = digestOf(core);
+  const before = existsSync(stamp) && existsSync(dist) ? readFileSync(stamp, 'utf8') : undefined;
+  if (before === digest) return;
+  rmSync(stamp, { force: true });
+  await build(core);
+  writeFileSync(stamp, digest);
+}
+
 const [argument] = process.argv.slice(2);
 if (argument === undefined) {
   console.error('usage: node build.mjs CORE | --install');
   process.exit(2);
 }
 install();
-if (argument !== '--install') await build(argument);
+if (argument !== '--install') await buildIfChanged(argument);
 console.log(here);

@@ -1,8 +1,8 @@
-// The examples of the page compile.
+// The examples of the page compile, and the one in the folder of examples.
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -17,7 +17,7 @@ const SURROUNDINGS = {
   'function Lamp': `import { useState } from 'react'; import type { Room } from 'livekit-client'; import { tool } from 'toolbridge'; import { z } from 'zod';`,
 };
 
-test('examples of the README compile', { timeout: 60_000 }, async () => {
+test('examples of the README and the folder compile', { timeout: 60_000 }, async () => {
   const page = readFileSync(join(root, 'README.md'), 'utf8');
   const examples = [...page.matchAll(/```(tsx?)\n([^]*?)```/g)];
   assert.equal(examples.length, Object.keys(SURROUNDINGS).length);
@@ -27,6 +27,7 @@ test('examples of the README compile', { timeout: 60_000 }, async () => {
       const [line] = Object.keys(SURROUNDINGS).filter((line) => code.includes(line));
       writeFileSync(join(folder, `example${n}.${kind}`), `${SURROUNDINGS[line]}\ndeclare const url: string, token: string;\n${code}\nexport {};\n`);
     });
+    cpSync(join(root, '../../examples/page_client.ts'), join(folder, 'page_client.ts'));
     const config = { extends: '../tsconfig.json', compilerOptions: { jsx: 'react-jsx', rootDir: '../../..' }, include: ['.'] };
     writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify(config));
     const out = await new Promise((resolve) => {

@@ -1,9 +1,9 @@
 import type { AnyRoom } from './adapters.js';
 import type { LoadCore, ProgressStatus } from './core.js';
-import type { Rule } from './driver.js';
 import { callError, closedError, type CallError } from './errors.js';
 import { isObject, toJsonText, type Json, type JsonObject } from './json.js';
 import { describeOffers, describeTool, expectDone, Participant, type OfferedTool, type ParticipantOptions, type ToolDescription } from './participant.js';
+import type { Rule } from './room-view.js';
 import { fields } from './tool.js';
 
 /** How long `ready` waits, in milliseconds. */

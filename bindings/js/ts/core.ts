@@ -21,14 +21,6 @@ export interface CoreClass {
 /** Loads the core. Called at the first `Client` or `Assistant`, never at import. */
 export type LoadCore = () => Promise<CoreClass> | CoreClass;
 
-/**
- * Whether an exception says that an input is malformed, which had no effect. After any other, such as a panic or a trap of
- * WebAssembly, the session is unusable.
- */
-export function isInputError(error: unknown): error is Error & { readonly field: string } {
-  return error instanceof Error && 'field' in error;
-}
-
 export interface Peer {
   readonly identity: string;
   readonly sid?: string;

@@ -3,7 +3,6 @@ export type { AnyRoom } from './adapters.js';
 export { NotReady, Turn, type AssistantOptions, type CallOptions, type Choose, type Late, type Progress, type ReadyOptions } from './assistant.js';
 export type { ClientOptions } from './client.js';
 export type { CallErrorKind, CloseReason, CoreParticipant as RoomParticipant, ProgressStatus, StopReason } from './core.js';
-export type { AskPerson, ConsentRequest, Rule } from './driver.js';
 export {
   Ambiguous,
   Busy,
@@ -30,6 +29,8 @@ export type { EventName, Events } from './events.js';
 export { Stopped } from './executor.js';
 export type { Json, JsonObject } from './json.js';
 export type { OfferedTool, ParticipantOptions, ToolDescription } from './participant.js';
+export type { AskPerson, ConsentRequest } from './questions.js';
 export type { PortEvents, ReceivedPacket, ReceivedStream, RoomPort, RoomState } from './room-port.js';
+export type { Rule } from './room-view.js';
 export type { StandardSchema } from './schema.js';
 export { tool, type ProgressReport, type Tool, type ToolContext, type ToolOptions, type Tools } from './tool.js';

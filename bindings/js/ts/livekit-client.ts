@@ -1,78 +1,51 @@
 /** The room of `livekit-client`, in browsers and React Native. */
-import type { CoreParticipant, StreamHeader } from './core.js';
+import type { CoreParticipant } from './core.js';
+import { closeReason, participantKind, STREAM_TOPIC, type Destination, type PortEvents, type RoomState } from './room-port.js';
 import {
-  closeReason,
-  participantKind,
-  STREAM_TOPIC,
-  type Destination,
-  type PortEvents,
-  type RoomPort,
-  type RoomState,
-} from './room-port.js';
+  ENCRYPTION_OVERHEAD,
+  RELIABLE,
+  requireFunctions,
+  SdkPort,
+  streamFunctions,
+  type Listeners,
+  type SdkLocalParticipant,
+  type SdkParticipant,
+  type SdkRoom,
+} from './sdk-room.js';
 
 /** The oldest version that is supported. */
 export const OLDEST_LIVEKIT_CLIENT = '2.22.0';
 
 /** The part of livekit-client's `Room` that is used. */
-export interface LiveKitClientRoom {
+export interface LiveKitClientRoom extends SdkRoom<LiveKitClientParticipant, StreamInfo> {
   readonly state: string;
   readonly name: string;
   readonly options: { readonly encryption?: unknown; readonly disconnectOnPageLeave?: boolean };
   readonly localParticipant: LiveKitClientLocalParticipant;
-  readonly remoteParticipants: ReadonlyMap<string, LiveKitClientParticipant>;
-  on(event: string, listener: (...args: never[]) => void): unknown;
-  off(event: string, listener: (...args: never[]) => void): unknown;
-  registerByteStreamHandler(topic: string, handler: (reader: Reader, from: { identity: string }) => void): void;
-  unregisterByteStreamHandler(topic: string): void;
 }
 
-interface LiveKitClientParticipant {
-  readonly identity: string;
+interface LiveKitClientParticipant extends SdkParticipant {
   readonly sid: string;
-  readonly kind: number;
-  readonly attributes: Readonly<Record<string, string>>;
   readonly permissions?: { readonly canPublishData: boolean; readonly canUpdateMetadata: boolean } | undefined;
 }
 
-interface LiveKitClientLocalParticipant extends LiveKitClientParticipant {
+interface LiveKitClientLocalParticipant extends LiveKitClientParticipant, SdkLocalParticipant {
   readonly isActive: boolean;
   publishData(data: Uint8Array<ArrayBuffer>, options: { reliable: boolean; topic: string; destinationIdentities: string[] }): Promise<void>;
-  streamBytes(options: {
-    streamId: string;
-    name: string;
-    topic: string;
-    totalSize: number;
-    attributes: Record<string, string>;
-    destinationIdentities: string[];
-  }): Promise<{ write(bytes: Uint8Array): Promise<void>; close(): Promise<void> }>;
   on(event: string, listener: (...args: never[]) => void): unknown;
   off(event: string, listener: (...args: never[]) => void): unknown;
 }
 
-interface Reader extends AsyncIterable<Uint8Array> {
-  readonly info: {
-    readonly id: string;
-    readonly topic: string;
-    readonly size?: number | undefined;
-    readonly attributes?: Readonly<Record<string, string>> | undefined;
-    readonly encryptionType?: number | undefined;
-  };
+interface StreamInfo {
+  readonly id: string;
+  readonly topic: string;
+  readonly size?: number | undefined;
+  readonly attributes?: Readonly<Record<string, string>> | undefined;
+  readonly encryptionType?: number | undefined;
 }
-
-/** The number of LiveKit's reliable kind of packets. */
-const RELIABLE = 1;
 
 /** The number of LiveKit's encryption type of packets that are not encrypted. */
 const NOT_ENCRYPTED = 0;
-
-/** The bytes that end-to-end encryption adds to a packet, with its envelope. */
-const ENCRYPTION_OVERHEAD = 44;
-
-/**
- * The part of a stream that is passed to the SDK at once, in bytes: ten of its chunks. Between two parts a stream that is
- * no longer wanted ends.
- */
-const STREAM_PART = 150_000;
 
 /**
  * How long a page waits when it goes away after it has sent the goodbye, in milliseconds. The SDK tells the server next
@@ -86,20 +59,15 @@ export function isLiveKitClientRoom(room: object): room is LiveKitClientRoom {
 }
 
 /** @throws Error with both versions if the SDK is too old. */
-export function checkLiveKitClient(room: LiveKitClientRoom): void {
-  const missing = [
-    typeof room.registerByteStreamHandler === 'function' ? undefined : 'Room.registerByteStreamHandler',
-    typeof room.unregisterByteStreamHandler === 'function' ? undefined : 'Room.unregisterByteStreamHandler',
-    typeof room.localParticipant.streamBytes === 'function' ? undefined : 'LocalParticipant.streamBytes',
-    room.remoteParticipants instanceof Map ? undefined : 'Room.remoteParticipants',
-  ].filter((name) => name !== undefined);
-  if (missing.length > 0) throw tooOld('livekit-client', OLDEST_LIVEKIT_CLIENT, foundVersion(), missing);
-}
-
-/** The error about an SDK that is too old. A room does not tell its version, so what it lacks is named too. */
-export function tooOld(sdk: string, oldest: string, found: string | undefined, missing: readonly string[]): Error {
-  const version = found === undefined ? 'an older version' : `version ${found}`;
-  return new Error(`${sdk} ${oldest} or later is required, but this room is of ${version} (without ${missing.join(', ')})`);
+function check(room: LiveKitClientRoom): void {
+  requireFunctions(
+    { sdk: 'livekit-client', oldest: OLDEST_LIVEKIT_CLIENT, found: foundVersion() },
+    {
+      ...streamFunctions(room),
+      'LocalParticipant.streamBytes': typeof room.localParticipant.streamBytes === 'function',
+      'Room.remoteParticipants': room.remoteParticipants instanceof Map,
+    },
+  );
 }
 
 /** The version of livekit-client, if the page loaded it with a script tag: otherwise nothing shows it. */
@@ -109,12 +77,10 @@ function foundVersion(): string | undefined {
   return typeof sdk.version === 'string' ? sdk.version : undefined;
 }
 
-export class LiveKitClientPort implements RoomPort {
-  readonly room: LiveKitClientRoom;
-
+export class LiveKitClientPort extends SdkPort<LiveKitClientRoom, LiveKitClientParticipant, StreamInfo> {
   constructor(room: LiveKitClientRoom) {
-    checkLiveKitClient(room);
-    this.room = room;
+    check(room);
+    super(room);
   }
 
   get state(): RoomState {
@@ -142,64 +108,31 @@ export class LiveKitClientPort implements RoomPort {
   }
 
   local(): CoreParticipant {
-    return describe(this.room.localParticipant);
+    return this.describe(this.room.localParticipant);
   }
 
   isAnnounced(): boolean {
     return this.room.localParticipant.isActive;
   }
 
-  participants(): readonly CoreParticipant[] {
-    return [...this.room.remoteParticipants.values()].map(describe);
-  }
-
-  participant(identity: string): CoreParticipant | undefined {
-    const found = this.room.remoteParticipants.get(identity);
-    return found === undefined ? undefined : describe(found);
-  }
-
   async publish(bytes: Uint8Array, reliable: boolean, { topic, to }: Destination): Promise<void> {
-    await this.room.localParticipant.publishData(bytes as Uint8Array<ArrayBuffer>, {
+    await this.localParticipant.publishData(bytes as Uint8Array<ArrayBuffer>, {
       reliable,
       topic,
       destinationIdentities: [...to],
     });
   }
 
-  async sendStream(bytes: Uint8Array, header: StreamHeader, { to }: Destination, isWanted: () => boolean): Promise<void> {
-    const writer = await this.room.localParticipant.streamBytes({
-      streamId: header.id,
-      name: 'frame',
-      topic: header.topic,
-      totalSize: header.length,
-      attributes: { ...header.attributes },
-      destinationIdentities: [...to],
-    });
-    for (let at = 0; at < bytes.length && isWanted(); at += STREAM_PART) {
-      await writer.write(bytes.subarray(at, at + STREAM_PART));
-    }
-    // Also of a stream that is cut: its receiver sees that bytes are missing, and forgets it.
-    await writer.close();
-  }
-
   listen(events: PortEvents): () => void {
-    const { room } = this;
-    const { localParticipant } = room;
-    const changed = (who: LiveKitClientParticipant) => events.changed(who.identity);
-    const changedSecond = (_: unknown, who: LiveKitClientParticipant) => events.changed(who.identity);
+    const { room, localParticipant } = this;
     const active = () => events.changed(localParticipant.identity);
-    const listeners: readonly [string, (...args: never[]) => void][] = [
+    const listeners: Listeners = [
+      ...this.commonListeners(events),
       ['connected', () => events.connected()],
-      ['reconnecting', () => events.reconnecting()],
       ['signalReconnecting', () => events.reconnecting()],
-      ['reconnected', () => events.reconnected()],
       ['disconnected', (reason?: number) => events.disconnected(closeReason(reason))],
-      ['participantConnected', changed],
-      ['participantDisconnected', changed],
-      ['participantActive', changed],
-      ['participantPermissionsChanged', changedSecond],
-      ['participantAttributesChanged', changedSecond],
-      ['participantMetadataChanged', changedSecond],
+      ['participantActive', (who: LiveKitClientParticipant) => events.changed(who.identity)],
+      ['participantPermissionsChanged', (_: unknown, who: LiveKitClientParticipant) => events.changed(who.identity)],
       [
         'dataReceived',
         (
@@ -228,10 +161,10 @@ export class LiveKitClientPort implements RoomPort {
       if (this.#isEncrypted && encryptionType === NOT_ENCRYPTED) return events.unreadable(identity, 'not_encrypted');
       events.stream({ from: identity, id, topic, attributes: attributes ?? {}, chunks: reader, ...(size !== undefined && { length: size }) });
     });
-    for (const [event, listener] of listeners) room.on(event, listener);
+    this.listenTo(listeners);
     localParticipant.on('active', active);
     return () => {
-      for (const [event, listener] of listeners) room.off(event, listener);
+      this.stopListeningTo(listeners);
       localParticipant.off('active', active);
       room.unregisterByteStreamHandler(STREAM_TOPIC);
     };
@@ -265,6 +198,22 @@ export class LiveKitClientPort implements RoomPort {
       }
     };
   }
+
+  protected get localParticipant(): LiveKitClientLocalParticipant {
+    return this.room.localParticipant;
+  }
+
+  /** Permissions are unknown for a moment after a participant has connected: its attributes are not trusted then. */
+  protected describe(who: LiveKitClientParticipant): CoreParticipant {
+    return {
+      identity: who.identity,
+      sid: who.sid,
+      kind: participantKind(who.kind),
+      attributes: who.attributes,
+      can_update_metadata: who.permissions?.canUpdateMetadata ?? true,
+      can_publish_data: who.permissions?.canPublishData ?? true,
+    };
+  }
 }
 
 /** Waits without giving anything else a turn. */
@@ -273,16 +222,4 @@ function pause(ms: number): void {
   while (performance.now() < end) {
     // Nothing else can wait while a page is unloaded.
   }
-}
-
-/** Permissions are unknown for a moment after a participant has connected: its attributes are not trusted then. */
-function describe(who: LiveKitClientParticipant): CoreParticipant {
-  return {
-    identity: who.identity,
-    sid: who.sid,
-    kind: participantKind(who.kind),
-    attributes: who.attributes,
-    can_update_metadata: who.permissions?.canUpdateMetadata ?? true,
-    can_publish_data: who.permissions?.canPublishData ?? true,
-  };
 }

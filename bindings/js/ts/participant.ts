@@ -1,7 +1,11 @@
 import { portOf, type AnyRoom } from './adapters.js';
 import type { CoreParticipant, CoreTool, LoadCore, Offer as CoreOffer, Reply, Select } from './core.js';
-import { checkRandomness, claim, Driver, release, type AskPerson, type Rule } from './driver.js';
+import { Driver } from './driver.js';
 import { Emitter, type EventName, type Events } from './events.js';
+import type { AskPerson } from './questions.js';
+import { checkRandomness } from './randomness.js';
+import { claim, release } from './room-claim.js';
+import type { Rule } from './room-view.js';
 import { fields, nameTools, type Tools } from './tool.js';
 
 /** What clients and assistants have in common. Times are in milliseconds. */

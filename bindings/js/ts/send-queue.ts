@@ -52,8 +52,11 @@ export class SendQueue {
   #generation = 0;
   #count = 0;
   #bytes = 0;
+  /** The bytes that wait on the reliable lane. */
   #reliable = 0;
+  /** How many reliable packets were queued. */
   #pushed = 0;
+  #lastReport = { bytes: 0, pushed: 0 };
   #streams = 0;
   #idle: (() => void)[] = [];
 
@@ -62,14 +65,16 @@ export class SendQueue {
     this.#owner = owner;
   }
 
-  /** The bytes that wait on the reliable lane. */
-  get backlog(): number {
+  /** The bytes that wait on the reliable lane, if they have changed or packets were queued since the last report. */
+  takeBacklog(): number | undefined {
+    if (this.#reliable === this.#lastReport.bytes && this.#pushed === this.#lastReport.pushed) return undefined;
+    this.#lastReport = { bytes: this.#reliable, pushed: this.#pushed };
     return this.#reliable;
   }
 
-  /** How many reliable packets were queued. */
-  get pushed(): number {
-    return this.#pushed;
+  /** Begins the reports for a new session, which knows of no bytes. */
+  beginReports(): void {
+    this.#lastReport = { bytes: 0, pushed: this.#pushed };
   }
 
   /** Queues a packet. Returns false if the queue is full. */

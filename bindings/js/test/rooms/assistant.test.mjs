@@ -50,7 +50,7 @@ const refused = (Class, fields) => (error) => {
   return true;
 };
 
-test('Node calls the tools of the command line', { ...needs('server', 'toolbridge'), timeout: 120_000 }, async (t) => {
+test('Node: assistant calls the tools of the command line', { ...needs('server', 'toolbridge'), timeout: 120_000 }, async (t) => {
   const room = freshRoom();
   rustClient(t, room);
   const bot = await nodeAssistant(t, room);
@@ -81,33 +81,7 @@ test('Node calls the tools of the command line', { ...needs('server', 'toolbridg
   await assert.rejects(bot.call('length', { text: 'a'.repeat(MAX) }), refused(TooLarge, { mayHaveRun: false, max: MAX }));
 });
 
-test('Node calls a page', { ...needs('server', 'chromium'), timeout: 120_000 }, async (t) => {
-  const room = freshRoom();
-  const { until, note } = await pageClient(t, room);
-  const bot = await nodeAssistant(t, room);
-  assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
-  await assert.rejects(bot.call('fail'), refused(ToolFailed, { code: 'out_of_range', message: 'the watch is out of range' }));
-  await assert.rejects(bot.call('hang', {}, { timeout: 300 }), (error) => error.code === 'timeout');
-  assert.equal(await until('stopped: deadline'), true);
-  const turn = bot.turn();
-  const hang = turn.call('hang', { again: true }, { onProgress: () => turn.bargeIn() });
-  await assert.rejects(hang, refused(Cancelled, { code: 'cancelled' }));
-  assert.equal(await until('stopped: barge_in'), true);
-  const steps = [];
-  const call = bot.call('steps', {}, {
-    onProgress: ({ message }) => {
-      steps.push(message);
-      if (message === 'half') void note('go');
-    },
-  });
-  assert.deepEqual(await call, { value: 'done' });
-  assert.deepEqual(await bot.call('remove'), { value: 'gone' });
-  await assert.rejects(bot.call('remove', { no: true }), refused(ToolFailed, { code: 'permission_denied', mayHaveRun: false }));
-  const text = 'ü'.repeat(1024 * 1024);
-  assert.ok((await bot.call('echo', { text })).text === text);
-});
-
-test('Node calls Node, and a client that joins again under another sid keeps its call', { ...needs('server'), timeout: 120_000 }, async (t) => {
+test('Node: a client that joins again under another sid keeps its call', { ...needs('server'), timeout: 120_000 }, async (t) => {
   const room = freshRoom();
   const { tools, note, until } = makeTools(toolbridge);
   const livekit = new Room();

@@ -3,6 +3,7 @@
 
 import * as livekit from '/node_modules/livekit-client/dist/livekit-client.esm.mjs';
 
+import { makeCaller } from './caller.mjs';
 import { consent, makeTools } from './tools.mjs';
 
 const entries = { toolbridge: 'index', 'toolbridge/js': 'js', 'toolbridge/wasm': 'wasm' };
@@ -33,7 +34,7 @@ globalThis.startClient = async ({ url, token, registered = false, options = {} }
 globalThis.startAssistant = async ({ url, token, ready }) => {
   const room = new livekit.Room();
   const assistant = new toolbridge.Assistant(room, {});
-  Object.assign(globalThis, { room, assistant });
+  Object.assign(globalThis, { room, assistant, caller: makeCaller(assistant) });
   await room.connect(url, token, { autoSubscribe: false });
   if (ready) await assistant.ready(ready, { timeout: 20_000 });
 };

@@ -47,9 +47,13 @@ export function makeTools({ tool, ToolError }) {
     }),
     hang: tool({
       description: 'Never ends',
-      execute: (_, { signal }) => {
+      execute: ({ id }, { signal }) => {
         note('hang');
-        signal.addEventListener('abort', () => note(`stopped: ${signal.reason.reason}`));
+        note(`hang ${id}`);
+        signal.addEventListener('abort', () => {
+          note(`stopped: ${signal.reason.reason}`);
+          note(`stopped ${id}`);
+        });
         return new Promise(() => {});
       },
     }),
@@ -61,15 +65,18 @@ export function makeTools({ tool, ToolError }) {
         return 'done';
       },
     }),
+    note: tool({ description: 'Notes a text', execute: ({ what }) => (note(what), {}) }),
+    until: tool({ description: 'Waits for a note', execute: ({ what }) => until(what) }),
+    erase: tool({ description: 'Deletes all files, which the person refuses', destructive: true, execute: () => 'gone' }),
     remove: tool({ description: 'Deletes a file', destructive: true, execute: () => 'gone' }),
     ask: tool({ description: 'Deletes after a question that nobody answers', destructive: true, execute: () => 'gone' }),
   };
   return { tools, seen, note, until };
 }
 
-/** Answers the questions: `no` in the arguments refuses, and `never` does not answer. */
-export const consent = ({ arguments: args, signal }, note) => {
-  if (!args.never) return !args.no;
+/** Answers the questions: that about `erase` and `no` in the arguments are refused, and `never` is not answered. */
+export const consent = ({ tool, arguments: args, signal }, note) => {
+  if (!args.never) return tool.name !== 'erase' && !args.no;
   note('asked');
   return new Promise(() => signal.addEventListener('abort', () => note('withdrawn')));
 };

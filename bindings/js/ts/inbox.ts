@@ -1,0 +1,111 @@
+/** Passes what arrives to the core: packets, also those that arrive too early, and whole byte streams. */
+import { peer, type ReceivedPacket, type ReceivedStream, type RoomPort } from './room-port.js';
+import type { RoomView } from './room-view.js';
+import type { SessionRunner } from './session-runner.js';
+
+/** The largest frame that is read, in bytes. A stream that is longer is not read to its end. */
+const MAX_FRAME = 16 * 1024 * 1024;
+
+/** What arrives before the session exists waits; at most this many packets and bytes. Their senders repeat what is dropped. */
+const EARLY_PACKETS = 1_024;
+const EARLY_BYTES = 4 * 1024 * 1024;
+
+/** The most streams that are read at the same time. */
+const STREAMS = 64;
+
+export class Inbox {
+  readonly #port: RoomPort;
+  readonly #runner: SessionRunner;
+  readonly #view: RoomView;
+  readonly #warn: (message: string) => void;
+  readonly #early: ReceivedPacket[] = [];
+  #earlyBytes = 0;
+  #streams = 0;
+  #isClosed = false;
+
+  constructor(port: RoomPort, runner: SessionRunner, view: RoomView, warn: (message: string) => void) {
+    this.#port = port;
+    this.#runner = runner;
+    this.#view = view;
+    this.#warn = warn;
+  }
+
+  packet(packet: ReceivedPacket): void {
+    // One that belongs to a session, or to a join, that has not begun.
+    if (!this.#runner.isOpen || this.#view.isBehind) return this.#keep(packet);
+    this.#view.flush();
+    // Not all changes are events of the SDK: that of the permission to change attributes alone is none.
+    if (packet.from !== undefined && !this.#view.isReconnecting) this.#view.report(packet.from);
+    const { from, lane, topic, bytes } = packet;
+    this.#runner.pass({ type: 'packet', lane, topic, ...(from !== undefined && { from: peer(this.#port, from) }) }, {}, bytes);
+  }
+
+  unreadable(from: string | undefined, why: string): void {
+    this.#runner.pass({ type: 'unreadable', why, ...(from !== undefined && { from: peer(this.#port, from) }) });
+  }
+
+  /** Reads a whole stream. One that is cut off, or longer than it said or than any frame, is dropped. */
+  async stream({ from, id, topic, length, attributes, chunks }: ReceivedStream): Promise<void> {
+    const max = Math.min(length ?? MAX_FRAME, MAX_FRAME);
+    // A stream that says that it is too long is refused by the core, by its header.
+    const isTooLong = length !== undefined && length > MAX_FRAME;
+    if (this.#streams >= STREAMS) {
+      this.#warn(`more than ${STREAMS} byte streams arrive at once; one of ${from} is not read`);
+      return;
+    }
+    this.#streams += 1;
+    const parts: Uint8Array[] = [];
+    let size = 0;
+    try {
+      if (!isTooLong) {
+        for await (const chunk of chunks) {
+          size += chunk.length;
+          parts.push(chunk);
+          if (size > max) break; // the core sees that it is too long
+        }
+      }
+    } catch {
+      return; // its sender repeats it
+    } finally {
+      this.#streams -= 1;
+    }
+    if (!this.#runner.isOpen) return;
+    this.#view.flush();
+    const header = { from: peer(this.#port, from), id, topic, length, attributes };
+    if (isTooLong) this.#runner.pass({ type: 'stream_header', ...header });
+    else this.#runner.pass({ type: 'stream', ...header }, {}, concat(parts, size));
+  }
+
+  /** Passes the packets that waited. */
+  passEarly(): void {
+    this.#earlyBytes = 0;
+    for (const packet of this.#early.splice(0)) this.packet(packet);
+  }
+
+  /** Drops the packets that wait. */
+  dropEarly(): void {
+    this.#early.length = this.#earlyBytes = 0;
+  }
+
+  /** No session follows. */
+  close(): void {
+    this.#isClosed = true;
+    this.dropEarly();
+  }
+
+  #keep(packet: ReceivedPacket): void {
+    if (this.#isClosed || this.#early.length >= EARLY_PACKETS || this.#earlyBytes + packet.bytes.length > EARLY_BYTES) return;
+    this.#early.push(packet);
+    this.#earlyBytes += packet.bytes.length;
+  }
+}
+
+function concat(parts: readonly Uint8Array[], size: number): Uint8Array {
+  const whole = new Uint8Array(size);
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
