@@ -90,6 +90,11 @@ impl Config {
         self
     }
 
+    /// Does nothing: the bindings are built without the feature `deflate`.
+    pub(crate) fn compress(self, _: bool) -> Self {
+        self
+    }
+
     pub(crate) fn consent_available(mut self, available: bool) -> Self {
         self.plain.consent_available = available;
         self.core = self.core.consent_available(available);
