@@ -18,6 +18,8 @@ README = Path(__file__).parent.parent / "README.md"
 #: What an example takes from its surroundings, by a text in it.
 SURROUNDINGS = {
     "async def ask_the_phone": "",
+    "async def entrypoint": "from toolbridge import Assistant\nclass JobContext:\n    room: rtc.Room\nAgent: Any\n"
+    "AgentSession: Any\nmodel: Any",
     "async def reply": "from toolbridge import Assistant",
     "async def set_lamp": "from toolbridge import ConsentRequest\nphotos: set[str]\nasync def show_dialog(text: str) -> bool: return True",
     "AccessToken": "api: Any\nkey: str\nsecret: str",

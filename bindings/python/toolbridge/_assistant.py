@@ -19,6 +19,9 @@ from ._tool import ProgressStatus, Tools
 
 if TYPE_CHECKING:
     from livekit import rtc
+    from livekit.agents import AgentSession
+
+    from .agents import RoomToolset
 
 logger = logging.getLogger("toolbridge")
 
@@ -226,6 +229,20 @@ class Assistant(BaseParticipant):
         raw = {"content": to_json_text(content, "content")}
         reply = self._driver.input({"type": "show_view", "view": view, **present(text=text)}, raw)
         self._expect_done(reply, f'the view "{view}" cannot be shown')
+
+    def toolset(
+        self, *, session: AgentSession[Any] | None = None, report_progress: bool = False, id: str = "toolbridge"
+    ) -> RoomToolset:
+        """The tools of the room, kept up to date, for an agent of livekit-agents: ``Agent(tools=[assistant.toolset()])``.
+
+        - ``session``: default: the primary session of the job. Its agent is told of each change. Tools with names that the
+          agent has already are left out.
+        - ``report_progress``: passes the tools' progress on to ``RunContext.update``, whose first text the model takes for the
+          result.
+        """
+        from .agents import RoomToolset
+
+        return RoomToolset(self, session=session, report_progress=report_progress, id=id)
 
     async def _call(
         self,

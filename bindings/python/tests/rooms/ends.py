@@ -27,9 +27,9 @@ NEEDED = ("LIVEKIT_URL", "LIVEKIT_API_KEY", "LIVEKIT_API_SECRET", "TOOLBRIDGE")
 TOOLS = Path(__file__).with_name("tools.toml")
 
 
-def require_parts() -> None:
+def require_parts(*more: str) -> None:
     """Skips the module if a part is missing."""
-    missing = [name for name in NEEDED if not os.environ.get(name)]
+    missing = [name for name in (*NEEDED, *more) if not os.environ.get(name)]
     if missing:
         text = f"missing: {', '.join(missing)}"
         if os.environ.get("TOOLBRIDGE_REQUIRE_PARTS") == "1":
