@@ -15,6 +15,7 @@ from memory import in_loop, next_event
 from toolbridge import (
     Assistant,
     CallTimeout,
+    Cancelled,
     Client,
     Closed,
     Lost,
@@ -269,7 +270,7 @@ async def test_python_calls_python_with_progress_consent_cancellation_and_barge_
         await phone.until("hang")
         turn.barge_in()
         await phone.until("stopped: barge_in")
-        await asyncio.wait([call])
+        assert isinstance((await asyncio.gather(call, return_exceptions=True))[0], Cancelled)
         text = "ü" * 1024 * 1024
         assert (await bot.call("echo", {"text": text}))["text"] == text
 
