@@ -12,6 +12,7 @@ mod form;
 mod clock;
 mod create;
 mod from_core;
+mod guarded;
 mod input;
 mod json_session;
 mod output;
@@ -24,6 +25,7 @@ pub mod trace;
 pub use self::{
     create::{Choose, Config, Create, Pin},
     form::{Json, Malformed},
+    guarded::{Guarded, Panicked},
     input::{Input, Query, SendFailureKind, Unreadable},
     json_session::JsonSession,
     output::{Candidate, Event, Output, StreamInfo},

@@ -171,7 +171,10 @@ export class SessionRunner {
     return performance.now() - this.#zero;
   }
 
-  /** Runs a function of the core. If it throws anything but an error about the input, the core has panicked: the session is not freed: its memory is not to be touched. */
+  /**
+   * Runs a function of the core. If it throws anything but an error about the input, the core has panicked. Then the session is
+   * not freed: its memory is not to be touched.
+   */
   #guard<T>(run: () => T): T | undefined {
     try {
       return run();

@@ -1,0 +1,155 @@
+"""What the constructors refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from livekit import rtc
+from memory import FakeRoom, Memory, in_loop
+from toolbridge import Assistant, Client, tool
+
+
+async def good() -> None:
+    """Does nothing."""
+
+
+def room() -> FakeRoom:
+    return FakeRoom(Memory(), "phone", "client")
+
+
+def named(name: str) -> Any:
+    return tool(name=name, description="x")(good)
+
+
+async def no_hint(a) -> None:  # type: ignore[no-untyped-def]
+    """Has no hint."""
+
+
+async def rest(*rest: int) -> None:
+    """Takes a rest."""
+
+
+async def unknown_hint(a: "Missing") -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Has a hint that cannot be read."""
+
+
+async def strange(a: object) -> None:
+    """Has a hint without a schema."""
+
+
+async def undocumented() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "tools, text",
+    [
+        ([good, good], 'the tool "good" is named twice'),
+        ([named("bridge.tools")], 'tool "bridge.tools": names that begin with "bridge." are reserved'),
+        ([named("a" * 65)], "has 65 characters; 64 are allowed"),
+        ([named("a b")], 'tool "a b": a name has 1 to 64'),
+        ([lambda: 1], 'tool "<lambda>": a name has 1 to 64'),
+        ([no_hint], 'tool "no_hint": the parameter "a" has no type hint'),
+        ([rest], 'tool "rest": the parameter "rest" cannot be passed by its name'),
+        ([unknown_hint], 'tool "unknown_hint": its type hints cannot be read'),
+        ([undocumented], 'tool "undocumented": it needs a description'),
+        ([tool(schema={"type": "string"}, description="x")(good)], 'tool "good": `schema` must be a JSON Schema'),
+        ([tool(meta={"a": float("nan")})(good)], 'tool "good": good.meta.a is nan'),
+        ([tool(validate=bool)(good)], 'tool "good": `validate` needs `schema`'),
+        ([1], "a tool must be a function, not int"),
+    ],
+)
+def test_tool_that_cannot_be_offered_raises_with_its_name(tools: Any, text: str) -> None:
+    @in_loop
+    async def run() -> None:
+        phone = room()
+        with pytest.raises((TypeError, ValueError)) as raised:
+            Client(phone, tools)
+        assert text in str(raised.value)
+        await Client(phone, [good]).aclose()  # nothing is left behind
+
+    run()
+
+
+@in_loop
+async def test_type_that_needs_pydantic_raises_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    imports = builtins.__import__
+
+    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "pydantic":
+            raise ImportError(name)
+        return imports(name, *args, **kwargs)
+
+    async def when(at: set[int]) -> None:
+        """Takes a set."""
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(TypeError, match='tool "when": the type .* needs pydantic 2, which is not installed'):
+        Client(room(), [when])
+
+
+@in_loop
+async def test_second_participant_on_a_room_raises() -> None:
+    phone = room()
+    async with Client(phone):
+        for kind in (Client, Assistant):
+            with pytest.raises(RuntimeError, match="this room already has a Client; close it before you create a"):
+                kind(phone)
+    async with Assistant(phone):
+        with pytest.raises(RuntimeError, match="already has an Assistant"):
+            Assistant(phone)
+
+
+@in_loop
+async def test_livekit_that_is_too_old_raises_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rtc, "__version__", "1.1.20")
+    with pytest.raises(ImportError, match=r"livekit 1\.1\.20 is too old; toolbridge needs 1\.1\.21 or later"):
+        Client(room())
+    monkeypatch.setattr(rtc, "__version__", "1.10.0rc1")
+    await Client(room()).aclose()
+
+
+@in_loop
+async def test_what_is_no_room_raises() -> None:
+    with pytest.raises(TypeError, match="must be a livekit.rtc.Room, not dict"):
+        Client({})  # type: ignore[arg-type]
+
+
+def test_room_of_another_loop_raises() -> None:
+    other = asyncio.new_event_loop()
+
+    async def run() -> None:
+        phone = room()
+        phone._loop = other
+        with pytest.raises(RuntimeError, match="the room belongs to"):
+            Client(phone)
+        return None
+
+    asyncio.run(run())
+    other.close()
+
+    async def make() -> FakeRoom:
+        return room()
+
+    with pytest.raises(RuntimeError, match="create a Client in a coroutine"):
+        Client(asyncio.run(make()))
+
+
+@in_loop
+async def test_setting_that_the_core_refuses_raises() -> None:
+    phone = room()
+    await phone.connect()
+    with pytest.raises(ValueError, match="config.times"):
+        Client(phone, times={"nothing": 1.0})
+    await Client(phone).aclose()
+
+
+def test_import_loads_neither_livekit_nor_pydantic() -> None:
+    program = "import sys, toolbridge; print([it for it in ('livekit', 'pydantic') if it in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

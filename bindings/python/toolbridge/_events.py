@@ -1,0 +1,95 @@
+"""What happens in a room, for listeners."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+logger = logging.getLogger("toolbridge")
+
+EventName = Literal[
+    "connected",
+    "joined",
+    "left",
+    "tools_changed",
+    "bound",
+    "ambiguous_assistant",
+    "registered",
+    "unaccepted",
+    "not_admitted",
+    "not_allowed",
+    "connection",
+    "requested",
+    "delivered",
+    "progress",
+    "settled",
+    "tool_failed",
+    "peer_error",
+    "violation",
+    "view",
+    "late_result",
+    "consent_void",
+    "left_out",
+    "closed",
+    "warning",
+    "error",
+]
+
+NAMES: frozenset[str] = frozenset(get_args(EventName))
+
+Event = Mapping[str, Any]
+Listener = Callable[[Event], object]
+
+#: What is logged if nobody listens: what keeps tools from working at all.
+_LOUD = {"unaccepted", "not_admitted", "not_allowed", "ambiguous_assistant", "left_out", "warning", "error"}
+
+#: The most different texts that are logged.
+_MAX_LOGGED = 64
+
+
+class Emitter:
+    """Calls the listeners of events. One that raises affects nobody else."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, list[Listener]] = {}
+        self._logged: set[str] = set()
+
+    def on(self, name: str, listener: Listener) -> Callable[[], None]:
+        if name not in NAMES:
+            raise ValueError(f'there is no event "{name}"; the events are {", ".join(sorted(NAMES))}')
+        listeners = self._listeners.setdefault(name, [])
+
+        # Its own function, so that a listener that is added twice is called and removed twice.
+        def own(event: Event) -> object:
+            return listener(event)
+
+        listeners.append(own)
+
+        def remove() -> None:
+            if own in listeners:
+                listeners.remove(own)
+
+        return remove
+
+    def emit(self, name: EventName, event: Event) -> None:
+        listeners = self._listeners.get(name)
+        if not listeners:
+            if name in _LOUD:
+                self._log(name, event)
+            return
+        for listener in list(listeners):
+            try:
+                listener(event)
+            except Exception:
+                logger.exception('a listener of "%s" raised', name)
+
+    def _log(self, name: str, event: Event) -> None:
+        """Logs an event, once."""
+        text = str(event.get("message") or event.get("error") or "")
+        text = text or f"{name} {json.dumps(event, default=str)}"
+        if text in self._logged or len(self._logged) >= _MAX_LOGGED:
+            return
+        self._logged.add(text)
+        logger.warning("%s", text)

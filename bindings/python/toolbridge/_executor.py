@@ -1,0 +1,340 @@
+"""Runs the calls of tools: a limited number at once, each within its time limit, each with exactly one outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, Protocol
+
+from ._errors import ToolError
+from ._json import JsonObject, to_json_text
+from ._schema import Invalid
+from ._tool import NamedTool, ProgressStatus, StopReason, ToolContext
+
+#: The most calls that run at once, and the most that wait for one of them to end, if the caps do not say.
+RUNNING = 64
+WAITING = 256
+
+#: The most plain functions that run at once, each in a thread of its own.
+THREADS = 16
+
+#: The message for the caller if a tool raised something that is not a ``ToolError``.
+LOCAL_MESSAGE = "the tool failed"
+
+#: The longest cause that is reported, in characters.
+_MAX_CAUSE = 1_000
+
+Failure = dict[str, str]
+
+
+class Reports(Protocol):
+    """What becomes of jobs. Values are JSON texts."""
+
+    def job_started(self, key: int) -> None: ...
+    def progress(self, key: int, status: ProgressStatus, message: str | None, content: str | None) -> None: ...
+    def settle(self, key: int, value: str | None, failure: Failure | None, partial: str | None = None) -> None: ...
+
+
+class Threads:
+    """Runs plain functions, each in a daemon thread: one that hangs does not keep the process from ending."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
+        self._loop = loop
+        self._most = most
+        self._running = 0
+        self._waiting: deque[Callable[[], bool]] = deque()
+
+    async def run(self, call: Callable[[], Any], started: Callable[[], None] = lambda: None) -> Any:
+        """Runs a function, and returns what it returns. If this is cancelled, a function that waits never starts."""
+        done: asyncio.Future[Any] = self._loop.create_future()
+        context = contextvars.copy_context()
+
+        def start() -> bool:
+            if done.cancelled():
+                return False
+            started()
+            threading.Thread(target=context.run, args=(self._work, call, done), name="toolbridge-tool", daemon=True).start()
+            return True
+
+        self._waiting.append(start)
+        self._fill()
+        return await done
+
+    def _fill(self) -> None:
+        while self._waiting and self._running < self._most:
+            if self._waiting.popleft()():
+                self._running += 1
+
+    def _work(self, call: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+        value: Any = None
+        raised: BaseException | None = None
+        try:
+            value = call()
+        except BaseException as error:
+            raised = error
+        try:
+            self._loop.call_soon_threadsafe(self._end, done, value, raised)
+        except RuntimeError:
+            pass  # the loop was closed
+
+    def _end(self, done: asyncio.Future[Any], value: Any, raised: BaseException | None) -> None:
+        self._running -= 1
+        if not done.done():
+            if isinstance(raised, StopIteration):  # a future cannot hold it
+                done.set_exception(RuntimeError("the function raised StopIteration"))
+            elif raised is not None:
+                done.set_exception(raised if isinstance(raised, Exception) else RuntimeError(repr(raised)))
+            else:
+                done.set_result(value)
+        self._fill()
+
+
+@dataclass(eq=False)
+class _Job:
+    execute: Mapping[str, Any]
+    tool: NamedTool
+    #: By the loop's clock.
+    deadline: float
+    timer: asyncio.TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
+    context: ToolContext | None = None
+    #: Whether its outcome was reported.
+    is_settled: bool = False
+    #: Whether it takes one of the places.
+    is_running: bool = False
+    #: Whether the function has begun.
+    is_started: bool = False
+    stop_reason: StopReason | None = None
+
+    @property
+    def key(self) -> int:
+        return int(self.execute["key"])
+
+
+class Executor:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, reports: Reports, threads: Threads, caps: Mapping[str, int]
+    ) -> None:
+        self._loop = loop
+        self._reports = reports
+        self._threads = threads
+        self._jobs: dict[int, _Job] = {}
+        self._waiting: deque[_Job] = deque()
+        self._most_running = caps.get("running_jobs", RUNNING)
+        self._most_waiting = caps.get("waiting_jobs", WAITING)
+        self._running = 0
+        self.tools: Mapping[str, NamedTool] = {}
+
+    def check(self, name: str, arguments: JsonObject) -> Failure | None:
+        """Checks arguments before a person is asked. Returns why they are refused."""
+        tool = self.tools.get(name)
+        if tool is None:
+            return _unknown_tool(name)
+        try:
+            tool.check(arguments)
+            return None
+        except Exception as error:
+            return _invalid(error)
+
+    def execute(self, execute: Mapping[str, Any], deadline: float) -> None:
+        """Starts a job, or queues it until others end. ``deadline`` is its end by the loop's clock."""
+        key, tool = execute["key"], self.tools.get(execute["tool"])
+        if tool is None:
+            return self._reports.settle(key, None, _unknown_tool(execute["tool"]))
+        if self._running >= self._most_running and len(self._waiting) >= self._most_waiting:
+            message = f"{self._running} calls are running and {len(self._waiting)} are waiting; nothing ran"
+            return self._reports.settle(key, None, {"code": "busy", "message": message})
+        job = self._jobs[key] = _Job(execute, tool, deadline)
+        if self._running < self._most_running:
+            return self._begin(job)
+        self._waiting.append(job)
+        self._set_timer(job, deadline - self._loop.time(), lambda: self._never_started(job))
+
+    def abort(self, key: int, reason: StopReason) -> None:
+        """Stops a job. One that has ended is unaffected."""
+        job = self._jobs.get(key)
+        if job is None:
+            return
+        if not job.is_running:
+            self._leave_queue(job)
+            self._settle(job, None, _CANCELLED)
+        else:
+            self._stop(job, reason, lambda: self._settle(job, None, _CANCELLED))
+
+    def abort_all(self, reason: StopReason) -> None:
+        """Stops all jobs, because the session has ended. Nothing is reported any more."""
+        for job in list(self._jobs.values()):
+            job.is_settled = True
+            if job.is_running:
+                self._stop(job, reason, lambda: None)
+            else:
+                self._leave_queue(job)
+        self._jobs.clear()
+
+    def _begin(self, job: _Job) -> None:
+        job.is_running = True
+        self._running += 1
+        _cancel(job.timer)
+        job.task = self._loop.create_task(self._run(job), name=f'toolbridge: {job.tool.core["name"]}')
+        job.task.add_done_callback(lambda _: self._end(job))
+
+    def _end(self, job: _Job) -> None:
+        """Frees the place of a job, once, and gives it to the next one."""
+        if not job.is_running:
+            return
+        job.is_running = False
+        _cancel(job.timer)
+        if self._jobs.get(job.key) is job:
+            del self._jobs[job.key]
+        self._running -= 1
+        if self._waiting:
+            self._begin(self._waiting.popleft())
+
+    async def _run(self, job: _Job) -> None:
+        try:
+            value = await self._call(job)
+            self._settle(job, "null" if value is None else to_json_text(value, "the result"), None)
+        except asyncio.CancelledError:
+            if job.stop_reason is None and not job.is_settled:
+                failure = {"code": "execution_error", "message": LOCAL_MESSAGE, "cause": "CancelledError"}
+                self._settle(job, None, failure)
+            self._settle(job, None, _CANCELLED)
+        except Invalid as error:
+            self._settle(job, None, {"code": "invalid_parameters", "message": str(error)})
+        except Exception as error:
+            self._settle(job, None, *_failure(error))
+
+    async def _call(self, job: _Job) -> object:
+        execute, tool, loop = job.execute, job.tool, self._loop
+        key, now = job.key, loop.time()
+        own_end = float("inf") if tool.timeout is None else now + tool.timeout
+        end, limit = (own_end, (tool.timeout or 0) * 1000) if own_end < job.deadline else (job.deadline, execute["limit"])
+        self._set_timer(job, end - now, lambda: self._late(job, limit))
+        arguments = tool.check(execute["arguments"])
+        if job.is_settled or job.stop_reason is not None:
+            raise asyncio.CancelledError
+
+        def report(status: ProgressStatus, message: str | None, content: str | None) -> None:
+            if not job.is_settled:
+                self._reports.progress(key, status, message, content)
+
+        def started() -> None:
+            job.is_started = True
+            self._reports.job_started(key)
+
+        context = job.context = ToolContext(
+            execute["caller"],
+            execute["call"],
+            datetime.now(timezone.utc) + timedelta(seconds=end - now),
+            execute.get("meta", {}),
+            _loop=loop,
+            _report=report,
+        )
+        if not tool.is_async:
+            value = await self._threads.run(lambda: tool.call(arguments, context), started)
+        else:
+            started()
+            value = tool.call(arguments, context)
+        return await value if inspect.isawaitable(value) else value
+
+    def _late(self, job: _Job, limit: float) -> None:
+        if not job.is_started:
+            return self._stop_unstarted(job)
+        # The caller's limit ends at the same time: the result is sent first, then the tool cleans up.
+        message = f"the tool took longer than its limit of {limit:g} ms"
+        self._settle(job, None, {"code": "timeout", "message": message})
+        self._stop(job, "deadline", lambda: None)
+
+    def _stop_unstarted(self, job: _Job) -> None:
+        """All threads are taken."""
+        self._settle(job, None, _too_many(job))
+        self._stop(job, "deadline", lambda: None)
+
+    def _never_started(self, job: _Job) -> None:
+        self._leave_queue(job)
+        self._settle(job, None, _too_many(job))
+
+    def _stop(self, job: _Job, reason: StopReason, then: Callable[[], None]) -> None:
+        """Stops a running job; its place is free, and ``then`` is called, when it has ended or its time is over."""
+        if job.stop_reason is not None:
+            return
+
+        def over() -> None:
+            then()
+            self._end(job)
+
+        job.stop_reason = reason
+        self._set_timer(job, job.tool.cancel_grace, over)
+        if job.context is not None:
+            job.context._stop(reason)
+        # The thread of a plain function cannot be ended: it is waited for.
+        if job.task is not None and (job.tool.is_async or not job.is_started):
+            job.task.cancel()
+
+    def _settle(self, job: _Job, value: str | None, failure: Failure | None, partial: str | None = None) -> None:
+        if job.is_settled:
+            return
+        job.is_settled = True
+        if not job.is_running:
+            self._jobs.pop(job.key, None)
+        self._reports.settle(job.key, value, failure, partial)
+
+    def _leave_queue(self, job: _Job) -> None:
+        _cancel(job.timer)
+        if job in self._waiting:
+            self._waiting.remove(job)
+
+    def _set_timer(self, job: _Job, delay: float, then: Callable[[], None]) -> None:
+        _cancel(job.timer)
+        job.timer = self._loop.call_later(max(delay, 0), then)
+
+
+_CANCELLED: Failure = {"code": "cancelled", "message": "the call was cancelled"}
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
+
+
+def _too_many(job: _Job) -> Failure:
+    limit = job.execute["limit"]
+    message = f"the call did not start within {limit:g} ms because too many others were running; nothing ran"
+    return {"code": "timeout", "message": message}
+
+
+def _unknown_tool(name: str) -> Failure:
+    return {"code": "unknown_tool", "message": f'there is no tool named "{name}"'}
+
+
+def _invalid(error: Exception) -> Failure:
+    if isinstance(error, Invalid):
+        return {"code": "invalid_parameters", "message": str(error)}
+    return {"code": "execution_error", "message": LOCAL_MESSAGE, "cause": describe(error)}
+
+
+def _failure(error: Exception) -> tuple[Failure, str | None]:
+    """The text of an error that the author wrote for the caller is sent; that of any other error stays here."""
+    local = {"code": "execution_error", "message": LOCAL_MESSAGE, "cause": describe(error)}
+    if not isinstance(error, ToolError):
+        return local, None
+    partial: str | None = None
+    try:
+        if error.partial is not None:
+            partial = to_json_text(error.partial, "partial")
+    except TypeError as problem:
+        return {**local, "cause": describe(problem)}, None
+    cause = {} if error.__cause__ is None else {"cause": describe(error.__cause__)}
+    return {"code": error.code, "message": str(error), **cause}, partial
+
+
+def describe(error: BaseException) -> str:
+    """The text of an exception."""
+    text = str(error)
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:_MAX_CAUSE]

@@ -1,0 +1,89 @@
+"""Writes values as JSON text, and refuses what JSON cannot hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+JsonObject = dict[str, Any]
+
+
+def to_json_text(value: object, what: str) -> str:
+    """Writes a value as JSON text. Dataclasses and pydantic's models are written as objects.
+
+    Raises ``TypeError``, which names the place in ``what``, if JSON cannot hold it: NaN, bytes, sets, cycles.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_json)
+        if not text.isascii():
+            text.encode()  # raises if half of a surrogate pair is in it
+        return text
+    except (TypeError, ValueError, RecursionError) as error:
+        place = _find(value, what, [])
+        raise TypeError(f"{place or f'{what} is {error}'}, which JSON cannot hold") from None
+
+
+def join_json(fields: Mapping[str, object], raw: Mapping[str, str]) -> str:
+    """Writes an object of plain fields, to which ``raw`` adds fields whose values are JSON texts already."""
+    text = json.dumps(fields, separators=(",", ":"))[:-1]
+    for name, value in raw.items():
+        text += f'{"," if len(text) > 1 else ""}{json.dumps(name)}:{value}'
+    return text + "}"
+
+
+def present(**fields: object) -> dict[str, object]:
+    """Leaves out the fields that are ``None``."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _as_json(value: object) -> object:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        return dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    raise TypeError(f"of the type {type(value).__name__}")
+
+
+def _find(value: object, place: str, inside: list[int]) -> str | None:
+    """Says where the first thing is that JSON cannot hold, and what it is."""
+    if value is None or isinstance(value, (bool, int)):
+        return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{place} is {value}"
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return f"{place} has half of a surrogate pair"
+        return None
+    if id(value) in inside:
+        return f"{place} contains itself"
+    if len(inside) > _DEEPEST:
+        return f"{place} is nested too deeply"
+    inside = [*inside, id(value)]
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, (str, int, float, bool, type(None))):
+                return f"{place} has a key of the type {type(key).__name__}"
+            found = _find(key, f"a key of {place}", inside) or _find(item, f"{place}.{key}", inside)
+            if found is not None:
+                return found
+        return None
+    if isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            found = _find(item, f"{place}[{at}]", inside)
+            if found is not None:
+                return found
+        return None
+    try:
+        return _find(_as_json(value), place, inside)
+    except Exception:
+        return f"{place} is of the type {type(value).__name__}"
+
+
+#: How deep a place is searched for. The core allows 64 levels.
+_DEEPEST = 200

@@ -1,0 +1,142 @@
+"""What clients and assistants have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from ._driver import Driver, DriverOptions, claim, release
+from ._events import Emitter, EventName, Listener
+from ._json import JsonObject
+from ._room import check, room_loop
+from ._tool import Tools, name_tools
+
+Self = TypeVar("Self", bound="BaseParticipant")
+
+
+class BaseParticipant:
+    """A participant of a room."""
+
+    def __init__(self, room: Any, tools: Tools, options: DriverOptions) -> None:
+        what = "a Client" if options.role == "client" else "an Assistant"
+        check(room)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(f"create {what} in a coroutine, on the event loop of the room") from None
+        of_room = room_loop(room)
+        if of_room is not None and of_room is not loop:
+            raise RuntimeError(f"{what} is created on {loop!r}, but the room belongs to {of_room!r}")
+        self._loop = loop
+        self._emitter = Emitter()
+        named = name_tools(tools)
+        claim(room, what)
+        try:
+            self._driver = Driver(room, loop, self._emitter, options)
+            self._driver.offer(named)
+        except BaseException:
+            release(room)
+            raise
+        self._closing: asyncio.Task[None] | None = None
+
+    @overload
+    def on(self, name: EventName, listener: Listener) -> Callable[[], None]: ...
+    @overload
+    def on(self, name: EventName) -> Callable[[Listener], Listener]: ...
+    def on(self, name: EventName, listener: Listener | None = None) -> Any:
+        """Calls a function at each such event. Returns a function that ends it; without a listener, a decorator."""
+        self._check_loop()
+        if listener is not None:
+            return self._emitter.on(name, listener)
+
+        def decorate(listener: Listener) -> Listener:
+            self._emitter.on(name, listener)
+            return listener
+
+        return decorate
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the room is connected."""
+        return self._driver.is_open
+
+    def offer(self, tools: Tools) -> None:
+        """Replaces the offered tools. Raises as the constructor does; nothing changes then."""
+        self._check_loop()
+        self._driver.offer(name_tools(tools))
+
+    def participants(self) -> list[JsonObject]:
+        """The participants in the room that toolbridge knows."""
+        return list(self._query("participants", "participants", []))
+
+    def stats(self) -> Mapping[str, int]:
+        """Counters, such as dropped and repeated frames. Those that are 0 are missing."""
+        return {**self._query("stats", "stats", {}), **self._driver.counters}
+
+    async def aclose(self) -> None:
+        """Says goodbye, stops the tools that run, and leaves the room to others; the room stays connected.
+
+        Returns when the last packets are sent, or after a second.
+        """
+        self._check_loop()
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._driver.stop())
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self: Self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _check_loop(self) -> None:
+        """Raises ``RuntimeError`` if this is not the room's loop, or another thread."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            return
+        what = type(self).__name__
+        if self._loop.is_closed():
+            raise RuntimeError(f"the event loop of this {what} is closed: {self._loop!r}")
+        where = "outside of an event loop" if running is None else f"on {running!r}"
+        raise RuntimeError(
+            f"this {what} belongs to the event loop of its room, {self._loop!r}, but is used {where}; "
+            "use asyncio.run_coroutine_threadsafe"
+        )
+
+    def _query(self, kind: str, field: str, missing: Any, **fields: object) -> Any:
+        self._check_loop()
+        reply = self._driver.query({"type": kind, **fields})
+        return missing if reply is None else reply.get(field, missing)
+
+    def _expect_done(self, reply: JsonObject | None, what: str) -> None:
+        """Raises ``RuntimeError`` with the core's text if an input had no effect."""
+        if reply is None:
+            raise RuntimeError(f"{what}: this participant is not in the room")
+        if reply["type"] == "failed":
+            raise RuntimeError(f'{what}: {reply["message"]}')
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+def config_of(
+    version: str | None, fast_lane: bool | None, times: Mapping[str, float], caps: Mapping[str, int]
+) -> dict[str, object]:
+    config: dict[str, object] = {}
+    if version is not None:
+        config["version"] = version
+    if fast_lane is not None:
+        config["fast_lane"] = fast_lane
+    if times:
+        config["times"] = {name: milliseconds(seconds) for name, seconds in times.items()}
+    if caps:
+        config["caps"] = dict(caps)
+    return config

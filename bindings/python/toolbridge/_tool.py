@@ -1,0 +1,229 @@
+"""Tools: Python functions that a participant offers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Union, overload
+
+from ._json import JsonObject, present, to_json_text
+from ._schema import Invalid, read_parameters
+
+Consent = Literal["never", "once_per_session", "always"]
+BargeIn = Literal["cancel", "finish", "report"]
+Disclose = Literal["full", "name", "nothing"]
+ProgressStatus = Literal["pending", "in_progress", "completed", "failed"]
+StopReason = Literal["caller", "barge_in", "deadline", "caller_gone", "leaving", "lost"]
+
+#: The longest name of a tool, in characters.
+MAX_TOOL_NAME = 64
+
+#: Names that begin with this are reserved for the protocol.
+_RESERVED = "bridge."
+
+#: How long a cancelled tool may clean up if it does not say, in seconds.
+DEFAULT_CANCEL_GRACE = 1.0
+
+
+@dataclass(eq=False)
+class ToolContext:
+    """What a running tool knows of its call. A function gets it as the parameter with this type."""
+
+    #: The identity of the participant that calls.
+    caller: str
+    #: The call's id.
+    call: str
+    #: When the caller no longer waits.
+    deadline: datetime
+    #: What the caller sent along.
+    meta: JsonObject
+    #: Why the call was stopped, or ``None``. An ``async`` function is also cancelled; a plain one should look at this.
+    stop_reason: StopReason | None = None
+    _loop: asyncio.AbstractEventLoop = field(kw_only=True, repr=False)
+    _report: Callable[[ProgressStatus, str | None, str | None], None] = field(kw_only=True, repr=False)
+    _stopped: threading.Event = field(default_factory=threading.Event, kw_only=True, repr=False)
+
+    def progress(self, message: str | None = None, *, content: object = None, status: ProgressStatus = "in_progress") -> None:
+        """Reports progress to the caller. A plain function may call it in its thread."""
+        text = None if content is None else to_json_text(content, "content")
+        if _running_loop() is self._loop:
+            self._report(status, message, text)
+        else:
+            self._loop.call_soon_threadsafe(self._report, status, message, text)
+
+    def wait_until_stopped(self, timeout: float | None = None) -> bool:
+        """Blocks a plain function until the call is stopped, or for so many seconds. Returns whether it is stopped."""
+        return self._stopped.wait(timeout)
+
+    def _stop(self, reason: StopReason) -> None:
+        self.stop_reason = reason
+        self._stopped.set()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class Tool:
+    """A function with its description: made by ``tool``. It can be called like the function."""
+
+    def __init__(self, run: Callable[..., Any], options: Mapping[str, Any]) -> None:
+        functools.update_wrapper(self, run)
+        self._run = run
+        self._options = dict(options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
+
+
+@overload
+def tool(run: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    schema: JsonObject | None = None,
+    validate: Callable[[JsonObject], object] | None = None,
+    title: str | None = None,
+    short_title: str | None = None,
+    source: str | None = None,
+    output_schema: JsonObject | None = None,
+    meta: JsonObject | None = None,
+    destructive: bool | None = None,
+    idempotent: bool | None = None,
+    read_only: bool | None = None,
+    open_world: bool | None = None,
+    consent: Consent | None = None,
+    timeout: float | None = None,
+    patience: float | None = None,
+    cancel_grace: float | None = None,
+    disclose: Disclose | None = None,
+    prefer_client: bool | None = None,
+    barge_in: BargeIn | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(run: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Describes a function as a tool. Times are in seconds.
+
+    - ``name``: default: that of the function. ``description``: default: its docstring.
+    - ``schema``: the JSON Schema of the arguments. The function then takes them as one dictionary, its first parameter, and
+      only ``validate`` checks them: by returning ``False`` or a text, or by raising. Default: the type hints.
+    - ``destructive``: a person is asked before it runs, unless ``consent`` says otherwise.
+    - ``consent``: when a person is asked. Default: ``always`` if it is destructive, else ``never``.
+    - ``timeout``: the longest time of one run. ``patience``: the limit of a call whose caller sets none.
+    - ``cancel_grace``: how long it may clean up when it is stopped. Default: 1.
+    - ``barge_in``: what happens when the user interrupts: ``cancel`` (default), ``finish`` or ``report``.
+    - ``disclose``, ``prefer_client``: of an assistant's own tool: what the room sees of its calls, and whether a client that
+      offers it too runs it.
+    """
+    if run is not None:
+        return Tool(run, {})
+    return lambda run: Tool(run, present(**options))
+
+
+#: What may be offered: functions, with or without ``tool``.
+Tools = Iterable[Union[Tool, Callable[..., Any]]]
+
+
+@dataclass(frozen=True)
+class NamedTool:
+    """A tool that is ready to be offered and run."""
+
+    #: Its description in the form of the core.
+    core: JsonObject
+    is_async: bool
+    cancel_grace: float
+    timeout: float | None
+    #: Checks arguments, and returns those of ``call``. Raises ``Invalid``.
+    check: Callable[[JsonObject], Any]
+    #: Calls the function.
+    call: Callable[[Any, ToolContext], Any]
+
+
+def name_tools(tools: Tools) -> dict[str, NamedTool]:
+    """Raises ``TypeError`` or ``ValueError``, which names the tool, if one cannot be offered."""
+    named: dict[str, NamedTool] = {}
+    for given in tools:
+        made = given if isinstance(given, Tool) else Tool(given, {}) if callable(given) else None
+        if made is None:
+            raise TypeError(f"a tool must be a function, not {type(given).__name__}")
+        found = _name_tool(made)
+        name = found.core["name"]
+        if name in named:
+            raise ValueError(f'the tool "{name}" is named twice')
+        named[name] = found
+    return named
+
+
+_TIMES = ("timeout", "patience", "cancel_grace")
+
+
+def _name_tool(made: Tool) -> NamedTool:
+    run, options = made._run, dict(made._options)
+    name = options.pop("name", None) or getattr(run, "__name__", "")
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise ValueError(f'tool "{name}": a name has 1 to {MAX_TOOL_NAME} of the characters A–Z a–z 0–9 _ . -')
+    if name.startswith(_RESERVED):
+        raise ValueError(f'tool "{name}": names that begin with "{_RESERVED}" are reserved')
+    if len(name) > MAX_TOOL_NAME:
+        raise ValueError(f'tool "{name}": the name has {len(name)} characters; {MAX_TOOL_NAME} are allowed')
+    description = options.pop("description", None) or inspect.getdoc(run)
+    if not description:
+        raise TypeError(f'tool "{name}": it needs a description: write a docstring, or pass `description`')
+    schema, validate = options.pop("schema", None), options.pop("validate", None)
+    is_async = inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(getattr(run, "__call__", None))
+    if schema is None:
+        if validate is not None:
+            raise TypeError(f'tool "{name}": `validate` needs `schema`')
+        parameters = read_parameters(name, run, ToolContext)
+        schema, check = parameters.schema, parameters.check
+        context = parameters.context
+
+        def call(arguments: Any, cx: ToolContext) -> Any:
+            return run(**arguments) if context is None else run(**arguments, **{context: cx})
+
+    else:
+        if not isinstance(schema, dict) or schema.get("type") != "object":
+            raise TypeError(f'tool "{name}": `schema` must be a JSON Schema with "type": "object"')
+        check = _plain_check(validate)
+        takes_context = len(inspect.signature(run).parameters) > 1
+
+        def call(arguments: Any, cx: ToolContext) -> Any:
+            return run(arguments, cx) if takes_context else run(arguments)
+
+    core = {"name": name, "description": description, "schema": schema, **options}
+    for time in _TIMES:
+        if time in core:
+            core[time] = round(core[time] * 1000, 3)
+    try:
+        to_json_text(core, name)
+    except TypeError as error:
+        raise TypeError(f'tool "{name}": {error}') from None
+    grace, timeout = options.get("cancel_grace", DEFAULT_CANCEL_GRACE), options.get("timeout")
+    return NamedTool(core, is_async, grace, timeout, check, call)
+
+
+def _plain_check(validate: Callable[[JsonObject], object] | None) -> Callable[[JsonObject], Any]:
+    def check(arguments: JsonObject) -> JsonObject:
+        if validate is None:
+            return arguments
+        try:
+            found = validate(arguments)
+        except Exception as error:
+            raise Invalid(str(error) or type(error).__name__) from error
+        if found is False:
+            raise Invalid("the arguments do not match the schema")
+        if isinstance(found, str):
+            raise Invalid(found)
+        return arguments
+
+    return check
