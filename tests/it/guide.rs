@@ -2,13 +2,13 @@
 
 use std::{fs, path::Path};
 
-/// Appends the text of all Rust files in a folder.
-fn sources(folder: &Path, text: &mut String) {
+/// Appends the text of all files in a folder whose names end so.
+fn sources(folder: &Path, end: &str, text: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() && !path.ends_with("target") {
-            sources(&path, text);
-        } else if path.extension().is_some_and(|it| it == "rs") {
+        if path.is_dir() && !path.ends_with("target") && !path.ends_with("node_modules") {
+            sources(&path, end, text);
+        } else if path.to_string_lossy().ends_with(end) {
             text.push_str(&fs::read_to_string(path).unwrap());
         }
     }
@@ -25,22 +25,33 @@ fn readme_has_at_most_150_lines_and_1300_words() {
 fn guide_failures_name_existing_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let guide = fs::read_to_string(root.join("src/guide/reliability.md")).unwrap();
-    let mut text = String::new();
+    let (mut rust, mut typescript) = (String::new(), String::new());
     for folder in ["src", "tests"] {
-        sources(&root.join(folder), &mut text);
+        sources(&root.join(folder), ".rs", &mut rust);
     }
+    sources(&root.join("bindings/js/test"), ".test.mjs", &mut typescript);
     let (_, table) = guide.split_once("## What happens when").unwrap();
     let rows: Vec<_> = table.lines().skip_while(|line| !line.starts_with("| ---")).skip(1).collect();
     let rows = rows.split(|line| !line.starts_with('|')).next().unwrap();
     assert!(rows.len() > 25, "{} rows", rows.len());
+    let mut in_typescript = 0;
     for row in rows {
-        let named = row.trim_end_matches('|').rsplit('|').next().unwrap();
-        let mut names = named.split('`').skip(1).step_by(2).peekable();
-        assert!(names.peek().is_some(), "no test is named: {row}");
-        for name in names {
-            let exact = text.contains(&format!("fn {name}("));
-            let group = name.len() < 8 && text.contains(&format!("fn {name}_"));
+        let mut columns = row.trim_end_matches('|').rsplit('|');
+        let mut next = || columns.next().unwrap().split('`').skip(1).step_by(2).collect::<Vec<_>>();
+        let (second, first) = (next(), next());
+        assert!(!first.is_empty(), "no test is named: {row}");
+        for name in first {
+            let exact = rust.contains(&format!("fn {name}("));
+            let group = name.len() < 8 && rust.contains(&format!("fn {name}_"));
             assert!(exact || group, "there is no test {name}: {row}");
         }
+        in_typescript += second.len();
+        for name in second {
+            // Or a test for each pair of participants, whose name begins with the pair.
+            let exists =
+                [format!("test('{name}',"), format!("}}: {name}`,")].iter().any(|it| typescript.contains(it));
+            assert!(exists, "there is no test '{name}' in bindings/js/test: {row}");
+        }
     }
+    assert!(in_typescript > 10, "{in_typescript} tests in TypeScript");
 }
