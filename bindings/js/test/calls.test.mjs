@@ -1,6 +1,7 @@
 // Calls between an assistant and a client in a room in memory, with the real core.
 
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
 import { test } from 'node:test';
 
 import { Ambiguous, Assistant, CallError, CallTimeout, Cancelled, Client, Closed, Detached, InvalidArguments, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
@@ -142,6 +143,31 @@ test('frames of 14 KB to 16 MiB cross in both directions, and one byte more is r
   assert.equal((await bot.call('length', { text: text(request - 4) })).value, request - 4);
   await assert.rejects(bot.call('length', { text: text(request + 4) }), (error) => refused(TooLarge, { code: 'too_large', mayHaveRun: false, max: MAX })(error) && error.size > MAX);
   await assert.rejects(bot.call('echo', { text: text(MAX) }), refused(TooLarge, { code: 'too_large', mayHaveRun: false, max: MAX }));
+});
+
+test('stream that another participant has changed is not read, and is sent again', async (t) => {
+  let runs = 0;
+  const { app, bot, room } = await connected(t, { echo: tool({ description: 'x', execute: (args) => ((runs += 1), args) }) });
+  const violations = [];
+  for (const who of [app, bot]) who.on('violation', ({ by, what }) => violations.push([by, what]));
+  const text = 'a'.repeat(40_000);
+  for (const sender of ['agent', 'phone']) {
+    let streams = 0;
+    room.passes = ({ kind, from, attributes, bytes }) => {
+      if (kind !== 'stream' || from !== sender) return true;
+      assert.equal(attributes['toolbridge.sha256'], createHash('sha256').update(bytes).digest('hex'));
+      streams += 1;
+      if (streams === 1) bytes[20_000] ^= 1;
+      return true;
+    };
+    assert.equal((await bot.call('echo', { text })).text, text);
+    assert.equal(streams, 2, sender);
+  }
+  assert.equal(runs, 2);
+  assert.deepEqual(violations, [
+    ['agent', 'stream_changed'],
+    ['phone', 'stream_changed'],
+  ]);
 });
 
 test('values that no frame can hold are the one outcome of their call', async (t) => {

@@ -170,6 +170,50 @@ async function forgeAnswers(phone, stranger, { call, requested, received }) {
   assert.deepEqual(await second, { value: 'done' });
 }
 
+test('a stranger’s chunk in the stream of a result is not read, in Chromium', { ...needs('server', 'chromium'), timeout: 120_000 }, async (t) => {
+  const CHUNK = 15_000;
+  const room = freshRoom();
+  const phone = await nodeClient(t, room, 'phone');
+  const page = await openPage(t);
+  await page.evaluate((options) => globalThis.startAssistant(options), { url, token: token(room, 'agent', { role: 'assistant' }), ready: 'phone' });
+  const stranger = await join(t, room, 'stranger');
+  await page.evaluate(() => {
+    Object.assign(globalThis, { forgedChunks: 0, violations: [] });
+    globalThis.room.engine.on('dataPacketReceived', ({ participantIdentity, value }) => {
+      if (participantIdentity === 'stranger' && value.case === 'streamChunk') globalThis.forgedChunks += 1;
+    });
+    globalThis.assistant.on('violation', ({ by, what }) => globalThis.violations.push([by, what]));
+  });
+  // The SDK joins chunks by the stream's id. A stream of another topic opens nothing in the page, and its second chunk comes
+  // in place of the client's.
+  const { localParticipant } = phone.livekit;
+  const streamBytes = localParticipant.streamBytes.bind(localParticipant);
+  const streams = [];
+  let forged;
+  localParticipant.streamBytes = async (options) => {
+    streams.push(options.streamId);
+    const writer = await streamBytes(options);
+    if (streams.length > 1) return writer;
+    return {
+      write: async (bytes) => {
+        await writer.write(bytes.slice(0, CHUNK));
+        const { streamId, totalSize } = options;
+        forged = await stranger.localParticipant.streamBytes({ streamId, name: 'frame', topic: 'other', totalSize, attributes: {}, destinationIdentities: ['agent'] });
+        await forged.write(new Uint8Array(2 * CHUNK).fill('y'.charCodeAt(0)));
+        await page.waitForFunction(() => globalThis.forgedChunks === 2);
+        await writer.write(bytes.slice(CHUNK));
+      },
+      close: () => writer.close(),
+    };
+  };
+  const text = 'a'.repeat(60_000);
+  const outcome = await page.evaluate((args) => globalThis.tryCall(...args), ['echo', { text }, { timeout: 60_000 }]);
+  await forged.close();
+  assert.deepEqual(outcome, { value: { text } });
+  assert.equal(new Set(streams).size, 2, 'the client has sent the result again');
+  assert.deepEqual(await page.evaluate(() => globalThis.violations), [['phone', 'stream_changed']]);
+});
+
 test('a stranger’s request and stop reach no tool', { ...needs('server', 'chromium'), timeout: 120_000 }, async (t) => {
   const room = freshRoom();
   const page = await openPage(t);
