@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Protocol, Union, cast
 
+from ._core import Session
 from ._events import NAMES, Emitter, Event, EventName
 from ._executor import THREADS, Executor, Failure, Threads, describe
 from ._json import JsonObject, join_json, present
-from ._malformed import PANIC, Session, too_large
 from ._room import Participant, ReceivedStream, RoomPort
 from ._send_queue import SendQueue
 from ._tool import NamedTool, ProgressStatus, StopReason
+
+#: What the message of an exception begins with if the core has panicked.
+PANIC = "panic: "
 
 #: The largest frame that is read, in bytes. A stream that is longer is not read to its end.
 MAX_FRAME = 16 * 1024 * 1024
@@ -170,16 +173,7 @@ class Driver:
 
     def call(self, fields: Mapping[str, object], raw: Mapping[str, str], call: OpenCall) -> int:
         """Makes a call. ``raw`` has the fields that are JSON texts. Raises ``Refused``."""
-        try:
-            reply = self._handle({"type": "call", **fields}, raw)
-        except ValueError as error:
-            large = too_large(error)
-            if large is None:
-                raise
-            size, most = large
-            message = f"the request has {size} bytes; the limit is {most} bytes"
-            refused = {"kind": "too_large", "code": "too_large", "message": message, "may_have_run": False}
-            raise Refused({**refused, "size": size, "max": most}) from None
+        reply = self._handle({"type": "call", **fields}, raw)
         if reply is not None and reply["type"] == "called":
             key = int(reply["key"])
             self._calls[key] = call  # before the outputs, which may settle it
@@ -275,21 +269,8 @@ class Driver:
         if failure is not None:
             error = join_json(failure, {} if partial is None else {"partial": partial})
             self._pass(fields, {"error": error})
-            return
-        try:
-            self._handle(fields, {"value": value or "null"})
-        except ValueError as error:
-            large = too_large(error)
-            failed = (
-                {"code": "execution_error", "message": "the tool failed", "cause": str(error)}
-                if large is None
-                else {
-                    "code": "result_too_large",
-                    "message": f"the result has {large[0]} bytes; the limit is {large[1]} bytes",
-                }
-            )
-            self._try({**fields, "error": failed})
-        self._drain()
+        else:
+            self._pass(fields, {"value": value or "null"})
 
     # Sessions.
 
