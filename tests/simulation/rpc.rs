@@ -124,7 +124,10 @@ impl World<'_> {
                 return;
             }
             StreamPart::Trailer { reason, .. } => match app.reading.remove(&key) {
-                Some(whole) if reason.is_empty() => whole,
+                // Parts are lost if the app rejoins meanwhile. As LiveKit's SDKs, it drops such a stream.
+                Some((header, bytes)) if reason.is_empty() && header.length == Some(bytes.len() as u64) => {
+                    (header, bytes)
+                }
                 _ => return,
             },
         };
