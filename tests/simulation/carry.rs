@@ -121,13 +121,13 @@ impl World<'_> {
     /// The stranger sends parts under the id of a stream that has just started.
     fn forge_parts(&mut self, to: &[Identity], dice: &mut Random) {
         let stranger = self.current.get(&Actor::Stranger).and_then(|process| self.processes[*process].join);
-        let Some(stranger) = stranger.filter(|_| self.forgeries_delivered && !self.recovered) else { return };
+        let Some(stranger) = stranger.filter(|_| !self.recovered) else { return };
         let peer = self.room.joins[stranger].participant.peer().clone();
         let joins: Vec<_> = to.iter().filter_map(|to| self.room.listed_as(to.as_str())).collect();
         for to in joins {
             for _ in 0..2 {
                 let (peer, load) = (peer.clone(), Load::Part(self.forged_part(dice)));
-                self.room.after(dice.between(1, 90), Scheduled::Arrives { peer, to, load });
+                self.forged_arrives(dice.between(1, 90), peer, to, load);
             }
         }
     }

@@ -124,6 +124,7 @@ const OUT_OF_REACH: &[(Counter, &str)] = &[
     (Counter::Encrypted, "no room of a run is encrypted"),
     (Counter::NotEncrypted, "no room of a run is encrypted"),
     (Counter::Undecryptable, "no room of a run is encrypted"),
+    (Counter::StreamChanged, "a transport of a run joins the parts of a stream by their sender"),
     (Counter::ReportRefused, "no assistant of a run reports calls of another system"),
 ];
 

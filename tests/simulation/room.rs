@@ -57,6 +57,8 @@ pub(crate) enum Scheduled {
     AtServer { from: usize, to: Option<Vec<Identity>>, load: Load },
     /// A packet arrives at a join.
     Arrives { peer: Peer, to: usize, load: Load },
+    /// The driver of a join runs, where a forged packet would arrive.
+    Wakes { to: usize },
     /// Another join, or its end, is announced to a join.
     Announcement { to: usize, about: usize, joined: bool },
     /// The transport of a process reports an outage or its end.

@@ -267,6 +267,15 @@ impl<'a> World<'a> {
                     self.arrives(join.process, to, &peer, load);
                 }
             }
+            Scheduled::Wakes { to } => {
+                let join = &self.room.joins[to];
+                if join.held_until > self.room.now {
+                    let when = join.held_until;
+                    self.room.at(when, Scheduled::Wakes { to });
+                } else if join.open {
+                    self.flush(join.process);
+                }
+            }
             Scheduled::Announcement { to, about, joined } => self.announced(to, about, joined),
             Scheduled::Connection { process, join, up } => {
                 if self.processes[process].join == Some(join) {
