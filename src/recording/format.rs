@@ -153,7 +153,8 @@ impl Channel {
             Direction::Sent if self.to.is_empty() => "*".to_owned(),
             Direction::Sent => self.to.iter().map(Identity::as_str).collect::<Vec<_>>().join("+"),
         };
-        format!("{}/{who}/{}/{}", direction(self.direction), self.topic, lane(self.lane))
+        let compressed = if self.compressed { "/compressed" } else { "" };
+        format!("{}/{who}/{}/{}{compressed}", direction(self.direction), self.topic, lane(self.lane))
     }
 
     pub(super) fn to_metadata(&self) -> Texts {
@@ -242,7 +243,7 @@ mod tests {
             compressed: true,
         };
         assert_eq!(Channel::from_metadata(&channel.to_metadata()), Some(channel.clone()));
-        assert_eq!(channel.name(), "sent/phone+a\"b/toolbridge/lossy");
+        assert_eq!(channel.name(), "sent/phone+a\"b/toolbridge/lossy/compressed");
         assert_eq!(Channel::from_metadata(&Texts::new()), None);
 
         let local = Peer::new("phone", "PA_2");
