@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolbridge::{
     CallError, Caps, Config, ErrorCode, Event, Role, Times, ToolOptions, Value,
-    frame::{Configuration, Frame, Kind, Message, Meta},
+    frame::{Configuration, ControlStop, Frame, Kind, Message, Meta},
     session::{Request, SendFailure},
     transport::{Participant, Peer, TransportEvent},
 };
@@ -231,6 +231,27 @@ fn new_participant_is_served_before_the_room_announces_it() {
 }
 
 #[test]
+fn goodbye_of_an_unannounced_assistant_ends_its_requests_that_wait() {
+    let mut config = Config::default();
+    config.caps.frames.held_frames = 2;
+    let mut world = World::new();
+    world.announce = 3 * SECOND;
+    world.client("phone", config, &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let sid = world.sid();
+    world.play(&Participant::new("b", sid).agent(true));
+    // They fill the space for frames of an unannounced sender.
+    for call in ["1", "2", "3"] {
+        let request = plain_request(call, "t");
+        world.send("b", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
+    }
+    let goodbye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+    world.send("b", &["phone"], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(goodbye));
+    world.run(4 * SECOND);
+    assert!(world.received("b", Kind::TOOL_USE_RESULT).is_empty());
+}
+
+#[test]
 fn first_assistant_stays_bound_and_a_second_one_is_denied() {
     let mut world = World::pair(&["t"]);
     world.assistant("b", Config::default());
@@ -412,7 +433,7 @@ fn client_may_stop_calls_if_the_author_allows_it() {
     world.run(SECOND);
     let key = world.call("a", request("t")).unwrap();
     world.run(100 * MS);
-    let stop = Message::ControlStop(toolbridge::frame::ControlStop::default());
+    let stop = Message::ControlStop(ControlStop::default());
     world.send("tv", &["a"], &Meta::new(), &Message::Configuration(Default::default()));
     world.send("tv", &["a"], &Meta::new(), &stop);
     world.run(100 * MS);

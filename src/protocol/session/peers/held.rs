@@ -31,6 +31,10 @@ impl HeldItem {
         }
     }
 
+    fn is_goodbye(&self) -> bool {
+        matches!(self, Self::Frame(received) if received.is_goodbye() && matches!(received.message, Message::ControlStop(_)))
+    }
+
     fn is_configuration(&self) -> bool {
         matches!(self, Self::Frame(received) if matches!(received.message, Message::Configuration(_)))
     }
@@ -47,6 +51,14 @@ impl Held {
     /// Keeps an item until its sender is announced, for at most [`Times::hold`](crate::protocol::session::Times::hold).
     /// Without space it is dropped and counted.
     pub(super) fn hold(&mut self, cx: &mut Context, from: &Peer, item: HeldItem) {
+        // It ends what its sender asked for before. Without space for it, these calls would start after it.
+        if item.is_goodbye() {
+            self.items.retain(|(_, it, item)| {
+                let stays = it != from || item.is_configuration();
+                self.bytes -= if stays { 0 } else { item.size() };
+                stays
+            });
+        }
         let caps = &cx.config.caps;
         // By identity and not by join: a participant that rejoins again and again has a sid for each.
         let of_sender = self.items.iter().filter(|(_, it, _)| it.identity() == from.identity()).count();
