@@ -281,7 +281,9 @@ mod tests {
         let inbox = Inbox::new("server".into(), Arc::default());
         let mut server = Server { peer: Arc::clone(&peer), writer, inbox };
         let agreed = OnceLock::new();
-        let (opened, seen) = tokio::join!(open(&peer, &agreed), serve(&mut server));
+        // On paused time it ends at once if each waits for the other.
+        let both = async { tokio::join!(open(&peer, &agreed), serve(&mut server)) };
+        let (opened, seen) = tokio::time::timeout(Duration::from_secs(600), both).await.expect("an end");
         let protocol = agreed.into_inner();
         let opened =
             opened.map(|()| protocol.map(|it| (it.version.into_owned(), it.is_sessionless)).unwrap());
@@ -301,7 +303,7 @@ mod tests {
         json!({"result": {"protocolVersion": version, "capabilities": {}, "serverInfo": server}})
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn preferred_version_of_those_that_a_server_names_is_spoken() {
         for (named, expected) in [
             (&["2025-06-18", MODERN, "2030-01-01"][..], Ok(MODERN)),
@@ -322,7 +324,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn server_that_does_not_speak_the_version_of_the_question_is_asked_with_another() {
         let unsupported = |named: &[&str]| error(UNSUPPORTED_VERSION, &json!({"supported": named}));
         let (agreed, ()) = opened(async |server| {
@@ -342,14 +344,14 @@ mod tests {
         assert!(refused.unwrap_err().ends_with(MODERN));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn server_that_knows_the_question_and_refuses_it_is_no_older_one() {
         let refusal = error(-32_021, &Json::Null);
         let (refused, _) = opened(async |server| server.answer(DISCOVER, &refusal).await).await;
         assert_eq!(refused, Err("it refuses the connection: no (-32021)".to_owned()));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn older_server_is_asked_to_initialize() {
         for answer in
             [error(-32_601, &Json::Null), json!({"result": {}}), json!({"result": {"supportedVersions": 7}})]
@@ -367,7 +369,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn error_without_an_id_is_the_answer_to_each_request_of_the_start() {
         let error = json!({"jsonrpc": "2.0", "error": {"code": -32700, "message": "no"}});
         let (refused, ()) = opened(async |server| {
