@@ -240,8 +240,10 @@ fn goodbye_of_an_unannounced_assistant_ends_its_requests_that_wait() {
     world.handle("phone", |_| Some(Ok(value(1))));
     let sid = world.sid();
     world.play(&Participant::new("b", sid).agent(true));
+    let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
+    world.send("b", &["phone"], &meta, &Message::Configuration(Configuration::default()));
     // They fill the space for frames of an unannounced sender.
-    for call in ["1", "2", "3"] {
+    for call in ["1", "2"] {
         let request = plain_request(call, "t");
         world.send("b", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
     }
@@ -249,6 +251,55 @@ fn goodbye_of_an_unannounced_assistant_ends_its_requests_that_wait() {
     world.send("b", &["phone"], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(goodbye));
     world.run(4 * SECOND);
     assert!(world.received("b", Kind::TOOL_USE_RESULT).is_empty());
+}
+
+#[test]
+fn goodbye_of_an_assistant_ends_its_requests_that_wait_for_its_configuration() {
+    let mut config = Config::default();
+    config.caps.frames.held_frames = 2;
+    let mut world = World::new();
+    world.client("phone", config, &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let sid = world.sid();
+    world.play(&Participant::new("b", sid).agent(true));
+    world.run(100 * MS);
+    let instance =
+        world.sent("phone", Kind::CONFIGURATION)[0].1.meta_str("bridge.instance").unwrap().to_owned();
+    let addressed = Meta::new().with_text("bridge.to", &instance);
+    for call in ["1", "2", "3"] {
+        world.send("b", &["phone"], &addressed, &Message::ToolUseRequest(plain_request(call, "t")));
+    }
+    let goodbye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+    world.send("b", &["phone"], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(goodbye));
+    let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
+    world.send("b", &["phone"], &meta, &Message::Configuration(Configuration::default()));
+    world.run(SECOND);
+    assert!(world.received("b", Kind::TOOL_USE_RESULT).is_empty());
+    assert_eq!(world.count("phone", "held"), 3);
+}
+
+#[test]
+fn stop_of_an_unannounced_assistant_is_kept_with_the_request_that_it_ends() {
+    let mut config = Config::default();
+    config.caps.frames.held_frames = 2;
+    let mut world = World::new();
+    world.announce = 3 * SECOND;
+    world.client("phone", config, &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let sid = world.sid();
+    world.play(&Participant::new("b", sid).agent(true));
+    for call in ["1", "2"] {
+        let request = plain_request(call, "t");
+        world.send("b", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
+    }
+    let stop = with!(ControlStop::default(), target_id = Some("1".to_owned()));
+    world.send("b", &["phone"], &Meta::new(), &Message::ControlStop(stop));
+    world.run(4 * SECOND);
+    let results = world.received("b", Kind::TOOL_USE_RESULT).into_iter().map(|it| match it {
+        Message::ToolUseResult(it) => (it.id.to_string(), it.success),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(results.collect::<Vec<_>>(), [("1".to_owned(), false), ("2".to_owned(), true)]);
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use toolbridge::{
     CallError, Config, Event, Role,
-    frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolUseResult, ToolsRegister},
+    frame::{Configuration, ControlStop, Kind, Message, Meta, RegisteredTool, ToolUseResult, ToolsRegister},
     session::{SelectionPolicy, Session, Unaccepted},
-    tools::{NotAdmitted, NotAssistant, NotOffered},
+    tools::{Execution, NotAdmitted, NotAssistant, NotOffered},
     transport::{Participant, ROLE_ATTRIBUTE, TransportEvent},
 };
 
@@ -441,7 +441,7 @@ fn observed_call_is_ended_only_by_the_assistant_that_showed_it() {
     world.run(SECOND);
     world.send("a", &["phone"], &shows("a"), &configuration());
     let mut shown = plain_request("1", "search");
-    shown.execution = Ok(toolbridge::tools::Execution::Server);
+    shown.execution = Ok(Execution::Server);
     world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(shown));
     world.run(SECOND);
     world.leave("a");
@@ -455,8 +455,68 @@ fn observed_call_is_ended_only_by_the_assistant_that_showed_it() {
     let result = Message::ToolUseResult(ToolUseResult::new("1".parse().unwrap(), true));
     world.send("b", &["phone"], &Meta::new(), &result);
     world.run(SECOND);
-    let ended = |event: &&Event| matches!(event, Event::Settled { .. });
-    assert_eq!(world.ends["phone"].events.iter().filter(ended).count(), 0);
+    assert_eq!(ended(&world), [("1".to_owned(), "a".to_owned(), "lost".to_owned())]);
+}
+
+/// The calls whose end a client reported: id, owner and code.
+fn ended(world: &World) -> Vec<(String, String, String)> {
+    let of = |event: &Event| match event {
+        Event::Settled { call, owner, outcome, .. } => Some((
+            call.to_string(),
+            owner.as_ref()?.to_string(),
+            outcome.as_ref().err().map_or_else(String::new, |code| code.as_str().to_owned()),
+        )),
+        _ => None,
+    };
+    world.ends["phone"].events.iter().filter_map(of).collect()
+}
+
+/// A phone whose assistant, which the test plays, has shown it the start of these calls that it runs itself.
+fn observer_of(calls: usize) -> World {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    let who = with_role(&mut world, "a", Role::Assistant);
+    world.play(&who);
+    world.run(SECOND);
+    world.send("a", &["phone"], &shows("a"), &configuration());
+    for call in 0..calls {
+        let shown = with!(plain_request(&call.to_string(), "search"), execution = Ok(Execution::Server));
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(shown));
+    }
+    world.run(SECOND);
+    world
+}
+
+#[test]
+fn observed_call_of_an_assistant_that_says_goodbye_is_lost() {
+    let mut world = observer_of(1);
+    let goodbye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+    world.send("a", &["phone"], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(goodbye));
+    world.run(SECOND);
+    assert_eq!(ended(&world), [("0".to_owned(), "a".to_owned(), "lost".to_owned())]);
+}
+
+#[test]
+fn observed_call_whose_result_does_not_arrive_is_lost_after_its_time_limit() {
+    let mut world = observer_of(1);
+    world.run(8 * SECOND);
+    assert_eq!(ended(&world), [], "its limit is 5 s, and its packets may take the grace period of 5 s");
+    world.run(2 * SECOND);
+    assert_eq!(ended(&world), [("0".to_owned(), "a".to_owned(), "lost".to_owned())]);
+    let result = Message::ToolUseResult(ToolUseResult::new("0".parse().unwrap(), true));
+    world.send("a", &["phone"], &Meta::new(), &result);
+    world.run(SECOND);
+    assert_eq!((ended(&world).len(), world.count("phone", "late")), (1, 1));
+}
+
+#[test]
+fn oldest_of_too_many_observed_calls_is_lost() {
+    let mut world = observer_of(65);
+    assert_eq!(ended(&world), [("0".to_owned(), "a".to_owned(), "lost".to_owned())]);
+    let result = Message::ToolUseResult(ToolUseResult::new("1".parse().unwrap(), true));
+    world.send("a", &["phone"], &Meta::new(), &result);
+    world.run(SECOND);
+    assert_eq!(ended(&world)[1..], [("1".to_owned(), "a".to_owned(), String::new())]);
 }
 
 #[test]

@@ -865,6 +865,30 @@ fn answers_beyond_the_limit_are_dropped_and_their_requests_do_not_run_again() {
 }
 
 #[test]
+fn answer_beyond_the_limit_that_was_never_sent_becomes_an_error() {
+    let mut config = Config::default().answer_rpc();
+    config.caps.requests.table_bytes = 50_000;
+    let mut callee = Callee::new(config);
+    callee.join(agent("PA_1").inflates(false));
+    let agent_1 = peer("agent", "PA_1");
+    for n in 0..3 {
+        callee.parts(&agent_1, [inline(&format!("r{n}"), "get_battery", "{}")]);
+    }
+    callee.got("agent");
+    callee.handle(TransportEvent::Left(agent_1));
+    for job in std::mem::take(&mut callee.jobs) {
+        let outcome = Ok(value(serde_json::json!({"value": "x".repeat(20_000)})));
+        callee.session.settle(callee.now, job.key, outcome);
+    }
+    callee.drain();
+    assert_eq!(callee.got("agent"), []);
+    callee.join(agent("PA_2").inflates(false));
+    let got = callee.got("agent");
+    assert_eq!(got.iter().filter(|it| **it == error("r0", 1500)).count(), 1, "{got:?}");
+    assert_eq!(got.iter().filter(|it| matches!(it, Got::Result(..))).count(), 2);
+}
+
+#[test]
 fn answer_that_was_not_sent_is_sent_again() {
     let mut callee = Callee::with_agent();
     let agent = peer("agent", "PA_1");

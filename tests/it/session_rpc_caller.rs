@@ -435,6 +435,24 @@ fn sec_i12_unknown_and_empty_ids_are_counted() {
 }
 
 #[test]
+fn awaited_answers_of_an_owner_that_rejoins_have_room_beyond_that_for_frames() {
+    let mut config = config();
+    config.caps.frames.held_frames = 2;
+    let mut caller = Caller::with(config, 1);
+    let calls: Vec<_> = (0..4).map(|_| caller.sent_call()).collect();
+    let again = Peer::new("web", "PA_2");
+    for (_, id) in &calls {
+        caller.ack(&again, id);
+    }
+    for (_, id) in &calls {
+        caller.answer(&again, id, "1");
+    }
+    assert!(caller.settled.is_empty());
+    caller.handle(TransportEvent::Joined(app("PA_2", 1)));
+    assert!(calls.iter().all(|(key, _)| caller.settled[key].is_ok()), "{:?}", caller.settled);
+}
+
+#[test]
 fn answer_under_a_sid_that_is_announced_late_waits_for_it() {
     let mut caller = Caller::with(config(), 0);
     let (key, id) = caller.sent_call();

@@ -4,10 +4,11 @@
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Config, Event, Role, Value,
+    Config, ConnectionState, Event, Role, Value,
     frame::{Configuration, Kind, Message, Meta, ViewUpdate},
+    session::SendFailure,
     tools::ReportError,
-    transport::Participant,
+    transport::{Participant, TransportEvent},
 };
 
 use crate::{
@@ -76,6 +77,44 @@ fn client_that_joins_later_gets_the_latest_state_of_each_view() {
     let mut states = seen(&world, "tablet");
     states.sort_by(|a, b| a.0.cmp(&b.0));
     assert_eq!(states, [state("load", 2), state("plan", json!({"steps": 3}))]);
+}
+
+#[test]
+fn views_end_when_another_assistant_takes_over() {
+    let mut world = room();
+    show(&mut world, "load", json!(1)).unwrap();
+    world.run(SECOND);
+    world.assistant("b", Config::default());
+    world.run(SECOND);
+    world.leave("a");
+    world.run(2 * SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "b");
+    assert_eq!(seen(&world, "phone"), [state("load", 1), state("load", Json::Null)]);
+}
+
+#[test]
+fn state_whose_packet_was_not_sent_is_sent_again() {
+    let mut world = room();
+    show(&mut world, "load", json!(1)).unwrap();
+    world.run(SECOND);
+    for why in [SendFailure::QueueFull, SendFailure::Interrupted] {
+        world.unsent = why.clone();
+        world.ends.get_mut("a").unwrap().here = false;
+        show(&mut world, "load", Json::Null).unwrap();
+        world.ends.get_mut("a").unwrap().here = true;
+        world.run(2 * SECOND);
+        if why == SendFailure::Interrupted {
+            assert_eq!(seen(&world, "phone").last(), Some(&state("load", 1)));
+            for at in [ConnectionState::Reconnecting, ConnectionState::Connected] {
+                world
+                    .with("a", |session, now| session.handle_event(now, TransportEvent::ConnectionState(at)));
+            }
+            world.run(SECOND);
+        }
+        assert_eq!(seen(&world, "phone").last(), Some(&state("load", Json::Null)), "{why:?}");
+        show(&mut world, "load", json!(1)).unwrap();
+        world.run(SECOND);
+    }
 }
 
 #[test]

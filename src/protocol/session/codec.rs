@@ -25,6 +25,9 @@ const LEFT_OUT: &str = "bridge.leftOut";
 /// Makes a stop a goodbye.
 const BYE: &str = "bridge.bye";
 
+/// The largest stop that is small, in bytes: one with an id and a reason of usual length.
+const MAX_SMALL_STOP: usize = 1_024;
+
 /// The longest instance that is remembered, in bytes. The local one has 32.
 const MAX_INSTANCE: usize = 128;
 
@@ -134,8 +137,18 @@ impl Received {
         self.frame.meta_bool(BEGAN)
     }
 
-    pub(super) fn is_goodbye(&self) -> bool {
+    /// Returns whether a stop is a goodbye.
+    pub(super) fn has_goodbye_mark(&self) -> bool {
         self.frame.meta_bool(BYE)
+    }
+
+    pub(super) fn is_goodbye(&self) -> bool {
+        self.has_goodbye_mark() && matches!(self.message, Message::ControlStop(_))
+    }
+
+    /// Returns whether this is a stop of usual size. While it waits, it does not count against the room for other frames.
+    pub(super) fn is_small_stop(&self) -> bool {
+        self.size <= MAX_SMALL_STOP && matches!(self.message, Message::ControlStop(_))
     }
 }
 

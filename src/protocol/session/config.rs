@@ -410,11 +410,12 @@ pub struct FrameCaps {
     pub streams_per_peer: usize,
     /// Bytes of all unfinished byte streams. One sender may use half of them. Default: 32 MiB.
     pub stream_bytes: usize,
-    /// Frames of one sender that wait for its announcement or Configuration. Default: 32.
+    /// Frames of one sender that wait for its announcement or Configuration, and as many stops. Default: 32.
     pub held_frames: usize,
-    /// Bytes of all waiting frames, and of one sender's frames that wait for its Configuration. Default: 1 MiB.
+    /// Bytes of all waiting frames, and of one sender's frames that wait for its Configuration; stops of up to 1 KiB are
+    /// taken beyond it. Default: 1 MiB.
     pub held_bytes: usize,
-    /// Frames of all senders together that wait for an announcement. Default: 256.
+    /// Frames of all senders together that wait for an announcement, and as many stops. Default: 256.
     pub held_frames_of_all: usize,
     /// Retransmitted frames in flight to a peer that came back. The next are sent as these are acknowledged. Default:
     /// 256.

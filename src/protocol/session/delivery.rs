@@ -199,7 +199,7 @@ impl Delivery {
         let message = Message::Other(code, body);
         let sent = match to {
             Destination::Peers(to) if to.is_empty() => return Err(SendFrameError::NoDestination),
-            Destination::Peers(to) => self.post_to(cx, peers, to, meta, &message),
+            Destination::Peers(to) => self.post_to(cx, peers, to, meta, &message).map(drop),
             Destination::Room => self.broadcast(cx, meta, &message),
         };
         sent.map_err(|unfit| match unfit {
@@ -377,7 +377,7 @@ impl Delivery {
         }
     }
 
-    /// Sends a frame to several participants.
+    /// Sends a frame to several participants, and returns the id of its packet.
     pub(super) fn post_to(
         &mut self,
         cx: &mut Context,
@@ -385,14 +385,14 @@ impl Delivery {
         to: Vec<Identity>,
         meta: &Meta,
         message: &Message,
-    ) -> Result<(), Unfit> {
+    ) -> Result<u64, Unfit> {
         // One frame goes to all of them, so its limit is that of the peer that takes least.
         let limit = limit_to(cx, peers, &to, message);
         let (stanza, payload) = self.frame(cx, meta, message, limit)?;
         let id = self.next_packet();
         let packet = self.packet_of(cx, peers, id, to, payload, stanza, message);
         self.emit_packet(cx, packet);
-        Ok(())
+        Ok(id)
     }
 
     /// Encodes a frame under the next stanza. A frame that exceeds the limit uses no stanza.

@@ -94,6 +94,7 @@ impl Exchange {
             Timer::Unbound => peers.report_unbound(cx),
             Timer::RpcTable => incoming.expire_rpc(core),
             Timer::Announced => self.announced(core),
+            Timer::Observed => incoming.expire_observed(core),
         }
     }
 }

@@ -135,8 +135,18 @@ impl Incoming {
     }
 
     /// Handles the result of a call that the assistant ran itself.
-    pub(super) fn handle_observed_result(&mut self, core: &mut Core, id: &Identity, result: &ToolUseResult) {
-        self.observed.end(core, id, result);
+    pub(super) fn handle_observed_result(&mut self, core: &mut Core, result: &ToolUseResult) {
+        self.observed.end(core, result);
+    }
+
+    /// Ends the calls that an assistant runs itself: the client binds it no longer, or it is another instance.
+    pub(super) fn end_observed(&mut self, core: &mut Core, id: &Identity) {
+        self.observed.end_all(core, id);
+    }
+
+    /// Ends the calls of the assistant whose result must have been lost.
+    pub(super) fn expire_observed(&mut self, core: &mut Core) {
+        self.observed.expire(core);
     }
 
     /// Handles a caller's stop of one of its calls, or of all calls that a barge-in would stop.
@@ -263,6 +273,7 @@ impl Incoming {
 
     pub(super) fn clear(&mut self) {
         self.caches.clear();
+        self.observed = Observed::default();
         self.rpc = RpcRequests::default();
     }
 

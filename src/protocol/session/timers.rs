@@ -70,6 +70,8 @@ pub(super) enum Timer {
     RpcTable,
     /// The room must have announced the local participant to the others.
     Announced,
+    /// Client: the result of a call that the assistant ran itself must have been lost.
+    Observed,
 }
 
 impl Timer {

@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    Context, Counter, Event,
+    Context, Counter, Event, QUEUE_WAIT, SendFailure,
     core::Core,
     delivery::{Delivery, Unfit},
     peers::Peers,
@@ -38,6 +38,8 @@ struct View {
     at: Option<Instant>,
     /// Whether the latest state has not been sent.
     is_due: bool,
+    /// The packet with the last state that was sent.
+    packet: Option<u64>,
 }
 
 impl View {
@@ -95,12 +97,29 @@ impl Views {
         view.at = Some(cx.now);
         let message = Message::ViewUpdate(view.latest.clone());
         let to = peers.present().map(|(id, _)| id.clone()).collect();
-        post(cx, peers, delivery, to, &message);
+        view.packet = post(cx, peers, delivery, to, &message);
         delivery.copy(cx, peers, &Meta::default(), &message);
     }
 
-    /// Sends the states that wait because they came too soon after others.
-    #[cfg(feature = "record")]
+    /// Handles a packet that was not sent. If it had the latest state of a view, this is sent again when the transport may
+    /// have room, or the connection is back. Returns false for other packets.
+    pub(super) fn unsent(&mut self, cx: &mut Context, packet: u64, why: &SendFailure) -> bool {
+        let Some(place) = self.shown.iter().position(|view| view.packet == Some(packet)) else {
+            return false;
+        };
+        self.shown[place].packet = None;
+        match why {
+            SendFailure::TooLarge { .. } | SendFailure::NotAllowed => {}
+            SendFailure::Interrupted => self.shown[place].is_due = true,
+            SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_) => {
+                self.shown[place].is_due = true;
+                cx.set_timer(Timer::View(place), QUEUE_WAIT);
+            }
+        }
+        true
+    }
+
+    /// Sends the states that wait: they came too soon after others, or were not sent.
     pub(super) fn send_due(&mut self, cx: &mut Context, peers: &Peers, delivery: &mut Delivery) {
         for place in 0..self.shown.len() {
             if self.shown[place].is_due {
@@ -162,7 +181,7 @@ impl Views {
         if latest.content.is_nil() {
             return Ok(MAX_VIEWS);
         }
-        let view = View { latest: latest.clone(), at: None, is_due: false };
+        let view = View { latest: latest.clone(), at: None, is_due: false, packet: None };
         if self.shown.len() < MAX_VIEWS {
             self.shown.push(view);
             return Ok(self.shown.len() - 1);
@@ -182,23 +201,33 @@ fn ended(core: &mut Core, id: &Identity, name: &str) {
     core.cx.event(Event::View { by: id.clone(), view: ViewUpdate::new(name, Value::nil()) });
 }
 
-/// Sends a state to those that list views. Clients without byte streams get only states that fit a packet.
-fn post(cx: &mut Context, peers: &Peers, delivery: &mut Delivery, mut to: Vec<Identity>, message: &Message) {
+/// Sends a state to those that list views, and returns the id of its packet. Clients without byte streams get only states that
+/// fit a packet.
+fn post(
+    cx: &mut Context,
+    peers: &Peers,
+    delivery: &mut Delivery,
+    mut to: Vec<Identity>,
+    message: &Message,
+) -> Option<u64> {
     to.retain(|id| peers.lists(id, Feature::View) && peers.is_reachable(id));
     if to.is_empty() {
-        return;
+        return None;
     }
-    let mut sent = delivery.post_to(cx, peers, to.clone(), &Meta::default(), message);
+    let mut sent = delivery.post_to(cx, peers, to.clone(), &Meta::default(), message).map(Some);
     if let Err(Unfit::TooLarge { .. }) = sent {
         // One frame went to all of them, so one client without byte streams kept the state from all others.
         to.retain(|id| peers.takes_large_frames(id));
         cx.count(Counter::ReportRefused);
-        sent =
-            if to.is_empty() { Ok(()) } else { delivery.post_to(cx, peers, to, &Meta::default(), message) };
+        sent = match to.is_empty() {
+            true => Ok(None),
+            false => delivery.post_to(cx, peers, to, &Meta::default(), message).map(Some),
+        };
     }
-    if let Err(error) = sent {
+    sent.unwrap_or_else(|error| {
         tracing::warn!(?error, "a view cannot be sent");
-    }
+        None
+    })
 }
 
 /// Builds the state of a view. One whose content is nil ends the view.

@@ -57,7 +57,7 @@ impl Exchange {
         let Core { cx, peers, .. } = core;
         if peers.has_lost_its_role(cx, &id) {
             self.incoming.stop_jobs_for(core, &id);
-            self.views.end_seen(core, &id);
+            self.end_shown(core, &id);
             let Core { cx, peers, delivery, .. } = core;
             peers.forget_and_unbind(cx, delivery, &id);
         }
@@ -119,6 +119,7 @@ impl Exchange {
             tracing::info!(peer = %id, ?silence, "another assistant waits, and the bound one is gone: it is replaced");
             self.incoming.stop_jobs_for(core, id);
             self.incoming.abandon(core, id);
+            self.end_shown(core, id);
             let Core { cx, peers, delivery, .. } = core;
             return peers.forget_and_unbind(cx, delivery, id);
         }
@@ -226,7 +227,7 @@ impl Exchange {
         tracing::debug!(peer = %id, "the peer's instance was replaced");
         // First, so that no timer or window sends a frame for the old instance to the new one.
         core.delivery.forget_pair(id);
-        self.views.end_seen(core, id);
+        self.end_shown(core, id);
         // Before the registration is forgotten, which says which tools are idempotent.
         self.outgoing.reassign_calls(core, id);
         core.peers.forget_registration(&mut core.cx, id);
@@ -269,9 +270,15 @@ impl Exchange {
         self.incoming.stop_jobs_for(core, id);
         self.outgoing.forget_stops(core, id);
         self.incoming.acknowledge_all(core, id);
-        self.views.end_seen(core, id);
+        self.end_shown(core, id);
         let Core { cx, peers, delivery, .. } = core;
         peers.forget_and_unbind(cx, delivery, id);
+    }
+
+    /// Client: ends what an assistant shows, before the client unbinds it or takes another instance for it.
+    fn end_shown(&mut self, core: &mut Core, id: &Identity) {
+        self.views.end_seen(core, id);
+        self.incoming.end_observed(core, id);
     }
 
     /// Handles the grace timer of a peer that left, or came back under another sid.
@@ -284,7 +291,7 @@ impl Exchange {
         if !is_back {
             self.incoming.stop_jobs_for(core, id);
             self.incoming.abandon(core, id);
-            self.views.end_seen(core, id);
+            self.end_shown(core, id);
             // Whether or not the identity is in the room: its former instance did not come back.
             let Core { cx, peers, delivery, .. } = core;
             peers.forget_and_unbind(cx, delivery, id);
@@ -374,6 +381,8 @@ impl Exchange {
                 self.outgoing.send_unsent(core, &id);
             }
         }
+        let Core { cx, peers, delivery, .. } = core;
+        self.views.send_due(cx, peers, delivery);
     }
 
     /// Handles a peer's goodbye.

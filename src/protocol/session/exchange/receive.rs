@@ -136,7 +136,7 @@ impl Exchange {
             SenderStanding::Early => peers.hold(cx, delivery, from, received),
             SenderStanding::Dead => {
                 cx.count(Counter::StaleSid);
-                if received.is_goodbye() && matches!(received.message, Message::ControlStop(_)) {
+                if received.is_goodbye() {
                     // A goodbye can arrive after the next join of its identity has been announced. The calls
                     // that its sender requested in the earlier join still end (`wire.md`, section 5.5).
                     self.incoming.stop_jobs_of_join(core, id, from.sid());
@@ -162,7 +162,7 @@ impl Exchange {
             cx.local.muted_at = Some(delivery.last_stanza());
             cx.event(Event::NotAllowed);
         }
-        if self.incoming.rpc_unsent(core, packet, why) {
+        if self.incoming.rpc_unsent(core, packet, why) || self.views.unsent(&mut core.cx, packet, why) {
             return;
         }
         let Core { cx, delivery, .. } = core;
@@ -270,7 +270,7 @@ impl Exchange {
             Message::ControlStop(_) if !may_be_assistant(core, id) => {
                 core.cx.complain(id, Counter::Unauthorized)
             }
-            Message::ControlStop(_) if received.is_goodbye() => self.goodbye(core, id),
+            Message::ControlStop(_) if received.has_goodbye_mark() => self.goodbye(core, id),
             Message::ControlStop(stop) => self.incoming.handle_stop(core, id, received.stanza(), &stop),
             Message::Acknowledgement(_) if !may_be_assistant(core, id) => {
                 core.cx.complain(id, Counter::NotPermitted)
@@ -285,7 +285,7 @@ impl Exchange {
                 core.peers.handle_registration_answer(&mut core.cx, id, answer);
             }
             Message::ToolUseResult(result) if is_bound => {
-                self.incoming.handle_observed_result(core, id, &result);
+                self.incoming.handle_observed_result(core, &result);
             }
             Message::ToolProgress(it) if is_bound => observe_progress(core, it),
             Message::ViewUpdate(view) if is_bound => self.views.observe(core, id, view),
@@ -329,7 +329,7 @@ impl Exchange {
             Message::Heartbeat => {
                 core.cx.set_timer(Timer::Heartbeat(id.clone()), core.cx.config.times.heartbeat);
             }
-            Message::ControlStop(_) if received.is_goodbye() && is_counterpart(core, id) => {
+            Message::ControlStop(_) if received.has_goodbye_mark() && is_counterpart(core, id) => {
                 self.goodbye(core, id)
             }
             Message::ControlStop(stop) => self.outgoing.handle_stop(core, id, received, &stop),

@@ -49,11 +49,7 @@ impl Incoming {
             }
             return match &entry.state {
                 RpcState::Running => {}
-                RpcState::Answered(_) => self.send_rpc_answer(core, &key),
-                RpcState::Dropped => {
-                    let text = "the request has run, and its answer is no longer kept";
-                    refuse(core, call, &ToolError::new(ErrorCode::EXECUTION_ERROR, text));
-                }
+                RpcState::Answered(_) | RpcState::Dropped => self.send_rpc_answer(core, &key),
             };
         }
         let caller = call.caller.identity();
@@ -185,8 +181,15 @@ impl Incoming {
         // By identity: an SDK keeps its open requests when it joins again.
         let Some(remote) = peers.get(caller).filter(|remote| remote.is_here()) else { return };
         let Some(entry) = self.rpc.find(key) else { return };
-        let RpcState::Answered(answer) = &entry.state else { return };
-        let packet = packet_of(cx, remote, key, entry.form, answer.clone());
+        let answer = match &entry.state {
+            RpcState::Running => return,
+            RpcState::Answered(answer) => answer.clone(),
+            RpcState::Dropped => Err(rpc::error(
+                &ErrorCode::EXECUTION_ERROR,
+                "the request has run, and its answer is no longer kept",
+            )),
+        };
+        let packet = packet_of(cx, remote, key, entry.form, answer);
         let sent = delivery.send_rpc(cx, packet);
         self.rpc.note_sent(key, sent);
     }

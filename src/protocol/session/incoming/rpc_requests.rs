@@ -134,16 +134,21 @@ impl RpcRequests {
         usage.bytes += size;
         let mut excess = Vec::new();
         let mut bytes = usage.bytes;
-        for it in &usage.kept {
-            if bytes <= most || it.1 == *key {
-                break;
+        if bytes > most {
+            // First those that were sent: no SDK asks for them again.
+            let sent = usage.kept.iter().filter(|it| !self.waiting.contains(&it.1));
+            let unsent = usage.kept.iter().filter(|it| self.waiting.contains(&it.1));
+            for it in sent.chain(unsent).filter(|it| it.1 != *key) {
+                if bytes <= most {
+                    break;
+                }
+                bytes -= self.entries.get(&it.1).map_or(0, RpcEntry::size);
+                excess.push(it.clone());
             }
-            bytes -= self.entries.get(&it.1).map_or(0, RpcEntry::size);
-            excess.push(it.clone());
         }
         for (until, key) in excess {
+            // One that waits to be sent goes on waiting: its caller must hear that there is none any more.
             self.release(&key, until);
-            self.waiting.remove(&key);
             if let Some(entry) = self.entries.get_mut(&key) {
                 entry.state = RpcState::Dropped;
             }

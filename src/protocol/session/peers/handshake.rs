@@ -161,7 +161,7 @@ impl Peers {
         match &incoming.message {
             Message::Configuration(_) | Message::Other(..) => false,
             // No frame follows it under this sid. A peer that completed the handshake in an earlier join is known.
-            Message::ControlStop(_) if incoming.is_goodbye() => remote.instance.is_none(),
+            _ if incoming.is_goodbye() => remote.instance.is_none(),
             // A broadcast, or a request of a peer without the handshake.
             Message::ToolUseRequest(request) => {
                 request.execution != Ok(Execution::Server) && incoming.addressed_to().is_some()
@@ -186,9 +186,11 @@ impl Peers {
         self.ask_for_configuration(cx, delivery, id);
         let caps = &cx.config.caps;
         let Some(pair) = self.remotes.get_mut(id).map(|remote| &mut remote.pair) else { return };
-        if pair.waiting.len() >= caps.frames.held_frames
-            || pair.waiting_bytes + incoming.size > caps.frames.held_bytes
-        {
+        // Stops have a limit of their own: a sender's requests must not keep out what ends them.
+        let is_stop = incoming.is_small_stop();
+        let alike = pair.waiting.iter().filter(|it| it.is_small_stop() == is_stop).count();
+        let has_bytes = is_stop || pair.waiting_bytes + incoming.size <= caps.frames.held_bytes;
+        if alike >= caps.frames.held_frames || !has_bytes {
             return cx.count(Counter::HoldExpired);
         }
         pair.waiting_bytes += incoming.size;

@@ -6,9 +6,9 @@ use crate::{
     clock::Instant,
     protocol::{
         frame::Message,
-        session::{codec::Received, context::Context, stats::Counter, timers::Timer},
+        session::{Caps, codec::Received, context::Context, stats::Counter, timers::Timer},
     },
-    transport::{Identity, Peer, RpcMessage, Sid, StreamPart},
+    transport::{Identity, Peer, RPC_RESPONSE_TOPIC, RpcMessage, Sid, StreamPart},
 };
 
 /// What an unannounced sender has sent.
@@ -31,10 +31,6 @@ impl HeldItem {
         }
     }
 
-    fn is_goodbye(&self) -> bool {
-        matches!(self, Self::Frame(received) if received.is_goodbye() && matches!(received.message, Message::ControlStop(_)))
-    }
-
     fn is_configuration(&self) -> bool {
         matches!(self, Self::Frame(received) if matches!(received.message, Message::Configuration(_)))
     }
@@ -43,59 +39,98 @@ impl HeldItem {
 /// The frames and messages of RPC of unannounced senders, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    items: VecDeque<(Instant, Peer, HeldItem)>,
+    items: VecDeque<Entry>,
     bytes: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    since: Instant,
+    from: Peer,
+    item: HeldItem,
+    share: Share,
+}
+
+/// Items that have limits of their own. A sender's requests must not keep out what ends them, or what ends the local calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Share {
+    Stop,
+    /// An answer by RPC that is awaited. Only its owner knows the id of its request, and sends it once.
+    Answer,
+    Other,
+}
+
+impl Share {
+    /// Returns the most items of one identity and of all.
+    fn limits(self, caps: &Caps) -> (usize, usize) {
+        match self {
+            Self::Answer => (caps.calls.open_per_peer, usize::MAX),
+            Self::Stop | Self::Other => (caps.frames.held_frames, caps.frames.held_frames_of_all),
+        }
+    }
 }
 
 impl Held {
     /// Keeps an item until its sender is announced, for at most [`Times::hold`](crate::protocol::session::Times::hold).
     /// Without space it is dropped and counted.
     pub(super) fn hold(&mut self, cx: &mut Context, from: &Peer, item: HeldItem) {
-        // It ends what its sender asked for before. Without space for it, these calls would start after it.
-        if item.is_goodbye() {
-            self.items.retain(|(_, it, item)| {
-                let stays = it != from || item.is_configuration();
-                self.bytes -= if stays { 0 } else { item.size() };
-                stays
-            });
-        }
-        let caps = &cx.config.caps;
-        // By identity and not by join: a participant that rejoins again and again has a sid for each.
-        let of_sender = self.items.iter().filter(|(_, it, _)| it.identity() == from.identity()).count();
-        let is_full = self.items.len() >= caps.frames.held_frames_of_all
-            || of_sender >= caps.frames.held_frames
-            || self.bytes + item.size() > caps.frames.held_bytes;
-        if is_full {
+        let share = self.share_of(from, &item);
+        if !self.has_room(&cx.config.caps, from, share, item.size()) {
             return cx.count(Counter::HoldExpired);
         }
         cx.count(Counter::Held);
         self.bytes += item.size();
-        self.items.push_back((cx.now, from.clone(), item));
+        self.items.push_back(Entry { since: cx.now, from: from.clone(), item, share });
         if !cx.timers.is_set(&Timer::Unannounced) {
             cx.set_timer(Timer::Unannounced, cx.config.times.hold);
         }
     }
 
+    fn has_room(&self, caps: &Caps, from: &Peer, share: Share, size: usize) -> bool {
+        let (most, most_of_all) = share.limits(caps);
+        let alike = || self.items.iter().filter(|it| it.share == share);
+        // By identity and not by join: a participant that rejoins again and again has a sid for each.
+        alike().count() < most_of_all
+            && alike().filter(|it| it.from.identity() == from.identity()).count() < most
+            && (share == Share::Stop || self.bytes + size <= caps.frames.held_bytes)
+    }
+
+    fn share_of(&self, from: &Peer, item: &HeldItem) -> Share {
+        let is_answer = match item {
+            HeldItem::Frame(received) if received.is_small_stop() => return Share::Stop,
+            HeldItem::Frame(_) => false,
+            HeldItem::Rpc(message) => matches!(message, RpcMessage::Response(_)),
+            HeldItem::Part(StreamPart::Header(header)) => header.topic == RPC_RESPONSE_TOPIC,
+            HeldItem::Part(part) => {
+                self.header_of(from, part.id()).is_some_and(|it| it.share == Share::Answer)
+            }
+        };
+        if is_answer { Share::Answer } else { Share::Other }
+    }
+
     pub(super) fn has_frames_of(&self, id: &Identity) -> bool {
-        let is_frame = |item: &HeldItem| matches!(item, HeldItem::Frame(_));
-        self.items.iter().any(|(_, from, item)| from.identity() == id && is_frame(item))
+        self.items.iter().any(|it| it.from.identity() == id && matches!(it.item, HeldItem::Frame(_)))
     }
 
     /// Returns whether the header of this stream waits.
     pub(super) fn has_stream(&self, from: &Peer, id: &str) -> bool {
+        self.header_of(from, id).is_some()
+    }
+
+    fn header_of(&self, from: &Peer, id: &str) -> Option<&Entry> {
         let is_it = |item: &HeldItem| matches!(item, HeldItem::Part(StreamPart::Header(it)) if *it.id == *id);
-        self.items.iter().any(|(_, it, item)| is_it(item) && it == from)
+        self.items.iter().find(|it| is_it(&it.item) && it.from == *from)
     }
 
     /// Drops the items that have waited too long.
     pub(super) fn expire(&mut self, cx: &mut Context) {
         let hold = cx.config.times.hold;
-        while let Some((since, _, item)) = self.items.front() {
-            let waited = cx.now.saturating_duration_since(*since);
+        while let Some(first) = self.items.front() {
+            let waited = cx.now.saturating_duration_since(first.since);
             if waited < hold {
                 return cx.set_timer(Timer::Unannounced, hold - waited);
             }
-            self.bytes -= item.size();
+            self.bytes -= first.item.size();
             self.items.pop_front();
             cx.count(Counter::HoldExpired);
         }
@@ -103,9 +138,9 @@ impl Held {
 
     /// Drops the items of a join that has ended.
     pub(super) fn forget(&mut self, who: &Peer) {
-        self.items.retain(|(_, from, item)| {
-            let stays = from != who;
-            self.bytes -= if stays { 0 } else { item.size() };
+        self.items.retain(|it| {
+            let stays = it.from != *who;
+            self.bytes -= if stays { 0 } else { it.item.size() };
             stays
         });
     }
@@ -115,13 +150,11 @@ impl Held {
     pub(super) fn release(&mut self, id: &Identity, sid: &Sid) -> Vec<(Peer, HeldItem)> {
         let (released, kept) = std::mem::take(&mut self.items)
             .into_iter()
-            .partition::<VecDeque<_>, _>(|(_, from, _)| from.identity() == id && from.sid() == sid);
+            .partition::<VecDeque<_>, _>(|it| it.from.identity() == id && it.from.sid() == sid);
         self.items = kept;
-        self.bytes = self.items.iter().map(|(_, _, item)| item.size()).sum();
-        let (first, rest): (Vec<_>, Vec<_>) = released
-            .into_iter()
-            .map(|(_, from, item)| (from, item))
-            .partition(|(_, item)| item.is_configuration());
+        self.bytes = self.items.iter().map(|it| it.item.size()).sum();
+        let (first, rest): (Vec<_>, Vec<_>) =
+            released.into_iter().map(|it| (it.from, it.item)).partition(|(_, item)| item.is_configuration());
         first.into_iter().chain(rest).collect()
     }
 }

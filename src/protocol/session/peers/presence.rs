@@ -282,7 +282,6 @@ impl Peers {
         let left = Presence::Away { sid: from.sid().clone(), crossed: true };
         remote.presence == left
             && !remote.has_left()
-            && matches!(incoming.message, Message::ControlStop(_))
             && incoming.is_goodbye()
             && self.is_counterpart(cx, from.identity(), remote)
     }
