@@ -321,3 +321,39 @@ test('timers of a hidden page, which fire once a second, do no harm', async (t) 
   assert.ok(took > 500 && took < 3_000, `${took} ms`);
   assert.deepEqual(await bot.call('echo', { a: 2 }), { a: 2 });
 });
+
+/** A stream of frames that does not end, and whether its reading has ended. */
+function endless(from) {
+  const stream = { from, id: 's', topic: 'toolbridge.frame', attributes: {}, isEnded: false };
+  const source = { next: () => new Promise(() => undefined), return: async () => ((stream.isEnded = true), { done: true }) };
+  return Object.assign(stream, { chunks: { [Symbol.asyncIterator]: () => source } });
+}
+
+test('streams of one participant that do not end keep no frame of another out', async (t) => {
+  const { phone, agent, app, bot } = ends(t);
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  const warned = next(app, 'warning');
+  const streams = Array.from({ length: 64 }, () => endless('evil'));
+  for (const stream of streams) phone.emit('stream', stream);
+  assert.match((await warned).message, /more than 4 byte streams of one participant arrive at once; one of evil is not read/);
+  assert.deepEqual(streams.map((it) => it.isEnded), streams.map((_, at) => at >= 4));
+  const text = 'x'.repeat(20_000);
+  assert.deepEqual(await bot.call('echo', { text }), { text });
+});
+
+test('stream without a chunk for ten seconds is given up', async (t) => {
+  const { phone, agent, bot } = ends(t);
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const stream = endless('agent');
+  phone.emit('stream', stream);
+  t.mock.timers.tick(9_999);
+  await Promise.resolve();
+  assert.equal(stream.isEnded, false);
+  t.mock.timers.tick(1);
+  while (!stream.isEnded) await new Promise((resolve) => setImmediate(resolve));
+});

@@ -10,8 +10,12 @@ const MAX_FRAME = 16 * 1024 * 1024;
 const EARLY_PACKETS = 1_024;
 const EARLY_BYTES = 4 * 1024 * 1024;
 
-/** The most streams that are read at the same time. */
+/** The most streams that are read at the same time: of all senders, and of one, as in the core (`streams_per_peer`). */
 const STREAMS = 64;
+const STREAMS_OF_ONE = 4;
+
+/** A stream without a chunk for so long is given up, in milliseconds, as in the core (`Times::stream_idle`). */
+const STREAM_IDLE = 10_000;
 
 export class Inbox {
   readonly #port: RoomPort;
@@ -20,7 +24,8 @@ export class Inbox {
   readonly #warn: (message: string) => void;
   readonly #early: ReceivedPacket[] = [];
   #earlyBytes = 0;
-  #streams = 0;
+  /** The streams that are read, by their senders. */
+  readonly #streams = new Map<string, number>();
   #isClosed = false;
 
   constructor(port: RoomPort, runner: SessionRunner, view: RoomView, warn: (message: string) => void) {
@@ -49,16 +54,20 @@ export class Inbox {
     const max = Math.min(length ?? MAX_FRAME, MAX_FRAME);
     // A stream that says that it is too long is refused by the core, by its header.
     const isTooLong = length !== undefined && length > MAX_FRAME;
-    if (this.#streams >= STREAMS) {
-      this.#warn(`more than ${STREAMS} byte streams arrive at once; one of ${from} is not read`);
-      return;
+    // Otherwise one participant could keep the large frames of all others out, with streams that do not end.
+    const ofOne = this.#streams.get(from) ?? 0;
+    const ofAll = [...this.#streams.values()].reduce((sum, count) => sum + count, 0);
+    if (ofOne >= STREAMS_OF_ONE || ofAll >= STREAMS) {
+      const limit = ofOne >= STREAMS_OF_ONE ? `${STREAMS_OF_ONE} byte streams of one participant` : `${STREAMS} byte streams`;
+      this.#warn(`more than ${limit} arrive at once; one of ${from} is not read`);
+      return giveUp(chunks[Symbol.asyncIterator]());
     }
-    this.#streams += 1;
+    this.#streams.set(from, ofOne + 1);
     const parts: Uint8Array[] = [];
     let size = 0;
     try {
       if (!isTooLong) {
-        for await (const chunk of chunks) {
+        for await (const chunk of untilIdle(chunks)) {
           size += chunk.length;
           parts.push(chunk);
           if (size > max) break; // the core sees that it is too long
@@ -67,7 +76,9 @@ export class Inbox {
     } catch {
       return; // its sender repeats it
     } finally {
-      this.#streams -= 1;
+      const left = (this.#streams.get(from) ?? 1) - 1;
+      if (left > 0) this.#streams.set(from, left);
+      else this.#streams.delete(from);
     }
     if (!this.#runner.isOpen) return;
     this.#view.flush();
@@ -98,6 +109,28 @@ export class Inbox {
     this.#early.push(packet);
     this.#earlyBytes += packet.bytes.length;
   }
+}
+
+/** The chunks of a stream; throws if none comes for {@link STREAM_IDLE}. */
+async function* untilIdle(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  const source = chunks[Symbol.asyncIterator]();
+  try {
+    for (;;) {
+      let timer: ReturnType<typeof setTimeout> | undefined;
+      const idle = new Promise<undefined>((resolve) => (timer = setTimeout(resolve, STREAM_IDLE, undefined)));
+      const next = await Promise.race([source.next(), idle]).finally(() => clearTimeout(timer));
+      if (next === undefined) throw new Error('the stream has stalled');
+      if (next.done === true) return;
+      yield next.value;
+    }
+  } finally {
+    giveUp(source);
+  }
+}
+
+/** Ends the reading of a stream. Not awaited: an iterator may end only with its next chunk. */
+function giveUp(source: AsyncIterator<Uint8Array>): void {
+  source.return?.().catch(() => undefined);
 }
 
 function concat(parts: readonly Uint8Array[], size: number): Uint8Array {
