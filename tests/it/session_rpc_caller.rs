@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde_json::json;
 use toolbridge::{
     CallError, Config, ConnectionState, Event, Tool, Value,
+    frame::{ErrorMessage, Frame, Message, Meta},
     session::{CallKey, Counter, Output, Readiness, Request, SendFailure, Session},
     tools::{NotOffered, Reach, RegisterError},
     transport::{
@@ -432,6 +433,22 @@ fn sec_i12_unknown_and_empty_ids_are_counted() {
     caller.ack(&unknown, "x");
     caller.parts(&unknown, chunked("x", "1"));
     assert_eq!(caller.count(Counter::Held), 0);
+}
+
+#[test]
+fn refusal_of_a_stream_does_not_send_a_request_by_rpc_again() {
+    let mut caller = Caller::with(config().rpc_probe(false), 1);
+    let key = caller.call("paint", json!({"text": "x".repeat(20_000)}));
+    let stream = StreamParts::of(&caller.sent[0]).next().unwrap().id().to_string();
+    assert_eq!(caller.requests().len(), 1);
+    // It has left, and may run. The refusal belongs to the frames of other peers.
+    let refusal = with!(ErrorMessage::default(), code = 504, originating_id = Some(stream));
+    let frame = Frame::write(1, "room", &Meta::new(), &Message::Error(refusal)).unwrap();
+    caller.handle(TransportEvent::packet(web(), Lane::Reliable, frame));
+    caller.pass(10 * SECOND);
+    let again: Vec<_> = caller.sent.iter().filter(|it| it.topic == RPC_REQUEST_TOPIC).collect();
+    assert!(again.is_empty(), "{again:?}");
+    assert_eq!(caller.outcome(key), None);
 }
 
 #[test]
@@ -903,8 +920,8 @@ fn frame_does_not_answer_a_call_by_rpc_and_none_stops_it() {
     let (key, id) = caller.sent_call();
     let mut result = toolbridge::frame::ToolUseResult::new(id.parse().unwrap(), true);
     result.result = Some(Value::from(json!({"forged": 1})));
-    let message = toolbridge::frame::Message::ToolUseResult(result);
-    let frame = toolbridge::frame::Frame::write(99, "", &Default::default(), &message).unwrap();
+    let message = Message::ToolUseResult(result);
+    let frame = Frame::write(99, "", &Default::default(), &message).unwrap();
     let mut app = toolbridge_app(&caller);
     exchange(&mut caller, &mut app);
     caller.handle(TransportEvent::packet(web(), Lane::Reliable, frame));

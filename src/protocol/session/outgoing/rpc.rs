@@ -73,12 +73,13 @@ impl Outgoing {
         Ok(Asked { rpc: Some(by_rpc), ..Asked::new(core, call, owner, sent.stanza) })
     }
 
-    /// Sends a request by RPC again that has not left. Its receiver may have had a part of it, and may have answered that
+    /// Sends a request by RPC again that has not left: `Delivery` names no other one of an owner that is called by RPC, whose
+    /// streams cannot be refused. Its receiver may have had a part of it, and may have answered that
     /// under the former id.
     pub(super) fn ask_again_by_rpc(&mut self, core: &mut Core, id: &CallId) -> Option<Sent> {
         let key = self.calls.key_of(id)?;
         let call = self.calls.get(&key)?;
-        let asked = call.asked().filter(|asked| core.delivery.is_unsent(&asked.owner, asked.stanza))?;
+        let asked = call.asked()?;
         let owner = asked.owner.clone();
         // Without one, the request waits: for its owner, or for the room to announce the local participant.
         let reach = core.peers.get(&owner)?.reach(&core.cx).filter(|reach| by_rpc(*reach))?;
