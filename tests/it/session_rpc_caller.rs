@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::json;
 use toolbridge::{
     CallError, Config, ConnectionState, Event, Tool, Value,
-    frame::{ErrorMessage, Frame, Message, Meta},
+    frame::{Configuration, ErrorMessage, Frame, Message, Meta},
     session::{CallKey, Counter, Output, Readiness, Request, SendFailure, Session},
     tools::{NotOffered, Reach, RegisterError},
     transport::{
@@ -912,6 +912,18 @@ fn app_that_uses_the_handshake_is_called_by_it() {
     caller.handle(TransportEvent::Left(web()));
     caller.handle(TransportEvent::Joined(Participant::new("web", "PA_2").client_protocol(2)));
     assert!(caller.reach().iter().all(|(name, _)| name == "dance"), "{:?}", caller.reach());
+}
+
+#[test]
+fn app_that_shows_an_instance_has_no_tools_until_it_registers_them() {
+    let mut caller = Caller::with(config(), 2);
+    assert_eq!(caller.reach().len(), 2);
+    let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
+    let features = Some(vec!["tool_use".to_owned(), "tool_register".to_owned()]);
+    let message = Message::Configuration(with!(Configuration::default(), features = features));
+    let frame = Frame::write(1, "room", &meta, &message).unwrap();
+    caller.handle(TransportEvent::packet(web(), Lane::Reliable, frame));
+    assert_eq!(caller.reach(), []);
 }
 
 #[test]
