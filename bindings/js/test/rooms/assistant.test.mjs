@@ -6,6 +6,7 @@ import { after, test } from 'node:test';
 import { Assistant, Client } from 'toolbridge';
 import * as toolbridge from 'toolbridge';
 
+import { offered } from './caller.mjs';
 import { Room, closeBrowser, dispose, freshRoom, needs, openPage, token, url } from './ends.mjs';
 import { consent, makeTools } from './tools.mjs';
 
@@ -23,7 +24,7 @@ async function nodeAssistant(t, room) {
     await livekit.disconnect();
   });
   await livekit.connect(url, token(room, 'agent', { role: 'assistant' }), { autoSubscribe: false, dynacast: false });
-  await bot.ready('phone', { timeout: 20_000 });
+  await offered(bot, ['phone']);
   return bot;
 }
 

@@ -30,6 +30,24 @@ export function makeCaller(assistant) {
   };
 }
 
+/**
+ * Resolves when each of these clients offers tools. `ready` is not enough: a client whose page was busy and has not answered for a
+ * second counts as one without toolbridge's handshake, which can be called by its name, and whose tools are not known.
+ */
+export async function offered(assistant, clients) {
+  for (const client of clients) await assistant.ready(client, { timeout: 20_000 });
+  await new Promise((resolve) => {
+    const check = () => {
+      const owners = new Set(assistant.tools().map(({ owner }) => owner));
+      if (!clients.every((client) => owners.has(client))) return;
+      stop();
+      resolve();
+    };
+    const stop = assistant.on('toolsChanged', check);
+    check();
+  });
+}
+
 /** A list whose entries can be waited for. */
 export function waitable(list) {
   const waiting = new Set();

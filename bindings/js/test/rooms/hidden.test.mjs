@@ -1,11 +1,17 @@
-// Pages whose browser holds them back: late timers, a frozen page, and one without random numbers.
+// Pages that are held back: late timers, a busy script, a frozen page, and one without random numbers.
 
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 
-import { assistant, closeBrowser, freshRoom, needs, openPage, token, url } from './ends.mjs';
+import { Assistant } from 'toolbridge';
 
-after(closeBrowser);
+import { offered } from './caller.mjs';
+import { assistant, closeBrowser, dispose, freshRoom, needs, openPage, Room, token, url } from './ends.mjs';
+
+after(async () => {
+  await closeBrowser();
+  await dispose();
+});
 
 const options = { ...needs('server', 'toolbridge', 'chromium'), timeout: 120_000 };
 
@@ -43,6 +49,26 @@ test('Chromium: timers that are a minute late, as in a hidden tab, do no harm', 
   await page.evaluate(() => (globalThis.isHidden = false));
   assert.deepEqual((await agent.call('echo', { shown: true })).result, { shown: true });
   assert.deepEqual(agent.lines.filter(({ event }) => event === 'left' || event === 'violation'), []);
+});
+
+test('Chromium: page whose script is busy is ready without tools, which are known when it answers', options, async (t) => {
+  const room = freshRoom();
+  const page = await client(t, room);
+  const livekit = new Room();
+  const bot = new Assistant(livekit);
+  t.after(async () => {
+    await bot.close();
+    await livekit.disconnect();
+  });
+  // Longer than the assistant takes to be announced, which is 3 s, and then waits for an answer, which is 1 s.
+  const busy = page.evaluate(() => {
+    for (const end = performance.now() + 8_000; performance.now() < end; );
+  });
+  await livekit.connect(url, token(room, 'agent', { role: 'assistant' }), { autoSubscribe: false, dynacast: false });
+  assert.deepEqual(await bot.ready('phone', { timeout: 20_000 }), []);
+  await busy;
+  await offered(bot, ['phone']);
+  assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
 });
 
 test('Chromium: page that is about to be frozen loses its call, and is called again when it has joined again', options, async (t) => {
