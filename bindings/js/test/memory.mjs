@@ -33,11 +33,11 @@ export class MemoryRoom {
 }
 
 export class MemoryPort {
-  constructor(room, identity, { kind = 'standard', attributes = {}, canPublishData = true, canUpdateMetadata = false, knowsPermissions = true } = {}) {
+  constructor(room, identity, { kind = 'standard', attributes = {}, canPublishData = true, canUpdateMetadata = false, knowsPermissions = true, tellsAnnounced = true } = {}) {
     this.memory = room;
     this.room = this;
     this.identity = identity;
-    this.details = { kind, attributes, canPublishData, canUpdateMetadata, knowsPermissions };
+    this.details = { kind, attributes, canPublishData, canUpdateMetadata, knowsPermissions, tellsAnnounced };
     this.state = 'disconnected';
     this.name = room.name;
     this.overhead = 0;
@@ -110,7 +110,7 @@ export class MemoryPort {
   }
 
   isAnnounced() {
-    return true;
+    return this.details.tellsAnnounced ? true : undefined;
   }
 
   participants() {

@@ -52,8 +52,11 @@ export interface RoomPort {
   readonly overhead: number;
   /** The local participant, in its current join. Called only while the room is connected or reconnecting. */
   local(): CoreParticipant;
-  /** Whether the server has described the local participant, and so announced it to the others. */
-  isAnnounced(): boolean;
+  /**
+   * Whether the server has described the local participant, and so announced it to the others. `undefined` if the SDK does not
+   * tell: the core assumes it after a while, or when a packet arrives.
+   */
+  isAnnounced(): boolean | undefined;
   /** The other participants in the room. */
   participants(): readonly CoreParticipant[];
   participant(identity: string): CoreParticipant | undefined;

@@ -48,6 +48,16 @@ export function token(room, identity, { role, kind, grants = {} } = {}) {
   return `${text}.${createHmac('sha256', LIVEKIT_API_SECRET).update(text).digest('base64url')}`;
 }
 
+/** Lets the server change whether a participant may publish data. */
+export async function allowData(room, identity, canPublishData) {
+  const response = await fetch(`${LIVEKIT_URL.replace(/^ws/, 'http')}/twirp/livekit.RoomService/UpdateParticipant`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', authorization: `Bearer ${token(room, 'admin', { grants: { roomAdmin: true } })}` },
+    body: JSON.stringify({ room, identity, permission: { can_subscribe: true, can_publish: true, can_publish_data: canPublishData } }),
+  });
+  if (!response.ok) throw new Error(`UpdateParticipant: ${response.status} ${await response.text()}`);
+}
+
 /** Runs a command of toolbridge to its end. */
 export async function toolbridge(...args) {
   const child = spawn(TOOLBRIDGE, args, { stdio: ['ignore', 'pipe', 'pipe'] });
