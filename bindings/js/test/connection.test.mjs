@@ -178,6 +178,24 @@ test('disconnected room closes with its reason, and a new connection begins anew
   assert.deepEqual(await bot.call('echo', { a: 2 }), { a: 2 });
 });
 
+test('page that returns is called again if its room is still connected', async (t) => {
+  const { phone, agent, app, bot } = ends(t);
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  for (const isConnected of [true, false]) {
+    const left = next(bot, 'toolsChanged');
+    phone.leavePage();
+    assert.equal(app.isOpen, false);
+    await left;
+    if (!isConnected) phone.disconnect();
+    phone.returnToPage();
+    assert.equal(app.isOpen, isConnected);
+    if (!isConnected) phone.connect();
+    assert.deepEqual(await bot.call('echo', { isConnected }), { isConnected });
+  }
+});
+
 test('open calls of an assistant that is disconnected end as closed', async (t) => {
   const begun = later();
   const { phone, agent, bot } = ends(t, {

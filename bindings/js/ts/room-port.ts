@@ -66,8 +66,11 @@ export interface RoomPort {
   sendStream(bytes: Uint8Array, header: StreamHeader, to: Destination, isWanted: () => boolean): Promise<void>;
   /** Reports events until the returned function is called. */
   listen(events: PortEvents): () => void;
-  /** Calls `leave` as early as possible when the page goes away. Returns what ends that. */
-  onPageLeave?(leave: () => void): () => void;
+  /**
+   * Calls `leave` as early as possible when the page goes away or is frozen, and `back` when it runs again. Returns what ends
+   * that.
+   */
+  onPageLeave?(leave: () => void, back: () => void): () => void;
 }
 
 /** The topic of the byte streams that carry large frames. */

@@ -194,6 +194,50 @@ export async function openPage(t, { policy, entry = 'toolbridge', init } = {}) {
   return page;
 }
 
+/**
+ * A page as that of `openPage`, which can be hidden and frozen: Playwright keeps its own pages active. `send` sends a command of
+ * Chromium's DevTools, `evaluate` runs a function.
+ */
+export async function openFreezablePage(t) {
+  const { address } = await openPage(t);
+  const session = await (await launchBrowser()).newBrowserCDPSession();
+  const { browserContextId } = await session.send('Target.createBrowserContext');
+  t.after(() => session.send('Target.disposeBrowserContext', { browserContextId }));
+  const { targetId } = await session.send('Target.createTarget', { url: 'about:blank', browserContextId });
+  const { sessionId } = await session.send('Target.attachToTarget', { targetId, flatten: false });
+  const waiting = new Map();
+  session.on('Target.receivedMessageFromTarget', ({ sessionId: from, message }) => {
+    const { id, result, error } = JSON.parse(message);
+    if (from !== sessionId || id === undefined) return;
+    const { resolve, reject } = waiting.get(id);
+    waiting.delete(id);
+    if (error) reject(new Error(error.message));
+    else resolve(result);
+  });
+  let count = 0;
+  const send = (method, params = {}) =>
+    new Promise((resolve, reject) => {
+      const id = ++count;
+      waiting.set(id, { resolve, reject });
+      session.send('Target.sendMessageToTarget', { sessionId, message: JSON.stringify({ id, method, params }) }).catch(reject);
+    });
+  const evaluate = async (run, argument = null) => {
+    const expression = `(${run})(${JSON.stringify(argument)})`;
+    const { result, exceptionDetails } = await send('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true });
+    if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
+    return result.value;
+  };
+  await send('Page.navigate', { url: address });
+  await evaluate(
+    () =>
+      new Promise((resolve) => {
+        const check = () => (globalThis.ready ? resolve() : setTimeout(check, 10));
+        check();
+      }),
+  );
+  return { send, evaluate };
+}
+
 export async function closeBrowser() {
   await browser?.close();
   browser = undefined;

@@ -14,9 +14,9 @@ globalThis.livekit = livekit;
 globalThis.toolbridge = toolbridge;
 
 /** Joins as a client, and resolves when an assistant has the tools if `registered`. */
-globalThis.startClient = async ({ url, token, registered = false, options = {} }) => {
+globalThis.startClient = async ({ url, token, registered = false, options = {}, roomOptions = {} }) => {
   const { tools, seen, note, until } = makeTools(toolbridge);
-  const room = new livekit.Room();
+  const room = new livekit.Room(roomOptions);
   const client = new toolbridge.Client(room, { tools, consent: (ask) => consent(ask, note), ...options });
   const events = [];
   for (const name of ['connected', 'bound', 'registered', 'unaccepted', 'closed', 'error', 'warning', 'violation', 'connection', 'joined']) {
