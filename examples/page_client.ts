@@ -22,6 +22,22 @@ const deletePhoto = tool({
 });
 
 const room = new Room();
-new Client(room, { tools: { set_lamp: setLamp, delete_photo: deletePhoto }, consent: ({ text }) => confirm(text) });
+new Client(room, { tools: { set_lamp: setLamp, delete_photo: deletePhoto }, consent: ({ text, signal }) => ask(text, signal) });
 const { url, token } = await (await fetch('/token')).json();
 await room.connect(url, token);
+
+/** Asks the person. It does not stop the script of the page, as `confirm` would: calls are lost after 5 s of that. */
+function ask(text: string, signal: AbortSignal): Promise<boolean> {
+  const dialog = document.createElement('dialog');
+  dialog.innerHTML = '<p></p><form method="dialog"><button value="yes">Allow</button> <button>Refuse</button></form>';
+  dialog.querySelector('p')!.textContent = text; // others wrote it
+  document.body.append(dialog);
+  dialog.showModal();
+  signal.addEventListener('abort', () => dialog.close());
+  return new Promise((resolve) => {
+    dialog.addEventListener('close', () => {
+      dialog.remove();
+      resolve(dialog.returnValue === 'yes');
+    });
+  });
+}

@@ -19,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = trials![assistant:
         driver_calls_tools_and_gets_events,
         own_programs_are_tools_that_the_room_observes,
+        call_that_is_too_large_has_one_result_with_both_numbers,
         cancel_line_ends_one_call_and_stop_order_ends_all,
         end_of_input_waits_for_open_calls,
         shell_pipeline_drives_the_assistant,
@@ -142,6 +143,56 @@ async fn own_programs_are_tools_that_the_room_observes() -> anyhow::Result<()> {
     ask(&mut brain, json!({"type": "call", "id": 2, "tool": "fail"})).await?;
     let failed = brain.json(json!({"type": "result", "id": 2})).await?;
     ensure!(failed["error"]["message"] == "the lamp is broken", "{failed}");
+    Ok(())
+}
+
+async fn call_that_is_too_large_has_one_result_with_both_numbers() -> anyhow::Result<()> {
+    const MIB: usize = 1 << 20;
+    const LINE: usize = 200 * MIB;
+    let (server, room) = (shared()?, "assistant-too-large");
+    let _desk = desk(&server, room, Some("brain")).await?;
+    let mut brain = brain(&server, room)?;
+    brain.json(json!({"event": "ready", "owner": "desk"})).await?;
+    // Of a line that is too long only the start and the end are kept. The id of the second is in its end.
+    let before = brain.peak_memory()?;
+    for (start, end) in [
+        (r#"{"type":"call","id":1,"tool":"echo","arguments":{"text":""#, r#""}}"#),
+        (r#"{"type":"call","tool":"echo","arguments":{"text":""#, r#""},"id":2}"#),
+    ] {
+        brain.write_part(start.as_bytes()).await?;
+        let part = vec![b'a'; MIB];
+        for _ in 0..LINE / MIB {
+            brain.write_part(&part).await?;
+        }
+        brain.write(end).await?;
+        let size = start.len() + LINE + end.len();
+        let id = if end.contains("id") { 2 } else { 1 };
+        let result = brain.json(json!({"type": "result", "id": id})).await?;
+        let message = format!("the line has {size} bytes; the limit is {}", 24 * MIB);
+        let error = json!({"code": "too_large", "message": message, "mayHaveRun": false});
+        ensure!(result["ok"] == false && result["error"] == error, "{result}");
+    }
+    let grown = brain.peak_memory()?.saturating_sub(before);
+    ensure!(grown < LINE / 2, "{grown} bytes more for a line of {LINE}");
+    // The request with its frame, and the command alone, exceed the limit of a frame.
+    for (id, text, what) in [(3, 16 * MIB - 100, "the request has "), (4, 17 * MIB, "the command has ")] {
+        let call = json!({"type": "call", "id": id, "tool": "echo", "arguments": {"text": "a".repeat(text)}});
+        ask(&mut brain, call).await?;
+        let result = brain.json(json!({"type": "result", "id": id})).await?;
+        let error = &result["error"];
+        ensure!(error["code"] == "too_large" && error["mayHaveRun"] == false, "{result}");
+        let message = error["message"].as_str().context("no message")?;
+        let size =
+            message.strip_prefix(what).and_then(|rest| rest.split_once(" bytes; the limit is 16777216"));
+        let size: usize = size.with_context(|| message.to_owned())?.0.parse()?;
+        ensure!((16 * MIB..text + 400).contains(&size), "{message}");
+    }
+    ask(&mut brain, json!({"type": "call", "id": 5, "tool": "echo", "arguments": {"a": 1}})).await?;
+    let result = brain.json(json!({"type": "result", "id": 5})).await?;
+    ensure!(result["result"] == json!({"a": 1}), "{result}");
+    let output = brain.finish().await?;
+    let count = |word: &str| output.stdout.lines().filter(|line| line.contains(word)).count();
+    ensure!((count(r#""type":"result""#), count(r#""type":"error""#)) == (5, 0), "{output:?}");
     Ok(())
 }
 

@@ -226,9 +226,22 @@ impl Program {
 
     /// Writes a line to its standard input.
     pub(crate) async fn write(&mut self, line: &str) -> anyhow::Result<()> {
+        self.write_part(format!("{line}\n").as_bytes()).await
+    }
+
+    /// Writes a part of a line to its standard input.
+    pub(crate) async fn write_part(&mut self, part: &[u8]) -> anyhow::Result<()> {
         let stdin = self.child.stdin.as_mut().context("its standard input is closed")?;
-        stdin.write_all(format!("{line}\n").as_bytes()).await?;
+        stdin.write_all(part).await?;
         Ok(stdin.flush().await?)
+    }
+
+    /// Returns the most memory that it has had, in bytes.
+    pub(crate) fn peak_memory(&self) -> anyhow::Result<usize> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid.as_raw_nonzero()))?;
+        let kilobytes =
+            status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next());
+        Ok(kilobytes.context("no VmHWM")?.parse::<usize>()? * 1024)
     }
 
     /// Waits for the first line that is JSON with all of these values.

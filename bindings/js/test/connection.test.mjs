@@ -72,6 +72,24 @@ test('permission that changes without an event is seen at the next packet', asyn
   assert.equal(app.participants().find(({ identity }) => identity === 'agent').can_update_metadata, true);
 });
 
+for (const tellsAnnounced of [true, false]) {
+  const sdk = tellsAnnounced ? 'livekit-client' : 'rtc-node'; // which does not say whether the local participant is announced
+  test(`client that may no longer publish runs no tool, and runs them again when it may, as with ${sdk}`, async (t) => {
+    let runs = 0;
+    const count = tool({ description: 'x', execute: () => (runs += 1) });
+    const { phone, agent, bot } = ends(t, { tools: { count }, ports: { client: { tellsAnnounced } } });
+    phone.connect();
+    agent.connect();
+    await bot.ready('phone');
+    assert.deepEqual(await bot.call('count'), { value: 1 });
+    phone.details.canPublishData = false; // no event
+    await assert.rejects(bot.call('count', {}, { timeout: 300 }), (error) => error.code === 'timeout');
+    assert.equal(runs, 1);
+    phone.details.canPublishData = true;
+    assert.deepEqual(await bot.call('count'), { value: 2 });
+  });
+}
+
 test('lost connection that returns continues open calls', async (t) => {
   for (const rejoins of [false, true]) {
     for (const who of ['phone', 'agent']) {
@@ -158,6 +176,24 @@ test('disconnected room closes with its reason, and a new connection begins anew
   phone.connect();
   await bot.ready('phone');
   assert.deepEqual(await bot.call('echo', { a: 2 }), { a: 2 });
+});
+
+test('page that returns is called again if its room is still connected', async (t) => {
+  const { phone, agent, app, bot } = ends(t);
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  for (const isConnected of [true, false]) {
+    const left = next(bot, 'toolsChanged');
+    phone.leavePage();
+    assert.equal(app.isOpen, false);
+    await left;
+    if (!isConnected) phone.disconnect();
+    phone.returnToPage();
+    assert.equal(app.isOpen, isConnected);
+    if (!isConnected) phone.connect();
+    assert.deepEqual(await bot.call('echo', { isConnected }), { isConnected });
+  }
 });
 
 test('open calls of an assistant that is disconnected end as closed', async (t) => {

@@ -1,11 +1,13 @@
-// The examples of the page compile, and the one in the folder of examples.
+// The examples of the page compile, and the one in the folder of examples. rooms/readme.test.mjs runs them.
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+
+import { examples } from './readme.mjs';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 
@@ -18,14 +20,13 @@ const SURROUNDINGS = {
 };
 
 test('examples of the README and the folder compile', { timeout: 60_000 }, async () => {
-  const page = readFileSync(join(root, 'README.md'), 'utf8');
-  const examples = [...page.matchAll(/```(tsx?)\n([^]*?)```/g)];
-  assert.equal(examples.length, Object.keys(SURROUNDINGS).length);
+  const all = examples('ts', 'tsx');
+  assert.equal(all.length, Object.keys(SURROUNDINGS).length);
   const folder = mkdtempSync(join(root, 'test/types/readme-'));
   try {
-    examples.forEach(([, kind, code], n) => {
+    all.forEach(({ language, code }, n) => {
       const [line] = Object.keys(SURROUNDINGS).filter((line) => code.includes(line));
-      writeFileSync(join(folder, `example${n}.${kind}`), `${SURROUNDINGS[line]}\ndeclare const url: string, token: string;\n${code}\nexport {};\n`);
+      writeFileSync(join(folder, `example${n}.${language}`), `${SURROUNDINGS[line]}\ndeclare const url: string, token: string;\n${code}\nexport {};\n`);
     });
     cpSync(join(root, '../../examples/page_client.ts'), join(folder, 'page_client.ts'));
     const config = { extends: '../tsconfig.json', compilerOptions: { jsx: 'react-jsx', rootDir: '../../..' }, include: ['.'] };

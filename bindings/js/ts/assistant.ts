@@ -153,7 +153,10 @@ export class AssistantBase extends Participant {
   }
 
   /**
-   * Waits until the tools of this client are known. A call waits as well, but within its own limit.
+   * Waits until this client can be called, and resolves with its tools. A call waits as well, but within its own limit.
+   *
+   * The list is empty for a client without toolbridge's handshake. One that answers nothing for a second counts as such until
+   * it answers, as a page does whose script is busy: see the event `toolsChanged`.
    *
    * The promise rejects with {@link NotReady} when the time is over; earlier for a participant that never offers tools.
    */

@@ -100,7 +100,7 @@ export class Driver {
       stream: (stream) => void this.#inbox.stream(stream),
       unreadable: (from, why) => this.#inbox.unreadable(from, why),
     });
-    this.#stopWatchingPage = port.onPageLeave?.(() => this.#leavePage()) ?? (() => {});
+    this.#stopWatchingPage = port.onPageLeave?.(() => this.#leavePage(), () => this.#start()) ?? (() => {});
     void this.#load();
   }
 
@@ -255,7 +255,7 @@ export class Driver {
     this.#reject('the room is not connected');
   }
 
-  /** Says goodbye at once, as when the page is about to be unloaded. */
+  /** Says goodbye at once, as when the page is about to be unloaded or frozen. */
   #leavePage(): void {
     this.#queue.dropStreams();
     this.#close({ kind: 'closed' }, { type: 'close' });

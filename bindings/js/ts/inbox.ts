@@ -39,8 +39,8 @@ export class Inbox {
     // One that belongs to a session, or to a join, that has not begun.
     if (!this.#runner.isOpen || this.#view.isBehind) return this.#keep(packet);
     this.#view.flush();
-    // Not all changes are events of the SDK: that of the permission to change attributes alone is none.
-    if (packet.from !== undefined && !this.#view.isReconnecting) this.#view.report(packet.from);
+    // Not all changes are events of the SDK: of permissions, rtc-node reports none, and livekit-client not that to change attributes.
+    this.#view.reportUnnoticed(packet.from);
     const { from, lane, topic, bytes } = packet;
     this.#runner.pass({ type: 'packet', lane, topic, ...(from !== undefined && { from: peer(this.#port, from) }) }, {}, bytes);
   }

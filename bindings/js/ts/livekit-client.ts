@@ -172,11 +172,12 @@ export class LiveKitClientPort extends SdkPort<LiveKitClientRoom, LiveKitClientP
 
   /**
    * The SDK disconnects at the same events. Its listeners may be older, so these are called in the capturing phase, which
-   * comes first.
+   * comes first. A frozen page, whose events do not bubble to the window, stays connected: it returns at `resume`.
    */
-  onPageLeave(leave: () => void): () => void {
+  onPageLeave(leave: () => void, back: () => void): () => void {
     if (typeof window === 'undefined' || typeof window.addEventListener !== 'function') return () => {};
-    const names = this.room.options.disconnectOnPageLeave === false ? ['pagehide'] : ['pagehide', 'beforeunload', 'freeze'];
+    const leaving = ['pagehide', 'freeze', ...(this.room.options.disconnectOnPageLeave === false ? [] : ['beforeunload'])];
+    const returning = ['pageshow', 'resume'];
     let hasLeft = false;
     const first = () => {
       hasLeft = this.state === 'connected';
@@ -187,15 +188,10 @@ export class LiveKitClientPort extends SdkPort<LiveKitClientRoom, LiveKitClientP
       if (hasLeft) pause(LEAVE_PAUSE);
       hasLeft = false;
     };
-    for (const name of names) {
-      window.addEventListener(name, first, { capture: true });
-      window.addEventListener(name, second, { capture: true });
-    }
+    const listeners = [...leaving.flatMap((name) => [[name, first], [name, second]] as const), ...returning.map((name) => [name, back] as const)];
+    for (const [name, listener] of listeners) window.addEventListener(name, listener, { capture: true });
     return () => {
-      for (const name of names) {
-        window.removeEventListener(name, first, { capture: true });
-        window.removeEventListener(name, second, { capture: true });
-      }
+      for (const [name, listener] of listeners) window.removeEventListener(name, listener, { capture: true });
     };
   }
 

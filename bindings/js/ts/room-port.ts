@@ -52,8 +52,11 @@ export interface RoomPort {
   readonly overhead: number;
   /** The local participant, in its current join. Called only while the room is connected or reconnecting. */
   local(): CoreParticipant;
-  /** Whether the server has described the local participant, and so announced it to the others. */
-  isAnnounced(): boolean;
+  /**
+   * Whether the server has described the local participant, and so announced it to the others. `undefined` if the SDK does not
+   * tell: the core assumes it after a while, or when a packet arrives.
+   */
+  isAnnounced(): boolean | undefined;
   /** The other participants in the room. */
   participants(): readonly CoreParticipant[];
   participant(identity: string): CoreParticipant | undefined;
@@ -63,8 +66,11 @@ export interface RoomPort {
   sendStream(bytes: Uint8Array, header: StreamHeader, to: Destination, isWanted: () => boolean): Promise<void>;
   /** Reports events until the returned function is called. */
   listen(events: PortEvents): () => void;
-  /** Calls `leave` as early as possible when the page goes away. Returns what ends that. */
-  onPageLeave?(leave: () => void): () => void;
+  /**
+   * Calls `leave` as early as possible when the page goes away or is frozen, and `back` when it runs again. Returns what ends
+   * that.
+   */
+  onPageLeave?(leave: () => void, back: () => void): () => void;
 }
 
 /** The topic of the byte streams that carry large frames. */

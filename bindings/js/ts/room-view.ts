@@ -43,10 +43,6 @@ export class RoomView {
     this.#owner = owner;
   }
 
-  get isReconnecting(): boolean {
-    return this.#isReconnecting;
-  }
-
   /** Whether the room has joined again, and the session does not know yet. */
   get isBehind(): boolean {
     return this.#isReconnecting && this.#port.local().sid !== this.#sid;
@@ -79,15 +75,23 @@ export class RoomView {
       this.#reported.delete(identity);
       this.#owner.pass({ type: 'participant_left', peer: { identity, sid: was.sid } });
     }
-    if (now === undefined) return;
-    // For the local participant this input says that it is announced, too.
-    if (isLocal && !this.#isAnnounced && !this.#port.isAnnounced()) return;
+    if (now === undefined || (isLocal && now.sid !== this.#sid)) return; // another sid is a rejoin
     const described = entry(now);
-    const known = this.#reported.get(identity);
-    if (known?.text === described.text && (!isLocal || this.#isAnnounced)) return;
-    if (isLocal) this.#isAnnounced = true;
+    const isKnown = this.#reported.get(identity)?.text === described.text;
+    if (isLocal ? !this.#isLocalNews(isKnown) : isKnown) return;
     this.#reported.set(identity, described);
     this.#owner.pass({ type: 'participant_joined', participant: isLocal ? now : this.#judge(now) });
+  }
+
+  /**
+   * Whether the local participant is to be reported. The input also says that it is announced. A server that changes a
+   * participant has announced it, so a change is news where the SDK does not tell.
+   */
+  #isLocalNews(isKnown: boolean): boolean {
+    const isAnnounced = this.#isAnnounced || this.#port.isAnnounced();
+    if (isAnnounced === false || (isKnown && (this.#isAnnounced || isAnnounced === undefined))) return false;
+    this.#isAnnounced = true;
+    return true;
   }
 
   /** Notes that a participant has changed. It is read after the SDK has finished: it emits events amid its changes. */
@@ -109,6 +113,13 @@ export class RoomView {
     const changed = [...this.#changed];
     this.#changed.clear();
     for (const identity of changed) this.report(identity);
+  }
+
+  /** Reports what no event of the SDK has shown, before a packet of this sender is passed. */
+  reportUnnoticed(sender: string | undefined): void {
+    if (this.#isReconnecting) return;
+    this.report(this.#port.local().identity);
+    if (sender !== undefined) this.report(sender);
   }
 
   reconnecting(): void {

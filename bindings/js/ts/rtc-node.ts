@@ -78,9 +78,8 @@ export class RtcNodePort extends SdkPort<RtcNodeRoom, RtcNodeParticipant, Stream
     return this.describe(this.localParticipant);
   }
 
-  /** The SDK does not tell. The core assumes it after a while, or when a packet arrives. */
-  isAnnounced(): boolean {
-    return false;
+  isAnnounced(): undefined {
+    return undefined;
   }
 
   async publish(bytes: Uint8Array, reliable: boolean, { topic, to }: Destination): Promise<void> {

@@ -59,7 +59,7 @@ export abstract class SdkPort<Room extends SdkRoom<Participant, Info>, Participa
   abstract readonly name: string;
   abstract readonly overhead: number;
   abstract local(): CoreParticipant;
-  abstract isAnnounced(): boolean;
+  abstract isAnnounced(): boolean | undefined;
   abstract publish(bytes: Uint8Array, reliable: boolean, to: Destination): Promise<void>;
   abstract listen(events: PortEvents): () => void;
 

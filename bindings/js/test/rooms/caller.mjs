@@ -16,7 +16,7 @@ export function makeCaller(assistant) {
       const given = fill === undefined ? args : { text: 'a'.repeat(fill) };
       const result = (turn ?? assistant)
         .call(tool, given, { ...options, signal: controller.signal, onProgress: ({ status, message }) => steps.add({ status, message }) })
-        .then((value) => ({ value: measure ? measured(value) : value }), describe);
+        .then((value) => ({ value: measure ? measured(value) : plain(value) }), describe);
       calls.set(name, { result, controller, turn, steps });
     },
     result: (name) => calls.get(name).result,
@@ -28,6 +28,24 @@ export function makeCaller(assistant) {
     requested: (tool) => ids.findLast((event) => event.tool === tool)?.call,
     violation: (by) => violations.until((event) => event.by === by).then(() => true),
   };
+}
+
+/**
+ * Resolves when each of these clients offers tools. `ready` is not enough: a client whose page was busy and has not answered for a
+ * second counts as one without toolbridge's handshake, which can be called by its name, and whose tools are not known.
+ */
+export async function offered(assistant, clients) {
+  for (const client of clients) await assistant.ready(client, { timeout: 20_000 });
+  await new Promise((resolve) => {
+    const check = () => {
+      const owners = new Set(assistant.tools().map(({ owner }) => owner));
+      if (!clients.every((client) => owners.has(client))) return;
+      stop();
+      resolve();
+    };
+    const stop = assistant.on('toolsChanged', check);
+    check();
+  });
 }
 
 /** A list whose entries can be waited for. */
@@ -52,8 +70,16 @@ export function waitable(list) {
   };
 }
 
+/** What a tool has returned, from the result that carries it as a document of MCP. Any other result is returned as it is. */
+export function plain(result) {
+  if (result.native === undefined) return result;
+  const value = JSON.parse(JSON.parse(result.native.json).content[0].text);
+  return typeof value === 'object' ? value : { value };
+}
+
 /** What a result has in place of a long text. */
-export function measured({ text }) {
+export function measured(result) {
+  const { text } = plain(result);
   return { length: text.length, isIntact: /^(?:a*|r*)$/.test(text) };
 }
 

@@ -9,23 +9,26 @@ import { createInterface } from 'node:readline';
 import { Assistant, Client } from 'toolbridge';
 import * as toolbridgeModule from 'toolbridge';
 
-import { makeCaller, measured } from './caller.mjs';
+import { makeCaller, measured, offered } from './caller.mjs';
 import { assistant, freshRoom, needs, openPage, Room, token, toolbridge, url } from './ends.mjs';
+import { terminalClient } from './terminal-client.mjs';
 import { consent, makeTools } from './tools.mjs';
 
-/** The pairs whose clients have the tools of tools.mjs. assistant.test.mjs calls those of the command line. */
+/** The pairs. A client over the command line has programs and an MCP server as tools, the others those of tools.mjs. */
 export const CELLS = [
   ['Rust', 'Node'],
   ['Rust', 'Chromium'],
+  ['Node', 'Rust'],
   ['Node', 'Node'],
   ['Node', 'Chromium'],
+  ['Chromium', 'Rust'],
   ['Chromium', 'Node'],
   ['Chromium', 'Chromium'],
 ].map(([caller, owner]) => ({ name: `${caller} → ${owner}`, caller, owner }));
 
 /** The options of a test of a cell. */
 export const optionsOf = ({ caller, owner }, timeout) => ({
-  ...needs('server', 'toolbridge', ...([caller, owner].includes('Chromium') ? ['chromium'] : [])),
+  ...needs('server', 'toolbridge', ...([caller, owner].includes('Chromium') ? ['chromium'] : []), ...(owner === 'Rust' ? ['script'] : [])),
   timeout,
 });
 
@@ -83,6 +86,7 @@ async function record(t, room) {
 }
 
 const CLIENTS = {
+  Rust: terminalClient,
   Node: async (t, room, identity) => {
     const { tools, note } = makeTools(toolbridgeModule);
     const livekit = new Room();
@@ -130,13 +134,12 @@ const ASSISTANTS = {
     });
     const caller = makeCaller(bot);
     await livekit.connect(url, token(room, 'agent', { role: 'assistant' }), OPTIONS);
-    for (const client of clients) await bot.ready(client, { timeout: 20_000 });
+    await offered(bot, clients);
     return caller;
   },
   Chromium: async (t, room, clients) => {
     const page = await openPage(t);
-    await page.evaluate((options) => globalThis.startAssistant(options), { url, token: token(room, 'agent', { role: 'assistant' }) });
-    for (const client of clients) await page.evaluate((client) => globalThis.assistant.ready(client, { timeout: 20_000 }), client);
+    await page.evaluate((options) => globalThis.startAssistant(options), { url, token: token(room, 'agent', { role: 'assistant' }), clients });
     const names = ['begin', 'result', 'progress', 'cancel', 'bargeIn', 'requested', 'violation'];
     const inPage = (name) => (...args) => page.evaluate(([name, args]) => globalThis.caller[name](...args), [name, args]);
     return Object.fromEntries(names.map((name) => [name, inPage(name)]));

@@ -8,7 +8,7 @@ import { after, test } from 'node:test';
 
 import * as toolbridgeModule from 'toolbridge';
 
-import { assistant, callOnce, Room, closeBrowser, dispose, freshRoom, needs, openPage, toolbridge, token, url } from './ends.mjs';
+import { allowData, assistant, callOnce, Room, closeBrowser, dispose, freshRoom, needs, openPage, toolbridge, token, url } from './ends.mjs';
 import { consent, makeTools } from './tools.mjs';
 
 after(async () => {
@@ -16,9 +16,9 @@ after(async () => {
   await dispose();
 });
 
-/** A client in Node: what `seen` has, and `until`. */
+/** A client in Node. `can` resolves when its SDK knows whether it may publish data, `seen` returns what happened to its tools. */
 async function inNode(t, room, more = {}) {
-  const { tools, note } = makeTools(toolbridgeModule);
+  const { tools, note, seen } = makeTools(toolbridgeModule);
   const livekit = new Room();
   const client = new toolbridgeModule.Client(livekit, { tools, consent: (ask) => consent(ask, note) });
   t.after(async () => {
@@ -26,6 +26,13 @@ async function inNode(t, room, more = {}) {
     await livekit.disconnect();
   });
   await livekit.connect(url, token(room, 'phone', { role: 'client' }), { autoSubscribe: false, dynacast: false, ...more });
+  return {
+    seen: () => seen,
+    // The SDK reports no event.
+    can: async (expected) => {
+      while (livekit.localParticipant.info.permission.canPublishData !== expected) await new Promise(setImmediate);
+    },
+  };
 }
 
 async function inChromium(t, room, options) {
@@ -34,6 +41,8 @@ async function inChromium(t, room, options) {
   return {
     page,
     until: (what) => page.evaluate((what) => globalThis.until(what), what),
+    seen: () => page.evaluate(() => globalThis.seen),
+    can: (expected) => page.waitForFunction((expected) => globalThis.room.localParticipant.permissions.canPublishData === expected, expected),
   };
 }
 
@@ -52,6 +61,20 @@ for (const [name, start, parts] of [
     assert.deepEqual(called.result, { text: 'hi' }, JSON.stringify(called));
     const pinged = await toolbridge('ping', '--room', room, '--count', '50', '--interval', '0ms');
     assert.equal(pinged.status, 0, pinged.out + pinged.err);
+  });
+
+  test(`${name}: client that the server forbids to publish data runs no tool until it may`, options, async (t) => {
+    const room = freshRoom();
+    const { can, seen } = await start(t, room);
+    const agent = await assistant(t, room);
+    assert.equal((await agent.call('note', { what: 'before' })).ok, true);
+    await allowData(room, 'phone', false);
+    await can(false);
+    assert.equal((await agent.call('note', { what: 'meanwhile' }, { timeoutMs: 2_000 })).ok, false);
+    await allowData(room, 'phone', true);
+    await can(true);
+    assert.equal((await agent.call('note', { what: 'after' })).ok, true);
+    assert.deepEqual((await seen()).filter((what) => ['before', 'meanwhile', 'after'].includes(what)), ['before', 'after']);
   });
 }
 

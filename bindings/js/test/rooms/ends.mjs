@@ -21,7 +21,7 @@ export const { Room, dispose } = await import(RTC_NODE);
 
 /** The option `skip` of a test that needs these parts. */
 export function needs(...parts) {
-  const found = { server: LIVEKIT_URL && LIVEKIT_API_KEY && LIVEKIT_API_SECRET, toolbridge: TOOLBRIDGE, chromium: existsSync(CHROMIUM) };
+  const found = { server: LIVEKIT_URL && LIVEKIT_API_KEY && LIVEKIT_API_SECRET, toolbridge: TOOLBRIDGE, chromium: existsSync(CHROMIUM), script: existsSync('/usr/bin/script') };
   const missing = parts.filter((part) => !found[part]);
   if (missing.length === 0) return {};
   if (TOOLBRIDGE_REQUIRE_PARTS === '1') throw new Error(`missing: ${missing.join(', ')}`);
@@ -46,6 +46,16 @@ export function token(room, identity, { role, kind, grants = {} } = {}) {
   const part = (value) => Buffer.from(JSON.stringify(value)).toString('base64url');
   const text = `${part({ alg: 'HS256', typ: 'JWT' })}.${part(claims)}`;
   return `${text}.${createHmac('sha256', LIVEKIT_API_SECRET).update(text).digest('base64url')}`;
+}
+
+/** Lets the server change whether a participant may publish data. */
+export async function allowData(room, identity, canPublishData) {
+  const response = await fetch(`${LIVEKIT_URL.replace(/^ws/, 'http')}/twirp/livekit.RoomService/UpdateParticipant`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', authorization: `Bearer ${token(room, 'admin', { grants: { roomAdmin: true } })}` },
+    body: JSON.stringify({ room, identity, permission: { can_subscribe: true, can_publish: true, can_publish_data: canPublishData } }),
+  });
+  if (!response.ok) throw new Error(`UpdateParticipant: ${response.status} ${await response.text()}`);
 }
 
 /** Runs a command of toolbridge to its end. */
@@ -182,6 +192,50 @@ export async function openPage(t, { policy, entry = 'toolbridge', init } = {}) {
   await page.goto(page.address);
   await page.waitForFunction(() => globalThis.ready);
   return page;
+}
+
+/**
+ * A page as that of `openPage`, which can be hidden and frozen: Playwright keeps its own pages active. `send` sends a command of
+ * Chromium's DevTools, `evaluate` runs a function.
+ */
+export async function openFreezablePage(t) {
+  const { address } = await openPage(t);
+  const session = await (await launchBrowser()).newBrowserCDPSession();
+  const { browserContextId } = await session.send('Target.createBrowserContext');
+  t.after(() => session.send('Target.disposeBrowserContext', { browserContextId }));
+  const { targetId } = await session.send('Target.createTarget', { url: 'about:blank', browserContextId });
+  const { sessionId } = await session.send('Target.attachToTarget', { targetId, flatten: false });
+  const waiting = new Map();
+  session.on('Target.receivedMessageFromTarget', ({ sessionId: from, message }) => {
+    const { id, result, error } = JSON.parse(message);
+    if (from !== sessionId || id === undefined) return;
+    const { resolve, reject } = waiting.get(id);
+    waiting.delete(id);
+    if (error) reject(new Error(error.message));
+    else resolve(result);
+  });
+  let count = 0;
+  const send = (method, params = {}) =>
+    new Promise((resolve, reject) => {
+      const id = ++count;
+      waiting.set(id, { resolve, reject });
+      session.send('Target.sendMessageToTarget', { sessionId, message: JSON.stringify({ id, method, params }) }).catch(reject);
+    });
+  const evaluate = async (run, argument = null) => {
+    const expression = `(${run})(${JSON.stringify(argument)})`;
+    const { result, exceptionDetails } = await send('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true });
+    if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
+    return result.value;
+  };
+  await send('Page.navigate', { url: address });
+  await evaluate(
+    () =>
+      new Promise((resolve) => {
+        const check = () => (globalThis.ready ? resolve() : setTimeout(check, 10));
+        check();
+      }),
+  );
+  return { send, evaluate };
 }
 
 export async function closeBrowser() {

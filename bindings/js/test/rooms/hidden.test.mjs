@@ -1,11 +1,17 @@
-// Pages whose browser holds them back: late timers, a frozen page, and one without random numbers.
+// Pages that are held back: late timers, a busy script, a frozen page, and one without random numbers.
 
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 
-import { assistant, closeBrowser, freshRoom, needs, openPage, token, url } from './ends.mjs';
+import { Assistant } from 'toolbridge';
 
-after(closeBrowser);
+import { offered } from './caller.mjs';
+import { assistant, closeBrowser, dispose, freshRoom, needs, openFreezablePage, openPage, Room, token, url } from './ends.mjs';
+
+after(async () => {
+  await closeBrowser();
+  await dispose();
+});
 
 const options = { ...needs('server', 'toolbridge', 'chromium'), timeout: 120_000 };
 
@@ -45,20 +51,46 @@ test('Chromium: timers that are a minute late, as in a hidden tab, do no harm', 
   assert.deepEqual(agent.lines.filter(({ event }) => event === 'left' || event === 'violation'), []);
 });
 
-test('Chromium: page that is about to be frozen loses its call, and is called again when it has joined again', options, async (t) => {
+test('Chromium: page whose script is busy is ready without tools, which are known when it answers', options, async (t) => {
   const room = freshRoom();
   const page = await client(t, room);
-  const agent = await assistant(t, room);
-  const hang = agent.begin('hang', {}, { timeoutMs: 60_000 });
-  await page.evaluate(() => globalThis.until('hang'));
-  // Headless Chromium has no hidden tab that it could freeze, so this is the event alone. A script dispatches it, so the goodbye
-  // cannot leave between its listeners, and the call is lost when the time to come back is over.
-  await page.evaluate(() => document.dispatchEvent(new Event('freeze', { bubbles: true })));
-  assert.equal((await hang.result).error.code, 'lost');
-  await page.evaluate(({ url, token }) => globalThis.room.connect(url, token, { autoSubscribe: false }), { url, token: token(room, 'phone', { role: 'client' }) });
-  await page.evaluate(() => new Promise((resolve) => (globalThis.client.assistant ? resolve() : globalThis.client.on('bound', resolve))));
-  assert.deepEqual((await agent.call('echo', { again: true })).result, { again: true });
+  const livekit = new Room();
+  const bot = new Assistant(livekit);
+  t.after(async () => {
+    await bot.close();
+    await livekit.disconnect();
+  });
+  // Longer than the assistant takes to be announced, which is 3 s, and then waits for an answer, which is 1 s.
+  const busy = page.evaluate(() => {
+    for (const end = performance.now() + 8_000; performance.now() < end; );
+  });
+  await livekit.connect(url, token(room, 'agent', { role: 'assistant' }), { autoSubscribe: false, dynacast: false });
+  assert.deepEqual(await bot.ready('phone', { timeout: 20_000 }), []);
+  await busy;
+  await offered(bot, ['phone']);
+  assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
 });
+
+for (const disconnectOnPageLeave of [true, false]) {
+  test(`Chromium: frozen page loses its call at once, and is called again when it resumes (disconnectOnPageLeave: ${disconnectOnPageLeave})`, options, async (t) => {
+    const room = freshRoom();
+    const page = await openFreezablePage(t);
+    await page.evaluate((options) => globalThis.startClient(options), { url, token: token(room, 'phone', { role: 'client' }), roomOptions: { disconnectOnPageLeave } });
+    await page.evaluate(() => document.addEventListener('freeze', () => (globalThis.wasFrozen = true)));
+    const agent = await assistant(t, room);
+    const hang = agent.begin('hang', {}, { timeoutMs: 60_000 });
+    await page.evaluate(() => globalThis.until('hang'));
+    const begun = performance.now();
+    await page.send('Page.setWebLifecycleState', { state: 'frozen' });
+    assert.equal((await hang.result).error.code, 'lost');
+    // A page without a goodbye is given 5 s.
+    assert.ok(performance.now() - begun < 4_000, `${performance.now() - begun} ms`);
+    assert.equal((await agent.call('echo', {}, { ownerWaitMs: 100 })).error.code, 'unknown_tool');
+    await page.send('Page.setWebLifecycleState', { state: 'active' });
+    assert.deepEqual((await agent.call('echo', { again: true }, { ownerWaitMs: 20_000 })).result, { again: true });
+    assert.equal(await page.evaluate(() => globalThis.wasFrozen), true);
+  });
+}
 
 test('Chromium: page without crypto.getRandomValues gets an error that names the polyfill', { ...needs('chromium'), timeout: 60_000 }, async (t) => {
   const page = await openPage(t, { init: () => delete Crypto.prototype.getRandomValues });

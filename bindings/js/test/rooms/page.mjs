@@ -3,7 +3,7 @@
 
 import * as livekit from '/node_modules/livekit-client/dist/livekit-client.esm.mjs';
 
-import { makeCaller } from './caller.mjs';
+import { makeCaller, offered } from './caller.mjs';
 import { consent, makeTools } from './tools.mjs';
 
 const entries = { toolbridge: 'index', 'toolbridge/js': 'js', 'toolbridge/wasm': 'wasm' };
@@ -14,9 +14,9 @@ globalThis.livekit = livekit;
 globalThis.toolbridge = toolbridge;
 
 /** Joins as a client, and resolves when an assistant has the tools if `registered`. */
-globalThis.startClient = async ({ url, token, registered = false, options = {} }) => {
+globalThis.startClient = async ({ url, token, registered = false, options = {}, roomOptions = {} }) => {
   const { tools, seen, note, until } = makeTools(toolbridge);
-  const room = new livekit.Room();
+  const room = new livekit.Room(roomOptions);
   const client = new toolbridge.Client(room, { tools, consent: (ask) => consent(ask, note), ...options });
   const events = [];
   for (const name of ['connected', 'bound', 'registered', 'unaccepted', 'closed', 'error', 'warning', 'violation', 'connection', 'joined']) {
@@ -30,13 +30,13 @@ globalThis.startClient = async ({ url, token, registered = false, options = {} }
   if (registered) await until('registered');
 };
 
-/** Joins as an assistant, and resolves when this client is ready. */
-globalThis.startAssistant = async ({ url, token, ready }) => {
+/** Joins as an assistant, and resolves when these clients offer tools. */
+globalThis.startAssistant = async ({ url, token, clients }) => {
   const room = new livekit.Room();
   const assistant = new toolbridge.Assistant(room, {});
   Object.assign(globalThis, { room, assistant, caller: makeCaller(assistant) });
   await room.connect(url, token, { autoSubscribe: false });
-  if (ready) await assistant.ready(ready, { timeout: 20_000 });
+  await offered(assistant, clients);
 };
 
 /** Makes a call, and returns what a test can compare. */

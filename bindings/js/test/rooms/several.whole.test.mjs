@@ -2,13 +2,14 @@
 
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
-import { fileURLToPath } from 'node:url';
 
 import { Room, dispose } from '@livekit/rtc-node';
 import { Ambiguous, Assistant, Client } from 'toolbridge';
 import * as toolbridge from 'toolbridge';
 
-import { Program, assistant, closeBrowser, freshRoom, needs, openPage, token, url } from './ends.mjs';
+import { offered } from './caller.mjs';
+import { assistant, closeBrowser, freshRoom, needs, openPage, token, url } from './ends.mjs';
+import { terminalClient } from './terminal-client.mjs';
 import { makeTools } from './tools.mjs';
 
 after(async () => {
@@ -16,7 +17,6 @@ after(async () => {
   await dispose();
 });
 
-const toolsFile = fileURLToPath(new URL('tools.toml', import.meta.url));
 const TOPIC = 'toolbridge';
 const OPTIONS = { autoSubscribe: false, dynacast: false };
 
@@ -74,15 +74,15 @@ function withCall(packet, from, to) {
   return copy;
 }
 
-test('three clients: a page, Node and the command line run the calls that name them, at the same time', { ...needs('server', 'toolbridge', 'chromium'), timeout: 120_000 }, async (t) => {
+test('three clients: a page, Node and the command line run the calls that name them, at the same time', { ...needs('server', 'toolbridge', 'chromium', 'script'), timeout: 120_000 }, async (t) => {
   const room = freshRoom();
   const page = await openPage(t);
   await page.evaluate((options) => globalThis.startClient(options), { url, token: token(room, 'page', { role: 'client' }) });
   await nodeClient(t, room, 'node');
-  new Program(t, 'client', '--room', room, '--identity', 'rust', '--tools', toolsFile);
+  await terminalClient(t, room, 'rust');
   const clients = ['page', 'node', 'rust'];
   const { bot } = await nodeAssistant(t, room);
-  await Promise.all(clients.map((client) => bot.ready(client, { timeout: 20_000 })));
+  await offered(bot, clients);
   await assert.rejects(bot.call('echo', {}), (error) => {
     assert.ok(error instanceof Ambiguous, error.message);
     assert.deepEqual([...error.owners].sort(), [...clients].sort());
@@ -116,7 +116,7 @@ test('a stranger’s forged answer settles no call, in Node', { ...needs('server
   const phone = await nodeClient(t, room, 'phone');
   const { bot, livekit } = await nodeAssistant(t, room);
   const stranger = await join(t, room, 'stranger');
-  await bot.ready('phone', { timeout: 20_000 });
+  await offered(bot, ['phone']);
   await forgeAnswers(phone, stranger, {
     call: (tool, args) => bot.call(tool, args, { timeout: 60_000 }),
     requested: () => new Promise((resolve) => bot.on('requested', ({ call }) => resolve(call))),
@@ -129,7 +129,7 @@ test('a stranger’s forged answer settles no call, in Chromium', { ...needs('se
   const room = freshRoom();
   const phone = await nodeClient(t, room, 'phone');
   const page = await openPage(t);
-  await page.evaluate((options) => globalThis.startAssistant(options), { url, token: token(room, 'agent', { role: 'assistant' }), ready: 'phone' });
+  await page.evaluate((options) => globalThis.startAssistant(options), { url, token: token(room, 'agent', { role: 'assistant' }), clients: ['phone'] });
   const stranger = await join(t, room, 'stranger');
   await page.evaluate(() => {
     globalThis.fromStranger = 0;
@@ -175,7 +175,7 @@ test('a stranger’s chunk in the stream of a result is not read, in Chromium', 
   const room = freshRoom();
   const phone = await nodeClient(t, room, 'phone');
   const page = await openPage(t);
-  await page.evaluate((options) => globalThis.startAssistant(options), { url, token: token(room, 'agent', { role: 'assistant' }), ready: 'phone' });
+  await page.evaluate((options) => globalThis.startAssistant(options), { url, token: token(room, 'agent', { role: 'assistant' }), clients: ['phone'] });
   const stranger = await join(t, room, 'stranger');
   await page.evaluate(() => {
     Object.assign(globalThis, { forgedChunks: 0, violations: [] });
@@ -220,7 +220,7 @@ test('a stranger’s request and stop reach no tool', { ...needs('server', 'chro
   await page.evaluate((options) => globalThis.startClient(options), { url, token: token(room, 'phone', { role: 'client' }) });
   const { bot, sent } = await nodeAssistant(t, room);
   const stranger = await join(t, room, 'stranger');
-  await bot.ready('phone', { timeout: 20_000 });
+  await offered(bot, ['phone']);
   const ids = [];
   bot.on('requested', ({ call }) => ids.push(call));
   const controller = new AbortController();

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde_json::Value as Json;
 
-use toolbridge::{Value, cli_support::id_and_type};
+use toolbridge::{DecodeError, Value, cli_support::id_and_type};
 
 /// The maximum length of a call id, in bytes: the same as on the wire.
 const MAX_ID: usize = 128;
@@ -12,8 +12,8 @@ const MAX_ID: usize = 128;
 /// A command.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// Calls a tool. If anything but the id is invalid, the error becomes the call's result.
-    Call(Id, Result<Box<Call>, String>),
+    /// Calls a tool. If anything but the id is invalid, the refusal becomes the call's result.
+    Call(Id, Result<Box<Call>, Refusal>),
     Cancel(Id),
     /// Interrupts a turn.
     BargeIn(Id),
@@ -25,6 +25,30 @@ pub(super) enum Command {
 
 /// The names of the commands, as in the `hello` line.
 pub(super) const COMMANDS: &[&str] = &["call", "cancel", "barge_in", "tools", "forget_permissions", "close"];
+
+/// The error code of a command that is invalid, as opposed to a tool's `invalid_parameters`.
+pub(super) const BAD_COMMAND: &str = "bad_command";
+
+/// The error code of a request that is too large, and of a command that no request could hold.
+const TOO_LARGE: &str = "too_large";
+
+/// The error code of a line that is too long.
+pub(super) const TOO_LONG: &str = "too_long";
+
+/// Why a `call` is not made: the error of its result.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// The error code.
+    pub(super) code: &'static str,
+    /// The message for a person.
+    pub(super) message: String,
+}
+
+impl Refusal {
+    fn bad(message: String) -> Self {
+        Self { code: BAD_COMMAND, message }
+    }
+}
 
 /// The fields of a `call`.
 #[derive(Debug)]
@@ -84,7 +108,13 @@ pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
             read(&body).map_err(|wrong| CommandError { id: known_of(text.as_bytes(), &[]).0, ..wrong })
         }
         Err(error) => {
-            let wrong = CommandError::new("not_json", format!("cannot be read as JSON: {error}"));
+            let wrong = match error {
+                DecodeError::TooLarge { size, limit } => CommandError::new(
+                    TOO_LARGE,
+                    format!("the command has {size} bytes; the limit is {limit}"),
+                ),
+                error => CommandError::new("not_json", format!("cannot be read as JSON: {error}")),
+            };
             unreadable(text.as_bytes(), &[], wrong)
         }
     }
@@ -95,7 +125,10 @@ pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
 pub(super) fn unreadable(start: &[u8], end: &[u8], wrong: CommandError) -> Result<Command, CommandError> {
     let (id, kind) = known_of(start, end);
     match id {
-        Some(id) if kind.as_deref() == Some("call") => Ok(Command::Call(id, Err(wrong.message))),
+        Some(id) if kind.as_deref() == Some("call") => {
+            let code = if [TOO_LARGE, TOO_LONG].contains(&wrong.code) { TOO_LARGE } else { BAD_COMMAND };
+            Ok(Command::Call(id, Err(Refusal { code, message: wrong.message })))
+        }
         id => Err(CommandError { id, ..wrong }),
     }
 }
@@ -107,7 +140,7 @@ fn known_of(start: &[u8], end: &[u8]) -> (Option<Id>, Option<String>) {
 }
 
 fn read(body: &Value) -> Result<Command, CommandError> {
-    let bad = |message: String| CommandError::new("bad_command", message);
+    let bad = |message: String| CommandError::new(BAD_COMMAND, message);
     let fields = match body.decode() {
         Ok(fields) if body.is_map() => fields,
         _ => return Err(bad("a command must be a JSON object".to_owned())),
@@ -123,7 +156,7 @@ fn read(body: &Value) -> Result<Command, CommandError> {
         "call" => {
             let id = needed(id)?;
             let call = call(&mut fields).and_then(|call| fields.end("call").map(|()| call.into()));
-            Ok(Command::Call(id, call))
+            Ok(Command::Call(id, call.map_err(Refusal::bad)))
         }
         "cancel" => {
             let id = needed(id)?;
@@ -276,8 +309,9 @@ mod tests {
             (r#"{"id":7,"type":"call","tool":"t""#, "EOF"),
             (&deep, "nesting depth 1001 exceeds the limit"),
         ] {
-            let Ok(Command::Call(id, Err(message))) = parse(text) else { panic!("{text:.80}") };
-            assert!(id.to_json() == 7 && message.contains(says), "{text:.80}: {message}");
+            let Ok(Command::Call(id, Err(refusal))) = parse(text) else { panic!("{text:.80}") };
+            assert!(id.to_json() == 7 && refusal.code == "bad_command", "{text:.80}: {refusal:?}");
+            assert!(refusal.message.contains(says), "{text:.80}: {refusal:?}");
         }
         let error = parse(r#"{"type":"tools","id":"a","x""#).unwrap_err();
         assert_eq!((error.code, error.id.unwrap().to_json()), ("not_json", Json::from("a")));
@@ -286,6 +320,18 @@ mod tests {
         let half = parse(r#"{"type":"call","id":7,"tool":"t","arguments":{"a":"\ud83d","b":1e999}}"#);
         let Ok(Command::Call(_, Ok(call))) = half else { panic!("{half:?}") };
         assert_eq!(call.arguments.to_json(), serde_json::json!({"a": "\u{fffd}", "b": "1e999"}));
+    }
+
+    #[test]
+    fn command_that_no_request_could_hold_is_too_large_with_both_numbers() {
+        let argument = "a".repeat(16 << 20);
+        let text = format!(r#"{{"type":"call","tool":"t","arguments":{{"a":"{argument}"}},"id":7}}"#);
+        let Ok(Command::Call(id, Err(refusal))) = parse(&text) else { panic!("{text:.80}") };
+        let size = (16 << 20) + 40; // in MessagePack
+        let message = format!("the command has {size} bytes; the limit is 16777216");
+        assert_eq!((id.to_json(), refusal), (Json::from(7), Refusal { code: "too_large", message }));
+        let error = parse(&text.replacen("call", "tools", 1)).unwrap_err();
+        assert_eq!((error.code, error.id.unwrap().to_json()), ("too_large", Json::from(7)));
     }
 
     #[test]
@@ -299,8 +345,9 @@ mod tests {
             (r#","tool":"t","meta":[]"#, "`meta` must be an object"),
         ] {
             let text = format!(r#"{{"type":"call","id":7{rest}}}"#);
-            let Ok(Command::Call(id, Err(message))) = parse(&text) else { panic!("{text}") };
-            assert!(id.to_json() == 7 && message.contains(says), "{text}: {message}");
+            let Ok(Command::Call(id, Err(refusal))) = parse(&text) else { panic!("{text}") };
+            assert!(id.to_json() == 7 && refusal.code == "bad_command", "{text}: {refusal:?}");
+            assert!(refusal.message.contains(says), "{text}: {refusal:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    command::{self, Call, Command, CommandError, Id},
+    command::{self, Call, Command, CommandError, Id, TOO_LONG},
     input::{Line, MAX_LINE, Text},
     messages,
 };
@@ -181,10 +181,9 @@ impl<'a> Conversation<'a> {
         let command = match &line.text {
             Text::Plain(text) if text.trim().is_empty() => return Ok(true),
             Text::Plain(text) => command::parse(text),
-            Text::TooLong { start, end } => {
-                let wrong =
-                    CommandError::new("too_long", format!("the line is longer than {MAX_LINE} bytes"));
-                command::unreadable(start, end, wrong)
+            Text::TooLong { size, start, end } => {
+                let message = format!("the line has {size} bytes; the limit is {MAX_LINE}");
+                command::unreadable(start, end, CommandError::new(TOO_LONG, message))
             }
             Text::NotUtf8(line) => {
                 command::unreadable(line, &[], CommandError::new("not_utf8", "the line is not UTF-8"))
@@ -196,7 +195,7 @@ impl<'a> Conversation<'a> {
                 self.say(&messages::wrong(line.number, &CommandError::new("id_in_use", message))).await?;
             }
             Ok(Command::Call(id, Ok(call))) => self.call(id, *call),
-            Ok(Command::Call(id, Err(message))) => self.say(&messages::refused(&id, &message)).await?,
+            Ok(Command::Call(id, Err(refusal))) => self.say(&messages::refused(&id, &refusal)).await?,
             Ok(Command::Cancel(id)) => {
                 // A call that has ended has its result, or the result is queued.
                 if let Some(stop) = self.open.get(&id) {
@@ -562,13 +561,18 @@ mod tests {
         }
         driver.write(&json!({"type": "cancel", "id": 1})).await; // it has ended: no effect
         let start = br#"{"type":"call","id":70,"arguments":{"a":"xx"#.to_vec();
-        driver.text(Text::TooLong { start: start.clone(), end: Vec::new() }).await;
+        driver.text(Text::TooLong { size: MAX_LINE + 1, start: start.clone(), end: Vec::new() }).await;
         let result = driver.until(json!({"type": "result", "id": 70})).await;
-        assert_eq!(result["error"]["code"], "bad_command", "{result}");
+        let error = json!({
+            "code": "too_large",
+            "message": "the line has 25165825 bytes; the limit is 25165824",
+            "mayHaveRun": false,
+        });
+        assert_eq!(result["error"], error, "{result}");
         driver.text(Text::NotUtf8([&start[..], b"\xff"].concat())).await;
         let result = driver.until(json!({"type": "result", "id": 70})).await;
         assert_eq!(result["error"]["message"], "the line is not UTF-8", "{result}");
-        driver.text(Text::TooLong { start: b"{".to_vec(), end: Vec::new() }).await;
+        driver.text(Text::TooLong { size: MAX_LINE + 1, start: b"{".to_vec(), end: Vec::new() }).await;
         driver.text(Text::NotUtf8(b"\xff".to_vec())).await;
         let last = driver.number;
         let error = driver.until(json!({"type": "error"})).await;

@@ -27,7 +27,12 @@ pub(super) enum Text {
     /// The text without its line end.
     Plain(String),
     /// The line is longer than [`MAX_LINE`] and was skipped. The id of its command is in its start or its end.
-    TooLong { start: Vec<u8>, end: Vec<u8> },
+    TooLong {
+        /// Its length, in bytes.
+        size: usize,
+        start: Vec<u8>,
+        end: Vec<u8>,
+    },
     /// The line is not valid UTF-8.
     NotUtf8(Vec<u8>),
 }
@@ -61,7 +66,7 @@ pub(super) fn start<R: Read>(open: impl FnOnce() -> R + Send + 'static) -> mpsc:
 
 /// Reads the next line; `None` at the end. The last line needs no line end.
 fn next(from: &mut impl BufRead, limit: usize) -> io::Result<Option<Text>> {
-    let (mut line, mut start, mut any) = (Vec::new(), None::<Vec<u8>>, false);
+    let (mut line, mut start, mut any, mut size) = (Vec::new(), None::<Vec<u8>>, false, 0_usize);
     loop {
         let chunk = match from.fill_buf() {
             Ok(chunk) => chunk,
@@ -72,6 +77,7 @@ fn next(from: &mut impl BufRead, limit: usize) -> io::Result<Option<Text>> {
         let part = &chunk[..end.unwrap_or(chunk.len())];
         let over = part.is_empty() && end.is_none();
         any |= !over;
+        size = size.saturating_add(part.len());
         if start.is_none() && line.len() + part.len() > limit {
             start = Some(line.iter().chain(part).copied().take(ENDS).collect());
             line = line.split_off(line.len().saturating_sub(ENDS));
@@ -87,7 +93,7 @@ fn next(from: &mut impl BufRead, limit: usize) -> io::Result<Option<Text>> {
         }
     }
     if let Some(start) = start {
-        return Ok(Some(Text::TooLong { start, end: line }));
+        return Ok(Some(Text::TooLong { size, start, end: line }));
     }
     Ok(any.then(|| match String::from_utf8(line) {
         Ok(text) => Text::Plain(text),
@@ -116,11 +122,13 @@ mod tests {
     #[test]
     fn line_above_the_limit_is_skipped_and_the_next_is_read() {
         let lines = all(b"123456\n1234567\nx\n\xff\xfe\n", 6);
-        let too_long = || Text::TooLong { start: b"1234567".to_vec(), end: b"1234567".to_vec() };
+        let too_long = || Text::TooLong { size: 7, start: b"1234567".to_vec(), end: b"1234567".to_vec() };
         let not_utf8 = Text::NotUtf8(b"\xff\xfe".to_vec());
         assert_eq!(lines, [Text::Plain("123456".into()), too_long(), Text::Plain("x".into()), not_utf8]);
         assert_eq!(all(b"1234567", 6), [too_long()]);
-        let [Text::TooLong { start, end }] = &all(&[&[b'a'; 600][..], &[b'b'; 600]].concat(), 6)[..] else {
+        let [Text::TooLong { size: 1_200, start, end }] =
+            &all(&[&[b'a'; 600][..], &[b'b'; 600]].concat(), 6)[..]
+        else {
             panic!()
         };
         assert_eq!((&start[..], &end[..]), (&[b'a'; ENDS][..start.len()], &[b'b'; ENDS][..]));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::{
-    command::{COMMANDS, CommandError, Id},
+    command::{BAD_COMMAND, COMMANDS, CommandError, Id, Refusal},
     conversation::OPEN_CALLS,
     input::MAX_LINE,
 };
@@ -99,12 +99,9 @@ fn views(line: &mut Json, result: &ToolResult) {
     }
 }
 
-/// The error code for an invalid command, as opposed to a tool's `invalid_parameters`.
-const BAD_COMMAND: &str = "bad_command";
-
 /// Returns the result of a call whose line is invalid.
-pub(super) fn refused(id: &Id, message: &str) -> Json {
-    let error = json!({"code": BAD_COMMAND, "message": message, "mayHaveRun": false});
+pub(super) fn refused(id: &Id, Refusal { code, message }: &Refusal) -> Json {
+    let error = json!({"code": code, "message": message, "mayHaveRun": false});
     json!({"type": "result", "id": id.to_json(), "ok": false, "error": error})
 }
 
