@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import pickle
 import threading
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, Optional
 
 import pydantic
@@ -243,6 +244,29 @@ async def test_values_above_16_mib_are_too_large() -> None:
 
 
 @in_loop
+async def test_lossy_packets_leave_room_for_what_end_to_end_encryption_adds() -> None:
+    largest = []
+    for is_encrypted in (False, True):
+        ends = Ends([echo])
+        ends.agent._e2ee_manager = SimpleNamespace(enabled=is_encrypted)  # type: ignore[assignment]
+        async with ends:
+            fits, above = 500, 1_400
+            while above - fits > 1:
+                size = (fits + above) // 2
+                ends.memory.sent.clear()
+                await ends.bot.call("echo", {"text": "a" * size})
+                is_lossy = any(not it["reliable"] for it in requests(ends))
+                fits, above = (size, above) if is_lossy else (fits, size)
+            largest.append(fits)
+    # LiveKit's envelope with a nonce and the tag of AES-GCM.
+    assert largest[0] - largest[1] == 44
+
+
+def requests(ends: Ends) -> list[Any]:
+    return [packet for packet in ends.memory.sent if packet["from"] == "agent" and b"echo" in packet["bytes"]]
+
+
+@in_loop
 async def test_result_that_json_cannot_hold_is_an_execution_error() -> None:
     @tool
     async def nan() -> float:
@@ -373,6 +397,35 @@ async def test_plain_functions_run_in_a_limited_number_of_threads() -> None:
         go.set()
         assert [(await call)["value"] for call in calls] == [0, 1, 2, 3]
         assert most == 2
+
+
+@in_loop
+async def test_plain_function_whose_call_is_cancelled_while_it_waits_for_a_thread_never_starts() -> None:
+    loop = asyncio.get_running_loop()
+    begun, go = asyncio.Event(), threading.Event()
+    ran: list[int] = []
+
+    @tool
+    def wait(n: int) -> int:
+        """Waits."""
+        ran.append(n)
+        loop.call_soon_threadsafe(begun.set)
+        go.wait()
+        return n
+
+    async with Ends([wait], client={"threads": 1}) as ends:
+        first = asyncio.create_task(ends.bot.call("wait", {"n": 1}))
+        await begun.wait()
+        turn = ends.bot.turn()
+        second = asyncio.create_task(turn.call("wait", {"n": 2}))
+        await next_event(ends.bot, "delivered")
+        third = asyncio.create_task(ends.bot.call("wait", {"n": 3}))
+        turn.barge_in()
+        with pytest.raises(Cancelled):
+            await second
+        go.set()
+        assert [await first, await third] == [{"value": 1}, {"value": 3}]
+        assert ran == [1, 3]
 
 
 @in_loop

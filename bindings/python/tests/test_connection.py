@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,20 @@ from toolbridge import Assistant, CallError, Client, Closed, Lost, NotAllowed, N
 @tool(name="echo", schema={"type": "object"}, description="Returns its arguments")
 def echo(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
+
+
+def known(participant: Any, identity: str) -> Any:
+    """What a participant of toolbridge knows of another one."""
+    return next((who for who in participant.participants() if who["identity"] == identity), None)
+
+
+async def in_steps(holds: Callable[[], bool]) -> None:
+    """Returns as soon as this holds, at most some steps of the loop later: before any timer, and before any packet is sent again."""
+    for _ in range(20):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it does not hold")
 
 
 @in_loop
@@ -96,6 +111,74 @@ async def test_permission_that_changes_without_an_event_is_seen_at_the_next_pack
             await ends.bot.call("echo", timeout=0.3)
         (agent,) = [who for who in ends.app.participants() if who["identity"] == "agent"]
         assert agent["can_update_metadata"] is True
+
+
+@pytest.mark.parametrize("what", ["attributes", "permissions"])
+def test_participant_that_changes_and_sends_nothing_is_looked_at(what: str) -> None:
+    @in_loop
+    async def run() -> None:
+        async with Ends([echo]) as ends:
+            tv = FakeRoom(ends.memory, "tv", None)  # without toolbridge: it sends no packet
+            joined = asyncio.create_task(next_event(ends.bot, "joined"))
+            await asyncio.sleep(0)
+            await tv.connect()
+            await joined
+            if what == "attributes":
+                tv.set_role("client")
+            else:
+                tv.permit(can_publish_data=False)
+            await in_steps(lambda: known(ends.bot, "tv") != joined.result()["participant"])
+            now = known(ends.bot, "tv")
+            assert now["attributes"] == ({"toolbridge.role": "client"} if what == "attributes" else {})
+            assert now["can_publish_data"] is (what == "attributes")
+
+    run()
+
+
+@in_loop
+async def test_participant_that_leaves_is_reported() -> None:
+    async with Ends([echo]) as ends:
+        tv = FakeRoom(ends.memory, "tv", None)
+        await tv.connect()
+        await in_steps(lambda: known(ends.bot, "tv") is not None)
+        left = asyncio.create_task(next_event(ends.bot, "left"))
+        await asyncio.sleep(0)
+        tv.end(1)
+        assert (await left)["peer"] == {"identity": "tv", "sid": tv.info.sid}
+        assert known(ends.bot, "tv") is None
+
+
+@in_loop
+async def test_participant_that_the_sdk_has_under_another_sid_has_left_and_joined() -> None:
+    async with Ends([echo]) as ends:
+        tv = FakeRoom(ends.memory, "tv", None)
+        await tv.connect()
+        await in_steps(lambda: known(ends.bot, "tv") is not None)
+        seen: list[Any] = []
+        ends.bot.on("left", lambda event: seen.append(("left", event["peer"]["sid"])))
+        ends.bot.on("joined", lambda event: seen.append(("joined", event["participant"]["sid"])))
+        remote: Any = ends.agent.remote_participants["tv"]
+        before, remote._info.sid = remote._info.sid, "PA_other"
+        tv.set_role("client")  # the next event about it
+        await in_steps(lambda: len(seen) == 2)
+        assert seen == [("left", before), ("joined", "PA_other")]
+
+
+@in_loop
+async def test_other_sid_that_the_sdk_tells_of_after_a_reconnection_is_seen_without_a_packet() -> None:
+    async with Ends([echo]) as ends:
+        introduced = asyncio.Event()
+
+        def passes(packet: Any) -> bool:
+            if packet["from"] == "agent" and b"features" in packet["bytes"]:
+                introduced.set()  # as at the beginning of each join
+            return False
+
+        ends.agent.lose()
+        await asyncio.sleep(0)
+        ends.memory.passes = passes
+        ends.agent.restore(rejoins=True)
+        await asyncio.wait_for(introduced.wait(), 5)
 
 
 @in_loop
