@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from livekit.rtc._proto import room_pb2
 from memory import Ends, FakeReader, FakeRoom, Memory, in_loop, next_event
-from toolbridge import Assistant, CallError, Client, Closed, Lost, NotAllowed, NotReady, ToolContext, _driver, tool
+from toolbridge import Assistant, CallError, Client, Closed, Lost, NotAllowed, NotReady, ToolContext, _inbox, _session_runner, tool
 
 
 @tool(name="echo", schema={"type": "object"}, description="Returns its arguments")
@@ -423,10 +423,10 @@ async def test_more_streams_than_the_limit_are_not_read() -> None:
         warning = asyncio.create_task(next_event(ends.app, "warning"))
         await asyncio.sleep(0)
         packet = {"stream_id": "s", "topic": "toolbridge.frame", "attributes": {}, "total_size": 1, "bytes": b"x"}
-        readers = [FakeReader(packet) for _ in range(_driver.STREAMS + 1)]
+        readers = [FakeReader(packet) for _ in range(_inbox.STREAMS + 1)]
         for reader in readers:
             handler(reader, "agent")
-        assert [reader.is_closed for reader in readers] == [False] * _driver.STREAMS + [True]
+        assert [reader.is_closed for reader in readers] == [False] * _inbox.STREAMS + [True]
         assert "64 byte streams" in (await warning)["message"]
 
 
@@ -435,7 +435,7 @@ async def test_handler_that_blocks_the_loop_is_counted_and_nothing_is_lost() -> 
     @tool
     async def block() -> str:
         """Blocks the loop, which a tool should not do."""
-        time.sleep(_driver.STALL + 0.5)
+        time.sleep(_session_runner.STALL + 0.5)
         return "done"
 
     async with Ends([block, echo]) as ends:
@@ -523,12 +523,12 @@ async def test_panic_of_the_core_closes_that_end_and_is_reported() -> None:
     async with Ends([hang]) as ends:
         call = asyncio.create_task(ends.bot.call("hang"))
         await begun.wait()
-        driver: Any = ends.bot._driver
+        runner: Any = ends.bot._driver._runner  # type: ignore[attr-defined]
 
         def panics(*_: object) -> None:
             raise RuntimeError("panic: index out of bounds")
 
-        driver._session = SimpleNamespace(handle=panics, next_output=panics, next_deadline=panics)
+        runner._session = SimpleNamespace(handle=panics, next_output=panics, next_deadline=panics)
         events = [asyncio.create_task(next_event(ends.bot, name)) for name in ("error", "closed")]
         await asyncio.sleep(0)
         assert ends.bot.tools() == []
