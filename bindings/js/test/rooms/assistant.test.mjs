@@ -1,25 +1,18 @@
-// An assistant in a real room, in Node and in Chromium, whose clients are toolbridge's command line and pages.
+// An assistant in Node, in a real room, whose client reconnects. matrix.test.mjs has its calls.
 
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
-import { fileURLToPath } from 'node:url';
 
-import { Assistant, CallTimeout, Cancelled, Client, TooLarge, ToolFailed, UnknownTool } from 'toolbridge';
+import { Assistant, Client } from 'toolbridge';
 import * as toolbridge from 'toolbridge';
 
-import { Program, Room, closeBrowser, dispose, freshRoom, needs, openPage, token, url } from './ends.mjs';
+import { Room, closeBrowser, dispose, freshRoom, needs, openPage, token, url } from './ends.mjs';
 import { consent, makeTools } from './tools.mjs';
 
 after(async () => {
   await closeBrowser();
   await dispose();
 });
-
-const MAX = 16 * 1024 * 1024;
-const toolsFile = fileURLToPath(new URL('tools.toml', import.meta.url));
-
-/** A client over the command line. */
-const rustClient = (t, room) => new Program(t, 'client', '--room', room, '--identity', 'phone', '--tools', toolsFile);
 
 /** An assistant in Node that waits until the client is ready. */
 async function nodeAssistant(t, room) {
@@ -43,43 +36,6 @@ async function pageClient(t, room) {
     until: (what) => page.evaluate((what) => globalThis.until(what), what),
   };
 }
-
-const refused = (Class, fields) => (error) => {
-  assert.ok(error instanceof Class, `${error.constructor.name}: ${error.message}`);
-  for (const [name, value] of Object.entries(fields)) assert.deepEqual(error[name], value, `${name}: ${error.message}`);
-  return true;
-};
-
-test('Node: assistant calls the tools of the command line', { ...needs('server', 'toolbridge'), timeout: 120_000 }, async (t) => {
-  const room = freshRoom();
-  rustClient(t, room);
-  const bot = await nodeAssistant(t, room);
-  assert.deepEqual(bot.tools().map(({ owner, tool }) => `${owner}.${tool.name}`).sort(), ['phone.echo', 'phone.fail', 'phone.hang', 'phone.length']);
-  assert.deepEqual(await bot.call('echo', { a: [1, 'ö'] }), { a: [1, 'ö'] });
-  await assert.rejects(bot.call('fail'), refused(ToolFailed, { code: 'execution_error', mayHaveRun: true }));
-  await assert.rejects(bot.call('nothing', {}, { ownerWait: 100 }), refused(UnknownTool, { mayHaveRun: false }));
-  await assert.rejects(bot.call('hang', {}, { timeout: 300 }), (error) => (error instanceof CallTimeout || error instanceof ToolFailed) && error.code === 'timeout' && error.mayHaveRun);
-  const controller = new AbortController();
-  const steps = [];
-  await assert.rejects(
-    bot.call('hang', {}, {
-      signal: controller.signal,
-      onProgress: (step) => {
-        steps.push(step.status);
-        controller.abort();
-      },
-    }),
-    refused(Cancelled, { code: 'cancelled', mayHaveRun: true }),
-  );
-  assert.deepEqual(steps, ['in_progress']);
-  // A program may write 1 MiB.
-  for (const size of [14_000, 15_001, 1_000_000]) {
-    assert.equal((await bot.call('echo', { text: 'a'.repeat(size) })).text.length, size);
-  }
-  const largest = MAX - 1_000;
-  assert.deepEqual(await bot.call('length', { text: 'a'.repeat(largest) }, { timeout: 60_000 }), { value: largest + '{"text":""}'.length });
-  await assert.rejects(bot.call('length', { text: 'a'.repeat(MAX) }), refused(TooLarge, { mayHaveRun: false, max: MAX }));
-});
 
 test('Node: a client that joins again under another sid keeps its call', { ...needs('server'), timeout: 120_000 }, async (t) => {
   const room = freshRoom();
@@ -108,23 +64,6 @@ test('Node: a client that joins again under another sid keeps its call', { ...ne
 
 /** The FFI's `SimulateScenarioKind` of a full reconnect. */
 const FULL_RECONNECT = 7;
-
-test('Chromium calls the tools of the command line', { ...needs('server', 'toolbridge', 'chromium'), timeout: 120_000 }, async (t) => {
-  const room = freshRoom();
-  rustClient(t, room);
-  const page = await openPage(t);
-  await page.evaluate((options) => globalThis.startAssistant(options), { url, token: token(room, 'agent', { role: 'assistant' }), ready: 'phone' });
-  const call = (...args) => page.evaluate((args) => globalThis.tryCall(...args), args);
-  assert.deepEqual(await call('echo', { a: 1 }), { value: { a: 1 } });
-  const failed = await call('fail');
-  assert.equal(failed.name, 'ToolFailed');
-  assert.equal(failed.code, 'execution_error');
-  assert.equal((await call('nothing', {}, { ownerWait: 100 })).kind, 'unknown_tool');
-  assert.equal((await call('hang', {}, { timeout: 300 })).code, 'timeout');
-  assert.equal((await call('echo', { text: 'a'.repeat(1_000_000) })).value.text.length, 1_000_000);
-  const size = await page.evaluate((size) => globalThis.tryCall('length', { text: 'a'.repeat(size) }, { timeout: 60_000 }), MAX - 1_000);
-  assert.deepEqual(size, { value: { value: MAX - 1_000 + '{"text":""}'.length } });
-});
 
 test('Chromium: full reconnect of the page keeps its open call', { ...needs('server', 'chromium'), timeout: 120_000 }, async (t) => {
   const room = freshRoom();

@@ -16,7 +16,7 @@ export function makeCaller(assistant) {
       const given = fill === undefined ? args : { text: 'a'.repeat(fill) };
       const result = (turn ?? assistant)
         .call(tool, given, { ...options, signal: controller.signal, onProgress: ({ status, message }) => steps.add({ status, message }) })
-        .then((value) => ({ value: measure ? measured(value) : value }), describe);
+        .then((value) => ({ value: measure ? measured(value) : plain(value) }), describe);
       calls.set(name, { result, controller, turn, steps });
     },
     result: (name) => calls.get(name).result,
@@ -52,8 +52,16 @@ export function waitable(list) {
   };
 }
 
+/** What a tool has returned, from the result that carries it as a document of MCP. Any other result is returned as it is. */
+export function plain(result) {
+  if (result.native === undefined) return result;
+  const value = JSON.parse(JSON.parse(result.native.json).content[0].text);
+  return typeof value === 'object' ? value : { value };
+}
+
 /** What a result has in place of a long text. */
-export function measured({ text }) {
+export function measured(result) {
+  const { text } = plain(result);
   return { length: text.length, isIntact: /^(?:a*|r*)$/.test(text) };
 }
 

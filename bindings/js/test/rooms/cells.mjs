@@ -11,21 +11,24 @@ import * as toolbridgeModule from 'toolbridge';
 
 import { makeCaller, measured } from './caller.mjs';
 import { assistant, freshRoom, needs, openPage, Room, token, toolbridge, url } from './ends.mjs';
+import { terminalClient } from './terminal-client.mjs';
 import { consent, makeTools } from './tools.mjs';
 
-/** The pairs whose clients have the tools of tools.mjs. assistant.test.mjs calls those of the command line. */
+/** The pairs. A client over the command line has programs and an MCP server as tools, the others those of tools.mjs. */
 export const CELLS = [
   ['Rust', 'Node'],
   ['Rust', 'Chromium'],
+  ['Node', 'Rust'],
   ['Node', 'Node'],
   ['Node', 'Chromium'],
+  ['Chromium', 'Rust'],
   ['Chromium', 'Node'],
   ['Chromium', 'Chromium'],
 ].map(([caller, owner]) => ({ name: `${caller} → ${owner}`, caller, owner }));
 
 /** The options of a test of a cell. */
 export const optionsOf = ({ caller, owner }, timeout) => ({
-  ...needs('server', 'toolbridge', ...([caller, owner].includes('Chromium') ? ['chromium'] : [])),
+  ...needs('server', 'toolbridge', ...([caller, owner].includes('Chromium') ? ['chromium'] : []), ...(owner === 'Rust' ? ['script'] : [])),
   timeout,
 });
 
@@ -83,6 +86,7 @@ async function record(t, room) {
 }
 
 const CLIENTS = {
+  Rust: terminalClient,
   Node: async (t, room, identity) => {
     const { tools, note } = makeTools(toolbridgeModule);
     const livekit = new Room();

@@ -21,7 +21,7 @@ export const { Room, dispose } = await import(RTC_NODE);
 
 /** The option `skip` of a test that needs these parts. */
 export function needs(...parts) {
-  const found = { server: LIVEKIT_URL && LIVEKIT_API_KEY && LIVEKIT_API_SECRET, toolbridge: TOOLBRIDGE, chromium: existsSync(CHROMIUM) };
+  const found = { server: LIVEKIT_URL && LIVEKIT_API_KEY && LIVEKIT_API_SECRET, toolbridge: TOOLBRIDGE, chromium: existsSync(CHROMIUM), script: existsSync('/usr/bin/script') };
   const missing = parts.filter((part) => !found[part]);
   if (missing.length === 0) return {};
   if (TOOLBRIDGE_REQUIRE_PARTS === '1') throw new Error(`missing: ${missing.join(', ')}`);

@@ -12,7 +12,14 @@ after(async () => {
   await dispose();
 });
 
-const MAX = 16 * 1024 * 1024;
+const MIB = 1024 * 1024;
+const MAX = 16 * MIB;
+
+/** The bytes around a text as an argument, or as a result of a program. */
+const AROUND = '{"text":""}'.length;
+
+/** The most bytes that a frame has beyond its text. A document of MCP comes with the first 32 KiB of its text for the model. */
+const FRAME = { Rust: 34_000 };
 
 /** The time that is left is part of a request, and its number has 1 to 5 bytes. */
 const VARIES = 4;
@@ -42,11 +49,14 @@ for (const cell of CELLS) {
     const opened = await openCell(t, cell);
     const { call } = opened;
     const long = { timeout: 60_000, measure: true };
-    const fill = 1024 * 1024;
+    const fill = MIB - AROUND;
     assert.deepEqual(await call('echo', {}, { ...long, fill }), { value: { length: fill, isIntact: true } });
+    // A program may write 1 MiB.
+    const { error: written } = await call('echo', {}, { ...long, fill: fill + 1 });
+    assert.equal(written?.code, cell.owner === 'Rust' ? 'result_too_large' : undefined, JSON.stringify(written));
     const make = (size) => call('make', { size }, long);
     const result = await largest(make, 'result_too_large');
-    assert.ok(result > MAX - 1_000, String(result));
+    assert.ok(result > MAX - (FRAME[cell.owner] ?? 1_000), String(result));
     assert.equal((await make(result + 1)).error?.code, 'result_too_large');
     const send = (fill) => call('length', {}, { timeout: 60_000, fill });
     // The command line refuses such arguments already when it reads the line.

@@ -2,13 +2,13 @@
 
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
-import { fileURLToPath } from 'node:url';
 
 import { Room, dispose } from '@livekit/rtc-node';
 import { Ambiguous, Assistant, Client } from 'toolbridge';
 import * as toolbridge from 'toolbridge';
 
-import { Program, assistant, closeBrowser, freshRoom, needs, openPage, token, url } from './ends.mjs';
+import { assistant, closeBrowser, freshRoom, needs, openPage, token, url } from './ends.mjs';
+import { terminalClient } from './terminal-client.mjs';
 import { makeTools } from './tools.mjs';
 
 after(async () => {
@@ -16,7 +16,6 @@ after(async () => {
   await dispose();
 });
 
-const toolsFile = fileURLToPath(new URL('tools.toml', import.meta.url));
 const TOPIC = 'toolbridge';
 const OPTIONS = { autoSubscribe: false, dynacast: false };
 
@@ -74,12 +73,12 @@ function withCall(packet, from, to) {
   return copy;
 }
 
-test('three clients: a page, Node and the command line run the calls that name them, at the same time', { ...needs('server', 'toolbridge', 'chromium'), timeout: 120_000 }, async (t) => {
+test('three clients: a page, Node and the command line run the calls that name them, at the same time', { ...needs('server', 'toolbridge', 'chromium', 'script'), timeout: 120_000 }, async (t) => {
   const room = freshRoom();
   const page = await openPage(t);
   await page.evaluate((options) => globalThis.startClient(options), { url, token: token(room, 'page', { role: 'client' }) });
   await nodeClient(t, room, 'node');
-  new Program(t, 'client', '--room', room, '--identity', 'rust', '--tools', toolsFile);
+  await terminalClient(t, room, 'rust');
   const clients = ['page', 'node', 'rust'];
   const { bot } = await nodeAssistant(t, room);
   await Promise.all(clients.map((client) => bot.ready(client, { timeout: 20_000 })));

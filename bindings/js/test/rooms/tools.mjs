@@ -1,7 +1,14 @@
-// The tools of the clients in Node and in pages. `seen` is what happened to them.
+// The tools of the clients. `seen` is what happened to them.
 
 /** @param toolbridge the module, of whichever entry */
 export function makeTools({ tool, ToolError }) {
+  const { options, ...rest } = makeOptions(ToolError);
+  const tools = Object.fromEntries(Object.entries(options).map(([name, options]) => [name, tool(options)]));
+  return { tools, ...rest };
+}
+
+/** The tools before they are described by `tool`. */
+export function makeOptions(ToolError) {
   const seen = [];
   const waiting = new Set();
   const note = (what) => {
@@ -19,33 +26,33 @@ export function makeTools({ tool, ToolError }) {
       waiting.add(check);
       check();
     });
-  const tools = {
-    echo: tool({ description: 'Returns its arguments', execute: (args) => args }),
-    make: tool({
+  const options = {
+    echo: { description: 'Returns its arguments', execute: (args) => args },
+    make: {
       description: 'Returns a text of this length',
       parameters: { type: 'object', properties: { size: { type: 'number' } }, required: ['size'] },
       execute: ({ size }) => ({ text: 'r'.repeat(size) }),
-    }),
-    length: tool({ description: 'Returns the length of a text', execute: ({ text }) => text.length }),
-    fail: tool({
+    },
+    length: { description: 'Returns the length of a text', execute: ({ text }) => text.length },
+    fail: {
       description: 'Fails',
       execute: () => {
         throw new ToolError('the watch is out of range', { code: 'out_of_range' });
       },
-    }),
-    broken: tool({
+    },
+    broken: {
       description: 'Throws',
       execute: () => {
         throw new Error('secret');
       },
-    }),
-    strict: tool({
+    },
+    strict: {
       description: 'Wants a number',
       parameters: { type: 'object' },
       validate: ({ n }) => typeof n === 'number' || 'n: must be a number',
       execute: ({ n }) => n,
-    }),
-    hang: tool({
+    },
+    hang: {
       description: 'Never ends',
       execute: ({ id }, { signal }) => {
         note('hang');
@@ -56,22 +63,22 @@ export function makeTools({ tool, ToolError }) {
         });
         return new Promise(() => {});
       },
-    }),
-    steps: tool({
+    },
+    steps: {
       description: 'Reports progress',
       execute: async (_, cx) => {
         cx.progress('half');
         await until('go');
         return 'done';
       },
-    }),
-    note: tool({ description: 'Notes a text', execute: ({ what }) => (note(what), {}) }),
-    until: tool({ description: 'Waits for a note', execute: ({ what }) => until(what) }),
-    erase: tool({ description: 'Deletes all files, which the person refuses', destructive: true, execute: () => 'gone' }),
-    remove: tool({ description: 'Deletes a file', destructive: true, execute: () => 'gone' }),
-    ask: tool({ description: 'Deletes after a question that nobody answers', destructive: true, execute: () => 'gone' }),
+    },
+    note: { description: 'Notes a text', execute: ({ what }) => (note(what), {}) },
+    until: { description: 'Waits for a note', execute: ({ what }) => until(what) },
+    erase: { description: 'Deletes all files, which the person refuses', destructive: true, execute: () => 'gone' },
+    remove: { description: 'Deletes a file', destructive: true, execute: () => 'gone' },
+    ask: { description: 'Deletes after a question that nobody answers', destructive: true, execute: () => 'gone' },
   };
-  return { tools, seen, note, until };
+  return { options, seen, note, until };
 }
 
 /** Answers the questions: that about `erase` and `no` in the arguments are refused, and `never` is not answered. */
