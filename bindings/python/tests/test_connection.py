@@ -417,17 +417,28 @@ async def test_stream_that_is_longer_than_any_frame_is_not_read_and_a_broken_one
 
 
 @in_loop
-async def test_more_streams_than_the_limit_are_not_read() -> None:
+async def test_more_streams_of_one_sender_than_the_limit_are_not_read_and_others_are() -> None:
     async with Ends([echo]) as ends:
         handler: Any = ends.phone._byte_stream_handlers["toolbridge.frame"]
-        warning = asyncio.create_task(next_event(ends.app, "warning"))
-        await asyncio.sleep(0)
-        packet = {"stream_id": "s", "topic": "toolbridge.frame", "attributes": {}, "total_size": 1, "bytes": b"x"}
-        readers = [FakeReader(packet) for _ in range(_inbox.STREAMS + 1)]
+        packet = {"topic": "toolbridge.frame", "attributes": {}, "total_size": 2, "bytes": b"x"}
+        readers = [FakeReader({**packet, "stream_id": str(n)}, ends=False) for n in range(_inbox.STREAMS + 1)]
         for reader in readers:
-            handler(reader, "agent")
+            handler(reader, "stranger")
         assert [reader.is_closed for reader in readers] == [False] * _inbox.STREAMS + [True]
-        assert "64 byte streams" in (await warning)["message"]
+        text = "a" * 60_000
+        assert await ends.bot.call("echo", {"text": text}) == {"text": text}
+
+
+@in_loop
+async def test_stream_without_parts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_inbox, "STREAM_IDLE", 0.05)
+    async with Ends([echo]) as ends:
+        handler: Any = ends.phone._byte_stream_handlers["toolbridge.frame"]
+        packet = {"stream_id": "s", "topic": "toolbridge.frame", "attributes": {}, "total_size": 2, "bytes": b"x"}
+        reader = FakeReader(packet, ends=False)
+        handler(reader, "agent")
+        await asyncio.wait_for(reader.closed.wait(), 1)
+        assert reader.read == 1
 
 
 @in_loop

@@ -140,7 +140,7 @@ def test_call_to_a_client_that_is_started_again_is_lost_unless_its_tool_may_run_
             await first.begun.wait()
             # The process is killed, and another one joins under the identity. The server replaces the first.
             again = FakeRoom(ends.memory, "phone", "client")
-            ends.memory.rooms.pop("phone")
+            ends.phone._leave()
             async with Client(again, [second.tool]):
                 await again.connect()
                 if idempotent:
