@@ -89,6 +89,7 @@ class FakeRoom(rtc.Room):
         self._join()
         self._connection_state = rtc.ConnectionState.CONN_CONNECTED
         self._info.name = "room"
+        self._remote_participants.clear()
         self._local_participant = FakeLocal(self)
         for room in self.memory.rooms.values():
             self._create_remote_participant(room.owned())

@@ -292,26 +292,44 @@ def test_disconnected_room_closes_with_the_reason_of_the_server(reason: int, kin
 
 
 @in_loop
-async def test_room_that_the_application_disconnects_ends_calls_as_closed() -> None:
-    begun = asyncio.Event()
+async def test_room_that_the_application_disconnects_ends_calls_as_closed_and_says_goodbye() -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
 
     @tool
     async def hang() -> None:
         """Hangs."""
         begun.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
 
     async with Ends([hang]) as ends:
         call = asyncio.create_task(ends.bot.call("hang"))
         await begun.wait()
         closed = asyncio.create_task(next_event(ends.bot, "closed"))
+        await asyncio.sleep(0)
         await ends.agent.disconnect()
-        with pytest.raises((Closed, Lost)) as error:
+        with pytest.raises(Closed) as error:
             await call
         assert error.value.may_have_run
         assert (await closed)["reason"]["kind"] == "closed"
+        # Without a goodbye, the client would wait for 5 s.
+        await asyncio.wait_for(stopped.wait(), 3)
         with pytest.raises(Closed):
             await ends.bot.call("hang")
+        # The room may be connected again.
+        await ends.agent.connect()
+        await ends.bot.ready("phone")
+
+
+@in_loop
+async def test_room_whose_participant_was_closed_disconnects_as_before() -> None:
+    async with Ends([echo]) as ends:
+        assert "disconnect" in vars(ends.agent)
+        await ends.bot.aclose()
+        assert "disconnect" not in vars(ends.agent)
+        await ends.agent.disconnect()
 
 
 @in_loop

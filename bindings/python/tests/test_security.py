@@ -55,6 +55,7 @@ class Attack:
         requested = asyncio.create_task(next_event(ends.bot, "requested"))
         self.call = asyncio.create_task(ends.bot.call("hang", timeout=50, on_progress=self.progress.append))
         await self.begun.wait()
+        await until(lambda: self.progress != [])  # that it has begun
         self.id = (await requested)["call"]
         await self.x.connect()
         while not any(who["identity"] == self.x.info.identity for who in ends.bot.participants()):

@@ -87,6 +87,7 @@ class RoomDriver:
         self._offered = "[]"
         self._watchers: list[Callable[[], None]] = []
         self._is_stopped = False
+        self._is_leaving = False
         self._failure: Exception | None = None
         self._closed: Mapping[str, str] = {"kind": "closed"}
         self.counters: dict[str, int] = {}
@@ -138,13 +139,9 @@ class RoomDriver:
         if self._is_stopped:
             return
         self._is_stopped = True
-        self._queue.drop_streams()
-        self._close({"kind": "closed"}, {"type": "close"})
+        self._say_goodbye()
         self._detach()
-        try:
-            await asyncio.wait_for(self._queue.flushed(), FLUSH)
-        except asyncio.TimeoutError:
-            pass
+        await self._flush()
 
     # What the room reports.
 
@@ -171,12 +168,22 @@ class RoomDriver:
     def stream(self, stream: ReceivedStream) -> None:
         self._inbox.stream(stream)
 
+    async def leaving(self) -> None:
+        """The application is about to disconnect the room. Calls end, and a goodbye is sent while that is possible."""
+        if self.is_open:
+            self._is_leaving = True
+            self._say_goodbye()
+            await self._flush()
+
+    def left(self) -> None:
+        self._is_leaving = False
+
     # Sessions.
 
     def _start(self) -> None:
         """Begins a session, if the room is connected."""
         port, options = self._port, self._options
-        if self.is_open or self._is_stopped or port.state != "connected":
+        if self.is_open or self._is_stopped or self._is_leaving or port.state != "connected":
             return
         local = port.local()
         config = {
@@ -260,6 +267,17 @@ class RoomDriver:
             self._emitter.emit(cast(EventName, name), event)
 
     # The end.
+
+    def _say_goodbye(self) -> None:
+        self._queue.drop_streams()
+        self._close({"kind": "closed"}, {"type": "close"})
+
+    async def _flush(self) -> None:
+        """Returns when the last packets are sent, or after a second."""
+        try:
+            await asyncio.wait_for(self._queue.flushed(), FLUSH)
+        except asyncio.TimeoutError:
+            pass
 
     def _close(self, reason: Mapping[str, str], last: Mapping[str, object]) -> None:
         """Ends the session by its last input."""
