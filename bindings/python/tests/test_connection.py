@@ -259,7 +259,7 @@ async def test_participants_that_the_sdk_forgets_while_it_reconnects_have_not_le
         assert left == []
 
 
-@pytest.mark.parametrize("reason, kind", [(4, "removed"), (5, "room_deleted"), (2, "duplicate_identity"), (11, "server")])
+@pytest.mark.parametrize("reason, kind", [(3, "server_shutdown"), (4, "removed"), (5, "room_deleted"), (2, "duplicate_identity"), (11, "server")])
 def test_disconnected_room_closes_with_the_reason_of_the_server(reason: int, kind: str) -> None:
     @in_loop
     async def run() -> None:

@@ -129,6 +129,18 @@ async def test_goodbye_of_a_client_loses_its_calls_at_once() -> None:
         assert failed.value.may_have_run and asyncio.get_running_loop().time() - began < 3
 
 
+@in_loop
+async def test_killed_client_is_lost_after_the_grace_period() -> None:
+    hang = Hang()
+    async with Ends([hang.tool], assistant={"times": {"grace": 0.5}}) as ends:
+        call = asyncio.create_task(ends.bot.call("hang"))
+        await hang.begun.wait()
+        ends.memory.passes = lambda packet: packet["from"] != "phone"
+        with pytest.raises(Lost) as failed:
+            await call
+        assert failed.value.may_have_run and failed.value.owner == "phone"
+
+
 @pytest.mark.parametrize("idempotent", [False, True])
 def test_call_to_a_client_that_is_started_again_is_lost_unless_its_tool_may_run_twice(idempotent: bool) -> None:
     @in_loop
