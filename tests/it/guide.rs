@@ -25,20 +25,21 @@ fn readme_has_at_most_150_lines_and_1300_words() {
 fn guide_failures_name_existing_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let guide = fs::read_to_string(root.join("src/guide/reliability.md")).unwrap();
-    let (mut rust, mut typescript) = (String::new(), String::new());
+    let (mut rust, mut typescript, mut python) = (String::new(), String::new(), String::new());
     for folder in ["src", "tests"] {
         sources(&root.join(folder), ".rs", &mut rust);
     }
     sources(&root.join("bindings/js/test"), ".test.mjs", &mut typescript);
+    sources(&root.join("bindings/python/tests"), ".py", &mut python);
     let (_, table) = guide.split_once("## What happens when").unwrap();
     let rows: Vec<_> = table.lines().skip_while(|line| !line.starts_with("| ---")).skip(1).collect();
     let rows = rows.split(|line| !line.starts_with('|')).next().unwrap();
     assert!(rows.len() > 25, "{} rows", rows.len());
-    let mut in_typescript = 0;
+    let (mut in_typescript, mut in_python) = (0, 0);
     for row in rows {
         let mut columns = row.trim_end_matches('|').rsplit('|');
         let mut next = || columns.next().unwrap().split('`').skip(1).step_by(2).collect::<Vec<_>>();
-        let (second, first) = (next(), next());
+        let (third, second, first) = (next(), next(), next());
         assert!(!first.is_empty(), "no test is named: {row}");
         for name in first {
             let exact = rust.contains(&format!("fn {name}("));
@@ -52,6 +53,14 @@ fn guide_failures_name_existing_tests() {
                 [format!("test('{name}',"), format!("}}: {name}`,")].iter().any(|it| typescript.contains(it));
             assert!(exists, "there is no test '{name}' in bindings/js/test: {row}");
         }
+        in_python += third.len();
+        for name in third {
+            // Or the beginning of the names of several tests.
+            let exists = python.contains(&format!("def {name}("))
+                || name.ends_with('_') && python.contains(&format!("def {name}"));
+            assert!(exists, "there is no test {name} in bindings/python/tests: {row}");
+        }
     }
+    assert!(in_python > 25, "{in_python} tests in Python");
     assert!(in_typescript > 10, "{in_typescript} tests in TypeScript");
 }

@@ -89,6 +89,7 @@ class FakeRoom(rtc.Room):
         self._join()
         self._connection_state = rtc.ConnectionState.CONN_CONNECTED
         self._info.name = "room"
+        self._remote_participants.clear()
         self._local_participant = FakeLocal(self)
         for room in self.memory.rooms.values():
             self._create_remote_participant(room.owned())
@@ -226,29 +227,38 @@ class FakeLocal(rtc.LocalParticipant):
 
 
 class FakeReader:
-    """A stream that arrives. It may be cut off."""
+    """A stream that arrives. It may be cut off, or never end. Its trailer may have attributes."""
 
-    def __init__(self, packet: dict[str, Any]) -> None:
+    def __init__(self, packet: dict[str, Any], *, ends: bool = True) -> None:
         self.info = SimpleNamespace(
             stream_id=packet["stream_id"],
             topic=packet["topic"],
             size=packet["total_size"],
-            attributes=packet["attributes"],
+            attributes=dict(packet["attributes"]),
         )
         self._bytes = packet["bytes"]
         self._is_cut = packet.get("is_cut", False)
+        self._trailer = packet.get("trailer", {})
+        self._ends = ends
         self.read = 0
-        self.is_closed = False
+        self.closed = asyncio.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        return self.closed.is_set()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for at in range(0, len(self._bytes), CHUNK):
             self.read += 1
             yield self._bytes[at : at + CHUNK]
+        if not self._ends:
+            await asyncio.Event().wait()
+        self.info.attributes.update(self._trailer)  # as the SDK does
         if self._is_cut:
             raise RuntimeError("cut off")
 
     def close(self) -> None:
-        self.is_closed = True
+        self.closed.set()
 
 
 class Ends:

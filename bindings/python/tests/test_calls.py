@@ -7,7 +7,9 @@ import contextvars
 import dataclasses
 import enum
 import pickle
+import re
 import threading
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, Optional
 
 import pydantic
@@ -243,18 +245,93 @@ async def test_values_above_16_mib_are_too_large() -> None:
 
 
 @in_loop
-async def test_result_that_json_cannot_hold_is_an_execution_error() -> None:
+async def test_frames_of_16_mib_pass_in_both_directions_and_one_byte_more_is_refused() -> None:
     @tool
-    async def nan() -> float:
-        """Returns no number."""
-        return float("nan")
+    async def make(size: int) -> str:
+        """Makes a text."""
+        return "a" * size
 
-    async with Ends([nan]) as ends:
-        event = asyncio.create_task(next_event(ends.app, "tool_failed"))
-        with pytest.raises(ToolFailed) as failed:
-            await ends.bot.call("nan")
-        assert failed.value.code == "execution_error"
-        assert (await event)["cause"] == "TypeError: the result is nan, which JSON cannot hold"
+    @tool(schema={"type": "object"}, description="Returns the length of the text")
+    async def length(arguments: dict[str, str]) -> int:
+        return len(arguments["text"])
+
+    async def send(size: int) -> int:
+        """Returns by how much the request is too large, or 0."""
+        text = "a" * size
+        try:
+            assert await ends.bot.call("length", {"text": text}) == {"value": size}
+            return 0
+        except TooLarge as error:
+            assert error.max == MAX and not error.may_have_run
+            return (error.size or 0) - MAX
+
+    async def receive(size: int) -> int:
+        """Returns by how much the result is too large, or 0."""
+        try:
+            assert len((await ends.bot.call("make", {"size": size}))["value"]) == size
+            return 0
+        except ToolFailed as error:
+            assert error.code == "result_too_large" and error.may_have_run
+            found = [int(number.replace(",", "")) for number in re.findall(r"[\d,]{5,}", str(error))]
+            assert MAX in found
+            return max(found) - MAX
+
+    async with Ends([make, length]) as ends:
+        for attempt in (send, receive):
+            # First the value alone is too large, then the frame with it.
+            largest = MAX
+            while (above := await attempt(largest)) > 0:
+                largest -= above
+            assert largest > MAX - 1_000
+            assert await attempt(largest + 1) == 1
+
+
+@in_loop
+async def test_lossy_packets_leave_room_for_what_end_to_end_encryption_adds() -> None:
+    largest = []
+    for is_encrypted in (False, True):
+        ends = Ends([echo])
+        ends.agent._e2ee_manager = SimpleNamespace(enabled=is_encrypted)  # type: ignore[assignment]
+        async with ends:
+            fits, above = 500, 1_400
+            while above - fits > 1:
+                size = (fits + above) // 2
+                ends.memory.sent.clear()
+                await ends.bot.call("echo", {"text": "a" * size})
+                is_lossy = any(not it["reliable"] for it in requests(ends))
+                fits, above = (size, above) if is_lossy else (fits, size)
+            largest.append(fits)
+    # LiveKit's envelope with a nonce and the tag of AES-GCM.
+    assert largest[0] - largest[1] == 44
+
+
+def requests(ends: Ends) -> list[Any]:
+    return [packet for packet in ends.memory.sent if packet["from"] == "agent" and b"echo" in packet["bytes"]]
+
+
+@in_loop
+async def test_result_that_json_cannot_hold_is_an_execution_error() -> None:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    values = {"nan": float("nan"), "bytes": {"a": b"x"}, "cycle": cycle, "set": [{1}], "surrogate": "\ud800"}
+
+    @tool(schema={"type": "object"}, description="Returns a value")
+    async def give(arguments: dict[str, str]) -> Any:
+        return values[arguments["what"]]
+
+    async with Ends([give]) as ends:
+        for what, cause in (
+            ("nan", "the result is nan"),
+            ("bytes", "the result.a is of the type bytes"),
+            ("cycle", "the result[0] contains itself"),
+            ("set", "the result[0] is of the type set"),
+            ("surrogate", "the result has half of a surrogate pair"),
+        ):
+            event = asyncio.create_task(next_event(ends.app, "tool_failed"))
+            with pytest.raises(ToolFailed) as failed:
+                await ends.bot.call("give", {"what": what})
+            assert (failed.value.code, str(failed.value)) == ("execution_error", "the tool failed")
+            assert (await event)["cause"] == f"TypeError: {cause}, which JSON cannot hold"
 
 
 @in_loop
@@ -373,6 +450,35 @@ async def test_plain_functions_run_in_a_limited_number_of_threads() -> None:
         go.set()
         assert [(await call)["value"] for call in calls] == [0, 1, 2, 3]
         assert most == 2
+
+
+@in_loop
+async def test_plain_function_whose_call_is_cancelled_while_it_waits_for_a_thread_never_starts() -> None:
+    loop = asyncio.get_running_loop()
+    begun, go = asyncio.Event(), threading.Event()
+    ran: list[int] = []
+
+    @tool
+    def wait(n: int) -> int:
+        """Waits."""
+        ran.append(n)
+        loop.call_soon_threadsafe(begun.set)
+        go.wait()
+        return n
+
+    async with Ends([wait], client={"threads": 1}) as ends:
+        first = asyncio.create_task(ends.bot.call("wait", {"n": 1}))
+        await begun.wait()
+        turn = ends.bot.turn()
+        second = asyncio.create_task(turn.call("wait", {"n": 2}))
+        await next_event(ends.bot, "delivered")
+        third = asyncio.create_task(ends.bot.call("wait", {"n": 3}))
+        turn.barge_in()
+        with pytest.raises(Cancelled):
+            await second
+        go.set()
+        assert [await first, await third] == [{"value": 1}, {"value": 3}]
+        assert ran == [1, 3]
 
 
 @in_loop

@@ -9,18 +9,33 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from livekit.rtc._proto import room_pb2
 from memory import Ends, FakeReader, FakeRoom, Memory, in_loop, next_event
-from toolbridge import Assistant, CallError, Client, Closed, Lost, NotAllowed, NotReady, ToolContext, _driver, tool
+from toolbridge import Assistant, CallError, Client, Closed, Lost, NotAllowed, NotReady, ToolContext, _inbox, _session_runner, tool
 
 
 @tool(name="echo", schema={"type": "object"}, description="Returns its arguments")
 def echo(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
+
+
+def known(participant: Any, identity: str) -> Any:
+    """What a participant of toolbridge knows of another one."""
+    return next((who for who in participant.participants() if who["identity"] == identity), None)
+
+
+async def in_steps(holds: Callable[[], bool]) -> None:
+    """Returns as soon as this holds, at most some steps of the loop later: before any timer, and before any packet is sent again."""
+    for _ in range(20):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it does not hold")
 
 
 @in_loop
@@ -96,6 +111,74 @@ async def test_permission_that_changes_without_an_event_is_seen_at_the_next_pack
             await ends.bot.call("echo", timeout=0.3)
         (agent,) = [who for who in ends.app.participants() if who["identity"] == "agent"]
         assert agent["can_update_metadata"] is True
+
+
+@pytest.mark.parametrize("what", ["attributes", "permissions"])
+def test_participant_that_changes_and_sends_nothing_is_looked_at(what: str) -> None:
+    @in_loop
+    async def run() -> None:
+        async with Ends([echo]) as ends:
+            tv = FakeRoom(ends.memory, "tv", None)  # without toolbridge: it sends no packet
+            joined = asyncio.create_task(next_event(ends.bot, "joined"))
+            await asyncio.sleep(0)
+            await tv.connect()
+            await joined
+            if what == "attributes":
+                tv.set_role("client")
+            else:
+                tv.permit(can_publish_data=False)
+            await in_steps(lambda: known(ends.bot, "tv") != joined.result()["participant"])
+            now = known(ends.bot, "tv")
+            assert now["attributes"] == ({"toolbridge.role": "client"} if what == "attributes" else {})
+            assert now["can_publish_data"] is (what == "attributes")
+
+    run()
+
+
+@in_loop
+async def test_participant_that_leaves_is_reported() -> None:
+    async with Ends([echo]) as ends:
+        tv = FakeRoom(ends.memory, "tv", None)
+        await tv.connect()
+        await in_steps(lambda: known(ends.bot, "tv") is not None)
+        left = asyncio.create_task(next_event(ends.bot, "left"))
+        await asyncio.sleep(0)
+        tv.end(1)
+        assert (await left)["peer"] == {"identity": "tv", "sid": tv.info.sid}
+        assert known(ends.bot, "tv") is None
+
+
+@in_loop
+async def test_participant_that_the_sdk_has_under_another_sid_has_left_and_joined() -> None:
+    async with Ends([echo]) as ends:
+        tv = FakeRoom(ends.memory, "tv", None)
+        await tv.connect()
+        await in_steps(lambda: known(ends.bot, "tv") is not None)
+        seen: list[Any] = []
+        ends.bot.on("left", lambda event: seen.append(("left", event["peer"]["sid"])))
+        ends.bot.on("joined", lambda event: seen.append(("joined", event["participant"]["sid"])))
+        remote: Any = ends.agent.remote_participants["tv"]
+        before, remote._info.sid = remote._info.sid, "PA_other"
+        tv.set_role("client")  # the next event about it
+        await in_steps(lambda: len(seen) == 2)
+        assert seen == [("left", before), ("joined", "PA_other")]
+
+
+@in_loop
+async def test_other_sid_that_the_sdk_tells_of_after_a_reconnection_is_seen_without_a_packet() -> None:
+    async with Ends([echo]) as ends:
+        introduced = asyncio.Event()
+
+        def passes(packet: Any) -> bool:
+            if packet["from"] == "agent" and b"features" in packet["bytes"]:
+                introduced.set()  # as at the beginning of each join
+            return False
+
+        ends.agent.lose()
+        await asyncio.sleep(0)
+        ends.memory.passes = passes
+        ends.agent.restore(rejoins=True)
+        await asyncio.wait_for(introduced.wait(), 5)
 
 
 @in_loop
@@ -176,7 +259,7 @@ async def test_participants_that_the_sdk_forgets_while_it_reconnects_have_not_le
         assert left == []
 
 
-@pytest.mark.parametrize("reason, kind", [(4, "removed"), (5, "room_deleted"), (2, "duplicate_identity"), (11, "server")])
+@pytest.mark.parametrize("reason, kind", [(3, "server_shutdown"), (4, "removed"), (5, "room_deleted"), (2, "duplicate_identity"), (11, "server")])
 def test_disconnected_room_closes_with_the_reason_of_the_server(reason: int, kind: str) -> None:
     @in_loop
     async def run() -> None:
@@ -209,26 +292,44 @@ def test_disconnected_room_closes_with_the_reason_of_the_server(reason: int, kin
 
 
 @in_loop
-async def test_room_that_the_application_disconnects_ends_calls_as_closed() -> None:
-    begun = asyncio.Event()
+async def test_room_that_the_application_disconnects_ends_calls_as_closed_and_says_goodbye() -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
 
     @tool
     async def hang() -> None:
         """Hangs."""
         begun.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
 
     async with Ends([hang]) as ends:
         call = asyncio.create_task(ends.bot.call("hang"))
         await begun.wait()
         closed = asyncio.create_task(next_event(ends.bot, "closed"))
+        await asyncio.sleep(0)
         await ends.agent.disconnect()
-        with pytest.raises((Closed, Lost)) as error:
+        with pytest.raises(Closed) as error:
             await call
         assert error.value.may_have_run
         assert (await closed)["reason"]["kind"] == "closed"
+        # Without a goodbye, the client would wait for 5 s.
+        await asyncio.wait_for(stopped.wait(), 3)
         with pytest.raises(Closed):
             await ends.bot.call("hang")
+        # The room may be connected again.
+        await ends.agent.connect()
+        await ends.bot.ready("phone")
+
+
+@in_loop
+async def test_room_whose_participant_was_closed_disconnects_as_before() -> None:
+    async with Ends([echo]) as ends:
+        assert "disconnect" in vars(ends.agent)
+        await ends.bot.aclose()
+        assert "disconnect" not in vars(ends.agent)
+        await ends.agent.disconnect()
 
 
 @in_loop
@@ -334,17 +435,28 @@ async def test_stream_that_is_longer_than_any_frame_is_not_read_and_a_broken_one
 
 
 @in_loop
-async def test_more_streams_than_the_limit_are_not_read() -> None:
+async def test_more_streams_of_one_sender_than_the_limit_are_not_read_and_others_are() -> None:
     async with Ends([echo]) as ends:
         handler: Any = ends.phone._byte_stream_handlers["toolbridge.frame"]
-        warning = asyncio.create_task(next_event(ends.app, "warning"))
-        await asyncio.sleep(0)
-        packet = {"stream_id": "s", "topic": "toolbridge.frame", "attributes": {}, "total_size": 1, "bytes": b"x"}
-        readers = [FakeReader(packet) for _ in range(_driver.STREAMS + 1)]
+        packet = {"topic": "toolbridge.frame", "attributes": {}, "total_size": 2, "bytes": b"x"}
+        readers = [FakeReader({**packet, "stream_id": str(n)}, ends=False) for n in range(_inbox.STREAMS + 1)]
         for reader in readers:
-            handler(reader, "agent")
-        assert [reader.is_closed for reader in readers] == [False] * _driver.STREAMS + [True]
-        assert "64 byte streams" in (await warning)["message"]
+            handler(reader, "stranger")
+        assert [reader.is_closed for reader in readers] == [False] * _inbox.STREAMS + [True]
+        text = "a" * 60_000
+        assert await ends.bot.call("echo", {"text": text}) == {"text": text}
+
+
+@in_loop
+async def test_stream_without_parts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_inbox, "STREAM_IDLE", 0.05)
+    async with Ends([echo]) as ends:
+        handler: Any = ends.phone._byte_stream_handlers["toolbridge.frame"]
+        packet = {"stream_id": "s", "topic": "toolbridge.frame", "attributes": {}, "total_size": 2, "bytes": b"x"}
+        reader = FakeReader(packet, ends=False)
+        handler(reader, "agent")
+        await asyncio.wait_for(reader.closed.wait(), 1)
+        assert reader.read == 1
 
 
 @in_loop
@@ -352,7 +464,7 @@ async def test_handler_that_blocks_the_loop_is_counted_and_nothing_is_lost() -> 
     @tool
     async def block() -> str:
         """Blocks the loop, which a tool should not do."""
-        time.sleep(_driver.STALL + 0.5)
+        time.sleep(_session_runner.STALL + 0.5)
         return "done"
 
     async with Ends([block, echo]) as ends:
@@ -440,12 +552,12 @@ async def test_panic_of_the_core_closes_that_end_and_is_reported() -> None:
     async with Ends([hang]) as ends:
         call = asyncio.create_task(ends.bot.call("hang"))
         await begun.wait()
-        driver: Any = ends.bot._driver
+        runner: Any = ends.bot._driver._runner  # type: ignore[attr-defined]
 
         def panics(*_: object) -> None:
             raise RuntimeError("panic: index out of bounds")
 
-        driver._session = SimpleNamespace(handle=panics, next_output=panics, next_deadline=panics)
+        runner._session = SimpleNamespace(handle=panics, next_output=panics, next_deadline=panics)
         events = [asyncio.create_task(next_event(ends.bot, name)) for name in ("error", "closed")]
         await asyncio.sleep(0)
         assert ends.bot.tools() == []

@@ -2,7 +2,6 @@
 
 from ._assistant import Assistant, Late, OfferedTool, Progress, ToolDescription, Turn
 from ._client import Client
-from ._driver import ConsentRequest
 from ._errors import (
     Ambiguous,
     Busy,
@@ -26,6 +25,7 @@ from ._errors import (
     TurnOver,
     UnknownTool,
 )
+from ._questions import ConsentRequest
 from ._tool import Tool, ToolContext, tool
 
 __all__ = [

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from ._driver import AskPerson, Chooser, Driver, DriverOptions, Refused, Rule
+from ._driver import Driver, Refused
 from ._errors import CallError, NotReady, call_error, closed_error
 from ._events import Event
 from ._executor import THREADS
 from ._json import JsonObject, present, to_json_text
 from ._participant import BaseParticipant, config_of, milliseconds
+from ._questions import AskPerson
+from ._room_driver import Chooser, DriverOptions
+from ._room_view import Rule, Rules
 from ._tool import ProgressStatus, Tools
 
 if TYPE_CHECKING:
@@ -119,7 +122,7 @@ class Assistant(BaseParticipant):
             **present(admit_only_roles=only_roles, choose="ask" if callable(choose) else choose),
         }
         chooser = choose if callable(choose) else None
-        options = DriverOptions("assistant", config, caps, threads, consent, admit, allow_stop, chooser)
+        options = DriverOptions("assistant", config, caps, threads, consent, Rules(admit, allow_stop), chooser)
         super().__init__(room, tools, options)
 
     async def call(

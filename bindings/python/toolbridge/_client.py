@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ._driver import AskPerson, DriverOptions
 from ._executor import THREADS
 from ._json import present
 from ._participant import BaseParticipant, config_of
+from ._questions import AskPerson
+from ._room_driver import DriverOptions
 from ._tool import Tools
 
 if TYPE_CHECKING:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from ._driver import Driver, DriverOptions, claim, release
+from ._driver import Driver
 from ._events import Emitter, EventName, Listener
 from ._json import JsonObject
 from ._room import check, room_loop
+from ._room_claim import claim, release
+from ._room_driver import DriverOptions, RoomDriver
 from ._tool import Tools, name_tools
 
 Self = TypeVar("Self", bound="BaseParticipant")
@@ -29,16 +31,21 @@ class BaseParticipant:
         of_room = room_loop(room)
         if of_room is not None and of_room is not loop:
             raise RuntimeError(f"{what} is created on {loop!r}, but the room belongs to {of_room!r}")
-        self._loop = loop
-        self._emitter = Emitter()
-        named = name_tools(tools)
+        emitter, named = Emitter(), name_tools(tools)
         claim(room, what)
         try:
-            self._driver = Driver(room, loop, self._emitter, options)
-            self._driver.offer(named)
+            driver = RoomDriver(room, loop, emitter, options)
+            driver.offer(named)
         except BaseException:
             release(room)
             raise
+        self._begin(loop, emitter, driver)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, emitter: Emitter, driver: Driver) -> None:
+        """Completes the construction. The driver's events reach the emitter."""
+        self._loop = loop
+        self._emitter = emitter
+        self._driver = driver
         self._closing: asyncio.Task[None] | None = None
 
     @overload

@@ -57,6 +57,8 @@ class PortEvents(Protocol):
     def changed(self, identity: str) -> None: ...
     def packet(self, sender: str | None, is_reliable: bool, topic: str, data: bytes) -> None: ...
     def stream(self, stream: ReceivedStream) -> None: ...
+    async def leaving(self) -> None: ...
+    def left(self) -> None: ...
 
 
 class RoomPort:
@@ -122,6 +124,7 @@ class RoomPort:
 
         def state_changed(state: int) -> None:
             if state == 1:
+                waiting.end_now()
                 events.connected()
             elif state == 0:
                 waiting.begin()
@@ -156,12 +159,26 @@ class RoomPort:
             "participant_permissions_changed": changed,
             "data_received": data_received,
         }
+        disconnect = room.disconnect
+
+        # The SDK has no event before it disconnects, and a job of livekit-agents offers no other place for a goodbye.
+        async def leave(*args: Any, **options: Any) -> None:
+            await events.leaving()
+            try:
+                await disconnect(*args, **options)
+            finally:
+                waiting.end_now()
+                events.left()
+
         # First, because it raises if the topic is taken.
         room.register_byte_stream_handler(STREAM_TOPIC, stream_opened)
         for event, listener in listeners.items():
             room.on(event, listener)
+        room.disconnect = leave
 
         def stop() -> None:
+            if vars(room).get("disconnect") is leave:
+                del room.disconnect
             waiting.cancel()
             room.unregister_byte_stream_handler(STREAM_TOPIC)
             for event, listener in listeners.items():
@@ -185,6 +202,11 @@ class _Waiting:
     def end(self, reason: int) -> None:
         self.cancel()
         self._events.disconnected(close_reason(reason))
+
+    def end_now(self) -> None:
+        """Ends the waiting, if there is any: the room may be connected again."""
+        if self._timer is not None:
+            self.end(1)
 
     def cancel(self) -> None:
         if self._timer is not None:

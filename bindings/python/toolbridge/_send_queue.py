@@ -63,10 +63,12 @@ class SendQueue:
         # Grows when all packets are given up. The end of one that the SDK still sends then is ignored.
         self._generation = 0
         self._count = self._bytes = self._streams = 0
-        #: The bytes that wait on the reliable lane.
-        self.backlog = 0
-        #: How many reliable packets were queued.
-        self.pushed = 0
+        # The bytes that wait on the reliable lane.
+        self._backlog = 0
+        # How many reliable packets were queued.
+        self._pushed = 0
+        # What the core was told of the two.
+        self._reported = (0, 0)
         self._idle: list[asyncio.Future[None]] = []
 
     def push(self, packet: dict[str, Any], data: bytes) -> bool:
@@ -81,8 +83,8 @@ class SendQueue:
         self._bytes += len(data)
         self._streams += is_stream
         if queued.is_reliable:
-            self.backlog += len(data)
-            self.pushed += 1
+            self._backlog += len(data)
+            self._pushed += 1
             lane = self._lanes["urgent" if overtakes and self._streams > 0 else "ordered"]
         else:
             lane = self._lanes["lossy"]
@@ -90,6 +92,18 @@ class SendQueue:
         if lane.sending is None and lane.task is None:
             lane.task = self._loop.create_task(self._run(lane))
         return True
+
+    def begin_reports(self) -> None:
+        """Begins to report to a new session, which assumes that nothing waits."""
+        self._reported = (0, self._pushed)
+
+    def take_backlog(self) -> int | None:
+        """The bytes that wait on the reliable lane, if that has changed in a way that the core cannot know."""
+        now = (self._backlog, self._pushed)
+        if now == self._reported:
+            return None
+        self._reported = now
+        return self._backlog
 
     def interrupt(self) -> list[int]:
         """Gives up all packets, and returns their keys."""
@@ -101,7 +115,7 @@ class SendQueue:
             keys.extend(queued.packet["packet"] for queued in lane.waiting)
             lane.sending = lane.task = None
             lane.waiting.clear()
-        self._count = self._bytes = self._streams = self.backlog = 0
+        self._count = self._bytes = self._streams = self._backlog = 0
         self._wake()
         return keys
 
@@ -170,7 +184,7 @@ class SendQueue:
         self._bytes -= len(queued.bytes)
         self._streams -= "stream" in queued.packet
         if queued.is_reliable:
-            self.backlog -= len(queued.bytes)
+            self._backlog -= len(queued.bytes)
 
     def _wake(self) -> None:
         if self._count > 0:

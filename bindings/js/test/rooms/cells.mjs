@@ -11,24 +11,41 @@ import * as toolbridgeModule from 'toolbridge';
 
 import { makeCaller, measured, offered } from './caller.mjs';
 import { assistant, freshRoom, needs, openPage, Room, token, toolbridge, url } from './ends.mjs';
+import { pythonAssistant, pythonClient } from './python.mjs';
 import { terminalClient } from './terminal-client.mjs';
 import { consent, makeTools } from './tools.mjs';
 
 /** The pairs. A client over the command line has programs and an MCP server as tools, the others those of tools.mjs. */
-export const CELLS = [
-  ['Rust', 'Node'],
-  ['Rust', 'Chromium'],
-  ['Node', 'Rust'],
-  ['Node', 'Node'],
-  ['Node', 'Chromium'],
-  ['Chromium', 'Rust'],
-  ['Chromium', 'Node'],
-  ['Chromium', 'Chromium'],
-].map(([caller, owner]) => ({ name: `${caller} → ${owner}`, caller, owner }));
+const PAIRS = {
+  js: [
+    ['Rust', 'Node'],
+    ['Rust', 'Chromium'],
+    ['Node', 'Rust'],
+    ['Node', 'Node'],
+    ['Node', 'Chromium'],
+    ['Chromium', 'Rust'],
+    ['Chromium', 'Node'],
+    ['Chromium', 'Chromium'],
+  ],
+  python: [
+    ['Rust', 'Python'],
+    ['Node', 'Python'],
+    ['Chromium', 'Python'],
+    ['Python', 'Python'],
+    ['Python', 'Rust'],
+    ['Python', 'Node'],
+    ['Python', 'Chromium'],
+  ],
+};
+
+/** Those of one package: TOOLBRIDGE_PAIRS is `js` (default) or `python`. */
+export const CELLS = PAIRS[process.env.TOOLBRIDGE_PAIRS ?? 'js'].map(([caller, owner]) => ({ name: `${caller} → ${owner}`, caller, owner }));
+
+const PARTS = { Chromium: 'chromium', Python: 'python' };
 
 /** The options of a test of a cell. */
 export const optionsOf = ({ caller, owner }, timeout) => ({
-  ...needs('server', 'toolbridge', ...([caller, owner].includes('Chromium') ? ['chromium'] : []), ...(owner === 'Rust' ? ['script'] : [])),
+  ...needs('server', 'toolbridge', ...[PARTS[caller], PARTS[owner]].filter(Boolean), ...(owner === 'Rust' ? ['script'] : [])),
   timeout,
 });
 
@@ -86,6 +103,7 @@ async function record(t, room) {
 }
 
 const CLIENTS = {
+  Python: pythonClient,
   Rust: terminalClient,
   Node: async (t, room, identity) => {
     const { tools, note } = makeTools(toolbridgeModule);
@@ -104,6 +122,7 @@ const CLIENTS = {
 };
 
 const ASSISTANTS = {
+  Python: pythonAssistant,
   Rust: async (t, room, clients) => {
     const program = await assistant(t, room, clients[0]);
     for (const client of clients) await program.line((line) => line.event === 'ready' && line.owner === client);

@@ -1,7 +1,7 @@
 // What the tests in real rooms use: tokens, toolbridge's command line, rooms in Node, and pages in Chromium.
 //
 // They need LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET (`scripts/livekit-server with …`), TOOLBRIDGE (the path of
-// the command line) and, for pages, CHROMIUM. RTC_NODE is another installation of @livekit/rtc-node. A test without its parts is skipped, and fails with TOOLBRIDGE_REQUIRE_PARTS=1.
+// the command line), for pages CHROMIUM, and for Python PYTHON, which has its package. RTC_NODE is another installation of @livekit/rtc-node. A test without its parts is skipped, and fails with TOOLBRIDGE_REQUIRE_PARTS=1.
 
 import { spawn } from 'node:child_process';
 import { createHmac, randomBytes } from 'node:crypto';
@@ -12,7 +12,7 @@ import { createInterface } from 'node:readline';
 import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-const { LIVEKIT_URL, LIVEKIT_API_KEY, LIVEKIT_API_SECRET, TOOLBRIDGE, TOOLBRIDGE_REQUIRE_PARTS, CHROMIUM = '/usr/bin/chromium', RTC_NODE = '@livekit/rtc-node' } = process.env;
+const { LIVEKIT_URL, LIVEKIT_API_KEY, LIVEKIT_API_SECRET, TOOLBRIDGE, PYTHON, TOOLBRIDGE_REQUIRE_PARTS, CHROMIUM = '/usr/bin/chromium', RTC_NODE = '@livekit/rtc-node' } = process.env;
 
 export const url = LIVEKIT_URL;
 
@@ -21,7 +21,7 @@ export const { Room, dispose } = await import(RTC_NODE);
 
 /** The option `skip` of a test that needs these parts. */
 export function needs(...parts) {
-  const found = { server: LIVEKIT_URL && LIVEKIT_API_KEY && LIVEKIT_API_SECRET, toolbridge: TOOLBRIDGE, chromium: existsSync(CHROMIUM), script: existsSync('/usr/bin/script') };
+  const found = { server: LIVEKIT_URL && LIVEKIT_API_KEY && LIVEKIT_API_SECRET, toolbridge: TOOLBRIDGE, chromium: existsSync(CHROMIUM), script: existsSync('/usr/bin/script'), python: PYTHON };
   const missing = parts.filter((part) => !found[part]);
   if (missing.length === 0) return {};
   if (TOOLBRIDGE_REQUIRE_PARTS === '1') throw new Error(`missing: ${missing.join(', ')}`);

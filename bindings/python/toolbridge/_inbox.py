@@ -1,0 +1,167 @@
+"""Passes what arrives to the core: packets, also those that arrive too early, and whole byte streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ._json import present
+from ._room import ReceivedStream, RoomPort
+from ._room_view import RoomView
+from ._session_runner import SessionRunner
+
+#: The largest frame that is read, in bytes. A stream that is longer is not read to its end.
+MAX_FRAME = 16 * 1024 * 1024
+
+#: What arrives before a join is known waits; at most this many packets and bytes. Their senders repeat what is dropped.
+EARLY_PACKETS = 1_024
+EARLY_BYTES = 4 * 1024 * 1024
+
+#: The most streams of one sender that are read at the same time, and the bytes of them that are held: two frames of the largest size.
+#: Those of others are not affected.
+STREAMS = 64
+STREAM_BYTES = 2 * MAX_FRAME
+
+#: A stream without a part for so long, or up to twice as long, in seconds, is given up.
+STREAM_IDLE = 10.0
+
+
+class Inbox:
+    def __init__(
+        self,
+        port: RoomPort,
+        loop: asyncio.AbstractEventLoop,
+        runner: SessionRunner,
+        view: RoomView,
+        *,
+        start: Callable[[], None],
+        warn: Callable[[str], None],
+        count: Callable[[str], None],
+    ) -> None:
+        self._port = port
+        self._loop = loop
+        self._runner = runner
+        self._view = view
+        #: Begins a session if the room is connected.
+        self._start = start
+        self._warn = warn
+        self._count = count
+        self._early: list[tuple[str, bool, str, bytes]] = []
+        self._early_bytes = 0
+        self._streams: set[_Reading] = set()
+
+    def packet(self, sender: str | None, is_reliable: bool, topic: str, data: bytes) -> None:
+        if sender is None:
+            # The SDK does not name a sender that is not announced yet. It repeats the packet.
+            return self._count("unannounced_senders")
+        self._runner.safely(lambda: self._packet(sender, is_reliable, topic, data))
+
+    def stream(self, stream: ReceivedStream) -> None:
+        if sum(reading.stream.sender == stream.sender for reading in self._streams) >= STREAMS:
+            stream.close()
+            self._warn(f"more than {STREAMS} byte streams of {stream.sender} arrive at once; one is not read")
+            return
+        # Copied now: the SDK adds the attributes of the trailer, which any participant may have sent.
+        reading = _Reading(self._loop, stream, dict(stream.attributes))
+        self._streams.add(reading)
+        reading.task = self._loop.create_task(self._read(reading))
+
+    def pass_early(self) -> None:
+        """Passes the packets that waited."""
+        early = self._early
+        self.drop_early()
+        for packet in early:
+            self._packet(*packet)
+
+    def drop_early(self) -> None:
+        """Drops the packets that wait."""
+        self._early = []
+        self._early_bytes = 0
+
+    def drop_streams(self) -> None:
+        """Stops reading, because the session has ended."""
+        for reading in self._streams:
+            reading.cancel()
+
+    def _packet(self, sender: str, is_reliable: bool, topic: str, data: bytes) -> None:
+        if not self._runner.is_open:
+            self._start()  # the packet may be earlier than the event of the connection
+        if not self._runner.is_open:
+            return
+        if self._view.is_behind:
+            # It belongs to a join that has not begun.
+            if len(self._early) < EARLY_PACKETS and self._early_bytes + len(data) <= EARLY_BYTES:
+                self._early.append((sender, is_reliable, topic, data))
+                self._early_bytes += len(data)
+            return
+        self._view.flush()
+        # Not all changes are events of the SDK.
+        if not self._view.is_reconnecting:
+            self._view.report(sender)
+        lane = "reliable" if is_reliable else "lossy"
+        self._runner.feed({"type": "packet", "lane": lane, "topic": topic, "from": self._port.peer(sender)}, {}, data)
+
+    async def _read(self, reading: _Reading) -> None:
+        """Reads a whole stream. One that is cut off, or longer than it said or than any frame, is dropped."""
+        stream = reading.stream
+        most = min(stream.length or MAX_FRAME, MAX_FRAME)
+        # A stream that says that it is too long is refused by the core, by its header.
+        is_too_long = stream.length is not None and stream.length > MAX_FRAME
+        try:
+            if not is_too_long:
+                async for chunk in stream.chunks:
+                    reading.add(chunk)
+                    if reading.size > most:
+                        break  # the core sees that it is too long
+                    if sum(it.size for it in self._streams if it.stream.sender == stream.sender) > STREAM_BYTES:
+                        return self._count("broken_streams")
+        except Exception:
+            return self._count("broken_streams")  # its sender repeats it
+        finally:
+            reading.end()
+            self._streams.discard(reading)
+        self._view.flush()
+        header = {
+            "from": self._port.peer(stream.sender),
+            "id": stream.id,
+            "topic": stream.topic,
+            "attributes": reading.attributes,
+            **present(length=stream.length),
+        }
+        if is_too_long:
+            self._runner.feed({"type": "stream_header", **header})
+        else:
+            self._runner.feed({"type": "stream", **header}, {}, b"".join(reading.parts))
+
+
+class _Reading:
+    """A stream that is being read."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stream: ReceivedStream, attributes: dict[str, str]) -> None:
+        self.stream = stream
+        self.attributes = attributes
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.task: asyncio.Task[None] | None = None
+        self._loop = loop
+        self._is_idle = False
+        self._timer = loop.call_later(STREAM_IDLE, self._check)
+
+    def add(self, part: bytes) -> None:
+        self._is_idle = False
+        self.parts.append(part)
+        self.size += len(part)
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def end(self) -> None:
+        self._timer.cancel()
+        self.stream.close()
+
+    def _check(self) -> None:
+        if self._is_idle:
+            return self.cancel()
+        self._is_idle = True
+        self._timer = self._loop.call_later(STREAM_IDLE, self._check)

@@ -1,0 +1,114 @@
+"""Asks the person whether tools may run."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Union
+
+from ._executor import Failure, Threads, describe
+from ._json import JsonObject
+
+#: The longest arguments that a question shows, in characters.
+_MAX_SHOWN = 1_000
+
+
+@dataclass(frozen=True, eq=False)
+class ConsentRequest:
+    """What a person is asked."""
+
+    #: A question for a dialog, with the tool and the arguments. They come from others: show it as text.
+    text: str
+    #: Its ``name``, ``description`` and, if it has one, ``title``.
+    tool: JsonObject
+    arguments: JsonObject
+    caller: str
+    call: str
+    #: A missing answer counts as a refusal then.
+    deadline: datetime
+
+
+#: Asks a person. If the question is withdrawn, an ``async`` function is cancelled.
+AskPerson = Callable[[ConsentRequest], Union[bool, Awaitable[bool]]]
+
+
+class Questions:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        person: AskPerson | None,
+        threads: Threads,
+        *,
+        check: Callable[[str, JsonObject], Failure | None],
+        refused: Callable[[int, Failure], object],
+        answered: Callable[[int, bool], object],
+        left: Callable[[float], float],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._person = person
+        #: Those of plain functions that ask.
+        self._threads = threads
+        #: Checks the arguments of a tool before a person is asked.
+        self._check = check
+        self._refused = refused
+        self._answered = answered
+        #: How long it is until a time of the core, in milliseconds.
+        self._left = left
+        self._warn = warn
+        self._open: dict[int, asyncio.Task[None]] = {}
+
+    def ask(self, ask: JsonObject) -> None:
+        self._open[ask["key"]] = self._loop.create_task(self._ask(ask))
+
+    def withdraw(self, key: int) -> None:
+        question = self._open.pop(key, None)
+        if question is not None:
+            question.cancel()
+
+    def withdraw_all(self) -> None:
+        """Withdraws all questions, because the session has ended."""
+        questions, self._open = self._open, {}
+        for question in questions.values():
+            question.cancel()
+
+    async def _ask(self, ask: JsonObject) -> None:
+        key = ask["key"]
+        refusal = self._check(ask["tool"]["name"], ask["arguments"])
+        allowed = refusal is None and await self._answer(ask)
+        if self._open.get(key) is not asyncio.current_task():
+            return  # withdrawn
+        del self._open[key]
+        if refusal is not None:
+            self._refused(key, refusal)
+        else:
+            self._answered(key, allowed)
+
+    async def _answer(self, ask: JsonObject) -> bool:
+        person = self._person
+        if person is None:
+            return False
+        try:
+            request = self._request(ask)
+            if inspect.iscoroutinefunction(person):
+                answer = person(request)
+            else:
+                answer = await self._threads.run(lambda: person(request))
+            return (await answer if inspect.isawaitable(answer) else answer) is True
+        except Exception as error:
+            self._warn(f"the consent function raised {describe(error)}; it counts as a refusal")
+            return False
+
+    def _request(self, ask: JsonObject) -> ConsentRequest:
+        about, arguments = ask["tool"], ask["arguments"]
+        shown = json.dumps(arguments, indent=1, ensure_ascii=False)
+        shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
+        text = f'{ask["caller"]} wants to run "{about.get("title", about["name"])}": {about["description"]}\n{shown}'
+        left = timedelta(milliseconds=self._left(ask["until"]))
+        described = {name: about[name] for name in ("name", "description", "title") if name in about}
+        deadline = datetime.now(timezone.utc) + left
+        return ConsentRequest(text, described, arguments, ask["caller"], ask["call"], deadline)

@@ -1,0 +1,327 @@
+"""Drives one participant over a room of LiveKit's SDK: its sessions of the core, one after the other, and what they need."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Union, cast
+
+from ._driver import OpenCall
+from ._events import NAMES, Emitter, EventName
+from ._executor import THREADS, Executor, Threads, describe
+from ._inbox import Inbox
+from ._job_reports import JobReports
+from ._json import JsonObject, present
+from ._open_calls import OpenCalls
+from ._questions import AskPerson, Questions
+from ._room import ReceivedStream, RoomPort
+from ._room_claim import release
+from ._room_view import RoomView, Rules
+from ._send_queue import SendQueue
+from ._session_runner import SessionRunner
+from ._tool import NamedTool
+
+#: The time limit of sending the last packets, in seconds.
+FLUSH = 1.0
+
+#: Chooses among several participants, by their identities. The second argument is the tool, or ``None``.
+Chooser = Callable[[list[str], Union[str, None]], Union[str, None]]
+
+
+@dataclass(frozen=True)
+class DriverOptions:
+    role: str
+    #: The core's ``config``, except what the room says.
+    config: Mapping[str, object]
+    caps: Mapping[str, int]
+    threads: int = THREADS
+    consent: AskPerson | None = None
+    rules: Rules = Rules()
+    choose: Chooser | None = None
+
+
+class RoomDriver:
+    def __init__(
+        self, room: Any, loop: asyncio.AbstractEventLoop, emitter: Emitter, options: DriverOptions
+    ) -> None:
+        port = self._port = RoomPort(room)
+        self._emitter = emitter
+        self._options = options
+        runner = self._runner = SessionRunner(
+            loop,
+            output=self._carry_out,
+            backlog=lambda: self._queue.take_backlog(),
+            drained=self._notify_watchers,
+            warn=self._warn,
+            count=self._count,
+            failed=self._fail,
+        )
+        self._queue = SendQueue(
+            port, loop, is_wanted=self._is_wanted, failed=self._send_failed, moved=runner.drain
+        )
+        self._view = RoomView(
+            port,
+            loop,
+            runner,
+            options.rules,
+            interrupt=self._queue.interrupt,
+            restored=lambda: self._inbox.pass_early(),
+            warn=self._warn,
+        )
+        self._inbox = Inbox(port, loop, runner, self._view, start=self._start, warn=self._warn, count=self._count)
+        self._calls = OpenCalls(runner)
+        reports = JobReports(runner)
+        self._executor = Executor(loop, reports, Threads(loop, options.threads), options.caps)
+        self._questions = Questions(
+            loop,
+            options.consent,
+            Threads(loop, options.threads),
+            check=self._executor.check,
+            refused=lambda key, failure: reports.settle(key, None, failure),
+            answered=lambda key, allowed: runner.feed({"type": "consent", "key": key, "allowed": allowed}),
+            left=runner.left,
+            warn=self._warn,
+        )
+        self._offered = "[]"
+        self._watchers: list[Callable[[], None]] = []
+        self._is_stopped = False
+        self._is_leaving = False
+        self._failure: Exception | None = None
+        self._closed: Mapping[str, str] = {"kind": "closed"}
+        self.counters: dict[str, int] = {}
+        self._stop_listening = port.listen(self, loop)
+        try:
+            self._start()
+        except BaseException:
+            self._stop_listening()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        return self._runner.is_open
+
+    def offer(self, tools: Mapping[str, NamedTool]) -> None:
+        self._executor.tools = tools
+        text = json.dumps([tool.core for tool in tools.values()])
+        if text == self._offered:
+            return  # only the functions are others
+        self._offered = text
+        if self.is_open:
+            self._offer()
+
+    def require_session(self) -> None:
+        if self._failure is not None:
+            raise RuntimeError(str(self._failure))
+        if self._is_stopped:
+            raise RuntimeError("this participant was closed")
+        self._start()  # the event of the connection may be on its way
+        if not self.is_open:
+            raise RuntimeError("the room is not connected")
+
+    def call(self, fields: Mapping[str, Any], raw: Mapping[str, str], call: OpenCall) -> int:
+        return self._calls.begin(fields, raw, call)
+
+    def input(self, fields: Mapping[str, Any], raw: Mapping[str, str] = {}) -> JsonObject | None:
+        reply = self._runner.handle(fields, raw)
+        self._runner.drain()
+        return reply
+
+    def query(self, fields: Mapping[str, Any]) -> JsonObject | None:
+        return self._runner.query(fields)
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        self._watchers.append(changed)
+        return lambda: self._watchers.remove(changed)
+
+    async def stop(self) -> None:
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        self._say_goodbye()
+        self._detach()
+        await self._flush()
+
+    # What the room reports.
+
+    def connected(self) -> None:
+        self._runner.safely(self._start)
+
+    def reconnecting(self) -> None:
+        self._view.reconnecting()
+
+    def reconnected(self) -> None:
+        self._runner.safely(self._view.reconnected if self.is_open else self._start)
+
+    def disconnected(self, reason: Mapping[str, str]) -> None:
+        self._queue.interrupt()
+        self._inbox.drop_early()
+        self._close(reason, {"type": "closed", "reason": reason})
+
+    def changed(self, identity: str) -> None:
+        self._view.touch(identity)
+
+    def packet(self, sender: str | None, is_reliable: bool, topic: str, data: bytes) -> None:
+        self._inbox.packet(sender, is_reliable, topic, data)
+
+    def stream(self, stream: ReceivedStream) -> None:
+        self._inbox.stream(stream)
+
+    async def leaving(self) -> None:
+        """The application is about to disconnect the room. Calls end, and a goodbye is sent while that is possible."""
+        if self.is_open:
+            self._is_leaving = True
+            self._say_goodbye()
+            await self._flush()
+
+    def left(self) -> None:
+        self._is_leaving = False
+
+    # Sessions.
+
+    def _start(self) -> None:
+        """Begins a session, if the room is connected."""
+        port, options = self._port, self._options
+        if self.is_open or self._is_stopped or self._is_leaving or port.state != "connected":
+            return
+        local = port.local()
+        config = {
+            "lossy": True,
+            "streams": True,
+            "room": port.name,
+            "overhead": port.overhead,
+            "consent_available": options.consent is not None,
+            **options.config,
+        }
+        self._queue.begin_reports()
+        self._view.begin(local)
+        try:
+            self._runner.begin({"role": options.role, "local": local, "config": config})
+        except ValueError as error:
+            raise ValueError(f"the session cannot be created: {error}") from None
+        self._offer()
+        self._view.report_all()
+        self._emitter.emit("connected", {"identity": local["identity"], "room": port.name})
+
+    def _offer(self) -> None:
+        if self._offered == "[]" and self._options.role == "assistant":
+            return
+        reply = self._runner.feed({"type": "offer", "partial": True}, {"tools": self._offered})
+        if reply is not None and reply["left_out"]:
+            self._emitter.emit("left_out", {"tools": reply["left_out"]})
+
+    def _carry_out(self, output: JsonObject) -> None:
+        kind = output["type"]
+        if kind == "transmit":
+            self._transmit(output)
+        elif kind == "execute":
+            self._executor.execute(output, self._runner.loop_time(output["deadline"]))
+        elif kind == "ask":
+            self._questions.ask(output)
+        elif kind == "select":
+            self._select(output)
+        elif kind == "abort":
+            self._questions.withdraw(output["key"])
+            self._executor.abort(output["key"], output["reason"])
+        elif kind == "settled":
+            self._calls.settled(output)
+        elif kind == "event":
+            self._event(output)
+
+    def _transmit(self, packet: JsonObject) -> None:
+        data = self._runner.take_bytes()
+        if data is not None and not self._queue.push(packet, data):
+            self._runner.feed_only({"type": "send_failed", "packet": packet["packet"], "why": "queue_full"})
+
+    def _send_failed(self, packet: int, failure: Mapping[str, Any]) -> None:
+        self._runner.feed({"type": "send_failed", "packet": packet, **failure})
+
+    def _is_wanted(self, packet: int) -> bool:
+        reply = self.query({"type": "is_wanted", "packet": packet})
+        return reply is not None and bool(reply["wanted"])
+
+    def _select(self, select: JsonObject) -> None:
+        identity: str | None = None
+        choose = self._options.choose
+        try:
+            if choose is not None:
+                identity = choose([it["identity"] for it in select["candidates"]], select.get("tool"))
+        except Exception as error:
+            self._warn(f"the function that chooses raised {describe(error)}; nobody is chosen")
+        self._runner.feed_only({"type": "select", "key": select["key"], **present(identity=identity)})
+
+    def _event(self, output: JsonObject) -> None:
+        name = output["event"]
+        event = {field: value for field, value in output.items() if field not in ("type", "event")}
+        if name == "closed":
+            self._closed = event["reason"]  # reported when everything is closed
+            return
+        if name == "progress":
+            self._calls.progress(event)
+        if "took" in event:
+            event["took"] /= 1000
+        if name == "not_allowed":
+            event["message"] = "the local token does not allow sending data (canPublishData)"
+        if name in NAMES:
+            self._emitter.emit(cast(EventName, name), event)
+
+    # The end.
+
+    def _say_goodbye(self) -> None:
+        self._queue.drop_streams()
+        self._close({"kind": "closed"}, {"type": "close"})
+
+    async def _flush(self) -> None:
+        """Returns when the last packets are sent, or after a second."""
+        try:
+            await asyncio.wait_for(self._queue.flushed(), FLUSH)
+        except asyncio.TimeoutError:
+            pass
+
+    def _close(self, reason: Mapping[str, str], last: Mapping[str, object]) -> None:
+        """Ends the session by its last input."""
+        if not self.is_open:
+            return
+        self._closed = reason
+        if self._runner.close(last):
+            self._end(self._closed)
+
+    def _end(self, reason: Mapping[str, str]) -> None:
+        """Ends what belongs to a session."""
+        self._executor.abort_all("leaving")
+        self._questions.withdraw_all()
+        self._inbox.drop_streams()
+        self._calls.lose_all(reason.get("message") or reason.get("text") or "this participant has left the room")
+        self._view.end()
+        self._emitter.emit("closed", {"reason": dict(reason)})
+        self._notify_watchers()
+
+    def _fail(self, error: Exception) -> None:
+        """The core is unusable."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        had_session = self.is_open
+        self._runner.forget()
+        self._is_stopped = True
+        self._queue.interrupt()
+        self._emitter.emit("error", {"error": error})
+        if had_session:
+            self._end({"kind": "closed", "text": str(error)})
+        self._detach()
+
+    def _detach(self) -> None:
+        self._stop_listening()
+        release(self._port.room)
+        self._inbox.drop_early()
+
+    def _notify_watchers(self) -> None:
+        for changed in list(self._watchers):
+            changed()
+
+    def _count(self, name: str) -> None:
+        self.counters[name] = self.counters.get(name, 0) + 1
+
+    def _warn(self, message: str) -> None:
+        self._emitter.emit("warning", {"message": message})
