@@ -25,8 +25,8 @@ pub struct RapCounts {
     /// Events that came before the result of their call, and were kept. If the call gets a result, they count as accepted or
     /// dropped, too.
     pub early: u64,
-    /// Well-formed messages that were not expected: events without a subscription, questions of a call that has ended, and
-    /// what only an assistant can report.
+    /// Well-formed messages that were not expected: events without a subscription or beyond those that are kept before a
+    /// result, questions of a call that has ended, and what only an assistant can report.
     pub dropped: u64,
 }
 

@@ -310,7 +310,7 @@ impl Inbox {
                 Some(result) => self.result(state, digest, result),
                 None => Taken::Done(Effect::Dropped), // it was read above
             }),
-            MessageContent::Event(event) => Ok(Self::event(state, digest, event, text)),
+            MessageContent::Event(event) => Ok(self.event(state, digest, event, text)),
             MessageContent::View { view, content } => Ok(Taken::View(entry.reports.clone(), view, content)),
             MessageContent::SignIn { url } if url.starts_with("https://") => {
                 entry.ask(Question::SignIn { url }).map(Taken::Done)
@@ -405,10 +405,10 @@ impl Inbox {
         }
     }
 
-    fn event(state: &mut State, digest: &Digest, event: Event, text: &str) -> Taken {
+    fn event(&self, state: &mut State, digest: &Digest, event: Event, text: &str) -> Taken {
         let Some(entry) = state.entries.get_mut(digest) else { return Taken::Done(Effect::Dropped) };
         if !entry.is_subscribed {
-            return Taken::Done(entry.keep(event, text));
+            return Taken::Done(entry.keep(event, text, &self.counters));
         }
         Taken::Event(entry.reports.clone(), entry.origin(), event)
     }

@@ -17,6 +17,7 @@ use crate::{
         rap::{
             document::Event,
             source::{
+                counts::{Counters, count},
                 rate::Rate,
                 reports::{Origin, Reports},
             },
@@ -35,10 +36,10 @@ const MAX_PAST: usize = 4_096;
 pub(super) const MAX_QUESTIONS: usize = 16;
 
 /// The most events of a call that are kept until its result says whether it has started a subscription.
-const MAX_EARLY: usize = 16;
+pub(super) const MAX_EARLY: usize = 16;
 
-/// The most bytes of them.
-const MAX_EARLY_BYTES: usize = 256 * 1024;
+/// The most bytes of them. The last event of a subscription is kept all the same, then as the only one.
+pub(super) const MAX_EARLY_BYTES: usize = 256 * 1024;
 
 #[derive(Default)]
 pub(super) struct State {
@@ -84,17 +85,27 @@ impl Entry {
         Origin { id: self.id.clone(), tool: self.tool.clone() }
     }
 
-    /// Keeps an event until the result says whether it belongs to a subscription: requests may overtake each other.
-    pub(super) fn keep(&mut self, event: Event, text: &str) -> Effect {
-        let bytes: usize = self.early.iter().map(|(_, text)| text.len()).sum();
-        let has_room = self.early.len() < MAX_EARLY && bytes + text.len() <= MAX_EARLY_BYTES;
+    /// Keeps an event until the result says whether it belongs to a subscription: requests may overtake each other. The last
+    /// event of a subscription is always kept, in the place of those before it, because nothing else ends the subscription.
+    pub(super) fn keep(&mut self, event: Event, text: &str, counters: &Counters) -> Effect {
         let is_over = self.early.last().is_some_and(|(event, _)| event.is_final);
         let is_open = matches!(self.phase, Phase::Open { .. });
-        if !(is_open && has_room && !is_over && self.reports.can_report()) {
+        if is_over || !is_open || !self.reports.can_report() {
+            return Effect::Dropped;
+        }
+        while event.is_final && !self.has_room(text) && self.early.pop().is_some() {
+            count(&counters.dropped);
+        }
+        if !event.is_final && !self.has_room(text) {
             return Effect::Dropped;
         }
         self.early.push((event, text.to_owned()));
         Effect::Early
+    }
+
+    fn has_room(&self, text: &str) -> bool {
+        let bytes: usize = self.early.iter().map(|(_, text)| text.len()).sum();
+        self.early.len() < MAX_EARLY && bytes + text.len() <= MAX_EARLY_BYTES
     }
 
     pub(super) fn ask(&mut self, question: Question) -> Result<Effect, Refusal> {

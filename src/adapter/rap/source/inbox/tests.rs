@@ -2,7 +2,10 @@
 
 use serde_json::json;
 
-use super::{state::MAX_CALLS, *};
+use super::{
+    state::{MAX_CALLS, MAX_EARLY, MAX_EARLY_BYTES},
+    *,
+};
 use crate::{Assistant, ToolContext, memory::MemoryRoom};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -210,4 +213,37 @@ async fn late_result_says_that_its_subscription_was_cancelled() {
     let text =
         crate::ToolResult::of(late.result.as_ref().as_ref().unwrap()).for_model(1_000).text.into_owned();
     assert!(text.starts_with("Watching.") && text.contains("was cancelled at once"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn last_event_before_the_result_ends_the_subscription_whatever_came_before_it() {
+    let (assistant, context) = reporting().await;
+    let world = World::new();
+    // The sizes of the events' texts, and how many of the events are kept.
+    let many = [vec![1; MAX_EARLY], vec![1]].concat();
+    let cases = [(many, MAX_EARLY), (vec![200 << 10, 100 << 10], 1), (vec![1, 2 * MAX_EARLY_BYTES], 1)];
+    for (n, (sizes, kept)) in cases.into_iter().enumerate() {
+        let (id, sent) = (n.to_string(), sizes.len());
+        let mut call = world.open_in(&context, &id);
+        let before = world.inbox.counts();
+        for (at, size) in sizes.into_iter().enumerate() {
+            let event = json!({
+                "type": "subscription_event", "group_id": "g", "tool_call_id": id, "text": "x".repeat(size),
+                "final": at == sent - 1,
+            });
+            assert_eq!(world.say_all(&call.token, &event), Ok(()));
+        }
+        let started =
+            json!({"type": "tool_result", "group_id": "g", "id": id, "text": "t", "subscription": true});
+        assert_eq!(world.say_all(&call.token, &started), Ok(()));
+        assert_eq!(call.result.try_recv().unwrap().unwrap().subscription, Subscribed::Ended, "case {n}");
+        assert!(!world.inbox.has_subscriptions());
+        let counts = world.inbox.counts();
+        let (early, dropped) = (counts.early - before.early, counts.dropped - before.dropped);
+        assert_eq!((early, dropped), (sent as u64, (sent - kept) as u64), "case {n}");
+        assert_eq!(counts.accepted - before.accepted, kept as u64 + 1, "the result counts, too");
+        let last = assistant.late_results().pop().unwrap();
+        assert_eq!(last.event.unwrap().to_json()["final"], true);
+        tokio::time::advance(Duration::from_secs(2)).await; // the room takes 50 reports a second
+    }
 }
