@@ -178,6 +178,19 @@ impl ToolCall {
         self.fields.iter().map(|(name, value)| name.len() + value.get().len()).sum()
     }
 
+    /// Returns the size after an update is merged, or more if both have `_meta`.
+    pub(super) fn size_with(&self, update: &Self) -> usize {
+        if self.status().is_final() {
+            return self.size();
+        }
+        update.fields.iter().fold(self.size(), |size, (name, value)| match self.raw(name) {
+            Some(_) if value.get() == "null" => size,
+            Some(_) if name == "_meta" => size + value.get().len(),
+            Some(own) => size - own.len() + value.get().len(),
+            None => size + name.len() + value.get().len(),
+        })
+    }
+
     fn raw(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(existing, _)| existing == name).map(|(_, value)| value.get())
     }
@@ -395,6 +408,24 @@ mod tests {
             assert!(!call.merge(&read(r#"{"status":"in_progress","title":"late","rawOutput":1}"#)));
             assert_eq!(call.write(), before);
         }
+    }
+
+    #[test]
+    fn size_after_a_merge_is_known_before() {
+        let start = r#"{"toolCallId":"1","title":"Look","content":["a long text"],"_meta":{"a":1}}"#;
+        for (update, surplus) in [
+            (r#"{"content":["b"]}"#, 0),
+            (r#"{"content":null,"title":"Look at it","status":"in_progress"}"#, 0),
+            (r#"{"status":"completed","rawOutput":null}"#, 0),
+            (r#"{"_meta":{"b":2}}"#, 1),
+        ] {
+            let (mut call, update) = (read(start), read(update));
+            let size = call.size_with(&update);
+            call.merge(&update);
+            assert_eq!(size, call.size() + surplus, "{update:?}");
+        }
+        let ended = read(r#"{"toolCallId":"1","status":"failed"}"#);
+        assert_eq!(ended.size_with(&read(start)), ended.size(), "nothing changes after a final status");
     }
 
     #[test]

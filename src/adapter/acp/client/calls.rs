@@ -19,7 +19,8 @@ use crate::{
 /// The most open calls of an agent: as many as a participant may have open.
 const MAX_OPEN: usize = 64;
 
-/// The most bytes in the documents of the open calls.
+/// The most bytes in the documents of the open calls. An update that ends its call needs no room, because nothing of the
+/// call is kept.
 const MAX_BYTES: usize = 32 << 20;
 
 /// The longest id of a call, in bytes.
@@ -131,8 +132,8 @@ impl Calls {
             place.progress(progress(update, &lasting, "after its end"));
             return;
         }
-        let is_known = self.open.contains_key(&id);
-        if !self.has_room(update) || !is_known && self.open.len() >= MAX_OPEN {
+        let has_room = self.has_room(is_new, &id, update);
+        if !has_room && !update.status().is_final() {
             self.ignored.refused += 1;
             return;
         }
@@ -143,6 +144,9 @@ impl Calls {
             lasting: Lasting::default(),
         });
         let size = open.call.size();
+        if !has_room {
+            open.held = None; // it ends now
+        }
         if is_new && open.held.take().is_some() {
             // The call comes after an update of it, which counts all the same.
             let later = std::mem::replace(&mut open.call, update.clone());
@@ -158,9 +162,15 @@ impl Calls {
         self.advance(&id, place, terminal);
     }
 
-    /// Returns whether an update can be merged within the limit of bytes.
-    fn has_room(&self, update: &ToolCall) -> bool {
-        self.bytes + update.size() <= MAX_BYTES
+    /// Returns whether an update can be merged within the limits.
+    fn has_room(&self, is_new: bool, id: &str, update: &ToolCall) -> bool {
+        let (size, merged) = match self.open.get(id) {
+            None if self.open.len() >= MAX_OPEN => return false,
+            None => (0, update.size()),
+            Some(Open { call, held: Some(_), .. }) if is_new => (call.size(), update.size_with(call)),
+            Some(Open { call, .. }) => (call.size(), call.size_with(update)),
+        };
+        self.bytes - size + merged <= MAX_BYTES
     }
 
     /// Merges the update in a permission request. Returns the merged call. The update stands for itself if its call is
@@ -171,13 +181,12 @@ impl Calls {
         place: &TurnContext,
         terminal: &dyn Fn(&str) -> TerminalOutput,
     ) -> ToolCall {
-        if !self.has_room(update) {
+        let Some(id) = update.id().filter(|id| self.open.contains_key(id)) else { return update.clone() };
+        if !self.has_room(false, &id, update) && !update.status().is_final() {
             self.ignored.refused += 1;
             return update.clone();
         }
-        let Some((id, open)) = update.id().and_then(|id| Some((id.clone(), self.open.get_mut(&id)?))) else {
-            return update.clone();
-        };
+        let Some(open) = self.open.get_mut(&id) else { return update.clone() };
         let size = open.call.size();
         open.call.merge(update);
         self.bytes = self.bytes + open.call.size() - size;
@@ -365,6 +374,40 @@ mod tests {
         // The bytes of a call that has ended are free.
         take(&mut calls, false, r#"{"toolCallId":"1","status":"completed"}"#, Some(&place));
         assert_eq!(calls.bytes, 0);
+    }
+
+    #[test]
+    fn update_that_ends_a_call_is_taken_whatever_the_other_calls_have() {
+        const MIB: usize = 1 << 20;
+        let content = |size: usize, starts: &str| {
+            let text = format!("{starts}\\n{}", "x".repeat(size));
+            format!(r#""content":[{{"type":"content","content":{{"type":"text","text":"{text}"}}}}]"#)
+        };
+        let ((place, seen), mut calls) = (place(), Calls::default());
+        for n in 0..4 {
+            let parts = content(7 * MIB, "a part");
+            let call = format!(r#"{{"toolCallId":"{n}","title":"Look","status":"in_progress",{parts}}}"#);
+            take(&mut calls, true, &call, Some(&place));
+        }
+        drain(&seen);
+        // It has room, because it replaces what is there.
+        let all = content(5 * MIB, "all");
+        take(&mut calls, false, &format!(r#"{{"toolCallId":"0",{all}}}"#), Some(&place));
+        assert_eq!(drain(&seen), ["Look: in_progress · all"]);
+        let more = format!(r#"{{"toolCallId":"1","rawOutput":"{}"}}"#, "x".repeat(7 * MIB));
+        take(&mut calls, false, &more, Some(&place));
+        assert_eq!((calls.open["1"].call.size() / MIB, calls.ignored.refused), (7, 1), "it has no room");
+        // The end of a call needs none, also if the call itself has not come.
+        let ended = more.replace("\"rawOutput\"", r#""title":"Done","status":"completed","rawOutput""#);
+        let ended_as = |id: &str| ended.replace("\"1\"", &format!("\"{id}\""));
+        take(&mut calls, false, &ended_as("4"), Some(&place));
+        assert_eq!((drain(&seen), calls.open.len()), (vec!["Done: completed".to_owned()], 4));
+        take(&mut calls, false, &ended, Some(&place));
+        assert_eq!((drain(&seen), calls.open.len()), (vec!["Done: completed · a part".to_owned()], 3));
+        take(&mut calls, false, &ended_as("5"), Some(&place));
+        assert!(drain(&seen).is_empty() && calls.due().is_some(), "it has room, and waits for its call");
+        assert_eq!((calls.open.len(), calls.ignored), (4, Ignored { late: 0, refused: 1 }));
+        assert_eq!(calls.bytes, calls.open.values().map(|it| it.call.size()).sum::<usize>());
     }
 
     #[test]
