@@ -504,6 +504,46 @@ async fn elicitation_asks_the_person() {
 }
 
 #[tokio::test]
+async fn question_is_withdrawn_when_the_calls_have_ended_that_it_may_belong_to() {
+    let script = Script::new("mcp-ask-over");
+    let body = r#"case "$2" in
+        *asks*) mine=$1
+          printf '{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"Go on?","requestedSchema":{"type":"object"}}}\n' ;;
+        *ends*) text "$mine" asked; text "$1" ended ;;
+        *'"id":"q"'*) printf '%s\n' "$2" > "$0.answer" ;;
+        *) text "$1" quick ;;
+        esac"#;
+    let tools = script.server(body, "").await.unwrap();
+    let (shown, mut is_shown) = tokio::sync::mpsc::unbounded_channel();
+    let asking = context().with_answers(move |_| {
+        let (open, closed) = tokio::sync::oneshot::channel::<()>();
+        shown.send(closed).unwrap();
+        async move {
+            let _open = open;
+            std::future::pending().await
+        }
+    });
+    let how = |how: &str| Value::encode(&json!({"how": how})).unwrap();
+    let tool = "t".parse().unwrap();
+    let ending = async {
+        let closed = is_shown.recv().await.unwrap();
+        tools.execute(&tool, how("ends"), context()).await.unwrap();
+        closed
+    };
+    let (asked, closed) = tokio::join!(tools.execute(&tool, how("asks"), asking), ending);
+    assert_eq!(ToolResult::of(&asked.unwrap()).for_model(100).text, "asked");
+    let closed = tokio::time::timeout(Duration::from_secs(60), closed).await;
+    assert!(closed.expect("the person is still asked").is_err());
+    // The script creates the file before it writes the line.
+    while !fs::read_to_string(script.note("answer")).is_ok_and(|text| text.ends_with('\n')) {
+        call(&tools).await.unwrap();
+    }
+    let answer = fs::read_to_string(script.note("answer")).unwrap();
+    assert!(answer.contains(r#""result":{"action":"cancel"}"#), "{answer}");
+    tools.close().await;
+}
+
+#[tokio::test]
 async fn request_that_is_not_offered_is_refused() {
     for method in ["sampling/createMessage", "roots/list", "x/y"] {
         let answer = asked(&format!(r#"{method}","params":{{"a":1}}"#), |_| panic!("nobody is asked")).await;

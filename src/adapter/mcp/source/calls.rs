@@ -7,6 +7,7 @@ use std::{
 
 use serde::Deserialize;
 use serde_json::Value as Json;
+use tokio_util::sync::CancellationToken;
 
 use crate::{Progress, ToolContext, adapter::jsonrpc::inbox::Ignored};
 
@@ -23,6 +24,25 @@ struct Call {
     context: ToolContext,
     /// The progress that was reported last.
     progress: f64,
+    /// Cancelled when the call has ended.
+    over: CancellationToken,
+}
+
+/// Who is asked a question that names no call.
+pub(super) struct Asked {
+    /// The call on whose behalf it is asked.
+    pub(super) context: ToolContext,
+    /// The calls that were open when it came: it may belong to any of them.
+    open: Vec<CancellationToken>,
+}
+
+impl Asked {
+    /// Resolves when all calls have ended that the question may belong to.
+    pub(super) async fn over(&self) {
+        for call in &self.open {
+            call.cancelled().await;
+        }
+    }
 }
 
 /// The parameters of a notification of progress.
@@ -38,14 +58,17 @@ pub(super) struct ProgressParts {
 impl Calls {
     /// Notes a call. It is open until what this returns is dropped.
     pub(super) fn begin(&self, id: u64, context: &ToolContext) -> OpenCall<'_> {
-        let call = Call { context: context.clone(), progress: f64::NEG_INFINITY };
+        let call =
+            Call { context: context.clone(), progress: f64::NEG_INFINITY, over: CancellationToken::new() };
         self.open().insert(id, call);
         OpenCall { calls: self, id }
     }
 
-    /// Returns the call that was sent last and has not ended: a question that names no call is asked on its behalf.
-    pub(super) fn latest(&self) -> Option<ToolContext> {
-        self.open().last_key_value().map(|(_, call)| call.context.clone())
+    /// Returns who is asked a question: it is asked on behalf of the call that was sent last and has not ended.
+    pub(super) fn asked(&self) -> Option<Asked> {
+        let open = self.open();
+        let context = open.last_key_value()?.1.context.clone();
+        Some(Asked { context, open: open.values().map(|call| call.over.clone()).collect() })
     }
 
     /// Reports progress to its call. What belongs to no call, or does not increase, is counted.
@@ -96,6 +119,31 @@ pub(super) struct OpenCall<'a> {
 
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
-        self.calls.open().remove(&self.id);
+        if let Some(call) = self.calls.open().remove(&self.id) {
+            call.over.cancel();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{pin::pin, time::Duration};
+
+    use futures_util::poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn question_is_over_when_all_calls_have_ended_that_were_open_when_it_came() {
+        let (calls, context) = (Calls::default(), ToolContext::new("caller", Duration::from_secs(60)));
+        assert!(calls.asked().is_none());
+        let (first, second) = (calls.begin(1, &context), calls.begin(2, &context));
+        let asked = calls.asked().unwrap();
+        let _later = calls.begin(3, &context);
+        let mut over = pin!(asked.over());
+        drop(second);
+        assert!(poll!(&mut over).is_pending(), "it may belong to the first call");
+        drop(first);
+        assert!(poll!(&mut over).is_ready());
     }
 }

@@ -95,7 +95,7 @@ impl Handler {
         }
         let params = params.map(|params| json::value(params.get())).transpose();
         let params = params.map_err(|error| refused(format!("the message cannot be read: {error}")))?;
-        let Some(call) = self.calls.latest() else {
+        let Some(asked) = self.calls.asked() else {
             return Err(refused("no call is open on whose behalf a person could be asked".to_owned()));
         };
         let mut questions = self.questions();
@@ -109,11 +109,16 @@ impl Handler {
         let (server, peer, id) = (Arc::clone(&self.server), Arc::clone(&self.peer), id.clone());
         questions.tasks.spawn(async move {
             let _over = token.clone().drop_guard();
+            let call = &asked.context;
+            let cancelled = || Ok(json!({"action": "cancel"}));
             let answer = tokio::select! {
-                answer = answer(&server, params.unwrap_or_default(), &call) => answer,
-                () = token.cancelled() => Ok(json!({"action": "cancel"})),
+                answer = answer(&server, params.unwrap_or_default(), call) => match answer {
+                    Err(_) if call.is_cancelled() => cancelled(),
+                    answer => answer.map_err(|error| RpcError::new(INTERNAL, error.message())),
+                },
+                () = token.cancelled() => cancelled(),
+                () = asked.over() => cancelled(),
             };
-            let answer = answer.map_err(|error| RpcError::new(INTERNAL, error.message()));
             peer.answer(&id, answer, None).await;
         });
         Ok(())
