@@ -80,6 +80,7 @@ pub(in crate::adapter) struct Request {
 }
 
 /// Returns parameters as JSON. They were measured with their message.
+#[cfg(any(test, feature = "acp"))]
 pub(in crate::adapter) fn as_json(params: Option<&RawValue>) -> Json {
     params.and_then(|params| json::value(params.get()).ok()).unwrap_or_default()
 }

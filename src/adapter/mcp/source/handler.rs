@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::Ordering};
 
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value as Json, json, value::RawValue};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,8 @@ use crate::{
         json,
         jsonrpc::{
             error::{INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError},
-            inbox::{Incoming, Request, as_json},
+            head::as_id,
+            inbox::{Incoming, Request},
             peer::Peer,
         },
     },
@@ -140,9 +141,9 @@ impl Handler {
             "notifications/subscriptions/acknowledged" => {
                 self.calls.is_subscribed.store(true, Ordering::Relaxed);
             }
-            "notifications/cancelled" if params.is_some_and(is_small) => {
-                let id = &as_json(params)["requestId"];
-                if let Some((_, token)) = self.questions().open.iter().find(|(open, _)| open == id) {
+            "notifications/cancelled" => {
+                let Some(id) = params.and_then(cancelled_id) else { return };
+                if let Some((_, token)) = self.questions().open.iter().find(|(open, _)| *open == id) {
                     token.cancel();
                 }
             }
@@ -155,11 +156,36 @@ impl Handler {
     }
 }
 
-fn is_small(params: &RawValue) -> bool {
-    params.get().len() <= MAX_NOTIFICATION
+/// Returns the id of the request that a server has cancelled. Nothing else is built of the parameters, so they may be large:
+/// a question must not stay open because its server gives a long reason.
+fn cancelled_id(params: &RawValue) -> Option<Json> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Cancelled<'a> {
+        #[serde(borrow)]
+        request_id: &'a RawValue,
+    }
+    let cancelled: Cancelled<'_> = serde_json::from_str(params.get()).ok()?;
+    as_id(cancelled.request_id.get().as_bytes())
 }
 
 /// Reads the parameters of a notification, if they are small.
 fn small<T: DeserializeOwned>(params: Option<&RawValue>) -> Option<T> {
-    serde_json::from_str(params.filter(|params| is_small(params))?.get()).ok()
+    serde_json::from_str(params.filter(|params| params.get().len() <= MAX_NOTIFICATION)?.get()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancellation_names_its_question_whatever_else_it_says() {
+        let id = |params: String| cancelled_id(&RawValue::from_string(params).unwrap());
+        assert_eq!(id(r#"{"requestId":"q"}"#.to_owned()), Some(json!("q")));
+        let reason = "x".repeat(MAX_NOTIFICATION);
+        assert_eq!(id(format!(r#"{{"reason":"{reason}","requestId":7}}"#)), Some(json!(7)));
+        for params in ["7", "{}", r#"{"requestId":null}"#, r#"{"requestId":["q"]}"#] {
+            assert_eq!(id(params.to_owned()), None, "{params}");
+        }
+    }
 }
