@@ -55,7 +55,8 @@ const KIND: &str = "toolset";
 /// The tool that ends a subscription. It is offered while one is active.
 const CANCEL_SUBSCRIPTION: &str = "cancel_subscription";
 
-/// The most cancellations that wait to be sent.
+/// The most cancellations that wait to be sent: those of 5 minutes if the server answers none of them. Further ones are not
+/// sent, and counted.
 const MAX_CANCELS: usize = 1_024;
 
 /// The most cancellations that are sent at once.
@@ -157,7 +158,7 @@ async fn start(settings: RapToolset) -> Result<RapTools, SourceError> {
         tracing::warn!(toolset = &*name, advice, "callbacks come over plain HTTP");
     }
     let mut tasks = JoinSet::new();
-    tasks.spawn(cancel_all(Arc::clone(&name), Arc::clone(&requests), inbox.group().to_owned(), to_cancel));
+    tasks.spawn(cancel_all(Arc::clone(&name), Arc::clone(&requests), Arc::clone(&inbox), to_cancel));
     let limit = settings.start_limit;
     let shared = Arc::new(Shared {
         name,
@@ -201,7 +202,7 @@ fn cancel_name(settings: &RapToolset) -> Option<ToolName> {
 async fn cancel_all(
     name: Arc<str>,
     requests: Arc<OnceLock<Requests>>,
-    group: String,
+    inbox: Arc<Inbox>,
     mut ids: mpsc::Receiver<String>,
 ) {
     let mut sending = JoinSet::new();
@@ -209,11 +210,12 @@ async fn cancel_all(
         while sending.len() >= CANCELS_AT_ONCE {
             sending.join_next().await;
         }
-        let (name, requests, group) = (Arc::clone(&name), Arc::clone(&requests), group.clone());
+        let (name, requests, inbox) = (Arc::clone(&name), Arc::clone(&requests), Arc::clone(&inbox));
         sending.spawn(async move {
             // A call was made, so the endpoint is known.
             let Some(requests) = requests.get() else { return };
-            if let Err(error) = requests.cancel(&group, &id).await {
+            if let Err(error) = requests.cancel(inbox.group(), &id).await {
+                inbox.count_not_cancelled();
                 tracing::debug!(toolset = &*name, call = id, %error, "a cancellation was not delivered");
             }
         });
@@ -442,5 +444,29 @@ impl fmt::Debug for RapTools {
             .field("tools", &self.shared.state().tools.len())
             .field("counts", &self.counts())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn cancellation_that_does_not_reach_the_server_is_counted() {
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let server = Server::new(&format!("http://{closed}"), &[], None).unwrap();
+        let requests = server.with_endpoint(&format!("http://{closed}/invoke")).unwrap();
+        let (cancels, to_cancel) = mpsc::channel(2);
+        let inbox = Arc::new(Inbox::new("g".into(), cancels).unwrap());
+        for id in ["a", "b", "c"] {
+            inbox.cancel(id);
+        }
+        assert_eq!(inbox.counts().not_cancelled, 1, "two wait");
+        inbox.close();
+        let requests = Arc::new(OnceLock::from(requests));
+        cancel_all("set".into(), requests, Arc::clone(&inbox), to_cancel).await;
+        assert_eq!(inbox.counts().not_cancelled, 3);
     }
 }

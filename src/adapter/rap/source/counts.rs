@@ -28,6 +28,9 @@ pub struct RapCounts {
     /// Well-formed messages that were not expected: events without a subscription or beyond those that are kept before a
     /// result, questions of a call that has ended, and what only an assistant can report.
     pub dropped: u64,
+    /// Cancellations of calls and subscriptions that did not reach the server, because it failed or 1,024 others waited. What
+    /// they name may go on.
+    pub not_cancelled: u64,
 }
 
 /// The counters behind [`RapCounts`].
@@ -43,6 +46,7 @@ pub(super) struct Counters {
     pub(super) late: AtomicU64,
     pub(super) early: AtomicU64,
     pub(super) dropped: AtomicU64,
+    pub(super) not_cancelled: AtomicU64,
 }
 
 /// Counts one more.
@@ -64,6 +68,7 @@ impl Counters {
             late: of(&self.late),
             early: of(&self.early),
             dropped: of(&self.dropped),
+            not_cancelled: of(&self.not_cancelled),
         }
     }
 }

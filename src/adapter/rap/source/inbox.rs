@@ -471,8 +471,14 @@ impl Inbox {
         if let Some(cancels) = &*cancels
             && cancels.try_send(id.to_owned()).is_err()
         {
-            tracing::warn!("a cancellation was not sent: too many others wait");
+            self.count_not_cancelled();
+            tracing::warn!(call = id, "a cancellation was not sent: too many others wait");
         }
+    }
+
+    /// Counts a cancellation that its server does not get.
+    pub(super) fn count_not_cancelled(&self) {
+        count(&self.counters.not_cancelled);
     }
 
     /// Ends the views, and sends no further cancellations. Those that wait are still sent.
