@@ -1,6 +1,6 @@
 //! Handles the requests that an agent sends to its client.
 
-use std::{io, sync::Arc};
+use std::{future::pending, io, pin::pin, sync::Arc};
 
 use serde_json::{Value as Json, json, value::RawValue};
 use tokio::{io::AsyncRead, task::JoinSet};
@@ -25,8 +25,12 @@ const CANCELLED: i64 = -32_800;
 /// The most requests of an agent that are open.
 const MAX_OPEN: usize = 64;
 
-/// The most bytes in the open requests of an agent. Nothing is read while there are as many.
+/// The most bytes in the open requests of an agent, those aside that are small. One request beyond that waits until others
+/// have ended, and what follows is read: it may end them. Nothing is read while a second one would have to wait.
 const MAX_REQUESTS_BYTES: usize = 16 << 20;
+
+/// The largest request that never waits, in bytes: it may end another one, such as `terminal/kill`.
+const SMALL: usize = 64 << 10;
 
 /// The longest answer, in bytes: as the longest line.
 const MAX_ANSWER: usize = ACP.max_line;
@@ -61,8 +65,9 @@ impl Handler {
             requests: Memory::new(MAX_REQUESTS_BYTES),
             tasks: JoinSet::new(),
             tokens: Vec::new(),
+            waiting: None,
         };
-        while let Ok(Some(message)) = reader.next().await {
+        while let Some(message) = open.next(&mut reader).await {
             match message {
                 Incoming::Request(request) => open.begin(request).await,
                 Incoming::Notification { method, params: Some(params) } => match &*method {
@@ -73,6 +78,7 @@ impl Handler {
                 Incoming::Notification { params: None, .. } | Incoming::Unnamed(_) => {}
             }
         }
+        open.begin_waiting().await;
         while open.tasks.join_next().await.is_some() {}
     }
 
@@ -164,19 +170,64 @@ struct Open {
     tasks: JoinSet<()>,
     /// The id of each. Its token is cancelled by the agent, or because the request is answered.
     tokens: Vec<(Json, CancellationToken)>,
+    /// Waits for memory.
+    waiting: Option<(Request, CancellationToken)>,
 }
 
 impl Open {
-    async fn begin(&mut self, Request { id, method, params, size }: Request) {
+    /// Returns the next message, and begins the request that waits as soon as it can.
+    async fn next<R: AsyncRead + Unpin>(&mut self, reader: &mut Reader<R>) -> Option<Incoming> {
+        let mut next = pin!(reader.next());
+        loop {
+            tokio::select! {
+                message = &mut next => return message.ok().flatten(),
+                memory = self.memory() => self.begin_with(memory).await,
+            }
+        }
+    }
+
+    async fn begin(&mut self, request: Request) {
         while self.tasks.try_join_next().is_some() {}
         self.tokens.retain(|(_, token)| !token.is_cancelled());
         if self.tokens.len() >= MAX_OPEN {
             let error = RpcError::new(error::INVALID_REQUEST, "too many requests are open");
-            return self.peer.answer(&id, Err(error), None).await;
+            return self.peer.answer(&request.id, Err(error), None).await;
         }
-        let memory = self.requests.share(size).await;
         let token = CancellationToken::new();
-        self.tokens.push((id.clone(), token.clone()));
+        self.tokens.push((request.id.clone(), token.clone()));
+        if request.size <= SMALL {
+            return self.run(request, token, None);
+        }
+        self.begin_waiting().await;
+        self.waiting = Some((request, token));
+    }
+
+    /// Begins the request that waits, if there is one, once there is memory for it.
+    async fn begin_waiting(&mut self) {
+        if self.waiting.is_some() {
+            let memory = self.memory().await;
+            self.begin_with(memory).await;
+        }
+    }
+
+    /// Returns memory for the request that waits, or `None` if it was cancelled.
+    async fn memory(&self) -> Option<Share> {
+        match &self.waiting {
+            Some((request, token)) => token.run_until_cancelled(self.requests.share(request.size)).await,
+            None => pending().await,
+        }
+    }
+
+    async fn begin_with(&mut self, memory: Option<Share>) {
+        let Some((request, token)) = self.waiting.take() else { return };
+        match memory {
+            Some(memory) => self.run(request, token, Some(memory)),
+            None => self.peer.answer(&request.id, Err(cancelled()), None).await,
+        }
+    }
+
+    fn run(&mut self, request: Request, token: CancellationToken, memory: Option<Share>) {
+        let Request { id, method, params, .. } = request;
         let (handler, peer) = (Arc::clone(&self.handler), Arc::clone(&self.peer));
         self.tasks.spawn(async move {
             let _over = token.clone().drop_guard();
@@ -186,7 +237,7 @@ impl Open {
                 answered = answering.join_next() => answered.and_then(Result::ok).unwrap_or_else(|| {
                     (Err(RpcError::new(error::INTERNAL, "the request could not be handled")), None)
                 }),
-                () = token.cancelled() => (Err(RpcError::new(CANCELLED, "the request was cancelled")), None),
+                () = token.cancelled() => (Err(cancelled()), None),
             };
             peer.answer(&id, answer, share).await;
             drop(memory);
@@ -199,6 +250,10 @@ impl Open {
             token.cancel();
         }
     }
+}
+
+fn cancelled() -> RpcError {
+    RpcError::new(CANCELLED, "the request was cancelled")
 }
 
 fn not_offered(method: &str) -> RpcError {
@@ -312,12 +367,37 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_read_while_requests_of_16_mib_are_open() {
+    async fn what_follows_a_request_that_waits_for_memory_is_read_and_may_give_it_some() {
         let mut agent = agent().await;
+        let cancel =
+            |id: u64| json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": id}});
         for id in 0..3 {
             agent.ask_for_file(id, 6 << 20).await;
         }
         agent.send(json!({"jsonrpc": "2.0", "id": 3, "method": "no/such"})).await;
+        assert_eq!(agent.refused().await, (3, "no/such is not offered".to_owned()));
+        agent.send(cancel(2)).await;
+        assert_eq!(agent.refused().await, (2, "the request was cancelled".to_owned()), "it waits");
+        agent.ask_for_file(4, 6 << 20).await;
+        agent.send(cancel(0)).await;
+        assert_eq!(agent.refused().await, (0, "the request was cancelled".to_owned()));
+        // Now the request that waited has memory, and another one waits.
+        agent.ask_for_file(5, 6 << 20).await;
+        agent.send(json!({"jsonrpc": "2.0", "id": 6, "method": "no/such"})).await;
+        assert_eq!(agent.refused().await.0, 6);
+        agent.memory = None;
+        let mut answered = [agent.refused().await, agent.refused().await, agent.refused().await];
+        answered.sort();
+        assert_eq!(answered, [1, 4, 5].map(|id| (id, NO_FILE.to_owned())));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_read_while_a_second_request_waits_for_memory() {
+        let mut agent = agent().await;
+        for id in 0..4 {
+            agent.ask_for_file(id, 6 << 20).await;
+        }
+        agent.send(json!({"jsonrpc": "2.0", "id": 4, "method": "no/such"})).await;
         {
             let mut answer = std::pin::pin!(agent.lines.next_line());
             // What can run has run when nothing else is left to do.
@@ -328,11 +408,11 @@ mod tests {
         }
         agent.memory = None;
         let mut answered: Vec<_> = Vec::new();
-        for _ in 0..4 {
+        for _ in 0..5 {
             answered.push(agent.refused().await);
         }
         answered.sort();
-        assert_eq!(answered.pop(), Some((3, "no/such is not offered".to_owned())));
+        assert_eq!(answered.pop(), Some((4, "no/such is not offered".to_owned())));
         assert!(answered.iter().all(|(_, says)| says == NO_FILE), "{answered:?}");
     }
 
