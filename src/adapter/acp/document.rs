@@ -107,6 +107,8 @@ impl ToolCall {
     /// Merges an update. A field that the update has replaces this one's, lists as a whole; `_meta` gets the update's
     /// entries. A `null` is kept where there was no value, and otherwise changes nothing.
     ///
+    /// The call has at most 64 fields, and a status: what an update has beyond that is left out.
+    ///
     /// After a final status nothing changes. Returns whether anything may have changed.
     pub fn merge(&mut self, update: &Self) -> bool {
         if self.status().is_final() {
@@ -119,7 +121,8 @@ impl ToolCall {
                 Some(_) if value.get() == "null" => {}
                 Some((_, own)) if name == "_meta" => *own = merged(own, value),
                 Some((_, own)) => own.clone_from(value),
-                None if has_room => self.fields.push((name.clone(), value.clone())),
+                // Nothing else ends the call.
+                None if has_room || name == "status" => self.fields.push((name.clone(), value.clone())),
                 None => {}
             }
         }
@@ -442,6 +445,8 @@ mod tests {
             call.merge(&read(&format!("{{\"f{n}\":{n}}}")));
         }
         assert_eq!(call.fields.len(), MAX_FIELDS);
+        call.merge(&read(r#"{"status":"completed","more":1}"#));
+        assert_eq!((call.status(), call.fields.len()), (CallStatus::Completed, MAX_FIELDS + 1));
     }
 
     #[test]
