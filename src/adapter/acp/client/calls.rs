@@ -8,6 +8,7 @@ use std::{
 
 use serde_json::{Value as Json, json};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::shown::{Shown, TurnContext};
 use crate::{
@@ -87,6 +88,8 @@ struct Open {
     shown: Option<Shown>,
     /// Read once for each update that has them, because an update may change nothing but a status.
     lasting: Lasting,
+    /// Cancelled when the call has ended, if a permission was asked for it.
+    over: CancellationToken,
 }
 
 /// What progress shows of the larger fields of a call.
@@ -142,6 +145,7 @@ impl Calls {
             held: (!is_new).then(|| Instant::now() + HOLD),
             shown: None,
             lasting: Lasting::default(),
+            over: CancellationToken::new(),
         });
         let size = open.call.size();
         if !has_room {
@@ -173,20 +177,22 @@ impl Calls {
         self.bytes - size + merged <= MAX_BYTES
     }
 
-    /// Merges the update in a permission request. Returns the merged call. The update stands for itself if its call is
-    /// unknown, or if it is too large to be merged.
+    /// Merges the update in a permission request. Returns the merged call, and what is cancelled when it ends. The update
+    /// stands for itself if its call is unknown, or if it is too large to be merged.
     pub(super) fn asked(
         &mut self,
         update: &ToolCall,
         place: &TurnContext,
         terminal: &dyn Fn(&str) -> TerminalOutput,
-    ) -> ToolCall {
-        let Some(id) = update.id().filter(|id| self.open.contains_key(id)) else { return update.clone() };
-        if !self.has_room(false, &id, update) && !update.status().is_final() {
+    ) -> (ToolCall, CancellationToken) {
+        let id = update.id().unwrap_or_default();
+        let has_room = self.has_room(false, &id, update) || update.status().is_final();
+        let Some(open) = self.open.get_mut(&id) else { return (update.clone(), CancellationToken::new()) };
+        let over = open.over.clone();
+        if !has_room {
             self.ignored.refused += 1;
-            return update.clone();
+            return (update.clone(), over);
         }
-        let Some(open) = self.open.get_mut(&id) else { return update.clone() };
         let size = open.call.size();
         open.call.merge(update);
         self.bytes = self.bytes + open.call.size() - size;
@@ -196,7 +202,7 @@ impl Calls {
         open.shown.get_or_insert_with(|| place.show(&open.call));
         let call = open.call.clone();
         self.advance(&id, place, terminal);
-        call
+        (call, over)
     }
 
     /// Shows the calls that were held for too long, as they are.
@@ -259,8 +265,9 @@ impl Calls {
         let progress = progress(&open.call, &open.lasting, "");
         place.progress(progress.clone());
         let Some(outcome) = open.call.outcome_with(terminal) else { return shown.progress(progress) };
-        if let Some(Open { shown: Some(shown), call, .. }) = self.open.remove(id) {
+        if let Some(Open { shown: Some(shown), call, over, .. }) = self.open.remove(id) {
             self.bytes -= call.size();
+            over.cancel();
             shown.finish(outcome);
         }
         self.ended.note(id.to_owned());
@@ -365,7 +372,7 @@ mod tests {
         let text = "x".repeat(MAX_BYTES / 4);
         for n in 0..8 {
             let update = format!(r#"{{"toolCallId":"1","title":"Ask {n}","part{n}":"{text}"}}"#);
-            let asked = calls.asked(&ToolCall::read(&update).unwrap(), &place, &no_terminal);
+            let (asked, _) = calls.asked(&ToolCall::read(&update).unwrap(), &place, &no_terminal);
             assert_eq!(asked.title().as_deref(), Some(&*format!("Ask {n}")), "it is asked all the same");
         }
         assert!(calls.open["1"].call.size() <= MAX_BYTES);

@@ -8,7 +8,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Value as Json, json, value::RawValue};
 
-use super::{choice::chosen, session::Session, settings::Kinds};
+use super::{choice::chosen, session::Session, settings::Kinds, shown::TurnContext};
 use crate::{
     Value,
     adapter::{
@@ -132,7 +132,7 @@ pub(super) async fn answer(
         }
         None => Vec::new(),
     };
-    let Some((call, place)) = session.asked(&update) else { return Ok(cancelled()) };
+    let Some((call, over, place)) = session.asked(&update) else { return Ok(cancelled()) };
     let (prompt, unshown) = prompt(&agent.name, PublicCall::from(&call), &options);
     if agent.kinds.rejected.contains(&call.kind()) {
         note_settings(session, &call, "refused");
@@ -159,23 +159,36 @@ pub(super) async fn answer(
             of_kind(&prompt.options, ["reject_once", "reject_always"]).map_or_else(cancelled, selected)
         );
     }
-    let Ok(question) = place.question().await else { return Ok(cancelled()) };
+    // A call may end without the answer. The question would keep others from the person until the end of the turn.
+    let asking = ask(&prompt, about, &call, &place, session);
+    Ok(over.run_until_cancelled(asking).await.unwrap_or_else(cancelled))
+}
+
+/// Asks the person about a call.
+async fn ask(
+    prompt: &PermissionPrompt,
+    about: Option<About>,
+    call: &ToolCall,
+    place: &TurnContext,
+    session: &Session,
+) -> Json {
+    let Ok(question) = place.question().await else { return cancelled() };
     // The question before may have been about the same tool.
-    if let Some(answer) = remembered(about.as_ref(), &call, &prompt.options, session) {
-        return Ok(answer);
+    if let Some(answer) = remembered(about.as_ref(), call, &prompt.options, session) {
+        return answer;
     }
-    let chosen = chosen(&prompt, &call.kind(), &question).await;
+    let chosen = chosen(prompt, &call.kind(), &question).await;
     if place.is_over() {
-        return Ok(cancelled()); // an answer after the end of the turn is never a yes
+        return cancelled(); // an answer after the end of the turn is never a yes
     }
     let Some(option) = chosen else {
         let refusal = prompt.options.iter().find(|it| it.kind == "reject_once");
-        return Ok(refusal.map_or_else(cancelled, selected));
+        return refusal.map_or_else(cancelled, selected);
     };
     if let Some((allows, about)) = always(&option).zip(about) {
         keep(&mut kept(), about, allows);
     }
-    Ok(selected(&option))
+    selected(&option)
 }
 
 /// Keeps an answer, unless there are too many.
@@ -412,5 +425,34 @@ mod tests {
         };
         assert!(ask("s2").await.is_err() && ask("").await.is_err());
         assert!(ask("s1").await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn question_about_a_call_is_withdrawn_when_the_call_ends() {
+        use std::{pin::pin, task::Poll, time::Duration};
+
+        use futures_util::poll;
+
+        use crate::{ToolContext, adapter::acp::client::terminal::Terminals};
+
+        let session = Session::new("agent".into(), Terminals::new(None));
+        session.set_id("s1".to_owned());
+        let (shown, mut is_shown) = tokio::sync::mpsc::unbounded_channel();
+        let context = ToolContext::new("caller", Duration::from_secs(60)).with_answers(move |_| {
+            shown.send(()).unwrap();
+            std::future::pending()
+        });
+        session.begin(TurnContext::new(context));
+        let raw = |json: Json| RawValue::from_string(json.to_string()).unwrap();
+        let update = |update: Json| session.update(&raw(json!({"sessionId": "s1", "update": update})));
+        update(json!({"sessionUpdate": "tool_call", "toolCallId": "1", "title": "Edit", "kind": "edit"}));
+        let agent = Agent { name: "agent".into(), instance: 0, kinds: Default::default() };
+        let options = json!([{"optionId": "y", "name": "Yes", "kind": "allow_once"}]);
+        let request = raw(json!({"sessionId": "s1", "toolCall": {"toolCallId": "1"}, "options": options}));
+        let mut asking = pin!(answer(&agent, &session, Some(&request)));
+        assert!(poll!(&mut asking).is_pending() && is_shown.try_recv().is_ok());
+        update(json!({"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"}));
+        let Poll::Ready(answer) = poll!(&mut asking) else { panic!("the person is still asked") };
+        assert_eq!(answer.unwrap(), cancelled());
     }
 }

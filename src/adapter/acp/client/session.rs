@@ -8,6 +8,7 @@ use std::sync::{
 use serde::Deserialize;
 use serde_json::{Value as Json, json, value::RawValue};
 use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     calls::{self, Calls, Ignored},
@@ -244,12 +245,13 @@ impl Session {
         state.turn.as_ref().filter(|turn| !turn.is_cancelled).map(|turn| turn.place.clone())
     }
 
-    /// Merges the update in a permission request, and returns the merged call with the place of its turn.
-    pub(super) fn asked(&self, update: &ToolCall) -> Option<(ToolCall, TurnContext)> {
+    /// Merges the update in a permission request, and returns the merged call, what is cancelled when it ends, and the place of
+    /// its turn.
+    pub(super) fn asked(&self, update: &ToolCall) -> Option<(ToolCall, CancellationToken, TurnContext)> {
         let state = &mut *self.state();
         let turn = state.turn.as_ref().filter(|turn| !turn.is_cancelled)?;
-        let call = state.calls.asked(update, &turn.place, &|id| self.terminals.shown(id));
-        Some((call, turn.place.clone()))
+        let (call, over) = state.calls.asked(update, &turn.place, &|id| self.terminals.shown(id));
+        Some((call, over, turn.place.clone()))
     }
 
     /// Tells about a call that was decided without a question: at once, and in the result, because progress may be skipped.
