@@ -528,11 +528,10 @@ async fn question_is_withdrawn_when_the_calls_have_ended_that_it_may_belong_to()
     let ending = async {
         let closed = is_shown.recv().await.unwrap();
         tools.execute(&tool, how("ends"), context()).await.unwrap();
-        closed
+        tokio::time::timeout(Duration::from_secs(60), closed).await
     };
     let (asked, closed) = tokio::join!(tools.execute(&tool, how("asks"), asking), ending);
     assert_eq!(ToolResult::of(&asked.unwrap()).for_model(100).text, "asked");
-    let closed = tokio::time::timeout(Duration::from_secs(60), closed).await;
     assert!(closed.expect("the person is still asked").is_err());
     // The script creates the file before it writes the line.
     while !fs::read_to_string(script.note("answer")).is_ok_and(|text| text.ends_with('\n')) {
