@@ -19,6 +19,7 @@ from ._questions import AskPerson
 from ._room_driver import Chooser, DriverOptions
 from ._room_view import Rule, Rules
 from ._tool import ProgressStatus, Tools
+from ._tracing import with_span
 
 if TYPE_CHECKING:
     from livekit import rtc
@@ -262,6 +263,7 @@ class Assistant(BaseParticipant):
         if not isinstance(arguments, Mapping):
             raise TypeError(f"the arguments must be a dictionary, not {type(arguments).__name__}")
         raw = {"arguments": to_json_text(_plain(arguments), "arguments")}
+        meta = with_span(meta)
         if meta is not None:
             raw["meta"] = to_json_text(_plain(meta), "meta")
         driver = self._driver

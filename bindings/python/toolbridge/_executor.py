@@ -16,6 +16,7 @@ from ._errors import ToolError
 from ._json import JsonObject, to_json_text
 from ._schema import Invalid
 from ._tool import NamedTool, ProgressStatus, StopReason, ToolContext
+from ._tracing import enter_span
 
 #: The most calls that run at once, and the most that wait for one of them to end, if the caps do not say.
 RUNNING = 64
@@ -129,6 +130,7 @@ class Executor:
         self._most_running = caps.get("running_jobs", RUNNING)
         self._most_waiting = caps.get("waiting_jobs", WAITING)
         self._running = 0
+        self._context = contextvars.copy_context()
         self.tools: Mapping[str, NamedTool] = {}
 
     def check(self, name: str, arguments: JsonObject) -> Failure | None:
@@ -181,7 +183,9 @@ class Executor:
         job.is_running = True
         self._running += 1
         _cancel(job.timer)
-        job.task = self._loop.create_task(self._run(job), name=f'toolbridge: {job.tool.core["name"]}')
+        # What starts a job is often the end of another one, whose context is not its own.
+        name = f'toolbridge: {job.tool.core["name"]}'
+        job.task = self._context.copy().run(lambda: self._loop.create_task(self._run(job), name=name))
         job.task.add_done_callback(lambda _: self._end(job))
 
     def _end(self, job: _Job) -> None:
@@ -224,6 +228,9 @@ class Executor:
             if not job.is_settled:
                 self._reports.progress(key, status, message, content)
 
+        meta = execute.get("meta", {})
+        enter_span(meta)
+
         def started() -> None:
             job.is_started = True
             self._reports.job_started(key)
@@ -232,7 +239,7 @@ class Executor:
             execute["caller"],
             execute["call"],
             datetime.now(timezone.utc) + timedelta(seconds=end - now),
-            execute.get("meta", {}),
+            meta,
             _loop=loop,
             _report=report,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import json
 from collections.abc import Awaitable, Callable
@@ -61,9 +62,10 @@ class Questions:
         self._left = left
         self._warn = warn
         self._open: dict[int, asyncio.Task[None]] = {}
+        self._context = contextvars.copy_context()
 
     def ask(self, ask: JsonObject) -> None:
-        self._open[ask["key"]] = self._loop.create_task(self._ask(ask))
+        self._open[ask["key"]] = self._context.copy().run(lambda: self._loop.create_task(self._ask(ask)))
 
     def withdraw(self, key: int) -> None:
         question = self._open.pop(key, None)

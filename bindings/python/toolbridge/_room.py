@@ -85,6 +85,12 @@ class RoomPort:
     def local(self) -> Participant:
         return _describe(self.room.local_participant)
 
+    @property
+    def may_publish(self) -> bool:
+        """Whether the local token permits data. The SDK sends without it, too, and the server drops the packets."""
+        permission = _permission(self.room.local_participant)
+        return permission is None or bool(permission.can_publish_data)
+
     def participants(self) -> list[Participant]:
         return [_describe(who) for who in self.room.remote_participants.values()]
 
@@ -242,9 +248,8 @@ def _numbers(version: str) -> list[int]:
 
 
 def _describe(who: Any) -> Participant:
-    # Without permissions that the server has sent, attributes are not trusted. The property `permissions` cannot tell.
-    info = getattr(who, "_info", None)
-    permission = info.permission if info is not None and info.HasField("permission") else None
+    # Without permissions that the server has sent, attributes are not trusted.
+    permission = _permission(who)
     return {
         "identity": who.identity,
         "sid": who.sid,
@@ -253,6 +258,12 @@ def _describe(who: Any) -> Participant:
         "can_update_metadata": permission is None or bool(permission.can_update_metadata),
         "can_publish_data": permission is None or bool(permission.can_publish_data),
     }
+
+
+def _permission(who: Any) -> Any:
+    """The permissions that the server has sent, or ``None``. The property `permissions` cannot tell."""
+    info = getattr(who, "_info", None)
+    return info.permission if info is not None and info.HasField("permission") else None
 
 
 def _kind(kind: int) -> str:

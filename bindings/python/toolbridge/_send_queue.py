@@ -155,6 +155,8 @@ class SendQueue:
 
     async def _send(self, queued: _Queued, generation: int) -> dict[str, Any] | None:
         packet, port = queued.packet, self._port
+        if port.state == "connected" and not port.may_publish:
+            return {"why": "not_allowed"}
         try:
             if "stream" not in packet:
                 await port.publish(queued.bytes, queued.is_reliable, packet["topic"], packet["to"])
@@ -175,8 +177,6 @@ class SendQueue:
             return {"why": "closed"}
         if state == "reconnecting":
             return {"why": "interrupted"}
-        if not self._port.local()["can_publish_data"]:
-            return {"why": "not_allowed"}
         return {"why": "other", "text": str(error) or type(error).__name__}
 
     def _forget(self, queued: _Queued) -> None:

@@ -64,9 +64,9 @@ def _part(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-async def connect(room: rtc.Room, name: str, identity: str, role: str | None) -> None:
+async def connect(room: rtc.Room, name: str, identity: str, role: str | None, **grants: bool) -> None:
     options = rtc.RoomOptions(auto_subscribe=False, dynacast=False)
-    await room.connect(os.environ["LIVEKIT_URL"], token(name, identity, role), options)
+    await room.connect(os.environ["LIVEKIT_URL"], token(name, identity, role, **grants), options)
 
 
 class Program:

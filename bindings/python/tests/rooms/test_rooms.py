@@ -14,11 +14,13 @@ from livekit import rtc
 from memory import in_loop, next_event
 from toolbridge import (
     Assistant,
+    CallError,
     CallTimeout,
     Cancelled,
     Client,
     Closed,
     Lost,
+    NotAllowed,
     ToolContext,
     ToolError,
     ToolFailed,
@@ -307,6 +309,34 @@ async def test_client_whose_handler_blocks_the_loop_is_late_and_lost_only_after_
         error = (await agent.call("block", {"seconds": 10}, timeoutMs=30_000))["error"]
         assert (error["code"], error["mayHaveRun"]) == ("lost", True)
         assert (await agent.call("add", {"a": 1}, timeoutMs=30_000, ownerWaitMs=20_000))["result"] == {"value": 2}
+
+
+@in_loop
+async def test_token_without_can_publish_data_is_not_allowed_and_an_event_names_the_grant() -> None:
+    name, room = fresh_room(), rtc.Room()
+    async with client_program(name), Assistant(room, clients=["phone"]) as bot:
+        not_allowed = asyncio.create_task(next_event(bot, "not_allowed"))
+        await asyncio.sleep(0)
+        await connect(room, name, "agent", "assistant", canPublishData=False)
+        with pytest.raises(NotAllowed) as error:
+            await bot.call("echo", timeout=10)
+        assert not error.value.may_have_run
+        assert "canPublishData" in (await not_allowed)["message"]
+    await room.disconnect()
+
+
+@in_loop
+async def test_assistant_whose_token_has_no_role_gets_no_tools_and_the_client_names_the_grant() -> None:
+    name, room = fresh_room(), rtc.Room()
+    async with python_client(name) as (_, client, _):
+        unaccepted = asyncio.create_task(next_event(client, "unaccepted", lambda event: event.get("by") == "agent"))
+        async with Assistant(room, clients=["phone"]) as bot:
+            await connect(room, name, "agent", None)
+            with pytest.raises(CallError) as error:
+                await bot.call("echo", owner_wait=2, timeout=10)
+            assert not error.value.may_have_run
+            assert "toolbridge.role" in (await unaccepted)["message"]
+        await room.disconnect()
 
 
 @in_loop
