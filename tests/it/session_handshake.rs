@@ -4,7 +4,7 @@ use toolbridge::{
     Config, Role,
     frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
-        RegisteredTool, ToolUseResult, ToolsRegister,
+        RegisteredTool, ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
     transport::{Participant, Peer},
 };
@@ -222,6 +222,24 @@ fn protocol_a19_plain_client_that_opens_the_handshake_gets_both_replies() {
         })
         .collect();
     assert_eq!(acknowledged, [Some(stanza)]);
+}
+
+/// The lossy lane keeps no order: the answer to the early registration overtakes the assistant's Configuration.
+#[test]
+fn acceptance_of_the_tools_that_overtakes_the_configuration_waits_for_it() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).role(Role::Assistant));
+    world.run(200 * MS);
+    assert_eq!(count(&world, "phone", Kind::TOOLS_REGISTER), 1);
+    let accepted = with!(ToolsRegisterAck::default(), success = true, tool_count = 1);
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolsRegisterAck(accepted));
+    world.run(100 * MS);
+    world.send("a", &["phone"], &shown(), &configuration(&["tool_use", "tool_register"]));
+    world.run(5 * SECOND);
+    assert_eq!(world.count("phone", "unauthorized"), 0, "the assistant has violated nothing");
+    assert_eq!(count(&world, "phone", Kind::TOOLS_REGISTER), 1, "its answer has counted");
 }
 
 /// The local Configurations were lost, and the peer says so: it must not wait for the next, which is seconds away.

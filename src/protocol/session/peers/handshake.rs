@@ -167,8 +167,9 @@ impl Peers {
                 request.execution != Ok(Execution::Server) && incoming.addressed_to().is_some()
             }
             Message::ToolUseResult(_) => !cx.is_client(),
-            // An assistant that does not admit the client sends its refusal without a handshake.
-            Message::ToolsRegisterAck(_) => false,
+            // An assistant that does not admit the client sends its refusal without a handshake. One that has accepted the
+            // tools may be bound by its Configuration, which this answer has overtaken on the lossy lane.
+            Message::ToolsRegisterAck(answer) => answer.success && !self.is_bound(cx, id),
             _ => true,
         }
     }
