@@ -16,8 +16,7 @@ from ._core import Session
 from ._events import NAMES, Emitter, Event, EventName
 from ._executor import THREADS, Executor, Failure, Threads, describe
 from ._json import JsonObject, join_json, present
-from ._room import Participant, ReceivedStream, RoomPort
-from ._send_queue import SendQueue
+from ._room import Participant, ReceivedStream, port_of
 from ._tool import NamedTool, ProgressStatus, StopReason
 
 #: What the message of an exception begins with if the core has panicked.
@@ -102,15 +101,15 @@ class Driver:
     def __init__(
         self, room: Any, loop: asyncio.AbstractEventLoop, emitter: Emitter, options: DriverOptions
     ) -> None:
-        self._port = RoomPort(room)
+        self._port = port_of(room)
         self._loop = loop
         self._emitter = emitter
         self._options = options
         self._threads = Threads(loop, options.threads)
         self._asking = Threads(loop, options.threads)
         self._executor = Executor(loop, self, self._threads, options.caps)
-        self._queue = SendQueue(
-            self._port, loop, is_wanted=self._is_wanted, failed=self._send_failed, moved=self._drain
+        self._queue = self._port.send_queue(
+            loop, is_wanted=self._is_wanted, failed=self._send_failed, moved=self._drain
         )
         self._offered = "[]"
         self._session: Session | None = None
@@ -204,14 +203,17 @@ class Driver:
         """Says goodbye and leaves the room to others. Returns when the last packets are sent, or after a second."""
         if self._is_stopped:
             return
-        self._is_stopped = True
-        self._queue.drop_streams()
-        self._close({"kind": "closed"}, {"type": "close"})
-        self._detach()
+        self._say_goodbye()
         try:
             await asyncio.wait_for(self._queue.flushed(), FLUSH)
         except asyncio.TimeoutError:
             pass
+
+    def _say_goodbye(self) -> None:
+        self._is_stopped = True
+        self._queue.drop_streams()
+        self._close({"kind": "closed"}, {"type": "close"})
+        self._detach()
 
     # What the room reports.
 
@@ -254,6 +256,19 @@ class Driver:
         task = self._loop.create_task(self._read(stream))
         self._streams.add(task)
         task.add_done_callback(self._streams.discard)
+
+    def room_input(self, text: str, data: bytes | None = None) -> None:
+        """Passes an input that the room has written itself, without its time."""
+        self._safely(lambda: self._room_input(text, data))
+
+    def failed(self, error: Exception) -> None:
+        """The room has failed."""
+        self._fail(error)
+
+    def exiting(self) -> None:
+        """The interpreter exits. The loop does not run any more."""
+        if not self._is_stopped:
+            self._say_goodbye()
 
     # What the executor reports.
 
@@ -399,6 +414,15 @@ class Driver:
             self._tell(sender)
         lane = "reliable" if is_reliable else "lossy"
         self._pass({"type": "packet", "lane": lane, "topic": topic, "from": self._port.peer(sender)}, {}, data)
+
+    def _room_input(self, text: str, data: bytes | None) -> None:
+        session = self._session
+        if session is None:
+            return
+        self._flush_changed()
+        timed = f'{text[:-1]},"at":{self._now()}}}'
+        self._guard(lambda: session.handle(timed, data))
+        self._drain()
 
     def _pass_early(self) -> None:
         early, self._early, self._early_bytes = self._early, [], 0
