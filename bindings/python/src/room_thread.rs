@@ -45,6 +45,12 @@ const RESERVE_BYTES: usize = 1024 * 1024;
 /// `delivery/lane.rs`).
 const SHORT_BACKLOG: usize = 600;
 
+/// How long the last packets are waited for when the room is left.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// How often the tasks of a room that was left are looked at.
+const FINISH_STEP: Duration = Duration::from_millis(1);
+
 /// The address space of the thread's stack, in bytes.
 const STACK: usize = 2 * 1024 * 1024;
 
@@ -338,15 +344,27 @@ fn run<T: Transport, F: Future<Output = Result<T, String>>>(
             // Nothing else is asked before the room is joined, and without a driver the room is not joined.
             command = commands.recv() => match command {
                 Some(Command::Panic) => panic!("a panic was asked for"),
-                _ => return,
+                _ => return finish_tasks().await,
             },
         };
         match joined {
             Ok(transport) => carry(shared, commands, transport).await,
             Err(error) => shared.push(Event::Failed(error)),
         }
+        finish_tasks().await;
     });
     Ok(())
+}
+
+/// Waits for the tasks of the transport: they send the last packets and leave the room, and would end with the runtime.
+async fn finish_tasks() {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let all = async {
+        while metrics.num_alive_tasks() > 0 {
+            tokio::time::sleep(FINISH_STEP).await;
+        }
+    };
+    let _ = tokio::time::timeout(FLUSH, all).await;
 }
 
 async fn carry<T: Transport>(
@@ -393,6 +411,8 @@ async fn carry<T: Transport>(
             }
         }
     }
+    // The transport's close waits for packets that it has sent, and not for those that are queued: the goodbye.
+    let _ = tokio::time::timeout(FLUSH, async { while sending.tasks.join_next().await.is_some() {} }).await;
     transport.close().await;
 }
 

@@ -13,8 +13,8 @@ from . import _core
 from ._errors import JoinError
 from ._room import Participant, Port, PortEvents, RoomState
 
-#: How long the interpreter waits at its exit until the last packets are sent, in seconds.
-EXIT = 1.0
+#: How long the interpreter waits at its exit until the last packets are sent and acknowledged, in seconds.
+EXIT = 2.0
 
 
 class JoinedRoom(Port):

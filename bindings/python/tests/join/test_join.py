@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -270,6 +271,27 @@ async def test_participant_that_is_replaced_is_closed_with_the_reason() -> None:
                 await call
             assert not bot.is_open
             assert room_of(bot)._core.wait(LIMIT)
+
+
+@in_loop
+async def test_call_survives_a_restart_of_the_server_and_both_ends_rejoin() -> None:
+    name = fresh_room()
+    async with phone_in(name) as (phone, client), assistant_in(name) as bot:
+        before = [room_of(it).local()["sid"] for it in (bot, client)]
+        states: asyncio.Queue[Any] = asyncio.Queue()
+        bot.on("connection", lambda event: states.put_nowait(event["state"]))
+        half = asyncio.Event()
+        call = asyncio.create_task(bot.call("steps", timeout=60, on_progress=lambda it: half.set()))
+        await half.wait()
+        # `scripts/livekit-server with` starts it again, with AGAIN=1.
+        os.kill(int(Path(os.environ["LIVEKIT_SERVER_PID"]).read_text()), signal.SIGKILL)
+        assert [await states.get(), await states.get()] == ["reconnecting", "connected"]
+        phone.go.set()
+        assert await call == {"value": "done"}
+        assert await bot.call("echo", {"a": 1}, owner_wait=20) == {"a": 1}
+        after = [room_of(it).local()["sid"] for it in (bot, client)]
+        assert all(old != new for old, new in zip(before, after, strict=True))
+        assert {it["identity"] for it in bot.participants()} == {"phone"}
 
 
 @in_loop
