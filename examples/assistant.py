@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An assistant in Python: drives `toolbridge assistant`, which must be on the path.
+"""An assistant in Python: drives `toolbridge assistant`, which must be on the path, or installed for this Python (`toolbridge-cli`).
 
 python3 examples/assistant.py --room home --identity helper    # server and key as for every verb, from the environment or by flags
 
@@ -8,10 +8,16 @@ The identity lets a restarted process take the place of a killed one. Without it
 import asyncio
 import itertools
 import json
+import os
+import shutil
 import signal
 import sys
 
 TOOL = "count_words"
+
+# A virtual environment need not be activated.
+PATH = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+PROGRAM = shutil.which("toolbridge", path=PATH) or "toolbridge"
 
 
 class Bridge:
@@ -28,7 +34,7 @@ class Bridge:
     async def start(cls, *arguments):
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            "toolbridge", "assistant", *arguments, stdin=pipe, stdout=pipe, limit=24 * 2**20
+            PROGRAM, "assistant", *arguments, stdin=pipe, stdout=pipe, limit=24 * 2**20
         )
         return cls(process)
 

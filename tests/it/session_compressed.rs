@@ -135,6 +135,14 @@ fn participant_that_does_not_compress_reads_compressed_frames() {
 }
 
 #[test]
+fn participant_that_does_not_expand_neither_gets_nor_sends_compressed_frames() {
+    let plain = || config().expand(false);
+    for (assistant, phone) in [(config(), plain()), (plain(), config()), (plain(), plain())] {
+        assert_eq!(call(&mut pair_of(assistant, phone), &records(10_000)), [false; 2]);
+    }
+}
+
+#[test]
 fn compressed_frame_that_fits_is_sent_on_the_fast_lane() {
     let lossy = || config().lossy(true);
     let mut world = pair_of(lossy(), lossy());

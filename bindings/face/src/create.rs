@@ -71,6 +71,9 @@ record! {
         streams: bool = false,
         /// Whether small frames are sent lossy first.
         fast_lane: bool = true,
+        /// Whether large frames are compressed for participants that can expand them, and compressed ones are read. Only a core
+        /// that is built with `deflate` can.
+        compress: bool = false,
         /// The largest packet, in bytes.
         max_packet: Option<u64>,
         /// By how many bytes the transport makes each packet larger.

@@ -6,16 +6,18 @@ use toolbridge::{
     CallError as CoreCallError, CallRecord, CloseReason as CoreCloseReason,
     ConnectionState as CoreConnectionState, ErrorCode, Event as CoreEvent, Identity,
     LateResult as CoreLateResult, Stats, Value,
-    session::{CallState, Job, Question, Readiness, Selection, Unaccepted},
+    session::{CallState, Job, Question, Readiness, Selection, SendFailure, Unaccepted},
     tools::{NotOffered, Offer, ProgressStatus as CoreStatus, RegisterError},
     transport::{
-        Lane as CoreLane, Packet, Participant as CoreParticipant, Peer as CorePeer, StreamPart, StreamParts,
+        Incoming, Lane as CoreLane, Packet, Participant as CoreParticipant, Peer as CorePeer, StreamPart,
+        StreamParts, TransportEvent, Unreadable as CoreUnreadable,
     },
 };
 
 use crate::{
     clock::{Clock, millis},
     form::Json,
+    input::{Input, SendFailureKind, Unreadable},
     output::{Candidate, Event, Output, StreamInfo},
     reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
     shared::{
@@ -221,6 +223,83 @@ impl From<CoreConnectionState> for ConnectionState {
     }
 }
 
+impl From<CoreLane> for Lane {
+    fn from(lane: CoreLane) -> Self {
+        match lane {
+            CoreLane::Reliable => Self::Reliable,
+            CoreLane::Lossy => Self::Lossy,
+        }
+    }
+}
+
+impl Input {
+    /// Returns the input that reports an event of one of toolbridge's own transports, or `None` if it has no plain form: a message
+    /// of LiveKit's RPC.
+    pub fn from_event(event: &TransportEvent) -> Option<Self> {
+        Some(match event {
+            TransportEvent::Joined(who) => Self::ParticipantJoined { participant: who.into() },
+            TransportEvent::Left(peer) => Self::ParticipantLeft { peer: peer.into() },
+            TransportEvent::Packet(Incoming { from, lane, topic, payload, .. }) => Self::Packet {
+                from: from.as_ref().map(Into::into),
+                lane: (*lane).into(),
+                topic: topic.to_string(),
+                bytes: payload.to_vec(),
+            },
+            TransportEvent::ConnectionState(state) => Self::Connection { state: (*state).into() },
+            TransportEvent::Stream { from, part } => Self::from_stream(from.into(), part)?,
+            TransportEvent::Unreadable { from, why } => Self::Unreadable {
+                from: from.as_ref().map(Into::into),
+                why: match why {
+                    CoreUnreadable::Encrypted => Unreadable::Encrypted,
+                    CoreUnreadable::NotEncrypted => Unreadable::NotEncrypted,
+                    _ => Unreadable::Undecryptable,
+                },
+            },
+            TransportEvent::Closed(reason) => {
+                Self::Closed { reason: CloseReason { message: None, ..reason.into() } }
+            }
+            _ => return None,
+        })
+    }
+
+    /// Returns the input that reports a packet that was not sent.
+    pub fn from_failure(packet: u64, why: &SendFailure) -> Self {
+        let kind = match why {
+            SendFailure::TooLarge { .. } => SendFailureKind::TooLarge,
+            SendFailure::NotAllowed => SendFailureKind::NotAllowed,
+            SendFailure::Closed => SendFailureKind::Closed,
+            SendFailure::Interrupted => SendFailureKind::Interrupted,
+            SendFailure::QueueFull => SendFailureKind::QueueFull,
+            _ => SendFailureKind::Other,
+        };
+        let (size, max) = match why {
+            SendFailure::TooLarge { size, limit } => (*size as u64, *limit as u64),
+            _ => (0, 0),
+        };
+        let text = if let SendFailure::Other(text) = why { text.clone() } else { String::new() };
+        Self::SendFailed { packet, why: kind, size, max, text }
+    }
+
+    fn from_stream(from: Peer, part: &StreamPart) -> Option<Self> {
+        Some(match part {
+            StreamPart::Header(header) if header.inline.is_some() => return None,
+            StreamPart::Header(header) => Self::StreamHeader {
+                from,
+                id: header.id.to_string(),
+                topic: header.topic.to_string(),
+                length: header.length,
+                attributes: entries(header.attributes.iter().map(|(name, value)| (&**name, &**value))),
+            },
+            StreamPart::Chunk { id, index, bytes } => {
+                Self::StreamChunk { from, id: id.to_string(), index: *index, bytes: bytes.to_vec() }
+            }
+            StreamPart::Trailer { id, reason } => {
+                Self::StreamTrailer { from, id: id.to_string(), reason: reason.clone() }
+            }
+        })
+    }
+}
+
 impl Output {
     /// Returns the output that sends this packet. The transport's packets have this size.
     pub(crate) fn transmit(packet: Packet, max_packet: usize) -> Self {
@@ -240,10 +319,7 @@ impl Output {
             to: texts(&packet.to),
             broadcast: packet.is_broadcast(),
             topic: packet.topic.into_owned(),
-            lane: match packet.lane {
-                CoreLane::Reliable => Lane::Reliable,
-                CoreLane::Lossy => Lane::Lossy,
-            },
+            lane: packet.lane.into(),
             overtakes: packet.overtakes,
             stream,
             bytes: packet.payload.into(),

@@ -45,7 +45,8 @@ impl<S> Guarded<S> {
 }
 
 impl Panicked {
-    fn new(payload: &(dyn Any + Send)) -> Self {
+    /// Reports a panic that was caught, by what it carries.
+    pub fn new(payload: &(dyn Any + Send)) -> Self {
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
         Self(format!("panic: {}", text.unwrap_or("without a text")))

@@ -1,5 +1,7 @@
 //! Defines the inputs and the queries.
 
+use std::mem;
+
 use crate::{
     form::{Json, Write, Writer},
     shared::{
@@ -271,6 +273,21 @@ messages! {
 }
 
 impl Input {
+    /// Returns the input as JSON without its time and its field `bytes`, and that field.
+    pub fn into_parts(mut self) -> (String, Option<Vec<u8>>) {
+        let bytes = match &mut self {
+            Self::Packet { bytes, .. } | Self::Stream { bytes, .. } | Self::StreamChunk { bytes, .. } => {
+                Some(mem::take(bytes))
+            }
+            _ => None,
+        };
+        let mut out = Writer::omitting_bytes(true);
+        out.open();
+        self.write_fields(&mut out);
+        out.close();
+        (out.finish(), bytes)
+    }
+
     /// Writes the input of this time as JSON.
     pub fn to_json(&self, at: f64) -> String {
         let mut out = Writer::default();

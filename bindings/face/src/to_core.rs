@@ -161,6 +161,8 @@ impl Config {
             .consent_available(self.consent_available)
             .lossy(self.lossy)
             .streams(self.streams)
+            .compress(self.compress)
+            .expand(self.compress)
             .overhead(size(self.overhead));
         config.fast_lane = self.fast_lane;
         if let Some(assistant) = self.assistant {

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use toolbridge_face::JsonSession;
+use toolbridge::transport::{Lane, Peer, TransportEvent};
+use toolbridge_face::{Input, JsonSession};
 
 fn create(role: &str, config: &str) -> JsonSession {
     let seed = "00".repeat(32);
@@ -68,6 +69,18 @@ fn bytes_may_be_in_the_text_or_beside_it_and_not_both() {
         it.handle(r#"{"type":"stats"}"#, None).unwrap().unwrap(),
         r#"{"type":"stats","stats":{"frames_in":2,"bytes_in":2,"malformed":2}}"#
     );
+}
+
+#[test]
+fn event_of_a_transport_is_an_input_whose_time_the_driver_adds() {
+    let event = TransportEvent::packet(Peer::new("phone", "PA_2"), Lane::Lossy, vec![1, 2]);
+    let (text, bytes) = Input::from_event(&event).unwrap().into_parts();
+    assert_eq!(
+        text,
+        r#"{"type":"packet","from":{"identity":"phone","sid":"PA_2"},"lane":"lossy","topic":""}"#
+    );
+    let timed = format!(r#"{},"at":2000}}"#, text.strip_suffix('}').unwrap());
+    assert_eq!(create("assistant", "{}").handle(&timed, bytes), Ok(None));
 }
 
 #[test]

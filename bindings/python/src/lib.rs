@@ -2,6 +2,11 @@
 //!
 //! `bindings/README.md` describes the inputs and outputs, and the interface of the class.
 
+#[cfg(all(feature = "join", unix))]
+mod joined_room;
+#[cfg(all(feature = "join", unix))]
+mod room_thread;
+
 use pyo3::{
     exceptions::{PyRuntimeError, PyValueError},
     prelude::*,
@@ -14,6 +19,9 @@ use toolbridge_face::{Guarded, JsonSession, Malformed, Panicked};
 mod _core {
     #[pymodule_export]
     use super::Session;
+    #[cfg(all(feature = "join", unix))]
+    #[pymodule_export]
+    use super::joined_room::JoinedRoom;
 }
 
 /// One end of the protocol. After a panic, and after `free`, every call raises.

@@ -181,6 +181,10 @@ def closed_error(message: str, may_have_run: bool) -> Closed:
     return Closed({"kind": "closed", "code": "closed", "message": message, "may_have_run": may_have_run})
 
 
+class JoinError(ConnectionError):
+    """A room was not joined. The message says why, and what to do."""
+
+
 class NotReady(Exception):
     """A client did not become ready."""
 

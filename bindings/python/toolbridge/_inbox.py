@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from ._json import present
-from ._room import ReceivedStream, RoomPort
+from ._room import ReceivedStream, Port
 from ._room_view import RoomView
 from ._session_runner import SessionRunner
 
@@ -29,7 +29,7 @@ STREAM_IDLE = 10.0
 class Inbox:
     def __init__(
         self,
-        port: RoomPort,
+        port: Port,
         loop: asyncio.AbstractEventLoop,
         runner: SessionRunner,
         view: RoomView,

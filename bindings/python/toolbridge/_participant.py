@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar, overload
@@ -10,7 +11,7 @@ from typing import Any, TypeVar, overload
 from ._driver import Driver
 from ._events import Emitter, EventName, Listener
 from ._json import JsonObject
-from ._room import check, room_loop
+from ._room import Port, check, room_loop
 from ._room_claim import claim, release
 from ._room_driver import DriverOptions, RoomDriver
 from ._tool import Tools, name_tools
@@ -32,6 +33,9 @@ class BaseParticipant:
         if of_room is not None and of_room is not loop:
             raise RuntimeError(f"{what} is created on {loop!r}, but the room belongs to {of_room!r}")
         emitter, named = Emitter(), name_tools(tools)
+        self._port = room if isinstance(room, Port) else None
+        if self._port is not None:
+            options = dataclasses.replace(options, config={**self._port.config, **options.config})
         claim(room, what)
         try:
             driver = RoomDriver(room, loop, emitter, options)
@@ -47,6 +51,28 @@ class BaseParticipant:
         self._emitter = emitter
         self._driver = driver
         self._closing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def join(cls: type[Self], url: str, token: str, tools: Tools = (), **options: Any) -> Self:
+        """Joins a room as a participant of its own, by toolbridge's transport in Rust. It does not need the package ``livekit``.
+
+        The other arguments are those of the constructor. ``aclose`` also leaves the room. Raises ``JoinError``.
+        """
+        from ._join import JoinedRoom
+
+        room = JoinedRoom(url, token, asyncio.get_running_loop())
+        make: Any = cls
+        try:
+            made: Self = make(room, tools, **options)
+        except BaseException:
+            room.leave()
+            raise
+        try:
+            await room.joined(made._driver.stop)
+        except BaseException:
+            await made.aclose()
+            raise
+        return made
 
     @overload
     def on(self, name: EventName, listener: Listener) -> Callable[[], None]: ...
@@ -102,6 +128,8 @@ class BaseParticipant:
 
     def _check_loop(self) -> None:
         """Raises ``RuntimeError`` if this is not the room's loop, or another thread."""
+        if self._port is not None:
+            self._port.check_process()
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from ._join import JoinedQueue
+    from ._send_queue import SendQueue
 
 Participant = dict[str, Any]
 RoomState = Literal["disconnected", "connected", "reconnecting"]
@@ -57,11 +61,70 @@ class PortEvents(Protocol):
     def changed(self, identity: str) -> None: ...
     def packet(self, sender: str | None, is_reliable: bool, topic: str, data: bytes) -> None: ...
     def stream(self, stream: ReceivedStream) -> None: ...
+    def room_input(self, text: str, data: bytes | None = None) -> None: ...
+    def failed(self, error: Exception) -> None: ...
+    def exiting(self) -> None: ...
     async def leaving(self) -> None: ...
     def left(self) -> None: ...
 
 
-class RoomPort:
+class Port:
+    """A room as a driver uses it."""
+
+    room: Any
+    #: What the core's ``config`` has in such a room.
+    config: Mapping[str, object] = {}
+
+    @property
+    def state(self) -> RoomState:
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def overhead(self) -> int:
+        """The bytes by which the room makes each packet larger."""
+        return 0
+
+    def local(self) -> Participant:
+        raise NotImplementedError
+
+    def participants(self) -> list[Participant]:
+        raise NotImplementedError
+
+    def participant(self, identity: str) -> Participant | None:
+        raise NotImplementedError
+
+    def peer(self, identity: str) -> dict[str, str]:
+        found = self.participant(identity)
+        return {"identity": identity} if found is None else {"identity": identity, "sid": found["sid"]}
+
+    def listen(self, events: PortEvents, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """Reports events until the returned function is called."""
+        raise NotImplementedError
+
+    def send_queue(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_wanted: Callable[[int], bool],
+        failed: Callable[[int, dict[str, Any]], None],
+        moved: Callable[[], None],
+    ) -> SendQueue | JoinedQueue:
+        """Makes the queue of the packets that wait to be sent: see ``SendQueue``."""
+        raise NotImplementedError
+
+    def check_process(self) -> None:
+        """Raises ``RuntimeError`` if the room belongs to another process."""
+
+
+def port_of(room: object) -> Port:
+    return room if isinstance(room, Port) else RoomPort(room)
+
+
+class RoomPort(Port):
     """A room of the SDK."""
 
     def __init__(self, room: Any) -> None:
@@ -78,7 +141,6 @@ class RoomPort:
 
     @property
     def overhead(self) -> int:
-        """The bytes by which the SDK makes each packet larger."""
         manager = getattr(self.room, "_e2ee_manager", None)  # the property fails before the room is connected
         return _ENCRYPTION_OVERHEAD if manager is not None and manager.enabled else 0
 
@@ -124,8 +186,19 @@ class RoomPort:
             await writer.write(data[at : at + _STREAM_PART])
         await writer.aclose()
 
+    def send_queue(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_wanted: Callable[[int], bool],
+        failed: Callable[[int, dict[str, Any]], None],
+        moved: Callable[[], None],
+    ) -> SendQueue:
+        from ._send_queue import SendQueue
+
+        return SendQueue(self, loop, is_wanted=is_wanted, failed=failed, moved=moved)
+
     def listen(self, events: PortEvents, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """Reports events until the returned function is called."""
         room, waiting = self.room, _Waiting(loop, events)
 
         def state_changed(state: int) -> None:
@@ -222,6 +295,8 @@ class _Waiting:
 
 def check(room: object) -> None:
     """Raises ``TypeError`` if this is no room, and ``ImportError`` if the SDK is missing or too old."""
+    if isinstance(room, Port):
+        return
     try:
         from livekit import rtc
     except ImportError as error:

@@ -16,10 +16,9 @@ from ._job_reports import JobReports
 from ._json import JsonObject, present
 from ._open_calls import OpenCalls
 from ._questions import AskPerson, Questions
-from ._room import ReceivedStream, RoomPort
+from ._room import ReceivedStream, port_of
 from ._room_claim import release
 from ._room_view import RoomView, Rules
-from ._send_queue import SendQueue
 from ._session_runner import SessionRunner
 from ._tool import NamedTool
 
@@ -46,7 +45,7 @@ class RoomDriver:
     def __init__(
         self, room: Any, loop: asyncio.AbstractEventLoop, emitter: Emitter, options: DriverOptions
     ) -> None:
-        port = self._port = RoomPort(room)
+        port = self._port = port_of(room)
         self._emitter = emitter
         self._options = options
         runner = self._runner = SessionRunner(
@@ -58,8 +57,8 @@ class RoomDriver:
             count=self._count,
             failed=self._fail,
         )
-        self._queue = SendQueue(
-            port, loop, is_wanted=self._is_wanted, failed=self._send_failed, moved=runner.drain
+        self._queue = port.send_queue(
+            loop, is_wanted=self._is_wanted, failed=self._send_failed, moved=runner.drain
         )
         self._view = RoomView(
             port,
@@ -167,6 +166,25 @@ class RoomDriver:
 
     def stream(self, stream: ReceivedStream) -> None:
         self._inbox.stream(stream)
+
+    def room_input(self, text: str, data: bytes | None = None) -> None:
+        """Passes an input that the room has written itself, without its time."""
+        self._runner.safely(lambda: self._room_input(text, data))
+
+    def failed(self, error: Exception) -> None:
+        """The room has failed."""
+        self._fail(error)
+
+    def exiting(self) -> None:
+        """The interpreter exits. The loop does not run any more."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._say_goodbye()
+            self._detach()
+
+    def _room_input(self, text: str, data: bytes | None) -> None:
+        self._view.flush()
+        self._runner.feed_text(text, data)
 
     async def leaving(self) -> None:
         """The application is about to disconnect the room. Calls end, and a goodbye is sent while that is possible."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ._executor import describe
-from ._room import Participant, RoomPort
+from ._room import Participant, Port
 from ._session_runner import SessionRunner
 
 #: When the local participant is looked at again after a reconnection, in seconds: the SDK tells of another sid later, and without an
@@ -29,7 +29,7 @@ class Rules:
 class RoomView:
     def __init__(
         self,
-        port: RoomPort,
+        port: Port,
         loop: asyncio.AbstractEventLoop,
         runner: SessionRunner,
         rules: Rules,

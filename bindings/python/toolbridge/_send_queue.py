@@ -6,9 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._room import RoomPort
+if TYPE_CHECKING:
+    from ._room import RoomPort
 
 #: The largest number of queued packets.
 CAP = 4_096

@@ -77,6 +77,14 @@ class SessionRunner:
         self.drain()
         return reply
 
+    def feed_text(self, text: str, data: bytes | None) -> None:
+        """Passes an input that is well-formed JSON without its time, and carries out what follows."""
+        session = self._session
+        if session is not None:
+            timed = f'{text[:-1]},"at":{self._now()}}}'
+            self._guard(lambda: session.handle(timed, data))
+            self.drain()
+
     def feed_only(
         self, fields: Mapping[str, object], raw: Mapping[str, str] = {}, data: bytes | None = None
     ) -> JsonObject | None:

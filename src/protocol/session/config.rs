@@ -63,6 +63,8 @@ pub struct Config {
     /// `deflate`. Default: false; the participants of this crate set it for transports over a network
     /// ([`Capabilities::compress`]).
     pub(crate) compress: bool,
+    /// Whether compressed frames are read, which needs the feature `deflate`. Default: true.
+    pub(crate) expand: bool,
     /// Whether the transport has a lossy lane. The driver passes its packets to
     /// [`Session::handle_event`](super::Session::handle_event). Default: false.
     pub(crate) lossy: bool,
@@ -85,6 +87,14 @@ impl Config {
     #[must_use]
     pub fn compress(mut self, compresses: bool) -> Self {
         self.compress = compresses;
+        self
+    }
+
+    /// Sets whether compressed frames are read, which needs the feature `deflate`. Otherwise other participants learn that
+    /// none may be sent here, and would read none from here, so none are sent. Default: true.
+    #[must_use]
+    pub fn expand(mut self, expands: bool) -> Self {
+        self.expand = expands;
         self
     }
 
@@ -272,6 +282,7 @@ impl Default for Config {
             caps: Caps::default(),
             fast_lane: true,
             compress: false,
+            expand: true,
             lossy: false,
             overhead: 0,
             listed: None,
@@ -301,6 +312,7 @@ impl fmt::Debug for Config {
             .field("caps", &self.caps)
             .field("fast_lane", &self.fast_lane)
             .field("compress", &self.compress)
+            .field("expand", &self.expand)
             .field("lossy", &self.lossy)
             .field("overhead", &self.overhead)
             .finish()

@@ -11,12 +11,10 @@ use toolbridge::{
     CallError, Caps, Identity, Outcome, Progress, Times, Tool,
     session::{self as core, CallKey, JobKey, Output, Request, SelectionKey, SendFailure, TurnKey},
     tools::{ProgressStatus as CoreStatus, RegisterError},
-    transport::{Incoming, Participant, StreamPart, TransportEvent, Unreadable as CoreUnreadable},
+    transport::{Participant, TransportEvent},
 };
 use toolbridge_face as face;
-use toolbridge_face::{
-    Attribute, Input, Json, JsonSession, Lane, NumberSetting, Query, TimeSetting, trace::Recorder,
-};
+use toolbridge_face::{Input, Json, JsonSession, NumberSetting, Query, TimeSetting, trace::Recorder};
 
 thread_local! {
     static TRACES: RefCell<Vec<Result<String, String>>> = const { RefCell::new(Vec::new()) };
@@ -50,12 +48,13 @@ impl Default for Config {
             lossy: false,
             streams: false,
             fast_lane: true,
+            compress: false,
             max_packet: None,
             overhead: 0,
             times: Vec::new(),
             caps: Vec::new(),
         };
-        Self { core: toolbridge::Config::default(), plain, calls_rpc: false }
+        Self { core: toolbridge::Config::default().expand(false), plain, calls_rpc: false }
     }
 }
 
@@ -225,35 +224,7 @@ impl Session {
     }
 
     pub(crate) fn handle_event(&mut self, now: Instant, event: TransportEvent) {
-        let input = match &event {
-            TransportEvent::Joined(who) => Some(Input::ParticipantJoined { participant: who.into() }),
-            TransportEvent::Left(peer) => Some(Input::ParticipantLeft { peer: peer.into() }),
-            TransportEvent::Packet(Incoming { from, lane, topic, payload, .. }) => Some(Input::Packet {
-                from: from.as_ref().map(Into::into),
-                lane: match lane {
-                    toolbridge::transport::Lane::Reliable => Lane::Reliable,
-                    toolbridge::transport::Lane::Lossy => Lane::Lossy,
-                },
-                topic: topic.to_string(),
-                bytes: payload.to_vec(),
-            }),
-            TransportEvent::ConnectionState(state) => Some(Input::Connection { state: (*state).into() }),
-            TransportEvent::Stream { from, part } => stream_input(from.into(), part),
-            TransportEvent::Unreadable { from, why } => Some(Input::Unreadable {
-                from: from.as_ref().map(Into::into),
-                why: match why {
-                    CoreUnreadable::Encrypted => face::Unreadable::Encrypted,
-                    CoreUnreadable::NotEncrypted => face::Unreadable::NotEncrypted,
-                    _ => face::Unreadable::Undecryptable,
-                },
-            }),
-            TransportEvent::Closed(reason) => {
-                let reason = face::CloseReason { message: None, ..reason.into() };
-                Some(Input::Closed { reason })
-            }
-            _ => None,
-        };
-        match input {
+        match Input::from_event(&event) {
             Some(input) => self.input(now, &input),
             None => self.shadow = None, // a message of LiveKit's RPC, which the bindings do not carry
         }
@@ -273,20 +244,7 @@ impl Session {
     }
 
     pub(crate) fn handle_send_failed(&mut self, now: Instant, id: u64, why: SendFailure) {
-        let kind = match &why {
-            SendFailure::NotAllowed => face::SendFailureKind::NotAllowed,
-            SendFailure::Closed => face::SendFailureKind::Closed,
-            SendFailure::Interrupted => face::SendFailureKind::Interrupted,
-            SendFailure::QueueFull => face::SendFailureKind::QueueFull,
-            SendFailure::TooLarge { .. } => face::SendFailureKind::TooLarge,
-            _ => face::SendFailureKind::Other,
-        };
-        let (size, max) = match why {
-            SendFailure::TooLarge { size, limit } => (size as u64, limit as u64),
-            _ => (0, 0),
-        };
-        let text = if let SendFailure::Other(text) = &why { text.clone() } else { String::new() };
-        self.input(now, &Input::SendFailed { packet: id, why: kind, size, max, text });
+        self.input(now, &Input::from_failure(id, &why));
         self.core.handle_send_failed(now, id, why);
     }
 
@@ -508,29 +466,6 @@ impl Shadow {
     fn fail(&mut self, failure: String) {
         self.failure.get_or_insert(failure);
     }
-}
-
-fn stream_input(from: face::Peer, part: &StreamPart) -> Option<Input> {
-    Some(match part {
-        StreamPart::Header(header) if header.inline.is_some() => return None,
-        StreamPart::Header(header) => Input::StreamHeader {
-            from,
-            id: header.id.to_string(),
-            topic: header.topic.to_string(),
-            length: header.length,
-            attributes: header
-                .attributes
-                .iter()
-                .map(|(name, value)| Attribute { name: name.clone(), value: value.clone() })
-                .collect(),
-        },
-        StreamPart::Chunk { id, index, bytes } => {
-            Input::StreamChunk { from, id: id.to_string(), index: *index, bytes: bytes.to_vec() }
-        }
-        StreamPart::Trailer { id, reason } => {
-            Input::StreamTrailer { from, id: id.to_string(), reason: reason.clone() }
-        }
-    })
 }
 
 fn json(value: &toolbridge::Value) -> Json {

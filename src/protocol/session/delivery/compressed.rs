@@ -17,7 +17,9 @@ impl Delivery {
         to: &Identity,
         frame: Bytes,
     ) -> Bytes {
+        // Frames are read only from participants that list the feature.
         let can_expand = cx.config.compress
+            && cx.config.expand
             && peers.lists(to, Feature::Deflate)
             && peers.is_crossed(to)
             // Otherwise the peer may have no Configuration that lists the feature, and would drop the frame.

@@ -459,7 +459,7 @@ fn has_feature(cx: &Context, feature: Feature) -> bool {
         Feature::Stream => cx.config.streams,
         Feature::FastLane => cx.config.has_fast_lane(),
         // It is about what is read, whether the local participant compresses or not.
-        Feature::Deflate => cfg!(feature = "deflate"),
+        Feature::Deflate => cfg!(feature = "deflate") && cx.config.expand,
         _ => true,
     }
 }
