@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from ._json import present
-from ._room import ReceivedStream, Port
+from ._room import Port, ReceivedStream
 from ._room_view import RoomView
 from ._session_runner import SessionRunner
 
