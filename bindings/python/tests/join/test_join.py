@@ -145,7 +145,6 @@ async def test_joined_assistant_calls_the_tools_of_the_command_line() -> None:
 async def test_joined_ends_have_progress_consent_cancellation_turns_and_events() -> None:
     name = fresh_room()
     async with phone_in(name) as (phone, client), assistant_in(name) as bot:
-        assert client.assistant == "agent"
         messages: list[Any] = []
 
         def report(progress: Any) -> None:
@@ -155,6 +154,7 @@ async def test_joined_ends_have_progress_consent_cancellation_turns_and_events()
 
         assert await bot.call("steps", on_progress=report) == {"value": "done"}
         assert "half" in messages
+        assert client.assistant == "agent"  # `ready` may resolve before the client knows that it is bound
         assert await bot.call("remove") == {"value": "gone"}
         with pytest.raises(ToolFailed) as failed:
             await bot.call("remove", {"no": True})
