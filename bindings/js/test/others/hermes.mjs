@@ -1,48 +1,19 @@
-// Replays traces in Hermes, the engine of React Native: `hermes.mjs CORE TRACES [COUNT]`. CORE is the `plain/core.js` that
-// `scripts/bindings js` makes. As React Native's bundler does, it turns classes into functions, which Hermes 0.12 does not know.
+// Replays traces in Hermes: `hermes.mjs CORE TRACES [COUNT]`. CORE is the `plain/core.js` that `scripts/bindings js` makes.
 
-import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, readdirSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-import { transformFileSync } from '@babel/core';
-import classes from '@babel/plugin-transform-classes';
-import { build } from '../../node_modules/esbuild/lib/main.js';
+import { run } from './bundled.mjs';
 
 const [core, traces, count = '100'] = process.argv.slice(2);
-const hermes = fileURLToPath(new URL('node_modules/hermes-engine-cli/linux64-bin/hermes', import.meta.url));
 const here = fileURLToPath(new URL('.', import.meta.url));
 
 const names = readdirSync(traces).filter((name) => name.endsWith('.jsonl')).sort().slice(0, Number(count));
 if (names.length === 0) throw new Error(`there are no traces in ${traces}`);
 const texts = names.map((name) => readFileSync(join(traces, name), 'utf8'));
 
-const lowerClasses = {
-  name: 'classes',
-  setup: (build) =>
-    build.onLoad({ filter: /\.js$/ }, ({ path }) => ({
-      contents: transformFileSync(path, { plugins: [classes], compact: true, babelrc: false, configFile: false }).code,
-      loader: 'js',
-    })),
-};
-const { outputFiles } = await build({
-  stdin: { contents: PROGRAM(), resolveDir: here },
-  bundle: true,
-  format: 'iife',
-  target: 'es2018',
-  write: false,
-  plugins: [lowerClasses],
-});
-const folder = mkdtempSync(join(tmpdir(), 'toolbridge-hermes-'));
-try {
-  const program = join(folder, 'program.js');
-  writeFileSync(program, outputFiles[0].text);
-  console.log(execFileSync(hermes, ['-O', program], { encoding: 'utf8', maxBuffer: 64 * 1024 * 1024 }).trim());
-} finally {
-  rmSync(folder, { recursive: true });
-}
+console.log(await run(PROGRAM()));
 
 function PROGRAM() {
   return `
