@@ -1,7 +1,7 @@
 //! Calls between two sessions without a room, with the JSON texts that wrappers carry: what the core costs natively.
 //! `bindings/js/bench/core-calls.mjs` and `bindings/python/bench/core_calls.py` do the same in other languages.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark may fail by panicking")]
+#![expect(clippy::unwrap_used, reason = "a benchmark may fail by panicking")]
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -71,7 +71,8 @@ impl Room {
             for to in &packet.to {
                 self.frames += 1;
                 let name = if to == "agent" { "agent" } else { "phone" };
-                let input = json!({"type": "packet", "from": from, "lane": packet.lane, "topic": packet.topic});
+                let input =
+                    json!({"type": "packet", "from": from, "lane": packet.lane, "topic": packet.topic});
                 self.pass(name, input, Some(packet.bytes.clone()));
             }
         }
@@ -120,7 +121,11 @@ fn main() {
         #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
         let begun = Instant::now();
         let arguments = json!({"data": data});
-        room.pass("agent", json!({"type": "call", "tool": "echo", "owner": "phone", "arguments": arguments}), None);
+        room.pass(
+            "agent",
+            json!({"type": "call", "tool": "echo", "owner": "phone", "arguments": arguments}),
+            None,
+        );
         room.work();
         each.push(begun.elapsed());
         assert_eq!(room.settled, call + 1, "a call has no result");
@@ -129,5 +134,8 @@ fn main() {
     let micros = |time: Duration| time.as_nanos() as f64 / 1_000.0;
     let mean = micros(each.iter().sum()) / CALLS as f64;
     let frames = room.frames as f64 / CALLS as f64;
-    println!("native: {:.1} µs a call (mean {mean:.1} µs), {frames:.1} frames a call", micros(each[CALLS / 2]));
+    println!(
+        "native: {:.1} µs a call (mean {mean:.1} µs), {frames:.1} frames a call",
+        micros(each[CALLS / 2])
+    );
 }
