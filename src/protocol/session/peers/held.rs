@@ -51,6 +51,12 @@ struct Entry {
     share: Share,
 }
 
+impl Entry {
+    fn is_request(&self) -> bool {
+        matches!(&self.item, HeldItem::Frame(received) if matches!(received.message, Message::ToolUseRequest(_)))
+    }
+}
+
 /// Items that have limits of their own. A sender's requests must not keep out what ends them, or what ends the local calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Share {
@@ -74,6 +80,10 @@ impl Held {
     /// Keeps an item until its sender is announced, for at most [`Times::hold`](crate::protocol::session::Times::hold).
     /// Without space it is dropped and counted.
     pub(super) fn hold(&mut self, cx: &mut Context, from: &Peer, item: HeldItem) {
+        // It ends what its sender asked for before, also if the sender turns out to be a plain peer, whose goodbye has no effect.
+        if matches!(&item, HeldItem::Frame(received) if received.is_goodbye()) {
+            self.drop_items(|it| it.from == *from && it.is_request());
+        }
         let share = self.share_of(from, &item);
         if !self.has_room(&cx.config.caps, from, share, item.size()) {
             return cx.count(Counter::HoldExpired);
@@ -138,8 +148,12 @@ impl Held {
 
     /// Drops the items of a join that has ended.
     pub(super) fn forget(&mut self, who: &Peer) {
+        self.drop_items(|it| it.from == *who);
+    }
+
+    fn drop_items(&mut self, is_dropped: impl Fn(&Entry) -> bool) {
         self.items.retain(|it| {
-            let stays = it.from != *who;
+            let stays = !is_dropped(it);
             self.bytes -= if stays { 0 } else { it.item.size() };
             stays
         });
