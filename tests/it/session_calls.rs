@@ -230,49 +230,59 @@ fn new_participant_is_served_before_the_room_announces_it() {
     assert!(world.now.duration_since(world.began) < 4 * SECOND);
 }
 
-#[test]
-fn goodbye_of_an_unannounced_assistant_ends_its_requests_that_wait() {
+/// A phone that keeps few frames of `b`, an assistant that the test plays and whose join is announced so much later.
+fn short_of_room(announce: Duration) -> World {
     let mut config = Config::default();
     config.caps.frames.held_frames = 2;
     let mut world = World::new();
-    world.announce = 3 * SECOND;
+    world.announce = announce;
     world.client("phone", config, &["t"]);
     world.handle("phone", |_| Some(Ok(value(1))));
     let sid = world.sid();
     world.play(&Participant::new("b", sid).agent(true));
+    world
+}
+
+fn say_requests(world: &mut World, calls: &[&str], meta: &Meta) {
+    for call in calls {
+        world.send("b", &["phone"], meta, &Message::ToolUseRequest(plain_request(call, "t")));
+    }
+}
+
+fn say_configuration(world: &mut World) {
     let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
     world.send("b", &["phone"], &meta, &Message::Configuration(Configuration::default()));
-    // They fill the space for frames of an unannounced sender.
-    for call in ["1", "2"] {
-        let request = plain_request(call, "t");
-        world.send("b", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
-    }
+}
+
+fn say_goodbye(world: &mut World) {
     let goodbye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
     world.send("b", &["phone"], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(goodbye));
-    world.run(4 * SECOND);
-    assert!(world.received("b", Kind::TOOL_USE_RESULT).is_empty());
+}
+
+#[test]
+fn goodbye_of_an_unannounced_assistant_ends_its_requests_that_wait() {
+    for shows_instance in [false, true] {
+        let mut world = short_of_room(3 * SECOND);
+        if shows_instance {
+            say_configuration(&mut world);
+        }
+        // They fill the space for frames of an unannounced sender.
+        say_requests(&mut world, &["1", "2", "3"], &Meta::new());
+        say_goodbye(&mut world);
+        world.run(4 * SECOND);
+        assert!(world.received("b", Kind::TOOL_USE_RESULT).is_empty(), "{shows_instance}");
+    }
 }
 
 #[test]
 fn goodbye_of_an_assistant_ends_its_requests_that_wait_for_its_configuration() {
-    let mut config = Config::default();
-    config.caps.frames.held_frames = 2;
-    let mut world = World::new();
-    world.client("phone", config, &["t"]);
-    world.handle("phone", |_| Some(Ok(value(1))));
-    let sid = world.sid();
-    world.play(&Participant::new("b", sid).agent(true));
+    let mut world = short_of_room(Duration::ZERO);
     world.run(100 * MS);
     let instance =
         world.sent("phone", Kind::CONFIGURATION)[0].1.meta_str("bridge.instance").unwrap().to_owned();
-    let addressed = Meta::new().with_text("bridge.to", &instance);
-    for call in ["1", "2", "3"] {
-        world.send("b", &["phone"], &addressed, &Message::ToolUseRequest(plain_request(call, "t")));
-    }
-    let goodbye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
-    world.send("b", &["phone"], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(goodbye));
-    let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
-    world.send("b", &["phone"], &meta, &Message::Configuration(Configuration::default()));
+    say_requests(&mut world, &["1", "2", "3"], &Meta::new().with_text("bridge.to", &instance));
+    say_goodbye(&mut world);
+    say_configuration(&mut world);
     world.run(SECOND);
     assert!(world.received("b", Kind::TOOL_USE_RESULT).is_empty());
     assert_eq!(world.count("phone", "held"), 3);
@@ -280,18 +290,8 @@ fn goodbye_of_an_assistant_ends_its_requests_that_wait_for_its_configuration() {
 
 #[test]
 fn stop_of_an_unannounced_assistant_is_kept_with_the_request_that_it_ends() {
-    let mut config = Config::default();
-    config.caps.frames.held_frames = 2;
-    let mut world = World::new();
-    world.announce = 3 * SECOND;
-    world.client("phone", config, &["t"]);
-    world.handle("phone", |_| Some(Ok(value(1))));
-    let sid = world.sid();
-    world.play(&Participant::new("b", sid).agent(true));
-    for call in ["1", "2"] {
-        let request = plain_request(call, "t");
-        world.send("b", &["phone"], &Meta::new(), &Message::ToolUseRequest(request));
-    }
+    let mut world = short_of_room(3 * SECOND);
+    say_requests(&mut world, &["1", "2"], &Meta::new());
     let stop = with!(ControlStop::default(), target_id = Some("1".to_owned()));
     world.send("b", &["phone"], &Meta::new(), &Message::ControlStop(stop));
     world.run(4 * SECOND);

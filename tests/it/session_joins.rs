@@ -434,16 +434,7 @@ fn call_is_sent_to_the_join_that_the_function_was_shown() {
 
 #[test]
 fn observed_call_is_ended_only_by_the_assistant_that_showed_it() {
-    let mut world = World::new();
-    world.client("phone", Config::default(), &["t"]);
-    let who = with_role(&mut world, "a", Role::Assistant);
-    world.play(&who);
-    world.run(SECOND);
-    world.send("a", &["phone"], &shows("a"), &configuration());
-    let mut shown = plain_request("1", "search");
-    shown.execution = Ok(Execution::Server);
-    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(shown));
-    world.run(SECOND);
+    let mut world = observer_of(1);
     world.leave("a");
     world.run(10 * SECOND);
     let who = with_role(&mut world, "b", Role::Assistant);
@@ -452,10 +443,10 @@ fn observed_call_is_ended_only_by_the_assistant_that_showed_it() {
     world.send("b", &["phone"], &shows("b"), &configuration());
     world.run(SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "b");
-    let result = Message::ToolUseResult(ToolUseResult::new("1".parse().unwrap(), true));
+    let result = Message::ToolUseResult(ToolUseResult::new("0".parse().unwrap(), true));
     world.send("b", &["phone"], &Meta::new(), &result);
     world.run(SECOND);
-    assert_eq!(ended(&world), [("1".to_owned(), "a".to_owned(), "lost".to_owned())]);
+    assert_eq!(ended(&world), [("0".to_owned(), "a".to_owned(), "lost".to_owned())]);
 }
 
 /// The calls whose end a client reported: id, owner and code.
