@@ -142,7 +142,6 @@ fn told(py: Python<'_>, event: Event) -> Told<'_> {
                 Input::Connection { .. } => "reconnecting",
                 Input::Rejoined { .. } => "connected",
                 Input::Closed { .. } => "closed",
-                Input::SendFailed { .. } => "send_failed",
                 _ => "input",
             };
             let (text, bytes) = input.into_parts();

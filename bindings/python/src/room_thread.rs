@@ -452,8 +452,9 @@ impl Sending {
     }
 }
 
-/// Returns what the core is told of an event. Streams of other topics than toolbridge's are left out here, since media
-/// may come in them; their chunks have no effect on the core.
+/// Returns the input by which the driver reports an event to the core, or `None` if the core need not know of it. The thread
+/// leaves out the header of a stream on another topic than toolbridge's, since apps may send media in such streams. The core
+/// ignores the chunks that follow.
 fn input_of(event: &TransportEvent, transport: &impl Transport) -> Option<Input> {
     match event {
         TransportEvent::ConnectionState(ConnectionState::Connected) => Some(participants(transport)),

@@ -208,11 +208,10 @@ async def test_turn_may_make_the_same_call_five_times() -> None:
             assert await turn.call("echo", {"a": 2}) == {"a": 2}
 
 
-@in_loop
-async def test_own_tool_that_a_client_has_too_runs_once_at_one_of_them() -> None:
-    ran: list[str] = []
+def lamps(ran: list[str]) -> Ends:
+    """Both ends have the same tool, which notes where it runs."""
 
-    def either(who: str) -> Any:
+    def lamp_of(who: str) -> Any:
         @tool(name="lamp", description="Switches the lamp", prefer_client=True)
         async def lamp() -> str:
             ran.append(who)
@@ -220,7 +219,13 @@ async def test_own_tool_that_a_client_has_too_runs_once_at_one_of_them() -> None
 
         return lamp
 
-    async with Ends([either("phone")], assistant={"tools": [either("agent")]}) as ends:
+    return Ends([lamp_of("phone")], assistant={"tools": [lamp_of("agent")]})
+
+
+@in_loop
+async def test_own_tool_that_a_client_has_too_runs_once_at_one_of_them() -> None:
+    ran: list[str] = []
+    async with lamps(ran) as ends:
         assert await ends.bot.call("lamp") == {"value": "phone"}
         await ends.app.aclose()
         while [it.owner for it in ends.bot.tools()] != ["agent"]:
@@ -232,16 +237,7 @@ async def test_own_tool_that_a_client_has_too_runs_once_at_one_of_them() -> None
 @in_loop
 async def test_own_tool_runs_at_the_assistant_if_the_client_does_not_claim_it() -> None:
     ran: list[str] = []
-
-    def either(who: str) -> Any:
-        @tool(name="lamp", description="Switches the lamp", prefer_client=True)
-        async def lamp() -> str:
-            ran.append(who)
-            return who
-
-        return lamp
-
-    async with Ends([either("phone")], assistant={"tools": [either("agent")]}) as ends:
+    async with lamps(ran) as ends:
         # What the client sends is lost for longer than the claim window of 2 s.
         ends.memory.passes = lambda packet: packet["from"] != "phone"
         assert await ends.bot.call("lamp") == {"value": "agent"}

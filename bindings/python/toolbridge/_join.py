@@ -155,8 +155,6 @@ class JoinedRoom(Port):
         elif name == "closed":
             self._state = "disconnected"
             events.disconnected(json.loads(text)["reason"])
-        elif name == "send_failed":
-            events.room_input(text)
         else:
             events.room_input(text, data)
 

@@ -28,11 +28,11 @@ struct Call {
     over: CancellationToken,
 }
 
-/// Who is asked a question that names no call.
+/// A server's question, which names no call: the call for which this source asks a person, and those it may belong to.
 pub(super) struct Asked {
-    /// The call on whose behalf it is asked.
+    /// The call for which the person is asked.
     pub(super) context: ToolContext,
-    /// The calls that were open when it came: it may belong to any of them.
+    /// The calls that were open when the question came: it may belong to any of them.
     open: Vec<CancellationToken>,
 }
 
@@ -64,7 +64,8 @@ impl Calls {
         OpenCall { calls: self, id }
     }
 
-    /// Returns who is asked a question: it is asked on behalf of the call that was sent last and has not ended.
+    /// Returns where a question that has come now belongs, or `None` if no call is open. This source asks the person for the
+    /// call that it sent last and that has not ended.
     pub(super) fn asked(&self) -> Option<Asked> {
         let open = self.open();
         let context = open.last_key_value()?.1.context.clone();
